@@ -95,7 +95,8 @@ struct SessionOptions {
 
 class Session final : public TimelineHost {
  public:
-  // Connects, shakes hands and makes the Link. An error names the server and the remedy.
+  // Connects, shakes hands and makes the Link. An error names the server and the remedy. While the
+  // server cannot be reached or takes no sessions, tries again for the time of Hello::wait_ms.
   static Result<std::unique_ptr<Session>> open(const ServerDevices& server,
                                                const SessionOptions& options);
   ~Session();
@@ -209,7 +210,9 @@ class Session final : public TimelineHost {
  private:
   Session();
 
-  // Connects, shakes hands and makes the Link, in the steps that follow.
+  // One attempt, in the steps that follow.
+  static Result<std::unique_ptr<Session>> try_open(const ServerDevices& server,
+                                                   const SessionOptions& options);
   Status connect(const ServerDevices& server, const SessionOptions& options);
   struct Approach;
   static Result<Approach> reach(const ServerDevices& server, const SessionOptions& options,

@@ -33,7 +33,9 @@ std::chrono::nanoseconds spin_time(const transport::MediumTraits& medium) {
   return std::chrono::microseconds(cores < 8 ? 200 : 5000);
 }
 
-// Says that the program waits for its turn, and later when its place has changed.
+constexpr auto kRetryPause = std::chrono::seconds(1);
+
+// Reports that the program waits for its turn, and later when its place has changed.
 class WaitReport {
  public:
   explicit WaitReport(std::string server) : server_(std::move(server)) {}
@@ -182,8 +184,29 @@ Status Session::link_up(Approach approach, const SessionOptions& options) {
   return {};
 }
 
+// Within RCUDA_WAIT, also waits for a server that starts, restarts or drains.
 Result<std::unique_ptr<Session>> Session::open(const ServerDevices& server,
                                                const SessionOptions& options) {
+  const Clock::time_point deadline =
+      Clock::now() + std::chrono::milliseconds(options.hello.wait_ms);
+  SessionOptions attempt = options;
+  std::string reported;
+  while (true) {
+    Result<std::unique_ptr<Session>> opened = try_open(server, attempt);
+    const auto left = std::chrono::floor<std::chrono::milliseconds>(deadline - Clock::now());
+    if (opened.status().code() != Code::kUnavailable || left <= kRetryPause) return opened;
+    if (const std::string& reason = opened.status().context(); reason != reported) {
+      RCUDA_WARN("waiting (RCUDA_WAIT): %s", reason.c_str());
+      reported = reason;
+    }
+    std::this_thread::sleep_for(kRetryPause);
+    if (options.while_waiting) options.while_waiting();
+    attempt.hello.wait_ms = static_cast<uint32_t>((left - kRetryPause).count());
+  }
+}
+
+Result<std::unique_ptr<Session>> Session::try_open(const ServerDevices& server,
+                                                   const SessionOptions& options) {
   std::unique_ptr<Session> session(new Session);
   RCUDA_RETURN_IF_ERROR(session->connect(server, options));
   session->events_ = std::make_unique<WorkerEvents>(*session->link_);

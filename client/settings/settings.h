@@ -19,8 +19,10 @@ struct Settings {
                      "trace, debug, info, warn (default), error or off; info:FILE writes to a "
                      "file"};
   config::Choice transport;
-  config::Duration wait{registry, "RCUDA_WAIT", std::chrono::seconds(0),
-                        "how long to wait for room at a busy server; 0: not at all"};
+  config::Duration wait{
+      registry, "RCUDA_WAIT", std::chrono::seconds(0),
+      "how long to wait for room at a busy server, and for a server that restarts or "
+      "drains; 0: not at all"};
   config::Bool synchronous{registry, "RCUDA_SYNC", false,
                            "make every call a round trip, so that it returns its own error"};
   config::String trace{registry, "RCUDA_TRACE", "", "file for a timeline of the calls"};

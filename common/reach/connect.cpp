@@ -45,10 +45,10 @@ Result<AddressList> resolve_host(const std::string& host, uint16_t port) {
   addrinfo* list = nullptr;
   const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
   if (error != 0) {
-    return Status(Code::kUnavailable, "cannot resolve the host \"" + host + "\" (" +
-                                          gai_strerror(error) +
-                                          "): check its name (in RCUDA_DEVICES or on the command "
-                                          "line)");
+    const Code code = error == EAI_NONAME ? Code::kNotFound : Code::kUnavailable;
+    return Status(code, "cannot resolve the host \"" + host + "\" (" + gai_strerror(error) +
+                            "): check its name (in RCUDA_DEVICES or on the command "
+                            "line)");
   }
   return AddressList(list, &freeaddrinfo);
 }
@@ -361,7 +361,9 @@ Result<Welcome> request_session(Connection* connection, Hello hello,
       case MessageType::kWelcome:
         return welcomed(connection, decode<Welcome>(message->second));
       case MessageType::kRefusal:
-        return refusal_error(message->second, "the session was refused", Code::kUnavailable);
+        // Only kUnavailable may pass.
+        return refusal_error(message->second, "the session was refused", Code::kDenied,
+                             {Code::kUnavailable, Code::kTimeout});
       default:
         return Status(Code::kProtocol, "the server answered with message type " +
                                            std::to_string(static_cast<uint32_t>(message->first)));

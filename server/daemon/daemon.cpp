@@ -62,7 +62,7 @@ Status Daemon::run() {
   Result<bool> goes_on = true;
   while (goes_on.ok() && *goes_on) goes_on = take_turn(kLongestWait);
   if (goes_on.ok()) RCUDA_INFO("stopping: %zu session(s) end", pool_->sessions());
-  close();
+  close(control_->why_stopped());
   return goes_on.status();
 }
 
@@ -97,7 +97,7 @@ Status Daemon::open() {
   return {};
 }
 
-void Daemon::close() {
+void Daemon::close(const std::string& why) {
   // The closer closes these sockets too: strangers may have queued descriptors in them.
   for (LocalListener* const local : {&listener_.local, &listener_.roots, &listener_.containers}) {
     closer_.close(::geteuid(), local->release());
@@ -105,13 +105,15 @@ void Daemon::close() {
   listener_ = {};
   if (connections_) {
     connections_->refuse_all(Status(
-        Code::kUnavailable, "the server stops: try again after its start, or name another server"));
+        Code::kUnavailable, why + ": try again after its start (RCUDA_WAIT does), or name another "
+                                  "server"));
   }
   connections_.reset();
   closer_.end();
   control_.reset();
   leases_.reset();
-  pool_.reset();  // ends the workers
+  if (pool_) pool_->shutdown(why);
+  pool_.reset();
 }
 
 Result<bool> Daemon::take_turn(std::chrono::milliseconds longest_wait) {

@@ -21,6 +21,7 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "common/base/status.h"
 #include "server/daemon/admission/admission.h"
@@ -54,7 +55,8 @@ class Daemon {
   // waits for an event, `longest_wait` at most, and returns false if the server is to stop.
   Status open();
   Result<bool> take_turn(std::chrono::milliseconds longest_wait);
-  void close();
+  // `why`: for the clients whose sessions end.
+  void close(const std::string& why = "the server stops");
 
  private:
   using Clock = std::chrono::steady_clock;

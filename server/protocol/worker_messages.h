@@ -77,7 +77,7 @@ using PeerCall = PassedSocket<wire::PeerHello>;
 using ExportCall = PassedSocket<wire::ExportQuery>;
 
 struct StopRequest {
-  std::string why{};  // this session ends; empty: the server stops
+  std::string why{};  // for the session's client and the audit; empty: the worker has no session
 };
 
 // The driver and devices of a ready worker, for the daemon's log line and its checks.

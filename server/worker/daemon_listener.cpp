@@ -23,7 +23,7 @@ bool is_read(int reports) {
 }  // namespace
 
 DaemonListener::DaemonListener(int socket, int reports, std::function<void(ToWorker)> caller,
-                               std::function<void(std::string why, bool only_this)> stop)
+                               std::function<void(std::string why)> stop)
     : socket_(socket),
       reports_(reports),
       caller_(std::move(caller)),
@@ -127,9 +127,11 @@ bool DaemonListener::take_message() {
   }
   const auto* const stop = std::get_if<StopRequest>(received);
   if (stop && !stop->why.empty()) {
-    stop_(stop->why, true);
+    stop_(stop->why);
   } else {
-    stop_(message.ok() || is_read(reports_) ? "the server stops" : "the server is gone", false);
+    stop_(message.ok() || is_read(reports_)
+              ? "the server stops"
+              : "the server's daemon has ended: see the server's log");
   }
   return false;
 }

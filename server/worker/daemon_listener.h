@@ -26,9 +26,9 @@ class DaemonListener {
   using Clock = std::chrono::steady_clock;
 
   // `socket`, and the pipe for `reports`, outlive the listener. `caller` gets each PeerCall and
-  // ExportCall. `only_this`: the daemon ends only this session, and goes on.
+  // ExportCall. `stop` gets the reason of the end.
   DaemonListener(int socket, int reports, std::function<void(ToWorker)> caller,
-                 std::function<void(std::string why, bool only_this)> stop);
+                 std::function<void(std::string why)> stop);
   ~DaemonListener();
   DaemonListener(const DaemonListener&) = delete;
   DaemonListener& operator=(const DaemonListener&) = delete;
@@ -51,7 +51,7 @@ class DaemonListener {
   const int socket_;
   const int reports_;
   const std::function<void(ToWorker)> caller_;
-  const std::function<void(std::string, bool)> stop_;
+  const std::function<void(std::string)> stop_;
   UniqueFd event_;  // wakes the thread
   Mutex mutex_;
   CondVar changed_;

@@ -258,11 +258,10 @@ Status WorkerSession::listen() {
   listener_.emplace(
       worker_.daemon, worker_.reports,
       [this](ToWorker caller) { accept_caller(std::move(caller)); },
-      [this](std::string why, bool only_this) {
+      [this](std::string why) {
         MutexLock lock(mutex_);
         stopped_ = std::move(why);
-        only_this_ = only_this;
-        if (loop_) stop(*loop_);
+        if (loop_) loop_->stop(stopped_);
       });
   return listener_->start();
 }
@@ -335,10 +334,6 @@ void WorkerSession::prepare() {
   resources_.most_streams = static_cast<size_t>(most_streams());
 }
 
-void WorkerSession::stop(SessionLoop& session) const {
-  session.stop(only_this_ ? stopped_ : std::string());
-}
-
 Status WorkerSession::run() {
   EndWatch watch(
       [this] {
@@ -362,7 +357,7 @@ Status WorkerSession::run() {
       session.executor().peers.accept_caller(called, std::move(socket));
     }
     early_.clear();
-    if (!stopped_.empty()) stop(session);
+    if (!stopped_.empty()) session.stop(stopped_);
   }
   RCUDA_INFO("session of %s (%s, pid %u on %s) over %s: device%s %s", grant_.user.c_str(),
              hello_.program.c_str(), hello_.pid, hello_.host.c_str(), link_->medium(),

@@ -89,7 +89,6 @@ class WorkerSession {
   void prepare();
   Status run();
   [[noreturn]] void end(const Status& status, SessionLoop& session);
-  void stop(SessionLoop& session) const RCUDA_REQUIRES(mutex_);
 
   void accept_caller(ToWorker caller);
 
@@ -110,8 +109,6 @@ class WorkerSession {
   // Until loop_ is set.
   std::vector<std::pair<wire::PeerHello, UniqueFd>> early_ RCUDA_GUARDED_BY(mutex_);
   std::string stopped_ RCUDA_GUARDED_BY(mutex_);  // why the session must end; empty: it continues
-  // The server goes on, so the client is told why.
-  bool only_this_ RCUDA_GUARDED_BY(mutex_) = false;
 
   std::optional<DaemonListener> listener_;
   std::unique_ptr<transport::Link> link_;

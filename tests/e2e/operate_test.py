@@ -279,9 +279,72 @@ class OperateTest(unittest.TestCase):
                 self.assertEqual(server.process.wait(timeout=60), 0)
                 self.assertEqual([line["event"] for line in audit_lines(audit)], ["begin", "control", "session"])
                 records = audit_lines(audit, "session")
-                self.assertEqual(records[0]["end"],
-                                 "ended by the client" if ends_by == "the program" else "the server stops")
+                self.assertEqual(records[0]["end"], {
+                    "the program": "ended by the client",
+                    "the time": "the server was drained (SIGTERM), and its drain timeout is over",
+                    "a second signal": "the server was stopped (SIGTERM)"}[ends_by])
                 self.assertGreaterEqual(records[0]["bytes_to_device"], 1 << 20)
+
+    # ---- what programs learn ----
+
+    def test_the_end_of_a_session_names_its_cause(self):
+        """For leases and limits: leases_test.py, quotas_test.py."""
+        def send(number):
+            return lambda server, program: server.process.send_signal(number)
+
+        def end(server, program):
+            self.smi("end", self.at(server), self.worker_of(server, program))
+
+        def kill_worker(server, program):
+            os.kill(self.worker_of(server, program), signal.SIGKILL)
+
+        for causes, drain, line in (
+                (send(signal.SIGTERM), "0s", "the server was stopped (SIGTERM)"),
+                (send(signal.SIGINT), "0s", "the server was stopped (SIGINT)"),
+                (send(signal.SIGTERM), "1s", "the server was drained (SIGTERM), and its drain timeout is over"),
+                (send(signal.SIGKILL), "0s", "the server's daemon has ended: see the server's log"),
+                (end, "0s", "ended the session"),
+                (kill_worker, "0s", "ended|closed the connection")):
+            for medium in ("shm", "tcp"):
+                with self.subTest(line=line, medium=medium):
+                    server = self.server(RCUDA_SERVER_DRAIN_TIMEOUT=drain)
+                    program = subprocess.Popen([os.path.join(BUILD, "tests/e2e/endless")], stdout=subprocess.PIPE,
+                                               stderr=subprocess.PIPE, text=True,
+                                               env=client_environment(BUILD, [server], medium))
+                    self.addCleanup(program.kill)
+                    self.assertEqual(program.stdout.readline(), "running\n")
+                    causes(server, program)
+                    said = program.communicate(timeout=60)[1]
+                    lost, = [each for each in said.splitlines() if " is lost: " in each]
+                    self.assertRegex(lost, line if causes is kill_worker else re.escape(line))
+
+    def test_a_program_waits_for_a_server_that_restarts_or_drains(self):
+        server = self.server()
+        other = self.session(server)
+        self.smi("drain", "--no-wait", self.at(server))
+        program = subprocess.Popen([sys.executable, "-c", SESSION], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True,
+                                   env=client_environment(BUILD, [server], "tcp", RCUDA_WAIT="10min"))
+        self.addCleanup(program.kill)
+        said = [program.stderr.readline()]
+        other.communicate(timeout=60)
+        self.assertEqual(server.process.wait(timeout=60), 0)
+        said.append(program.stderr.readline())
+        self.server("--port", server.port)
+        self.assertEqual(program.communicate("\n", timeout=60)[0].split(), ["ready", "copied", "0"])
+        for line, cause in zip(said, ("the server is draining", "nothing listens there")):
+            self.assertIn("waiting (RCUDA_WAIT): ", line)
+            self.assertIn(cause, line)
+
+    def test_a_program_does_not_wait_for_what_will_not_pass(self):
+        server = self.server()
+        run = subprocess.run([sys.executable, "-c", "import ctypes; print(ctypes.CDLL('libcuda.so.1').cuInit(0))"],
+                             capture_output=True, text=True, timeout=60,
+                             env=dict(client_environment(BUILD, [server], "tcp", RCUDA_WAIT="10min"),
+                                      RCUDA_DEVICES=server.address(7)))
+        self.assertEqual(run.stdout, "100\n", run.stderr)
+        self.assertIn("does not offer device 7", run.stderr)
+        self.assertNotIn("waiting", run.stderr)
 
 
 if __name__ == "__main__":

@@ -94,8 +94,10 @@ std::optional<int> parse(int argc, char** argv, Options* options) {
   for (const auto& medium : transport::media()) transports.push_back(medium.name());
   line.option("-t,--transport", &options->transport, "auto, " + transport::medium_names())
       .one_of(transports);
-  line.option("--wait", &options->wait,
-              "how long to wait for a turn at a busy server, such as 60s (RCUDA_WAIT)");
+  line.option(
+      "--wait", &options->wait,
+      "how long to wait for a turn at a busy server, and for one that restarts or drains, such as "
+      "60s (RCUDA_WAIT)");
   line.option("--log", &options->log,
               "trace, debug, info, warn, error or off; LEVEL:FILE writes to a file");
   line.option("--trace", &options->trace,

@@ -335,7 +335,7 @@ Status Connection::check_hello(const wire::Hello& hello) const {
   for (uint32_t base = 0; base < wire::kBaseCount; ++base) {
     if (!is_taken(hello, Base{base}.range())) return {};
   }
-  return Status(Code::kUnavailable,
+  return Status(Code::kInvalidArgument,
                 "the program and its other servers use all " + std::to_string(wire::kBaseCount) +
                     " ranges of addresses in which workers start: name fewer servers in "
                     "RCUDA_DEVICES");

@@ -1,5 +1,6 @@
 #include "server/daemon/ops/control.h"
 
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -52,19 +53,29 @@ Status Control::check_draining() const {
   return Status(Code::kUnavailable,
                 std::string("the server is draining: it takes no new sessions and stops when the "
                             "last one has ended; name another server") +
-                    (drain_until_ ? "" : ", or let an operator run rcuda-smi resume"));
+                    (drain_until_ ? "" : ", or let an operator run rcuda-smi resume") +
+                    "; RCUDA_WAIT=10m waits for the server");
 }
 
 bool Control::take_signal(int stop) {
-  if (settings_.drain_timeout.get().count() == 0 || drain_until_) return false;
   signalfd_siginfo signal{};
   (void)!::read(stop, &signal, sizeof signal);
+  signal_ = static_cast<int>(signal.ssi_signo);
+  if (settings_.drain_timeout.get().count() == 0 || drain_until_) return false;
   const auto most = std::chrono::ceil<std::chrono::seconds>(settings_.drain_timeout.get());
   drain_until_ = Clock::now() + most;
   const std::string why =
-      "after signal " + std::to_string(signal.ssi_signo) + ", for at most " + time_text(most);
+      "after signal " + std::to_string(signal_) + ", for at most " + time_text(most);
   if (draining_) RCUDA_INFO("still draining, %s", why.c_str());
   return set_draining(true, {}, why).ok();
+}
+
+std::string Control::why_stopped() const {
+  if (signal_ == 0) return "the server stops";
+  const char* const name = ::sigabbrev_np(signal_);
+  const std::string by = name ? std::string("SIG") + name : "signal " + std::to_string(signal_);
+  if (!drain_until_ || Clock::now() < *drain_until_) return "the server was stopped (" + by + ")";
+  return "the server was drained (" + by + "), and its drain timeout is over";
 }
 
 bool Control::may_stop() const {

@@ -42,6 +42,8 @@ class Control {
   bool take_signal(int stop);
   // Whether the server drains and is to stop now.
   bool may_stop() const;
+  // Why the server stops, for the clients whose sessions end.
+  std::string why_stopped() const;
   // When a server that a signal drains stops in any case. None without a signal.
   std::optional<Clock::time_point> drain_until() const { return drain_until_; }
 
@@ -54,6 +56,7 @@ class Control {
   Audit& audit_;
   WorkerPool& pool_;
   bool draining_ = false;
+  int signal_ = 0;  // the last one that was read
   std::optional<Clock::time_point> drain_until_;
 };
 

@@ -402,8 +402,8 @@ void WorkerPool::log_end(const Worker& worker, std::optional<int> status) {
   if (worker.is(State::kStarting)) {
     const bool lasts = ends_again(worker, status);
     did_not_start(worker,
-                  Status(Code::kUnavailable, "a worker ended with " + how +
-                                                 " before it was ready: see the server's log"),
+                  Status(Code::kInternal, "a worker ended with " + how +
+                                              " before it was ready: see the server's log"),
                   lasts);
   } else if (worker.is(State::kIdle)) {
     // SIGTERM and SIGINT are also what a terminal or an init system sends to the server itself and
@@ -452,8 +452,8 @@ WorkerPool::Clock::time_point WorkerPool::next_deadline() const {
   return next;
 }
 
-void WorkerPool::shutdown() {
-  for (Worker& worker : workers_) stop_worker(worker);
+void WorkerPool::shutdown(const std::string& why) {
+  for (Worker& worker : workers_) stop_worker(worker, why);
   collect(Clock::now() + settings_.stop_timeout.get());
   for (Worker& worker : workers_) {
     RCUDA_WARN("worker %d did not end in time and is killed", worker.pid);

@@ -129,7 +129,8 @@ class WorkerPool {
 
   // Tells all workers to end, waits, kills the rest, and waits again. Blocks for twice the stop
   // timeout at most. A process that is stuck in a driver may survive even that and is left behind.
-  void shutdown();
+  // `why`: for clients whose sessions end, and the audit.
+  void shutdown(const std::string& why = "the server stops");
 
   // Ends the sessions under a lease. The worker tells the client why; a worker that does not end
   // within twice the stop timeout is killed.
@@ -227,7 +228,7 @@ class WorkerPool {
   static bool pass_on(Worker& worker, const ToWorker& message, UniqueFd* socket);
   void begin_session(Worker& worker, const SessionStart& start, const Identity& identity);
   void log_end(const Worker& worker, std::optional<int> status);
-  void stop_worker(Worker& worker);
+  void stop_worker(Worker& worker, const std::string& why = {});
   // Starts a worker, for a client or for the pool. False if that fails or too many are starting.
   bool try_start(const wire::Hello* hello, const DeviceSets::Key& devices, uint32_t sm_percent);
   size_t young(Clock::time_point now) const;  // sessions (PoolDemand)

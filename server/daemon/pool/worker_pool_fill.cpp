@@ -131,8 +131,8 @@ bool WorkerPool::try_start(const wire::Hello* hello, const DeviceSets::Key& devi
   return status.ok();
 }
 
-void WorkerPool::stop_worker(Worker& worker) {
-  (void)send_to_worker(worker.control.get(), StopRequest(), -1, Clock::now());
+void WorkerPool::stop_worker(Worker& worker, const std::string& why) {
+  (void)send_to_worker(worker.control.get(), StopRequest{why}, -1, Clock::now());
   // A worker that does not read the message stops at the end of the stream.
   ::shutdown(worker.control.get(), SHUT_WR);
   if (may_follow(worker.state, State::kStopping)) enter(worker, State::kStopping);
