@@ -25,13 +25,12 @@
 namespace rcuda {
 namespace {
 
-constexpr const char* kLinePattern = "%H:%M:%S.%e %n[%P] %l: %v";
+constexpr const char* kLinePattern = "%Y-%m-%d %H:%M:%S.%e %n[%P] %l: %v";
 // For a line of another process, whose name includes its number.
-constexpr const char* kOthersPattern = "%H:%M:%S.%e %n %l: %v";
+constexpr const char* kOthersPattern = "%Y-%m-%d %H:%M:%S.%e %n %l: %v";
 // "<W>text": the level's letter, as spdlog writes it, and the text.
 constexpr const char* kRelayedPattern = "<%L>%v";
 constexpr std::string_view kRelayedLetters = "TDIWE";
-constexpr const char* kFilePattern = "%Y-%m-%d %H:%M:%S.%e %n[%P] %l: %v";
 constexpr const char* kLevelNames[] = {"trace", "debug", "info", "warn", "error", "off"};
 constexpr spdlog::level::level_enum kSpdlogLevels[] = {spdlog::level::trace, spdlog::level::debug,
                                                        spdlog::level::info,  spdlog::level::warn,
@@ -159,7 +158,7 @@ bool set_log_file(const char* path) {
   if (!file) return false;
   Logger& log = logger();
   MutexLock lock(log.mutex);
-  use_sink_locked(log, std::make_shared<DescriptorSink>(std::move(file)), kFilePattern);
+  use_sink_locked(log, std::make_shared<DescriptorSink>(std::move(file)), kLinePattern);
   return true;
 }
 

@@ -68,4 +68,12 @@ Result<gid_t> group_id(const std::string& name) {
   return Status(Code::kNotFound, "this machine has no group " + name);
 }
 
+std::string group_name(gid_t gid) {
+  std::vector<char> room(1u << 20);
+  group entry{};
+  group* found = nullptr;
+  (void)::getgrgid_r(gid, &entry, room.data(), room.size(), &found);
+  return found ? found->gr_name : std::to_string(gid);
+}
+
 }  // namespace rcuda::identity

@@ -13,6 +13,9 @@ namespace rcuda::identity {
 // The decimal uid if the user has no name, as in some containers.
 std::string user_name(uid_t uid);
 
+// The decimal gid if the group has no name.
+std::string group_name(gid_t gid);
+
 // Accepts what user_name() returns. A number is a uid unless a user has it as a name. kNotFound if
 // there is no such user.
 Result<uid_t> user_id(const std::string& name);

@@ -46,6 +46,12 @@ void fields(Visitor& visit, ServerStatus::Totals& m) {
 template <typename Visitor>
 void fields(Visitor& visit, ServerStatus& m) {
   visit.text("server", m.server);
+  visit.text("version", m.version);
+  visit.text("build", m.build);
+  visit.number("clock_ms", m.clock_ms);
+  visit.text("user", m.user);
+  visit.text("method", m.method);
+  visit.text("roles", m.roles);
   visit.text("driver", m.driver);
   visit.number("idle_workers", m.idle_workers);
   visit.number("max_sessions", m.max_sessions);

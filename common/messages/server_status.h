@@ -46,7 +46,11 @@ struct ServerStatus {
     uint64_t worker_start_us = 0;   // sum over all successful starts, until the worker was ready
     std::vector<UserTotals> users;  // by user and medium; at most kMaxUserTotals
   };
-  std::string server;  // host name
+  std::string server;          // host name
+  std::string version, build;  // common/base/version.h, of the running daemon
+  uint64_t clock_ms = 0;       // the server's clock, since 1970
+  // The asker, as the server has identified it: user, Identity::method, and the token's roles.
+  std::string user, method, roles;
   std::string driver;
   uint32_t idle_workers = 0;
   uint32_t max_sessions = 0;

@@ -14,6 +14,7 @@
 #include "common/base/host_name.h"
 #include "common/base/log.h"
 #include "common/base/passed_descriptors.h"
+#include "common/base/version.h"
 #include "server/worker/device_set.h"
 
 namespace rcuda::server {
@@ -181,11 +182,11 @@ void Daemon::announce() {
       names += (names.empty() ? "" : ", ") + device.name;
     }
   }
-  RCUDA_INFO("serving %s on %s and @rcuda-%u: device%s %s (%s; %s)",
+  RCUDA_INFO("serving %s on %s and @rcuda-%u: device%s %s (%s; %s), by %s",
              authenticator_.served().text().c_str(), listener_.address.c_str(), listener_.port,
              ordinals.size() == 1 ? "" : "s",
              ordinals.empty() ? "as workers find them" : list_of(ordinals).c_str(), names.c_str(),
-             offer.driver.c_str());
+             offer.driver.c_str(), version_of("rcuda-server").c_str());
   if (authenticator_.allows_anybody()) {
     RCUDA_WARN(
         "--insecure: any program that can connect to %s can run code on this machine as %s, and "

@@ -83,8 +83,13 @@ std::optional<gid_t> ServedUsers::only_group() const {
 std::string ServedUsers::text() const {
   if (everybody_) return "every user";
   std::string text;
-  for (const uid_t user : users_) text += (text.empty() ? "uid " : ", uid ") + std::to_string(user);
-  for (const gid_t group : groups_) text += ", gid " + std::to_string(group);
+  for (const uid_t user : users_) {
+    text += (text.empty() ? "" : ", ") + identity::user_name(user) + " (uid " +
+            std::to_string(user) + ")";
+  }
+  for (const gid_t group : groups_) {
+    text += ", group " + identity::group_name(group) + " (gid " + std::to_string(group) + ")";
+  }
   return text;
 }
 

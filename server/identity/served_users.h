@@ -2,8 +2,8 @@
 // setting names. RCUDA_SERVER_USERS names whom the server serves, RCUDA_SERVER_OPERATORS who may
 // lease its devices.
 //
-// A plain value; any thread. Blocking: read(), for the name service. Errors: kInvalidArgument for a
-// name that this machine does not know.
+// A plain value; any thread. Blocking: read() and text(), for the name service. Errors:
+// kInvalidArgument for a name that this machine does not know.
 #pragma once
 
 #include <optional>
@@ -30,7 +30,8 @@ class ServedUsers {
   bool names_root() const { return names_root_; }
   // Returns the group if root, this server's user and the group's members are all that is served.
   std::optional<gid_t> only_group() const;
-  std::string text() const;  // "uid 0, uid 1000, gid 44", "every user"
+  // "root (uid 0), ada (uid 1000), group gpu (gid 44)"; "every user". Asks the name service.
+  std::string text() const;
 
  private:
   bool everybody_ = false;

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 import urllib.request
 
 from servers import Server, client_environment, eventually, run_tests, WITH_MEMORY
@@ -248,6 +249,28 @@ class ExporterTest(unittest.TestCase):
         self.export(*names, f"localhost:{self.server.port}", f"localhost:{self.server.port}")
         text = self.scrape()
         self.assertEqual(self.values(text, "rcuda_up"), [0, 0, 0, 0, 1])
+
+    def test_an_address_that_is_none_is_an_error(self):
+        for address in ("9309", ":9309", "localhost:9309", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:99999"):
+            run = subprocess.run([os.path.join(BUILD, "bin/rcuda-exporter"), "--listen", address], timeout=60,
+                                 capture_output=True, text=True)
+            self.assertEqual(run.returncode, 1, address)
+            self.assertIn(f"--listen {address} is not usable: ", run.stderr)
+
+    def test_health_asks_no_server(self):
+        self.export(f"localhost:{free_port()}")
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/healthz") as answer:
+            self.assertEqual(answer.status, 200)
+            text = answer.read().decode()
+        self.assertRegex(text, r'rcuda_exporter_info\{build="[0-9a-f]{12}",version="[0-9.]+"\} 1')
+        self.assertNotIn("rcuda_up", text)
+
+    def test_the_servers_of_the_variable_are_asked(self):
+        with unittest.mock.patch.dict(os.environ, RCUDA_DEVICES=f"{self.server.address()},{self.server.address(1)}"):
+            self.export()
+        text = self.scrape()
+        self.assertEqual(self.values(text, "rcuda_up"), [1])
+        self.assertRegex(text, r'rcuda_server_info\{build="[0-9a-f]{12}",driver=.*,version="[0-9.]+"\} 1')
 
     def test_an_address_that_is_taken_is_an_error(self):
         self.export(f"localhost:{self.server.port}")

@@ -75,7 +75,7 @@ class InstallTest(unittest.TestCase):
         for tool in sorted(os.listdir(os.path.join(self.prefix, "bin"))):
             said = subprocess.run([os.path.join(self.prefix, "bin", tool), "--version"], check=True, capture_output=True,
                                   text=True).stdout
-            self.assertRegex(said, rf"^{tool} \d+\.\d+\.\d+\n$")
+            self.assertRegex(said, rf"^{tool} \d+\.\d+\.\d+ \(build [0-9a-f]{{12}}\)\n$")
             answers.add(said.split()[1])
         self.assertEqual(len(answers), 1)
 

@@ -219,7 +219,7 @@ wait %1
         tools = sorted(os.path.basename(tool) for tool in glob.glob(f"{self.root}{TREE}/bin/*"))
         self.assertEqual(len(tools), 8)
         for tool in tools:
-            self.assertRegex(self.inside(f"/usr/bin/{tool}", "--version"), rf"^{tool} [0-9.]+\n$")
+            self.assertRegex(self.inside(f"/usr/bin/{tool}", "--version"), rf"^{tool} [0-9.]+ \(build [0-9a-f]{{12}}\)\n$")
             self.inside("test", "-e", f"/usr/share/man/man1/{tool}.1.gz")
             completed = self.inside("bash", "-ec", f"source /usr/share/bash-completion/completions/{tool}; "
                                     f"COMP_WORDS=({tool} --h); _{tool.replace('-', '_')} {tool} --h {tool}; "

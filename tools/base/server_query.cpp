@@ -1,9 +1,11 @@
 #include "tools/base/server_query.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <future>
 #include <utility>
 
+#include "client/pool/device_list.h"
 #include "common/base/host_port.h"
 #include "common/nvml/figures.h"
 
@@ -15,6 +17,26 @@ Result<Server> parse_server(const std::string& text) {
   return Status(
       Code::kInvalidArgument,
       "\"" + text + "\" is not a server: write host or host:port, [address]:port for IPv6");
+}
+
+Result<std::vector<Server>> choose_servers(const std::vector<std::string>& names) {
+  std::vector<Server> servers;
+  const auto add = [&](Server server) {
+    const bool known = std::any_of(servers.begin(), servers.end(), [&](const Server& other) {
+      return other.text() == server.text();
+    });
+    if (!known) servers.push_back(std::move(server));
+  };
+  for (const std::string& name : names) {
+    RCUDA_ASSIGN_OR_RETURN(Server server, parse_server(name));
+    add(std::move(server));
+  }
+  if (!servers.empty()) return servers;
+  const auto pool = client::devices_from([](const char* name) { return std::getenv(name); });
+  if (pool.status().code() == Code::kNotFound) return std::vector<Server>{{"localhost"}};
+  if (!pool.ok()) return pool.status();
+  for (const client::DeviceAddress& device : *pool) add({device.host, device.port});
+  return servers;
 }
 
 std::vector<Told> ask_all(const std::vector<Server>& servers) {

@@ -28,6 +28,10 @@ struct Server {
 // Parses host[:port], or host[@port] as in RCUDA_DEVICES; an IPv6 address is in brackets.
 Result<Server> parse_server(const std::string& text);
 
+// Returns the servers that a command line names, each once: `names`; without names the servers of
+// RCUDA_DEVICES, and without that variable this machine's server. Errors: a malformed name or list.
+Result<std::vector<Server>> choose_servers(const std::vector<std::string>& names);
+
 // Sends a message and returns the answer, which must be of the type `wanted`. A refusal has the
 // server's reason; it is kUnavailable if a later attempt may succeed, otherwise kDenied. kTimeout:
 // the query was sent, but no answer arrived.

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "common/base/version.h"
 #include "common/nvml/figures.h"
 #include "tools/base/server_query.h"
 
@@ -21,8 +22,10 @@ struct Described {
 
 // All metrics.
 constexpr std::array kMetrics{
+    Described{"rcuda_exporter_info", MetricType::Gauge, "The exporter's version and build"},
     Described{"rcuda_up", MetricType::Gauge, "Whether the server answered"},
-    Described{"rcuda_server_info", MetricType::Gauge, "The server's host and driver"},
+    Described{"rcuda_server_info", MetricType::Gauge,
+              "The server's host, driver, version and build"},
     Described{"rcuda_sessions", MetricType::Gauge, "Active sessions"},
     Described{"rcuda_session_seconds", MetricType::Gauge, "Age of the oldest session"},
     Described{"rcuda_sessions_limit", MetricType::Gauge, "Limit of concurrent sessions"},
@@ -135,12 +138,21 @@ void Families::add(const char* name, const Labels& labels, double value) {
   family.metric.push_back(std::move(metric));
 }
 
+void Families::add_exporter() {
+  add("rcuda_exporter_info", {{"version", version()}, {"build", build_id()}}, 1);
+}
+
 void Families::add_missing(const std::string& server) { add("rcuda_up", {{"server", server}}, 0); }
 
 void Families::add_server(const std::string& server, const wire::ServerStatus& status) {
   const Labels labels{{"server", server}};
   add("rcuda_up", labels, 1);
-  add("rcuda_server_info", {{"server", server}, {"host", status.server}, {"driver", status.driver}},
+  add("rcuda_server_info",
+      {{"server", server},
+       {"host", status.server},
+       {"driver", status.driver},
+       {"version", status.version},
+       {"build", status.build}},
       1);
   add("rcuda_sessions_limit", labels, status.max_sessions);
   add("rcuda_waiting_clients", labels, status.waiting);

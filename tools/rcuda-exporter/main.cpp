@@ -3,10 +3,11 @@
 //   rcuda-exporter          this machine's server, on 127.0.0.1:9309/metrics
 //   rcuda-exporter --listen 10.0.0.7:9309 node1 node2
 //
+// /healthz on the same address says whether the exporter itself runs.
+//
 // It queries the servers at each scrape, as rcuda-smi does, and exports the sessions that its user
 // may see: the servers' user and root see all sessions. It is a separate process so that a server's
 // daemon, which may run as root, does not contain a web server.
-#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <exception>
@@ -17,9 +18,11 @@
 #include <utility>
 #include <vector>
 
+#include <arpa/inet.h>
 #include <prometheus/collectable.h>
 #include <prometheus/exposer.h>
 
+#include "common/base/host_port.h"
 #include "common/base/mutex.h"
 #include "common/base/standard_descriptors.h"
 #include "common/base/status.h"
@@ -71,6 +74,31 @@ class Servers : public prometheus::Collectable {
   mutable std::set<std::string> missing_ RCUDA_GUARDED_BY(mutex_);
 };
 
+// The web server takes a port without an address for all addresses, and knows no names of hosts.
+Status check_address(const std::string& address) {
+  std::string host;
+  uint16_t port = 0;
+  in6_addr number;
+  const bool is_address = parse_host_port(address, ":", &host, &port) && port != 0 &&
+                          (::inet_pton(AF_INET, host.c_str(), &number) == 1 ||
+                           ::inet_pton(AF_INET6, host.c_str(), &number) == 1);
+  if (is_address) return {};
+  return Status(Code::kInvalidArgument,
+                "--listen " + address +
+                    " is not usable: write the address of an interface and a port, such as "
+                    "127.0.0.1:9309 or [::1]:9309; 0.0.0.0:9309 is all IPv4 addresses");
+}
+
+// The answer to /healthz: the exporter runs. It asks no server.
+class Health : public prometheus::Collectable {
+ public:
+  std::vector<prometheus::MetricFamily> Collect() const override {
+    exporter::Families families;
+    families.add_exporter();
+    return families.take();
+  }
+};
+
 int run(const std::string& address, std::vector<Server> servers) {
   sigset_t ends;
   sigemptyset(&ends);
@@ -80,6 +108,9 @@ int run(const std::string& address, std::vector<Server> servers) {
   const auto collected = std::make_shared<Servers>(std::move(servers));
   prometheus::Exposer exposer(address);
   exposer.RegisterCollectable(collected);
+  const auto health = std::make_shared<Health>();
+  exposer.RegisterCollectable(health);
+  exposer.RegisterCollectable(health, "/healthz");
   std::printf("http://%s/metrics\n", address.c_str());
   std::fflush(stdout);
   int signal = 0;
@@ -93,26 +124,23 @@ int start(int argc, char** argv) {
                            "Sessions and GPUs of rcuda servers as metrics for Prometheus.",
                            version_of("rcuda-exporter"));
   std::string address = "127.0.0.1:9309";
-  std::vector<std::string> names = {"localhost"};
+  std::vector<std::string> names;
   line.option("--listen", &address,
               "address:port that serves /metrics, readable by every host that reaches it")
       .show_default();
-  line.option("server", &names, "host or host:port, 8308 unless given").type_name("");
+  line.option("server", &names,
+              "host or host:port, 8308 unless given (default: the servers of RCUDA_DEVICES, or "
+              "localhost)")
+      .type_name("");
   if (const std::optional<int> status = line.parse(argc, argv)) return *status;
-  std::vector<Server> servers;
-  for (const std::string& name : names) {
-    Result<Server> server = tools::parse_server(name);
-    if (!server.ok()) {
-      std::fprintf(stderr, "rcuda-exporter: %s\n", server.status().context().c_str());
-      return 1;
-    }
-    const std::string text = server->text();
-    const bool known = std::any_of(servers.begin(), servers.end(),
-                                   [&](const Server& other) { return other.text() == text; });
-    if (!known) servers.push_back(std::move(server).value());
+  Result<std::vector<Server>> servers = tools::choose_servers(names);
+  const Status usable = servers.ok() ? check_address(address) : servers.status();
+  if (!usable.ok()) {
+    std::fprintf(stderr, "rcuda-exporter: %s\n", usable.context().c_str());
+    return 1;
   }
   try {
-    return run(address, std::move(servers));
+    return run(address, std::move(servers).value());
   } catch (const std::exception& error) {  // prometheus-cpp and its web server throw
     std::fprintf(stderr, "rcuda-exporter: cannot serve %s: %s\n", address.c_str(), error.what());
     return 1;

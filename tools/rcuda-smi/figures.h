@@ -4,11 +4,20 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "common/nvml/figures.h"
 #include "tools/rcuda-smi/look.h"
 
 namespace rcuda::smi {
+
+// 1234567 as 1.2M.
+std::string scaled(double value, double base = 1000);
+std::string memory_text(std::optional<uint64_t> bytes);
+// At most `length` characters.
+std::string cut(std::string text, size_t length);
+// The line of a GPU in both views: name, memory, utilisation, power, sessions, the asker's quota.
+std::string device_line(const Look& look, const wire::ServerStatus::Device& device);
 
 // Fraction of time in which kernels ran.
 inline std::optional<double> utilization(const Look& look, const wire::GpuReport::Gpu& gpu) {

@@ -1,10 +1,12 @@
 #include "tools/rcuda-smi/look.h"
 
+#include <iterator>
 #include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/printable.h"
 #include "tools/rcuda-smi/figures.h"
 
 namespace rcuda::smi {
@@ -35,18 +37,52 @@ std::vector<Look> look(const std::vector<tools::Server>& servers) {
 
 // ---- text --------------------------------------------------------------------------------------
 
+std::string scaled(double value, double base) {
+  static constexpr const char* kUnits[] = {"", "k", "M", "G", "T", "P"};
+  size_t unit = 0;
+  while (value >= base && unit + 1 < std::size(kUnits)) {
+    value /= base;
+    ++unit;
+  }
+  return fmt::format("{:.{}f}{}", value, unit == 0 || value >= 100 ? 0 : 1, kUnits[unit]);
+}
+
+std::string memory_text(std::optional<uint64_t> bytes) {
+  return bytes ? scaled(static_cast<double>(*bytes), 1024) : "-";
+}
+
+std::string cut(std::string text, size_t length) {
+  return text.size() <= length ? text : printable(text.substr(0, length - 1)) + "~";
+}
+
+std::string device_line(const Look& look, const wire::ServerStatus::Device& device) {
+  const wire::GpuReport::Gpu* const gpu = gpu_of(look, device.ordinal);
+  const auto busy = gpu ? utilization(look, *gpu) : std::nullopt;
+  const auto watts = gpu ? power_watts(look, *gpu) : std::nullopt;
+  const long sessions = sessions_on(look.status, device.ordinal);
+  std::string line = fmt::format(
+      "device {:<3} {:<24} {:>7} of {:<7} {:>4} {:>6}  {} session{}", device.ordinal,
+      cut(device.name, 24), memory_text(gpu ? tools::known(gpu->used_bytes) : std::nullopt),
+      memory_text(gpu ? gpu->total_bytes : device.total_bytes),
+      busy ? fmt::format("{:.0f}%", *busy * 100) : "-",
+      watts ? fmt::format("{:.0f} W", *watts) : "-", sessions, sessions == 1 ? "" : "s");
+  if (gpu && gpu->quota_bytes != 0) {
+    line += fmt::format(", your quota: {} of {}", memory_text(gpu->quota_used_bytes),
+                        memory_text(gpu->quota_bytes));
+  }
+  return line + "\n";
+}
+
 std::string text_of(const Look& look) {
   const wire::ServerStatus& status = look.status;
   std::string text = fmt::format(
-      "{} ({}): {}{} of {} sessions, {}{} idle worker{}; {}\n", look.server, status.server,
-      status.draining ? "draining, " : "", status.sessions.size(), status.max_sessions,
-      status.waiting == 0 ? "" : fmt::format("{} waiting, ", status.waiting), status.idle_workers,
-      status.idle_workers == 1 ? "" : "s", status.driver);
+      "{} ({}): {}{} of {} sessions, {}{} idle worker{}; rcuda {} (build {}), {}\n", look.server,
+      status.server, status.draining ? "draining, " : "", status.sessions.size(),
+      status.max_sessions, status.waiting == 0 ? "" : fmt::format("{} waiting, ", status.waiting),
+      status.idle_workers, status.idle_workers == 1 ? "" : "s", status.version, status.build,
+      status.driver);
   for (const wire::ServerStatus::Device& device : status.devices) {
-    const auto users = sessions_on(status, device.ordinal);
-    text += fmt::format("  device {:<3} {:<32} {:6.1f} GiB  {} session{}\n", device.ordinal,
-                        device.name, static_cast<double>(device.total_bytes) / (1 << 30), users,
-                        users == 1 ? "" : "s");
+    text += "  " + device_line(look, device);
   }
   for (const wire::ServerStatus::Session& session : status.sessions) {
     text += fmt::format("  session {:<8} {} on {}, pid {}, over {}, {} s, worker {}: {}{}\n",
@@ -57,9 +93,28 @@ std::string text_of(const Look& look) {
   return text;
 }
 
+std::string list_of(const Look& look) {
+  std::string text;
+  for (const wire::ServerStatus::Device& device : look.status.devices) {
+    const wire::GpuReport::Gpu* const gpu = gpu_of(look, device.ordinal);
+    text += fmt::format("GPU {}: {} (UUID: {}) {}\n", device.ordinal, device.name,
+                        gpu ? gpu->uuid : "-", device_name(look, device.ordinal));
+  }
+  return text;
+}
+
+std::string device_name(const Look& look, uint32_t ordinal) {
+  std::string server = look.server;
+  server[server.rfind(':')] = '@';
+  return fmt::format("{}:{}", server, ordinal);
+}
+
 // ---- JSON --------------------------------------------------------------------------------------
 
 namespace {
+
+// Texts come from clients and need not be UTF-8.
+constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
 
 nlohmann::json number_of(std::optional<double> figure) {
   return figure ? nlohmann::json(*figure) : nlohmann::json();
@@ -109,11 +164,17 @@ nlohmann::json session_json(const Look& look, const wire::ServerStatus::Session&
 
 }  // namespace
 
+std::string json_text_of(const nlohmann::json& json, int indent) {
+  return json.dump(indent, ' ', false, kReplace) + "\n";
+}
+
 nlohmann::json json_of(const Look& look) {
   if (!look.error.ok()) return {{"server", look.server}, {"error", look.error.context()}};
   const wire::ServerStatus& status = look.status;
   nlohmann::json json = {{"server", look.server},
                          {"host", status.server},
+                         {"version", status.version},
+                         {"build", status.build},
                          {"driver", status.driver},
                          {"draining", status.draining},
                          {"max_sessions", status.max_sessions},

@@ -32,7 +32,13 @@ std::vector<Look> look(const std::vector<tools::Server>& servers);
 
 // Lines as `rcuda-smi` prints them.
 std::string text_of(const Look& look);
+// Lines as `rcuda-smi -L` prints them: names, UUIDs, and the devices as RCUDA_DEVICES names them.
+std::string list_of(const Look& look);
 nlohmann::json json_of(const Look& look);
+// Text with a newline; -1: on one line.
+std::string json_text_of(const nlohmann::json& json, int indent = 2);
+// A device in the form of RCUDA_DEVICES: host@port:gpu.
+std::string device_name(const Look& look, uint32_t ordinal);
 
 // The screen of `rcuda-smi top`: GPUs, then sessions by their launch rate. `before`: the previous
 // looks at the same servers; rates cover the time since then. The rates of a new session cover the

@@ -1,8 +1,9 @@
 // rcuda-smi: the devices and sessions of rcuda servers.
 //
-//   rcuda-smi                     this machine's server
-//   rcuda-smi node1 node2:9000    other servers
-//   rcuda-smi --json node1        for programs
+//   rcuda-smi                     the servers of RCUDA_DEVICES, or this machine's
+//   rcuda-smi node1 node2:9000    these servers
+//   rcuda-smi -L node1            a line for each GPU
+//   rcuda-smi --json node1        for programs, like the following with --json
 //   rcuda-smi top node1 node2     their activity, every two seconds
 //   rcuda-smi topo node1 node2    the paths between their GPUs, measured
 //   rcuda-smi end node1 4711      ends the session of worker 4711
@@ -28,6 +29,7 @@
 #include "common/reach/connect.h"
 #include "tools/base/server_query.h"
 #include "tools/rcuda-smi/look.h"
+#include "tools/rcuda-smi/misspelt.h"
 #include "tools/rcuda-smi/topology.h"
 
 namespace rcuda {
@@ -45,45 +47,69 @@ int fail(const Status& status) {
   return 1;
 }
 
+constexpr const char* kServer = "host or host:port, 8308 unless given";
+constexpr const char* kServers =
+    "host or host:port, 8308 unless given (default: the servers of RCUDA_DEVICES, or localhost)";
+
 // Makes a malformed server name an error of the command line.
 Status check_server(const std::string& name) { return tools::parse_server(name).status(); }
 
-// `names`: accepted by check_server().
-std::vector<Server> servers_of(const std::vector<std::string>& names) {
-  std::vector<Server> servers;
-  for (const std::string& name : names) servers.push_back(tools::parse_server(name).value());
-  return servers;
+// A word in the place of a command or a server. A misspelt command is not asked for as a server.
+Status check_word(const std::string& word) {
+  if (const char* const command = smi::find_misspelt(word)) {
+    return Status(Code::kInvalidArgument, "\"" + word + "\" is not a command; did you mean " +
+                                              command + "? For a server of that name, write " +
+                                              word + ":" + std::to_string(wire::kDefaultPort));
+  }
+  return check_server(word);
 }
 
-int show(const std::vector<std::string>& names, bool as_json) {
-  const std::vector<Look> looks = smi::look(servers_of(names));
+// `name`: accepted by check_server().
+Server server_of(const std::string& name) { return tools::parse_server(name).value(); }
+
+void print_json(const nlohmann::json& json, int indent = 2) {
+  std::fputs(smi::json_text_of(json, indent).c_str(), stdout);
+  std::fflush(stdout);
+}
+
+nlohmann::json json_of(const std::vector<Look>& looks) {
   nlohmann::json json = nlohmann::json::array();
+  for (const Look& look : looks) json.push_back(smi::json_of(look));
+  return json;
+}
+
+// How a view prints its servers.
+enum class Form { kText, kList, kJson };
+
+int show(const std::vector<Server>& servers, Form form) {
+  const std::vector<Look> looks = smi::look(servers);
   int failed = 0;
+  if (form == Form::kJson) print_json(json_of(looks));
   for (const Look& look : looks) {
-    if (as_json) json.push_back(smi::json_of(look));
     if (!look.error.ok()) {
       failed = fail(look.error);
-    } else if (!as_json) {
-      std::fputs(smi::text_of(look).c_str(), stdout);
+    } else if (form != Form::kJson) {
+      std::fputs(form == Form::kList ? smi::list_of(look).c_str() : smi::text_of(look).c_str(),
+                 stdout);
       // The sessions have been printed; only the GPUs are missing.
       if (!look.gpus_error.ok()) fail(look.gpus_error);
     }
   }
-  // Texts come from clients and need not be UTF-8.
-  constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
-  if (as_json) std::printf("%s\n", json.dump(2, ' ', false, kReplace).c_str());
   return failed;
 }
 
 // `rounds`: the number of rounds; 0: until a signal ends the program.
-int top(const std::vector<std::string>& names, double seconds, int rounds) {
-  const std::vector<Server> servers = servers_of(names);
+int top(const std::vector<Server>& servers, double seconds, int rounds, bool as_json) {
   const bool screen = ::isatty(STDOUT_FILENO);
   std::vector<Look> before = smi::look(servers);
   for (int round = 0; rounds == 0 || round < rounds; ++round) {
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
     std::vector<Look> now = smi::look(servers);
     // Moves the cursor home, then clears the screen: this does not flicker.
+    if (as_json) {
+      print_json(json_of(now), -1);
+      continue;
+    }
     std::printf("%s%s%s", screen ? "\x1b[H\x1b[2J" : "", smi::top_of(before, now).c_str(),
                 screen ? "" : "\n");
     std::fflush(stdout);
@@ -92,11 +118,15 @@ int top(const std::vector<std::string>& names, double seconds, int rounds) {
   return 0;
 }
 
-int topology(const std::vector<std::string>& names, bool measure) {
-  const std::vector<Look> looks = smi::look(servers_of(names));
+int topology(const std::vector<Server>& servers, bool measure, bool as_json) {
+  const std::vector<Look> looks = smi::look(servers);
   for (const Look& look : looks) {
     if (!look.error.ok()) return fail(look.error);
     if (!look.gpus_error.ok()) return fail(look.gpus_error);
+  }
+  if (as_json) {
+    print_json(smi::topology_json(looks, measure));
+    return 0;
   }
   std::fputs(smi::matrix_of(looks).c_str(), stdout);
   if (measure) std::fputs(smi::network_of(looks).c_str(), stdout);
@@ -108,10 +138,19 @@ Result<wire::ControlAnswer> control(const Server& server, const wire::ControlReq
                                          wire::encode(request), wire::MessageType::kControlAnswer);
 }
 
+void print_answer(const Server& server, const wire::ControlAnswer& answer) {
+  print_json(
+      {{"server", server.text()}, {"sessions", answer.sessions}, {"draining", answer.draining}},
+      -1);
+}
+
 // Sends a request that is done when the server has answered.
-int send_request(const std::string& name, const wire::ControlRequest& request) {
-  const auto answer = control(servers_of({name}).front(), request);
-  return answer.ok() ? 0 : fail(answer.status());
+int send_request(const std::string& name, const wire::ControlRequest& request, bool as_json) {
+  const Server server = server_of(name);
+  const auto answer = control(server, request);
+  if (!answer.ok()) return fail(answer.status());
+  if (as_json) print_answer(server, *answer);
+  return 0;
 }
 
 // Whether nothing listens where the server did. Any other failure of a query says less: the server
@@ -125,22 +164,27 @@ bool has_stopped(const Server& server) {
 }
 
 // `wait`: returns only after the server has stopped.
-int drain(const std::string& name, bool wait) {
-  const Server server = servers_of({name}).front();
+int drain(const std::string& name, bool wait, bool as_json) {
+  const Server server = server_of(name);
   Result<wire::ControlAnswer> answer = control(server, {ControlOperation::kDrain, 0});
   if (!answer.ok()) return fail(answer.status());
   uint32_t sessions = answer->sessions;
   int failures = 0;  // in a row
   for (;;) {
-    std::printf("%s: draining, %u session%s left\n", server.text().c_str(), sessions,
-                sessions == 1 ? "" : "s");
-    std::fflush(stdout);
+    if (as_json) {
+      print_answer(server, *answer);
+    } else {
+      std::printf("%s: draining, %u session%s left\n", server.text().c_str(), sessions,
+                  sessions == 1 ? "" : "s");
+      std::fflush(stdout);
+    }
     if (!wait) return 0;
     for (const uint32_t printed = sessions; sessions == printed;) {
       std::this_thread::sleep_for(kDrainInterval);
       answer = control(server, {ControlOperation::kAsk, 0});
       if (!answer.ok() && has_stopped(server)) {
-        std::printf("%s: stopped\n", server.text().c_str());
+        if (as_json) print_json({{"server", server.text()}, {"stopped", true}}, -1);
+        if (!as_json) std::printf("%s: stopped\n", server.text().c_str());
         return 0;
       }
       if (!answer.ok()) {
@@ -157,57 +201,81 @@ int drain(const std::string& name, bool wait) {
   }
 }
 
+struct Arguments {
+  std::vector<std::string> names;  // of servers
+  std::string name;                // of the only server of a command
+  bool list = false, as_json = false, no_wait = false, matrix = false, no_measure = false;
+  double seconds = 2;
+  int rounds = 0;
+  uint32_t worker = 0;
+};
+
+// The commands. Each has the option --json.
+struct Commands {
+  config::CommandLine &top, &topology, &end, &drain, &resume;
+};
+
+Commands add_commands(config::CommandLine& line, Arguments* to) {
+  line.require_subcommand(0, 1);
+  Commands commands{
+      line.subcommand("top", "show session activity repeatedly"),
+      line.subcommand("topo",
+                      "the paths between GPUs; measures copies between servers, as rcuda-p2p does"),
+      line.subcommand("end", "ends a session; for its user and for operators"),
+      line.subcommand("drain",
+                      "for operators: no new sessions; the server stops when the last session has "
+                      "ended"),
+      line.subcommand("resume", "for operators: ends a drain")};
+  for (config::CommandLine* command : {&commands.top, &commands.topology}) {
+    command->option("server", &to->names, kServers).type_name("").check(check_server);
+  }
+  for (config::CommandLine* command : {&commands.end, &commands.drain, &commands.resume}) {
+    command->option("server", &to->name, kServer).required().type_name("").check(check_server);
+  }
+  commands.top.option("--every", &to->seconds, "seconds between two rounds")
+      .within(0.1, 3600.0)
+      .show_default();
+  commands.top.option("--rounds", &to->rounds, "end after this many rounds; 0: never")
+      .show_default();
+  commands.topology.flag("-m,--matrix", &to->matrix,
+                         "for compatibility with nvidia-smi; the matrix is always shown");
+  commands.topology.flag("--no-measure", &to->no_measure, "only the matrix; copies nothing");
+  commands.end.option("worker", &to->worker, "the session's worker, as rcuda-smi lists it")
+      .required()
+      .type_name("");
+  commands.drain.flag("--no-wait", &to->no_wait, "do not wait until the server has stopped");
+  commands.top.flag("--json", &to->as_json, "a line for each round: the list of rcuda-smi --json");
+  for (config::CommandLine* command :
+       {&commands.topology, &commands.end, &commands.drain, &commands.resume}) {
+    command->flag("--json", &to->as_json, "print JSON");
+  }
+  return commands;
+}
+
 int start(int argc, char** argv) {
   open_standard_descriptors();
   config::CommandLine line("rcuda-smi", "Shows the devices and sessions of rcuda servers.",
                            version_of("rcuda-smi"));
-  std::vector<std::string> names = {"localhost"};
-  std::string name;
-  constexpr const char* kServer = "host or host:port, 8308 unless given";
-  bool as_json = false, no_wait = false, matrix = false, no_measure = false;
-  double seconds = 2;
-  int rounds = 0;
-  uint32_t worker = 0;
-  const auto add_servers = [&](config::CommandLine& command) {
-    command.option("server", &names, kServer).type_name("").check(check_server);
-  };
-  const auto add_server = [&](config::CommandLine& command) {
-    command.option("server", &name, kServer).required().type_name("").check(check_server);
-  };
-  add_servers(line);
-  line.flag("--json", &as_json, "for programs: a list with an object for each server");
-  line.require_subcommand(0, 1);
-  config::CommandLine& top_command = line.subcommand("top", "show session activity repeatedly");
-  add_servers(top_command);
-  top_command.option("--every", &seconds, "seconds between two rounds")
-      .within(0.1, 3600.0)
-      .show_default();
-  top_command.option("--rounds", &rounds, "end after this many rounds; 0: never").show_default();
-  config::CommandLine& topology_command = line.subcommand(
-      "topo", "the paths between GPUs; measures copies between servers, as rcuda-p2p does");
-  add_servers(topology_command);
-  topology_command.flag("-m,--matrix", &matrix,
-                        "for compatibility with nvidia-smi; the matrix is always shown");
-  topology_command.flag("--no-measure", &no_measure, "only the matrix; copies nothing");
-  config::CommandLine& end_command =
-      line.subcommand("end", "ends a session; for its user and for operators");
-  add_server(end_command);
-  end_command.option("worker", &worker, "the session's worker, as rcuda-smi lists it")
-      .required()
-      .type_name("");
-  config::CommandLine& drain_command = line.subcommand(
-      "drain", "for operators: no new sessions; the server stops when the last session has ended");
-  add_server(drain_command);
-  drain_command.flag("--no-wait", &no_wait, "do not wait until the server has stopped");
-  config::CommandLine& resume_command = line.subcommand("resume", "for operators: ends a drain");
-  add_server(resume_command);
+  Arguments arguments;
+  line.option("server", &arguments.names, kServers).type_name("").check(check_word);
+  line.flag("-L,--list-gpus", &arguments.list, "a line for each GPU, with its UUID");
+  line.flag("--json", &arguments.as_json, "a list with an object for each server");
+  const Commands commands = add_commands(line, &arguments);
   if (const std::optional<int> status = line.parse(argc, argv)) return *status;
-  if (top_command.is_chosen()) return top(names, seconds, rounds);
-  if (topology_command.is_chosen()) return topology(names, !no_measure);
-  if (end_command.is_chosen()) return send_request(name, {ControlOperation::kEnd, worker});
-  if (drain_command.is_chosen()) return drain(name, !no_wait);
-  if (resume_command.is_chosen()) return send_request(name, {ControlOperation::kResume, 0});
-  return show(names, as_json);
+  const bool as_json = arguments.as_json;
+  const std::string& name = arguments.name;
+  if (commands.end.is_chosen()) {
+    return send_request(name, {ControlOperation::kEnd, arguments.worker}, as_json);
+  }
+  if (commands.drain.is_chosen()) return drain(name, !arguments.no_wait, as_json);
+  if (commands.resume.is_chosen()) {
+    return send_request(name, {ControlOperation::kResume, 0}, as_json);
+  }
+  const Result<std::vector<Server>> servers = tools::choose_servers(arguments.names);
+  if (!servers.ok()) return fail(servers.status());
+  if (commands.top.is_chosen()) return top(*servers, arguments.seconds, arguments.rounds, as_json);
+  if (commands.topology.is_chosen()) return topology(*servers, !arguments.no_measure, as_json);
+  return show(*servers, as_json ? Form::kJson : arguments.list ? Form::kList : Form::kText);
 }
 
 }  // namespace

@@ -6,7 +6,6 @@
 
 #include <fmt/format.h>
 
-#include "common/base/printable.h"
 #include "tools/rcuda-smi/figures.h"
 #include "tools/rcuda-smi/look.h"
 
@@ -14,31 +13,6 @@ namespace rcuda::smi {
 namespace {
 
 using Session = wire::ServerStatus::Session;
-
-// 1234567 as 1.2M.
-std::string scaled(double value, double base = 1000) {
-  static constexpr const char* kUnits[] = {"", "k", "M", "G", "T", "P"};
-  size_t unit = 0;
-  while (value >= base && unit + 1 < std::size(kUnits)) {
-    value /= base;
-    ++unit;
-  }
-  return fmt::format("{:.{}f}{}", value, unit == 0 || value >= 100 ? 0 : 1, kUnits[unit]);
-}
-
-std::string memory_text(std::optional<uint64_t> bytes) {
-  return bytes ? scaled(static_cast<double>(*bytes), 1024) : "-";
-}
-
-std::string quota_text(const wire::GpuReport::Gpu& gpu) {
-  if (gpu.quota_bytes == 0) return "";
-  return fmt::format(", your quota: {} of {}", memory_text(gpu.quota_used_bytes),
-                     memory_text(gpu.quota_bytes));
-}
-
-std::string cut(std::string text, size_t length) {
-  return text.size() <= length ? text : printable(text.substr(0, length - 1)) + "~";
-}
 
 const Session* find(const std::vector<Look>& looks, const std::string& server,
                     const Session& session) {
@@ -85,17 +59,7 @@ std::string server_lines(const Look& look) {
                   look.status.idle_workers, look.status.idle_workers == 1 ? "" : "s");
   if (!look.gpus_error.ok()) text += fmt::format("  {}\n", look.gpus_error.context());
   for (const wire::ServerStatus::Device& device : look.status.devices) {
-    const wire::GpuReport::Gpu* const gpu = gpu_of(look, device.ordinal);
-    const auto busy = gpu ? utilization(look, *gpu) : std::nullopt;
-    const auto watts = gpu ? power_watts(look, *gpu) : std::nullopt;
-    const long sessions = sessions_on(look.status, device.ordinal);
-    text += fmt::format("  gpu {:<3} {:<24} {:>7} of {:<7} {:>4} {:>6}  {} session{}{}\n",
-                        device.ordinal, cut(device.name, 24),
-                        memory_text(gpu ? tools::known(gpu->used_bytes) : std::nullopt),
-                        memory_text(gpu ? gpu->total_bytes : device.total_bytes),
-                        busy ? fmt::format("{:.0f}%", *busy * 100) : "-",
-                        watts ? fmt::format("{:.0f} W", *watts) : "-", sessions,
-                        sessions == 1 ? "" : "s", gpu ? quota_text(*gpu) : "");
+    text += "  " + device_line(look, device);
   }
   return text;
 }

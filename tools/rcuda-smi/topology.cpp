@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "common/nvml/nvml_api.h"
 #include "tools/rcuda-p2p/live_plan.h"
@@ -36,6 +38,14 @@ struct Place {
   const wire::GpuReport::Gpu& report() const { return look->gpus.gpus[gpu]; }
   std::string name() const { return fmt::format("{} {}", look->server, report().ordinal); }
 };
+
+std::vector<Place> places_of(const std::vector<Look>& looks) {
+  std::vector<Place> places;
+  for (const Look& look : looks) {
+    for (size_t gpu = 0; gpu < look.gpus.gpus.size(); ++gpu) places.push_back({&look, gpu});
+  }
+  return places;
+}
 
 // Returns the term of nvidia-smi.
 const char* word_of(uint32_t ancestor) {
@@ -92,35 +102,43 @@ std::string adapter_of(const wire::GpuReport::Gpu& gpu) {
 // Returns strategy and route. rcuda-p2p shows the rest of a plan.
 std::string route_of(const std::string& plan) { return plan.substr(0, plan.find(',')); }
 
-// Returns the first device in the form of RCUDA_DEVICES: host@port:gpu.
-std::string device_of(const Look& look) {
-  std::string server = look.server;
-  server[server.rfind(':')] = '@';
-  return fmt::format("{}:{}", server, look.status.devices.front().ordinal);
-}
+// A measurement of copies from the first GPU of one server to that of another.
+struct Measured {
+  std::string from, to;  // as RCUDA_DEVICES names them
+  Status error;
+  double latency_us = 0, gbps = 0;
+  std::string route;
+};
 
-std::string measured(const Look& from, const Look& to) {
-  tools::LiveQuery query;
-  query.from = device_of(from);
-  query.to = device_of(to);
-  query.sizes = {kLatencyBytes, kBandwidthBytes};
-  std::vector<tools::LiveCopy> copies;
-  const Status status = tools::measure_copies(
-      query, [](const std::string&) {},
-      [&](const tools::LiveCopy& copy) { copies.push_back(copy); });
-  const std::string pair = fmt::format("{} to {}", query.from, query.to);
-  if (!status.ok()) return fmt::format("{}: {}\n", pair, status.context());
-  return fmt::format("{}: {:.1f} us, {:.2f} GB/s ({})\n", pair, copies.at(0).measured_us,
-                     copies.at(1).gbps(), route_of(copies.at(1).plan));
+std::vector<Measured> measure_pairs(const std::vector<Look>& looks) {
+  std::vector<Measured> pairs;
+  for (const Look& from : looks) {
+    for (const Look& to : looks) {
+      if (&from == &to || from.status.devices.empty() || to.status.devices.empty()) continue;
+      Measured& pair = pairs.emplace_back();
+      pair.from = device_name(from, from.status.devices.front().ordinal);
+      pair.to = device_name(to, to.status.devices.front().ordinal);
+      tools::LiveQuery query;
+      query.from = pair.from;
+      query.to = pair.to;
+      query.sizes = {kLatencyBytes, kBandwidthBytes};
+      std::vector<tools::LiveCopy> copies;
+      pair.error = tools::measure_copies(
+          query, [](const std::string&) {},
+          [&](const tools::LiveCopy& copy) { copies.push_back(copy); });
+      if (!pair.error.ok()) continue;
+      pair.latency_us = copies.at(0).measured_us;
+      pair.gbps = copies.at(1).gbps();
+      pair.route = route_of(copies.at(1).plan);
+    }
+  }
+  return pairs;
 }
 
 }  // namespace
 
 std::string matrix_of(const std::vector<Look>& looks) {
-  std::vector<Place> places;
-  for (const Look& look : looks) {
-    for (size_t gpu = 0; gpu < look.gpus.gpus.size(); ++gpu) places.push_back({&look, gpu});
-  }
+  const std::vector<Place> places = places_of(looks);
   size_t width = 0;
   for (const Place& place : places) width = std::max(width, place.name().size());
   std::string text = fmt::format("{:{}}", "", 4 + width);
@@ -136,16 +154,44 @@ std::string matrix_of(const std::vector<Look>& looks) {
 
 std::string network_of(const std::vector<Look>& looks) {
   std::string text;
-  for (const Look& from : looks) {
-    for (const Look& to : looks) {
-      if (&from == &to || from.status.devices.empty() || to.status.devices.empty()) continue;
-      text += "  " + measured(from, to);
-    }
+  for (const Measured& pair : measure_pairs(looks)) {
+    text += fmt::format("  {} to {}: ", pair.from, pair.to);
+    text += pair.error.ok() ? fmt::format("{:.1f} us, {:.2f} GB/s ({})\n", pair.latency_us,
+                                          pair.gbps, pair.route)
+                            : pair.error.context() + "\n";
   }
   if (text.empty()) return text;
   return "\nCopies between the first GPUs of each pair of servers: time of 8 bytes, rate of 64 "
          "MiB\n" +
          text;
+}
+
+nlohmann::json topology_json(const std::vector<Look>& looks, bool measures) {
+  const std::vector<Place> places = places_of(looks);
+  nlohmann::json json = {{"gpus", nlohmann::json::array()}};
+  for (const Place& from : places) {
+    nlohmann::json paths = nlohmann::json::array();
+    for (const Place& to : places) {
+      const bool same = from.look == to.look && from.gpu == to.gpu;
+      paths.push_back(same ? "X" : way(from, to));
+    }
+    json["gpus"].push_back({{"device", device_name(*from.look, from.report().ordinal)},
+                            {"adapter", from.report().adapter},
+                            {"paths", std::move(paths)}});
+  }
+  if (!measures) return json;
+  json["copies"] = nlohmann::json::array();
+  for (const Measured& pair : measure_pairs(looks)) {
+    nlohmann::json copy = {{"from", pair.from}, {"to", pair.to}};
+    if (!pair.error.ok()) copy["error"] = pair.error.context();
+    if (pair.error.ok()) {
+      copy.update({{"latency_us", pair.latency_us},
+                   {"gigabytes_per_second", pair.gbps},
+                   {"route", pair.route}});
+    }
+    json["copies"].push_back(std::move(copy));
+  }
+  return json;
 }
 
 }  // namespace rcuda::smi

@@ -18,4 +18,8 @@ std::string matrix_of(const std::vector<Look>& looks);
 // both directions. Blocks for seconds per pair. If a pair cannot be measured, its line says why.
 std::string network_of(const std::vector<Look>& looks);
 
+// The matrix as lists of paths to all GPUs in the same order and, if `measures`, the measurements.
+// Blocks as network_of().
+nlohmann::json topology_json(const std::vector<Look>& looks, bool measures);
+
 }  // namespace rcuda::smi

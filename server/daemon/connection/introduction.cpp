@@ -8,6 +8,7 @@
 #include "common/base/host_name.h"
 #include "common/base/log.h"
 #include "common/base/printable.h"
+#include "common/base/version.h"
 #include "common/messages/export_messages.h"
 #include "common/messages/server_status.h"
 #include "common/reach/protocol_hash.h"
@@ -362,6 +363,15 @@ void Connection::answer_gpu_query() {
 void Connection::report_status() {
   wire::ServerStatus status;
   status.server = host_name();
+  status.version = version();
+  status.build = build_id();
+  status.clock_ms = static_cast<uint64_t>(
+      std::chrono::floor<std::chrono::milliseconds>(std::chrono::system_clock::now())
+          .time_since_epoch()
+          .count());
+  status.user = identity_->user;
+  status.method = identity_->method;
+  if (identity_->roles) status.roles = identity_->roles->text();
   status.max_sessions = static_cast<uint32_t>(services_.settings.max_sessions.get());
   status.waiting = static_cast<uint32_t>(services_.admission.waiting());
   status.draining = services_.control.draining();

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -64,6 +65,9 @@ TEST(Log, WhatALineQuotesCannotBeginAnother) {
       std::string_view::npos)
       << line;
   EXPECT_EQ(line.find('\n'), line.size() - 1);
+  EXPECT_THAT(text,
+              testing::ContainsRegex(
+                  "^[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:]{8}\\.[0-9]{3} rcuda\\[[0-9]+\\] error: "));
 }
 
 }  // namespace

@@ -1,0 +1,89 @@
+// What rcuda-smi prints of one look at a server.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tools/rcuda-smi/figures.h"
+#include "tools/rcuda-smi/look.h"
+#include "tools/rcuda-smi/misspelt.h"
+
+namespace rcuda::smi {
+namespace {
+
+using testing::HasSubstr;
+
+Look sample() {
+  Look look;
+  look.server = "node1:8308";
+  look.status.server = "node1";
+  look.status.version = "0.1.0";
+  look.status.build = "1a2b3c4d5e6f";
+  look.status.driver = "CUDA 13.0";
+  look.status.max_sessions = 256;
+  look.status.devices = {{2, "NVIDIA H200", 141ull << 30}};
+  wire::ServerStatus::Session session;
+  session.user = "ada";
+  session.program = "./train";
+  session.host = "login1";
+  session.client_pid = 42;
+  session.worker_pid = 4711;
+  session.medium = "tcp";
+  session.devices = {2};
+  look.status.sessions = {session};
+  wire::GpuReport::Gpu gpu;
+  gpu.ordinal = 2;
+  gpu.uuid = "GPU-1";
+  gpu.total_bytes = 141ull << 30;
+  gpu.used_bytes = 3ull << 30;
+  gpu.processes = {{"login1", 42, 2ull << 30, 12ull << 30}};
+  look.gpus.gpus = {gpu};
+  return look;
+}
+
+TEST(ViewsTest, TheListHasMemoryWorkersAndTheBuild) {
+  const std::string text = text_of(sample());
+  EXPECT_THAT(text, HasSubstr("rcuda 0.1.0 (build 1a2b3c4d5e6f), CUDA 13.0\n"));
+  EXPECT_THAT(text, HasSubstr("  device 2   NVIDIA H200                 3.0G of 141G       -      "
+                              "-  1 session\n"));
+  EXPECT_THAT(text,
+              HasSubstr("  session 2        ada on login1, pid 42, over tcp, 0 s, worker 4711: "
+                        "./train\n"));
+}
+
+// The device's line, by what the server reports to a user.
+TEST(ViewsTest, AQuotaIsNotTheGpu) {
+  Look look = sample();
+  look.gpus.gpus[0].quota_bytes = 12ull << 30;
+  look.gpus.gpus[0].quota_used_bytes = 2ull << 30;
+  const wire::ServerStatus::Device& device = look.status.devices[0];
+  EXPECT_THAT(device_line(look, device),
+              HasSubstr("   3.0G of 141G       -      -  1 session, your quota: 2.0G of 12.0G\n"));
+  look.gpus.gpus[0].used_bytes = wire::kUnknownFigure;
+  EXPECT_THAT(device_line(look, device),
+              HasSubstr("      - of 141G       -      -  1 session, your quota: 2.0G of 12.0G\n"));
+  const nlohmann::json json = json_of(look);
+  EXPECT_EQ(json["devices"][0]["total_bytes"], 141ull << 30);
+  EXPECT_TRUE(json["devices"][0]["used_bytes"].is_null());
+  EXPECT_EQ(json["devices"][0]["quota_bytes"], 12ull << 30);
+  EXPECT_EQ(json["sessions"][0]["used_bytes"], 2ull << 30);
+  EXPECT_EQ(json["sessions"][0]["quota_bytes"], 12ull << 30);
+  EXPECT_TRUE(json_of(sample())["devices"][0]["quota_bytes"].is_null());
+}
+
+TEST(ViewsTest, GpusAreListedAsByNvidiaSmi) {
+  EXPECT_EQ(list_of(sample()), "GPU 2: NVIDIA H200 (UUID: GPU-1) node1@8308:2\n");
+}
+
+TEST(ViewsTest, MisspeltCommandsAreFound) {
+  const std::pair<const char*, const char*> table[] = {
+      {"tpo", "top"},     {"topp", "top"},        {"tops", "top"},      {"drian", "drain"},
+      {"dain", "drain"},  {"resum", "resume"},    {"relaod", "reload"}, {"ends", "end"},
+      {"top", nullptr},   {"end", nullptr},       {"gpu", nullptr},     {"node1", nullptr},
+      {"gpu-a", nullptr}, {"localhost", nullptr}, {"", nullptr},        {"brain01", nullptr}};
+  for (const auto& [word, command] : table) {
+    EXPECT_STREQ(find_misspelt(word), command) << word;
+  }
+}
+
+}  // namespace
+}  // namespace rcuda::smi
