@@ -35,6 +35,7 @@ wire::Security security_of(const Settings& settings) {
 Authenticator::Authenticator(const Settings& settings)
     : settings_(settings),
       tokens_(or_default(settings.tokens.get(), default_tokens_file)),
+      token_uses_(or_default(settings.tokens.get(), default_tokens_file)),
       munge_(munge_settings(settings)) {}
 
 Status Authenticator::open(bool for_others) {
@@ -134,6 +135,9 @@ Result<Proof> Authenticator::examine_token(const wire::Authenticate& message,
   const auto now =
       std::chrono::time_point_cast<std::chrono::seconds>(std::chrono::system_clock::now());
   RCUDA_ASSIGN_OR_RETURN(TokenStore::Grant grant, tokens_.find(message.id, mac, binding, now));
+  if (const Status noted = token_uses_.note(message.id, now); !noted.ok()) {
+    RCUDA_WARN("cannot record when tokens are used: %s", noted.message().c_str());
+  }
   Proof proof;
   proof.method = "token";
   proof.account = std::move(grant.user);

@@ -28,6 +28,7 @@
 #include "server/identity/munge_checks.h"
 #include "server/identity/served_users.h"
 #include "server/identity/token_store.h"
+#include "server/identity/token_uses.h"
 #include "server/protocol/settings.h"
 
 namespace rcuda::tls {
@@ -98,6 +99,7 @@ class Authenticator {
   std::optional<identity::Certificate> certificate_;
   std::shared_ptr<const tls::Authorities> authorities_;  // null: clients present no certificates
   TokenStore tokens_;
+  TokenUses token_uses_;
   std::string token_error_;  // the last one that was logged
   MungeChecks munge_;
   Accounts accounts_;

@@ -231,7 +231,8 @@ Result<Token> create_token(const std::string& path, const NewToken& wanted, Seco
   return token;
 }
 
-Status revoke_tokens(const std::string& path, const std::vector<std::string>& ids) {
+Result<StoredTokens> revoke_tokens(const std::string& path, const std::vector<std::string>& ids,
+                                   const std::string& user) {
   // Without a file there is no folder in which a lock could be made.
   if (struct stat status; ::stat(path.c_str(), &status) != 0 && errno == ENOENT) {
     return Status(Code::kNotFound, "there are no tokens: no file " + path);
@@ -245,10 +246,21 @@ Status revoke_tokens(const std::string& path, const std::vector<std::string>& id
                                          "the tokens");
     }
   }
-  std::erase_if(tokens, [&](const StoredToken& token) {
-    return std::find(ids.begin(), ids.end(), token.id) != ids.end();
-  });
-  return identity::replace_private_file(path, format_tokens(tokens));
+  const auto kept =
+      std::stable_partition(tokens.begin(), tokens.end(), [&](const StoredToken& token) {
+        const bool is_theirs = !user.empty() && token.user == user;
+        return !is_theirs && std::find(ids.begin(), ids.end(), token.id) == ids.end();
+      });
+  StoredTokens revoked(kept, tokens.end());
+  tokens.erase(kept, tokens.end());
+  const auto is_theirs = [&](const StoredToken& token) { return token.user == user; };
+  if (!user.empty() && std::none_of(revoked.begin(), revoked.end(), is_theirs)) {
+    return Status(Code::kNotFound, path + " has no token of the user " + user +
+                                       ", so nothing was revoked; \"rcuda-token list\" shows the "
+                                       "tokens");
+  }
+  RCUDA_RETURN_IF_ERROR(identity::replace_private_file(path, format_tokens(tokens)));
+  return revoked;
 }
 
 }  // namespace rcuda::server

@@ -95,7 +95,9 @@ struct NewToken {
 // Makes the file and its folders if they are not there. The token that is returned is nowhere else.
 Result<identity::Token> create_token(const std::string& path, const NewToken& wanted, Seconds now);
 
-// All of them, or none if the file lacks one: kNotFound.
-Status revoke_tokens(const std::string& path, const std::vector<std::string>& ids);
+// Revokes the tokens with these ids, and those of the user unless that is empty. Returns them.
+// All of them, or none if the file lacks an id, or the user has no token: kNotFound.
+Result<StoredTokens> revoke_tokens(const std::string& path, const std::vector<std::string>& ids,
+                                   const std::string& user = {});
 
 }  // namespace rcuda::server

@@ -1,5 +1,9 @@
-// rcuda-doctor: checks whether this node is ready for RDMA and GPUDirect, and prints each finding
-// with its remedy. Changes nothing. Exits with 1 if something is broken.
+// rcuda-doctor: checks whether this node is ready for RDMA and GPUDirect, or whether a server can
+// be used from here, and prints each finding with its remedy. Changes nothing. Exits with 1 if
+// something is broken.
+//
+//   rcuda-doctor            this node's adapters and GPUs
+//   rcuda-doctor node1      a server: name, port, TLS, token, user, build, clock, medium
 #include <cstdio>
 #include <optional>
 #include <string>
@@ -16,8 +20,10 @@
 #include "common/config/command_line.h"
 #include "common/transport/media.h"
 #include "common/transport/verbs/locked_memory.h"
+#include "tools/base/server_query.h"
 #include "tools/rcuda-doctor/checks.h"
 #include "tools/rcuda-doctor/probe.h"
+#include "tools/rcuda-doctor/server_checks.h"
 
 namespace {
 
@@ -76,12 +82,20 @@ Findings check_transport() {
 
 int main(int argc, char** argv) {
   rcuda::open_standard_descriptors();
-  config::CommandLine line("", "Checks whether this node is ready for RDMA and GPUDirect",
-                           version_of("rcuda-doctor"));
+  config::CommandLine line(
+      "",
+      "Checks whether a server can be used from here, or whether this node is ready for "
+      "RDMA and GPUDirect",
+      version_of("rcuda-doctor"));
   bool listen = false;
   std::string address;
-  std::string target;
+  std::string target, server;
   uint16_t port = doctor::kProbePort;
+  line.option(
+          "server", &server,
+          "Check this server, host or host:port, 8308 unless given; without it, check this node")
+      .type_name("")
+      .check([](const std::string& name) { return tools::parse_server(name).status(); });
   line.flag("--listen", &listen, "Serve probe transfers of other nodes until interrupted");
   line.option("--address", &address, "With --listen: the address to listen on (default: all)");
   line.option("--probe", &target, "Move bytes to and from this host, which runs --listen");
@@ -93,6 +107,11 @@ int main(int argc, char** argv) {
     const Status status = doctor::serve_probes(address, port);
     std::fprintf(stderr, "rcuda-doctor: %s\n", status.message().c_str());
     return 1;
+  }
+  if (!server.empty()) {
+    const tools::Server named = tools::parse_server(server).value();
+    const std::string title = "Server " + named.text();
+    return print(title.c_str(), doctor::check_server(named.host, named.port)) ? 1 : 0;
   }
   bool broken = print("RDMA devices", doctor::check_devices("/"));
   broken |= print("Limits", check_limits());

@@ -5,6 +5,7 @@
 //   rcuda-token create --role observer
 //   rcuda-token list
 //   rcuda-token revoke 1a2b3c4d
+//   rcuda-token revoke --user ada
 //
 // It edits the server's file of tokens (server/identity/token_store.h); a running server reads the
 // change. The new token is the only thing on stdout.
@@ -19,6 +20,7 @@
 #include <unistd.h>
 
 #include "common/base/host_name.h"
+#include "common/base/json_text.h"
 #include "common/base/standard_descriptors.h"
 #include "common/base/status.h"
 #include "common/base/units.h"
@@ -29,6 +31,7 @@
 #include "common/identity/users.h"
 #include "server/identity/default_paths.h"
 #include "server/identity/token_store.h"
+#include "server/identity/token_uses.h"
 
 namespace rcuda {
 namespace {
@@ -49,16 +52,19 @@ Roles:
 A server of root accepts sessions of root from other machines only if its setting users names root.
 
 The server keeps only a hash of the secret. A token that is lost cannot be shown again: revoke it
-and make another. A running server notices every change; running sessions continue.
+and make another. A running server notices every change. Sessions that run continue: rcuda-smi ends
+them.
 
 Files, for root in /etc/rcuda, else in $XDG_CONFIG_HOME/rcuda or ~/.config/rcuda:
     tokens       the server's tokens
+    tokens.used  when each token was last used, to a minute
     server.pem   the server's certificate and key; if the key changes, old tokens become invalid
 
 Examples:
     sudo rcuda-token create --user ada --expires 30d --label laptop
     sudo rcuda-token create --role observer --expires never --label rcuda-exporter
     sudo rcuda-token revoke 1a2b3c4d
+    sudo rcuda-token revoke --user ada
     ssh root@node1 rcuda-token create --user ada |
         install -D -m 600 /dev/stdin ~/.config/rcuda/token)";
 
@@ -67,6 +73,7 @@ struct Options {
   std::string certificate = server::default_certificate_file();
   std::string user, label, expires = "90d", role = "session";
   std::vector<std::string> ids;
+  bool json = false;
 };
 
 server::Seconds now() {
@@ -129,22 +136,83 @@ Status create(const Options& options) {
   return {};
 }
 
+bool is_expired(const server::StoredToken& token) {
+  return token.expires && *token.expires <= now();
+}
+
+// A time, or `none`.
+std::string time_or(const std::optional<server::Seconds>& time, const char* none) {
+  return time ? server::format_time(*time) : none;
+}
+
+struct ListedToken {
+  server::StoredToken token;
+  std::optional<server::Seconds> used;
+};
+
+void print_json(const std::vector<ListedToken>& tokens) {
+  const auto time_json = [](const std::optional<server::Seconds>& time) {
+    return time ? json_text(server::format_time(*time)) : "null";
+  };
+  std::printf("[");
+  const char* before = "";
+  for (const auto& [token, used] : tokens) {
+    std::printf(
+        "%s\n  {\"id\": %s, \"user\": %s, \"created\": %s, \"expires\": %s, \"expired\": %s, "
+        "\"last_use\": %s, \"role\": %s, \"label\": %s}",
+        before, json_text(token.id).c_str(), json_text(token.user).c_str(),
+        time_json(token.created).c_str(), time_json(token.expires).c_str(),
+        is_expired(token) ? "true" : "false", time_json(used).c_str(),
+        json_text(token.roles.text()).c_str(), json_text(token.label).c_str());
+    before = ",";
+  }
+  std::printf("%s]\n", tokens.empty() ? "" : "\n");
+}
+
+void print_table(const std::vector<ListedToken>& tokens) {
+  if (tokens.empty()) return;
+  size_t widest = 4;
+  for (const ListedToken& each : tokens) widest = std::max(widest, each.token.user.size());
+  const int width = static_cast<int>(widest);
+  std::printf("%-8s  %-*s  %-20s  %-20s  %-20s  %-8s  %s\n", "ID", width, "USER", "CREATED",
+              "EXPIRES", "LAST USE", "ROLE", "LABEL");
+  for (const auto& [token, used] : tokens) {
+    std::printf("%-8s  %-*s  %-20s  %-20s  %-20s  %-8s  %s%s\n", token.id.c_str(), width,
+                token.user.c_str(), server::format_time(token.created).c_str(),
+                time_or(token.expires, "never").c_str(), time_or(used, "never").c_str(),
+                token.roles.text().c_str(), is_expired(token) ? "(expired) " : "",
+                token.label.c_str());
+  }
+}
+
 Status list(const Options& options) {
   RCUDA_ASSIGN_OR_RETURN(const server::StoredTokens tokens, server::list_tokens(options.file));
-  size_t widest = 4;
-  for (const server::StoredToken& token : tokens) widest = std::max(widest, token.user.size());
-  const int width = static_cast<int>(widest);
-  if (!tokens.empty()) {
-    std::printf("%-8s  %-*s  %-20s  %-20s  %-8s  %s\n", "ID", width, "USER", "CREATED", "EXPIRES",
-                "ROLE", "LABEL");
-  }
+  RCUDA_ASSIGN_OR_RETURN(const server::UseTimes uses, server::read_token_uses(options.file));
+  std::vector<ListedToken> listed;
   for (const server::StoredToken& token : tokens) {
-    const std::string expires = token.expires ? server::format_time(*token.expires) : "never";
-    std::printf("%-8s  %-*s  %-20s  %-20s  %-8s  %s%s\n", token.id.c_str(), width,
-                token.user.c_str(), server::format_time(token.created).c_str(), expires.c_str(),
-                token.roles.text().c_str(),
-                token.expires && *token.expires <= now() ? "(expired) " : "", token.label.c_str());
+    const auto used = uses.find(token.id);
+    listed.push_back({token, used == uses.end() ? std::nullopt : std::optional(used->second)});
   }
+  options.json ? print_json(listed) : print_table(listed);
+  return {};
+}
+
+Status revoke(const Options& options) {
+  if (options.ids.empty() && options.user.empty()) {
+    return Status(Code::kInvalidArgument,
+                  "name the tokens to revoke, as the list shows them, or --user NAME for all of a "
+                  "user's");
+  }
+  RCUDA_ASSIGN_OR_RETURN(const server::StoredTokens revoked,
+                         server::revoke_tokens(options.file, options.ids, options.user));
+  for (const server::StoredToken& token : revoked) {
+    std::fprintf(stderr, "rcuda-token: revoked token %s of %s\n", token.id.c_str(),
+                 token.user.c_str());
+  }
+  std::fprintf(stderr,
+               "rcuda-token: no new session begins with %s; sessions that run go on until "
+               "\"rcuda-smi end\" ends them\n",
+               revoked.size() == 1 ? "it" : "these");
   return {};
 }
 
@@ -183,7 +251,9 @@ int start(int argc, char** argv) {
       .show_default();
   config::CommandLine& listing = line.subcommand("list", "show the tokens, without their secrets");
   config::CommandLine& revoking = line.subcommand("revoke", "make tokens invalid");
-  revoking.option("id", &options.ids, "ids as the list shows them").type_name("ID").required();
+  listing.flag("--json", &options.json, "for programs: a list with an object for each token");
+  revoking.option("id", &options.ids, "ids as the list shows them").type_name("ID");
+  revoking.option("--user", &options.user, "all tokens of this user").type_name("NAME");
   for (config::CommandLine* command : {&creating, &listing, &revoking}) {
     command->option("--file", &options.file, "the server's tokens")
         .type_name("FILE")
@@ -198,7 +268,7 @@ int start(int argc, char** argv) {
   }
   if (creating.is_chosen()) return report(create(options));
   if (listing.is_chosen()) return report(list(options));
-  return report(server::revoke_tokens(options.file, options.ids));
+  return report(revoke(options));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include "common/identity/encoding.h"
 #include "common/tls/proof.h"
+#include "server/identity/token_uses.h"
 #include "tests/support/temp_folder.h"
 
 namespace rcuda::server {
@@ -59,7 +60,7 @@ TEST_F(TokenStoreTest, AMissingFileHoldsNoTokens) {
   EXPECT_TRUE(store_.refresh().ok());
   EXPECT_EQ(store_.size(), 0u);
   EXPECT_TRUE(list_tokens(path_)->empty());
-  const Status revoked = revoke_tokens(path_, {"01234567"});
+  const Status revoked = revoke_tokens(path_, {"01234567"}).status();
   EXPECT_EQ(revoked.code(), Code::kNotFound);
   EXPECT_THAT(revoked.context(), HasSubstr(path_));
 }
@@ -133,11 +134,46 @@ TEST_F(TokenStoreTest, ARevokedTokenIsUnknown) {
 TEST_F(TokenStoreTest, RevokesAllOrNone) {
   const Token ada = create("ada");
   for (const char* unknown : {"00000000", "", "ada"}) {
-    const Status status = revoke_tokens(path_, {ada.id, unknown});
+    const Status status = revoke_tokens(path_, {ada.id, unknown}).status();
     EXPECT_EQ(status.code(), Code::kNotFound);
     EXPECT_THAT(status.context(), HasSubstr("rcuda-token list"));
   }
   EXPECT_EQ(user_of(ada), "ada");
+}
+
+TEST_F(TokenStoreTest, RevokesTheTokensOfAUser) {
+  const Token ada = create("ada"), bob = create("bob"), more = create("ada"), eve = create("eve");
+  EXPECT_EQ(revoke_tokens(path_, {eve.id}, "adam").status().code(), Code::kNotFound);
+  const Result<StoredTokens> revoked = revoke_tokens(path_, {eve.id}, "ada");
+  ASSERT_TRUE(revoked.ok());
+  std::vector<std::string> ids;
+  for (const StoredToken& token : *revoked) ids.push_back(token.id);
+  EXPECT_EQ(ids, (std::vector<std::string>{ada.id, more.id, eve.id}));
+  EXPECT_EQ(list_tokens(path_)->size(), 1u);
+  EXPECT_EQ(user_of(bob), "bob");
+}
+
+TEST_F(TokenStoreTest, UsesAreKeptToAMinute) {
+  EXPECT_TRUE(read_token_uses(path_)->empty());
+  const Token ada = create("ada"), bob = create("bob");
+  TokenUses uses(path_), of_another_server(path_);
+  ASSERT_TRUE(uses.note(ada.id, kNow).ok());
+  ASSERT_TRUE(uses.note(ada.id, kNow + seconds(59)).ok());
+  ASSERT_TRUE(of_another_server.note(bob.id, kNow + seconds(1)).ok());
+  EXPECT_EQ(*read_token_uses(path_), (UseTimes{{ada.id, kNow}, {bob.id, kNow + seconds(1)}}));
+  ASSERT_TRUE(uses.note(ada.id, kNow + seconds(60)).ok());
+  EXPECT_EQ(read_token_uses(path_)->at(ada.id), kNow + seconds(60));
+  ASSERT_TRUE(revoke_tokens(path_, {ada.id}).ok());
+  ASSERT_TRUE(uses.note(bob.id, kNow + seconds(61)).ok());
+  EXPECT_EQ(*read_token_uses(path_), (UseTimes{{bob.id, kNow + seconds(61)}}));
+}
+
+TEST_F(TokenStoreTest, UsesThatCannotBeRecordedAreReportedOnce) {
+  const Token ada = create("ada");
+  ASSERT_EQ(::mkdir((path_ + ".used").c_str(), 0700), 0);
+  TokenUses uses(path_);
+  EXPECT_FALSE(uses.note(ada.id, kNow).ok());
+  EXPECT_TRUE(uses.note(ada.id, kNow + seconds(60)).ok());
 }
 
 TEST_F(TokenStoreTest, NoticesEachChange) {

@@ -5,6 +5,7 @@
 """
 
 import calendar
+import json
 import os
 import re
 import shutil
@@ -73,8 +74,41 @@ class TokenTest(unittest.TestCase):
         self.assertEqual(set(rows), {"ID", first[1], second[1]})
         self.assertIn("my laptop", rows[first[1]])
         self.assertNotIn(first[2], str(rows))
-        self.assertEqual(self.run_tool("revoke", first[1]).returncode, 0)
+        revoked = self.run_tool("revoke", first[1])
+        self.assertEqual((revoked.returncode, revoked.stdout), (0, ""))
+        self.assertIn(f"revoked token {first[1]} of ", revoked.stderr)
+        self.assertIn("sessions that run go on", revoked.stderr)
         self.assertEqual(set(self.rows()), {"ID", second[1]})
+
+    def test_all_tokens_of_a_user_are_revoked(self):
+        own, _ = self.create()
+        other, _ = self.create("--role", "observer")
+        last, _ = self.create()
+        self.check_refused(self.run_tool("revoke"), "--user NAME")
+        self.check_refused(self.run_tool("revoke", "--user", "ada"), "no token of the user ada", "nothing was revoked")
+        revoked = self.run_tool("revoke", "--user", self.rows()[own[1]].split()[1])
+        self.assertEqual(revoked.returncode, 0, revoked.stderr)
+        for token in (own, last):
+            self.assertIn(f"revoked token {token[1]} of ", revoked.stderr)
+        self.assertEqual(set(self.rows()), {"ID", other[1]})
+
+    def test_the_list_for_programs(self):
+        self.assertEqual(json.loads(self.run_tool("list", "--json").stdout), [])
+        made, _ = self.create("--label", 'a "label"', "--expires", "never", "--role", "session,operator")
+        used, _ = self.create()
+        with open(os.path.join(self.home, ".config/rcuda/tokens.used"), "w") as file:
+            file.write(f"damaged\n{used[1]} 2026-01-02T03:04:05Z\n")
+        os.chmod(file.name, 0o600)
+        if self.identity:
+            os.chown(file.name, NOBODY, NOBODY)
+        first, second = json.loads(self.run_tool("list", "--json").stdout)
+        self.assertRegex(first.pop("created"), r"^2\d\d\d-.*Z$")
+        user = first.pop("user")
+        self.assertEqual(first, dict(id=made[1], expires=None, expired=False, last_use=None, role="session,operator",
+                                     label='a "label"'))
+        self.assertEqual((second["user"], second["last_use"], second["role"]), (user, "2026-01-02T03:04:05Z", "session"))
+        rows = self.rows()
+        self.assertEqual([rows[token[1]].split()[4] for token in (made, used)], ["never", "2026-01-02T03:04:05Z"])
 
     def test_files_are_in_the_users_folder_and_only_the_user_reads_them(self):
         self.create()
@@ -143,7 +177,7 @@ class TokenTest(unittest.TestCase):
     def test_roles(self):
         made, said = self.create("--role", "operator,session", "--label", "both")
         self.assertIn("role session,operator,", said)
-        self.assertRegex(self.rows()[made[1]], r"Z  session,operator  both$")
+        self.assertRegex(self.rows()[made[1]], r"Z  never {17}session,operator  both$")
         made, said = self.create("--role", "observer")
         self.assertIn(" of observer, role observer,", said)
         for bad in ("root", "session,"):

@@ -1,0 +1,21 @@
+// The checks of a server from a user's machine: what a program would meet on the way to a session,
+// in that order, up to the first obstacle.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "common/messages/server_status.h"
+#include "tools/rcuda-doctor/finding.h"
+
+namespace rcuda::doctor {
+
+// Asks the server, as this user with the credentials of the environment. Blocks for a few seconds
+// at most.
+Findings check_server(const std::string& host, uint16_t port);
+
+// What the server reports of itself and of the user. Pure. `clock_ms`: of this machine, since 1970.
+Findings describe_server(const wire::ServerStatus& status, const std::string& own_version,
+                         uint64_t clock_ms);
+
+}  // namespace rcuda::doctor
