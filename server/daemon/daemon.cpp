@@ -99,6 +99,7 @@ Status Daemon::open() {
 }
 
 void Daemon::close(const std::string& why) {
+  service_manager_.stopping(why);
   // The closer closes these sockets too: strangers may have queued descriptors in them.
   for (LocalListener* const local : {&listener_.local, &listener_.roots, &listener_.containers}) {
     closer_.close(::geteuid(), local->release());
@@ -118,6 +119,7 @@ void Daemon::close(const std::string& why) {
 }
 
 Result<bool> Daemon::take_turn(std::chrono::milliseconds longest_wait) {
+  service_manager_.beat(Clock::now());
   pool_->refill(connections_->waiting(), control_->draining());
   doors_.refill(authenticator_.speaks_tls());
   if (!announced_) {
@@ -193,6 +195,7 @@ void Daemon::announce() {
         "nothing is encrypted",
         listener_.address.c_str(), ::geteuid() == 0 ? "nobody" : "this user");
   }
+  service_manager_.ready("serving on " + listener_.address);
   if (ready_ >= 0) {
     const std::string line = std::to_string(listener_.port) + "\n";
     [[maybe_unused]] ssize_t written = ::write(ready_, line.data(), line.size());
@@ -200,8 +203,8 @@ void Daemon::announce() {
 }
 
 std::chrono::milliseconds Daemon::time_to_next_deadline() const {
-  Clock::time_point next =
-      std::min({pool_->next_deadline(), connections_->next_deadline(), doors_.next_deadline()});
+  Clock::time_point next = std::min({pool_->next_deadline(), connections_->next_deadline(),
+                                     doors_.next_deadline(), service_manager_.next_beat()});
   if (accept_from_ > Clock::now()) next = std::min(next, accept_from_);
   if (closer_.has_more()) next = std::min(next, Clock::now() + kPassAgain);
   if (const auto until = control_->drain_until()) next = std::min(next, *until);

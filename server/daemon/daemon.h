@@ -32,6 +32,7 @@
 #include "server/daemon/connection/refusals.h"
 #include "server/daemon/ops/control.h"
 #include "server/daemon/ops/lease_requests.h"
+#include "server/daemon/ops/service_manager.h"
 #include "server/daemon/pool/worker_pool.h"
 #include "server/door/doors.h"
 #include "server/identity/authenticator.h"
@@ -70,6 +71,7 @@ class Daemon {
   const int stop_;
   const int ready_;
   const size_t most_newcomers_;
+  ServiceManager service_manager_;
   Closer closer_;  // outlives the connections
   Listener listener_;
   Admission admission_;

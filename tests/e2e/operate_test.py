@@ -161,6 +161,59 @@ class OperateTest(unittest.TestCase):
         self.assertIn("cannot connect", first["error"])
         self.assertEqual(second["server"], self.at(server))
 
+    def test_every_command_has_json(self):
+        server = self.server()
+        at = self.at(server)
+        program = self.session(server)
+        worker = self.worker_of(server, program)
+        round_, = json.loads(self.smi("top", "--json", "--every", "0.1", "--rounds", "1", at))
+        self.assertEqual([session["worker"] for session in round_["sessions"]], [worker])
+        topology = json.loads(self.smi("topo", "--json", at))
+        self.assertEqual([(gpu["device"], gpu["paths"]) for gpu in topology["gpus"]], [(server.address(0), ["X"])])
+        self.assertEqual(topology["copies"], [])  # with itself
+        self.assertEqual(json.loads(self.smi("drain", "--no-wait", "--json", at)),
+                         dict(server=at, sessions=1, draining=True))
+        self.assertEqual(json.loads(self.smi("resume", "--json", at)), dict(server=at, sessions=1, draining=False))
+        self.assertEqual(json.loads(self.smi("end", "--json", at, worker))["server"], at)
+        program.communicate(timeout=60)
+        drained = [json.loads(line) for line in self.smi("drain", "--json", at).splitlines()]
+        self.assertTrue(drained[0]["draining"])
+        self.assertEqual(drained[-1], dict(server=at, stopped=True))
+
+    def test_gpus_are_listed(self):
+        server = self.server(SOFTGPU_DEVICES="2")
+        lines = self.smi("-L", self.at(server)).splitlines()
+        self.assertEqual(len(lines), 2)
+        for gpu, line in enumerate(lines):
+            self.assertRegex(line, rf"^GPU {gpu}: .* \(UUID: GPU-[0-9a-f-]+\) {re.escape(server.address(gpu))}$")
+
+    def test_the_servers_of_the_pool_are_shown(self):
+        first, second = self.server(), self.server()
+        run = subprocess.run([os.path.join(BUILD, "bin/rcuda-smi")], capture_output=True, text=True, timeout=60,
+                             env=dict(os.environ, RCUDA_DEVICES=f"{first.address()},{second.address()},{first.address(1)}"))
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertEqual(re.findall(r"(?m)^(127\.0\.0\.1:\d+) ", run.stdout), [self.at(first), self.at(second)])
+        for text in ("rcuda 0.", "(build ", "device 0"):
+            self.assertIn(text, run.stdout)
+        run = subprocess.run([os.path.join(BUILD, "bin/rcuda-smi")], capture_output=True, text=True, timeout=60,
+                             env=dict(os.environ, RCUDA_DEVICES="node1"))
+        self.assertNotEqual(run.returncode, 0)
+        self.assertIn("node1", run.stderr)
+
+    def test_a_misspelt_command_is_an_error(self):
+        run = subprocess.run([os.path.join(BUILD, "bin/rcuda-smi"), "drian", "node1"], capture_output=True, text=True,
+                             timeout=60)
+        self.assertNotEqual(run.returncode, 0)
+        self.assertIn("did you mean drain?", run.stdout + run.stderr)
+
+    def test_the_serving_line_has_names_and_the_build(self):
+        server = self.server()
+        said, = re.findall(r"serving (.*)", server.text())
+        self.assertRegex(said, r"^root \(uid 0\).* on 127\.0\.0\.1:\d+ and .*, by rcuda-server \d.* \(build [0-9a-f]{12}\)$")
+        shown = subprocess.run([os.path.join(BUILD, "bin/rcuda-server"), "--version"], capture_output=True, text=True).stdout
+        self.assertTrue(said.endswith(shown.strip()), (said, shown))
+        self.assertRegex(server.text(), r"(?m)^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} rcuda-server\[\d+\] info: serving ")
+
     def test_top_shows_rates(self):
         server = self.server()
         program = self.session(server)
@@ -284,6 +337,38 @@ class OperateTest(unittest.TestCase):
                     "the time": "the server was drained (SIGTERM), and its drain timeout is over",
                     "a second signal": "the server was stopped (SIGTERM)"}[ends_by])
                 self.assertGreaterEqual(records[0]["bytes_to_device"], 1 << 20)
+
+    # ---- systemd ----
+
+    def test_the_service_manager_learns_the_state(self):
+        path = os.path.join(self.folder(), "notify")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+            manager.bind(path)
+            manager.settimeout(60)
+            # A tenth of a second between two signs of life.
+            server = self.server(NOTIFY_SOCKET=path, WATCHDOG_USEC="200000")
+            said = [manager.recv(1 << 12).decode() for _ in range(8)]
+            self.assertEqual([text for text in said if text.startswith("READY")],
+                             [f"READY=1\nSTATUS=serving on 127.0.0.1:{server.port}"])
+            self.assertEqual(said[-3:], ["WATCHDOG=1"] * 3)
+            for worker in server.workers():
+                with open(f"/proc/{worker}/environ") as environment:
+                    self.assertNotRegex(environment.read(), "NOTIFY_SOCKET|WATCHDOG")
+            self.assertEqual(server.stop(), 0)
+            manager.setblocking(False)
+            while (last := manager.recv(1 << 12).decode()) == "WATCHDOG=1":
+                pass
+            self.assertEqual(last, "STOPPING=1\nSTATUS=the server was stopped (SIGTERM)")
+
+    def test_a_watchdog_for_another_process_gets_nothing(self):
+        path = os.path.join(self.folder(), "notify")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+            manager.bind(path)
+            manager.setblocking(False)
+            server = self.server(NOTIFY_SOCKET=path, WATCHDOG_USEC="200000", WATCHDOG_PID="1")
+            self.assertEqual(server.stop(), 0)
+            said = [manager.recv(1 << 12).decode().split("=")[0] for _ in range(2)]
+            self.assertEqual(said, ["READY", "STOPPING"])
 
     # ---- what programs learn ----
 

@@ -220,12 +220,34 @@ wait %1
         self.assertEqual(len(tools), 8)
         for tool in tools:
             self.assertRegex(self.inside(f"/usr/bin/{tool}", "--version"), rf"^{tool} [0-9.]+ \(build [0-9a-f]{{12}}\)\n$")
-            self.inside("test", "-e", f"/usr/share/man/man1/{tool}.1.gz")
+            section = 8 if tool == "rcuda-server" else 1
+            self.inside("test", "-e", f"/usr/share/man/man{section}/{tool}.{section}.gz")
+            for completion in (f"zsh/vendor-completions/_{tool}", f"fish/vendor_completions.d/{tool}.fish"):
+                self.inside("test", "-e", f"/usr/share/{completion}")
             completed = self.inside("bash", "-ec", f"source /usr/share/bash-completion/completions/{tool}; "
                                     f"COMP_WORDS=({tool} --h); _{tool.replace('-', '_')} {tool} --h {tool}; "
                                     "echo ${COMPREPLY[@]}")
             self.assertEqual(completed, "--help\n", tool)
         self.assertNotIn(", now ]", self.inside("rcuda-server", "--help"))
+        self.inside("test", "-e", "/usr/share/man/man5/server.toml.5.gz")
+
+    def test_pages_examples_and_logrotate(self):
+        for package in ("rcuda-client", "rcuda-server", "rcuda-tools"):
+            pages = os.listdir(f"{self.root}/usr/share/doc/{package}")
+            for page in ("monitoring.md", "operate.md", "security.md"):
+                self.assertTrue({page, page + ".gz"} & set(pages), (package, pages))
+        self.inside("test", "-e", "/usr/share/doc/rcuda-tools/examples/rcuda.rules.yml")
+        with open(self.root + "/etc/logrotate.d/rcuda-server") as file:
+            self.assertIn("/var/log/rcuda/*.json", file.read())
+
+    def test_an_upgrade_does_not_stop_the_server(self):
+        for script in ("prerm", "postinst"):
+            with open(f"{self.root}/var/lib/dpkg/info/rcuda-server.{script}") as file:
+                text = file.read()
+            self.assertNotIn("restart", text)
+            # Before a removal only.
+            for line in re.findall(r"(?m)^.*deb-systemd-invoke +stop.*$", text):
+                self.assertIn('[ "$1" = remove ]', text[:text.index(line)])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,67 @@
+#include "server/daemon/ops/service_manager.h"
+
+#include <charconv>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+namespace rcuda::server {
+namespace {
+
+// A variable, which is removed.
+std::string take_variable(const char* name) {
+  const char* const value = ::getenv(name);
+  std::string taken = value ? value : "";
+  ::unsetenv(name);
+  return taken;
+}
+
+// 0 if the text is not a number.
+uint64_t number_of(const std::string& text) {
+  uint64_t number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, number);
+  return error == std::errc() && rest == end ? number : 0;
+}
+
+UniqueFd connect_to(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() < 2 || path.size() >= sizeof address.sun_path) return {};
+  std::memcpy(address.sun_path, path.data(), path.size());
+  if (path.front() == '@') address.sun_path[0] = '\0';  // an abstract name
+  const auto bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size());
+  UniqueFd socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const bool connected =
+      socket && ::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), bytes) == 0;
+  return connected ? std::move(socket) : UniqueFd();
+}
+
+}  // namespace
+
+ServiceManager::ServiceManager() : socket_(connect_to(take_variable("NOTIFY_SOCKET"))) {
+  const uint64_t microseconds = number_of(take_variable("WATCHDOG_USEC"));
+  const std::string pid = take_variable("WATCHDOG_PID");
+  if (microseconds == 0 || !socket_ || (!pid.empty() && pid != std::to_string(::getpid()))) return;
+  pause_ = std::chrono::microseconds(microseconds / 2);
+  next_beat_ = Clock::now();
+}
+
+void ServiceManager::beat(Clock::time_point now) {
+  if (now < next_beat_) return;
+  send("WATCHDOG=1");
+  next_beat_ = now + pause_;
+}
+
+void ServiceManager::send(const std::string& text) const {
+  if (socket_) (void)!::send(socket_.get(), text.data(), text.size(), MSG_NOSIGNAL);
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,42 @@
+// ServiceManager: tells systemd the state of the server (sd_notify's protocol: datagrams to the
+// socket of NOTIFY_SOCKET), and that it lives (WATCHDOG_USEC).
+//
+// Both variables are removed from the environment, so workers and doors do not have them. Without
+// them nothing is sent.
+//
+// Threads: the daemon's only thread, before it starts others. Blocking: nothing; a message that
+// does not fit is dropped. Errors: none. A server whose state is not known is ended by systemd,
+// which says so.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "common/base/unique_fd.h"
+
+namespace rcuda::server {
+
+class ServiceManager {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  ServiceManager();
+
+  // Clients are served from now on. `status`: a sentence for systemctl status.
+  void ready(const std::string& status) const { send("READY=1\nSTATUS=" + status); }
+  void stopping(const std::string& status) const { send("STOPPING=1\nSTATUS=" + status); }
+
+  // Call it in each round of the loop. Sends a sign of life when one is due.
+  void beat(Clock::time_point now);
+  // When beat() must be called; never without a watchdog.
+  Clock::time_point next_beat() const { return next_beat_; }
+
+ private:
+  void send(const std::string& text) const;
+
+  UniqueFd socket_;  // none: no message is wanted
+  Clock::duration pause_{};
+  Clock::time_point next_beat_ = Clock::time_point::max();
+};
+
+}  // namespace rcuda::server
