@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -13,6 +14,9 @@ NAMES = ("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1")
 # They look for a driver when they are imported, or keep what they found.
 CUDA_MODULES = ("torch", "cupy", "jax", "jaxlib", "numba.cuda", "cuda.bindings", "pycuda", "tensorflow", "triton",
                 "pynvml")
+
+# What precedes the text in a line of the client's log.
+LOG_LINE = re.compile(r"^\S+ \S+ rcuda\[\d+\] (?:warning|error): ")
 
 _pool = None     # what this process is connected to
 _devices = None  # the names of its GPUs
@@ -31,6 +35,10 @@ def connect(devices=None):
     the servers need to answer, some milliseconds.
     """
     global _pool, _devices
+    if devices is not None and not isinstance(devices, str):
+        remedy = ': join them with ",".join(...)' if isinstance(devices, (list, tuple, set)) else ""
+        raise TypeError('rcuda.connect() takes a text such as "node1:0,node2:0", not '
+                        f"{type(devices).__name__}{remedy}")
     pool = devices or os.environ.get("RCUDA_DEVICES")
     if not pool:
         raise Error('no GPUs are named: write rcuda.connect("host:gpu,...") or set RCUDA_DEVICES')
@@ -80,8 +88,15 @@ def _ask(pool):
     asked = subprocess.run([sys.executable, "-I", os.path.join(FOLDER, "_ask.py"), os.path.join(LIBRARIES, NAMES[2])],
                            env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if asked.returncode != 0:
-        raise Error(f"no connection to {pool}:\n{asked.stderr.strip()}")
+        raise Error(f"no connection to {pool}: {_reason_of(asked.stderr)}")
     return json.loads(asked.stdout)
+
+
+def _reason_of(text):
+    """The lines of the client's log. NVML's own words for the failure ("GPU is lost") are left if there are no others."""
+    lines = text.strip().splitlines()
+    own = [LOG_LINE.sub("", line) for line in lines if LOG_LINE.match(line)]
+    return "\n".join(own or lines)
 
 
 def _load(pool):
