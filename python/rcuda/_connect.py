@@ -15,7 +15,7 @@ NAMES = ("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1")
 CUDA_MODULES = ("torch", "cupy", "jax", "jaxlib", "numba.cuda", "cuda.bindings", "pycuda", "tensorflow", "triton",
                 "pynvml")
 
-# What precedes the text in a line of the client's log.
+# The beginning of a line of the client's log, before its text.
 LOG_LINE = re.compile(r"^\S+ \S+ rcuda\[\d+\] (?:warning|error): ")
 
 _pool = None     # what this process is connected to

@@ -1,4 +1,4 @@
-// Misspelt commands of rcuda-smi, which would otherwise be taken for names of servers.
+// Finds misspelt commands of rcuda-smi. Otherwise such a word would name a server.
 #pragma once
 
 #include <string_view>

@@ -56,7 +56,7 @@ class Control {
   Audit& audit_;
   WorkerPool& pool_;
   bool draining_ = false;
-  int signal_ = 0;  // the last one that was read
+  int signal_ = 0;  // the last signal that was read
   std::optional<Clock::time_point> drain_until_;
 };
 

@@ -1,4 +1,4 @@
-// What the pool tells of its sessions.
+// The pool's reports about its sessions.
 #include <algorithm>
 #include <chrono>
 #include <string>
