@@ -40,6 +40,11 @@ std::string user_name(uid_t uid) {
   return std::to_string(uid);
 }
 
+std::string user_and_number(uid_t uid) {
+  const std::string number = std::to_string(uid), name = user_name(uid);
+  return name == number ? "uid " + number : name + " (uid " + number + ")";
+}
+
 Result<uid_t> user_id(const std::string& name) {
   passwd entry;
   passwd* found = nullptr;

@@ -36,8 +36,8 @@ Status check_trust(const std::string& what, uid_t server, uid_t client,
   if (server == client || server == 0) return {};
   if (std::find(named.begin(), named.end(), server) != named.end()) return {};
   return Status(Code::kDenied,
-                what + " runs as uid " + std::to_string(server) + ", and a program of uid " +
-                    std::to_string(client) +
+                what + " runs as " + identity::user_and_number(server) + ", and a program of " +
+                    identity::user_and_number(client) +
                     (client == 0 ? " uses only servers of root"
                                  : " uses only servers of its own user and of root") +
                     ": run the program as that user, start a server of your own (rcuda-server "

@@ -84,8 +84,7 @@ std::string ServedUsers::text() const {
   if (everybody_) return "every user";
   std::string text;
   for (const uid_t user : users_) {
-    text += (text.empty() ? "" : ", ") + identity::user_name(user) + " (uid " +
-            std::to_string(user) + ")";
+    text += (text.empty() ? "" : ", ") + identity::user_and_number(user);
   }
   for (const gid_t group : groups_) {
     text += ", group " + identity::group_name(group) + " (gid " + std::to_string(group) + ")";

@@ -82,7 +82,7 @@ class MungeTest(AuthCase):
         server = self.server(user=NOBODY, RCUDA_MUNGE_SOCKET=munge)
         proxy = self.proxy(server)
         self.assert_refused(self.run_program([proxy.address()], RCUDA_MUNGE_SOCKET=munge),
-                            f"the server runs as uid {NOBODY}, and a program of uid 0 uses only servers of root",
+                            f"the server runs as nobody (uid {NOBODY}), and a program of root (uid 0) uses only servers of root",
                             f"RCUDA_TRUST_USER={NOBODY}")
         self.assertNotIn("session", server.text())
         self.assert_works(self.run_program([proxy.address()], RCUDA_MUNGE_SOCKET=munge, RCUDA_TRUST_USER=str(NOBODY)))

@@ -93,7 +93,7 @@ class UsersTest(unittest.TestCase):
 
     def test_a_server_of_a_user_of_its_own(self):
         server = self.server(user=NOBODY)
-        theirs = f"runs as uid {NOBODY}, "
+        theirs = f"runs as nobody (uid {NOBODY}), "
         self.check_refused(server, OTHER, theirs, f"a program of uid {OTHER} ", f"RCUDA_TRUST_USER={NOBODY}")
         # A user may trust the server, but the server does not serve that user.
         self.check_refused(server, OTHER, f"runs as uid {NOBODY} ", f"not uid {OTHER}", trusted=f"0,{NOBODY}")
@@ -102,7 +102,7 @@ class UsersTest(unittest.TestCase):
 
     def test_root_uses_a_users_server_only_by_name(self):
         server = self.server(user=NOBODY)
-        self.check_refused(server, 0, f"runs as uid {NOBODY}, ", "uses only servers of root",
+        self.check_refused(server, 0, f"runs as nobody (uid {NOBODY}), ", "uses only servers of root",
                            f"RCUDA_TRUST_USER={NOBODY}")
         self.check_refused(server, 0, "uses only servers of root", trusted=str(OTHER))
         self.check_served(server, 0, trusted=pwd.getpwuid(NOBODY).pw_name)
@@ -191,7 +191,7 @@ class UsersTest(unittest.TestCase):
             result = run_as(user, [os.path.join(PROGRAMS, "vector_add")], text=True,
                             env=dict(client_environment(BUILD, [], transport), RCUDA_DEVICES=f"localhost@{port}:0"))
             self.assertIn("cudaErrorNoDevice", result.stderr)
-            self.assertIn(f"runs as uid {NOBODY}, ", result.stderr)
+            self.assertIn(f"runs as nobody (uid {NOBODY}), ", result.stderr)
             connection, _ = taken.accept()
             with connection:
                 self.assertEqual(connection.recv(1), b"")

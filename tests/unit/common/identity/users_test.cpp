@@ -15,6 +15,8 @@ TEST(UsersTest, NamesAndNumbers) {
   EXPECT_EQ(user_name(kNameless), "3987654321");
   EXPECT_EQ(*user_id("3987654321"), kNameless);
   EXPECT_EQ(*user_id("0"), 0u);
+  EXPECT_EQ(user_and_number(0), "root (uid 0)");
+  EXPECT_EQ(user_and_number(kNameless), "uid 3987654321");
   EXPECT_EQ(group_name(0), "root");
   EXPECT_EQ(group_name(kNameless), "3987654321");
 }
