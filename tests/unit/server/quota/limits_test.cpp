@@ -336,12 +336,12 @@ TEST_F(LimitsTest, ASessionEndsAfterItsTime) {
   EXPECT_TRUE(ping());
   set_clock(940 * kSecond);
   EXPECT_EQ(next_notice(0),
-            "this session ends in 60 s: the server allows it 1000 s (limit session time)");
+            "this session ends in 1m: the server allows it 1000s (limit session time)");
   EXPECT_TRUE(ping());
   set_clock(1000 * kSecond);
   EXPECT_EQ(
       next_notice(1),
-      "the server ends a session after 1000 s (limit session time; the server's administrator "
+      "the server ends a session after 1000s (limit session time; the server's administrator "
       "sets it)");
   const Status ended = close_and_wait();
   EXPECT_EQ(ended.code(), Code::kUnavailable);
@@ -361,7 +361,7 @@ TEST_F(LimitsTest, AnIdleSessionIsWarnedAndEnds) {
   EXPECT_TRUE(ping());
   set_clock(90 * kSecond);
   EXPECT_EQ(next_notice(0),
-            "this session ends in 10 s if it stays idle: the server allows it 100 s without work "
+            "this session ends in 10s if it stays idle: the server allows it 100s without work "
             "(limit idle time)");
   EXPECT_TRUE(ping());  // used: the time starts again
   set_clock(179 * kSecond);
@@ -370,7 +370,7 @@ TEST_F(LimitsTest, AnIdleSessionIsWarnedAndEnds) {
   next_notice(0);
   set_clock(190 * kSecond);
   EXPECT_EQ(next_notice(1),
-            "the server ends a session that is idle for 100 s (limit idle time; the server's "
+            "the server ends a session that is idle for 100s (limit idle time; the server's "
             "administrator sets it)");
   EXPECT_NE(close_and_wait().context().find("idle time"), std::string::npos);
 }
