@@ -99,7 +99,8 @@ Result<wire::ServerStatus> ask_status(const wire::Connection& connection,
 
 std::string skew_text(std::chrono::milliseconds skew) {
   constexpr auto kSecond = std::chrono::seconds(1);
-  return skew < kSecond ? time_text(skew) : time_text(std::chrono::floor<std::chrono::seconds>(skew));
+  return skew < kSecond ? time_text(skew)
+                        : time_text(std::chrono::floor<std::chrono::seconds>(skew));
 }
 
 }  // namespace

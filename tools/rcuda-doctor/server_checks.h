@@ -14,7 +14,8 @@ namespace rcuda::doctor {
 // at most.
 Findings check_server(const std::string& host, uint16_t port);
 
-// The findings in the server's report about itself and the user. Pure. `clock_ms`: of this machine, since 1970.
+// The findings in the server's report about itself and the user. Pure. `clock_ms`: of this machine,
+// since 1970.
 Findings describe_server(const wire::ServerStatus& status, const std::string& own_version,
                          uint64_t clock_ms);
 

@@ -29,8 +29,8 @@ TEST(TrustedUsersTest, RootUsesNoServerOfAnotherUserUnlessItNamesThatUser) {
 TEST(TrustedUsersTest, TheRefusalNamesBothUsersAndTheVariable) {
   const Status status = check_trust("the server", 65534, 0, {});
   EXPECT_EQ(status.code(), Code::kDenied);
-  for (const char* text :
-       {"the server runs as nobody (uid 65534)", "a program of root (uid 0)", "RCUDA_TRUST_USER=65534"}) {
+  for (const char* text : {"the server runs as nobody (uid 65534)", "a program of root (uid 0)",
+                           "RCUDA_TRUST_USER=65534"}) {
     EXPECT_THAT(status.context(), testing::HasSubstr(text));
   }
 }

@@ -339,10 +339,9 @@ TEST_F(LimitsTest, ASessionEndsAfterItsTime) {
             "this session ends in 1m: the server allows it 1000s (limit session time)");
   EXPECT_TRUE(ping());
   set_clock(1000 * kSecond);
-  EXPECT_EQ(
-      next_notice(1),
-      "the server ends a session after 1000s (limit session time; the server's administrator "
-      "sets it)");
+  EXPECT_EQ(next_notice(1),
+            "the server ends a session after 1000s (limit session time; the server's administrator "
+            "sets it)");
   const Status ended = close_and_wait();
   EXPECT_EQ(ended.code(), Code::kUnavailable);
   EXPECT_NE(ended.context().find("session time"), std::string::npos) << ended.message();
