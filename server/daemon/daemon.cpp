@@ -62,8 +62,9 @@ Status Daemon::run() {
   pool_->adopt_orphans([this](pid_t child) { return doors_.has(child); });
   Result<bool> goes_on = true;
   while (goes_on.ok() && *goes_on) goes_on = take_turn(kLongestWait);
-  if (goes_on.ok()) RCUDA_INFO("stopping: %zu session(s) end", pool_->sessions());
-  close(control_->why_stopped());
+  const std::string why = control_->why_stopped();
+  if (goes_on.ok()) RCUDA_INFO("stopping, %s: %zu session(s) end", why.c_str(), pool_->sessions());
+  close(why);
   return goes_on.status();
 }
 

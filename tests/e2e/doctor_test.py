@@ -5,6 +5,8 @@
 """
 
 import json
+import os
+import pwd
 import socket
 
 from auth_case import AuthCase
@@ -40,8 +42,9 @@ class DoctorTest(AuthCase):
     def test_this_machines_server_needs_no_token(self):
         server = self.server()
         said = self.ask(server.port, 0, "note     no token for this server in ", "note     no TLS: ",
-                        " (ticket)")
+                        " (ticket)", "ok       sessions use shm: the server is on this machine")
         self.assertNotIn("BROKEN", said)
+        self.assertIn(f"knows this user as {pwd.getpwuid(os.geteuid()).pw_name} (uid {os.geteuid()}) (ticket)", said)
 
     def test_obstacles(self):
         server, other = self.server(), self.server("other", index=1)

@@ -9,11 +9,13 @@
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <unistd.h>
 
 #include "common/base/unique_fd.h"
 #include "common/base/units.h"
 #include "common/base/version.h"
 #include "common/identity/token_file.h"
+#include "common/identity/users.h"
 #include "common/messages/message_codec.h"
 #include "common/messages/refusal.h"
 #include "common/reach/connect.h"
@@ -72,7 +74,13 @@ Finding describe_connection(const wire::Connection& connection) {
   return {Verdict::kNote, "no TLS: the server is on this machine, or RCUDA_SECURITY is none", ""};
 }
 
-Finding describe_medium(wire::Connection* connection) {
+// `status`: of the server at the other end.
+Finding describe_medium(wire::Connection* connection, const wire::ServerStatus& status) {
+  if (status.method == "ticket") {
+    return good(std::string("sessions use ") +
+                transport::plain_medium(transport::Reach::kThisMachine).name() +
+                ": the server is on this machine");
+  }
   connection->medium = &transport::plain_medium(transport::Reach::kNetwork);
   const std::string why = wire::choose_medium(connection);
   const std::string name = connection->medium->name();
@@ -170,15 +178,19 @@ Findings check_server(const std::string& host, uint16_t port) {
   if (!identified.ok()) return end(bad(Status(identified).with_context("identity")));
   findings.push_back(describe_connection(connection));
 
-  const Finding medium = describe_medium(&connection);
-  const Result<wire::ServerStatus> status = ask_status(connection, deadline);
+  Result<wire::ServerStatus> status = ask_status(connection, deadline);
   if (!status.ok()) return end(bad(status.status()));
+  // A server of this machine may not have looked the user's name up.
+  const uid_t user = ::geteuid();
+  if (status->user == "uid " + std::to_string(user)) {
+    status->user = identity::user_and_number(user);
+  }
   const auto now = std::chrono::floor<std::chrono::milliseconds>(std::chrono::system_clock::now());
   for (Finding& finding :
        describe_server(*status, version(), static_cast<uint64_t>(now.time_since_epoch().count()))) {
     findings.push_back(std::move(finding));
   }
-  return end(medium);
+  return end(describe_medium(&connection, *status));
 }
 
 }  // namespace rcuda::doctor

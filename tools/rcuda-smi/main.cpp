@@ -86,7 +86,10 @@ int show(const std::vector<Server>& servers, Form form) {
   int failed = 0;
   if (form == Form::kJson) print_json(json_of(looks));
   for (const Look& look : looks) {
-    if (!look.error.ok()) {
+    if (look.error.code() == Code::kNotFound) {  // the name of the host
+      failed = fail(Status(look.error.code(), look.error.context() + "; rcuda-smi --help lists the "
+                                                                     "commands"));
+    } else if (!look.error.ok()) {
       failed = fail(look.error);
     } else if (form != Form::kJson) {
       std::fputs(form == Form::kList ? smi::list_of(look).c_str() : smi::text_of(look).c_str(),
