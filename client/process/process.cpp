@@ -10,6 +10,7 @@
 
 #include <pthread.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "api/exports/driver_version.h"
 #include "api/exports/proc_address.h"
@@ -27,6 +28,7 @@
 #include "common/base/log.h"
 #include "common/base/thread_object.h"
 #include "common/base/units.h"
+#include "common/config/variables.h"
 #include "common/wire/address_ranges.h"
 
 namespace rcuda::client {
@@ -160,6 +162,9 @@ Status Process::connect() {
   RCUDA_RETURN_IF_ERROR(load_settings());
   const Settings& set = settings();
   RCUDA_RETURN_IF_ERROR(configure_log());
+  for (const std::string& unknown : config::unknown_variables(environ)) {
+    RCUDA_WARN("%s", unknown.c_str());
+  }
   RCUDA_RETURN_IF_ERROR(check_sanitizers());
   keep_driver_variables();
   wire::Credentials credentials;

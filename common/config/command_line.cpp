@@ -1,12 +1,68 @@
 #include "common/config/command_line.h"
 
+#include <cstdio>
 #include <utility>
 
 #include <CLI/CLI.hpp>
+#include <unistd.h>
 
+#include "common/base/nearest.h"
 #include "common/base/units.h"
+#include "common/config/variables.h"
 
 namespace rcuda::config {
+namespace {
+
+// The subcommand on the command line, or the program itself.
+const CLI::App& chosen(const CLI::App& program) {
+  const auto subcommands = program.get_subcommands();
+  return subcommands.empty() ? program : chosen(*subcommands.front());
+}
+
+// "rcuda-lease take"
+std::string path_of(const CLI::App& program) {
+  const auto subcommands = program.get_subcommands();
+  return program.get_name() + (subcommands.empty() ? "" : " " + path_of(*subcommands.front()));
+}
+
+// "--for", "-d" and so on, of a program or subcommand.
+std::vector<std::string> option_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  return names;
+}
+
+std::vector<std::string> subcommand_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* subcommand : app.get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(subcommand->get_name());
+  }
+  return names;
+}
+
+std::string unknown_option_of(const CLI::App& program, const std::string& word) {
+  const std::string name = word.substr(0, word.find('='));
+  return "unknown option " + name + did_you_mean(name, option_names(chosen(program)));
+}
+
+// Without a full stop at its end, because more follows.
+std::string text_of(const CLI::ParseError& error, const CLI::App& program) {
+  const bool is_extra = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
+  const std::vector<std::string> unknown = program.remaining(true);
+  if (!unknown.empty() && (is_extra || dynamic_cast<const CLI::RequiredError*>(&error))) {
+    const std::string& word = unknown.front();
+    if (word.starts_with("-")) return unknown_option_of(program, word);
+    if (is_extra) return "unexpected argument " + word;
+    return "unknown subcommand " + word + did_you_mean(word, subcommand_names(program));
+  }
+  std::string text = error.what();
+  while (text.ends_with('.')) text.pop_back();
+  return text;
+}
+
+}  // namespace
 
 Option& Option::required() {
   option_->required();
@@ -139,17 +195,35 @@ void CommandLine::require_subcommand(int least, int most) {
 
 void CommandLine::footer(const std::string& text) { app_->footer(text); }
 
-void CommandLine::leave_rest() { app_->prefix_command(); }
+void CommandLine::leave_rest() {
+  app_->prefix_command();
+  reports_variables_ = false;
+}
 
 std::vector<std::string> CommandLine::rest() const { return app_->remaining(); }
+
+std::string CommandLine::unknown_option(const std::string& word) const {
+  return unknown_option_of(*app_, word);
+}
 
 std::optional<int> CommandLine::parse(int argc, const char* const* argv) {
   try {
     app_->parse(argc, argv);
+  } catch (const CLI::Success& help) {
+    return app_->exit(help);
   } catch (const CLI::ParseError& error) {
-    return app_->exit(error);
+    std::fprintf(stderr, "%s: %s; %s --help lists the options\n", app_->get_name().c_str(),
+                 text_of(error, *app_).c_str(), path_of(*app_).c_str());
+    return kWrongUse;
   }
+  if (reports_variables_) report_variables();
   return std::nullopt;
+}
+
+void CommandLine::report_variables() const {
+  for (const std::string& line : unknown_variables(environ)) {
+    std::fprintf(stderr, "%s: %s\n", app_->get_name().c_str(), line.c_str());
+  }
 }
 
 bool CommandLine::is_chosen() const { return app_->parsed(); }

@@ -78,18 +78,29 @@ class CommandLine {
   // arguments after it.
   void leave_rest();
   std::vector<std::string> rest() const;
+  // What to say of a word that looks like an option and is not one of this program or of the
+  // subcommand on the command line. Names the nearest option.
+  std::string unknown_option(const std::string& word) const;
+  // parse() does not report unknown variables: the program does so itself.
+  void leave_variables() { reports_variables_ = false; }
 
-  // Returns the exit status with which the program must end: 0 after --help or --version, another
-  // value after an error, which it prints. Returns nullopt if the program continues.
+  // Returns the exit status with which the program must end: 0 after --help or --version,
+  // kWrongUse after an error. It prints the error with the program's name and, for a misspelt
+  // option, the nearest one. Returns nullopt if the program continues; then it warns of variables
+  // of the environment that rcuda does not know, unless the rest of the arguments is another
+  // program, which does so itself.
   [[nodiscard]] std::optional<int> parse(int argc, const char* const* argv);
+  static constexpr int kWrongUse = 2;
   // Whether parse() found this subcommand.
   bool is_chosen() const;
 
  private:
   explicit CommandLine(CLI::App* subcommand);
+  void report_variables() const;
 
   std::unique_ptr<CLI::App> owned_;  // null in a subcommand
   CLI::App* app_;
+  bool reports_variables_ = true;
   std::vector<std::unique_ptr<CommandLine>> subcommands_;
 };
 

@@ -74,20 +74,10 @@ Status Registry::load_environment() {
   return {};
 }
 
-Status Registry::load(const std::map<std::string, std::string>& values, std::string_view origin) {
-  for (const auto& [key, value] : values) {
-    SettingBase* setting = find_key(key);
-    if (!setting) {
-      std::string known;
-      for (const SettingBase* other : settings_) {
-        known += (known.empty() ? "" : ", ") + other->key();
-      }
-      return Status(Code::kInvalidArgument, "'" + key + "' in " + std::string(origin) +
-                                                " is not a setting; the settings are: " + known);
-    }
-    RCUDA_RETURN_IF_ERROR(setting->set(value, key, origin));
-  }
-  return {};
+std::vector<std::string> Registry::keys() const {
+  std::vector<std::string> keys;
+  for (const SettingBase* setting : settings_) keys.push_back(setting->key());
+  return keys;
 }
 
 std::vector<std::string> Registry::environment() const {

@@ -10,7 +10,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,7 +33,7 @@ class SettingBase {
   const std::string& key() const { return key_; }
   const char* help() const { return help_; }
   bool is_default() const { return origin_.empty(); }
-  // "the environment", "rcuda.toml", "--port"; empty for the default.
+  // "the environment", "rcuda.toml:3", "--port"; empty for the default.
   const std::string& origin() const { return origin_; }
 
   // Sets the value from text. `name` is the setting's name in that source.
@@ -64,9 +63,8 @@ class Registry {
   SettingBase* find_key(std::string_view key) const;
 
   Status load_environment();
-  // Sets values from keys and texts, such as those of a parsed file. An unknown key is an error
-  // that lists the known ones.
-  Status load(const std::map<std::string, std::string>& values, std::string_view origin);
+  // The keys of all settings.
+  std::vector<std::string> keys() const;
   // "NAME=value" for every setting that differs from its default, for the environment of a child.
   std::vector<std::string> environment() const;
   // One line per setting: variable, type, current value, origin, help.

@@ -3,19 +3,22 @@
 #include <algorithm>
 #include <fstream>
 #include <iterator>
-#include <map>
 #include <optional>
 #include <sstream>
 #include <utility>
 
-// In a release build toml++ 3.3 lets the compiler assume what malformed text violates (parse_key()).
-// Without the assumption its parser reports such text as an error.
+#include <sys/stat.h>
+#include <unistd.h>
+
+// In a release build toml++ 3.3 lets the compiler assume what malformed text violates
+// (parse_key()). Without the assumption its parser reports such text as an error.
 #define TOML_ASSERT(condition) static_assert(true)
 #include <toml++/impl/preprocessor.h>
 #undef TOML_ASSERT_ASSUME
 #define TOML_ASSERT_ASSUME(condition) static_assert(true)
 #include <toml++/toml.h>
 
+#include "common/base/nearest.h"
 #include "common/config/toml_text.h"
 
 namespace rcuda::config {
@@ -84,6 +87,31 @@ Status collect(const toml::table& table, const std::vector<std::string>& above,
   return {};
 }
 
+// A server may run as root what its settings name.
+Status check_writers(const std::string& path) {
+  struct stat status;
+  if (::stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return {};
+  if (status.st_uid != 0 && status.st_uid != ::geteuid()) {
+    return Status(Code::kDenied,
+                  "user " + std::to_string(status.st_uid) + " owns " + path +
+                      " and can change the settings: chown it to root or to the server's user");
+  }
+  if ((status.st_mode & 022) == 0) return {};
+  return Status(Code::kDenied, "other users can write " + path + ": chmod go-w " + path);
+}
+
+Status unknown_key(const Registry& registry, const TomlItem& item, const std::string& name) {
+  std::string remedy = did_you_mean(name, registry.keys());
+  if (item.keys.size() > 1 && registry.find_key(item.keys.back())) {
+    remedy = "; write " + item.keys.back() + " above the first [table]";
+  }
+  if (remedy.empty()) {
+    for (const std::string& key : registry.keys()) remedy += (remedy.empty() ? "" : ", ") + key;
+    remedy = "; the settings are: " + remedy;
+  }
+  return Status(Code::kInvalidArgument, "'" + name + "' is not a setting" + remedy);
+}
+
 }  // namespace
 
 Result<std::vector<TomlItem>> read_toml_file(const std::string& path) {
@@ -113,16 +141,19 @@ Result<std::vector<TomlItem>> read_toml_file(const std::string& path) {
 }
 
 Status load_toml_file(Registry& registry, const std::string& path, const char* others) {
+  RCUDA_RETURN_IF_ERROR(check_writers(path));
   RCUDA_ASSIGN_OR_RETURN(const std::vector<TomlItem> items, read_toml_file(path));
-  std::map<std::string, std::string> values;
   for (const TomlItem& item : items) {
     if (item.kind == TomlItem::Kind::kTable) continue;
     if (item.keys.size() > 1 && item.keys.front() == others) continue;
     std::string name;
     for (const std::string& key : item.keys) name += (name.empty() ? "" : "_") + key;
-    values[name] = item.text;
+    const std::string place = path + ":" + std::to_string(item.line);
+    SettingBase* const setting = registry.find_key(name);
+    if (!setting) return unknown_key(registry, item, name).with_context(place);
+    RCUDA_RETURN_IF_ERROR(setting->set(item.text, name, place));
   }
-  return registry.load(values, path);
+  return {};
 }
 
 }  // namespace rcuda::config

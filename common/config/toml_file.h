@@ -24,7 +24,9 @@ struct TomlItem {
 // In the order of the lines. A value of another kind is an error.
 Result<std::vector<TomlItem>> read_toml_file(const std::string& path);
 
-// `others`: a table at the top of the file that has no settings.
+// Sets the settings of a file. An unknown key is an error that names the nearest one, or all of
+// them. kDenied: others than root and this user can write the file. `others`: a table at the top of
+// the file that has no settings.
 Status load_toml_file(Registry& registry, const std::string& path, const char* others = "");
 
 }  // namespace rcuda::config

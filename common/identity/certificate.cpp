@@ -12,6 +12,7 @@
 #include <openssl/rand.h>
 #include <openssl/x509.h>
 
+#include "common/identity/encoding.h"
 #include "common/identity/private_file.h"
 
 namespace rcuda::identity {
@@ -156,7 +157,9 @@ Result<Certificate> make_certificate(const std::string& host) {
   return openssl_error(Code::kInternal, "cannot make a certificate for " + host);
 }
 
-Result<Certificate> load_or_make_certificate(const std::string& path, const std::string& host) {
+Result<Certificate> load_or_make_certificate(const std::string& path, const std::string& host,
+                                             bool* made_file) {
+  if (made_file) *made_file = false;
   Result<Certificate> loaded = load_certificate(path);
   if (loaded.ok() || loaded.status().code() != Code::kNotFound) return loaded;
   RCUDA_ASSIGN_OR_RETURN(const Certificate made, make_certificate(host));
@@ -165,6 +168,7 @@ Result<Certificate> load_or_make_certificate(const std::string& path, const std:
   const Result<bool> created = create_private_file(path, pem);
   OPENSSL_cleanse(pem.data(), pem.size());
   if (!created.ok()) return created.status();
+  if (made_file) *made_file = *created;
   // Another process may have made the file first, so load it.
   return load_certificate(path);
 }
@@ -178,6 +182,11 @@ Result<Hash> fingerprint_of(const x509_st* certificate) {
   OPENSSL_free(der);
   if (!done) return openssl_error(Code::kInternal, "cannot hash a certificate's public key");
   return hash;
+}
+
+std::string fingerprint_text(const Certificate& certificate) {
+  const Result<Hash> hash = fingerprint_of(certificate.x509.get());
+  return hash.ok() ? to_base64url(*hash) : "unknown";
 }
 
 }  // namespace rcuda::identity

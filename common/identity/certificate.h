@@ -51,13 +51,16 @@ Result<Certificate> parse_certificate(std::string_view pem);
 Result<Certificate> load_certificate(const std::string& path);
 
 // Makes the file and its folders if the file does not exist. `host` becomes the certificate's
-// common name, for people who read it.
-Result<Certificate> load_or_make_certificate(const std::string& path, const std::string& host);
+// common name, for people who read it. `made`: whether this call made the file; may be null.
+Result<Certificate> load_or_make_certificate(const std::string& path, const std::string& host,
+                                             bool* made = nullptr);
 
 // A new key, and its certificate. Nothing of it is stored.
 Result<Certificate> make_certificate(const std::string& host);
 
 // The SHA-256 of the public key (SubjectPublicKeyInfo in DER). Also for a peer's certificate.
 Result<Hash> fingerprint_of(const x509_st* certificate);
+// For people, in the form in which tokens have it.
+std::string fingerprint_text(const Certificate& certificate);
 
 }  // namespace rcuda::identity

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <span>
 
 #include <fcntl.h>
@@ -152,6 +153,16 @@ Status make_folders_above(const std::string& path) {
     }
   }
   return {};
+}
+
+Status check_can_make(const std::string& path) {
+  std::string folder = folder_of(path);
+  while (::access(folder.c_str(), F_OK) != 0 && folder != folder_of(folder)) {
+    folder = folder_of(folder);
+  }
+  if (::access(folder.c_str(), W_OK | X_OK) == 0) return {};
+  return Status(Code::kInvalidArgument,
+                "cannot make " + path + ": " + folder + ": " + std::strerror(errno));
 }
 
 }  // namespace rcuda::identity

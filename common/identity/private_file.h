@@ -30,5 +30,7 @@ Result<bool> create_private_file(const std::string& path, const std::string& tex
 // Makes the missing folders above `path`. Folders of root are open to other users (mode 0755),
 // folders of another user are not (0700).
 Status make_folders_above(const std::string& path);
+// Whether the file and its missing folders can be made. Makes nothing.
+Status check_can_make(const std::string& path);
 
 }  // namespace rcuda::identity

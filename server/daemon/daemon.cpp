@@ -15,6 +15,7 @@
 #include "common/base/log.h"
 #include "common/base/passed_descriptors.h"
 #include "common/base/version.h"
+#include "server/daemon/start_check.h"
 #include "server/worker/device_set.h"
 
 namespace rcuda::server {
@@ -22,15 +23,6 @@ namespace {
 
 constexpr std::chrono::milliseconds kLongestWait = std::chrono::minutes(1);  // in one poll()
 constexpr auto kPassAgain = std::chrono::milliseconds(5);  // connections to the closer
-
-// Without identification, a public address would offer the machine to the world.
-Status check_exposure(const Settings& settings, const Listener& listener) {
-  if (settings.security.get() != "insecure" || listener.is_private) return {};
-  return Status(Code::kInvalidArgument,
-                "--insecure with the public address " + listener.address +
-                    ": everybody who reaches it could run code here. Listen on a private address, "
-                    "or say --security insecure-public");
-}
 
 }  // namespace
 
@@ -124,7 +116,7 @@ Result<bool> Daemon::take_turn(std::chrono::milliseconds longest_wait) {
   pool_->refill(connections_->waiting(), control_->draining());
   doors_.refill(authenticator_.speaks_tls());
   if (!announced_) {
-    if (!pool_->last_failure().ok()) return pool_->last_failure();
+    RCUDA_RETURN_IF_ERROR(pool_->start_failure());
     if (pool_->ever_ready() || settings_.pool.get() == 0) announce();
   }
 

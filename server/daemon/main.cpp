@@ -44,9 +44,11 @@
 #include "common/base/version.h"
 #include "common/config/command_line.h"
 #include "common/config/toml_file.h"
+#include "common/config/variables.h"
 #include "server/daemon/admission/admission.h"
 #include "server/daemon/admission/lease_file.h"
 #include "server/daemon/daemon.h"
+#include "server/daemon/start_check.h"
 #include "server/door/door.h"
 #include "server/identity/authenticator.h"
 #include "server/identity/default_paths.h"
@@ -122,10 +124,14 @@ std::string existing(const std::string& path) {
   return !path.empty() && ::access(path.c_str(), F_OK) == 0 ? path : "";
 }
 
-int run_daemon(const Settings& settings, int ready) {
+void prepare_process() {
   raise_descriptor_limit();
   lower_stack_limit();
   raise_file_limit();
+}
+
+int run_daemon(const Settings& settings, int ready) {
+  prepare_process();
   // The poll loop reads these signals from a descriptor; they have no handler.
   sigset_t signals;
   sigemptyset(&signals);
@@ -137,7 +143,9 @@ int run_daemon(const Settings& settings, int ready) {
   Daemon daemon(settings, stop.get(), ready);
   const Status status = daemon.run();
   if (status.ok()) return 0;
-  return status.code() == Code::kInvalidArgument ? report_settings(status) : report(status);
+  // kDenied: others have access to a file with secrets.
+  const bool is_setting = status.code() == Code::kInvalidArgument || status.code() == Code::kDenied;
+  return is_setting ? report_settings(status) : report(status);
 }
 
 // The options of the command line that are not settings.
@@ -182,8 +190,8 @@ void add_options(CommandLine* line, Settings* settings, Options* options) {
                "descriptor to write the port to once clients are served");
   line->flag(
       "--check-config", &options->check_config,
-      "say whether the settings, the certificate, the tokens, the users, the limits and the leases "
-      "are usable, and start nothing");
+      "say whether a start would succeed: do what it does up to the first worker's driver, serve "
+      "nobody, and change nothing");
   line->flag("--list-settings", &options->list_settings,
              "print every setting and where it came from");
   line->option("--worker", &options->worker_base).hide_from_help();
@@ -209,15 +217,24 @@ Status load_settings(int argc, char** argv, Settings* settings) {
   return settings->registry.load_environment();
 }
 
-int check_config(const Settings& settings) {
-  if (const Status status = Authenticator(settings).check(); !status.ok())
-    return report_settings(status);
-  if (const auto rules = read_rules(settings.config_file); !rules.ok())
-    return report_settings(rules.status());
-  if (const std::string path = leases_path(settings); !path.empty()) {
-    if (const auto leases = load_leases(path); !leases.ok())
-      return report_settings(leases.status());
+// Says which files the settings come from, and which of them exist.
+void report_files(const Settings& settings) {
+  const std::string file =
+      settings.config_file.empty() ? default_config_file() : settings.config_file;
+  for (const std::string& path : {file, certificate_file(settings), tokens_file(settings),
+                                  settings.client_authorities.get(), leases_path(settings)}) {
+    if (path.empty()) continue;
+    std::fprintf(
+        stderr,
+        existing(path).empty() ? "rcuda-server: there is no file %s\n" : "rcuda-server: reads %s\n",
+        path.c_str());
   }
+}
+
+int check_config(const Settings& settings) {
+  report_files(settings);
+  prepare_process();
+  if (const Status status = check_start(settings); !status.ok()) return report_settings(status);
   std::puts("the configuration is usable");
   return 0;
 }
@@ -246,6 +263,7 @@ int start(int argc, char** argv) {
   if (const Status loaded = load_settings(argc, argv, &settings); !loaded.ok()) {
     return report_settings(loaded);
   }
+  line.leave_variables();
   add_options(&line, &settings, &options);  // after loading: the help shows the current values
   if (const std::optional<int> status = line.parse(argc, argv)) {
     return *status == 0 ? 0 : kUnusableSettings;
@@ -263,6 +281,9 @@ int start(int argc, char** argv) {
                       static_cast<uint32_t>(options.worker_base));
   }
   set_log_name("rcuda-server");
+  for (const std::string& unknown : config::unknown_variables(environ, &settings.registry)) {
+    RCUDA_WARN("%s", unknown.c_str());
+  }
   if (options.check_config) return check_config(settings);
   if (options.list_settings) return list_settings(settings);
   if (options.ready >= 0) ::fcntl(options.ready, F_SETFD, FD_CLOEXEC);

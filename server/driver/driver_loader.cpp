@@ -109,6 +109,13 @@ Result<LoadedDriver> try_driver(const std::string& path) {
   return driver;
 }
 
+// A driver that the settings name: if it is missing, they are wrong.
+Result<LoadedDriver> try_named(const std::string& path) {
+  Result<LoadedDriver> driver = try_driver(path);
+  if (driver.ok() || driver.status().code() != Code::kNotFound) return driver;
+  return Status(Code::kInvalidArgument, driver.status().context());
+}
+
 constexpr char kNvidia[] = "libcuda.so.1";
 
 // Returns the file by which this machine has NVIDIA's driver, a library or a device file. Returns an
@@ -133,16 +140,17 @@ int connections_of(const char* value) { return std::clamp(std::atoi(value), 0, 3
 
 Result<LoadedDriver> load_driver(const std::string& choice,
                                  const std::vector<std::string>& gpu_nodes) {
-  if (choice == "nvidia") return try_driver(kNvidia);
+  if (choice == "nvidia") return try_named(kNvidia);
   const std::string softgpu = softgpu_path();
   if (choice == "softgpu") {
     if (softgpu.empty()) {
-      return Status(Code::kNotFound, "softgpu's libcuda.so.1 was not found near " +
-                                         executable_folder() + ": set RCUDA_DRIVER to its path");
+      return Status(Code::kInvalidArgument, "softgpu's libcuda.so.1 was not found near " +
+                                                executable_folder() +
+                                                ": set RCUDA_DRIVER to its path");
     }
-    return try_driver(softgpu);
+    return try_named(softgpu);
   }
-  if (choice != "auto") return try_driver(choice);
+  if (choice != "auto") return try_named(choice);
   Result<LoadedDriver> nvidia = try_driver(kNvidia);
   if (nvidia.ok() || softgpu.empty()) return nvidia;
   if (const std::string trace = trace_of_nvidia(gpu_nodes); !trace.empty()) {

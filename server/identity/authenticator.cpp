@@ -8,16 +8,13 @@
 #include "common/base/host_name.h"
 #include "common/base/log.h"
 #include "common/identity/encoding.h"
+#include "common/identity/private_file.h"
 #include "common/tls/authorities.h"
 #include "common/tls/proof.h"
 #include "server/identity/default_paths.h"
 
 namespace rcuda::server {
 namespace {
-
-std::string or_default(const std::string& path, std::string (*fallback)()) {
-  return path.empty() ? fallback() : path;
-}
 
 identity::munge::Settings munge_settings(const Settings& settings) {
   identity::munge::Settings munge;
@@ -32,45 +29,68 @@ wire::Security security_of(const Settings& settings) {
 
 }  // namespace
 
+std::string certificate_file(const Settings& settings) {
+  const std::string& named = settings.certificate.get();
+  return named.empty() ? default_certificate_file() : named;
+}
+
+std::string tokens_file(const Settings& settings) {
+  const std::string& named = settings.tokens.get();
+  return named.empty() ? default_tokens_file() : named;
+}
+
 Authenticator::Authenticator(const Settings& settings)
     : settings_(settings),
-      tokens_(or_default(settings.tokens.get(), default_tokens_file)),
-      token_uses_(or_default(settings.tokens.get(), default_tokens_file)),
+      tokens_(tokens_file(settings)),
+      token_uses_(tokens_file(settings)),
       munge_(munge_settings(settings)) {}
 
-Status Authenticator::open(bool for_others) {
+Status Authenticator::open(bool for_others, MissingKey missing) {
   security_ = security_of(settings_);
   RCUDA_ASSIGN_OR_RETURN(served_, ServedUsers::read(settings_.users.get()));
   RCUDA_ASSIGN_OR_RETURN(operators_,
                          ServedUsers::read(settings_.operators.get(), "RCUDA_SERVER_OPERATORS"));
   served_.add(operators_);
 
-  const std::string path = or_default(settings_.certificate.get(), default_certificate_file);
-  const bool wanted = !settings_.certificate.get().empty() || (for_others && !allows_anybody());
-  auto certificate = wanted ? identity::load_or_make_certificate(path, host_name())
-                            : identity::load_certificate(path);
-  if (!certificate.ok() && wanted) return certificate.status();
-  if (!certificate.ok()) {
-    // A server for its own machine does without.
-    if (certificate.status().code() != Code::kNotFound) {
-      RCUDA_INFO("no TLS: %s", certificate.status().message().c_str());
-    }
-    return {};
-  }
-  certificate_ = std::move(certificate).value();
-  if (const std::string& file = settings_.client_authorities.get(); !file.empty()) {
+  RCUDA_RETURN_IF_ERROR(find_certificate(for_others && !allows_anybody(), missing));
+  if (const std::string& file = settings_.client_authorities.get(); certificate_ && !file.empty()) {
     RCUDA_ASSIGN_OR_RETURN(authorities_, tls::Authorities::read(file));
   }
-  return {};
+  const bool are_used = certificate_ || !settings_.tokens.get().empty();
+  return are_used ? tokens_.refresh() : Status();
 }
 
-Status Authenticator::check() {
-  // Checked first, because open() makes a certificate that is not there.
-  const std::string path = or_default(settings_.certificate.get(), default_certificate_file);
-  const Status certificate = identity::load_certificate(path).status();
-  if (!certificate.ok() && certificate.code() != Code::kNotFound) return certificate;
-  if (certificate.ok() || settings_.certificate.get().empty()) RCUDA_RETURN_IF_ERROR(open(false));
-  return tokens_.refresh();
+Status Authenticator::find_certificate(bool is_needed, MissingKey missing) {
+  const std::string& named = settings_.certificate.get();
+  const std::string path = certificate_file(settings_);
+  bool made = false;
+  auto certificate = identity::load_certificate(path);
+  if (certificate.status().code() == Code::kNotFound) {
+    if (!named.empty() && named != default_certificate_file()) {
+      return Status(Code::kInvalidArgument,
+                    "RCUDA_SERVER_CERTIFICATE: there is no file " + named +
+                        "; put a certificate and its key there, or leave the setting out: the "
+                        "server then makes them in " +
+                        default_certificate_file());
+    }
+    if (!is_needed) return {};
+    if (missing == MissingKey::kIsLeft) return identity::check_can_make(path);
+    certificate = identity::load_or_make_certificate(path, host_name(), &made);
+  }
+  if (!certificate.ok() && !is_needed && named.empty()) {
+    // A server for its own machine does without.
+    RCUDA_INFO("no TLS: %s", certificate.status().message().c_str());
+    return {};
+  }
+  if (!certificate.ok()) return Status(Code::kInvalidArgument, certificate.status().context());
+  certificate_ = std::move(certificate).value();
+  if (made) {
+    RCUDA_INFO(
+        "made a new key for TLS in %s, with the fingerprint %s: tokens for another key of this "
+        "server are invalid",
+        path.c_str(), identity::fingerprint_text(*certificate_).c_str());
+  }
+  return {};
 }
 
 bool Authenticator::is_operator(const Identity& who) const {

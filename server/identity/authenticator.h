@@ -46,17 +46,21 @@ struct Proof {
   std::string answer;                 // for Authenticated
 };
 
+// The files with the certificate and with the tokens: of the settings, or the default ones.
+std::string certificate_file(const Settings& settings);
+std::string tokens_file(const Settings& settings);
+
 class Authenticator {
  public:
   using Clock = std::chrono::steady_clock;
 
   explicit Authenticator(const Settings& settings);
 
-  // Reads the certificate, the authorities and the list of users. If `for_others`, other machines
-  // can reach the server; then a certificate is made where there is none.
-  Status open(bool for_others);
-  // Also reads the tokens, which open() leaves until the first client brings one.
-  Status check();
+  // Reads the certificate, the authorities, the tokens and the list of users. If `for_others`,
+  // other machines can reach the server, so it needs a certificate. open() makes a missing
+  // certificate at the default path, unless kIsLeft.
+  enum class MissingKey { kIsMade, kIsLeft };
+  Status open(bool for_others, MissingKey missing = MissingKey::kIsMade);
 
   // Whether the server has a certificate.
   bool speaks_tls() const { return certificate_.has_value(); }
@@ -92,6 +96,8 @@ class Authenticator {
   void acknowledge();
 
  private:
+  // Sets certificate_, if the server has or needs one.
+  Status find_certificate(bool is_needed, MissingKey missing);
   Result<Proof> examine_token(const wire::Authenticate& message, const tls::Key& binding);
 
   const Settings& settings_;

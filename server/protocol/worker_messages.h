@@ -97,7 +97,8 @@ struct WorkerReady {
 
 struct StartFailure {
   std::string reason;
-  bool lasts = false;  // start_failure.h
+  bool lasts = false;       // start_failure.h
+  bool is_setting = false;  // a setting is the reason
 };
 
 // What a worker says of its session when that ends. The daemon believes none of it.

@@ -160,7 +160,7 @@ Status Rules::set(const TomlItem& item, const std::string& where, bool of_sessio
   });
   if (info == std::end(kKeys)) {
     return wrong("'" + name + "' is no limit of " + where + "; its limits are " +
-                 known_keys(of_session));
+                 known_keys(of_session) + "; settings of the server are above the first [table]");
   }
   using Kind = TomlItem::Kind;
   uint64_t number = 0;

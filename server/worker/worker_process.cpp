@@ -49,7 +49,9 @@ struct Daemon {
 Status fail(const Daemon& daemon, Status status) {
   // context() of a CUDA error lacks the number of the error; message() has it.
   const std::string reason = status.code() == Code::kCuda ? status.message() : status.context();
-  (void)send_report(daemon.reports, StartFailure{reason, is_lasting(status)}, Deadline::max());
+  const bool is_setting = status.code() == Code::kInvalidArgument;
+  (void)send_report(daemon.reports, StartFailure{reason, is_lasting(status), is_setting},
+                    Deadline::max());
   return status;
 }
 

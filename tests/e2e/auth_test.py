@@ -20,7 +20,7 @@ import threading
 import unittest
 
 from auth_case import AUTHENTICATE, AUTHENTICATED, AuthCase, EXPECTED, REFUSAL, STATUS
-from servers import (client_environment, eventually, local_connection, message, read_message, run_tests, Server,
+from servers import (client_environment, eventually, local_connection, make_certificate, message, read_message, run_tests, Server,
                      UNUSABLE_SETTINGS, without_seccomp)
 
 BUILD = PROGRAMS = None
@@ -302,6 +302,8 @@ class AuthTest(AuthCase):
                 self.assertIn("public address", result.stderr)
 
     def test_a_server_that_cannot_speak_tls_does_not_listen_for_others(self):
+        make_certificate(BUILD, self.path("server.pem"))
+
         def start(*options):
             return subprocess.run([*without_seccomp(self.folder.name), os.path.join(BUILD, "bin/rcuda-server"), "--port", "0",
                                    "--driver", "softgpu", "--certificate", self.path("server.pem"), *options],

@@ -254,7 +254,7 @@ class ExporterTest(unittest.TestCase):
         for address in ("9309", ":9309", "localhost:9309", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:99999"):
             run = subprocess.run([os.path.join(BUILD, "bin/rcuda-exporter"), "--listen", address], timeout=60,
                                  capture_output=True, text=True)
-            self.assertEqual(run.returncode, 1, address)
+            self.assertEqual(run.returncode, 2, address)
             self.assertIn(f"--listen {address} is not usable: ", run.stderr)
 
     def test_health_asks_no_server(self):

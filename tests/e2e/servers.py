@@ -84,6 +84,17 @@ print(cuda.cuIpcOpenMemHandle_v2(ctypes.byref(opened), handle, 1))
 """
 
 
+def make_certificate(build, path, **identity):
+    """Makes the certificate that a server's setting names, unless the file is there. `identity`: of the server's user."""
+    if not path or os.path.exists(path):
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o777)
+        user = str(identity.get("user", os.geteuid()))
+        subprocess.run([os.path.join(build, "bin/rcuda-token"), "create", "--user", user, "--certificate", path, "--file",
+                        os.path.join(folder, "tokens")], capture_output=True, check=True, **identity)
+
+
 class Server:
     def __init__(self, build, driver="softgpu", devices="", index=0, options=(), environment=(),
                  binary="bin/rcuda-server", user=None, wrapper=()):
@@ -106,14 +117,16 @@ class Server:
         for name in ("ASAN_OPTIONS", "TSAN_OPTIONS"):
             # Reports do not go to stderr, because a worker's stderr carries its kernels' output.
             # Memory that a program may leave to the end of its process is a leak in a server.
-            options = variables.get(name, "").replace("detect_leaks=0", "detect_leaks=1")
-            variables[name] = f"{options}:log_path={self.folder.name}/report"
+            reports = variables.get(name, "").replace("detect_leaks=0", "detect_leaks=1")
+            variables[name] = f"{reports}:log_path={self.folder.name}/report"
         # Runs as another user without a home folder. Programs and tools of this user must name that user.
         identity = {}
         self.trust = {} if user is None else {"RCUDA_TRUST_USER": str(user)}
         if user is not None:
             identity = dict(user=user, group=user, extra_groups=[], cwd="/")
             os.chown(self.folder.name, user, user)
+        named = list(options)[list(options).index("--certificate") + 1] if "--certificate" in options else None
+        make_certificate(build, named or dict(environment).get("RCUDA_SERVER_CERTIFICATE"), **identity)
         self.process = subprocess.Popen(command, pass_fds=[write_end], env=variables,
                                         stdout=self.log, stderr=self.log, **identity)
         atexit.register(lambda: self.process.poll() is None and self.stop())

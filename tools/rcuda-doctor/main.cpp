@@ -83,7 +83,7 @@ Findings check_transport() {
 int main(int argc, char** argv) {
   rcuda::open_standard_descriptors();
   config::CommandLine line(
-      "",
+      "rcuda-doctor",
       "Checks whether a server can be used from here, or whether this node is ready for "
       "RDMA and GPUDirect",
       version_of("rcuda-doctor"));

@@ -137,7 +137,7 @@ int start(int argc, char** argv) {
   const Status usable = servers.ok() ? check_address(address) : servers.status();
   if (!usable.ok()) {
     std::fprintf(stderr, "rcuda-exporter: %s\n", usable.context().c_str());
-    return 1;
+    return config::CommandLine::kWrongUse;
   }
   try {
     return run(address, std::move(servers).value());

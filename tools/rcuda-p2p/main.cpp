@@ -18,7 +18,8 @@ int main(int argc, char** argv) {
   using namespace rcuda;
 
   open_standard_descriptors();
-  config::CommandLine line("", "Shows the plans of the peer-to-peer planner and their reasons",
+  config::CommandLine line("rcuda-p2p",
+                           "Shows the plans of the peer-to-peer planner and their reasons",
                            version_of("rcuda-p2p"));
   line.require_subcommand(1, 1);
   tools::LiveQuery query;

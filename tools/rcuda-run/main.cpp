@@ -119,7 +119,7 @@ std::optional<int> parse(int argc, char** argv, Options* options) {
   if (!program.empty() && program[0] == "--") {
     program.erase(program.begin());
   } else if (!program.empty() && program[0].starts_with("-")) {
-    return fail("unknown option " + program[0] + "; see --help", 2);
+    return fail(line.unknown_option(program[0]) + "; rcuda-run --help lists the options", 2);
   }
   if ((options->demo || options->cdi) && !program.empty()) {
     return fail(options->demo ? "--demo runs its own program; name no other program"

@@ -100,15 +100,29 @@ Line session_line(const char* event, const AuditedSession& audited) {
   return line;
 }
 
+// By errno.
+Status unusable(const std::string& path) {
+  return Status(Code::kInvalidArgument,
+                "RCUDA_SERVER_AUDIT: cannot write to " + path + ": " + std::strerror(errno));
+}
+
 }  // namespace
 
 Status Audit::open(const std::string& path) {
   if (path.empty()) return {};
-  file_.reset(path == "-"
-                  ? ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3)
-                  : ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0640));
-  if (file_) return {};
-  return Status::from_errno(errno, "RCUDA_SERVER_AUDIT: cannot write to " + path);
+  file_.reset(path == "-" ? ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3)
+                          : ::open(path.c_str(),
+                                   O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0640));
+  return file_ ? Status() : unusable(path);
+}
+
+Status Audit::check(const std::string& path) {
+  if (path.empty() || path == "-") return {};
+  if (UniqueFd(::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY))) return {};
+  if (errno != ENOENT) return unusable(path);
+  const size_t slash = path.rfind('/');
+  const std::string folder = slash == path.npos ? "." : path.substr(0, slash + 1);
+  return ::access(folder.c_str(), W_OK | X_OK) == 0 ? Status() : unusable(path);
 }
 
 void Audit::refused(const std::string& from, const std::optional<Identity>& identity,

@@ -44,6 +44,8 @@ class Audit {
   // `path`: a file, to which lines are appended; "-" for stderr, which systemd puts into the
   // journal; empty: no audit.
   Status open(const std::string& path);
+  // Whether open() will succeed. Makes no file.
+  static Status check(const std::string& path);
 
   void refused(const std::string& from, const std::optional<Identity>& identity,
                std::string_view why);

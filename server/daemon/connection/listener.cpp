@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <memory>
 
 #include <arpa/inet.h>
@@ -62,7 +63,10 @@ Result<UniqueFd> listen_tcp(const std::string& host, uint16_t port, Listener* li
                                             " is taken, perhaps by another rcuda-server: choose "
                                             "one with --port");
     }
-    return Status::from_errno(errno, "listening on " + host + ":" + std::to_string(port));
+    return Status(
+        Code::kInvalidArgument,
+        "cannot listen on " + host + ":" + std::to_string(port) + " (" + std::strerror(errno) +
+            "): --listen takes an address of this machine, and ports below 1024 need root");
   }
   sockaddr_storage address{};
   socklen_t length = sizeof address;

@@ -127,28 +127,40 @@ Result<std::unique_ptr<Cgroups>> Cgroups::open(const std::string& choice) {
         path, own_cgroup(read_text("/proc/self/cgroup"), read_text("/proc/self/mountinfo")));
   }
   std::unique_ptr<Cgroups> groups(new Cgroups(path));
-  const std::string offered = read_text(path + "/cgroup.controllers");
-  for (const std::string& name : words_of(offered)) {
-    if (std::find(std::begin(kControllers), std::end(kControllers), name) !=
-        std::end(kControllers)) {
-      groups->controllers_.push_back(name);
-    }
-  }
-  if (groups->controllers_.empty()) {
-    return Status(Code::kUnsupported, path + " has no controllers of memory, pids or cpu");
-  }
-  if (choice == "auto") {
-    RCUDA_RETURN_IF_ERROR(groups->enter_daemon_cgroup());
-  } else if (!read_text(path + "/cgroup.procs").empty()) {
-    return Status(Code::kInvalidArgument,
-                  path + " has processes in it: a group whose children have limits holds none");
-  }
+  RCUDA_RETURN_IF_ERROR(groups->find_controllers());
+  RCUDA_RETURN_IF_ERROR(choice == "auto" ? groups->enter_daemon_cgroup() : groups->check_empty());
   if (Status status = groups->enable(); !status.ok()) {
     groups->leave_daemon_cgroup();
     return status;
   }
   groups->remove_leftovers();
   return groups;
+}
+
+Status Cgroups::check(const std::string& path) {
+  Cgroups groups(path);
+  RCUDA_RETURN_IF_ERROR(groups.find_controllers());
+  RCUDA_RETURN_IF_ERROR(groups.check_empty());
+  const std::string control = path + "/cgroup.subtree_control";
+  if (::access(control.c_str(), W_OK) == 0) return {};
+  return Status::from_errno(errno, "writing " + control);
+}
+
+Status Cgroups::find_controllers() {
+  for (const std::string& name : words_of(read_text(path_ + "/cgroup.controllers"))) {
+    if (std::find(std::begin(kControllers), std::end(kControllers), name) !=
+        std::end(kControllers)) {
+      controllers_.push_back(name);
+    }
+  }
+  if (!controllers_.empty()) return {};
+  return Status(Code::kUnsupported, path_ + " has no controllers of memory, pids or cpu");
+}
+
+Status Cgroups::check_empty() const {
+  if (read_text(path_ + "/cgroup.procs").empty()) return {};
+  return Status(Code::kInvalidArgument,
+                path_ + " has processes in it: a group whose children have limits holds none");
 }
 
 Cgroups::~Cgroups() { leave_daemon_cgroup(); }

@@ -69,6 +69,8 @@ class Cgroups {
   // `choice`: "auto", or the path of a group that is prepared for this server; then this process
   // stays where it is.
   static Result<std::unique_ptr<Cgroups>> open(const std::string& choice);
+  // Whether open() accepts a group that is named by its path. Changes nothing.
+  static Status check(const std::string& path);
   // Moves this process back, so that another server can start in the same group.
   ~Cgroups();
 
@@ -81,6 +83,8 @@ class Cgroups {
  private:
   friend class WorkerCgroup;
   explicit Cgroups(std::string path) : path_(std::move(path)) {}
+  Status find_controllers();
+  Status check_empty() const;
   Status enter_daemon_cgroup();  // makes <own>/daemon
   void leave_daemon_cgroup();
   Status enable();

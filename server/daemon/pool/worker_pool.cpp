@@ -42,6 +42,11 @@ std::string outcome_of(std::optional<int> process) {
   return std::string("signal ") + ::strsignal(WTERMSIG(status));
 }
 
+Status unusable_cgroup(const Settings& settings, const Status& why) {
+  return Status(Code::kInvalidArgument,
+                "RCUDA_SERVER_CGROUP=" + settings.cgroup.get() + ": " + why.context());
+}
+
 }  // namespace
 
 WorkerPool::WorkerPool(const Settings& settings, const Bases& bases, uint16_t port)
@@ -55,6 +60,13 @@ WorkerPool::WorkerPool(const Settings& settings, const Bases& bases, uint16_t po
 
 WorkerPool::~WorkerPool() { shutdown(); }
 
+Status WorkerPool::check_cgroup(const Settings& settings) {
+  const std::string& choice = settings.cgroup.get();
+  if (choice == "none" || choice == "auto") return {};
+  const Status usable = Cgroups::check(choice);
+  return usable.ok() ? usable : unusable_cgroup(settings, usable);
+}
+
 Status WorkerPool::prepare() {
   const std::string& choice = settings_.cgroup.get();
   if (choice == "none") return {};
@@ -64,9 +76,7 @@ Status WorkerPool::prepare() {
     RCUDA_INFO("each session has a cgroup of its own below %s", cgroups_->text().c_str());
     return {};
   }
-  if (choice != "auto") {
-    return Status(cgroups.status()).with_context("RCUDA_SERVER_CGROUP=" + choice);
-  }
+  if (choice != "auto") return unusable_cgroup(settings_, cgroups.status());
   const bool limited = settings_.session_memory.get() || settings_.session_processes.get();
   RCUDA_LOG(limited || ::geteuid() == 0 ? LogLevel::kWarn : LogLevel::kDebug,
             "no cgroup is delegated to this server (%s): limits of a session's memory and "
@@ -351,6 +361,7 @@ void WorkerPool::read(Worker& worker) {
 void WorkerPool::read_start(Worker& worker, ToDaemon message) {
   if (const auto* failure = std::get_if<StartFailure>(&message)) {
     did_not_start(worker, Status(Code::kUnavailable, failure->reason), failure->lasts);
+    setting_failed_ = failure->is_setting;
     return enter(worker, State::kStopping);
   }
   auto* const ready = std::get_if<WorkerReady>(&message);

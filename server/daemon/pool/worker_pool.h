@@ -85,6 +85,8 @@ class WorkerPool {
 
   // Finds out what this process can limit and hide. An error names a setting that cannot be met.
   Status prepare();
+  // Whether prepare() would find the cgroup of the settings. Changes nothing.
+  static Status check_cgroup(const Settings& settings);
   // A client that may have a session, and the compute share that this session gets (0: none).
   struct Waiting {
     const wire::Hello* hello = nullptr;
@@ -162,6 +164,8 @@ class WorkerPool {
   bool finding_out() const { return asked_ && !ever_ready() && last_failure_.ok(); }
   // Why the latest worker did not start; ok if it did.
   const Status& last_failure() const { return last_failure_; }
+  // The same for the server's start: kInvalidArgument if a setting is the reason.
+  Status start_failure() const;
   // Call it if the pool has no worker for the client. Returns ok if the client should wait. Returns
   // the failure if the latest worker did not start for a lasting reason (start_failure.h) and no
   // other worker for the client is starting. The pool retries after a pause.
@@ -268,6 +272,7 @@ class WorkerPool {
   WorkerReady offer_;
   std::string warning_;  // of the latest worker, and already logged
   Status last_failure_;
+  bool setting_failed_ = false;  // the reason of the latest worker that did not start
   // Set if the failure is lasting: the devices and the share of the worker that failed.
   struct LastingFailure {
     DeviceSets::Key devices;

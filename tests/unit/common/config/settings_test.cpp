@@ -5,6 +5,7 @@
 #include <limits>
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/config/toml_file.h"
@@ -115,7 +116,7 @@ TEST(SettingsTest, AFileIsFlattenedAndTheEnvironmentWins) {
   Status status = load_toml_file(sample.registry, file.path());
   ASSERT_TRUE(status.ok()) << status.message();
   EXPECT_EQ(sample.port.get(), 1234);
-  EXPECT_EQ(sample.port.origin(), file.path());
+  EXPECT_EQ(sample.port.origin(), file.path() + ":1");
   EXPECT_EQ(sample.devices.get(), (std::vector<uint32_t>{1, 2}));
   EXPECT_TRUE(sample.flag.get());
   EXPECT_EQ(sample.cache.get(), 64u << 20);
@@ -149,16 +150,42 @@ TEST(SettingsTest, AFilesItemsComeInTheOrderOfItsLines) {
   EXPECT_EQ(items->at(2).keys, (std::vector<std::string>{"b", "x"}));
 }
 
-TEST(SettingsTest, ABadFileNamesTheLineAndAnUnknownKeyTheKnownOnes) {
+TEST(SettingsTest, AnErrorInAFileNamesTheLineAndTheRemedy) {
+  struct Case {
+    const char* text;
+    const char* line;
+    const char* said;
+  };
+  for (const Case& c : {Case{"port = 1\nflag = = 2\n", ":2: ", ""},
+                        Case{"prot = 1\n", ":1: ", "'prot' is not a setting; did you mean port?"},
+                        Case{"\nspeed = 1\n", ":2: ", "the settings are: name, flag, port"},
+                        Case{"[a]\nport = 1\n", ":2: ",
+                             "'a_port' is not a setting; write port above the first [table]"},
+                        Case{"flag = true\nport = 70000\n", ":2)", "from 0 to 65535"}}) {
+    Sample sample;
+    TemporaryFile file(c.text);
+    const Status status = load_toml_file(sample.registry, file.path());
+    EXPECT_EQ(status.code(), Code::kInvalidArgument) << c.text;
+    EXPECT_NE(status.context().find(file.path() + c.line), std::string::npos) << status.context();
+    EXPECT_NE(status.context().find(c.said), std::string::npos) << status.context();
+  }
   Sample sample;
-  TemporaryFile broken("port = 1\nflag = = 2\n");
-  Status status = load_toml_file(sample.registry, broken.path());
-  EXPECT_NE(status.context().find(":2:"), std::string::npos) << status.context();
-  TemporaryFile unknown("prot = 1\n");
-  status = load_toml_file(sample.registry, unknown.path());
-  EXPECT_NE(status.context().find("'prot'"), std::string::npos) << status.context();
-  EXPECT_NE(status.context().find("timeout"), std::string::npos) << status.context();
   EXPECT_FALSE(load_toml_file(sample.registry, "/nonexistent/rcuda.toml").ok());
+}
+
+TEST(SettingsTest, AFileThatOthersCanWriteIsRefused) {
+  TemporaryFile file("port = 1\n");
+  const std::pair<mode_t, bool> cases[] = {
+      {0600, true}, {0644, true}, {0664, false}, {0646, false}, {0666, false}};
+  for (const auto& [mode, accepted] : cases) {
+    ASSERT_EQ(::chmod(file.path().c_str(), mode), 0);
+    Sample sample;
+    const Status status = load_toml_file(sample.registry, file.path());
+    EXPECT_EQ(status.code(), accepted ? Code::kOk : Code::kDenied) << mode;
+    if (!accepted) {
+      EXPECT_NE(status.context().find("chmod go-w " + file.path()), std::string::npos);
+    }
+  }
 }
 
 TEST(SettingsTest, OnlyNothingIsNoMillisecond) {

@@ -492,7 +492,7 @@ TEST(DaemonTest, AKilledDaemonTakesItsWorkersAlong) {
 TEST(DaemonTest, ABadDriverIsReportedAtOnce) {
   Server server({"--driver", "/nonexistent/libcuda.so.1"});
   EXPECT_EQ(server.port(), 0);
-  EXPECT_EQ(server.wait(), 1);
+  EXPECT_EQ(server.wait(), 78);
 }
 
 TEST(DaemonTest, EverySettingThatTheReadmeNamesIsOne) {

@@ -1,0 +1,17 @@
+// Finds the name that somebody probably meant. Pure; any thread.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace rcuda {
+
+// Returns the name that is most like the word: a few letters are wrong, missing, swapped or too
+// many, or one is the beginning of the other. Returns an empty text if no name is.
+std::string nearest(std::string_view word, const std::vector<std::string>& names);
+
+// "; did you mean NAME?", or an empty text.
+std::string did_you_mean(std::string_view word, const std::vector<std::string>& names);
+
+}  // namespace rcuda

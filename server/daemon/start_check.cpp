@@ -1,0 +1,77 @@
+#include "server/daemon/start_check.h"
+
+#include <string>
+#include <vector>
+
+#include <poll.h>
+#include <unistd.h>
+
+#include "common/base/host_name.h"
+#include "server/daemon/admission/admission.h"
+#include "server/daemon/admission/audit.h"
+#include "server/daemon/admission/lease_file.h"
+#include "server/daemon/pool/worker_pool.h"
+#include "server/door/doors.h"
+#include "server/identity/authenticator.h"
+
+namespace rcuda::server {
+namespace {
+
+Result<Listener> listen_beside(const Settings& settings) {
+  const std::string& address = settings.listen.get();
+  Result<Listener> listener = listen_on(address, static_cast<uint16_t>(settings.port.get()));
+  const bool is_taken = listener.status().code() == Code::kUnavailable;
+  return is_taken ? listen_on(address, 0) : std::move(listener);
+}
+
+Status check_doors(const Settings& settings) {
+  Doors doors([&](int control) { return spawn_door(settings.worker_binary, control); });
+  return doors.check();
+}
+
+Status check_worker(WorkerPool* pool) {
+  constexpr bool kNoOthers = true;
+  pool->find_out();
+  while (pool->finding_out()) {
+    pool->refill({}, kNoOthers);
+    std::vector<pollfd> items;
+    pool->add_descriptors(&items);
+    (void)::poll(items.data(), items.size(), poll_timeout_ms(pool->next_deadline()));
+    pool->handle(items);
+  }
+  return pool->start_failure();
+}
+
+}  // namespace
+
+Status check_exposure(const Settings& settings, const Listener& listener) {
+  if (settings.security.get() != "insecure" || listener.is_private) return {};
+  return Status(Code::kInvalidArgument,
+                "--insecure with the public address " + listener.address +
+                    ": everybody who reaches it could run code here. Listen on a private address, "
+                    "or say --security insecure-public");
+}
+
+Status check_start(const Settings& settings) {
+  RCUDA_ASSIGN_OR_RETURN(Listener listener, listen_beside(settings));
+  RCUDA_RETURN_IF_ERROR(check_exposure(settings, listener));
+  RCUDA_RETURN_IF_ERROR(WorkerPool::check_cgroup(settings));
+  Authenticator authenticator(settings);
+  RCUDA_RETURN_IF_ERROR(
+      authenticator.open(!listener.is_loopback, Authenticator::MissingKey::kIsLeft));
+  if (::geteuid() == 0) {
+    RCUDA_RETURN_IF_ERROR(listen_as_root(&listener, authenticator.served().only_group()));
+  }
+  RCUDA_RETURN_IF_ERROR(read_rules(settings.config_file).status());
+  RCUDA_RETURN_IF_ERROR(Audit::check(settings.audit.get()));
+  if (const std::string leases = leases_path(settings); !leases.empty()) {
+    RCUDA_RETURN_IF_ERROR(load_leases(leases).status());
+  }
+  if (!listener.is_loopback && !authenticator.allows_anybody()) {
+    RCUDA_RETURN_IF_ERROR(check_doors(settings));
+  }
+  WorkerPool pool(settings, Bases(host_name(), listener.port), listener.port);
+  return check_worker(&pool);
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,23 @@
+// Checks whether a server can start with its settings, for rcuda-server --check-config: does each
+// step of the start that can fail.
+//
+// The check serves nobody and changes nothing: another server may run with the same settings meanwhile. If
+// that one has the port, another port of the same address is tried. Files that a start would make
+// are not made; whether they can be is checked.
+#pragma once
+
+#include "common/base/status.h"
+#include "server/daemon/connection/listener.h"
+#include "server/protocol/settings.h"
+
+namespace rcuda::server {
+
+// Refuses a server without identification on a public address, which would offer the machine to the
+// world.
+Status check_exposure(const Settings& settings, const Listener& listener);
+
+// Blocks until a worker has started its driver, for the start timeout at most. The error is that of
+// the start.
+Status check_start(const Settings& settings);
+
+}  // namespace rcuda::server

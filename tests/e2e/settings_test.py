@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+"""Settings of a server that are not usable: --check-config and the start say the same, with the same exit status. And
+what both say of the files that they read.
+
+    settings_test.py --build FOLDER [unittest arguments]
+"""
+
+import os
+import subprocess
+import tempfile
+import unittest
+
+from servers import make_certificate, run_tests, Server, UNUSABLE_SETTINGS
+
+BUILD = None
+NOBODY = 65534
+
+
+class SettingsTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def write(self, name, text, mode=0o600):
+        with open(self.path(name), "w") as file:
+            file.write(text)
+        os.chmod(self.path(name), mode)
+        return self.path(name)
+
+    def run_server(self, *options, **settings):
+        """A server that ends by itself, with its settings in the test's folder."""
+        environment = dict(os.environ, XDG_CONFIG_HOME=self.folder, RCUDA_SERVER_TOKENS=self.path("tokens"),
+                           RCUDA_SERVER_LEASES="none", RCUDA_DRIVER="softgpu", RCUDA_SERVER_PORT="0")
+        environment.update(settings)
+        options = options if "--config" in options else ("--config", "/dev/null", *options)
+        return subprocess.run([os.path.join(BUILD, "bin/rcuda-server"), *options], env=environment,
+                              capture_output=True, text=True, timeout=60)
+
+    def test_the_check_finds_what_makes_the_start_fail(self):
+        text = self.write("text", "neither a key nor a token\n")
+        open_tokens = self.write("open", "", 0o644)
+        good = self.write("good.toml", "[limits.user]\nsessions = 1\n")
+        for options, settings, *said in (
+                (["--audit", self.path("none/audit")], {}, "RCUDA_SERVER_AUDIT", "none/audit", "No such file"),
+                (["--listen", "192.0.2.1"], {}, "192.0.2.1", "--listen takes an address of this machine"),
+                (["--listen", "no such host"], {}, "no such host", "--listen takes an address"),
+                (["--devices", "7"], {}, "this machine has no device 7"),
+                (["--driver", self.path("libcuda.so")], {}, "libcuda.so", "RCUDA_DRIVER"),
+                ([], {"RCUDA_SERVER_CGROUP": self.path("group")}, "RCUDA_SERVER_CGROUP=" + self.path("group"),
+                 "has no controllers"),
+                (["--tokens", open_tokens], {}, "chmod 600 " + open_tokens),
+                (["--tokens", text], {}, text),
+                (["--certificate", text], {}, text),
+                (["--certificate", self.path("none.pem")], {}, "there is no file " + self.path("none.pem"),
+                 self.path("rcuda/server.pem") if os.geteuid() else "/etc/rcuda/server.pem"),
+                (["--config", self.write("writable.toml", "port = 0\n", 0o666)], {}, "chmod go-w"),
+                (["--config", self.write("prot.toml", "users = ''\nprot = 1\n")], {}, "prot.toml:2: ", "did you mean port?"),
+                (["--config", self.write("table.toml", "[limits.user]\nport = 1\n")], {}, "table.toml:2: ",
+                 "settings of the server are above the first [table]"),
+                (["--config", self.write("value.toml", "pool = 100\n")], {}, "value.toml:1)", "from 0 to 64"),
+                (["--lisen", "127.0.0.1"], {}, "rcuda-server: unknown option --lisen; did you mean --listen?"),
+                (["--staging-bytes", "64"], {}, "at least 2 MiB"),
+                (["--config", good, "--users", "no-such-user"], {}, "no-such-user"),
+                (["--insecure", "--listen", "0.0.0.0"], {}, "public address")):
+            for check in ([], ["--check-config"]):
+                with self.subTest(options=options, check=check):
+                    result = self.run_server(*options, *check, **settings)
+                    self.assertEqual(result.returncode, UNUSABLE_SETTINGS, result.stderr)
+                    self.assertEqual(result.stdout, "")
+                    for part in said:
+                        self.assertIn(part, result.stderr)
+
+    def test_the_check_names_the_files_and_changes_nothing(self):
+        make_certificate(BUILD, self.path("server.pem"))
+        config = self.write("server.toml", "port = 0\n")
+        before = sorted(os.listdir(self.folder))
+        result = self.run_server("--check-config", "--config", config, "--certificate", self.path("server.pem"),
+                                 "--audit", self.path("audit"))
+        self.assertEqual((result.returncode, result.stdout), (0, "the configuration is usable\n"), result.stderr)
+        for part in (f"reads {config}\n", f"reads {self.path('server.pem')}\n", f"there is no file {self.path('tokens')}\n"):
+            self.assertIn("rcuda-server: " + part, result.stderr)
+        self.assertEqual(sorted(os.listdir(self.folder)), before)
+
+    def test_the_check_succeeds_beside_a_server_with_the_same_settings(self):
+        server = Server(BUILD)
+        self.addCleanup(lambda: self.assertEqual(server.stop(), 0, server.text()))
+        self.assertEqual(self.run_server("--check-config", "--port", str(server.port)).returncode, 0)
+        result = self.run_server("--port", str(server.port))
+        self.assertEqual(result.returncode, 1, result.stderr)  # a later start may succeed
+        self.assertIn("is taken", result.stderr)
+
+    def test_a_new_key_is_reported(self):
+        user = NOBODY if os.geteuid() == 0 else None  # root's key is in /etc
+        if user:
+            os.chown(self.folder, user, user)
+        server = Server(BUILD, options=("--listen", "0.0.0.0"), environment=dict(XDG_CONFIG_HOME=self.folder), user=user)
+        self.assertEqual(server.stop(), 0, server.text())
+        self.assertRegex(server.text(), f"made a new key for TLS in {self.path('rcuda/server.pem')}, with the fingerprint "
+                                        r"[-\w]{43}: ")
+
+    def test_a_broken_driver_is_not_replaced(self):
+        os.symlink(os.path.join(BUILD, "tests/unit/server/libserver_broken_driver.so"), self.path("libcuda.so.1"))
+        for check in ([], ["--check-config"]):
+            result = self.run_server("--driver", "auto", *check, LD_LIBRARY_PATH=self.folder)
+            self.assertEqual(result.returncode, UNUSABLE_SETTINGS if check else 1, result.stderr)
+            for part in ("libserver_broken_driver.so", "restart the machine", "--driver softgpu"):
+                self.assertIn(part, result.stderr)
+        result = self.run_server("--driver", "softgpu", "--check-config", LD_LIBRARY_PATH=self.folder)
+        self.assertEqual(result.returncode, 0, result.stderr)
+
+    def test_settings_are_listed_as_people_write_them(self):
+        config = self.write("server.toml", "start_timeout = '2m'\n[image_cache]\nbytes = '1.5G'\n")
+        result = self.run_server("--list-settings", "--config", config, RCUDA_SERVER_STOP_TIMEOUT="1500ms")
+        for part in ("RCUDA_SERVER_HANDSHAKE_TIMEOUT=10s  (default", "RCUDA_SERVER_STAGING_BYTES=64 MiB  (default",
+                     f"RCUDA_SERVER_START_TIMEOUT=2m  (from {config}:1;", f"RCUDA_SERVER_IMAGE_CACHE_BYTES=1.5 GiB  (from {config}:3;",
+                     "RCUDA_SERVER_STOP_TIMEOUT=1500ms  (from the environment"):
+            self.assertIn(part, result.stdout)
+
+    def test_a_misspelt_variable_is_reported(self):
+        result = self.run_server("--check-config", RCUDA_SERVER_USER="ada", RCUDA_DEVICE="node1:0")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        for part in ("RCUDA_SERVER_USER is not a variable of rcuda; did you mean RCUDA_SERVER_USERS?",
+                     "RCUDA_DEVICE is not a variable of rcuda; did you mean RCUDA_DEVICES?"):
+            self.assertEqual(result.stderr.count(part), 1, result.stderr)
+
+    def test_tools_refuse_wrong_options_alike(self):
+        tools = sorted(name for name in os.listdir(os.path.join(BUILD, "bin"))
+                       if name.startswith("rcuda-") and name != "rcuda-server")
+        self.assertIn("rcuda-smi", tools)
+        for tool in tools:
+            with self.subTest(tool=tool):
+                result = subprocess.run([os.path.join(BUILD, "bin", tool), "--vesrion"], capture_output=True, text=True,
+                                        timeout=60)
+                self.assertEqual((result.returncode, result.stdout), (2, ""), result.stderr)
+                self.assertTrue(result.stderr.startswith(f"{tool}: unknown option --vesrion; did you mean --version?"),
+                                result.stderr)
+
+
+if __name__ == "__main__":
+    run_tests(globals())
