@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "client/pool/pci_address.h"
+#include "client/pool/pool_uuids.h"
 #include "client/settings/settings.h"
 #include "common/base/first_report.h"
 #include "common/base/log.h"
@@ -100,8 +101,9 @@ nvmlReturn_t Pool::read_list() {
   } else if (const Status status = configure_log(); !status.ok()) {
     return fail(status);
   }
-  const auto pool = devices_from(variable);
+  auto pool = devices_from(variable);
   if (!pool.ok()) return fail(pool.status());
+  if (const Status status = resolve_uuids(&*pool); !status.ok()) return fail(status);
   const auto servers = group_by_server(*pool);
   if (!servers.ok()) return fail(servers.status());
   pool_ = *pool;

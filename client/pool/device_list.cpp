@@ -16,7 +16,7 @@ constexpr uint32_t kMostNumbered = 1024;
 Status malformed(const std::string& text, const std::string& why) {
   return Status(Code::kInvalidArgument,
                 "\"" + text + "\" is not a device: " + why +
-                    "; write host[@port]:gpu, for example node1:0 or node2@8308:1");
+                    "; write host[@port]:gpu, for example node1:0, node1:0-3 or node2@8308:1");
 }
 
 template <typename T>
@@ -24,6 +24,14 @@ bool parse_number(std::string_view text, T* value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
   return error == std::errc() && end == text.data() + text.size() && !text.empty();
 }
+
+std::string_view trimmed(std::string_view text) {
+  const size_t first = text.find_first_not_of(" \t");
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
+}
+
+using Devices = std::vector<DeviceAddress>;
 
 // Removes the medium from the front of an address and returns it. Returns null if there is none.
 const transport::Medium* take_medium(std::string_view* text) {
@@ -37,13 +45,84 @@ const transport::Medium* take_medium(std::string_view* text) {
   return medium;
 }
 
-std::string_view trimmed(std::string_view text) {
-  const size_t first = text.find_first_not_of(" \t");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
+// Why a colon before the GPU separates no port.
+Status unknown_colon(const std::string& text, std::string_view host) {
+  if (host.find_first_not_of("0123456789abcdefABCDEF:.") == std::string_view::npos) {
+    return malformed(text, "an IPv6 address needs brackets");
+  }
+  return malformed(text, "\"" + std::string(host.substr(0, host.find(':'))) +
+                             "\" is not a medium (" + transport::medium_names() + ")");
 }
 
-using Devices = std::vector<DeviceAddress>;
+// Sets host and port from "host", "host@port", "host:port" or one of them with "[address]".
+Status take_server(const std::string& text, std::string_view server, DeviceAddress* device) {
+  const bool has_bracket = server.starts_with('[');
+  const size_t end = has_bracket ? std::min(server.find(']'), server.size() - 1) + 1 : 0;
+  size_t mark = server.find('@', end);
+  if (mark == std::string_view::npos) mark = server.find(':', end);
+  std::string_view host = server.substr(0, mark);
+  if (mark != std::string_view::npos) {
+    const std::string_view port = server.substr(mark + 1);
+    const bool is_number = port.find_first_not_of("0123456789") == std::string_view::npos;
+    if (server[mark] == ':' && !is_number) return unknown_colon(text, server);
+    if (!parse_number(port, &device->port) || device->port == 0) {
+      return malformed(text, "\"" + std::string(port) + "\" is not a port");
+    }
+  }
+  if (has_bracket) {
+    if (!host.ends_with(']')) return malformed(text, "an IPv6 address needs brackets");
+    host = host.substr(1, host.size() - 2);
+  } else if (host.find(':') != std::string_view::npos) {
+    return unknown_colon(text, host);
+  }
+  if (host.empty()) return malformed(text, "the host is missing");
+  device->host = host;
+  return {};
+}
+
+// Adds the device of each GPU: of "0", "0-3" or "GPU-8f2c".
+Status add_gpus(const std::string& text, std::string_view gpus, DeviceAddress device,
+                Devices* devices) {
+  if (cuda::lists_uuids(gpus)) {
+    device.uuid = gpus;
+    devices->push_back(std::move(device));
+    return {};
+  }
+  const size_t dash = gpus.find('-');
+  uint32_t last = 0;
+  if (!parse_number(gpus.substr(0, dash), &device.gpu) ||
+      (dash != std::string_view::npos && !parse_number(gpus.substr(dash + 1), &last))) {
+    return malformed(text, "\"" + std::string(gpus) + "\" is not a GPU number");
+  }
+  if (dash == std::string_view::npos) last = device.gpu;
+  if (last < device.gpu || last - device.gpu >= kMostNumbered) {
+    return malformed(text, "\"" + std::string(gpus) + "\" is not a range of GPUs");
+  }
+  for (uint64_t gpu = device.gpu; gpu <= last; ++gpu) {
+    device.gpu = static_cast<uint32_t>(gpu);
+    devices->push_back(device);
+  }
+  return {};
+}
+
+Result<Devices> devices_of_entry(const std::string& text) {
+  DeviceAddress device;
+  std::string_view rest = trimmed(text);
+  if (rest.find(';') != std::string_view::npos) {
+    return malformed(text, "commas separate devices, semicolons do not");
+  }
+  device.medium = take_medium(&rest);
+  const size_t colon = rest.rfind(':');
+  if (colon == std::string_view::npos) return malformed(text, "the \":gpu\" is missing");
+  RCUDA_RETURN_IF_ERROR(take_server(text, rest.substr(0, colon), &device));
+  if (device.host == kThisMachine) {
+    device.host = "localhost";
+    if (!device.medium) device.medium = &transport::plain_medium(transport::Reach::kThisMachine);
+  }
+  Devices devices;
+  RCUDA_RETURN_IF_ERROR(add_gpus(text, rest.substr(colon + 1), std::move(device), &devices));
+  return devices;
+}
 
 Result<Devices> devices_of_list(std::string_view list) {
   Devices devices;
@@ -51,9 +130,9 @@ Result<Devices> devices_of_list(std::string_view list) {
     const size_t comma = list.find(',');
     const std::string entry(trimmed(list.substr(0, comma)));
     if (!entry.empty()) {
-      RCUDA_ASSIGN_OR_RETURN(DeviceAddress device,
-                             parse_device(entry).with_context("RCUDA_DEVICES"));
-      devices.push_back(std::move(device));
+      RCUDA_ASSIGN_OR_RETURN(const Devices named,
+                             devices_of_entry(entry).with_context("RCUDA_DEVICES"));
+      devices.insert(devices.end(), named.begin(), named.end());
     }
     if (comma == std::string_view::npos) break;
     list.remove_prefix(comma + 1);
@@ -86,40 +165,16 @@ Result<Devices> numbered_devices(const Environment& environment, uint32_t count,
 }  // namespace
 
 Result<DeviceAddress> parse_device(const std::string& text) {
-  DeviceAddress device;
-  std::string_view rest = trimmed(text);
-  device.medium = take_medium(&rest);
-  const size_t colon = rest.rfind(':');
-  if (colon == std::string_view::npos) return malformed(text, "the \":gpu\" is missing");
-  if (!parse_number(rest.substr(colon + 1), &device.gpu)) {
-    return malformed(text, "\"" + std::string(rest.substr(colon + 1)) + "\" is not a GPU number");
-  }
-  std::string_view host = rest.substr(0, colon);
-  if (const size_t at = host.rfind('@'); at != std::string_view::npos) {
-    if (!parse_number(host.substr(at + 1), &device.port) || device.port == 0) {
-      return malformed(text, "\"" + std::string(host.substr(at + 1)) + "\" is not a port");
-    }
-    host = host.substr(0, at);
-  }
-  if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
-    host = host.substr(1, host.size() - 2);
-  } else if (host.find(':') != std::string_view::npos) {
-    return malformed(text, "an IPv6 address needs brackets");
-  }
-  if (host.empty()) return malformed(text, "the host is missing");
-  device.host = host;
-  if (host == kThisMachine) {
-    device.host = "localhost";
-    if (!device.medium) device.medium = &transport::plain_medium(transport::Reach::kThisMachine);
-  }
-  return device;
+  RCUDA_ASSIGN_OR_RETURN(Devices devices, devices_of_entry(text));
+  if (devices.size() == 1) return std::move(devices.front());
+  return malformed(text, "it names several devices");
 }
 
 std::string device_text(const DeviceAddress& device) {
   const bool is_v6 = device.host.find(':') != std::string::npos;
   return (device.medium ? std::string(device.medium->name()) + ":" : std::string()) +
          (is_v6 ? "[" + device.host + "]" : device.host) + "@" + std::to_string(device.port) + ":" +
-         std::to_string(device.gpu);
+         (device.uuid.empty() ? std::to_string(device.gpu) : device.uuid);
 }
 
 std::string numbered_variable(uint32_t number) { return "RCUDA_DEVICE_" + std::to_string(number); }

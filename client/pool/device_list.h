@@ -1,7 +1,9 @@
 // Reads the list of remote GPUs from the environment.
 //
-//   RCUDA_DEVICES=host[@port]:gpu[,host[@port]:gpu ...]    e.g. node1:0,node1:1,node2@9000:0
+//   RCUDA_DEVICES=host[@port]:gpu[,host[@port]:gpu ...]    e.g. node1:0,node1:1,node2@9000:0-3
 //   RCUDA_DEVICE_0=node1:0 RCUDA_DEVICE_1=node2@9000:0   (numbered)
+// The GPU is a number, a range of numbers, or a UUID or its beginning (GPU-8f2c). A colon may stand
+// for the at sign: node2:9000:0.
 // Numbered variables are for container tools that add each GPU separately (rcuda-run --cdi). The
 // pool has the variables that are set, in the order of their numbers. With RCUDA_DEVICE_COUNT=2,
 // the first two must both be set. An entry may begin with a medium: shm:node1:0, tcp:node1:0,
@@ -26,10 +28,12 @@ struct DeviceAddress {
   std::string host;
   uint16_t port = wire::kDefaultPort;
   uint32_t gpu = 0;
+  std::string uuid;  // if the GPU is named by it: `gpu` is not known yet (resolve_uuids())
 };
 
 using Environment = std::function<const char*(const char* name)>;  // like secure_getenv()
 
+// An entry that names a range is an error.
 Result<DeviceAddress> parse_device(const std::string& text);
 // Returns the text of a device, which parse_device() accepts.
 std::string device_text(const DeviceAddress& device);
@@ -57,7 +61,8 @@ struct ServerDevices {
   std::vector<uint32_t> gpus;      // in the application's order
   std::vector<uint32_t> ordinals;  // the application's ordinal of each
 };
-// Groups by (medium, host, port), in order of first appearance. A GPU named twice is an error.
+// Groups by (medium, host, port), in order of first appearance. A GPU named twice is an error. All
+// GPUs must have their numbers.
 Result<std::vector<ServerDevices>> group_by_server(const std::vector<DeviceAddress>& devices);
 
 }  // namespace rcuda::client

@@ -1,4 +1,4 @@
-// The UUIDs of the GPUs of the pool, which the servers report without a session.
+// The GPUs of the pool and their UUIDs, which the servers report without a session.
 //
 // Threads: any. Blocking: queries the servers one after another, at most five seconds each. Errors:
 // the error of a server that does not answer; kNotFound if a server has no such GPU.
@@ -14,5 +14,8 @@ namespace rcuda::client {
 
 // Returns one UUID for each device, as nvidia-smi -L prints it.
 Result<std::vector<std::string>> uuids_of(const std::vector<DeviceAddress>& pool);
+
+// Sets the numbers of the GPUs that are named by their UUIDs. Queries only the servers of these.
+Status resolve_uuids(std::vector<DeviceAddress>* pool);
 
 }  // namespace rcuda::client

@@ -188,6 +188,7 @@ Status Process::connect() {
     return static_cast<const char*>(::secure_getenv(name));
   };
   RCUDA_ASSIGN_OR_RETURN(std::vector<DeviceAddress> pool, devices_from(environment));
+  RCUDA_RETURN_IF_ERROR(resolve_uuids(&pool));
   RCUDA_ASSIGN_OR_RETURN(const std::vector<DeviceAddress> chosen,
                          selected_devices(pool, environment));
   RCUDA_ASSIGN_OR_RETURN(std::vector<ServerDevices> servers, group_by_server(chosen));

@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdlib>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -70,6 +71,15 @@ inline size_t find_uuid(const std::string& entry, const std::vector<std::string>
 }
 
 }  // namespace internal
+
+// Returns the position of the only UUID that begins with the entry ("GPU-8f2c"), or nullopt and the
+// problem.
+inline std::optional<size_t> position_of_uuid(const std::string& entry,
+                                              const std::vector<std::string>& uuids,
+                                              std::string* problem) {
+  const size_t position = internal::find_uuid(entry, uuids, problem);
+  return position == internal::kNone ? std::nullopt : std::optional(position);
+}
 
 // `uuid_of` returns the UUID of a device as uuid_text() writes it. It is called only if
 // lists_uuids().

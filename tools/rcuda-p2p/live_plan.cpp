@@ -13,6 +13,7 @@
 
 #include "api/opcodes.h"
 #include "client/pool/device_list.h"
+#include "client/pool/pool_uuids.h"
 #include "client/session/session.h"
 #include "common/base/printable.h"
 #include "common/base/units.h"
@@ -85,8 +86,12 @@ class Pair {
 };
 
 Status Pair::open(const LiveQuery& query, uint64_t most_bytes) {
-  RCUDA_ASSIGN_OR_RETURN(const auto from, client::parse_device(query.from));
-  RCUDA_ASSIGN_OR_RETURN(const auto to, client::parse_device(query.to));
+  std::vector<client::DeviceAddress> devices;
+  for (const std::string& text : {query.from, query.to}) {
+    RCUDA_ASSIGN_OR_RETURN(devices.emplace_back(), client::parse_device(text));
+  }
+  RCUDA_RETURN_IF_ERROR(client::resolve_uuids(&devices));
+  const client::DeviceAddress &from = devices[0], &to = devices[1];
   wire::Credentials credentials;
   RCUDA_RETURN_IF_ERROR(credentials.registry.load_environment());
   client::SessionOptions options;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <iterator>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -35,9 +36,8 @@ constexpr std::array kFiles{
 // Variables that are not passed to a container. The pool and the files have another form in a
 // container. The other variables name files of this machine.
 constexpr std::array<std::string_view, 8> kNotPassed{
-    "RCUDA_DEVICE",          "RCUDA_SERVER_",         "RCUDA_DRIVER",
-    "RCUDA_PLUGIN_DIR",      "RCUDA_MUNGE_SOCKET",    "RCUDA_TOKEN_FILE",
-    "RCUDA_TLS_CERTIFICATE", "RCUDA_TLS_AUTHORITIES"};
+    "RCUDA_DEVICE",       "RCUDA_SERVER_",    "RCUDA_DRIVER",          "RCUDA_PLUGIN_DIR",
+    "RCUDA_MUNGE_SOCKET", "RCUDA_TOKEN_FILE", "RCUDA_TLS_CERTIFICATE", "RCUDA_TLS_AUTHORITIES"};
 
 struct Mount {
   std::string host, container;
@@ -140,7 +140,10 @@ void add_settings(Edits* edits) {
 Result<std::string> cdi_specification(const fs::path& client, const fs::path& names) {
   const auto devices = client::devices_from([](const char* name) { return std::getenv(name); });
   if (!devices.ok()) return devices.status();
-  RCUDA_ASSIGN_OR_RETURN(const auto servers, client::group_by_server(*devices));
+  std::vector<client::DeviceAddress> numbered;
+  std::ranges::copy_if(*devices, std::back_inserter(numbered),
+                       [](const auto& device) { return device.uuid.empty(); });
+  RCUDA_RETURN_IF_ERROR(client::group_by_server(numbered).status());
 
   Edits common;
   add_library(client, names, &common);

@@ -99,6 +99,55 @@ TEST(DeviceListTest, ErrorsNameTheEntryAndWhatItShouldLookLike) {
   EXPECT_THAT(error_of(" , "), HasSubstr("RCUDA_DEVICES is empty"));
 }
 
+TEST(DeviceListTest, EachEntryIsReadOrExplained) {
+  struct Case {
+    const char* entry;
+    const char* read;  // the devices' texts, or a part of the error
+  };
+  for (const Case& c : {
+           Case{"node1:9000:0", "node1@9000:0"},
+           Case{"tcp:node1:9000:0", "tcp:node1@9000:0"},
+           Case{"[fe80::1]:9000:2", "[fe80::1]@9000:2"},
+           Case{"node1:0-2", "node1@8308:0 node1@8308:1 node1@8308:2"},
+           Case{"node1@9000:3-3", "node1@9000:3"},
+           Case{"shm:node1:4294967294-4294967295",
+                "shm:node1@8308:4294967294 shm:node1@8308:4294967295"},
+           Case{"node1:GPU-8f2c", "node1@8308:GPU-8f2c"},
+           Case{"node1:9000:MIG-8f2cab12-0000-0000-0000-000000000001",
+                "node1@9000:MIG-8f2cab12-0000-0000-0000-000000000001"},
+           Case{"node1:3-1", "\"3-1\" is not a range of GPUs"},
+           Case{"node1:0-1024", "\"0-1024\" is not a range of GPUs"},
+           Case{"node1:0-", "\"0-\" is not a GPU number"},
+           Case{"node1:0-x", "\"0-x\" is not a GPU number"},
+           Case{"node1:70000:0", "\"70000\" is not a port"},
+           Case{"node1:0;node2:0", "commas separate devices"},
+           Case{"ib:node1:0", "\"ib\" is not a medium (shm, tcp or verbs)"},
+           Case{"ib:node1:9000:0", "\"ib\" is not a medium"},
+           Case{"ib:[fe80::1]:0", "\"ib\" is not a medium"},
+           Case{"fe80::1:9000:0", "an IPv6 address needs brackets"},
+           Case{"[fe80::1:0", "brackets"},
+           Case{"[fe80::1]x:0", "an IPv6 address needs brackets"},
+       }) {
+    const auto list = devices_from(environment({{"RCUDA_DEVICES", c.entry}}));
+    std::string read;
+    if (list.ok()) {
+      for (const auto& device : *list) read += (read.empty() ? "" : " ") + device_text(device);
+      EXPECT_EQ(read, c.read) << c.entry;
+    } else {
+      EXPECT_THAT(list.status().context(), testing::AllOf(HasSubstr(c.read), HasSubstr(c.entry)));
+    }
+  }
+}
+
+TEST(DeviceListTest, ANumberedVariableNamesOneDevice) {
+  const auto range = devices_from(environment({{"RCUDA_DEVICE_0", "node1:0-1"}}));
+  EXPECT_THAT(range.status().context(),
+              testing::AllOf(HasSubstr("RCUDA_DEVICE_0"), HasSubstr("names several devices")));
+  const auto uuid = parse_device("node1:GPU-8f2c");
+  ASSERT_TRUE(uuid.ok());
+  EXPECT_EQ(uuid->uuid, "GPU-8f2c");
+}
+
 TEST(DeviceListTest, WithoutACountThePoolHasTheNumbersThatAreSet) {
   const auto list = devices_from(environment(
       {{"RCUDA_DEVICE_10", "c:0"}, {"RCUDA_DEVICE_0", "a:1"}, {"RCUDA_DEVICE_1023", "d:2"}}));
