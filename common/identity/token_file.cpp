@@ -95,9 +95,55 @@ std::optional<Token> TokenFile::find(std::string_view host, uint16_t port) const
   return best->token;
 }
 
+std::string TokenFile::servers() const {
+  std::string text;
+  for (const Line& line : lines_) {
+    const bool is_v6 = line.host.find(':') != std::string::npos;
+    std::string name = is_v6 ? "[" + line.host + "]" : line.host;
+    if (line.port != 0) name += ":" + std::to_string(line.port);
+    text += (text.empty() ? "" : ", ") + (name.empty() ? "every server" : name);
+  }
+  return text;
+}
+
 std::string default_token_file() {
   const std::string folder = config_folder();
   return folder.empty() ? folder : folder + "/token";
+}
+
+Result<bool> add_token(const std::string& path, std::string_view line) {
+  RCUDA_ASSIGN_OR_RETURN(const TokenFile::Line added, TokenFile::parse_line(words_of(line)));
+  Result<std::string> text = read_private_file(path, kMostBytes);
+  if (text.status().code() == Code::kNotFound) text = std::string();
+  RCUDA_RETURN_IF_ERROR(text.status());
+  RCUDA_RETURN_IF_ERROR(TokenFile::parse(*text).with_context(path).status());
+  bool replaced = false;
+  std::string kept;
+  for (std::string_view rest = *text; !rest.empty();) {
+    const std::string_view next = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(std::min(next.size() + 1, rest.size()));
+    if (const auto words = words_of(next); !words.empty()) {
+      RCUDA_ASSIGN_OR_RETURN(const TokenFile::Line other, TokenFile::parse_line(words));
+      if (other.host == added.host && other.port == added.port) {
+        replaced = true;
+        continue;
+      }
+    }
+    kept += std::string(next) + "\n";
+  }
+  RCUDA_RETURN_IF_ERROR(make_folders_above(path));
+  RCUDA_RETURN_IF_ERROR(replace_private_file(path, kept + std::string(line) + "\n"));
+  return replaced;
+}
+
+std::string describe_tokens(const std::string& named_file) {
+  const std::string path = named_file.empty() ? default_token_file() : named_file;
+  if (path.empty()) return "HOME is not set, so no file has tokens";
+  const Result<TokenFile> file = TokenFile::load(path);
+  if (file.status().code() == Code::kNotFound) return file.status().context();
+  if (!file.ok()) return "no token can be read: " + file.status().context();
+  const std::string servers = file->servers();
+  return path + (servers.empty() ? " has no tokens" : " has tokens for " + servers);
 }
 
 Result<std::optional<Token>> find_token(const std::string& named_file, std::string_view host,

@@ -31,6 +31,8 @@ class TokenFile {
 
   // `host` is without brackets.
   std::optional<Token> find(std::string_view host, uint16_t port) const;
+  // The servers of the lines, for messages: "node1, node2:9000, every server".
+  std::string servers() const;
 
  private:
   struct Line {
@@ -39,6 +41,8 @@ class TokenFile {
     Token token;
     size_t number = 0;
   };
+
+  friend Result<bool> add_token(const std::string& path, std::string_view line);
 
   static Result<Line> parse_line(const std::vector<std::string_view>& words);
   Status add(Line line);
@@ -49,9 +53,16 @@ class TokenFile {
 // Empty if the user has no home.
 std::string default_token_file();
 
+// Puts a line ("node1 rcuda1.…") into the file, which is made with its folders if it is not there.
+// A line for the same server is replaced; then the result is true. The other lines stay as they
+// are. If processes do this at the same time, a line may be lost.
+Result<bool> add_token(const std::string& path, std::string_view line);
+
 // The token for a server, from `named_file` or, if that is empty, from the default file. nullopt if
 // the file has no token for the server or the default file does not exist. A named file must exist.
 Result<std::optional<Token>> find_token(const std::string& named_file, std::string_view host,
                                         uint16_t port);
+// What find_token() reads, for messages: "/home/ada/.config/rcuda/token has tokens for node1".
+std::string describe_tokens(const std::string& named_file);
 
 }  // namespace rcuda::identity

@@ -24,17 +24,17 @@ std::string place(const std::string& host, uint16_t port) {
   return host + ":" + std::to_string(port);
 }
 
-// `here`: the address is this machine's.
-Status no_credentials(const std::string& where, bool here) {
+// `here`: the address is this machine's. `tokens`: describe_tokens().
+Status no_credentials(const std::string& where, bool here, const std::string& tokens) {
   const std::string nobody_here =
       "no rcuda-server of this machine has that port (or a tunnel or a proxy has it), and ";
   return Status(Code::kDenied,
                 (here ? nobody_here : std::string()) +
                     "this user has no credentials for the "
                     "server " +
-                    where +
-                    ": ask its administrator for a token (rcuda-token create, on the server) and "
-                    "put it into ~/.config/rcuda/token, or run munged with the same key on both "
+                    where + " (" + tokens +
+                    "): ask its administrator for a token (rcuda-token create, on the server) and "
+                    "add it here (rcuda-token add), or run munged with the same key on both "
                     "machines, or set RCUDA_TLS_CERTIFICATE and RCUDA_TLS_AUTHORITIES. For a "
                     "server that was started with --insecure, set RCUDA_SECURITY=none");
 }
@@ -116,7 +116,8 @@ Result<Plan> plan_for(const Connection& connection, const std::string& host, uin
   } else {
     const Result<Endpoint> server = peer_endpoint(connection.socket.fd());
     const Result<bool> here = server ? any_on_this_machine({&*server, 1}) : server.status();
-    return no_credentials(place(host, port), here && *here);
+    return no_credentials(place(host, port), here && *here,
+                          identity::describe_tokens(credentials.token_file.get()));
   }
   return plan;
 }
@@ -140,23 +141,28 @@ Status identify_under_tls(Connection* connection, const std::string& host, uint1
   connection->key = (*made)->exported(tls::kSessionLabel);
   const tls::Key exported = (*made)->exported(tls::kProofLabel);
   connection->socket = Socket(connection->socket.release(), std::move(*made));
-  RCUDA_ASSIGN_OR_RETURN(const tls::Key binding,
-                         check_challenge(connection->socket, exported, plan.check, deadline));
-  connection->binding = binding;
+  Result<tls::Key> binding = check_challenge(connection->socket, exported, plan.check, deadline);
+  if (plan.token && binding.status().code() == Code::kDenied) {
+    return Status(binding.status())
+        .with_context(place(host, port) + ", by the token " + plan.token->id + " (" +
+                      identity::describe_tokens(credentials.token_file.get()) + ")");
+  }
+  RCUDA_RETURN_IF_ERROR(binding.status());
+  connection->binding = *binding;
   if (plan.method == Method::kMunge) {
-    return exchange_credentials(connection->socket, binding, munge, credentials.trusted.get(),
+    return exchange_credentials(connection->socket, *binding, munge, credentials.trusted.get(),
                                 deadline);
   }
   Authenticate message;
   message.method = plan.method;
   if (plan.token) {
     RCUDA_ASSIGN_OR_RETURN(const identity::Hash secret, identity::hash_of(plan.token->secret));
-    const tls::Key mac = tls::token_proof(secret, binding);
+    const tls::Key mac = tls::token_proof(secret, *binding);
     message.id = plan.token->id;
     std::copy(mac.begin(), mac.end(), message.mac);
   } else {
     message.chain = plan.certificate->chain;
-    message.signature = tls::sign(*plan.certificate, tls::Role::kClient, binding);
+    message.signature = tls::sign(*plan.certificate, tls::Role::kClient, *binding);
   }
   return authenticate(connection->socket, message, deadline).status();
 }

@@ -122,8 +122,9 @@ Status check_server(const identity::Chain& chain, const std::string& signature, 
     if (CRYPTO_memcmp(seen.data(), check.pinned->data(), seen.size()) != 0) {
       return Status(
           Code::kDenied,
-          "the server does not have the key that the token names: it is another server, or "
-          "its certificate was replaced; then ask for a new token (rcuda-token create)");
+          "the server does not have the key that the token names: the token is another server's, "
+          "or this server's key was replaced; ask its administrator for a token (rcuda-token "
+          "create, on the server) and add it (rcuda-token add)");
     }
   } else if (!check.authorities.empty()) {
     RCUDA_RETURN_IF_ERROR(check_authority(certificates, check));

@@ -145,7 +145,7 @@ class ContainersTest(unittest.TestCase):
         self.specify(address, XDG_CONFIG_HOME=home)
         result = self.run_image(IMAGE, DEMO, network="podman")
         self.assertIn("no credentials", result.stderr)
-        token = subprocess.run([os.path.join(BUILD, "bin/rcuda-token"), "create", "--user", "root"], check=True, capture_output=True,
+        token = subprocess.run([os.path.join(BUILD, "bin/rcuda-token"), "create", "--server", "*", "--user", "root"], check=True, capture_output=True,
                                text=True, env=dict(os.environ, XDG_CONFIG_HOME=home)).stdout
         os.makedirs(home + "/rcuda", exist_ok=True)
         with open(os.open(home + "/rcuda/token", os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
@@ -169,7 +169,7 @@ class ContainersTest(unittest.TestCase):
         self.assertTrue(eventually(lambda: "serving " in self.run_podman("logs", server).stderr))
         token = os.path.join(self.folder, "token")
         with open(os.open(token, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
-            file.write(self.podman("exec", server, "rcuda-token", "create"))
+            file.write(self.podman("exec", server, "rcuda-token", "create", "--server", "*"))
         result = self.run_podman("run", *self.options, "--network=host", f"--volume={token}:/token",
                                  "--env=RCUDA_TOKEN_FILE=/token", f"--env=RCUDA_DEVICES=127.0.0.1@{port}:0",
                                  "--env=RCUDA_TRANSPORT=tcp", "--env=RCUDA_SECURITY=tls", "rcuda-client", "--demo")

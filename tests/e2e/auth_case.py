@@ -60,7 +60,7 @@ class AuthCase(unittest.TestCase):
 
     def make_token(self, server, *options):
         user = () if "--user" in options else ("--user", str(os.geteuid()))
-        return self.rcuda_token(server, "create", "--certificate", self.path(server.name + ".pem"), "--expires", "never",
+        return self.rcuda_token(server, "create", "--server", "*", "--certificate", self.path(server.name + ".pem"), "--expires", "never",
                                 *user, *options)
 
     def token_file(self, *lines, mode=0o600):

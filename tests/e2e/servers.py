@@ -244,7 +244,7 @@ def make_token(build, folder, *options, user=None):
     """Writes a token of a user, by default this one, into folder/token. Returns the settings of a server that takes it,
     also if this user is root."""
     files = {name: os.path.join(folder, name) for name in ("tokens", "server.pem", "token")}
-    made = subprocess.run([os.path.join(build, "bin/rcuda-token"), "create", "--user",
+    made = subprocess.run([os.path.join(build, "bin/rcuda-token"), "create", "--server", "*", "--user",
                            str(os.geteuid() if user is None else user), "--file",
                            files["tokens"], "--certificate", files["server.pem"], *options],
                           capture_output=True, check=True).stdout

@@ -162,7 +162,7 @@ echo "server: $?"
         self.assertIn("\nada: 0\n", shown)
         self.assertRegex(shown, r"(?m)^eve: [1-9]")
         self.assertIn("--users", shown)  # the refusal names the remedy
-        self.assertRegex(shown, r"(?m)^rcuda1\.")
+        self.assertRegex(shown, r"(?m)^\S+ rcuda1\.")
         self.assertIn("\nserver: 0\n", shown)
         self.assertNotIn("workers see the device nodes", shown)  # CAP_SYS_ADMIN suffices to hide them
 
@@ -189,7 +189,7 @@ echo "server: $?"
         # As docs/monitoring.md describes: with the token of an observer, it reports all sessions of a server of this
         # machine.
         shown = self.inside("bash", "-ec", """
-rcuda-token create --role observer >/token
+rcuda-token create --server '*' --role observer >/token
 mkfifo /exporter-ready
 rcuda-server --ready-fd 9 9<>/exporter-ready &
 read -r port </exporter-ready

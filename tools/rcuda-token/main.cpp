@@ -1,18 +1,23 @@
 // rcuda-token: makes, lists and revokes the tokens with which clients of other machines
-// authenticate themselves to this machine's rcuda-server over TLS.
+// authenticate themselves to this machine's rcuda-server over TLS. On the clients, puts them into
+// the user's file.
 //
 //   rcuda-token create --user ada --expires 30d --label laptop
 //   rcuda-token create --role observer
 //   rcuda-token list
 //   rcuda-token revoke 1a2b3c4d
 //   rcuda-token revoke --user ada
+//   ssh node1 rcuda-token create | rcuda-token add
 //
 // It edits the server's file of tokens (server/identity/token_store.h); a running server reads the
-// change. The new token is the only thing on stdout.
+// change. The line with the new token is the only thing on stdout. add edits the client's file
+// (common/identity/token_file.h).
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
+#include <iostream>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,6 +25,7 @@
 #include <unistd.h>
 
 #include "common/base/host_name.h"
+#include "common/base/host_port.h"
 #include "common/base/json_text.h"
 #include "common/base/standard_descriptors.h"
 #include "common/base/status.h"
@@ -28,6 +34,7 @@
 #include "common/config/command_line.h"
 #include "common/identity/certificate.h"
 #include "common/identity/token.h"
+#include "common/identity/token_file.h"
 #include "common/identity/users.h"
 #include "server/identity/default_paths.h"
 #include "server/identity/token_store.h"
@@ -37,12 +44,15 @@ namespace rcuda {
 namespace {
 
 constexpr const char* kFooter =
-    R"(A token is one line of text, rcuda1.ID.SECRET.FINGERPRINT. Its holder may use this
-machine's server as ROLE says, and recognises the server by the fingerprint of its key. The line goes
-into ~/.config/rcuda/token on the client machine, or into the file that RCUDA_TOKEN_FILE
-names, with mode 600. A line there may begin with the server that it is for:
+    R"(On the server, create prints a line with a name of the server and a token:
     node1 rcuda1.1a2b3c4d....
-    node2:9000 rcuda1.5e6f7a8b....
+On the client machine, add reads such lines, of one or several servers, and puts them into the
+user's file. There, a line is for the server that RCUDA_DEVICES names in the same way, on any port
+or on one (node1:9000); a line that only has a token is for every other server. A new line replaces
+the one for the same server.
+
+The holder of a token may use the server as ROLE says, and recognises it by the fingerprint of its
+key, which is the last part of the token.
 
 Roles:
     session   sessions as USER, which must be a user of this machine if the server is root's
@@ -59,19 +69,24 @@ Files, for root in /etc/rcuda, else in $XDG_CONFIG_HOME/rcuda or ~/.config/rcuda
     tokens       the server's tokens
     tokens.used  when each token was last used, to a minute
     server.pem   the server's certificate and key; if the key changes, old tokens become invalid
+The client's file is $XDG_CONFIG_HOME/rcuda/token or ~/.config/rcuda/token, or the one that
+RCUDA_TOKEN_FILE names.
 
 Examples:
     sudo rcuda-token create --user ada --expires 30d --label laptop
     sudo rcuda-token create --role observer --expires never --label rcuda-exporter
     sudo rcuda-token revoke 1a2b3c4d
     sudo rcuda-token revoke --user ada
-    ssh root@node1 rcuda-token create --user ada |
-        install -D -m 600 /dev/stdin ~/.config/rcuda/token)";
+    ssh root@node1 rcuda-token create --user ada | rcuda-token add)";
+
+constexpr const char* kEveryServer = "*";
 
 struct Options {
   std::string file = server::default_tokens_file();
   std::string certificate = server::default_certificate_file();
   std::string user, label, expires = "90d", role = "session";
+  std::string server;  // as clients name it
+  std::string client_file;
   std::vector<std::string> ids;
   bool json = false;
 };
@@ -114,25 +129,43 @@ Result<std::string> choose_user(const std::string& wanted, const server::Roles& 
                                    "\" for a server that runs as root");
 }
 
+// "node1 ", with which a line for that server begins.
+Result<std::string> line_start(const std::string& server) {
+  if (server == kEveryServer) return std::string();
+  std::string host;
+  uint16_t port = 0;
+  const bool is_word = server.find_first_of(" \t#") == std::string::npos;
+  if (is_word && parse_host_port(server, ":@", &host, &port)) return server + " ";
+  return Status(Code::kInvalidArgument, "--server " + server +
+                                            " is not usable: write host, host:port or "
+                                            "[address]:port, or \"*\" for every server");
+}
+
 Status create(const Options& options) {
+  RCUDA_ASSIGN_OR_RETURN(const std::string start, line_start(options.server));
   const server::Seconds created = now();
   RCUDA_ASSIGN_OR_RETURN(const auto expires, parse_expiry(options.expires, created));
   RCUDA_ASSIGN_OR_RETURN(const server::Roles roles,
                          server::Roles::parse(options.role).with_context("--role"));
   RCUDA_ASSIGN_OR_RETURN(const std::string user, choose_user(options.user, roles));
-  RCUDA_ASSIGN_OR_RETURN(const auto certificate,
-                         identity::load_or_make_certificate(options.certificate, host_name()));
+  bool made = false;
+  RCUDA_ASSIGN_OR_RETURN(const auto certificate, identity::load_or_make_certificate(
+                                                     options.certificate, host_name(), &made));
+  if (made) {
+    std::fprintf(stderr, "rcuda-token: made a new key for the server in %s, fingerprint %s\n",
+                 options.certificate.c_str(), identity::fingerprint_text(certificate).c_str());
+  }
   RCUDA_ASSIGN_OR_RETURN(const auto fingerprint, identity::fingerprint_of(certificate.x509.get()));
   RCUDA_ASSIGN_OR_RETURN(
       const auto token,
       server::create_token(options.file, {user, fingerprint, expires, options.label, roles},
                            created));
   std::fprintf(stderr,
-               "rcuda-token: token %s of %s, role %s, expires %s; put the line into "
-               "~/.config/rcuda/token (mode 600) on the client machine\n",
+               "rcuda-token: token %s of %s, role %s, expires %s; on the client machine, give the "
+               "line to \"rcuda-token add\" (or put it into ~/.config/rcuda/token, mode 600)\n",
                token.id.c_str(), user.c_str(), roles.text().c_str(),
                expires ? server::format_time(*expires).c_str() : "never");
-  std::printf("%s\n", identity::format(token).c_str());
+  std::printf("%s%s\n", start.c_str(), identity::format(token).c_str());
   return {};
 }
 
@@ -185,6 +218,43 @@ void print_table(const std::vector<ListedToken>& tokens) {
   }
 }
 
+// Adds the lines of stdin to the client's file. Other users can see arguments, so secrets are not
+// arguments.
+Status add(const Options& options) {
+  const char* const variable = ::getenv("RCUDA_TOKEN_FILE");
+  std::string file = options.client_file;
+  if (file.empty()) file = variable && *variable ? variable : identity::default_token_file();
+  if (file.empty()) {
+    return Status(Code::kInvalidArgument, "HOME is not set: name the file with --file");
+  }
+  if (::isatty(STDIN_FILENO)) {
+    std::fprintf(stderr, "rcuda-token: paste the lines of \"rcuda-token create\", then Ctrl-D\n");
+  }
+  constexpr const char* kBlanks = " \t\r";
+  int lines = 0;
+  for (std::string line; std::getline(std::cin, line);) {
+    line.erase(0, line.find_first_not_of(kBlanks));
+    line.erase(line.find_last_not_of(kBlanks) + 1);
+    if (line.empty()) continue;
+    ++lines;
+    const size_t token = line.find_last_of(" \t") + 1;
+    if (!options.server.empty()) {
+      RCUDA_ASSIGN_OR_RETURN(const std::string start, line_start(options.server));
+      line = start + line.substr(token);
+    }
+    RCUDA_ASSIGN_OR_RETURN(
+        const bool replaced,
+        identity::add_token(file, line).with_context("line " + std::to_string(lines)));
+    const size_t end = line.find_first_of(" \t");
+    std::fprintf(
+        stderr, "rcuda-token: %s the token for %s in %s\n", replaced ? "replaced" : "added",
+        end == std::string::npos ? "every server" : line.substr(0, end).c_str(), file.c_str());
+  }
+  if (lines != 0) return {};
+  return Status(Code::kInvalidArgument,
+                "there is no line to add: give the output of \"rcuda-token create\" as input");
+}
+
 Status list(const Options& options) {
   RCUDA_ASSIGN_OR_RETURN(const server::StoredTokens tokens, server::list_tokens(options.file));
   RCUDA_ASSIGN_OR_RETURN(const server::UseTimes uses, server::read_token_uses(options.file));
@@ -222,35 +292,63 @@ int report(const Status& status) {
   return 1;
 }
 
-int start(int argc, char** argv) {
-  open_standard_descriptors();
-  Options options;
-  config::CommandLine line("rcuda-token",
-                           "Makes, lists and revokes the tokens of this machine's rcuda-server.",
-                           version_of("rcuda-token"));
-  line.require_subcommand(1, 1);
-
-  config::CommandLine& creating = line.subcommand("create", "make a token and print it");
+config::CommandLine& add_creating(config::CommandLine* line, Options* options) {
+  config::CommandLine& creating =
+      line->subcommand("create", "on the server: make a token and print its line");
   creating
-      .option("--user", &options.user,
+      .option("--server", &options->server,
+              "how clients name this server, host or host:port (default: this machine's name); "
+              "\"*\": every server")
+      .type_name("NAME");
+  creating
+      .option("--user", &options->user,
               "the user whose sessions the token is for; only root may name another user")
       .type_name("NAME");
   creating
-      .option("--role", &options.role,
+      .option("--role", &options->role,
               "session, observer or operator, or several separated by commas")
       .type_name("ROLE")
       .show_default();
-  creating.option("--expires", &options.expires, "90m, 12h, 30d, 8w from now, or never")
+  creating.option("--expires", &options->expires, "90m, 12h, 30d, 8w from now, or never")
       .type_name("TIME")
       .show_default();
-  creating.option("--label", &options.label, "a text for the list of tokens").type_name("TEXT");
+  creating.option("--label", &options->label, "a text for the list of tokens").type_name("TEXT");
   creating
-      .option("--certificate", &options.certificate,
+      .option("--certificate", &options->certificate,
               "the server's certificate and key; created if the file does not exist")
       .type_name("FILE")
       .show_default();
-  config::CommandLine& listing = line.subcommand("list", "show the tokens, without their secrets");
-  config::CommandLine& revoking = line.subcommand("revoke", "make tokens invalid");
+  return creating;
+}
+
+config::CommandLine& add_adding(config::CommandLine* line, Options* options) {
+  config::CommandLine& adding = line->subcommand(
+      "add", "on a client machine: put lines, which are read from stdin, into the user's file");
+  adding
+      .option("--server", &options->server,
+              "how RCUDA_DEVICES names the server, if not as in the line; \"*\": every server")
+      .type_name("NAME");
+  adding
+      .option("--file", &options->client_file,
+              "the user's file (default: RCUDA_TOKEN_FILE, or ~/.config/rcuda/token)")
+      .type_name("FILE");
+  return adding;
+}
+
+int start(int argc, char** argv) {
+  open_standard_descriptors();
+  Options options;
+  config::CommandLine line(
+      "rcuda-token",
+      "Makes, lists and revokes the tokens of this machine's rcuda-server, and "
+      "adds those of other machines' servers to the user's file.",
+      version_of("rcuda-token"));
+  line.require_subcommand(1, 1);
+  config::CommandLine& creating = add_creating(&line, &options);
+  config::CommandLine& adding = add_adding(&line, &options);
+  config::CommandLine& listing =
+      line.subcommand("list", "on the server: show the tokens, without their secrets");
+  config::CommandLine& revoking = line.subcommand("revoke", "on the server: make tokens invalid");
   listing.flag("--json", &options.json, "for programs: a list with an object for each token");
   revoking.option("id", &options.ids, "ids as the list shows them").type_name("ID");
   revoking.option("--user", &options.user, "all tokens of this user").type_name("NAME");
@@ -262,6 +360,8 @@ int start(int argc, char** argv) {
   line.footer(kFooter);  // last, so that the subcommands do not inherit it
   if (const std::optional<int> status = line.parse(argc, argv)) return *status;
 
+  if (adding.is_chosen()) return report(add(options));
+  if (options.server.empty()) options.server = host_name();
   if (options.file.empty() || (creating.is_chosen() && options.certificate.empty())) {
     return report(Status(Code::kInvalidArgument,
                          "HOME is not set: name the files with --file and --certificate"));

@@ -155,6 +155,38 @@ TEST_F(FindTokenTest, ANamedFileHasToBeThereAndIsTheOnlyOne) {
   EXPECT_EQ((*find_token(named, "node2", 8308))->id, "00000002");
 }
 
+TEST_F(FindTokenTest, AMessageNamesTheFileAndItsServers) {
+  const std::string path = folder_.file("config/rcuda/token");
+  EXPECT_THAT(describe_tokens(""), HasSubstr("there is no file " + path));
+  write_default();
+  EXPECT_EQ(describe_tokens(""), path + " has tokens for every server");
+  const std::string named =
+      folder_.write("named", "Node1 " + text_of("00000001") + "\n[fe80::1]:9000 " +
+                                 text_of("00000002") + "\nnode2:80 " + text_of("00000003"));
+  EXPECT_EQ(describe_tokens(named), named + " has tokens for node1, [fe80::1]:9000, node2:80");
+  EXPECT_EQ(describe_tokens(folder_.write("empty", "# none\n")),
+            folder_.file("empty") + " has no tokens");
+  EXPECT_THAT(describe_tokens(folder_.write("broken", "x\n")),
+              testing::AllOf(HasSubstr("no token can be read"), HasSubstr(": line 1")));
+}
+
+TEST_F(FindTokenTest, AddingReplacesTheLineOfTheSameServerOnly) {
+  const std::string path = folder_.file("new/token");
+  const std::string one = "node1 " + text_of("00000001"), other = "NODE1 " + text_of("00000002");
+  const std::string port = "node1:9000 " + text_of("00000003");
+  const auto add = [&](const std::string& line) { return add_token(path, line).value(); };
+  EXPECT_FALSE(add(one));
+  EXPECT_FALSE(add(port));
+  EXPECT_EQ(folder_.read("new/token"), one + "\n" + port + "\n");
+  folder_.write("new/token", "# mine\n" + one + "  # old\n\n" + port);
+  EXPECT_TRUE(add(other));
+  EXPECT_EQ(folder_.read("new/token"), "# mine\n\n" + port + "\n" + other + "\n");
+  EXPECT_FALSE(add_token(path, "node2 x").ok());
+  folder_.write("new/token", "broken\n");
+  EXPECT_THAT(add_token(path, one).status().context(), HasSubstr(path));
+  EXPECT_EQ(folder_.read("new/token"), "broken\n");
+}
+
 TEST_F(FindTokenTest, ErrorsNameTheFile) {
   const auto broken = find_token(folder_.write("named", "\nnode1 x\n"), "node1", 8308);
   ASSERT_FALSE(broken.ok());

@@ -18,7 +18,7 @@ import unittest
 
 TOKEN = ""
 NOBODY = 65534
-TEXT = re.compile(r"rcuda1\.([0-9a-f]{8})\.([\w-]{43})\.([\w-]{43})\n")
+TEXT = re.compile(r"(?:\S+ )?rcuda1\.([0-9a-f]{8})\.([\w-]{43})\.([\w-]{43})\n")
 
 
 class TokenTest(unittest.TestCase):
@@ -34,13 +34,13 @@ class TokenTest(unittest.TestCase):
             self.identity = dict(user=NOBODY, group=NOBODY, extra_groups=[])
         self.home = os.path.join(self.folder, "home")
 
-    def run_as(self, identity, *arguments):
-        environment = {name: value for name, value in os.environ.items() if name != "XDG_CONFIG_HOME"}
-        return subprocess.run([self.program, *arguments], capture_output=True, text=True, cwd="/",
-                              env=dict(environment, HOME=self.home), **identity)
+    def run_as(self, identity, *arguments, input="", **variables):
+        environment = {name: value for name, value in os.environ.items() if name not in ("XDG_CONFIG_HOME", "RCUDA_TOKEN_FILE")}
+        return subprocess.run([self.program, *arguments], capture_output=True, text=True, cwd="/", input=input,
+                              env=dict(environment, HOME=self.home, **variables), **identity)
 
-    def run_tool(self, *arguments):
-        return self.run_as(self.identity, *arguments)
+    def run_tool(self, *arguments, **more):
+        return self.run_as(self.identity, *arguments, **more)
 
     def create(self, *arguments):
         result = self.run_tool("create", *arguments)
@@ -195,6 +195,56 @@ class TokenTest(unittest.TestCase):
         made, _ = self.create()
         self.check_refused(self.run_tool("revoke", made[1], "no-token"), "no-token", "nothing was revoked")
         self.assertIn(made[1], self.rows())
+
+    def test_a_line_begins_with_the_servers_name(self):
+        host = os.uname().nodename
+        for given, name in ((None, host + " "), ("node1", "node1 "), ("node1:9000", "node1:9000 "), ("*", "")):
+            line = self.create(*(["--server", given] if given else []))[0][0]
+            self.assertEqual(line[:line.index("rcuda1.")], name)
+        for bad in ("node1:x", "two words", "[::1"):
+            self.check_refused(self.run_tool("create", "--server", bad), bad, "[address]:port")
+
+    def test_lines_are_added_to_the_users_file(self):
+        one, two, other = (self.create("--server", name)[0][0] for name in ("node1", "node2:9000", "Node1"))
+        path = os.path.join(self.home, ".config/rcuda/token")
+        for lines, said, text in ((one + two, ("added the token for node1 in " + path, "added the token for node2:9000"), one + two),
+                                  (other, ("replaced the token for Node1",), two + other)):
+            result = self.run_tool("add", input=lines)
+            self.assertEqual((result.returncode, result.stdout), (0, ""), result.stderr)
+            for part in said:
+                self.assertIn(part, result.stderr)
+            with open(path) as file:
+                self.assertEqual(file.read(), text)
+            self.assertEqual(stat.S_IMODE(os.stat(path).st_mode), 0o600)
+
+    def test_where_and_under_which_name_a_line_is_added(self):
+        token = self.create("--server", "node1")[0][0].split()[1]
+        for options, variables, name, text in ((["--server", "10.0.0.7:9000"], {}, "a", f"10.0.0.7:9000 {token}\n"),
+                                               (["--server", "*"], {}, "b", token + "\n"),
+                                               ([], {"RCUDA_TOKEN_FILE": "c"}, "c", f"node1 {token}\n")):
+            path = os.path.join(self.folder, "tokens", name)
+            options = options if variables else [*options, "--file", path]
+            result = self.run_tool("add", *options, input=f"\nnode1 {token}\n", **{key: path for key in variables})
+            self.assertEqual(result.returncode, 0, result.stderr)
+            with open(path) as file:
+                self.assertEqual(file.read(), text)
+
+    def test_what_is_no_line_is_not_added(self):
+        path = os.path.join(self.home, ".config/rcuda/token")
+        token = self.create()[0][0].split()[1]
+        for lines, *said in (("", "no line to add"), ("node1 x\n", "line 1", "not a token"), ("a b " + token, "line 1", "one token a line"),
+                             ("node1:x " + token, "line 1", "not a server")):
+            self.check_refused(self.run_tool("add", input=lines), *said)
+        self.assertFalse(os.path.exists(path))
+        self.run_tool("add", input="node1 " + token)
+        os.chmod(path, 0o644)
+        self.check_refused(self.run_tool("add", input="node2 " + token), "chmod 600 " + path)
+
+    def test_a_new_key_is_reported(self):
+        result = self.run_tool("create")
+        self.assertRegex(result.stderr, f"made a new key for the server in {self.home}/.config/rcuda/server.pem, fingerprint "
+                                        + re.escape(result.stdout.strip().split(".")[-1]))
+        self.assertNotIn("new key", self.run_tool("create").stderr)
 
     def test_help(self):
         result = self.run_tool("--help")
