@@ -6,7 +6,7 @@ namespace rcuda::wire {
 
 template <typename Visitor>
 void fields(Visitor& visit, ControlRequest& m) {
-  static constexpr const char* kOperations[] = {"end", "drain", "resume", "ask"};
+  static constexpr const char* kOperations[] = {"end", "drain", "resume", "ask", "reload"};
   visit.choice("operation", m.operation, kOperations);
   visit.number("worker_pid", m.worker_pid);
 }
@@ -15,6 +15,7 @@ template struct Codec<ControlRequest>;
 template <typename Visitor>
 void fields(Visitor& visit, ControlAnswer& m) {
   visit.number("sessions", m.sessions);
+  visit.text("text", m.text);
   visit.flag("draining", m.draining);
 }
 template struct Codec<ControlAnswer>;

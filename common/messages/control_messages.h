@@ -1,12 +1,14 @@
-// An operator's requests about a server's sessions: end a session, or drain the server.
+// An operator's requests: end a session, drain the server, or let it read its settings again.
 //
 //   operator -> daemon   ControlRequest, on an identified connection like a Hello's
 //   daemon -> operator   ControlAnswer, or Refusal; the daemon closes
 //
-// A server that drains accepts no new sessions and stops when the last session has ended. Plain values.
+// A server that drains accepts no new sessions and stops when the last session has ended. Plain
+// values.
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "common/messages/forms.h"
 #include "common/messages/message.h"
@@ -17,7 +19,8 @@ enum class ControlOperation : uint32_t {
   kEnd = 1,     // ends a session; its user may also request this
   kDrain = 2,   // accepts no new sessions
   kResume = 3,  // accepts sessions again
-  kAsk = 4      // changes nothing
+  kAsk = 4,     // changes nothing
+  kReload = 5   // reads the settings again
 };
 
 struct ControlRequest {
@@ -31,6 +34,7 @@ struct ControlAnswer {
   static constexpr char kName[] = "ControlAnswer";
   static constexpr MessageType kForm = MessageType::kControlAnswer;
   uint32_t sessions = 0;  // sessions in progress, including a session that is ending
+  std::string text;       // kReload: a line that says what has changed
   bool draining = false;
 };
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <poll.h>
+#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -26,10 +27,11 @@ constexpr auto kPassAgain = std::chrono::milliseconds(5);  // connections to the
 
 }  // namespace
 
-Daemon::Daemon(const Settings& settings, int stop, int ready, Doors::Spawn spawn)
+Daemon::Daemon(Settings& settings, int signals, int ready, Reload::Load load, Doors::Spawn spawn)
     : settings_(settings),
-      stop_(stop),
+      signals_(signals),
       ready_(ready),
+      load_(std::move(load)),
       most_newcomers_(Connections::most_newcomers()),
       admission_(
           static_cast<size_t>(settings.max_sessions.get()),
@@ -83,7 +85,10 @@ Status Daemon::open() {
   leases_.emplace(settings_, admission_, authenticator_, audit_, *pool_);
   RCUDA_RETURN_IF_ERROR(leases_->open());
   pool_->record_in(&audit_);
-  control_.emplace(settings_, authenticator_, audit_, *pool_);
+  reload_.emplace(settings_, load_, admission_, authenticator_, audit_, *pool_, [this] {
+    return listener_.roots.set_group(authenticator_.served().only_group());
+  });
+  control_.emplace(settings_, authenticator_, audit_, *pool_, *reload_);
   connections_.emplace(
       ConnectionServices{settings_, listener_, closer_, authenticator_, doors_, tickets_,
                          admission_, *pool_, *leases_, *control_, monitor_, refusals_},
@@ -106,6 +111,7 @@ void Daemon::close(const std::string& why) {
   connections_.reset();
   closer_.end();
   control_.reset();
+  reload_.reset();
   leases_.reset();
   if (pool_) pool_->shutdown(why);
   pool_.reset();
@@ -125,7 +131,7 @@ Result<bool> Daemon::take_turn(std::chrono::milliseconds longest_wait) {
   const bool closer_is_full = closer_.is_full();
   const bool accepts_local = accepts && !closer_is_full;
   // poll() ignores negative descriptors.
-  std::vector<pollfd> items = {{stop_, POLLIN, 0},
+  std::vector<pollfd> items = {{signals_, POLLIN, 0},
                                {accounts, POLLIN, 0},
                                {munge, POLLIN, 0},
                                {monitor_.descriptor(), POLLIN, 0},
@@ -142,7 +148,7 @@ Result<bool> Daemon::take_turn(std::chrono::milliseconds longest_wait) {
   if (::poll(items.data(), items.size(), static_cast<int>(wait.count())) < 0 && errno != EINTR) {
     return Status::from_errno(errno, "poll");
   }
-  if (items[0].revents && !control_->take_signal(stop_)) return false;
+  if (items[0].revents && !take_signal()) return false;
   if (items[1].revents || items[2].revents) authenticator_.acknowledge();
   if (items[3].revents) monitor_.acknowledge();
   pool_->handle(std::span(items).subspan(first_worker));
@@ -156,6 +162,12 @@ Result<bool> Daemon::take_turn(std::chrono::milliseconds longest_wait) {
   if (items[7].revents) accept_some(listener_.containers.get(), Entrance::kContainers);
   connections_->report_queue();
   return !control_->may_stop();
+}
+
+bool Daemon::take_signal() {
+  signalfd_siginfo signal{};
+  if (::read(signals_, &signal, sizeof signal) != sizeof signal) return true;
+  return control_->take_signal(static_cast<int>(signal.ssi_signo));
 }
 
 void Daemon::accept_some(int listening, Entrance entrance) {

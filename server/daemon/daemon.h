@@ -11,8 +11,8 @@
 // process without rights speaks in the daemon's place (doors.h). The local socket for containers
 // reports the user too, but root there is not root here.
 //
-// Threads: the caller of run(). Blocking: run(), until an operator's drain is over or `stop`
-// becomes readable. It then ends all sessions within twice the stop timeout, or lets them go on
+// Threads: the caller of run(). Blocking: run(), until an operator's drain is over or a signal
+// stops the server. It then ends all sessions within twice the stop timeout, or lets them go on
 // for the drain timeout first. Errors: run() fails if it cannot listen or if the first worker
 // cannot start.
 #pragma once
@@ -32,6 +32,7 @@
 #include "server/daemon/connection/refusals.h"
 #include "server/daemon/ops/control.h"
 #include "server/daemon/ops/lease_requests.h"
+#include "server/daemon/ops/reload.h"
 #include "server/daemon/ops/service_manager.h"
 #include "server/daemon/pool/worker_pool.h"
 #include "server/door/doors.h"
@@ -44,10 +45,12 @@ namespace rcuda::server {
 
 class Daemon {
  public:
+  // `signals`: a non-blocking signalfd. SIGHUP reloads the settings, the others stop the server.
+  // -1: none.
   // `ready`: a descriptor; the daemon writes the port and a newline to it once it can serve
   // sessions. -1: none.
-  // `spawn`: for tests; spawn_door() otherwise.
-  Daemon(const Settings& settings, int stop, int ready, Doors::Spawn spawn = {});
+  // `load`: see Reload. `spawn`: for tests; spawn_door() otherwise.
+  Daemon(Settings& settings, int signals, int ready, Reload::Load load, Doors::Spawn spawn = {});
 
   // Fails when it cannot listen, or when the first worker cannot start.
   Status run();
@@ -63,13 +66,15 @@ class Daemon {
   using Clock = std::chrono::steady_clock;
 
   Status listen();
+  bool take_signal();
   void accept_some(int listening, Entrance entrance);
   void announce();
   std::chrono::milliseconds time_to_next_deadline() const;
 
-  const Settings& settings_;
-  const int stop_;
+  Settings& settings_;
+  const int signals_;
   const int ready_;
+  const Reload::Load load_;
   const size_t most_newcomers_;
   ServiceManager service_manager_;
   Closer closer_;  // outlives the connections
@@ -84,6 +89,7 @@ class Daemon {
   // Between open() and close():
   std::unique_ptr<WorkerPool> pool_;
   std::optional<LeaseRequests> leases_;
+  std::optional<Reload> reload_;
   std::optional<Control> control_;
   std::optional<Connections> connections_;
   bool announced_ = false;

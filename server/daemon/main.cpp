@@ -5,6 +5,7 @@
 //   daemon          Accepts clients, and passes each to a worker. Keeps the rights that it has been
 //                   started with; never uses CUDA. SIGTERM and SIGINT end it, at once or after the
 //                   drain timeout. Then it stops the workers, and kills those that do not end.
+//                   SIGHUP reloads its settings (reload.h); workers and doors ignore it.
 //     main            the poll loop (daemon.h)
 //     detached        one for each question: accounts, MUNGE (AsyncLookup), NVML (gpu_monitor.h)
 //   closer          Forked by the daemon before it has threads and secrets, on kernels before 6.16.
@@ -130,17 +131,19 @@ void prepare_process() {
   raise_file_limit();
 }
 
-int run_daemon(const Settings& settings, int ready) {
+int run_daemon(Settings& settings, int ready, Reload::Load load) {
   prepare_process();
   // The poll loop reads these signals from a descriptor; they have no handler.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGHUP);
   sigprocmask(SIG_BLOCK, &signals, nullptr);
-  UniqueFd stop(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
-  if (!stop) return report(Status::from_errno(errno, "signalfd"));
-  Daemon daemon(settings, stop.get(), ready);
+  signal(SIGHUP, SIG_DFL);  // one that is ignored does not arrive
+  const UniqueFd arrived(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!arrived) return report(Status::from_errno(errno, "signalfd"));
+  Daemon daemon(settings, arrived.get(), ready, std::move(load));
   const Status status = daemon.run();
   if (status.ok()) return 0;
   // kDenied: others have access to a file with secrets.
@@ -217,6 +220,19 @@ Status load_settings(int argc, char** argv, Settings* settings) {
   return settings->registry.load_environment();
 }
 
+// As at the start.
+Status load_again(int argc, char** argv, Settings* settings) {
+  RCUDA_RETURN_IF_ERROR(load_settings(argc, argv, settings));
+  Options options;
+  CommandLine line("rcuda-server", "");
+  line.leave_variables();
+  add_options(&line, settings, &options);
+  if (line.parse(argc, argv)) {
+    return Status(Code::kInvalidArgument, "the server's command line is not usable");
+  }
+  return {};
+}
+
 // Says which files the settings come from, and which of them exist.
 void report_files(const Settings& settings) {
   const std::string file =
@@ -251,6 +267,7 @@ int start(int argc, char** argv) {
   open_standard_descriptors();
   // The reader of stderr may end before the daemon and its workers do (pdsh).
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGHUP, SIG_IGN);
   Settings settings;
   Options options;
   CommandLine line("rcuda-server", "Offers this machine's GPUs to CUDA programs elsewhere.",
@@ -269,11 +286,7 @@ int start(int argc, char** argv) {
     return *status == 0 ? 0 : kUnusableSettings;
   }
 
-  if (!set_log_level(settings.log.get().c_str())) {
-    return report_settings(Status(
-        Code::kInvalidArgument,
-        "RCUDA_LOG=" + settings.log.get() + " is not usable: it takes " + settings.log.help()));
-  }
+  set_log_level(settings.log.text().c_str());
   signal(SIGXFSZ, SIG_IGN);  // calls that exceed RLIMIT_FSIZE fail instead
   if (options.worker_base >= 0) {
     for (const int number : {kWorkerControl, kWorkerReports}) ::fcntl(number, F_SETFD, FD_CLOEXEC);
@@ -287,7 +300,8 @@ int start(int argc, char** argv) {
   if (options.check_config) return check_config(settings);
   if (options.list_settings) return list_settings(settings);
   if (options.ready >= 0) ::fcntl(options.ready, F_SETFD, FD_CLOEXEC);
-  return run_daemon(settings, options.ready);
+  return run_daemon(settings, options.ready,
+                    [argc, argv](Settings* again) { return load_again(argc, argv, again); });
 }
 
 }  // namespace

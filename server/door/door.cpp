@@ -250,6 +250,7 @@ void serve(const tls::Acceptor& acceptor) {
 }  // namespace
 
 int run_door() {
+  ::signal(SIGHUP, SIG_IGN);
   (void)::setpriority(PRIO_PROCESS, 0, kNice);  // fails if it is lower
   const pid_t daemon = ::getppid();
   close_descriptors_from(kDoorControl + 1);

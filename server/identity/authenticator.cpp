@@ -47,22 +47,33 @@ Authenticator::Authenticator(const Settings& settings)
 
 Status Authenticator::open(bool for_others, MissingKey missing) {
   security_ = security_of(settings_);
-  RCUDA_ASSIGN_OR_RETURN(served_, ServedUsers::read(settings_.users.get()));
-  RCUDA_ASSIGN_OR_RETURN(operators_,
-                         ServedUsers::read(settings_.operators.get(), "RCUDA_SERVER_OPERATORS"));
-  served_.add(operators_);
-
-  RCUDA_RETURN_IF_ERROR(find_certificate(for_others && !allows_anybody(), missing));
-  if (const std::string& file = settings_.client_authorities.get(); certificate_ && !file.empty()) {
-    RCUDA_ASSIGN_OR_RETURN(authorities_, tls::Authorities::read(file));
-  }
-  const bool are_used = certificate_ || !settings_.tokens.get().empty();
+  for_others_ = for_others;
+  RCUDA_ASSIGN_OR_RETURN(trust_, read(settings_, missing));
+  const bool are_used = trust_.certificate || !settings_.tokens.get().empty();
   return are_used ? tokens_.refresh() : Status();
 }
 
-Status Authenticator::find_certificate(bool is_needed, MissingKey missing) {
-  const std::string& named = settings_.certificate.get();
-  const std::string path = certificate_file(settings_);
+Result<Authenticator::Trust> Authenticator::read(const Settings& settings,
+                                                 MissingKey missing) const {
+  Trust trust;
+  RCUDA_ASSIGN_OR_RETURN(trust.served, ServedUsers::read(settings.users.get()));
+  RCUDA_ASSIGN_OR_RETURN(trust.operators,
+                         ServedUsers::read(settings.operators.get(), "RCUDA_SERVER_OPERATORS"));
+  trust.served.add(trust.operators);
+
+  RCUDA_RETURN_IF_ERROR(find_certificate(settings, missing, &trust));
+  const std::string& file = settings.client_authorities.get();
+  if (trust.certificate && !file.empty()) {
+    RCUDA_ASSIGN_OR_RETURN(trust.authorities, tls::Authorities::read(file));
+  }
+  return trust;
+}
+
+Status Authenticator::find_certificate(const Settings& settings, MissingKey missing,
+                                       Trust* trust) const {
+  const bool is_needed = for_others_ && !allows_anybody();
+  const std::string& named = settings.certificate.get();
+  const std::string path = certificate_file(settings);
   bool made = false;
   auto certificate = identity::load_certificate(path);
   if (certificate.status().code() == Code::kNotFound) {
@@ -83,12 +94,12 @@ Status Authenticator::find_certificate(bool is_needed, MissingKey missing) {
     return {};
   }
   if (!certificate.ok()) return Status(Code::kInvalidArgument, certificate.status().context());
-  certificate_ = std::move(certificate).value();
+  trust->certificate = std::move(certificate).value();
   if (made) {
     RCUDA_INFO(
         "made a new key for TLS in %s, with the fingerprint %s: tokens for another key of this "
         "server are invalid",
-        path.c_str(), identity::fingerprint_text(*certificate_).c_str());
+        path.c_str(), identity::fingerprint_text(*trust->certificate).c_str());
   }
   return {};
 }
@@ -97,7 +108,7 @@ bool Authenticator::is_operator(const Identity& who) const {
   if (who.roles) return who.roles->has(Role::kOperator);
   // Root of a container may become any user there.
   if (who.method == "insecure" || who.method == kContainer) return false;
-  return who.uid && operators_.contains(*who.uid, who.gid, who.groups);
+  return who.uid && trust_.operators.contains(*who.uid, who.gid, who.groups);
 }
 
 bool Authenticator::sees_all(const Identity& who) const {
@@ -109,8 +120,8 @@ Result<wire::Challenge> Authenticator::challenge(const tls::Key& exported,
   wire::Challenge challenge;
   RCUDA_RETURN_IF_ERROR(identity::fill_randomly(challenge.nonce));
   *binding = tls::binding_of(challenge.nonce, exported);
-  challenge.chain = certificate_->chain;
-  challenge.signature = tls::sign(*certificate_, tls::Role::kServer, *binding);
+  challenge.chain = trust_.certificate->chain;
+  challenge.signature = tls::sign(*trust_.certificate, tls::Role::kServer, *binding);
   if (challenge.signature.empty()) {
     return Status(Code::kInternal, "the server's key makes no signature");
   }
@@ -123,13 +134,13 @@ Result<Proof> Authenticator::examine(const wire::Authenticate& message, const tl
     case wire::Method::kToken:
       return examine_token(message, binding);
     case wire::Method::kCertificate: {
-      if (!authorities_) {
+      if (!trust_.authorities) {
         return Status(Code::kDenied,
                       "this server takes no certificates (its setting client_authorities names the "
                       "authorities whose certificates it takes)");
       }
-      RCUDA_ASSIGN_OR_RETURN(proof.account,
-                             authorities_->check_client(message.chain, message.signature, binding));
+      RCUDA_ASSIGN_OR_RETURN(proof.account, trust_.authorities->check_client(
+                                                message.chain, message.signature, binding));
       proof.method = "certificate";
       return proof;
     }
@@ -194,14 +205,14 @@ std::optional<Result<Identity>> Authenticator::identify(Proof& proof, const std:
     return Result<Identity>(account->status());
   }
   const Account& user = **account;
-  if (user.uid == 0 && ::geteuid() == 0 && !served_.names_root()) {
+  if (user.uid == 0 && ::geteuid() == 0 && !trust_.served.names_root()) {
     return Result<Identity>(Status(Code::kDenied,
                                    "root of another machine is not root here, nor is root of a "
                                    "container: run the program as another user, or add root to the "
                                    "server's setting users (--users root), if the root of every "
                                    "client may be root here"));
   }
-  if (!proof.roles && !served_.contains(user.uid, user.gid, user.groups)) {
+  if (!proof.roles && !trust_.served.contains(user.uid, user.gid, user.groups)) {
     return Result<Identity>(
         Status(Code::kDenied, "the server does not serve user " + user.user +
                                   ": its setting users names those it serves beside its own user "

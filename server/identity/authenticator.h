@@ -7,8 +7,9 @@
 // take a while: munged and the system's user database are asked on other threads, and descriptors()
 // become readable when they have answered.
 //
-// Threads: the daemon's only thread. Blocking: open() and check() only, for files and the user
-// database. Errors: kDenied with the reason and the remedy; nothing of it helps to guess a secret.
+// Threads: the daemon's only thread. Blocking: open() and read() only, for files and the
+// user database. Errors: kDenied with the reason and the remedy; nothing of it helps to guess a
+// secret.
 #pragma once
 
 #include <array>
@@ -56,17 +57,29 @@ class Authenticator {
 
   explicit Authenticator(const Settings& settings);
 
+  // Users and certificates, as settings, files and the user database name them.
+  struct Trust {
+    ServedUsers served;  // operators included
+    ServedUsers operators;
+    std::optional<identity::Certificate> certificate;
+    std::shared_ptr<const tls::Authorities> authorities;  // null: clients present no certificates
+  };
+
   // Reads the certificate, the authorities, the tokens and the list of users. If `for_others`,
   // other machines can reach the server, so it needs a certificate. open() makes a missing
   // certificate at the default path, unless kIsLeft.
   enum class MissingKey { kIsMade, kIsLeft };
   Status open(bool for_others, MissingKey missing = MissingKey::kIsMade);
+  // Reads the same but for the tokens for other settings of this server, after open(), and changes
+  // nothing. set() takes it over: it holds for clients that have not identified themselves yet.
+  Result<Trust> read(const Settings& settings, MissingKey missing = MissingKey::kIsMade) const;
+  void set(Trust trust) { trust_ = std::move(trust); }
 
   // Whether the server has a certificate.
-  bool speaks_tls() const { return certificate_.has_value(); }
+  bool speaks_tls() const { return trust_.certificate.has_value(); }
   // Whether clients of other machines may do without encryption and proof.
   bool allows_anybody() const { return security_ == wire::Security::kNone; }
-  const ServedUsers& served() const { return served_; }  // operators included
+  const ServedUsers& served() const { return trust_.served; }  // operators included
   // Whether a client may lease devices to others, end their sessions and drain the server. A client
   // that has proved no identity may not.
   bool is_operator(const Identity& who) const;
@@ -97,20 +110,18 @@ class Authenticator {
 
  private:
   // Sets certificate_, if the server has or needs one.
-  Status find_certificate(bool is_needed, MissingKey missing);
+  Status find_certificate(const Settings& settings, MissingKey missing, Trust* trust) const;
   Result<Proof> examine_token(const wire::Authenticate& message, const tls::Key& binding);
 
   const Settings& settings_;
   wire::Security security_ = wire::Security::kTls;
-  std::optional<identity::Certificate> certificate_;
-  std::shared_ptr<const tls::Authorities> authorities_;  // null: clients present no certificates
+  bool for_others_ = false;
+  Trust trust_;
   TokenStore tokens_;
   TokenUses token_uses_;
   std::string token_error_;  // the last one that was logged
   MungeChecks munge_;
   Accounts accounts_;
-  ServedUsers served_;
-  ServedUsers operators_;
 };
 
 }  // namespace rcuda::server

@@ -1,6 +1,6 @@
 // Settings: the settings of a server, from the environment, a TOML file or options. The daemon
-// passes its settings to its workers through their environment. Read-only once the server has
-// started, so any thread may read them.
+// passes its settings to its workers through their environment. Read-only in a worker, so any
+// thread may read them. Of the daemon only the main thread may: a reload changes some (reload.h).
 #pragma once
 
 #include <chrono>
@@ -142,7 +142,10 @@ struct Settings {
   // The binary from which workers are started: the daemon's own, also if its file has been replaced
   // (worker_messages.h). Tests set another one.
   std::string worker_binary = "/proc/self/exe";
-  config::String log{registry, "RCUDA_LOG", "info", "trace, debug, info, warn, error or off"};
+  config::Choice log{registry,
+                     "RCUDA_LOG",
+                     {"info", "trace", "debug", "warn", "error", "off"},
+                     "the least important lines that the log has"};
 };
 
 }  // namespace rcuda::server

@@ -74,6 +74,10 @@ class Rules {
                const std::vector<gid_t>& groups) const;
 
   bool limits_groups() const { return !groups_.empty(); }
+  // Whether both set the same limits, wherever in their files.
+  bool same_limits(const Rules& other) const {
+    return general_ == other.general_ && users_ == other.users_ && groups_ == other.groups_;
+  }
   // One line for each limit of the file and its place, for people.
   const std::string& text() const { return text_; }
 
@@ -92,6 +96,7 @@ class Rules {
   struct Value {
     uint64_t number = 0;  // bytes, bytes per second, nanoseconds or a count
     std::string rule;
+    bool operator==(const Value& other) const { return number == other.number; }
   };
   using Table = std::map<Key, Value>;
   // Of a user, of a group, or of everybody.
@@ -99,9 +104,11 @@ class Rules {
     std::string name;  // as the file names it
     Table together;    // for all sessions
     Table session;     // for each session
+    bool operator==(const Tables&) const = default;
   };
   struct Group : Tables {
     gid_t gid = 0;
+    bool operator==(const Group&) const = default;
   };
   struct KeyInfo;
   static const KeyInfo kKeys[];

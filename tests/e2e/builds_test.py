@@ -13,7 +13,7 @@ import tempfile
 import threading
 import unittest
 
-from servers import client_environment, local_connection, message, PROTOCOL_VERSION, read_message, run_tests, Server
+from servers import client_environment, local_connection, make_token, message, PROTOCOL_VERSION, read_message, run_tests, Server
 
 BUILD = SOFTGPU = None
 
@@ -87,18 +87,27 @@ class BuildsTest(unittest.TestCase):
         self.assertEqual(result.stdout, f"found 0 0 0 0 0\ndevice 0 0 0 0 0 0 {0x30003} {0x30003}\n")
         self.assertEqual(result.stderr, "")
 
-    # An upgrade of the package replaces the file.
-    def test_a_server_whose_file_was_replaced_serves_with_its_own_build(self):
-        with tempfile.TemporaryDirectory() as folder:
-            binary = os.path.join(folder, "rcuda-server")
-            shutil.copy(os.path.join(BUILD, "bin/rcuda-server"), binary)
-            server = self.server(binary=binary, options=("--pool", "0"))
-            os.unlink(binary)
-            with open(binary, "w") as file:
-                file.write("#!/bin/sh\nexit 1\n")
-            os.chmod(binary, 0o755)
-            result = self.use(server)
-            self.assertEqual(result.stdout.splitlines()[0], "found 0 0 0 0 0", server.text())
+    # An upgrade of the package replaces the file, its removal removes the folder.
+    def test_a_server_whose_file_is_replaced_or_gone_serves_with_its_own_build(self):
+        for is_replaced in (True, False):
+            with self.subTest(is_replaced=is_replaced), tempfile.TemporaryDirectory() as base:
+                folder = os.path.join(base, "bin")
+                os.mkdir(folder)
+                binary = os.path.join(folder, "rcuda-server")
+                shutil.copy(os.path.join(BUILD, "bin/rcuda-server"), binary)
+                token = make_token(BUILD, base)
+                server = self.server(binary=binary, options=("--pool", "0"), environment=token)
+                shutil.rmtree(folder)
+                if is_replaced:
+                    os.mkdir(folder)
+                    with open(binary, "w") as file:
+                        file.write("#!/bin/sh\nexit 1\n")
+                    os.chmod(binary, 0o755)
+                # A worker and a door are started now.
+                result = self.use(server, transport="tcp", RCUDA_SECURITY="tls",
+                                  RCUDA_TOKEN_FILE=os.path.join(base, "token"))
+                self.assertEqual(result.stdout.splitlines()[0], "found 0 0 0 0 0", server.text())
+                self.assertTrue(server.doors())
 
     def test_another_build(self):
         for transport in ("shm", "tcp"):

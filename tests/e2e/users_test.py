@@ -11,12 +11,13 @@ import contextlib
 import json
 import os
 import pwd
+import signal
 import socket
 import subprocess
 import tempfile
 import unittest
 
-from servers import client_environment, local_connection, read_message, run_tests, Server
+from servers import client_environment, eventually, local_connection, read_message, run_tests, Server
 
 BUILD = PROGRAMS = None
 NOBODY = 65534
@@ -69,6 +70,23 @@ class UsersTest(unittest.TestCase):
     def smi(self, server, user, trusted=""):
         return run_as(user, [os.path.join(BUILD, "bin/rcuda-smi"), f"127.0.0.1@{server.port}"], text=True,
                       env=dict(os.environ, RCUDA_TRUST_USER=trusted))
+
+    def test_a_reload_changes_whom_a_server_serves(self):
+        with tempfile.TemporaryDirectory() as folder:
+            config = os.path.join(folder, "server.toml")
+
+            def write(users):
+                with open(config, "w") as file:
+                    file.write(f'users = "{users}"\n')
+            write(OTHER)
+            server = self.server(options=("--config", config))
+            self.check_refused(server, NOBODY)
+            self.check_served(server, OTHER)
+            write(NOBODY)
+            server.process.send_signal(signal.SIGHUP)
+            self.assertTrue(eventually(lambda: "changed: users" in server.text()), server.text())
+            self.check_refused(server, OTHER)
+            self.check_served(server, NOBODY)
 
     def check_refused(self, server, user, *reasons, trusted=""):
         texts = (*reasons, "run the program as that user", "rcuda-server --port", server.port)

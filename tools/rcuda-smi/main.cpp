@@ -9,6 +9,7 @@
 //   rcuda-smi end node1 4711      ends the session of worker 4711
 //   rcuda-smi drain node1         no new sessions; waits until the server has stopped
 //   rcuda-smi resume node1        cancels the drain
+//   rcuda-smi reload node1        lets the server read its settings again
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
@@ -21,6 +22,7 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
+#include "common/base/printable.h"
 #include "common/base/standard_descriptors.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
@@ -142,9 +144,10 @@ Result<wire::ControlAnswer> control(const Server& server, const wire::ControlReq
 }
 
 void print_answer(const Server& server, const wire::ControlAnswer& answer) {
-  print_json(
-      {{"server", server.text()}, {"sessions", answer.sessions}, {"draining", answer.draining}},
-      -1);
+  nlohmann::json object = {
+      {"server", server.text()}, {"sessions", answer.sessions}, {"draining", answer.draining}};
+  if (!answer.text.empty()) object["text"] = answer.text;
+  print_json(object, -1);
 }
 
 // Sends a request that is done when the server has answered.
@@ -153,6 +156,7 @@ int send_request(const std::string& name, const wire::ControlRequest& request, b
   const auto answer = control(server, request);
   if (!answer.ok()) return fail(answer.status());
   if (as_json) print_answer(server, *answer);
+  if (!as_json && !answer->text.empty()) std::printf("%s\n", printable(answer->text).c_str());
   return 0;
 }
 
@@ -215,7 +219,7 @@ struct Arguments {
 
 // The commands. Each has the option --json.
 struct Commands {
-  config::CommandLine &top, &topology, &end, &drain, &resume;
+  config::CommandLine &top, &topology, &end, &drain, &resume, &reload;
 };
 
 Commands add_commands(config::CommandLine& line, Arguments* to) {
@@ -228,11 +232,13 @@ Commands add_commands(config::CommandLine& line, Arguments* to) {
       line.subcommand("drain",
                       "for operators: no new sessions; the server stops when the last session has "
                       "ended"),
-      line.subcommand("resume", "for operators: ends a drain")};
+      line.subcommand("resume", "for operators: ends a drain"),
+      line.subcommand("reload", "for operators: the server reads its settings again")};
   for (config::CommandLine* command : {&commands.top, &commands.topology}) {
     command->option("server", &to->names, kServers).type_name("").check(check_server);
   }
-  for (config::CommandLine* command : {&commands.end, &commands.drain, &commands.resume}) {
+  for (config::CommandLine* command :
+       {&commands.end, &commands.drain, &commands.resume, &commands.reload}) {
     command->option("server", &to->name, kServer).required().type_name("").check(check_server);
   }
   commands.top.option("--every", &to->seconds, "seconds between two rounds")
@@ -249,7 +255,7 @@ Commands add_commands(config::CommandLine& line, Arguments* to) {
   commands.drain.flag("--no-wait", &to->no_wait, "do not wait until the server has stopped");
   commands.top.flag("--json", &to->as_json, "a line for each round: the list of rcuda-smi --json");
   for (config::CommandLine* command :
-       {&commands.topology, &commands.end, &commands.drain, &commands.resume}) {
+       {&commands.topology, &commands.end, &commands.drain, &commands.resume, &commands.reload}) {
     command->flag("--json", &to->as_json, "print JSON");
   }
   return commands;
@@ -273,6 +279,9 @@ int start(int argc, char** argv) {
   if (commands.drain.is_chosen()) return drain(name, !arguments.no_wait, as_json);
   if (commands.resume.is_chosen()) {
     return send_request(name, {ControlOperation::kResume, 0}, as_json);
+  }
+  if (commands.reload.is_chosen()) {
+    return send_request(name, {ControlOperation::kReload, 0}, as_json);
   }
   const Result<std::vector<Server>> servers = tools::choose_servers(arguments.names);
   if (!servers.ok()) return fail(servers.status());

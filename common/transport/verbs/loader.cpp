@@ -60,7 +60,9 @@ Result<const VerbsPlugin*> load() {
     const auto entry = reinterpret_cast<VerbsPluginEntry>(::dlsym(library, kVerbsPluginEntry));
     const VerbsPlugin* plugin = entry != nullptr ? entry() : nullptr;
     if (plugin == nullptr || std::strcmp(plugin->version, kVerbsPluginVersion) != 0) {
-      why = path + " belongs to another version";
+      why = path +
+            " is of another build of rcuda than this process: install the same build of both, or, "
+            "after an upgrade of both, end this process and start it again";
       continue;
     }
     return plugin;

@@ -114,7 +114,7 @@ std::vector<int> Admission::Permit::ledgers() const {
   std::vector<int> descriptors;
   if (own_) descriptors.push_back(own_->descriptor());
   for (const Place& place : places_) {
-    if (place.budget->ledger) descriptors.push_back(place.budget->ledger->descriptor());
+    if (place.slot) descriptors.push_back(place.budget->ledger->descriptor());
   }
   return descriptors;
 }
@@ -128,7 +128,7 @@ void Admission::Permit::for_each_memory_limit(const Visit& visit) const {
   };
   if (own_) pass(*own_);
   for (const Place& place : places_) {
-    if (place.budget->ledger) pass(*place.budget->ledger);
+    if (place.slot) pass(*place.budget->ledger);
   }
 }
 
@@ -187,10 +187,25 @@ Admission::Admission(size_t max_sessions, Offered offered, size_t most_waiting)
     : offered_(std::move(offered)),
       most_waiting_(most_waiting),
       server_(std::make_shared<Budget>()) {
-  server_->limits.sessions.most = static_cast<uint32_t>(max_sessions);
+  set_max_sessions(max_sessions);
 }
 
 Admission::~Admission() = default;
+
+void Admission::set_max_sessions(size_t most) {
+  server_->limits.sessions.most = static_cast<uint32_t>(most);
+}
+
+void Admission::set_rules(Rules rules) {
+  rules_ = std::move(rules);
+  for (auto next = queue_.begin(); next != queue_.end();) {
+    Applicant& applicant = **next;
+    const Status limited = set_limits(applicant);
+    if (!limited.ok()) applicant.obstacle_ = {Code::kDenied, limited.message()};
+    next = applicant.is_decided() ? queue_.erase(next) : std::next(next);
+  }
+  review();
+}
 
 UserRules Admission::rules_for(const Identity& user) const {
   const bool known = user.uid && user.method != "insecure";
@@ -223,27 +238,12 @@ std::optional<Admission::Room> Admission::device_room(const Identity& user, uint
 Result<std::unique_ptr<Admission::Applicant>> Admission::apply(const Identity& user,
                                                                const std::vector<uint32_t>& devices,
                                                                bool may_wait) {
-  const UserRules rules = rules_for(user);
   const std::set<uint32_t> unique(devices.begin(), devices.end());
-  const auto count = static_cast<uint32_t>(unique.size());
-  const Count& most = rules.session.devices;
-  if (most.most != 0 && count > most.most) return never_fits(count, "a session", most);
-
-  RCUDA_ASSIGN_OR_RETURN(std::vector<BudgetPointer> budgets, budgets_of(user, rules));
-  for (const BudgetPointer& budget : budgets) {
-    const Count& limit = budget->limits.devices;
-    if (limit.most != 0 && count > limit.most) {
-      return never_fits(count, "all sessions of " + budget->limits.allowance.of + " together",
-                        limit);
-    }
-  }
-  RCUDA_RETURN_IF_ERROR(check_countable(devices, rules));
   std::unique_ptr<Applicant> applicant(new Applicant);
   applicant->admission_ = this;
+  applicant->user_ = user;
   applicant->devices_.assign(unique.begin(), unique.end());
-  applicant->lease_id_ = user.lease;
-  applicant->session_ = rules.session;
-  applicant->budgets_ = std::move(budgets);
+  RCUDA_RETURN_IF_ERROR(set_limits(*applicant));
   queue_.push_back(applicant.get());
   review();
   if (applicant->is_decided()) return applicant;
@@ -255,6 +255,26 @@ Result<std::unique_ptr<Admission::Applicant>> Admission::apply(const Identity& u
   }
   RCUDA_RETURN_IF_ERROR(check_queue(*applicant));
   return applicant;
+}
+
+Status Admission::set_limits(Applicant& applicant) {
+  const UserRules rules = rules_for(applicant.user_);
+  const uint32_t count = applicant.count();
+  const Count& most = rules.session.devices;
+  if (most.most != 0 && count > most.most) return never_fits(count, "a session", most);
+
+  RCUDA_ASSIGN_OR_RETURN(std::vector<BudgetPointer> budgets, budgets_of(applicant.user_, rules));
+  for (const BudgetPointer& budget : budgets) {
+    const Count& limit = budget->limits.devices;
+    if (limit.most != 0 && count > limit.most) {
+      return never_fits(count, "all sessions of " + budget->limits.allowance.of + " together",
+                        limit);
+    }
+  }
+  RCUDA_RETURN_IF_ERROR(check_countable(applicant.devices_, rules));
+  applicant.session_ = rules.session;
+  applicant.budgets_ = std::move(budgets);
+  return {};
 }
 
 Result<std::vector<Admission::BudgetPointer>> Admission::budgets_of(const Identity& user,
@@ -273,12 +293,9 @@ Result<Admission::BudgetPointer> Admission::budget(const std::string& key,
                                                    const BudgetLimits& limits) {
   std::erase_if(budgets_, [](const auto& entry) { return entry.second.expired(); });
   BudgetPointer found = budgets_[key].lock();
-  if (!found) {
-    found = std::make_shared<Budget>();
-    if (needs_ledger(limits.allowance)) {
-      RCUDA_ASSIGN_OR_RETURN(found->ledger, Ledger::make());
-    }
-    budgets_[key] = found;
+  if (!found) budgets_[key] = found = std::make_shared<Budget>();
+  if (!found->ledger && needs_ledger(limits.allowance)) {
+    RCUDA_ASSIGN_OR_RETURN(found->ledger, Ledger::make());
   }
   found->limits = limits;
   return found;
@@ -339,7 +356,7 @@ void Admission::review() {
 }
 
 bool Admission::waits_for_lease(Applicant& applicant, std::map<uint32_t, size_t>* ahead) const {
-  applicant.obstacle_ = check_devices(applicant.devices_, applicant.lease_id_);
+  applicant.obstacle_ = check_devices(applicant.devices_, applicant.user_.lease);
   if (applicant.obstacle_.ok()) return false;
   size_t most = 0;
   for (const uint32_t device : applicant.devices_) most = std::max(most, (*ahead)[device]++);
@@ -355,15 +372,15 @@ void Admission::give_permit(Applicant& applicant) {
   for (const BudgetPointer& budget : applicant.budgets_) {
     ++budget->sessions;
     budget->devices += applicant.count();
+    permit->places_.push_back({budget, {}});
+    if (!budget->ledger) continue;
     uint32_t slot = 0;
-    if (budget->ledger) {
-      while (budget->slots[slot]) ++slot;  // has_room(): one is free
-      budget->slots.set(slot);
-      budget->ledger->clear(slot);
-      permit->allowances_.push_back(budget->limits.allowance);
-      permit->allowances_.back().slot = slot;
-    }
-    permit->places_.push_back({budget, slot});
+    while (budget->slots[slot]) ++slot;  // has_room(): one is free
+    budget->slots.set(slot);
+    budget->ledger->clear(slot);
+    permit->allowances_.push_back(budget->limits.allowance);
+    permit->allowances_.back().slot = slot;
+    permit->places_.back().slot = slot;
   }
   applicant.permit_ = std::move(permit);
 }
@@ -373,9 +390,9 @@ void Admission::give_back(Permit& permit) {
     Budget& budget = *place.budget;
     --budget.sessions;
     budget.devices -= permit.devices_;
-    if (!budget.ledger) continue;
-    budget.ledger->clear(place.slot);
-    budget.slots.reset(place.slot);
+    if (!place.slot) continue;
+    budget.ledger->clear(*place.slot);
+    budget.slots.reset(*place.slot);
   }
   review();
 }

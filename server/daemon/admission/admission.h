@@ -12,6 +12,9 @@
 // budgets. The WorkerPool keeps it until the session's worker has ended, so nothing stays
 // taken for a worker that was killed.
 //
+// The rules may change while sessions run. A session keeps the limits of its Permit. Its memory
+// does not count for a budget that had no limit of memory when the session began.
+//
 // Threads: the daemon's only thread. Blocking: nothing. Errors: kDenied if the session can never
 // fit, kUnavailable if it does not fit now and the client does not wait; both name the lease or the
 // limit, the rule and the remedy.
@@ -78,7 +81,7 @@ class Admission {
     friend class Admission;
     struct Place {
       BudgetPointer budget;
-      uint32_t slot = 0;
+      std::optional<uint32_t> slot;  // in the budget's Ledger, if it had one at that time
     };
     Permit() = default;
     // Calls visit(allowance, ledger) for each allowance of device memory.
@@ -119,8 +122,8 @@ class Admission {
     uint32_t count() const { return static_cast<uint32_t>(devices_.size()); }
 
     Admission* admission_ = nullptr;
+    Identity user_;                  // with the lease that it brings
     std::vector<uint32_t> devices_;  // in ascending order
-    std::string lease_id_;           // that it brings; empty: none
     Status obstacle_;                // kUnavailable: leases of others keep its devices
     SessionRules session_;
     std::vector<BudgetPointer> budgets_;  // the server's first, then the user's
@@ -140,8 +143,11 @@ class Admission {
   Admission(const Admission&) = delete;
   Admission& operator=(const Admission&) = delete;
 
-  // Before the first client applies. Without a call there are no rules.
-  void set_rules(Rules rules) { rules_ = std::move(rules); }
+  // Without a call there are no rules. The new ones hold for applicants that wait, too.
+  void set_rules(Rules rules);
+  const Rules& rules() const { return rules_; }
+  // Call review() after a change.
+  void set_max_sessions(size_t most);
 
   const Leases& leases() const { return leases_; }
   // Call review() after a change.
@@ -166,6 +172,8 @@ class Admission {
   UserRules rules_for(const Identity& user) const;
   Result<std::vector<BudgetPointer>> budgets_of(const Identity& user, const UserRules& rules);
   Result<BudgetPointer> budget(const std::string& key, const BudgetLimits& limits);
+  // Gives the applicant what the rules say now. An error means that it can never be admitted.
+  Status set_limits(Applicant& applicant);
   Status check_queue(const Applicant& applicant) const;
   // Whether leases keep the applicant's devices. `ahead`: by device, those before it for which they
   // do.

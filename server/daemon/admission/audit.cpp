@@ -109,11 +109,15 @@ Status unusable(const std::string& path) {
 }  // namespace
 
 Status Audit::open(const std::string& path) {
-  if (path.empty()) return {};
-  file_.reset(path == "-" ? ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3)
-                          : ::open(path.c_str(),
-                                   O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0640));
-  return file_ ? Status() : unusable(path);
+  UniqueFd file;
+  if (!path.empty()) {
+    file.reset(path == "-" ? ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3)
+                           : ::open(path.c_str(),
+                                    O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0640));
+    if (!file) return unusable(path);
+  }
+  file_ = std::move(file);
+  return {};
 }
 
 Status Audit::check(const std::string& path) {

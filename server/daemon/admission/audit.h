@@ -42,7 +42,7 @@ struct AuditedSession {
 class Audit {
  public:
   // `path`: a file, to which lines are appended; "-" for stderr, which systemd puts into the
-  // journal; empty: no audit.
+  // journal; empty: no audit. A further call replaces the file, unless it fails.
   Status open(const std::string& path);
   // Whether open() will succeed. Makes no file.
   static Status check(const std::string& path);
@@ -56,8 +56,8 @@ class Audit {
              std::string_view outcome);
   // `what`: "taken", "extended", "revoked" or "expired". `by`: the operator; none: the server.
   void lease(std::string_view what, const Lease& lease, const std::optional<Identity>& by);
-  // `what`: "end", "drain" or "resume". `by`: none for a signal. `worker`: the worker whose session
-  // is ended.
+  // `what`: "end", "drain", "resume" or "reload". `by`: none for a signal. `worker`: the worker
+  // whose session is ended.
   void control(std::string_view what, const std::optional<Identity>& by,
                std::optional<uint32_t> worker);
 

@@ -76,12 +76,20 @@ Result<LocalListener> LocalListener::at(const wire::LocalAddress& address,
   LocalListener made;
   made.path_ = path;
   (void)take_descriptors(socket->get(), false);
-  if ((group && ::chown(path.c_str(), 0, *group) != 0) ||
-      ::chmod(path.c_str(), group ? 0660 : 0666) != 0 || ::listen(socket->get(), kBacklog) != 0) {
+  RCUDA_RETURN_IF_ERROR(made.set_group(group));
+  if (::listen(socket->get(), kBacklog) != 0) {
     return Status::from_errno(errno, "listening on the local socket " + path);
   }
   made.socket_ = std::move(socket).value();
   return made;
+}
+
+Status LocalListener::set_group(std::optional<gid_t> group) {
+  if (path_.empty() || ((!group || ::chown(path_.c_str(), 0, *group) == 0) &&
+                        ::chmod(path_.c_str(), group ? 0660 : 0666) == 0)) {
+    return {};
+  }
+  return Status::from_errno(errno, "changing who may connect to the local socket " + path_);
 }
 
 UniqueFd LocalListener::release() {

@@ -32,6 +32,9 @@ class LocalListener {
   // Everybody may connect: groups of a container are not those of this machine.
   static Result<LocalListener> for_containers(uint16_t port);
 
+  // Changes who may connect to a socket with a path.
+  Status set_group(std::optional<gid_t> group);
+
   int get() const { return socket_.get(); }
   explicit operator bool() const { return static_cast<bool>(socket_); }
   // Removes the path. The caller closes the socket.

@@ -4,8 +4,7 @@
 #include <string>
 #include <utility>
 
-#include <sys/signalfd.h>
-#include <unistd.h>
+#include <signal.h>
 
 #include "common/base/log.h"
 #include "common/base/units.h"
@@ -17,18 +16,23 @@ Result<wire::ControlAnswer> Control::handle(const std::vector<std::byte>& body,
   RCUDA_ASSIGN_OR_RETURN(const wire::ControlRequest request,
                          wire::decode<wire::ControlRequest>(body));
   const bool is_operator = authenticator_.is_operator(who);
+  std::string text;
   if (request.operation == wire::ControlOperation::kEnd) {
     const auto mine = [&](const Identity& owner) { return is_operator || same_user(owner, who); };
     RCUDA_RETURN_IF_ERROR(
         pool_.end_session(request.worker_pid, mine, who.user + " ended the session"));
     audit_.control("end", who, request.worker_pid);
   } else if (!is_operator) {
-    return Status(Code::kDenied, "only an operator may drain this server (its setting operators)");
+    return Status(Code::kDenied,
+                  "only an operator may drain this server or reload its settings (its setting "
+                  "operators)");
+  } else if (request.operation == wire::ControlOperation::kReload) {
+    RCUDA_ASSIGN_OR_RETURN(text, reload_.run(who));
   } else if (request.operation != wire::ControlOperation::kAsk) {
     RCUDA_RETURN_IF_ERROR(set_draining(request.operation == wire::ControlOperation::kDrain, who,
                                        "as " + who.user + " requested"));
   }
-  return wire::ControlAnswer{static_cast<uint32_t>(pool_.sessions()), draining_};
+  return wire::ControlAnswer{static_cast<uint32_t>(pool_.sessions()), std::move(text), draining_};
 }
 
 Status Control::set_draining(bool draining, const std::optional<Identity>& by,
@@ -57,15 +61,17 @@ Status Control::check_draining() const {
                     "; RCUDA_WAIT=10m waits for the server");
 }
 
-bool Control::take_signal(int stop) {
-  signalfd_siginfo signal{};
-  (void)!::read(stop, &signal, sizeof signal);
-  signal_ = static_cast<int>(signal.ssi_signo);
+bool Control::take_signal(int number) {
+  if (number == SIGHUP) {
+    (void)reload_.run({});  // logs its errors
+    return true;
+  }
+  signal_ = number;
   if (settings_.drain_timeout.get().count() == 0 || drain_until_) return false;
   const auto most = std::chrono::ceil<std::chrono::seconds>(settings_.drain_timeout.get());
   drain_until_ = Clock::now() + most;
   const std::string why =
-      "after signal " + std::to_string(signal_) + ", for at most " + time_text(most);
+      "after signal " + std::to_string(number) + ", for at most " + time_text(most);
   if (draining_) RCUDA_INFO("still draining, %s", why.c_str());
   return set_draining(true, {}, why).ok();
 }

@@ -1,7 +1,8 @@
-// Control: carries out requests of operators: to end sessions, and to drain the server. A server
-// that drains takes no new sessions and stops when the last session has ended. An operator may
-// resume it until then. A signal drains it too, for the drain timeout at most. No operator may
-// resume it after the signal, because who sent it waits for the end of the process.
+// Control: carries out requests of operators: to end sessions, to drain the server, and to reload
+// its settings (reload.h). A server that drains takes no new sessions and stops when the last
+// session has ended. An operator may resume it until then. A signal drains it too, for the drain
+// timeout at most. No operator may resume it after the signal, because who sent it waits for the
+// end of the process.
 //
 // Threads: the daemon's only thread. Blocking: nothing. Errors: kDenied if the client is not an
 // operator.
@@ -16,6 +17,7 @@
 #include "common/base/status.h"
 #include "common/messages/control_messages.h"
 #include "server/daemon/admission/audit.h"
+#include "server/daemon/ops/reload.h"
 #include "server/daemon/pool/worker_pool.h"
 #include "server/identity/authenticator.h"
 #include "server/identity/identity.h"
@@ -29,17 +31,21 @@ class Control {
 
   // All outlive this object.
   Control(const Settings& settings, const Authenticator& authenticator, Audit& audit,
-          WorkerPool& pool)
-      : settings_(settings), authenticator_(authenticator), audit_(audit), pool_(pool) {}
+          WorkerPool& pool, Reload& reload)
+      : settings_(settings),
+        authenticator_(authenticator),
+        audit_(audit),
+        pool_(pool),
+        reload_(reload) {}
 
   // Executes a ControlRequest of `who`.
   Result<wire::ControlAnswer> handle(const std::vector<std::byte>& body, const Identity& who);
   bool draining() const { return draining_; }
   // The refusal of a client that requests a session while the server drains.
   Status check_draining() const;
-  // Reads a signal from `stop`. The first signal drains the server, if the settings allow a time.
-  // Returns false if the server is to stop.
-  bool take_signal(int stop);
+  // SIGHUP reloads the settings. The first of the other signals drains the server, if the settings
+  // allow a time. Returns false if the server is to stop.
+  bool take_signal(int number);
   // Whether the server drains and is to stop now.
   bool may_stop() const;
   // Why the server stops, for the clients whose sessions end.
@@ -55,6 +61,7 @@ class Control {
   const Authenticator& authenticator_;
   Audit& audit_;
   WorkerPool& pool_;
+  Reload& reload_;
   bool draining_ = false;
   int signal_ = 0;  // the last signal that was read
   std::optional<Clock::time_point> drain_until_;

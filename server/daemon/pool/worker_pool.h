@@ -96,6 +96,8 @@ class WorkerPool {
   // of the idle target that are due (pool_demand.h); ends idle workers beyond that. `drains`: no
   // idle workers are wanted.
   void refill(const std::vector<Waiting>& waiting, bool drains = false);
+  // Ends the idle workers, for refill() to start others, which get the settings of now.
+  void renew_idle();
   // Whether a session of that user can run here. assign() checks it as well.
   static Status check_user(const Identity& identity);
   // Whether an idle worker suits the client: its devices, its share, and a base that it does not

@@ -123,6 +123,12 @@ void WorkerPool::refill(const std::vector<Waiting>& waiting, bool drains) {
   }
 }
 
+void WorkerPool::renew_idle() {
+  for (Worker& worker : workers_) {
+    if (worker.is_spare()) stop_worker(worker);
+  }
+}
+
 bool WorkerPool::try_start(const wire::Hello* hello, const DeviceSets::Key& devices,
                            uint32_t sm_percent) {
   if (starting() + count(State::kHanging) >= most_starting()) return false;

@@ -11,7 +11,7 @@ TEST(ControlMessagesTest, ARequestSurvivesTheWire) {
   ASSERT_TRUE(got.ok());
   EXPECT_EQ(got->operation, ControlOperation::kEnd);
   EXPECT_EQ(got->worker_pid, 4711u);
-  for (const uint32_t wrong : {0u, 5u}) {
+  for (const uint32_t wrong : {0u, 6u}) {
     const ControlRequest unknown{static_cast<ControlOperation>(wrong), 1};
     EXPECT_EQ(decode<ControlRequest>(encode(unknown)).status().code(), Code::kProtocol);
   }
@@ -19,10 +19,11 @@ TEST(ControlMessagesTest, ARequestSurvivesTheWire) {
 }
 
 TEST(ControlMessagesTest, AnAnswerSurvivesTheWire) {
-  std::vector<std::byte> body = encode(ControlAnswer{7, true});
+  std::vector<std::byte> body = encode(ControlAnswer{7, "changed: users", true});
   const Result<ControlAnswer> got = decode<ControlAnswer>(body);
   ASSERT_TRUE(got.ok());
   EXPECT_EQ(got->sessions, 7u);
+  EXPECT_EQ(got->text, "changed: users");
   EXPECT_TRUE(got->draining);
   body.back() = std::byte{2};
   EXPECT_FALSE(decode<ControlAnswer>(body).ok());

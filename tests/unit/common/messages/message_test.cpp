@@ -99,7 +99,7 @@ TEST(LayoutTest, ItIsOfTheFieldsAlone) {
             "Sample{first:u32,second:u32,third:i32,secret:bytes[16],text:text[1..32],"
             "colour:choice(red,green),parts:list[7]{place:u64}}");
   EXPECT_EQ(Codec<ControlRequest>::layout(),
-            "ControlRequest{operation:choice(end,drain,resume,ask),worker_pid:u32}");
+            "ControlRequest{operation:choice(end,drain,resume,ask,reload),worker_pid:u32}");
   EXPECT_NE(Codec<Welcome>::layout().find("attributes:list[4096]{:i32},"), std::string::npos);
 }
 

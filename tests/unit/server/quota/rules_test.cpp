@@ -35,6 +35,18 @@ Rules good(const std::string& text) {
   return rules.ok() ? std::move(rules).value() : Rules();
 }
 
+TEST(RulesTest, LimitsAreTheSameWhereverTheyAreInTheFile) {
+  const Rules rules = good("[limits.user]\nsessions = 2\n[limits.users.ada]\ndevices = 1\n");
+  EXPECT_TRUE(rules.same_limits(
+      good("# two\n[limits.users.ada]\ndevices = 1\n\n[limits.user]\nsessions = 2\n")));
+  EXPECT_FALSE(rules.same_limits(Rules()));
+  EXPECT_FALSE(rules.same_limits(good("[limits.user]\nsessions = 2\n")));
+  EXPECT_FALSE(
+      rules.same_limits(good("[limits.user]\nsessions = 3\n[limits.users.ada]\ndevices = 1\n")));
+  EXPECT_FALSE(
+      rules.same_limits(good("[limits.user]\nsessions = 2\n[limits.users.bob]\ndevices = 1\n")));
+}
+
 TEST(RulesTest, WithoutRulesNothingIsLimited) {
   for (const Rules& rules : {Rules(), good(""), good("port = 1\n[limits]\n[limits.user]\n")}) {
     const UserRules all = rules.of(kAda, "ada", {kStudents});

@@ -220,6 +220,51 @@ TEST(AdmissionTest, AClientThatLeavesMakesRoomForTheNext) {
   EXPECT_TRUE(next->is_decided());
 }
 
+TEST(AdmissionTest, NewRulesHoldForThoseThatWait) {
+  Hall hall("[limits.user]\nsessions = 1\n", 3);
+  const Permit ada = hall.session(user("ada"));
+  const Applicant second = hall.wait(user("ada")), large = hall.wait(user("ada"), {0, 1});
+  const Applicant third = hall.wait(user("ada"));
+  hall.admission.set_rules(rules("[limits.session]\ndevices = 1\n[limits.user]\nsessions = 2\n"));
+  ASSERT_TRUE(second->is_decided());
+  const Permit next = std::move(second->take()).value();
+  ASSERT_TRUE(large->is_decided());
+  EXPECT_TRUE(has(large->take().status().message(), "a session may have 1 (devices of"));
+  EXPECT_FALSE(third->is_decided());
+  EXPECT_EQ(hall.admission.waiting(), 1u);
+  EXPECT_TRUE(has(third->reason(), "user ada has 2 sessions"));
+}
+
+TEST(AdmissionTest, AServerThatMayHaveMoreSessionsAdmitsThoseThatWait) {
+  Hall hall("", 1);
+  const Permit ada = hall.session(user("ada"));
+  const Applicant waits = hall.wait(user("bob"));
+  hall.admission.set_max_sessions(2);
+  hall.admission.review();
+  EXPECT_TRUE(waits->is_decided());
+}
+
+TEST(AdmissionTest, ASessionKeepsItsLimitsAndIsNotInALedgerThatIsMadeLater) {
+  Hall hall("");
+  Permit before = hall.session(user("ada"));
+  ASSERT_TRUE(before);
+  hall.admission.set_rules(rules("[limits.user]\ndevice_memory = \"2G\"\n"));
+  Permit after = hall.session(user("ada"));
+  ASSERT_TRUE(after);
+  EXPECT_EQ(before->ledgers().size(), 0u);
+  EXPECT_FALSE(before->device_room(0).has_value());
+  EXPECT_EQ(after->ledgers().size(), 1u);
+  EXPECT_EQ(after->device_room(0)->limit, uint64_t{2} << 30);
+  hall.admission.set_rules(rules("[limits.user]\ndevice_memory = \"1G\"\nsessions = 2\n"));
+  EXPECT_EQ(after->device_room(0)->limit, uint64_t{2} << 30);
+  EXPECT_TRUE(has(hall.refusal(user("ada")), "has 2 sessions"));
+  // Its end leaves the slots of other sessions as they are.
+  before.reset();
+  const Permit last = hall.session(user("ada"));
+  ASSERT_TRUE(last);
+  EXPECT_NE(last->allowances().front().slot, after->allowances().front().slot);
+}
+
 TEST(AdmissionTest, TheQueueIsBounded) {
   Hall hall("[limits.user]\nsessions = 1\n", kPlenty);
   const Permit running = hall.session(user("ada"));

@@ -115,6 +115,15 @@ TEST(AuditTest, AFileThatCannotBeWrittenIsNamed) {
   EXPECT_NE(status.message().find("/nowhere/audit"), std::string::npos);
   EXPECT_TRUE(audit.open("").ok());
   audit.refused("somebody", {}, "nothing is written");
+  // The file that is open stays.
+  const test::TempFolder folder;
+  ASSERT_TRUE(audit.open(folder.file("audit")).ok());
+  EXPECT_FALSE(audit.open("/nowhere/audit").ok());
+  audit.refused("somebody", {}, "first");
+  ASSERT_TRUE(audit.open("").ok());
+  audit.refused("somebody", {}, "second");
+  EXPECT_NE(folder.read("audit").find("first"), std::string::npos);
+  EXPECT_EQ(folder.read("audit").find("second"), std::string::npos);
 }
 
 TEST(AuditTest, WhatAWorkerSaysIsCheckedAndBounded) {

@@ -1,0 +1,97 @@
+#include "server/daemon/ops/reload.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "common/base/log.h"
+
+namespace rcuda::server {
+namespace {
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string all;
+  for (const std::string& word : words) all += (all.empty() ? "" : ", ") + word;
+  return all;
+}
+
+}  // namespace
+
+SettingChanges compare(const Settings& now, const Settings& next) {
+  SettingChanges changes;
+  for (const config::SettingBase* setting : now.registry.settings()) {
+    const std::string& key = setting->key();
+    if (setting->text() == next.registry.find_key(key)->text()) continue;
+    const bool is_reloaded =
+        std::find(std::begin(kReloaded), std::end(kReloaded), key) != std::end(kReloaded);
+    (is_reloaded ? changes.reloaded : changes.need_restart).push_back(key);
+  }
+  return changes;
+}
+
+// What a reload has read.
+struct Reload::Next {
+  Settings settings;
+  Rules rules;
+  Authenticator::Trust trust;
+  SettingChanges changes;
+};
+
+Status Reload::read(Next* next) {
+  if (!load_) return {Code::kUnsupported, "this server does not reload"};
+  RCUDA_RETURN_IF_ERROR(load_(&next->settings));
+  const std::string& file = settings_.config_file;
+  if (!file.empty() && next->settings.config_file.empty()) {
+    return {Code::kNotFound, file + " is gone: restore it, or restart the server without it"};
+  }
+  RCUDA_ASSIGN_OR_RETURN(next->rules, read_rules(next->settings.config_file));
+  RCUDA_ASSIGN_OR_RETURN(next->trust, authenticator_.read(next->settings));
+  next->changes = compare(settings_, next->settings);
+  // Last, because it replaces the file that is open.
+  return audit_.open(next->settings.audit.get());
+}
+
+void Reload::apply(Next& next) {
+  const bool logs_differ = settings_.log.index() != next.settings.log.index();
+  for (const std::string& key : next.changes.reloaded) {
+    const config::SettingBase& setting = *next.settings.registry.find_key(key);
+    (void)settings_.registry.find_key(key)->set(setting.text(), key, setting.origin());
+  }
+  settings_.config_file = next.settings.config_file;
+  authenticator_.set(std::move(next.trust));
+  if (const Status status = users_changed_(); !status.ok()) {
+    RCUDA_ERROR("%s", status.message().c_str());
+  }
+  admission_.set_max_sessions(static_cast<size_t>(settings_.max_sessions.get()));
+  admission_.set_rules(std::move(next.rules));
+  if (logs_differ) pool_.renew_idle();
+}
+
+Result<std::string> Reload::run(const std::optional<Identity>& by) {
+  const std::string why = by ? "as " + by->user + " requested" : "after SIGHUP";
+  Next next;
+  if (const Status status = read(&next); !status.ok()) {
+    RCUDA_ERROR("the settings are not reloaded, %s, and none changes: %s", why.c_str(),
+                status.context().c_str());
+    return status;
+  }
+  std::vector<std::string> changed = next.changes.reloaded;
+  if (!admission_.rules().same_limits(next.rules)) changed.push_back("[limits]");
+  const std::string restart = joined(next.changes.need_restart);
+  apply(next);
+  audit_.control("reload", by, {});
+
+  std::string text = changed.empty() ? "nothing changed" : "changed: " + joined(changed);
+  // The line is written if the old level or the new one allows it.
+  const std::string level = settings_.log.text();
+  if (!log_enabled(LogLevel::kInfo)) set_log_level(level.c_str());
+  RCUDA_INFO("the settings are reloaded, %s; %s", why.c_str(), text.c_str());
+  if (!restart.empty()) {
+    RCUDA_WARN("changed settings that need a restart of the server: %s", restart.c_str());
+    text += "; changed, but needs a restart of the server: " + restart;
+  }
+  set_log_level(level.c_str());
+  return text;
+}
+
+}  // namespace rcuda::server

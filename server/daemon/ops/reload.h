@@ -1,0 +1,76 @@
+// Reload: reads the settings again while the server runs, after SIGHUP or for an operator.
+//
+// A reload first reads and checks everything. If something is not usable, nothing changes, and one
+// line of the log says why. Then the settings of kReloaded and the table `limits` take effect, and
+// the audit file is opened again, so that a file that was moved away gets no more lines. Other
+// settings that have changed keep their values until the server restarts. The log names both.
+//
+// Sessions and their workers go on as before: with the limits that they were granted, and with the
+// log level of their start. Idle workers are replaced if the log level changes.
+//
+// Threads: the daemon's only thread. Blocking: run(), for files and the user database. Errors:
+// kInvalidArgument with the file and line for an unusable setting; otherwise the system's.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/status.h"
+#include "server/daemon/admission/admission.h"
+#include "server/daemon/admission/audit.h"
+#include "server/daemon/pool/worker_pool.h"
+#include "server/identity/authenticator.h"
+#include "server/identity/identity.h"
+#include "server/protocol/settings.h"
+
+namespace rcuda::server {
+
+// The keys of the settings that a reload changes.
+inline constexpr std::string_view kReloaded[] = {
+    "users", "operators",     "require_lease", "certificate", "client_authorities",
+    "audit", "drain_timeout", "max_sessions",  "log"};
+
+// The keys of settings whose values differ.
+struct SettingChanges {
+  std::vector<std::string> reloaded;
+  std::vector<std::string> need_restart;
+};
+SettingChanges compare(const Settings& now, const Settings& next);
+
+class Reload {
+ public:
+  // Loads new settings from where the server loaded its settings at its start.
+  using Load = std::function<Status(Settings* settings)>;
+
+  // All outlive this object. `users_changed` is called after the served users may have changed.
+  Reload(Settings& settings, Load load, Admission& admission, Authenticator& authenticator,
+         Audit& audit, WorkerPool& pool, std::function<Status()> users_changed)
+      : settings_(settings),
+        load_(std::move(load)),
+        admission_(admission),
+        authenticator_(authenticator),
+        audit_(audit),
+        pool_(pool),
+        users_changed_(std::move(users_changed)) {}
+
+  // `by`: the operator; none for a signal. Returns one line that says what has changed.
+  Result<std::string> run(const std::optional<Identity>& by);
+
+ private:
+  struct Next;
+  Status read(Next* next);
+  void apply(Next& next);
+
+  Settings& settings_;
+  const Load load_;
+  Admission& admission_;
+  Authenticator& authenticator_;
+  Audit& audit_;
+  WorkerPool& pool_;
+  const std::function<Status()> users_changed_;
+};
+
+}  // namespace rcuda::server
