@@ -25,7 +25,7 @@ EXECUTOR = ("server/executor/objects", "server/executor/answers", "server/execut
             "server/executor/peers", "server/executor/core", "server/executor/calls", "server/executor/handlers")
 P2P = ("p2p/api", "p2p/plan", "p2p/staging", "p2p/link", "p2p/copy", "p2p/engine")
 GROUND = ("server/names", "server/quota", "server/monitor", "server/addresses")
-DAEMON = ("server/daemon/admission", "server/daemon/pool", "server/daemon/ops", "server/daemon/connection",
+DAEMON = ("server/daemon/carried", "server/daemon/admission", "server/daemon/pool", "server/daemon/ops", "server/daemon/connection",
           "server/daemon")
 WORKER = ("server/protocol", "server/sandbox", "server/driver", "server/worker")
 # The client's folders from the ground up. Each may include those before it.

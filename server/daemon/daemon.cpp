@@ -23,15 +23,16 @@ namespace rcuda::server {
 namespace {
 
 constexpr std::chrono::milliseconds kLongestWait = std::chrono::minutes(1);  // in one poll()
+constexpr auto kSuccessorPause = std::chrono::milliseconds(20);
 constexpr auto kPassAgain = std::chrono::milliseconds(5);  // connections to the closer
 
 }  // namespace
 
-Daemon::Daemon(Settings& settings, int signals, int ready, Reload::Load load, Doors::Spawn spawn)
+Daemon::Daemon(Settings& settings, int signals, int ready, Start start, Doors::Spawn spawn)
     : settings_(settings),
       signals_(signals),
       ready_(ready),
-      load_(std::move(load)),
+      start_(std::move(start)),
       most_newcomers_(Connections::most_newcomers()),
       admission_(
           static_cast<size_t>(settings.max_sessions.get()),
@@ -47,7 +48,7 @@ Status Daemon::run() {
   Status opened = open();
   // Otherwise only clients of this machine would be served.
   const bool needs_doors =
-      opened.ok() && !listener_.is_loopback && !authenticator_.allows_anybody();
+      opened.ok() && !start_.carried && !listener_.is_loopback && !authenticator_.allows_anybody();
   if (needs_doors) opened = doors_.check();
   if (!opened.ok()) {
     close();
@@ -78,16 +79,23 @@ Status Daemon::listen() {
 }
 
 Status Daemon::open() {
-  RCUDA_RETURN_IF_ERROR(listen());
+  if (!start_.carried) {
+    RCUDA_RETURN_IF_ERROR(listen());
+    RCUDA_RETURN_IF_ERROR(open_parts());
+    return leases_->open();
+  }
+  return restore(*start_.carried);
+}
+
+// Opens the parts that use listener_ and pool_.
+Status Daemon::open_parts() {
   RCUDA_ASSIGN_OR_RETURN(Rules rules, read_rules(settings_.config_file));
   admission_.set_rules(std::move(rules));
   RCUDA_RETURN_IF_ERROR(audit_.open(settings_.audit.get()));
   leases_.emplace(settings_, admission_, authenticator_, audit_, *pool_);
-  RCUDA_RETURN_IF_ERROR(leases_->open());
   pool_->record_in(&audit_);
-  reload_.emplace(settings_, load_, admission_, authenticator_, audit_, *pool_, [this] {
-    return listener_.roots.set_group(authenticator_.served().only_group());
-  });
+  reload_.emplace(settings_, start_.load, admission_, authenticator_, audit_, *pool_,
+                  [this] { return settings_applied(); });
   control_.emplace(settings_, authenticator_, audit_, *pool_, *reload_);
   connections_.emplace(
       ConnectionServices{settings_, listener_, closer_, authenticator_, doors_, tickets_,
@@ -119,6 +127,7 @@ void Daemon::close(const std::string& why) {
 
 Result<bool> Daemon::take_turn(std::chrono::milliseconds longest_wait) {
   service_manager_.beat(Clock::now());
+  if (successor_) try_successor();
   pool_->refill(connections_->waiting(), control_->draining());
   doors_.refill(authenticator_.speaks_tls());
   if (!announced_) {
@@ -127,9 +136,10 @@ Result<bool> Daemon::take_turn(std::chrono::milliseconds longest_wait) {
   }
 
   const auto [accounts, munge] = authenticator_.descriptors();
-  const bool accepts = announced_ && Clock::now() >= accept_from_;
+  const bool may_accept = announced_ && Clock::now() >= accept_from_;
+  const bool accepts = may_accept && !pauses(Entrance::kNetwork);
   const bool closer_is_full = closer_.is_full();
-  const bool accepts_local = accepts && !closer_is_full;
+  const bool accepts_local = may_accept && !pauses(Entrance::kLocal) && !closer_is_full;
   // poll() ignores negative descriptors.
   std::vector<pollfd> items = {{signals_, POLLIN, 0},
                                {accounts, POLLIN, 0},
@@ -211,6 +221,7 @@ std::chrono::milliseconds Daemon::time_to_next_deadline() const {
   Clock::time_point next = std::min({pool_->next_deadline(), connections_->next_deadline(),
                                      doors_.next_deadline(), service_manager_.next_beat()});
   if (accept_from_ > Clock::now()) next = std::min(next, accept_from_);
+  if (successor_) next = std::min(next, Clock::now() + kSuccessorPause);
   if (closer_.has_more()) next = std::min(next, Clock::now() + kPassAgain);
   if (const auto until = control_->drain_until()) next = std::min(next, *until);
   if (const std::optional<Leases::Time> end = admission_.leases().next_end()) {

@@ -34,6 +34,7 @@
 #include "server/daemon/ops/lease_requests.h"
 #include "server/daemon/ops/reload.h"
 #include "server/daemon/ops/service_manager.h"
+#include "server/daemon/ops/successor.h"
 #include "server/daemon/pool/worker_pool.h"
 #include "server/door/doors.h"
 #include "server/identity/authenticator.h"
@@ -45,12 +46,18 @@ namespace rcuda::server {
 
 class Daemon {
  public:
+  struct Start {
+    Reload::Load load{};
+    char* const* argv = nullptr;  // of the process; null: no other build takes its place
+    // By the build whose place this one takes; none: there was none.
+    std::optional<CarriedState> carried{};
+  };
   // `signals`: a non-blocking signalfd. SIGHUP reloads the settings, the others stop the server.
   // -1: none.
   // `ready`: a descriptor; the daemon writes the port and a newline to it once it can serve
   // sessions. -1: none.
-  // `load`: see Reload. `spawn`: for tests; spawn_door() otherwise.
-  Daemon(Settings& settings, int signals, int ready, Reload::Load load, Doors::Spawn spawn = {});
+  // `start`: how this server was started. `spawn`: for tests; spawn_door() otherwise.
+  Daemon(Settings& settings, int signals, int ready, Start start, Doors::Spawn spawn = {});
 
   // Fails when it cannot listen, or when the first worker cannot start.
   Status run();
@@ -66,7 +73,16 @@ class Daemon {
   using Clock = std::chrono::steady_clock;
 
   Status listen();
+  Status open_parts();
   bool take_signal();
+  // daemon_carry.cpp
+  Status restore(const CarriedState& carried);
+  CarriedState carry() const;
+  std::string settings_applied();
+  std::string choose_successor();
+  std::string stay(const Status& why);
+  void try_successor();
+  bool pauses(Entrance entrance) const;
   void accept_some(int listening, Entrance entrance);
   void announce();
   std::chrono::milliseconds time_to_next_deadline() const;
@@ -74,7 +90,7 @@ class Daemon {
   Settings& settings_;
   const int signals_;
   const int ready_;
-  const Reload::Load load_;
+  Start start_;
   const size_t most_newcomers_;
   ServiceManager service_manager_;
   Closer closer_;  // outlives the connections
@@ -93,6 +109,13 @@ class Daemon {
   std::optional<Control> control_;
   std::optional<Connections> connections_;
   bool announced_ = false;
+  // Another build is to take this one's place. From then on, connections wait in the backlog until
+  // the clients that are there have got on.
+  struct Successor {
+    FileId file;
+    Clock::time_point from;
+  };
+  std::optional<Successor> successor_;
   Clock::time_point accept_from_{};  // set to a later time after a failure
 };
 

@@ -5,7 +5,8 @@
 //   daemon          Accepts clients, and passes each to a worker. Keeps the rights that it has been
 //                   started with; never uses CUDA. SIGTERM and SIGINT end it, at once or after the
 //                   drain timeout. Then it stops the workers, and kills those that do not end.
-//                   SIGHUP reloads its settings (reload.h); workers and doors ignore it.
+//                   SIGHUP reloads its settings (reload.h) and executes the binary again if its
+//                   file has been replaced (successor.h); workers and doors ignore it.
 //     main            the poll loop (daemon.h)
 //     detached        one for each question: accounts, MUNGE (AsyncLookup), NVML (gpu_monitor.h)
 //   closer          Forked by the daemon before it has threads and secrets, on kernels before 6.16.
@@ -40,6 +41,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include "common/base/executable.h"
 #include "common/base/log.h"
 #include "common/base/standard_descriptors.h"
 #include "common/base/version.h"
@@ -49,6 +51,7 @@
 #include "server/daemon/admission/admission.h"
 #include "server/daemon/admission/lease_file.h"
 #include "server/daemon/daemon.h"
+#include "server/daemon/ops/successor.h"
 #include "server/daemon/start_check.h"
 #include "server/door/door.h"
 #include "server/identity/authenticator.h"
@@ -131,7 +134,8 @@ void prepare_process() {
   raise_file_limit();
 }
 
-int run_daemon(Settings& settings, int ready, Reload::Load load) {
+int run_daemon(Settings& settings, int ready, Daemon::Start start) {
+  (void)executable_path();  // also for a reload, when the file may have been replaced
   prepare_process();
   // The poll loop reads these signals from a descriptor; they have no handler.
   sigset_t signals;
@@ -143,7 +147,7 @@ int run_daemon(Settings& settings, int ready, Reload::Load load) {
   signal(SIGHUP, SIG_DFL);  // one that is ignored does not arrive
   const UniqueFd arrived(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!arrived) return report(Status::from_errno(errno, "signalfd"));
-  Daemon daemon(settings, arrived.get(), ready, std::move(load));
+  Daemon daemon(settings, arrived.get(), ready, std::move(start));
   const Status status = daemon.run();
   if (status.ok()) return 0;
   // kDenied: others have access to a file with secrets.
@@ -156,6 +160,7 @@ struct Options {
   std::string config_file;
   int ready = -1;
   int worker_base = -1;
+  int carries = -1;
   bool check_config = false;
   bool list_settings = false;
 };
@@ -198,6 +203,7 @@ void add_options(CommandLine* line, Settings* settings, Options* options) {
   line->flag("--list-settings", &options->list_settings,
              "print every setting and where it came from");
   line->option("--worker", &options->worker_base).hide_from_help();
+  line->option(kCarriesOption, &options->carries).hide_from_help();
 }
 
 // Options override the environment, which overrides the file. CommandLine::parse() calls the
@@ -231,6 +237,26 @@ Status load_again(int argc, char** argv, Settings* settings) {
     return Status(Code::kInvalidArgument, "the server's command line is not usable");
   }
   return {};
+}
+
+// Settings that keep their values until a restart.
+void keep_settings(const CarriedState& carried, Settings* settings) {
+  for (const CarriedSetting& setting : carried.settings) {
+    config::SettingBase* const own = settings->registry.find_key(setting.key);
+    if (own) (void)own->set(setting.text, setting.key, setting.origin);
+  }
+}
+
+// What a daemon does that takes over, but without a change of anything.
+int check_carried(int file, Settings* settings) {
+  const Result<CarriedState> carried = read_carried(file);
+  if (!carried.ok()) return kOtherLayout;
+  keep_settings(*carried, settings);
+  Authenticator authenticator(*settings);
+  Status status = authenticator.open(carried->for_others, Authenticator::MissingKey::kIsLeft);
+  if (status.ok()) status = read_rules(settings->config_file).status();
+  if (status.ok()) status = Audit::check(settings->audit.get());
+  return status.ok() ? 0 : report_settings(status);
 }
 
 // Says which files the settings come from, and which of them exist.
@@ -300,8 +326,16 @@ int start(int argc, char** argv) {
   if (options.check_config) return check_config(settings);
   if (options.list_settings) return list_settings(settings);
   if (options.ready >= 0) ::fcntl(options.ready, F_SETFD, FD_CLOEXEC);
+  if (options.carries >= 0) return check_carried(options.carries, &settings);
+  Result<std::optional<CarriedState>> carried = take_carried();
+  if (!carried.ok()) return report(carried.status());
+  if (*carried) {
+    keep_settings(**carried, &settings);
+    options.ready = -1;  // it has been written to
+  }
   return run_daemon(settings, options.ready,
-                    [argc, argv](Settings* again) { return load_again(argc, argv, again); });
+                    {[argc, argv](Settings* again) { return load_again(argc, argv, again); }, argv,
+                     std::move(carried).value()});
 }
 
 }  // namespace

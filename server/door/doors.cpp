@@ -58,7 +58,7 @@ Result<pid_t> spawn_door(const std::string& binary, int control) {
       {binary, {"rcuda-door", kDoorOption}, environment, {{control, kDoorControl}}});
 }
 
-Doors::~Doors() {
+void Doors::end_all() {
   for (auto door = doors_.begin(); door != doors_.end();) door = end(door);
   const Clock::time_point until = Clock::now() + kLongestEnd;
   for (; !ended_.empty() && Clock::now() < until; reap()) ::poll(nullptr, 0, 1);
@@ -66,6 +66,7 @@ Doors::~Doors() {
     ::kill(one.pid, SIGKILL);
     ::waitpid(one.pid, nullptr, 0);
   }
+  ended_.clear();
 }
 
 Result<std::shared_ptr<Doors::Door>> Doors::start() {

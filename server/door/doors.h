@@ -80,10 +80,12 @@ class Doors {
 
   explicit Doors(Spawn spawn, size_t most = 64, Clock::duration spared = kSpared)
       : spawn_(std::move(spawn)), most_(most), spared_(spared) {}
-  ~Doors();
+  ~Doors() { end_all(); }
   Doors(const Doors&) = delete;
   Doors& operator=(const Doors&) = delete;
 
+  // As the destructor. refill() and open() start others.
+  void end_all();
   // Whether doors work here. Starts one, and waits until it has served a client that leaves.
   Status check();
   // `client`: stays the caller's. kTimeout: the door has not received its last clients yet, or one

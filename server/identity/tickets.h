@@ -35,14 +35,17 @@ class Tickets {
                                  Clock::time_point now);
   size_t size() const { return tickets_.size(); }
 
- private:
   struct Given {
     wire::Ticket ticket;
     Identity user;
     wire::TicketQuery connection;
     Clock::time_point expires;
   };
+  // For another build in this process: those that are not used yet, the oldest first.
+  const std::list<Given>& given() const { return tickets_; }
+  void restore(std::list<Given> tickets) { tickets_ = std::move(tickets); }
 
+ private:
   void forget_expired(Clock::time_point now);
 
   const Clock::duration lifetime_;

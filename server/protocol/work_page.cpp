@@ -22,6 +22,12 @@ Result<WorkPage> WorkPage::open(UniqueFd memory) {
   return WorkPage(std::move(memory), std::move(page));  // new pages are zero
 }
 
+std::string WorkPage::layout() {
+  std::string text = "work";
+  for (const auto& name : wire::kWorkNames) text += std::string(",") + name;
+  return text + ",held" + std::to_string(kDevices) + ",idle_end,fell_back";
+}
+
 void WorkPage::write(const wire::Work& work) {
   for (size_t i = 0; i < work.counts.size(); ++i) {
     page_->counts[i].store(work.counts[i], std::memory_order_relaxed);

@@ -9,6 +9,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <string>
 #include <utility>
 
 #include "common/base/memory_file.h"
@@ -26,9 +27,10 @@ class WorkPage {
   static Result<WorkPage> make();
   static Result<WorkPage> open(UniqueFd memory);
 
-  // To pass the page on; closed with close_descriptor(), which leaves the page.
+  // To pass the page on.
   int descriptor() const { return memory_.get(); }
-  void close_descriptor() { memory_.reset(); }
+  // The layout of the memory, as a text.
+  static std::string layout();
 
   void write(const wire::Work& work);
   wire::Work read() const;

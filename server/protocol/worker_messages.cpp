@@ -8,6 +8,7 @@
 
 #include "common/messages/message_codec.h"
 #include "common/messages/work_codec.h"
+#include "server/protocol/limits_codec.h"
 
 namespace rcuda::server {
 namespace {
@@ -47,23 +48,6 @@ void fields(Visitor&, LedgerMemory&) {}
 
 template <typename Visitor>
 void fields(Visitor&, WorkMemory&) {}
-
-template <typename Visitor>
-void fields(Visitor& visit, Allowance& m) {
-  visit.string("of", m.of);
-  visit.number("device_memory", m.device_memory);
-  visit.number("host_memory", m.host_memory);
-  visit.number("bandwidth", m.bandwidth);
-  visit.number("slot", m.slot);
-}
-
-template <typename Visitor>
-void fields(Visitor& visit, SessionLimits& m) {
-  visit.number("session_time", m.session_time);
-  visit.number("idle_time", m.idle_time);
-  visit.optional("priorities", m.priorities);
-  visit.number("sm_percent", m.sm_percent);
-}
 
 template <typename Visitor>
 void fields(Visitor& visit, SessionGrant& grant) {
@@ -138,6 +122,15 @@ std::vector<uint32_t> WorkerReady::ordinals() const {
   return all;
 }
 
+template <typename Any, size_t kType = 0>
+void add_layouts(wire::MessageLayout& layout) {
+  if constexpr (kType < std::variant_size_v<Any>) {
+    std::variant_alternative_t<kType, Any> message;
+    layout.object("", message);
+    add_layouts<Any, kType + 1>(layout);
+  }
+}
+
 template <typename Any>
 std::vector<std::byte> encode_message(const Any& message) {
   wire::MessageWriter out;
@@ -160,6 +153,14 @@ Result<Any> decode_message(std::span<const std::byte> bytes) {
 template std::vector<std::byte> encode_message(const ToWorker&);
 template std::vector<std::byte> encode_message(const ToDaemon&);
 template Result<ToDaemon> decode_message(std::span<const std::byte>);
+template Result<ToWorker> decode_message(std::span<const std::byte>);
+
+std::string worker_messages_layout() {
+  wire::MessageLayout layout;
+  add_layouts<ToWorker>(layout);
+  add_layouts<ToDaemon>(layout);
+  return layout.take();
+}
 
 Status send_to_worker(int socket, const ToWorker& message, int descriptor, Deadline deadline) {
   const std::vector<std::byte> bytes = encode_message(message);

@@ -24,9 +24,9 @@
 // Neither side has more than a few messages in flight. A worker that does not read (in a debugger,
 // or flooded by a client) does not block the daemon, whose deadline for sending is now.
 //
-// Both ends are the same binary: the daemon starts its workers from /proc/self/exe, which is its
-// own file even after an upgrade has replaced that in the folder. So messages carry no version, and
-// a server that was upgraded serves sessions with its own build until it is restarted.
+// The daemon starts its workers from /proc/self/exe, which is its own file even after an upgrade
+// has replaced that in the folder. Another build may take the daemon's place during a session, but
+// only if its messages have the same layout (server/daemon/carried). So messages carry no version.
 //
 // Threads: any; only one thread reads a socket. Blocking and errors: as the functions say.
 #pragma once
@@ -119,6 +119,8 @@ template <typename Any>
 std::vector<std::byte> encode_message(const Any& message);
 template <typename Any>
 Result<Any> decode_message(std::span<const std::byte> bytes);
+// Of all messages of both directions: names, types, order and limits of their fields.
+std::string worker_messages_layout();
 
 // Sends a message. `descriptor`: its descriptor, which stays the caller's; -1: it has none. Blocks
 // until the deadline while the worker does not read; then kTimeout. kInvalidArgument if the message

@@ -53,9 +53,12 @@ Result<Ledger> Ledger::make() {
   static_assert(sizeof(Page) <= kPageBytes);
   UniqueFd memory = make_sealed_memory("rcuda-ledger", kAllBytes);
   if (!memory) return Status::from_errno(errno, "making a ledger");
+  return restore(std::move(memory));  // new pages are zero, which is valid
+}
+
+Result<Ledger> Ledger::restore(UniqueFd memory) {
   auto all = map_file_as<std::byte>(memory.get(), 0, kAllBytes, PROT_READ | PROT_WRITE);
   if (!all) return Status::from_errno(errno, "mapping a ledger");
-  // New pages are zero, which is valid.
   return Ledger(std::move(memory), std::move(all), nullptr);
 }
 

@@ -34,6 +34,10 @@ class Ledger {
 
   // The memory's size is sealed, so no process can take pages from another.
   static Result<Ledger> make();
+  // Maps the memory of a Ledger that this process has made before it executed another build.
+  static Result<Ledger> restore(UniqueFd memory);
+  // The layout of the memory but for the numbers above. Change it with the memory.
+  static constexpr const char* kLayout = "slots,pages(next_copy,used)";
   // Maps the memory of another process's Ledger, for the session with that slot. Returns kProtocol
   // if the memory is not a Ledger. descriptor() is -1.
   static Result<Ledger> open(UniqueFd memory, uint32_t own_slot);

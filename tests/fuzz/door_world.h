@@ -90,8 +90,8 @@ class DoorWorld {
     const UniqueFd ready(ends[0]);
     const UniqueFd port_to(ends[1]);
     control_.reset();
-    daemon_ =
-        std::make_unique<server::Daemon>(settings_, -1, port_to.get(), nullptr, [&](int control) {
+    daemon_ = std::make_unique<server::Daemon>(
+        settings_, -1, port_to.get(), server::Daemon::Start{}, [&](int control) {
           pollfd item{control_.get(), 0, 0};
           if (control_ && ::poll(&item, 1, 0) == 0) {
             return Result<pid_t>(Status(Code::kUnavailable, "there is one door"));

@@ -9,7 +9,9 @@
 
 #include "api/command_hashes.h"
 #include "api/opcodes.h"
+#include "common/messages/control_messages.h"
 #include "common/messages/forms.h"
+#include "common/messages/lease_messages.h"
 #include "common/messages/server_status.h"
 
 namespace rcuda::api {
@@ -45,7 +47,11 @@ namespace rcuda::wire {
 
 uint64_t form_of(MessageType type) {
   static const bool gpus_only = std::getenv("SKEWED_GPUS_ONLY") != nullptr;
-  return gpus_only && type == MessageType::kStatus ? layout_hash<ServerStatus>() : 4711;
+  if (!gpus_only || type == MessageType::kGpuReport) return 4711;
+  if (type == MessageType::kStatus) return layout_hash<ServerStatus>();
+  const bool is_lease = type == MessageType::kLeaseRequest || type == MessageType::kLeaseAnswer;
+  return is_lease ? layout_hash<LeaseRequest, LeaseAnswer>()
+                  : layout_hash<ControlRequest, ControlAnswer>();
 }
 
 }  // namespace rcuda::wire

@@ -62,6 +62,42 @@ void narrow(std::optional<Admission::Room>* room, uint64_t limit, uint64_t used)
   (*room)->free = std::min((*room)->free, free);
 }
 
+CarriedLease carry(const Lease& lease) {
+  CarriedLease carried;
+  carried.uid = lease.uid;
+  carried.lease.secret = lease.secret;
+  wire::LeaseInfo& info = carried.lease.leases.emplace_back();
+  info.id = lease.id;
+  info.job = lease.job;
+  info.user = lease.user;
+  info.creator = lease.creator;
+  info.devices = lease.devices;
+  info.shared = !lease.exclusive;
+  info.created = static_cast<uint64_t>(lease.created.time_since_epoch().count());
+  if (lease.until) info.until = static_cast<uint64_t>(lease.until->time_since_epoch().count());
+  return carried;
+}
+
+std::chrono::sys_seconds time_of(uint64_t seconds) {
+  return std::chrono::sys_seconds(std::chrono::seconds(seconds));
+}
+
+Lease restore(const CarriedLease& carried) {
+  const wire::LeaseInfo& info = carried.lease.leases.front();
+  Lease lease;
+  lease.id = info.id;
+  lease.secret = carried.lease.secret;
+  lease.uid = carried.uid;
+  lease.user = info.user;
+  lease.job = info.job;
+  lease.devices = info.devices;
+  lease.exclusive = !info.shared;
+  lease.created = time_of(info.created);
+  if (info.until != 0) lease.until = time_of(info.until);
+  lease.creator = info.creator;
+  return lease;
+}
+
 }  // namespace
 
 Result<Rules> read_rules(const std::string& config_file) {
@@ -395,6 +431,74 @@ void Admission::give_back(Permit& permit) {
     budget.slots.reset(*place.slot);
   }
   review();
+}
+
+void Admission::carry(CarriedState* state) const {
+  for (const auto& [key, weak] : budgets_) {
+    const BudgetPointer budget = weak.lock();
+    if (!budget) continue;
+    state->budgets.push_back({key, budget->ledger ? budget->ledger->descriptor() : -1});
+  }
+  for (const Lease& lease : leases_.all()) state->leases.push_back(server::carry(lease));
+}
+
+CarriedPermit Admission::carry(const Permit& permit) const {
+  CarriedPermit carried;
+  carried.devices = permit.devices_;
+  if (permit.own_) carried.ledger = permit.own_->descriptor();
+  carried.allowances = permit.allowances_;
+  carried.limits = permit.limits_;
+  for (const Permit::Place& place : permit.places_) {
+    std::string key;  // the server's
+    for (const auto& [other, budget] : budgets_) {
+      if (budget.lock() == place.budget) key = other;
+    }
+    carried.places.push_back({key, place.slot});
+  }
+  return carried;
+}
+
+Result<std::unique_ptr<Admission::Permit>> Admission::restore(const CarriedPermit& carried) {
+  std::unique_ptr<Permit> permit(new Permit);
+  if (carried.ledger >= 0) {
+    RCUDA_ASSIGN_OR_RETURN(permit->own_, Ledger::restore(UniqueFd(carried.ledger)));
+  }
+  permit->devices_ = carried.devices;
+  permit->allowances_ = carried.allowances;
+  permit->limits_ = carried.limits;
+  for (const CarriedPermit::Place& place : carried.places) {
+    const BudgetPointer budget = place.budget.empty() ? server_ : budgets_[place.budget].lock();
+    if (!budget) return Status(Code::kInternal, "the state of the server lacks a budget");
+    ++budget->sessions;
+    budget->devices += carried.devices;
+    if (place.slot) budget->slots.set(*place.slot);
+    permit->places_.push_back({budget, place.slot});
+  }
+  permit->admission_ = this;
+  return permit;
+}
+
+Result<std::vector<std::unique_ptr<Admission::Permit>>> Admission::restore(
+    const CarriedState& state) {
+  std::vector<BudgetPointer> budgets;  // permits keep those that have one
+  for (const CarriedBudget& carried : state.budgets) {
+    const auto budget = std::make_shared<Budget>();
+    if (carried.ledger >= 0) {
+      RCUDA_ASSIGN_OR_RETURN(budget->ledger, Ledger::restore(UniqueFd(carried.ledger)));
+    }
+    budgets_[carried.key] = budget;
+    budgets.push_back(budget);
+  }
+  std::vector<std::unique_ptr<Permit>> permits;
+  for (const CarriedWorker& worker : state.workers) {
+    permits.emplace_back();
+    if (!worker.permit) continue;
+    RCUDA_ASSIGN_OR_RETURN(permits.back(), restore(*worker.permit));
+  }
+  std::vector<Lease> leases;
+  for (const CarriedLease& lease : state.leases) leases.push_back(server::restore(lease));
+  leases_.restore(std::move(leases));
+  return permits;
 }
 
 }  // namespace rcuda::server

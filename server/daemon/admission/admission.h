@@ -35,6 +35,7 @@
 
 #include "common/base/status.h"
 #include "server/daemon/admission/leases.h"
+#include "server/daemon/carried/carried_state.h"
 #include "server/identity/identity.h"
 #include "server/quota/ledger.h"
 #include "server/quota/limits.h"
@@ -166,6 +167,12 @@ class Admission {
   // What a session that the user starts now could use of a device's memory; none without a limit.
   std::optional<Room> device_room(const Identity& user, uint32_t device) const;
   bool limits_groups() const { return rules_.limits_groups(); }
+
+  // For another build in this process: the budgets, a Permit, the leases. restore() comes before
+  // the first client, and returns a Permit for each worker that had one.
+  void carry(CarriedState* state) const;
+  CarriedPermit carry(const Permit& permit) const;
+  Result<std::vector<std::unique_ptr<Permit>>> restore(const CarriedState& state);
   size_t waiting() const { return queue_.size(); }
 
  private:
@@ -174,6 +181,7 @@ class Admission {
   Result<BudgetPointer> budget(const std::string& key, const BudgetLimits& limits);
   // Gives the applicant what the rules say now. An error means that it can never be admitted.
   Status set_limits(Applicant& applicant);
+  Result<std::unique_ptr<Permit>> restore(const CarriedPermit& carried);
   Status check_queue(const Applicant& applicant) const;
   // Whether leases keep the applicant's devices. `ahead`: by device, those before it for which they
   // do.

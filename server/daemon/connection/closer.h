@@ -44,6 +44,9 @@ class Closer {
   bool is_full();
   // Whether the helper has not been told everything, because it did not read.
   bool has_more() const { return socket_ && (!waiting_.empty() || unsaid_ > 0); }
+  // For another build in this process, which goes on with the helper.
+  int descriptor() const { return socket_.get(); }
+  void restore(UniqueFd helper) { socket_ = std::move(helper); }
   // Ends the helper. Connections that it has not received stay open until this process ends,
   // because that end does not linger.
   void end();

@@ -137,6 +137,13 @@ void Connections::refuse_all(const Status& why) {
   }
 }
 
+void Connections::refuse_newcomers(const Status& why) {
+  for (Position client = connections_.begin(); client != connections_.end();) {
+    if (is_newcomer(client->state())) client->drop(why);
+    client = next(client);
+  }
+}
+
 // Drops the oldest newcomer of the origin that has the most, if possible one that is not spared, to
 // make room for the latest connection, which `crowd` does not count.
 void Connections::drop_newcomer(Crowd* crowd) {

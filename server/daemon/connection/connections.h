@@ -32,6 +32,12 @@ class Connections {
   Connections(const ConnectionServices& services, size_t most) : services_(services), most_(most) {}
   // Before the daemon stops: tells every client why it is not served.
   void refuse_all(const Status& why);
+  // Likewise, those that do not wait for a session.
+  void refuse_newcomers(const Status& why);
+
+  // Whether connections are there that do not wait for a session.
+  bool has_newcomers() const { return newcomers().total > 0; }
+  bool empty() const { return connections_.empty(); }
 
   // The bound for this process, which leaves descriptors for sessions and workers.
   static size_t most_newcomers();

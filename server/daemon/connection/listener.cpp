@@ -33,7 +33,7 @@ std::string text_of(const sockaddr_storage& address, socklen_t length) {
                                        : std::string(host) + ":" + service;
 }
 
-Result<UniqueFd> listen_tcp(const std::string& host, uint16_t port, Listener* listener) {
+Result<UniqueFd> listen_tcp(const std::string& host, uint16_t port) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE;
@@ -68,9 +68,14 @@ Result<UniqueFd> listen_tcp(const std::string& host, uint16_t port, Listener* li
         "cannot listen on " + host + ":" + std::to_string(port) + " (" + std::strerror(errno) +
             "): --listen takes an address of this machine, and ports below 1024 need root");
   }
+  return socket;
+}
+
+// Fills in the address of the TCP socket.
+void describe(Listener* listener) {
   sockaddr_storage address{};
   socklen_t length = sizeof address;
-  ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length);
+  ::getsockname(listener->tcp.get(), reinterpret_cast<sockaddr*>(&address), &length);
   listener->port =
       ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(address).sin6_port
                                           : reinterpret_cast<sockaddr_in&>(address).sin_port);
@@ -79,7 +84,6 @@ Result<UniqueFd> listen_tcp(const std::string& host, uint16_t port, Listener* li
       wire::endpoint_of(reinterpret_cast<sockaddr*>(&address));
   listener->is_loopback = wire::is_loopback(endpoint);
   listener->is_private = wire::is_private(endpoint);
-  return socket;
 }
 
 }  // namespace
@@ -99,7 +103,8 @@ bool Listener::is_at(const wire::Endpoint& server) const {
 
 Result<Listener> listen_on(const std::string& address, uint16_t port) {
   Listener listener;
-  RCUDA_ASSIGN_OR_RETURN(listener.tcp, listen_tcp(address, port, &listener));
+  RCUDA_ASSIGN_OR_RETURN(listener.tcp, listen_tcp(address, port));
+  describe(&listener);
   Result<LocalListener> local = LocalListener::abstract(listener.port);
   if (local.ok()) {
     listener.local = std::move(local).value();
@@ -137,6 +142,23 @@ Status listen_as_root(Listener* listener, std::optional<gid_t> only_group) {
   RCUDA_WARN("any user can take the name %s while this server is stopped: %s", abstract.c_str(),
              roots.status().message().c_str());
   return {};
+}
+
+CarriedListener carry(const Listener& listener) {
+  return {{listener.tcp.get(), ""},
+          listener.local.carry(),
+          listener.roots.carry(),
+          listener.containers.carry()};
+}
+
+Listener restore(const CarriedListener& carried) {
+  Listener listener;
+  listener.tcp.reset(carried.tcp.descriptor);
+  describe(&listener);
+  listener.local = LocalListener::restore(carried.local);
+  listener.roots = LocalListener::restore(carried.roots);
+  listener.containers = LocalListener::restore(carried.containers);
+  return listener;
 }
 
 std::string origin_of(const wire::Endpoint& client) {

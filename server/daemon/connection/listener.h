@@ -40,6 +40,10 @@ Status listen_as_root(Listener* listener, std::optional<gid_t> only_group);
 // Port 0 takes a free one. kUnavailable if the port is taken; the text has the remedy.
 Result<Listener> listen_on(const std::string& address, uint16_t port);
 
+// For another build in this process.
+CarriedListener carry(const Listener& listener);
+Listener restore(const CarriedListener& carried);
+
 struct Accepted {
   UniqueFd socket;
   std::string peer;  // "10.0.0.7:51312", "pid 812 of uid 1000"

@@ -92,6 +92,13 @@ Status LocalListener::set_group(std::optional<gid_t> group) {
   return Status::from_errno(errno, "changing who may connect to the local socket " + path_);
 }
 
+LocalListener LocalListener::restore(const CarriedSocket& carried) {
+  LocalListener listener;
+  listener.socket_.reset(carried.descriptor);
+  listener.path_ = carried.path;
+  return listener;
+}
+
 UniqueFd LocalListener::release() {
   remove();
   return std::move(socket_);

@@ -14,6 +14,7 @@
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
 #include "common/reach/connect.h"
+#include "server/daemon/carried/carried_state.h"
 
 namespace rcuda::server {
 
@@ -34,6 +35,10 @@ class LocalListener {
 
   // Changes who may connect to a socket with a path.
   Status set_group(std::optional<gid_t> group);
+
+  // For another build in this process.
+  CarriedSocket carry() const { return {socket_.get(), path_}; }
+  static LocalListener restore(const CarriedSocket& carried);
 
   int get() const { return socket_.get(); }
   explicit operator bool() const { return static_cast<bool>(socket_); }

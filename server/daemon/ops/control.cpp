@@ -84,6 +84,22 @@ std::string Control::why_stopped() const {
   return "the server was drained (" + by + "), and its drain timeout is over";
 }
 
+void Control::carry(CarriedState* state) const {
+  state->draining = draining_;
+  state->signal = signal_;
+  if (drain_until_) {
+    state->drain_until = std::chrono::nanoseconds(drain_until_->time_since_epoch()).count();
+  }
+}
+
+void Control::restore(const CarriedState& state) {
+  draining_ = state.draining;
+  signal_ = state.signal;
+  if (state.drain_until) {
+    drain_until_ = Clock::time_point(std::chrono::nanoseconds(*state.drain_until));
+  }
+}
+
 bool Control::may_stop() const {
   return draining_ && (pool_.sessions() == 0 || (drain_until_ && Clock::now() >= *drain_until_));
 }

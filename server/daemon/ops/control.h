@@ -41,6 +41,9 @@ class Control {
   // Executes a ControlRequest of `who`.
   Result<wire::ControlAnswer> handle(const std::vector<std::byte>& body, const Identity& who);
   bool draining() const { return draining_; }
+  // For another build in this process.
+  void carry(CarriedState* state) const;
+  void restore(const CarriedState& state);
   // The refusal of a client that requests a session while the server drains.
   Status check_draining() const;
   // SIGHUP reloads the settings. The first of the other signals drains the server, if the settings

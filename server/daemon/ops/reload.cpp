@@ -17,14 +17,16 @@ std::string joined(const std::vector<std::string>& words) {
 
 }  // namespace
 
+bool is_reloaded(std::string_view key) {
+  return std::find(std::begin(kReloaded), std::end(kReloaded), key) != std::end(kReloaded);
+}
+
 SettingChanges compare(const Settings& now, const Settings& next) {
   SettingChanges changes;
   for (const config::SettingBase* setting : now.registry.settings()) {
     const std::string& key = setting->key();
     if (setting->text() == next.registry.find_key(key)->text()) continue;
-    const bool is_reloaded =
-        std::find(std::begin(kReloaded), std::end(kReloaded), key) != std::end(kReloaded);
-    (is_reloaded ? changes.reloaded : changes.need_restart).push_back(key);
+    (is_reloaded(key) ? changes.reloaded : changes.need_restart).push_back(key);
   }
   return changes;
 }
@@ -59,9 +61,6 @@ void Reload::apply(Next& next) {
   }
   settings_.config_file = next.settings.config_file;
   authenticator_.set(std::move(next.trust));
-  if (const Status status = users_changed_(); !status.ok()) {
-    RCUDA_ERROR("%s", status.message().c_str());
-  }
   admission_.set_max_sessions(static_cast<size_t>(settings_.max_sessions.get()));
   admission_.set_rules(std::move(next.rules));
   if (logs_differ) pool_.renew_idle();
@@ -90,6 +89,8 @@ Result<std::string> Reload::run(const std::optional<Identity>& by) {
     RCUDA_WARN("changed settings that need a restart of the server: %s", restart.c_str());
     text += "; changed, but needs a restart of the server: " + restart;
   }
+  const std::string more = applied_();
+  if (!more.empty()) text += "; " + more;
   set_log_level(level.c_str());
   return text;
 }

@@ -33,6 +33,8 @@ inline constexpr std::string_view kReloaded[] = {
     "users", "operators",     "require_lease", "certificate", "client_authorities",
     "audit", "drain_timeout", "max_sessions",  "log"};
 
+bool is_reloaded(std::string_view key);
+
 // The keys of settings whose values differ.
 struct SettingChanges {
   std::vector<std::string> reloaded;
@@ -45,16 +47,16 @@ class Reload {
   // Loads new settings from where the server loaded its settings at its start.
   using Load = std::function<Status(Settings* settings)>;
 
-  // All outlive this object. `users_changed` is called after the served users may have changed.
+  // All outlive this object. `applied` is called after that, and returns what else there is to say.
   Reload(Settings& settings, Load load, Admission& admission, Authenticator& authenticator,
-         Audit& audit, WorkerPool& pool, std::function<Status()> users_changed)
+         Audit& audit, WorkerPool& pool, std::function<std::string()> applied)
       : settings_(settings),
         load_(std::move(load)),
         admission_(admission),
         authenticator_(authenticator),
         audit_(audit),
         pool_(pool),
-        users_changed_(std::move(users_changed)) {}
+        applied_(std::move(applied)) {}
 
   // `by`: the operator; none for a signal. Returns one line that says what has changed.
   Result<std::string> run(const std::optional<Identity>& by);
@@ -70,7 +72,7 @@ class Reload {
   Authenticator& authenticator_;
   Audit& audit_;
   WorkerPool& pool_;
-  const std::function<Status()> users_changed_;
+  const std::function<std::string()> applied_;
 };
 
 }  // namespace rcuda::server

@@ -54,6 +54,12 @@ ServiceManager::ServiceManager() : socket_(connect_to(take_variable("NOTIFY_SOCK
   next_beat_ = Clock::now();
 }
 
+void ServiceManager::restore(const CarriedServiceManager& carried) {
+  socket_.reset(carried.socket);
+  pause_ = std::chrono::nanoseconds(carried.pause);
+  if (carried.pause != 0) next_beat_ = Clock::now();
+}
+
 void ServiceManager::beat(Clock::time_point now) {
   if (now < next_beat_) return;
   send("WATCHDOG=1");

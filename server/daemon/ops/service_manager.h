@@ -13,6 +13,7 @@
 #include <string>
 
 #include "common/base/unique_fd.h"
+#include "server/daemon/carried/carried_state.h"
 
 namespace rcuda::server {
 
@@ -21,6 +22,12 @@ class ServiceManager {
   using Clock = std::chrono::steady_clock;
 
   ServiceManager();
+
+  // For another build in this process.
+  CarriedServiceManager carry() const {
+    return {socket_.get(), std::chrono::nanoseconds(pause_).count()};
+  }
+  void restore(const CarriedServiceManager& carried);
 
   // Clients are served from now on. `status`: a sentence for systemctl status.
   void ready(const std::string& status) const { send("READY=1\nSTATUS=" + status); }

@@ -163,6 +163,18 @@ Status Cgroups::check_empty() const {
                 path_ + " has processes in it: a group whose children have limits holds none");
 }
 
+std::unique_ptr<Cgroups> Cgroups::restore(const CarriedCgroups& carried) {
+  std::unique_ptr<Cgroups> groups(new Cgroups(carried.path));
+  groups->in_daemon_cgroup_ = carried.in_daemon_cgroup;
+  groups->controllers_ = carried.controllers;
+  return groups;
+}
+
+std::unique_ptr<WorkerCgroup> Cgroups::of(pid_t worker) {
+  return std::unique_ptr<WorkerCgroup>(
+      new WorkerCgroup(*this, path_ + "/" + kWorker + std::to_string(worker)));
+}
+
 Cgroups::~Cgroups() { leave_daemon_cgroup(); }
 
 Status Cgroups::enter_daemon_cgroup() {

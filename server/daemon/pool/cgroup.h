@@ -21,6 +21,7 @@
 #include <sys/types.h>
 
 #include "common/base/status.h"
+#include "server/daemon/carried/carried_state.h"
 
 namespace rcuda::server {
 
@@ -73,6 +74,12 @@ class Cgroups {
   static Status check(const std::string& path);
   // Moves this process back, so that another server can start in the same group.
   ~Cgroups();
+
+  // For another build in this process, which goes on with the same groups.
+  CarriedCgroups carry() const { return {path_, in_daemon_cgroup_, controllers_}; }
+  static std::unique_ptr<Cgroups> restore(const CarriedCgroups& carried);
+  // The group that make() has made for the worker in the other build.
+  std::unique_ptr<WorkerCgroup> of(pid_t worker);
 
   // Makes the group of a worker and moves the process into it. This object outlives the group.
   Result<std::unique_ptr<WorkerCgroup>> make(pid_t worker);

@@ -31,6 +31,13 @@ class WorkerLog {
 
   // Makes the pipe. `for_worker`: the worker's end, which never blocks the worker.
   Status open(UniqueFd* for_worker);
+  // For another build in this process, which goes on with the pipe and the begun line.
+  int pipe() const { return pipe_.get(); }
+  const std::string& begun() const { return partial_; }
+  void go_on(UniqueFd pipe, std::string begun) {
+    pipe_ = std::move(pipe);
+    partial_ = std::move(begun);
+  }
   void set_worker(pid_t pid) { name_ = "rcuda-worker[" + std::to_string(pid) + "]"; }
 
   // The descriptor to poll; -1 while the pipe is not read.

@@ -140,8 +140,9 @@ Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identi
     socket->reset();
     worker.permit = std::move(*permit);
     worker.work = std::move(work);
-    worker.work->close_descriptor();
     begin_session(worker, start, identity);
+    start.grant.key.reset();
+    worker.start = encode_message(message);
     return true;
   }
   return false;
@@ -150,10 +151,15 @@ Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identi
 // The worker has got the session.
 void WorkerPool::begin_session(Worker& worker, const SessionStart& start,
                                const Identity& identity) {
-  const wire::Hello& hello = start.hello;
   enter(worker, State::kBusy);
   device_sets_.used(worker.devices);
   demand_.taken(worker.since);
+  set_session(worker, start, identity);
+  if (audit_) audit_->began(audited(worker));
+}
+
+void WorkerPool::set_session(Worker& worker, const SessionStart& start, const Identity& identity) {
+  const wire::Hello& hello = start.hello;
   worker.exports = wire::export_place(start.grant.owner, start.grant.exporter);
   for (uint32_t index = 0; index < wire::kMostSockets; ++index) {
     worker.attach_tokens.emplace_back(wire::attach_token(start.token, index));
@@ -171,7 +177,6 @@ void WorkerPool::begin_session(Worker& worker, const SessionStart& start,
                     0,
                     hello.devices,
                     identity.job};
-  if (audit_) audit_->began(audited(worker));
 }
 
 SessionStart WorkerPool::make_start(const wire::Hello& hello, const Identity& identity,

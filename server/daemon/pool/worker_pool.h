@@ -96,6 +96,12 @@ class WorkerPool {
   // of the idle target that are due (pool_demand.h); ends idle workers beyond that. `drains`: no
   // idle workers are wanted.
   void refill(const std::vector<Waiting>& waiting, bool drains = false);
+  // worker_pool_carry.cpp: the workers that have a session or are ending, for another build in this
+  // process. restore() comes in place of prepare(). `permits`: of these workers.
+  void carry(const Admission& admission, CarriedState* state) const;
+  Status restore(const CarriedState& state,
+                 std::vector<std::unique_ptr<Admission::Permit>> permits);
+
   // Ends the idle workers, for refill() to start others, which get the settings of now.
   void renew_idle();
   // Whether a session of that user can run here. assign() checks it as well.
@@ -205,6 +211,7 @@ class WorkerPool {
     std::string fallback;                         // Hello::fallback
     std::string ended_by;                         // the daemon's reason, for the audit
     bool lease_ended = false;                     // what the session does counts for no lease
+    std::vector<std::byte> start;                 // the SessionStart, without its key
 
     bool is(State what) const { return state == what; }
     bool is_spare() const { return is(State::kStarting) || is(State::kIdle); }
@@ -233,6 +240,9 @@ class WorkerPool {
   // On success it closes the socket here.
   static bool pass_on(Worker& worker, const ToWorker& message, UniqueFd* socket);
   void begin_session(Worker& worker, const SessionStart& start, const Identity& identity);
+  static void set_session(Worker& worker, const SessionStart& start, const Identity& identity);
+  CarriedWorker carry(const Worker& worker, const Admission& admission) const;
+  Result<Worker> restore(const CarriedWorker& carried);
   void log_end(const Worker& worker, std::optional<int> status);
   void stop_worker(Worker& worker, const std::string& why = {});
   // Starts a worker, for a client or for the pool. False if that fails or too many are starting.

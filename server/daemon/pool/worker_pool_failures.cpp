@@ -110,8 +110,9 @@ void WorkerPool::adopt_orphans(std::function<bool(pid_t)> is_other) {
   is_other_ = std::move(is_other);
   // As process 1 of a container it also gets processes that no worker has left behind.
   if (cgroups_ || ::getpid() == 1) return;
+  // Workers that are there have been carried over, and so has that list.
   std::ifstream children("/proc/thread-self/children");
-  for (pid_t child = 0; children >> child;) not_of_workers_.insert(child);
+  for (pid_t child = 0; workers_.empty() && children >> child;) not_of_workers_.insert(child);
   adopts_ = ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0;
 }
 

@@ -14,7 +14,6 @@ TEST(WorkPageTest, OneSideWritesAndTheOtherReads) {
   ASSERT_TRUE(daemons.ok());
   Result<WorkPage> workers = WorkPage::open(UniqueFd(::dup(daemons->descriptor())));
   ASSERT_TRUE(workers.ok());
-  daemons->close_descriptor();
   EXPECT_EQ(daemons->read().counts, wire::Work().counts);
   wire::Work work;
   work.counts = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};

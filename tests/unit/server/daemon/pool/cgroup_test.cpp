@@ -1,7 +1,11 @@
 // What cgroups need to know of the machine. tests/rdma/suite limits real sessions.
 #include "server/daemon/pool/cgroup.h"
 
+#include <filesystem>
+
 #include <gtest/gtest.h>
+
+#include "tests/support/temp_folder.h"
 
 namespace rcuda::server {
 namespace {
@@ -47,6 +51,20 @@ TEST(CgroupTest, AnOwnLimitDiffersFromAMachineWithoutMemory) {
   EXPECT_EQ(events.limit_hits, 2u);
   EXPECT_EQ(parse_memory_events("").kills, 0u);
   EXPECT_EQ(parse_memory_events("oom_kill").kills, 0u);
+}
+
+TEST(CgroupTest, AnotherBuildGoesOnWithTheGroups) {
+  const test::TempFolder folder;
+  const std::string group = folder.file("worker-4711");
+  std::filesystem::create_directory(group);
+  const auto groups = Cgroups::restore({folder.file(""), false, {"memory", "pids"}});
+  EXPECT_TRUE(groups->has("pids"));
+  EXPECT_FALSE(groups->has("cpu"));
+  const CarriedCgroups carried = groups->carry();
+  EXPECT_EQ(carried.path, folder.file(""));
+  EXPECT_EQ(carried.controllers, (std::vector<std::string>{"memory", "pids"}));
+  groups->of(4711).reset();  // its worker has ended
+  EXPECT_FALSE(std::filesystem::exists(group));
 }
 
 TEST(CgroupTest, AGroupThatCannotBeUsedIsNamed) {

@@ -1,0 +1,148 @@
+// CarriedState: what a daemon keeps when it executes another build of its binary in its place
+// (successor.h). The process stays, and so do its child processes and the descriptors that are
+// named here. The rest of its memory is gone.
+//
+// It travels through a sealed memory file, which only this process has. Its layout includes the
+// layouts of all that the new build shares with the workers of the old one: their messages, and the
+// memory of Ledgers and WorkPages. So a build either understands all of it, or executes nothing.
+//
+// Plain values. Descriptors are numbers here; -1 means none.
+// // Threads: the daemon's only thread. Nothing blocks. Errors: the system's.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/base/unique_fd.h"
+#include "common/messages/handshake.h"
+#include "common/messages/lease_messages.h"
+#include "common/messages/message.h"
+#include "common/messages/server_status.h"
+#include "server/identity/identity.h"
+#include "server/quota/limits.h"
+
+namespace rcuda::server {
+
+// A setting that keeps its value until a restart.
+struct CarriedSetting {
+  std::string key, text, origin;
+};
+
+struct CarriedSocket {
+  int32_t descriptor = -1;
+  std::string path;  // of a local socket; empty: none
+};
+
+struct CarriedListener {
+  CarriedSocket tcp, local, roots, containers;
+};
+
+struct CarriedBudget {
+  std::string key;
+  int32_t ledger = -1;
+};
+
+struct CarriedPermit {
+  struct Place {
+    std::string budget;  // its key
+    std::optional<uint32_t> slot;
+  };
+  uint32_t devices = 0;
+  std::vector<Place> places;
+  int32_t ledger = -1;
+  std::vector<Allowance> allowances;
+  SessionLimits limits;
+};
+
+// A session and its worker, or a worker that is ending.
+struct CarriedWorker {
+  int32_t pid = -1;
+  int64_t since = 0;       // monotonic nanoseconds, as all times here
+  bool has_ended = false;  // but its parent does not learn it: a debugger holds it
+  int32_t process = -1, control = -1, reports = -1, log = -1;
+  bool reads_reports = false;
+  std::string report, line;  // the beginnings of a report and of a line of the log
+  uint32_t base = 0;
+  bool has_devices = false;
+  std::vector<uint32_t> devices;  // DeviceSets::Key
+  uint32_t sm_percent = 0;
+  bool has_cgroup = false;
+  std::optional<int64_t> kill_at;
+  // Of a session. `start`: the SessionStart without its key; empty: there is no session.
+  std::string start;
+  std::vector<uint32_t> further_sockets;  // the indices of those that may still come
+  Identity identity;
+  std::optional<CarriedPermit> permit;
+  int32_t work = -1;   // WorkPage
+  std::string totals;  // SessionTotals; empty: none yet
+  std::string ended_by;
+  bool lease_ended = false;
+};
+
+struct CarriedCgroups {
+  std::string path;  // empty: there are none
+  bool in_daemon_cgroup = false;
+  std::vector<std::string> controllers;
+};
+
+struct CarriedTicket {
+  wire::Ticket ticket;
+  Identity user;
+  wire::TicketQuery connection;
+  int64_t expires = 0;
+};
+
+struct CarriedLease {
+  wire::LeaseAnswer lease;  // one, with its secret
+  std::optional<uint32_t> uid;
+};
+
+struct CarriedServiceManager {
+  int32_t socket = -1;
+  int64_t pause = 0;  // nanoseconds between two signs of life; 0: none are wanted
+};
+
+struct CarriedState {
+  static constexpr char kName[] = "CarriedState";
+
+  std::vector<CarriedSetting> settings;
+  bool for_others = false;  // other machines can reach the server
+  CarriedServiceManager service_manager;
+  CarriedListener listener;
+  int32_t closer = -1;
+  CarriedCgroups cgroups;
+  std::vector<CarriedBudget> budgets;
+  std::vector<CarriedWorker> workers;
+  std::vector<int32_t> not_of_workers;  // child processes
+  uint32_t doublings = 0;
+  std::string offer;          // WorkerReady; empty: none yet
+  wire::ServerStatus totals;  // its totals only
+  std::vector<CarriedTicket> tickets;
+  std::vector<CarriedLease> leases;
+  std::vector<CarriedLease> lease_totals;  // of ended sessions
+  bool draining = false;
+  int32_t signal = 0;  // the last signal to stop the server; 0: none
+  std::optional<int64_t> drain_until;
+};
+
+}  // namespace rcuda::server
+
+extern template struct rcuda::wire::Codec<rcuda::server::CarriedState>;
+
+namespace rcuda::server {
+
+// The hash of the layout of this build.
+uint64_t carried_layout();
+
+// The memory file, with the hash. Its descriptor stays open in an executed program.
+Result<UniqueFd> write_carried(const CarriedState& state);
+// kUnsupported if it is of a build with another layout. Leaves the file as it is.
+Result<CarriedState> read_carried(int file);
+
+// Of every descriptor of the state.
+void set_close_on_exec(const CarriedState& state, bool closes);
+
+}  // namespace rcuda::server

@@ -1,0 +1,122 @@
+// How another build takes a daemon's place (successor.h).
+#include <list>
+#include <utility>
+
+#include "common/base/executable.h"
+#include "common/base/host_name.h"
+#include "common/base/log.h"
+#include "server/daemon/daemon.h"
+
+namespace rcuda::server {
+namespace {
+
+// How long connections wait in the backlog, and after which time those that have not introduced
+// themselves are refused.
+constexpr auto kLongestPause = std::chrono::seconds(2);
+constexpr auto kIntroduces = std::chrono::seconds(1);
+constexpr std::chrono::steady_clock::duration kTakesTicket = std::chrono::milliseconds(300);
+
+}  // namespace
+
+std::string Daemon::settings_applied() {
+  const Status opened = listener_.roots.set_group(authenticator_.served().only_group());
+  if (!opened.ok()) RCUDA_ERROR("%s", opened.message().c_str());
+  return choose_successor();
+}
+
+std::string Daemon::choose_successor() {
+  successor_.reset();
+  const std::string& binary = executable_path();
+  const std::optional<FileId> file = find_successor(binary);
+  if (!start_.argv || !file) return "";
+  const Status checked = check_successor(binary, start_.argv, carry());
+  if (!checked.ok()) return stay(checked);
+  successor_ = {*file, Clock::now()};
+  RCUDA_INFO("%s is another build: it takes over when no client waits for a session",
+             binary.c_str());
+  return "another build takes over when no client waits for a session";
+}
+
+std::string Daemon::stay(const Status& why) {
+  successor_.reset();
+  const std::string text = "the server goes on with its own build: " + why.context();
+  RCUDA_ERROR("%s", text.c_str());
+  return text;
+}
+
+// A client in the queue may wait for long. One that has connected over TCP may need a local
+// connection for its ticket.
+bool Daemon::pauses(Entrance entrance) const {
+  const auto after = entrance == Entrance::kNetwork ? Clock::duration(0) : kTakesTicket;
+  return successor_ && Clock::now() >= successor_->from + after && admission_.waiting() == 0;
+}
+
+// Carries this daemon over in a moment without connections.
+void Daemon::try_successor() {
+  const Clock::time_point now = Clock::now();
+  if (now >= successor_->from + kLongestPause) successor_->from = now + kIntroduces;
+  const bool is_late = now >= successor_->from + kIntroduces;
+  if (is_late && connections_->has_newcomers()) {
+    connections_->refuse_newcomers(
+        Status(Code::kUnavailable, "the server changes to another build: connect again"));
+  }
+  if (!connections_->empty() || closer_.has_more() || has_stuck_thread()) return;
+  if (file_id(executable_path()) != successor_->file) {  // an upgrade meanwhile
+    (void)choose_successor();
+    return;
+  }
+  pool_->renew_idle();  // they are of this build
+  doors_.end_all();
+  const CarriedState state = carry();
+  const Status checked = check_successor(executable_path(), start_.argv, state);
+  if (!checked.ok()) return (void)stay(checked);
+  RCUDA_INFO("another build takes over: %zu session(s) go on", pool_->sessions());
+  (void)stay(execute_successor(executable_path(), start_.argv, state));
+}
+
+CarriedState Daemon::carry() const {
+  CarriedState state;
+  for (const config::SettingBase* setting : settings_.registry.settings()) {
+    if (!is_reloaded(setting->key())) {
+      state.settings.push_back({setting->key(), setting->text(), setting->origin()});
+    }
+  }
+  state.for_others = !listener_.is_loopback;
+  state.service_manager = service_manager_.carry();
+  state.listener = server::carry(listener_);
+  state.closer = closer_.descriptor();
+  for (const Tickets::Given& given : tickets_.given()) {
+    const auto expires = std::chrono::nanoseconds(given.expires.time_since_epoch());
+    state.tickets.push_back({given.ticket, given.user, given.connection, expires.count()});
+  }
+  admission_.carry(&state);
+  pool_->carry(admission_, &state);
+  control_->carry(&state);
+  return state;
+}
+
+Status Daemon::restore(const CarriedState& carried) {
+  service_manager_.restore(carried.service_manager);
+  listener_ = server::restore(carried.listener);
+  closer_.restore(UniqueFd(carried.closer));
+  std::list<Tickets::Given> tickets;
+  for (const CarriedTicket& ticket : carried.tickets) {
+    const Clock::time_point expires{std::chrono::nanoseconds(ticket.expires)};
+    tickets.push_back({ticket.ticket, ticket.user, ticket.connection, expires});
+  }
+  tickets_.restore(std::move(tickets));
+  pool_ =
+      std::make_unique<WorkerPool>(settings_, Bases(host_name(), listener_.port), listener_.port);
+  RCUDA_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Admission::Permit>> permits,
+                         admission_.restore(carried));
+  RCUDA_RETURN_IF_ERROR(pool_->restore(carried, std::move(permits)));
+  RCUDA_RETURN_IF_ERROR(authenticator_.open(carried.for_others));
+  RCUDA_RETURN_IF_ERROR(open_parts());
+  control_->restore(carried);
+  announced_ = true;
+  RCUDA_INFO("this build has taken over at %s with %zu session(s)", listener_.address.c_str(),
+             pool_->sessions());
+  return {};
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,53 @@
+// The successor: another build of the server's binary, which the daemon executes in its own
+// process. Its sessions go on. An upgrade of the package replaces the file; the next reload
+// executes it.
+//
+//   old build   find_successor(), then check_successor(): the new build reads the settings and what
+//               the old one carries (carried_state.h), and says whether it understands both
+//               waits until no client connects or waits for a session
+//               check_successor() again, execute_successor(); questions of other threads that are
+//               under way are lost
+//   new build   take_carried() at its start; the daemon restores what it has carried
+//
+// Threads: the daemon's only thread. Blocking: check_successor(), until the new build has read its
+// settings, for kLongestCheck at most. Errors name the binary and the remedy.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "common/base/status.h"
+#include "server/daemon/carried/carried_state.h"
+
+namespace rcuda::server {
+
+// The hidden option by which check_successor() asks a build, with the number of a descriptor. The
+// build exits with kOtherLayout if it does not understand the state that is carried there, and with
+// another status but 0 if the settings are not usable.
+inline constexpr char kCarriesOption[] = "--carries";
+inline constexpr int kOtherLayout = 3;
+inline constexpr std::chrono::seconds kLongestCheck{30};
+
+// A file, whatever its name is. Nothing if it is gone.
+struct FileId {
+  uint64_t device = 0, inode = 0;
+  bool operator==(const FileId&) const = default;
+};
+std::optional<FileId> file_id(const std::string& path);
+// Returns the file at that path, unless this process executes that file.
+std::optional<FileId> find_successor(const std::string& binary);
+// `argv`: of this process.
+Status check_successor(const std::string& binary, char* const* argv, const CarriedState& state);
+// Returns only if that fails; then everything is as before.
+Status execute_successor(const std::string& binary, char* const* argv, const CarriedState& state);
+// Returns the state that an earlier build in this process has carried, if there was such a build.
+// Call it once, before the process starts others.
+Result<std::optional<CarriedState>> take_carried();
+
+// Whether a thread of this process waits in the kernel where nothing ends it, perhaps in a driver.
+// The execution would wait for it.
+bool has_stuck_thread();
+
+}  // namespace rcuda::server

@@ -1,0 +1,139 @@
+// The state of the pool for another build of the server. Idle workers are of this build and are
+// not carried: the caller ends them first (renew_idle()).
+#include <utility>
+
+#include <unistd.h>
+
+#include "common/base/log.h"
+#include "server/daemon/pool/worker_pool.h"
+
+namespace rcuda::server {
+namespace {
+
+std::string text_of(const std::vector<std::byte>& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+std::vector<std::byte> bytes_of(const std::string& text) {
+  const auto bytes = std::as_bytes(std::span(text));
+  return {bytes.begin(), bytes.end()};
+}
+
+int64_t ns_of(WorkerPool::Clock::time_point time) {
+  return std::chrono::nanoseconds(time.time_since_epoch()).count();
+}
+
+WorkerPool::Clock::time_point time_of(int64_t ns) {
+  return WorkerPool::Clock::time_point(std::chrono::nanoseconds(ns));
+}
+
+}  // namespace
+
+void WorkerPool::carry(const Admission& admission, CarriedState* state) const {
+  for (const Worker& worker : workers_) state->workers.push_back(carry(worker, admission));
+  if (cgroups_) state->cgroups = cgroups_->carry();
+  state->not_of_workers.assign(not_of_workers_.begin(), not_of_workers_.end());
+  state->doublings = doublings_;
+  if (ever_ready()) state->offer = text_of(encode_message(ToDaemon(offer_)));
+  state->totals.totals = totals_;
+  for (const auto& [id, done] : lease_totals_) {
+    CarriedLease& carried = state->lease_totals.emplace_back();
+    carried.lease.leases.push_back(done);
+    carried.lease.leases.back().id = id;
+  }
+}
+
+CarriedWorker WorkerPool::carry(const Worker& worker, const Admission& admission) const {
+  CarriedWorker carried;
+  carried.pid = worker.pid;
+  carried.since = ns_of(worker.since);
+  carried.has_ended = worker.is(State::kEnded);
+  carried.process = worker.process.get();
+  carried.control = worker.control.get();
+  carried.reports = worker.reports.get();
+  carried.log = worker.log.pipe();
+  carried.reads_reports = worker.reads_reports;
+  carried.report = text_of(worker.reader.begun());
+  carried.line = worker.log.begun();
+  carried.base = worker.base.number();
+  carried.has_devices = worker.devices.has_value();
+  carried.devices = worker.devices.value_or(std::vector<uint32_t>());
+  carried.sm_percent = worker.sm_percent;
+  carried.has_cgroup = worker.cgroup != nullptr;
+  if (worker.kill_at) carried.kill_at = ns_of(*worker.kill_at);
+  if (!worker.is(State::kBusy)) return carried;
+  carried.start = text_of(worker.start);
+  for (uint32_t index = 0; index < worker.attach_tokens.size(); ++index) {
+    if (worker.attach_tokens[index]) carried.further_sockets.push_back(index);
+  }
+  carried.identity = worker.identity;
+  if (worker.permit) carried.permit = admission.carry(*worker.permit);
+  if (worker.work) carried.work = worker.work->descriptor();
+  if (worker.totals) carried.totals = text_of(encode_message(ToDaemon(*worker.totals)));
+  carried.ended_by = worker.ended_by;
+  carried.lease_ended = worker.lease_ended;
+  return carried;
+}
+
+Result<WorkerPool::Worker> WorkerPool::restore(const CarriedWorker& carried) {
+  Worker worker;
+  worker.pid = carried.pid;
+  worker.since = time_of(carried.since);
+  worker.process.reset(carried.process);
+  worker.control.reset(carried.control);
+  worker.reports.reset(carried.reports);
+  worker.reads_reports = carried.reads_reports;
+  worker.reader.go_on(bytes_of(carried.report));
+  worker.log.set_worker(carried.pid);
+  worker.log.go_on(UniqueFd(carried.log), carried.line);
+  worker.base = Base::from_number(carried.base);
+  if (carried.has_devices) worker.devices = carried.devices;
+  worker.sm_percent = carried.sm_percent;
+  if (carried.has_cgroup && cgroups_) worker.cgroup = cgroups_->of(carried.pid);
+  if (carried.kill_at) worker.kill_at = time_of(*carried.kill_at);
+  worker.state = carried.has_ended ? State::kEnded : State::kStopping;
+  if (carried.start.empty()) return worker;
+  worker.state = State::kBusy;
+  worker.start = bytes_of(carried.start);
+  RCUDA_ASSIGN_OR_RETURN(const ToWorker message, decode_message<ToWorker>(worker.start));
+  const auto* const start = std::get_if<SessionStart>(&message);
+  if (!start) return Status(Code::kInternal, "the state of the server lacks a session");
+  set_session(worker, *start, carried.identity);
+  std::vector<std::optional<wire::AttachToken>> tokens(worker.attach_tokens.size());
+  for (const uint32_t index : carried.further_sockets) tokens[index] = worker.attach_tokens[index];
+  worker.attach_tokens = std::move(tokens);
+  if (carried.work >= 0) {
+    RCUDA_ASSIGN_OR_RETURN(worker.work, WorkPage::open(UniqueFd(carried.work)));
+  }
+  if (!carried.totals.empty()) {
+    RCUDA_ASSIGN_OR_RETURN(ToDaemon totals, decode_message<ToDaemon>(bytes_of(carried.totals)));
+    worker.totals = std::get<SessionTotals>(std::move(totals));
+  }
+  worker.ended_by = carried.ended_by;
+  worker.lease_ended = carried.lease_ended;
+  return worker;
+}
+
+Status WorkerPool::restore(const CarriedState& state,
+                           std::vector<std::unique_ptr<Admission::Permit>> permits) {
+  if (!state.cgroups.path.empty()) cgroups_ = Cgroups::restore(state.cgroups);
+  not_of_workers_.insert(state.not_of_workers.begin(), state.not_of_workers.end());
+  doublings_ = state.doublings;
+  totals_ = state.totals.totals;
+  for (const CarriedLease& carried : state.lease_totals) {
+    lease_totals_[carried.lease.leases.front().id] = carried.lease.leases.front();
+  }
+  if (!state.offer.empty()) {
+    RCUDA_ASSIGN_OR_RETURN(ToDaemon offer, decode_message<ToDaemon>(bytes_of(state.offer)));
+    offer_ = std::get<WorkerReady>(std::move(offer));
+    if (device_sets_.needs_scout()) device_sets_.learn(offer_);
+  }
+  for (size_t i = 0; i < state.workers.size(); ++i) {
+    RCUDA_ASSIGN_OR_RETURN(Worker worker, restore(state.workers[i]));
+    worker.permit = std::move(permits[i]);
+    workers_.push_back(std::move(worker));
+  }
+  return {};
+}
+
+}  // namespace rcuda::server
