@@ -1,5 +1,6 @@
 #include "common/config/command_line.h"
 
+#include <chrono>
 #include <cstdio>
 #include <utility>
 
@@ -123,6 +124,18 @@ Option& Option::as_bytes() {
         return std::string();
       },
       "SIZE"));
+  return *this;
+}
+
+Option& Option::as_seconds() {
+  option_->transform(CLI::Validator(
+      [](std::string& value) {
+        if (const auto time = parse_time(value)) {
+          value = std::to_string(std::chrono::duration<double>(*time).count());
+        }
+        return std::string();
+      },
+      "TIME"));
   return *this;
 }
 

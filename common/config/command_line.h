@@ -43,6 +43,9 @@ class Option {
   Option& within(double least, double most);
   Option& one_of(const std::vector<std::string>& values);
   Option& as_bytes();
+  // Each value is a time, as parse_time() reads it, and becomes a number of seconds. Such a number,
+  // also with a fraction, is accepted as well.
+  Option& as_seconds();
   Option& check(std::function<Status(const std::string& value)> check);
 
  private:

@@ -241,7 +241,8 @@ Commands add_commands(config::CommandLine& line, Arguments* to) {
        {&commands.end, &commands.drain, &commands.resume, &commands.reload}) {
     command->option("server", &to->name, kServer).required().type_name("").check(check_server);
   }
-  commands.top.option("--every", &to->seconds, "seconds between two rounds")
+  commands.top.option("--every", &to->seconds, "time between two rounds, such as 2s or 500ms")
+      .as_seconds()
       .within(0.1, 3600.0)
       .show_default();
   commands.top.option("--rounds", &to->rounds, "end after this many rounds; 0: never")

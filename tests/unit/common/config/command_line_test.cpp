@@ -78,6 +78,28 @@ TEST(CommandLineTest, HelpAndVersionAreNoErrors) {
   EXPECT_EQ(say({"take", "--size", "1.5G"}).status, -1);
 }
 
+TEST(CommandLineTest, ATimeBecomesSeconds) {
+  const std::pair<const char*, double> cases[] = {{"2", 2},       {"0.5", 0.5}, {"2s", 2},
+                                                  {"500ms", 0.5}, {"5m", 300},  {"1.5", 1.5}};
+  for (const auto& [text, seconds] : cases) {
+    CommandLine line("tool", "A tool.");
+    double read = 0;
+    line.option("--every", &read, "").as_seconds().within(0.1, 3600);
+    const char* const arguments[] = {"tool", "--every", text};
+    EXPECT_EQ(line.parse(3, arguments), std::nullopt) << text;
+    EXPECT_DOUBLE_EQ(read, seconds) << text;
+  }
+  for (const char* text : {"2h", "50ms", "soon", "1x"}) {
+    CommandLine line("tool", "A tool.");
+    double read = 0;
+    line.option("--every", &read, "").as_seconds().within(0.1, 3600);
+    const char* const arguments[] = {"tool", "--every", text};
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(line.parse(3, arguments), CommandLine::kWrongUse) << text;
+    testing::internal::GetCapturedStderr();
+  }
+}
+
 TEST(CommandLineTest, AMisspeltVariableIsReported) {
   const test::Variable device("RCUDA_DEVICE", "node1:0");
   const Said said = say({"take"});
