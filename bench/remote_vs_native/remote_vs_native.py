@@ -13,7 +13,8 @@ native, for latencies as for bandwidths; the spread is native's largest value di
 PyTorch is installed, the first --torch-rounds rounds also run torch_figures.py, and a second table shows the
 CPU time of its threads and the workers'. --torch runs nothing else (all its parts, or those named). With tcp, a
 third one tells what a step takes if its copy to the device runs as fast as plain sockets, and all else as natively.
-The transport "tls" is tcp with a token and encryption, as a client of another machine has it.
+The transport "tls" is tcp with a token and encryption, as a client of another machine has it; "reconnecting" is tcp
+with RCUDA_RECONNECT.
 --before names the build folder of another commit, which then runs in turn as well. A second table has
 the ratio to that build, and the largest ratio between two rounds of that build, which shows the noise.
 --managed runs bench/managed instead: managed memory by access pattern. --small-mapped runs small_mapped
@@ -85,6 +86,8 @@ def remote_environment(build, server, transport, device, folder):
     if transport == "tls":
         environment.update(RCUDA_TRANSPORT="tcp", RCUDA_SECURITY="tls",
                            RCUDA_TOKEN_FILE=os.path.join(folder, "token"))
+    elif transport == "reconnecting":
+        environment.update(RCUDA_TRANSPORT="tcp", RCUDA_RECONNECT="1m")
     return environment
 
 
@@ -104,7 +107,8 @@ class Sockets:
         if server:
             self.options += ["--receiver-cores", ",".join(map(str, processors_of(server)))]
         kinds = {"sockets": [], "TLS sockets": ["--tls"], "memcpy": ["--memory"]}
-        self.of_transport = {"tcp": ["sockets"], "tls": ["sockets", "TLS sockets"], "shm": ["memcpy"]}
+        self.of_transport = {"tcp": ["sockets"], "tls": ["sockets", "TLS sockets"], "reconnecting": ["sockets"],
+                             "shm": ["memcpy"]}
         used = [kind for kind in kinds if any(kind in self.of_transport[transport] for transport in transports)]
         copies = {"": [], ", copy": ["--copy"]} if driver == "softgpu" else {"": []}
         self.measured = {(kind + copy, count): [*kinds[kind], *copies[copy], "--streams", count]

@@ -180,6 +180,7 @@ Status Process::connect() {
   options.synchronous = set.synchronous.get();
   options.hello = std::move(hello);
   options.hello.wait_ms = static_cast<uint32_t>(set.wait.milliseconds().count());
+  options.hello.reconnect_ms = static_cast<uint32_t>(set.reconnect.milliseconds().count());
   // The workers know the valid values, and refuse the session for any other.
   options.hello.p2p_strategy = set.p2p_strategy.get();
   options.hello.p2p_path = set.p2p_path.get();

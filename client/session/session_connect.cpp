@@ -1,5 +1,6 @@
 // How a session begins and ends. To begin it, finds and reaches the server, asks for the devices,
 // makes the Link and what goes over it.
+#include <algorithm>
 #include <cerrno>
 #include <memory>
 
@@ -165,9 +166,13 @@ Status Session::link_up(Approach approach, const SessionOptions& options) {
   link_options.window_bytes = Window::kBytes;
   link_options.answers = Window::kAnswers;
   RCUDA_ASSIGN_OR_RETURN(
-      link_, wire::link_to_worker(std::move(approach.connection), welcome_.token, link_options,
-                                  {options.handshake_timeout, options.connect_timeout})
-                 .with_context(name_));
+      link_,
+      wire::link_to_worker(
+          std::move(approach.connection), welcome_.token, link_options,
+          {options.handshake_timeout, options.connect_timeout,
+           std::chrono::milliseconds(std::min(welcome_.reconnect_ms, options.hello.reconnect_ms)),
+           address})
+          .with_context(name_));
   link_->on_immediate(
       [this](uint32_t immediate, uint64_t bytes) { arrivals_.arrived(immediate, bytes); });
   traits_ = link_->traits();
@@ -271,6 +276,8 @@ void Session::end() {
   if (trace::on()) await_trace();
   if (!state_.move(SessionEvent::kEnd, name_)) return;
   events_->forget_callbacks();
+  // The command could wait for the connection.
+  if (!link_->is_connected()) return link_->close();
   SentCommand sent;
   (void)send({}, nullptr, wire::SessionEndBody{}, transport::Wake::kNow, &sent);
   if (sent.is_sent()) link_->close();

@@ -23,6 +23,9 @@ struct Settings {
       registry, "RCUDA_WAIT", std::chrono::seconds(0),
       "how long to wait for room at a busy server, and for a server that restarts or "
       "drains; 0: not at all"};
+  config::Duration reconnect{registry, "RCUDA_RECONNECT", std::chrono::seconds(0),
+                             "how long a program over tcp waits for a lost connection to come "
+                             "back; 0: not at all"};
   config::Bool synchronous{registry, "RCUDA_SYNC", false,
                            "make every call a round trip, so that it returns its own error"};
   config::String trace{registry, "RCUDA_TRACE", "", "file for a timeline of the calls"};

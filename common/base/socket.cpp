@@ -5,12 +5,13 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/time.h>
+#include <unistd.h>
 
 namespace rcuda {
 
 // Waits as the kernel would in a blocking call: until the socket is ready, at most for the time
 // that SO_RCVTIMEO or SO_SNDTIMEO sets. Returns false with errno if it is not ready.
-bool Socket::wait(short events, int timeout_option) const {
+bool Socket::wait_as_kernel(short events, int timeout_option) const {
   timeval limit{};
   socklen_t size = sizeof limit;
   (void)::getsockopt(fd(), SOL_SOCKET, timeout_option, &limit, &size);
@@ -22,6 +23,7 @@ bool Socket::wait(short events, int timeout_option) const {
 }
 
 ssize_t Socket::send(std::span<const iovec> pieces, int flags) const {
+  if (layer_) return layer_->send(pieces, flags);
   if (!cipher_) {
     msghdr message{};
     message.msg_iov = const_cast<iovec*>(pieces.data());
@@ -31,7 +33,7 @@ ssize_t Socket::send(std::span<const iovec> pieces, int flags) const {
   for (;;) {
     const ssize_t sent = cipher_->send(pieces);
     if (sent >= 0 || errno != EAGAIN || (flags & MSG_DONTWAIT)) return sent;
-    if (!wait(POLLOUT, SO_SNDTIMEO)) return -1;
+    if (!wait_as_kernel(POLLOUT, SO_SNDTIMEO)) return -1;
   }
 }
 
@@ -41,6 +43,7 @@ ssize_t Socket::send(const void* data, size_t bytes, int flags) const {
 }
 
 ssize_t Socket::recv(void* data, size_t bytes, int flags) const {
+  if (layer_) return layer_->recv(data, bytes, flags);
   if (!cipher_) return ::recv(fd(), data, bytes, flags);
   auto* const to = static_cast<std::byte*>(data);
   size_t received = 0;
@@ -53,9 +56,28 @@ ssize_t Socket::recv(void* data, size_t bytes, int flags) const {
     if (count == 0 || errno != EAGAIN) return received ? static_cast<ssize_t>(received) : count;
     if (received != 0 && !(flags & MSG_WAITALL)) break;
     if (flags & MSG_DONTWAIT) return received ? static_cast<ssize_t>(received) : -1;
-    if (!wait(POLLIN, SO_RCVTIMEO)) return received ? static_cast<ssize_t>(received) : -1;
+    if (!wait_as_kernel(POLLIN, SO_RCVTIMEO)) return received ? static_cast<ssize_t>(received) : -1;
   }
   return static_cast<ssize_t>(received);
+}
+
+bool Socket::wait(short events, int timeout_ms) const {
+  if (layer_) return layer_->wait(events, timeout_ms);
+  pollfd entry{fd(), events, 0};
+  return ::poll(&entry, 1, timeout_ms) != 0;
+}
+
+void Socket::shutdown(int how) const {
+  layer_ ? layer_->shutdown(how) : void(::shutdown(fd(), how));
+}
+
+bool Socket::get_option(int level, int name, void* value, socklen_t* bytes) const {
+  return layer_ ? layer_->get_option(level, name, value, bytes)
+                : ::getsockopt(fd(), level, name, value, bytes) == 0;
+}
+
+void Socket::close_in_child() const noexcept {
+  layer_ ? layer_->close_in_child() : void(::close(fd()));
 }
 
 }  // namespace rcuda

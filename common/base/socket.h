@@ -7,10 +7,13 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 
+#include <sys/socket.h>
 #include <sys/types.h>
 #include <sys/uio.h>
 
@@ -29,18 +32,36 @@ class Cipher {
   virtual ssize_t recv(void* data, size_t bytes, bool peek) = 0;
 };
 
+// A stream that outlives its connections (ResumableSocket). Its functions are those of Socket.
+class SocketLayer {
+ public:
+  virtual ~SocketLayer() = default;
+  virtual ssize_t send(std::span<const iovec> pieces, int flags) = 0;
+  virtual ssize_t recv(void* data, size_t bytes, int flags) = 0;
+  virtual bool wait(short events, int timeout_ms) = 0;
+  virtual void shutdown(int how) = 0;
+  virtual bool lose(const std::string& why) = 0;
+  virtual bool is_connected() const = 0;
+  virtual bool get_option(int level, int name, void* value, socklen_t* bytes) const = 0;
+  virtual uint32_t connections() const = 0;
+  virtual std::string why_ended() const = 0;
+  virtual void close_in_child() noexcept = 0;
+};
+
 class Socket {
  public:
   Socket() = default;
   Socket(UniqueFd fd) : fd_(std::move(fd)) {}  // implicit: without a cipher
   Socket(UniqueFd fd, std::unique_ptr<Cipher> cipher)
       : fd_(std::move(fd)), cipher_(std::move(cipher)) {}
+  explicit Socket(std::unique_ptr<SocketLayer> layer) : layer_(std::move(layer)) {}
 
-  explicit operator bool() const { return static_cast<bool>(fd_); }
+  explicit operator bool() const { return fd_ || layer_; }
   bool encrypted() const { return cipher_ != nullptr; }
-  // For poll, shutdown, options and addresses; for send and recv only if there is no cipher. With
-  // a cipher, received bytes may be waiting although poll() does not report the socket as readable:
-  // receive until EAGAIN before a poll.
+  bool carries_descriptors() const { return fd_ && !cipher_; }
+  // For poll, options and addresses; for send and recv only if there is no cipher. With a cipher,
+  // received bytes may be waiting although poll() does not report the socket as readable: receive
+  // until EAGAIN before a poll. With a layer: -1.
   int fd() const { return fd_.get(); }
   // Destroys the cipher.
   UniqueFd release() {
@@ -55,11 +76,31 @@ class Socket {
   ssize_t send(const void* data, size_t bytes, int flags) const;
   ssize_t recv(void* data, size_t bytes, int flags) const;
 
+  // Blocks until send() (POLLOUT) or recv() (POLLIN) may do more than before, or the time has
+  // passed; -1: without limit. Returns false after the time.
+  bool wait(short events, int timeout_ms) const;
+  // As shutdown(2). Calls of other threads return.
+  void shutdown(int how) const;
+  // With a layer, ends the current connection, so that the stream goes on over the next one, and
+  // returns true. Without a layer, returns false.
+  bool lose(const std::string& why) const { return layer_ && layer_->lose(why); }
+  // Without a layer: true, also after the end of the connection.
+  bool is_connected() const { return !layer_ || layer_->is_connected(); }
+  // As getsockopt(2) of the current connection. Returns whether it succeeded.
+  bool get_option(int level, int name, void* value, socklen_t* bytes) const;
+  // With a layer: the number of connections so far. Otherwise 1.
+  uint32_t connections() const { return layer_ ? layer_->connections() : 1; }
+  // With a layer whose stream has ended: the reason. Otherwise empty.
+  std::string why_ended() const { return layer_ ? layer_->why_ended() : std::string(); }
+  // For a forked child: closes its copies of the descriptors. Async-signal-safe.
+  void close_in_child() const noexcept;
+
  private:
-  bool wait(short events, int timeout_option) const;
+  bool wait_as_kernel(short events, int timeout_option) const;
 
   UniqueFd fd_;
   std::unique_ptr<Cipher> cipher_;
+  std::unique_ptr<SocketLayer> layer_;
 };
 
 }  // namespace rcuda

@@ -19,12 +19,14 @@ Status peer_closed() {
           "the peer closed the connection: its process ended or closed the session, see its log"};
 }
 
+Status no_answer() { return {Code::kTimeout, "the peer did not answer in time"}; }
+
 Status wait_for(int socket, short events, Deadline deadline) {
   while (true) {
     pollfd entry{socket, events, 0};
     const int count = ::poll(&entry, 1, poll_timeout_ms(deadline));
     if (count > 0) return {};
-    if (count == 0) return {Code::kTimeout, "the peer did not answer in time"};
+    if (count == 0) return no_answer();
     if (errno != EINTR) return Status::from_errno(errno, "poll");
   }
 }
@@ -119,28 +121,28 @@ Result<size_t> try_recv_with_fds(int socket, std::span<std::byte> bytes,
 }
 
 Result<size_t> try_send_with_fd(const Socket& socket, std::span<const std::byte> bytes, int fd) {
-  if (!socket.encrypted()) return try_send_with_fd(socket.fd(), bytes, fd);
-  if (fd >= 0) return Status(Code::kUnsupported, "an encrypted socket carries no descriptors");
+  if (socket.carries_descriptors()) return try_send_with_fd(socket.fd(), bytes, fd);
+  if (fd >= 0) return Status(Code::kUnsupported, "this socket carries no descriptors");
   const ssize_t sent = socket.send(bytes.data(), bytes.size(), MSG_DONTWAIT);
   if (sent >= 0) return static_cast<size_t>(sent);
   if (would_block(errno)) return size_t{0};
-  return transfer_error(errno, "sending encrypted bytes");
+  return transfer_error(errno, "sending");
 }
 
 Result<size_t> try_recv_with_fds(const Socket& socket, std::span<std::byte> bytes,
                                  std::vector<UniqueFd>& fds) {
-  if (!socket.encrypted()) return try_recv_with_fds(socket.fd(), bytes, fds);
+  if (socket.carries_descriptors()) return try_recv_with_fds(socket.fd(), bytes, fds);
   const ssize_t received = socket.recv(bytes.data(), bytes.size(), MSG_DONTWAIT);
   if (received > 0) return static_cast<size_t>(received);
   if (received == 0) return peer_closed();
   if (would_block(errno)) return size_t{0};
-  return transfer_error(errno, "receiving encrypted bytes");
+  return transfer_error(errno, "receiving");
 }
 
 Status send_all(const Socket& socket, std::span<const std::byte> bytes, Deadline deadline) {
   while (!bytes.empty()) {
     RCUDA_ASSIGN_OR_RETURN(size_t sent, try_send_with_fd(socket, bytes, -1));
-    if (sent == 0) RCUDA_RETURN_IF_ERROR(wait_for(socket.fd(), POLLOUT, deadline));
+    if (sent == 0 && !socket.wait(POLLOUT, poll_timeout_ms(deadline))) return no_answer();
     bytes = bytes.subspan(sent);
   }
   return {};
@@ -151,7 +153,7 @@ Status recv_all(const Socket& socket, std::span<std::byte> bytes, Deadline deadl
   std::vector<UniqueFd> unwanted;
   while (!bytes.empty()) {
     RCUDA_ASSIGN_OR_RETURN(size_t received, try_recv_with_fds(socket, bytes, unwanted));
-    if (received == 0) RCUDA_RETURN_IF_ERROR(wait_for(socket.fd(), POLLIN, deadline));
+    if (received == 0 && !socket.wait(POLLIN, poll_timeout_ms(deadline))) return no_answer();
     bytes = bytes.subspan(received);
   }
   return {};

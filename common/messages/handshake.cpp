@@ -41,6 +41,7 @@ void fields(Visitor& visit, Hello& m) {
   visit.string("p2p_strategy", m.p2p_strategy);
   visit.string("p2p_path", m.p2p_path);
   visit.number("wait_ms", m.wait_ms);
+  visit.number("reconnect_ms", m.reconnect_ms);
   visit.string("lease", m.lease);
   visit.bytes("lease_proof", m.lease_proof);
 }
@@ -55,8 +56,10 @@ template struct Codec<Queued>;
 
 template <typename Visitor>
 void fields(Visitor& visit, Attach& m) {
+  visit.bytes("session", m.session);
   visit.bytes("token", m.token);
   visit.number("index", m.index);
+  visit.number("attempt", m.attempt);
 }
 template struct Codec<Attach>;
 
@@ -144,6 +147,7 @@ void fields(Visitor& visit, Welcome& m) {
   visit.list("devices", m.devices, kMaxDevices);
   visit.list("lacking", m.lacking, kMaxCommands);
   visit.text("fell_back", m.fell_back);
+  visit.number("reconnect_ms", m.reconnect_ms);
 }
 template struct Codec<Welcome>;
 

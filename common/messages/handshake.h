@@ -13,7 +13,11 @@
 //                      region. From now on the client may send commands
 //
 // Further sockets of a session begin with Attach in place of Hello. The daemon passes each to the
-// worker whose token it names.
+// worker whose token it names. A socket that replaces a lost one (Welcome::reconnect_ms) is
+// answered:
+//
+//   client -> daemon   Attach
+//   worker -> client   Attached; or from the daemon Refusal, if the session has ended
 //
 //   worker -> daemon   PeerHello, from another server's worker that the client has introduced
 //   daemon -> worker   the socket and the PeerHello, to the worker that it names
@@ -83,8 +87,9 @@ struct Hello {
   uint32_t servers = 0;                // the number of workers that the client will have
   uint32_t devices_left = 0;           // on servers that have no window yet, this one included
   std::string p2p_strategy, p2p_path;  // RCUDA_P2P_STRATEGY and RCUDA_P2P_PATH of the client
-  uint32_t wait_ms = 0;  // how long the client waits for its turn (RCUDA_WAIT); 0: it does not
-  std::string lease;     // the id of the lease for these devices; empty: none
+  uint32_t wait_ms = 0;       // how long the client waits for its turn (RCUDA_WAIT); 0: it does not
+  uint32_t reconnect_ms = 0;  // how long a session waits for lost sockets (RCUDA_RECONNECT); 0: not
+  std::string lease;          // the id of the lease for these devices; empty: none
   // With `lease`: tls::lease_proof() for this connection; zero: none. The daemon does not pass it
   // to the worker.
   uint8_t lease_proof[32] = {};
@@ -99,8 +104,12 @@ struct Queued {
 // Opens a further socket of a session.
 struct Attach {
   static constexpr char kName[] = "Attach";
-  uint8_t token[16] = {};  // from Welcome
+  uint8_t session[8] = {};  // attach_name() of Welcome's token: which session it claims
+  uint8_t token[16] = {};   // attach_token() of Welcome's token, index and attempt
   uint32_t index = 0;
+  // 0: the first socket with this index. Otherwise it replaces a lost one. Each attempt has a
+  // higher number than those before, so its token is valid once.
+  uint32_t attempt = 0;
 };
 
 // Sent by a worker to another worker of its session, at the other's daemon. It names the session by
@@ -185,6 +194,9 @@ struct Welcome {
   // Opcodes of the client's commands that the worker lacks, or whose layout differs in the worker.
   std::vector<uint32_t> lacking;
   std::string fell_back;  // why the session is over Hello::fallback; empty: over Hello::medium
+  // How long a session over tcp waits for lost sockets: Hello::reconnect_ms, or less if the server
+  // allows less. 0: a lost socket ends it.
+  uint32_t reconnect_ms = 0;
 };
 
 struct Refusal {

@@ -37,7 +37,8 @@ enum class MessageType : uint32_t {
   kQueued = 9,       // daemon to client: the Hello is valid, but the session has not begun
   kTicketQuery = 10,
   kTicket = 11,
-  kChallenge = 13,  // 12 is not used
+  kAttached = 12,  // empty body
+  kChallenge = 13,
   kAuthenticate = 14,
   kAuthenticated = 15,
   kAssigned = 16,      // empty body

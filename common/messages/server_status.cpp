@@ -22,6 +22,8 @@ void fields(Visitor& visit, ServerStatus::Session& m) {
   visit.text("medium", m.medium, kMedium);
   visit.number("seconds", m.seconds);
   visit.list("devices", m.devices, kMaxDevices);
+  visit.number("losses", m.losses);
+  visit.optional("lost_seconds", m.lost_seconds);
   visit.text("job", m.job);
   visit.object("work", m.work);
 }

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,8 +32,10 @@ struct ServerStatus {
     std::string medium;
     uint64_t seconds = 0;
     std::vector<uint32_t> devices;
-    std::string job{};  // of the session's lease
-    Work work{};        // so far
+    std::string job{};                       // of the session's lease
+    Work work{};                             // so far
+    uint32_t losses = 0;                     // of the connection, so far
+    std::optional<uint64_t> lost_seconds{};  // since the last loss, while it is not back
   };
   // Since the server's start. Only for users that may see all sessions; otherwise empty.
   struct UserTotals {

@@ -1,10 +1,13 @@
 #include "common/reach/connect.h"
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -138,7 +141,7 @@ Result<UniqueFd> connect_any(const addrinfo* addresses, const std::string& where
 // Encrypts the connection, which now leads to a worker, if the session has a key.
 Status meet_worker(Connection* connection, Clock::time_point deadline) {
   if (!connection->key) return {};
-  const tls::Key key = socket_key(*connection->key, kControlSocket);
+  const tls::Key key = socket_key(*connection->key, kControlSocket, 0);
   RCUDA_ASSIGN_OR_RETURN(
       Socket stream, tls::encrypt(connection->socket.release(), key, tls::Role::kClient, deadline));
   connection->socket = std::move(stream);
@@ -371,6 +374,42 @@ Result<Welcome> request_session(Connection* connection, Hello hello,
   }
 }
 
+namespace {
+
+// What it takes to open a session's sockets after the first.
+struct FurtherSockets {
+  PeerAddress worker;
+  uint8_t token[16] = {};
+  std::optional<tls::Key> key;
+
+  // `attach`: without its token.
+  Result<Socket> open(Attach attach, Clock::time_point deadline) const {
+    RCUDA_ASSIGN_OR_RETURN(UniqueFd socket, connect_again(worker, deadline));
+    std::ranges::copy(attach_name(token), attach.session);
+    std::ranges::copy(attach_token(token, attach.index, attach.attempt), attach.token);
+    RCUDA_RETURN_IF_ERROR(
+        write_message(socket.get(), MessageType::kAttach, encode(attach), deadline));
+    if (attach.attempt != 0) RCUDA_RETURN_IF_ERROR(read_attached(socket.get(), deadline));
+    if (!key) return Socket(std::move(socket));
+    return tls::encrypt(std::move(socket), socket_key(*key, attach.index, attach.attempt),
+                        tls::Role::kClient, deadline);
+  }
+
+ private:
+  static Status read_attached(int socket, Clock::time_point deadline) {
+    RCUDA_ASSIGN_OR_RETURN(const auto answer, read_message(socket, deadline));
+    if (answer.first == MessageType::kAttached) return {};
+    if (answer.first != MessageType::kRefusal) {
+      return {Code::kUnavailable, "the server answered with the wrong message"};
+    }
+    // Any other refusal may pass.
+    return refusal_error(answer.second, "the session cannot go on", Code::kUnavailable,
+                         {Code::kNotFound});
+  }
+};
+
+}  // namespace
+
 void session_name(const uint8_t (&session)[16], uint8_t (&name)[16]) {
   tls::Key secret{};
   std::copy(std::begin(session), std::end(session), secret.begin());
@@ -382,26 +421,28 @@ Result<std::unique_ptr<transport::Link>> link_to_worker(Connection connection,
                                                         const uint8_t (&token)[16],
                                                         const transport::LinkOptions& options,
                                                         const LinkTimeouts& timeouts) {
+  FurtherSockets sockets;
   const bool local = connection.medium->traits.reach == transport::Reach::kThisMachine;
-  RCUDA_ASSIGN_OR_RETURN(const PeerAddress worker,
-                         local ? PeerAddress() : peer_address(connection.socket.fd()));
-  const auto open_stream = [&](int number) -> Result<Socket> {
-    const auto index = static_cast<uint32_t>(number);
-    const Clock::time_point deadline = Clock::now() + timeouts.connecting;
-    RCUDA_ASSIGN_OR_RETURN(UniqueFd socket, connect_again(worker, deadline));
-    Attach attach;
-    attach.index = index;
-    std::ranges::copy(attach_token(token, index), attach.token);
-    RCUDA_RETURN_IF_ERROR(
-        write_message(socket.get(), MessageType::kAttach, encode(attach), deadline));
-    if (!connection.key) return Socket(std::move(socket));
-    return tls::encrypt(std::move(socket), socket_key(*connection.key, index), tls::Role::kClient,
-                        deadline);
-  };
+  if (!local) {
+    RCUDA_ASSIGN_OR_RETURN(sockets.worker, peer_address(connection.socket.fd()));
+  }
+  std::ranges::copy(token, sockets.token);
+  sockets.key = connection.key;
   transport::Bootstrap bootstrap;
   bootstrap.control = std::move(connection.socket);
   bootstrap.timeout = timeouts.whole;
-  bootstrap.open_stream = open_stream;
+  bootstrap.open_stream = [sockets, connecting = timeouts.connecting](int index) {
+    return sockets.open({.index = static_cast<uint32_t>(index)}, Clock::now() + connecting);
+  };
+  bootstrap.reconnecting.limit = timeouts.reconnecting;
+  bootstrap.reconnecting.connects = true;
+  bootstrap.reconnecting.peer = timeouts.name;
+  bootstrap.reconnecting.next =
+      [sockets, attempts = std::make_shared<std::array<std::atomic<uint32_t>, kMostSockets>>()](
+          int number, Clock::time_point deadline) {
+        const auto index = static_cast<uint32_t>(number);
+        return sockets.open({.index = index, .attempt = ++(*attempts)[index]}, deadline);
+      };
   RCUDA_ASSIGN_OR_RETURN(
       SessionLink made,
       make_session_link({connection.medium, connection.fallback}, std::move(bootstrap), options));

@@ -76,8 +76,10 @@ Result<Welcome> request_session(Connection* connection, Hello hello,
 void session_name(const uint8_t (&session)[16], uint8_t (&name)[16]);
 
 struct LinkTimeouts {
-  std::chrono::milliseconds whole;       // for the worker to do its part of the Link
-  std::chrono::milliseconds connecting;  // for each further socket
+  std::chrono::milliseconds whole;            // for the worker to do its part of the Link
+  std::chrono::milliseconds connecting;       // for each further socket
+  std::chrono::milliseconds reconnecting{0};  // Welcome::reconnect_ms
+  std::string name;                           // of the worker, for the log
 };
 // Makes the client's end of a session's Link. `connection` is the connection on which the worker's
 // Welcome arrived, with that token. If this fails and the connection has a fallback, makes the Link

@@ -53,8 +53,9 @@ void add_bytes(MessageWriter* out) {
 
 void add_secrets(MessageWriter* out) {
   const uint8_t nonce[32] = {18};
-  out->string("attach", attach_label(1));
-  out->string("socket", socket_label(2));
+  out->string("attach_name", kAttachNameLabel);
+  out->string("attach", attach_label(1, 19));
+  out->string("socket", socket_label(2, 20));
   out->string("peer_socket", peer_socket_label(3, 4));
   out->append(munge_payload(MungeSide::kClient, nonce));
 }

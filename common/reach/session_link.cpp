@@ -37,6 +37,7 @@ Result<SessionLink> make_session_link(const SessionMedia& media, transport::Boot
   second.timeout = bootstrap.timeout;
   second.open_stream = bootstrap.open_stream;
   second.accept_stream = bootstrap.accept_stream;
+  second.reconnecting = bootstrap.reconnecting;
 
   bootstrap.timeout /= kTryingPart;
   auto link = transport::make_link(*media.medium, std::move(bootstrap), options);

@@ -17,16 +17,20 @@ inline constexpr uint32_t kFallbackSocket = kMostSockets - 1;
 inline constexpr uint32_t kControlSocket = ~0u;  // in place of an index
 
 using AttachToken = std::array<uint8_t, 16>;
+using AttachName = std::array<uint8_t, 8>;
 
-// The labels with which the secrets below are derived.
-std::string attach_label(uint32_t index);
-std::string socket_label(uint32_t index);
+// The labels with which the secrets below are derived. `attempt`: Attach::attempt.
+inline constexpr char kAttachNameLabel[] = "rcuda attach name";
+std::string attach_label(uint32_t index, uint32_t attempt);
+std::string socket_label(uint32_t index, uint32_t attempt);
 std::string peer_socket_label(uint32_t link, uint32_t stream);
 
+// For Attach: names a session without revealing its token.
+AttachName attach_name(const uint8_t (&token)[16]);
 // For Attach, which crosses the network in the clear. `token`: from Welcome.
-AttachToken attach_token(const uint8_t (&token)[16], uint32_t index);
+AttachToken attach_token(const uint8_t (&token)[16], uint32_t index, uint32_t attempt);
 // The TLS key of a socket between client and worker. `key`: the session's.
-tls::Key socket_key(const tls::Key& key, uint32_t index);
+tls::Key socket_key(const tls::Key& key, uint32_t index, uint32_t attempt);
 // The TLS key of a socket between two workers. `secret`: the secret that the client gave to both;
 // `link` and `stream`: as in PeerHello.
 tls::Key peer_socket_key(const tls::Key& secret, uint32_t link, uint32_t stream);

@@ -237,6 +237,8 @@ class Link {
   // after a call with nullptr. Returns when the previous function cannot run any more.
   virtual void on_immediate(ImmediateArrived) {}
 
+  // False while the Link waits for a lost connection (Reconnecting).
+  virtual bool is_connected() const { return true; }
   // The status that broke the Link, or ok.
   virtual Status status() const = 0;
   // Reports to the peer that this side ends on purpose; the peer logs no loss. Breaks the Link.
@@ -273,6 +275,24 @@ struct LinkOptions {
   std::chrono::milliseconds peer_timeout{10'000};
 };
 
+// How a Link over tcp outlives the loss of its connections (tcp/reconnects.h). Functions are called
+// by threads of the Link, several at a time.
+struct Reconnecting {
+  // How long the Link waits for its connections to come back. Zero: a lost connection breaks it.
+  std::chrono::milliseconds limit{0};
+  bool connects = false;  // this side connects; otherwise it waits for the peer to connect
+  // Makes or awaits the connection that replaces the socket `index`, and proves that it belongs to
+  // the session. kNotFound: the session does not exist any more.
+  std::function<Result<Socket>(int index, std::chrono::steady_clock::time_point deadline)> next;
+  // Only if this side waits. The function that it gets is to be called when such a connection has
+  // come, before next() returns it; with nullptr, no function. Returns when the previous function
+  // cannot run any more.
+  std::function<void(std::function<void(int index)>)> on_connection;
+  // Called at the first loss, and when all connections are back. May be empty.
+  std::function<void(bool is_lost)> changed;
+  std::string peer;  // its name, for the log
+};
+
 // The arguments of make_link() (media.h). Each side has a connected stream socket, of the kind that
 // the medium's reach needs, on which the session handshake has ended. Both sides call make_link().
 // It exchanges the medium's data over the socket (window sizes, memfds, ports, queue pair numbers)
@@ -289,6 +309,7 @@ struct Bootstrap {
   std::chrono::milliseconds timeout{10'000};
   std::function<Result<Socket>(int index)> open_stream;    // client side
   std::function<Result<Socket>(int index)> accept_stream;  // server side
+  Reconnecting reconnecting;  // its limit is zero on both sides or on none
 };
 
 }  // namespace rcuda::transport

@@ -52,8 +52,9 @@ struct Settings {
                               "munged's socket, if not the library's default"};
   config::OrdinalList devices{registry, "RCUDA_SERVER_DEVICES",
                               "devices to offer, as the driver numbers them; empty: all"};
-  config::String driver{registry, "RCUDA_DRIVER", "auto",
-                        "auto (NVIDIA's; softgpu on a machine without one), nvidia, softgpu or a path"};
+  config::String driver{
+      registry, "RCUDA_DRIVER", "auto",
+      "auto (NVIDIA's; softgpu on a machine without one), nvidia, softgpu or a path"};
   config::Choice device_isolation{registry,
                                   "RCUDA_SERVER_DEVICE_ISOLATION",
                                   {"server", kIsolateSessions, "commands"},
@@ -118,6 +119,10 @@ struct Settings {
   config::Duration peer_timeout{registry, "RCUDA_SERVER_PEER_TIMEOUT", std::chrono::seconds(0),
                                 "end the session of a client that is silent for this long, for "
                                 "example because its process is stopped; 0: never"};
+  config::Duration reconnect_timeout{
+      registry, "RCUDA_SERVER_RECONNECT_TIMEOUT", std::chrono::minutes(2),
+      "the longest time that a session over tcp waits for its client to connect again, if the "
+      "client asks for that (RCUDA_RECONNECT); 0: a lost connection ends the session"};
   config::Duration spin{registry, "RCUDA_SERVER_SPIN", std::chrono::nanoseconds(0),
                         "how long a worker polls for the next command or peer copy before "
                         "sleeping; 0: by the processors that the worker may use"};

@@ -1,5 +1,6 @@
-// WorkPage: what a worker has done for its session, what memory the session holds, and whether it
-// is over its client's second choice of a medium, in a page of memory that the daemon reads.
+// WorkPage: what a worker has done for its session, what memory the session holds, whether it is
+// over its client's second choice of a medium, and whether its connection is lost, in a page of
+// memory that the daemon reads.
 //
 // The daemon makes it and passes it on with the session. It reads what the worker wrote and
 // believes none of it: the numbers are for people and their monitoring. Threads: one writes, any
@@ -43,6 +44,10 @@ class WorkPage {
   static constexpr uint64_t kBusy = ~uint64_t{0};
   void set_idle_end(uint64_t ns) { page_->idle_end.store(ns, std::memory_order_relaxed); }
   uint64_t idle_end() const { return page_->idle_end.load(std::memory_order_relaxed); }
+  // When the connection to the client was lost, in monotonic nanoseconds; 0: it is not lost.
+  void set_lost_since(uint64_t ns);
+  uint64_t lost_since() const { return page_->lost_since.load(std::memory_order_relaxed); }
+  uint32_t losses() const { return page_->losses.load(std::memory_order_relaxed); }
   bool fell_back() const { return page_->fell_back.load(std::memory_order_relaxed); }
 
  private:
@@ -50,6 +55,8 @@ class WorkPage {
     std::array<std::atomic<uint64_t>, wire::kWorkNames.size()> counts;
     std::array<std::atomic<uint64_t>, kDevices> held;
     std::atomic<uint64_t> idle_end;
+    std::atomic<uint64_t> lost_since;
+    std::atomic<uint32_t> losses;  // so far
     std::atomic<bool> fell_back;
   };
   WorkPage(UniqueFd memory, Mapped<Page> page)

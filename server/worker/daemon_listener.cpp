@@ -59,7 +59,7 @@ void DaemonListener::watch(UniqueFd client) {
   wake();
 }
 
-Result<UniqueFd> DaemonListener::wait_for_stream(int index, Clock::time_point deadline) {
+Result<FurtherSocket> DaemonListener::wait_for_stream(int index, Clock::time_point deadline) {
   MutexLock lock(mutex_);
   const auto key = static_cast<uint32_t>(index);
   const auto over = [&]() RCUDA_REQUIRES(mutex_) {
@@ -72,9 +72,14 @@ Result<UniqueFd> DaemonListener::wait_for_stream(int index, Clock::time_point de
   if (found == streams_.end()) {
     return Status(Code::kUnavailable, stopped_ ? "the server stops" : "the client has gone");
   }
-  UniqueFd stream = std::move(found->second);
+  FurtherSocket stream = std::move(found->second);
   streams_.erase(found);
   return stream;
+}
+
+void DaemonListener::on_replacement(std::function<void(int)> function) {
+  MutexLock lock(mutex_);
+  replacement_ = std::move(function);
 }
 
 void DaemonListener::run() {
@@ -106,8 +111,10 @@ bool DaemonListener::take_message() {
   auto* const received = message.ok() ? &*message : nullptr;
   if (auto* const further = std::get_if<FurtherSocket>(received)) {
     MutexLock lock(mutex_);
-    // The daemon passes on one for each index, and few in all.
-    streams_.try_emplace(further->introduction.index, std::move(further->descriptor));
+    // The daemon passes on one for each index and attempt. The client has given up earlier ones.
+    const wire::Attach& attach = further->introduction;
+    if (attach.attempt != 0 && replacement_) replacement_(static_cast<int>(attach.index));
+    streams_.insert_or_assign(attach.index, std::move(*further));
     changed_.notify_all();
     return true;
   }

@@ -40,7 +40,12 @@ class DaemonListener {
 
   // Waits for the client's socket with this index. kTimeout at the deadline; kUnavailable if the
   // server stops, or the connection that is watched has ended.
-  Result<UniqueFd> wait_for_stream(int index, Clock::time_point deadline);
+  Result<FurtherSocket> wait_for_stream(int index, Clock::time_point deadline);
+
+  // Sets the function to call with the index of each socket that replaces a lost one, before
+  // wait_for_stream() returns it; empty: none. Returns when the previous function cannot run any
+  // more.
+  void on_replacement(std::function<void(int index)> function);
 
  private:
   void run();
@@ -55,7 +60,8 @@ class DaemonListener {
   UniqueFd event_;  // wakes the thread
   Mutex mutex_;
   CondVar changed_;
-  std::map<uint32_t, UniqueFd> streams_ RCUDA_GUARDED_BY(mutex_);
+  std::map<uint32_t, FurtherSocket> streams_ RCUDA_GUARDED_BY(mutex_);
+  std::function<void(int)> replacement_ RCUDA_GUARDED_BY(mutex_);
   bool stopped_ RCUDA_GUARDED_BY(mutex_) = false;
   UniqueFd client_ RCUDA_GUARDED_BY(mutex_);  // watched
   bool client_left_ RCUDA_GUARDED_BY(mutex_) = false;

@@ -13,6 +13,7 @@
 #include "common/base/host_name.h"
 #include "common/base/leak_check.h"
 #include "common/base/log.h"
+#include "common/base/monotonic.h"
 #include "common/base/passed_descriptors.h"
 #include "common/base/usable_processors.h"
 #include "common/messages/export_messages.h"
@@ -95,7 +96,7 @@ Status WorkerSession::serve() {
     return {};
   }
   status = check_request();
-  Result<Socket> client = encrypted(std::move(socket), wire::kControlSocket);
+  Result<Socket> client = encrypted(std::move(socket), wire::kControlSocket, 0);
   if (!client.ok()) return left(client.status());
   // From here on, the client may send descriptors.
   if (status.ok() && !grant_.key) (void)take_descriptors(client->fd(), true);
@@ -124,10 +125,15 @@ void WorkerSession::report_totals(SessionTotals totals) const {
 }
 
 // Encrypts a socket of the client, if the session has a key.
-Result<Socket> WorkerSession::encrypted(UniqueFd socket, uint32_t index) const {
+Result<Socket> WorkerSession::encrypted(UniqueFd socket, uint32_t index, uint32_t attempt) const {
   if (!grant_.key) return Socket(std::move(socket));
-  return tls::encrypt(std::move(socket), wire::socket_key(*grant_.key, index), tls::Role::kServer,
-                      Clock::now() + worker_.settings.handshake_timeout.milliseconds());
+  // The client's next attempt waits behind one that a stranger, or a network that loses everything,
+  // holds up.
+  constexpr std::chrono::milliseconds kAttempt{3000};
+  const auto whole = worker_.settings.handshake_timeout.milliseconds();
+  const auto limit = attempt == 0 ? whole : std::min(whole, kAttempt);
+  return tls::encrypt(std::move(socket), wire::socket_key(*grant_.key, index, attempt),
+                      tls::Role::kServer, Clock::now() + limit);
 }
 
 // Switches to the session's user. Opens the user's folders first, because that user may not reach
@@ -207,6 +213,8 @@ Status WorkerSession::check_request() {
   welcome_.driver_version = static_cast<uint32_t>(worker_.driver.version);
   welcome_.worker_pid = static_cast<uint32_t>(::getpid());
   welcome_.server = host_name();
+  welcome_.reconnect_ms = static_cast<uint32_t>(
+      std::min<int64_t>(hello_.reconnect_ms, settings.reconnect_timeout.milliseconds().count()));
   welcome_.lacking = api::lacking_commands(hello_.commands, api::command_hashes());
   if (!welcome_.lacking.empty()) {
     RCUDA_INFO("the client is of another build: it does not use %zu commands",
@@ -291,10 +299,10 @@ Status WorkerSession::connect(Socket client) {
     listener_->watch(UniqueFd(::fcntl(control, F_DUPFD_CLOEXEC, 0)));
   };
   const auto accept_stream = [&](int index) -> Result<Socket> {
-    RCUDA_ASSIGN_OR_RETURN(UniqueFd socket,
+    RCUDA_ASSIGN_OR_RETURN(FurtherSocket socket,
                            listener_->wait_for_stream(index, Clock::now() + timeout));
-    if (index == int{wire::kFallbackSocket}) watch_client(socket.get());
-    return encrypted(std::move(socket), static_cast<uint32_t>(index));
+    if (index == int{wire::kFallbackSocket}) watch_client(socket.descriptor.get());
+    return encrypted(std::move(socket.descriptor), static_cast<uint32_t>(index), 0);
   };
   watch_client(client.fd());
   transport::Bootstrap bootstrap;
@@ -302,6 +310,7 @@ Status WorkerSession::connect(Socket client) {
   bootstrap.server = true;
   bootstrap.timeout = timeout;
   bootstrap.accept_stream = accept_stream;
+  bootstrap.reconnecting = reconnecting();
   transport::LinkOptions options = resources_.peers.link;
   options.peer_timeout = worker_.settings.peer_timeout.milliseconds();
   options.window_bytes = wire::WorkerWindow::kBytes;
@@ -316,6 +325,32 @@ Status WorkerSession::connect(Socket client) {
   const bool fell_back = !made->refused.ok() || !welcome_.fell_back.empty();
   if (fell_back && granted_.work) granted_.work->set_fell_back();
   return {};
+}
+
+// How the session outlives the loss of its connections.
+transport::Reconnecting WorkerSession::reconnecting() {
+  transport::Reconnecting how;
+  how.limit = std::chrono::milliseconds(welcome_.reconnect_ms);
+  how.peer = "the client (" + hello_.program + ", pid " + std::to_string(hello_.pid) + ")";
+  how.next = [this](int index, Clock::time_point deadline) -> Result<Socket> {
+    Result<FurtherSocket> socket = listener_->wait_for_stream(index, deadline);
+    if (!socket.ok()) {
+      const bool is_final = socket.status().code() == Code::kUnavailable;
+      return Status(is_final ? Code::kNotFound : Code::kTimeout, socket.status().context());
+    }
+    RCUDA_RETURN_IF_ERROR(
+        wire::write_message(socket->descriptor.get(), wire::MessageType::kAttached, {},
+                            Clock::now() + worker_.settings.handshake_timeout.milliseconds()));
+    return encrypted(std::move(socket->descriptor), static_cast<uint32_t>(index),
+                     socket->introduction.attempt);
+  };
+  how.changed = [this](bool is_lost) {
+    if (granted_.work) granted_.work->set_lost_since(is_lost ? monotonic_ns() : 0);
+  };
+  how.on_connection = [this](std::function<void(int)> function) {
+    listener_->on_replacement(std::move(function));
+  };
+  return how;
 }
 
 // Prepares the executor's resources other than the driver, the devices and the peers.
@@ -348,8 +383,11 @@ Status WorkerSession::run() {
       worker_.settings.stop_timeout.get());
   RCUDA_RETURN_IF_ERROR(watch.start());
   const unsigned processors = usable_processors();
-  SessionLoop session(resources_, {spin_time(worker_.settings), {}, &*granted_.work,
-                                   processors < kManyProcessors, processors < kFewProcessors});
+  SessionLoop session(resources_, {spin_time(worker_.settings),
+                                   {},
+                                   &*granted_.work,
+                                   processors < kManyProcessors,
+                                   processors < kFewProcessors});
   {
     MutexLock lock(mutex_);
     loop_ = &session;

@@ -84,8 +84,9 @@ class WorkerSession {
   Status listen();
   Status left(const Status& why) const;
   void report_totals(SessionTotals totals) const;
-  Result<Socket> encrypted(UniqueFd socket, uint32_t index) const;
+  Result<Socket> encrypted(UniqueFd socket, uint32_t index, uint32_t attempt) const;
   Status connect(Socket client);
+  transport::Reconnecting reconnecting();
   void prepare();
   Status run();
   [[noreturn]] void end(const Status& status, SessionLoop& session);

@@ -4,7 +4,7 @@ preloaded.
 
     with_servers.py --build FOLDER [--transport shm|tcp] [--servers N] [--driver softgpu|nvidia]
                     [--gpus N] [--reversed] [--devices LIST] [--driver-versions LIST] [--preload LIBRARY] [--late]
-                    [--server BINARY]
+                    [--server BINARY] [--cuts]
                     -- PROGRAM [ARGUMENT...]
 
 Starts N servers on free ports, runs PROGRAM with one device of each (or as many as --gpus says, with
@@ -14,7 +14,7 @@ run. If the run fails, the servers' logs are printed. Each server is its own nod
 they share one node, and the n-th server has the n-th device of LIST. --driver-versions:
 SOFTGPU_DRIVER_VERSION of each server. --late: server and client also have the media of
 tests/support/late_media.h; the driver must then be a path. --server: another binary, in the build
-folder.
+folder. --cuts: over tcp, through a proxy that cuts connections at random.
 """
 
 import argparse
@@ -22,6 +22,7 @@ import os
 import subprocess
 import sys
 
+from cutting_proxy import CuttingProxy
 from servers import Server, client_environment
 
 
@@ -38,6 +39,7 @@ def main():
     parser.add_argument("--preload", default="", help="a sanitizer's runtime, before librcuda.so")
     parser.add_argument("--late", action="store_true")
     parser.add_argument("--server", default="bin/rcuda-server", help="in the build folder")
+    parser.add_argument("--cuts", action="store_true")
     parser.add_argument("program", nargs=argparse.REMAINDER)
     arguments = parser.parse_args()
     program = arguments.program[1:] if arguments.program[:1] == ["--"] else arguments.program
@@ -58,7 +60,12 @@ def main():
                for i in range(arguments.servers)]
     environment = client_environment(build, servers, arguments.transport, library,
                                      arguments.preload)
-    environment["RCUDA_DEVICES"] = ",".join(server.address(gpu) for i, server in enumerate(servers)
+    reached = servers
+    if arguments.cuts:
+        reached = [CuttingProxy(server.port) for server in servers]
+        # The reports of losses are warnings.
+        environment.update(RCUDA_TRANSPORT="tcp", RCUDA_SECURITY="none", RCUDA_RECONNECT="60s", RCUDA_LOG="error")
+    environment["RCUDA_DEVICES"] = ",".join(server.address(gpu) for i, server in enumerate(reached)
                                             for gpu in ([gpus[i]] if arguments.devices
                                                         else range(arguments.gpus)[::-1 if arguments.reversed else 1]))
     try:

@@ -17,7 +17,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "common/base/socket_io.h"
 #include "common/tls/keyed.h"
+#include "tests/support/lost_connections.h"
 
 namespace rcuda::test {
 namespace {
@@ -101,24 +103,35 @@ Result<RawPair> control_sockets(const Medium& medium, const Listener& listener) 
 
 // With RCUDA_TEST_ENCRYPTION the sockets of a network are encrypted, as those of a session with
 // another machine are.
-Result<Socket> as_socket(Result<UniqueFd> socket, const Medium& medium, bool server) {
+Result<Socket> as_socket(Result<UniqueFd> socket, const Medium& medium, bool server,
+                         Deadline deadline = std::chrono::steady_clock::now() +
+                                             std::chrono::seconds(60)) {
   if (!socket) return socket.status();
   const bool network = medium.traits.reach == transport::Reach::kNetwork;
   if (!network || !std::getenv("RCUDA_TEST_ENCRYPTION")) return Socket(std::move(*socket));
   constexpr tls::Key kKey{1, 2, 3};
   return tls::encrypt(std::move(*socket), kKey, server ? tls::Role::kServer : tls::Role::kClient,
-                      std::chrono::steady_clock::now() + std::chrono::seconds(60));
+                      deadline);
 }
 
 Result<std::unique_ptr<Link>> make_end(const Medium& medium, UniqueFd control, bool server,
-                                       const Listener& listener, const LinkOptions& options) {
+                                       const Listener& listener, const LinkOptions& options,
+                                       const std::shared_ptr<LostConnections>& losses = nullptr) {
   Bootstrap bootstrap;
+  if (losses) {
+    bootstrap.reconnecting = server ? losses->server() : losses->client();
+    losses->lose_later(control.get());
+  }
   Result<Socket> encrypted = as_socket(std::move(control), medium, server);
   if (!encrypted) return encrypted.status();
   bootstrap.control = std::move(*encrypted);
   bootstrap.server = server;
   bootstrap.timeout = std::chrono::seconds(60);
-  bootstrap.open_stream = [&](int) { return as_socket(listener.connect(), medium, server); };
+  bootstrap.open_stream = [&](int) {
+    Result<UniqueFd> socket = listener.connect();
+    if (losses && socket.ok()) losses->lose_later(socket->get());
+    return as_socket(std::move(socket), medium, server);
+  };
   bootstrap.accept_stream = [&](int) { return as_socket(listener.accept(), medium, server); };
   return transport::make_link(medium, std::move(bootstrap), options);
 }
@@ -142,13 +155,25 @@ Result<LinkEnds> make_link_ends(const Medium& medium, const LinkOptions& client,
   Result<RawPair> sockets = control_sockets(medium, listener);
   if (!sockets) return sockets.status();
   const auto cutter = std::make_shared<UniqueFd>(::dup(sockets->ours.get()));
+  std::shared_ptr<LostConnections> losses;
+  if (std::getenv("RCUDA_TEST_LOSSES") != nullptr) {
+    losses = std::make_shared<LostConnections>(
+        [&medium](UniqueFd socket, bool server, Deadline deadline) {
+          return as_socket(std::move(socket), medium, server, deadline);
+        });
+  }
 
   Result<std::unique_ptr<Link>> server_link = Status{Code::kInternal, "not made"};
-  std::thread other(
-      [&] { server_link = make_end(medium, std::move(sockets->theirs), true, listener, server); });
+  std::thread other([&] {
+    server_link = make_end(medium, std::move(sockets->theirs), true, listener, server, losses);
+  });
   Result<std::unique_ptr<Link>> client_link =
-      make_end(medium, std::move(sockets->ours), false, listener, client);
+      make_end(medium, std::move(sockets->ours), false, listener, client, losses);
   other.join();
+  if (losses) {
+    losses->start();
+    return LinkEnds{std::move(client_link), std::move(server_link), [losses] { losses->stop(); }};
+  }
   return LinkEnds{std::move(client_link), std::move(server_link),
                   [cutter] { ::shutdown(cutter->get(), SHUT_RDWR); }};
 }

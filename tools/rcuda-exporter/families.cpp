@@ -27,6 +27,8 @@ constexpr std::array kMetrics{
     Described{"rcuda_server_info", MetricType::Gauge,
               "The server's host, driver, version and build"},
     Described{"rcuda_sessions", MetricType::Gauge, "Active sessions"},
+    Described{"rcuda_sessions_disconnected", MetricType::Gauge,
+              "Sessions whose connection is lost and may come back"},
     Described{"rcuda_session_seconds", MetricType::Gauge, "Age of the oldest session"},
     Described{"rcuda_sessions_limit", MetricType::Gauge, "Limit of concurrent sessions"},
     Described{"rcuda_waiting_clients", MetricType::Gauge, "Clients that wait for a session"},
@@ -159,13 +161,16 @@ void Families::add_server(const std::string& server, const wire::ServerStatus& s
   add("rcuda_idle_workers", labels, status.idle_workers);
   std::map<std::pair<std::string, std::string>, int> sessions;
   uint64_t oldest = 0;
+  int disconnected = 0;
   for (const wire::ServerStatus::Session& session : status.sessions) {
     ++sessions[{session.user, session.medium}];
     oldest = std::max(oldest, session.seconds);
+    if (session.lost_seconds) ++disconnected;
   }
   for (const auto& [of, count] : sessions) {
     add("rcuda_sessions", {{"server", server}, {"user", of.first}, {"medium", of.second}}, count);
   }
+  add("rcuda_sessions_disconnected", labels, disconnected);
   add("rcuda_session_seconds", labels, static_cast<double>(oldest));
   add_totals(server, status.totals);
 }

@@ -85,10 +85,12 @@ std::string text_of(const Look& look) {
     text += "  " + device_line(look, device);
   }
   for (const wire::ServerStatus::Session& session : status.sessions) {
-    text += fmt::format("  session {:<8} {} on {}, pid {}, over {}, {} s, worker {}: {}{}\n",
-                        fmt::join(session.devices, ","), session.user, session.host,
-                        session.client_pid, session.medium, session.seconds, session.worker_pid,
-                        session.program, session.job.empty() ? "" : ", job " + session.job);
+    text += fmt::format(
+        "  session {:<8} {} on {}, pid {}, over {}, {} s, worker {}: {}{}{}\n",
+        fmt::join(session.devices, ","), session.user, session.host, session.client_pid,
+        session.medium, session.seconds, session.worker_pid, session.program,
+        session.job.empty() ? "" : ", job " + session.job,
+        session.lost_seconds ? fmt::format(", disconnected for {} s", *session.lost_seconds) : "");
   }
   return text;
 }
@@ -155,7 +157,9 @@ nlohmann::json session_json(const Look& look, const wire::ServerStatus::Session&
                          {"worker", session.worker_pid},
                          {"job", session.job},
                          {"used_bytes", number_of(memory_of(look, session))},
-                         {"quota_bytes", number_of(quota_of(look, session))}};
+                         {"quota_bytes", number_of(quota_of(look, session))},
+                         {"losses", session.losses},
+                         {"lost_seconds", number_of(session.lost_seconds)}};
   for (size_t i = 0; i < wire::kWorkNames.size(); ++i) {
     json[wire::kWorkNames[i]] = session.work.counts[i];
   }

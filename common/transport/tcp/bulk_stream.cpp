@@ -32,10 +32,16 @@ constexpr bool kDoneWithData = true;
 // A pin is held for one system call. This limits how many bytes one such call moves.
 constexpr size_t kPinnedBytes = 1u << 20;
 constexpr size_t kScratchBytes = 64u << 10;
+
 std::string last_error() {
   return errno == EPIPE || errno == ECONNRESET
              ? "the peer closed a bulk connection"
              : std::string("bulk connection: ") + std::strerror(errno);
+}
+
+std::string why_closed(const Socket& socket) {
+  const std::string why = socket.why_ended();
+  return why.empty() ? "the peer closed a bulk connection" : why;
 }
 
 using Clock = std::chrono::steady_clock;
@@ -52,11 +58,6 @@ void spin_until(Clock::time_point end, const Ready& ready) {
 }
 
 bool interrupted() { return errno == EAGAIN || errno == EINTR; }
-
-void poll_for(int socket, short events) {
-  pollfd entry{socket, events, 0};
-  ::poll(&entry, 1, -1);
-}
 
 Status refused(uint32_t code) {
   switch (static_cast<Code>(code)) {
@@ -109,7 +110,7 @@ void BulkStream::start_sender_locked() {
 void BulkStream::fail_to_send_locked(Failure why) {
   if (!state_.move(StreamEvent::kFailure, name_)) return;
   failure_ = std::move(why);
-  ::shutdown(socket_.fd(), SHUT_RDWR);
+  socket_.shutdown(SHUT_RDWR);
 }
 
 void BulkStream::submit(Piece piece, Sender sender) {
@@ -134,7 +135,7 @@ void BulkStream::stop(const Status& why) {
   if (!state_.move(StreamEvent::kStop, name_)) return;
   called_.store(true, std::memory_order_relaxed);
   why_stopped_ = why;
-  ::shutdown(socket_.fd(), SHUT_RDWR);
+  socket_.shutdown(SHUT_RDWR);
   to_send_.notify_all();
 }
 
@@ -195,7 +196,7 @@ void BulkStream::send() {
     // Other threads only queue while this is set.
     sending_ = true;
     lock.unlock();
-    poll_for(socket_.fd(), POLLOUT);
+    (void)socket_.wait(POLLOUT, -1);
     lock.lock();
     sending_ = false;
   }
@@ -295,7 +296,7 @@ void BulkStream::drive_briefly(MutexLock& lock, Meanwhile meanwhile) {
 std::string BulkStream::receive_bytes(std::byte* data, size_t bytes) {
   while (bytes != 0) {
     const ssize_t count = recv_spinning(socket_, data, bytes, MSG_WAITALL, receive_spin_);
-    if (count == 0) return "the peer closed a bulk connection";
+    if (count == 0) return why_closed(socket_);
     if (count < 0 && !interrupted()) return last_error();
     if (count < 0) continue;
     order_.note_bytes(static_cast<uint64_t>(count));
@@ -352,7 +353,7 @@ std::string BulkStream::take_write(const BulkHeader& header) {
       want = std::min<uint64_t>(header.bytes - at, kScratchBytes);
       count = socket_.recv(scratch_.data(), want, 0);
     }
-    if (count == 0) return "the peer closed a bulk connection";
+    if (count == 0) return why_closed(socket_);
     if (count > 0) {
       at += static_cast<uint64_t>(count);
       order_.note_bytes(static_cast<uint64_t>(count));
@@ -363,7 +364,7 @@ std::string BulkStream::take_write(const BulkHeader& header) {
     const bool is_empty =
         count < 0 || (receive_spin_.count() == 0 && count < static_cast<ssize_t>(want));
     if (!is_empty || at == header.bytes) continue;
-    Clock::now() < sleep_at ? pause_briefly() : poll_for(socket_.fd(), POLLIN);
+    Clock::now() < sleep_at ? pause_briefly() : (void)socket_.wait(POLLIN, -1);
   }
   before_peer(order_.for_sanitizer());  // later puts of the peer may announce this data
   const bool in_order = header.kind == BulkHeader::kWriteInOrder;
@@ -455,7 +456,8 @@ BulkStream::Message BulkStream::answer_message(const Answer& answer) {
 // it is pinned for one call at a time, which does not block. For a withdrawn region, filler bytes
 // are sent, because the header has announced the bytes.
 bool BulkStream::push(Blocking blocking, std::string* why) {
-  static constexpr std::byte kZeros[4096] = {};
+  // Never written. As many as a pin allows: a cipher must get as many bytes as before.
+  static std::byte kZeros[kPinnedBytes];
   Message& message = *message_;
   std::array<iovec, 3> pieces;
   size_t count = 0;
@@ -475,7 +477,6 @@ bool BulkStream::push(Blocking blocking, std::string* why) {
     if (!*pin) {
       message.done.status = static_cast<uint32_t>(Code::kNotFound);
       source = kZeros;
-      some = std::min<uint64_t>(some, sizeof kZeros);
     }
   }
   add(source, some);
@@ -492,7 +493,7 @@ bool BulkStream::push(Blocking blocking, std::string* why) {
     message.sent += static_cast<uint64_t>(sent);
     return true;
   }
-  if (!interrupted()) *why = last_error();
+  if (!interrupted()) *why = errno == EPIPE ? why_closed(socket_) : last_error();
   return false;
 }
 

@@ -88,7 +88,9 @@ class BulkStream {
   void stop(const Status& why);
   // Returns when the threads have ended. Must be called before the destructor.
   void join();
-  void abandon() noexcept { ::close(socket_.fd()); }
+  void abandon() noexcept { socket_.close_in_child(); }
+  // Socket::lose()
+  void lose(const std::string& why) { (void)socket_.lose(why); }
 
  private:
   // A pending answer to the peer: data that the peer reads, or the outcome of its write.

@@ -108,6 +108,10 @@ void TcpBulk::join() {
   for (const auto& stream : streams_) stream->join();
 }
 
+void TcpBulk::lose(const std::string& why) {
+  for (const auto& stream : streams_) stream->lose(why);
+}
+
 void TcpBulk::abandon() noexcept {
   for (const auto& stream : streams_) stream->abandon();
 }

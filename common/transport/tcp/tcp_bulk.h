@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "common/base/socket.h"
@@ -33,6 +34,7 @@ class TcpBulk {
   // streams.
   void join();
   void abandon() noexcept;
+  void lose(const std::string& why);  // Socket::lose() of each
 
  private:
   BulkStream::Sender sender_of(const TransferRequest& what, const BulkStream::Piece& piece,

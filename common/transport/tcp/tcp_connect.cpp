@@ -11,6 +11,7 @@
 #include "common/base/usable_processors.h"
 #include "common/transport/greeting.h"
 #include "common/transport/tcp/medium.h"
+#include "common/transport/tcp/reconnects.h"
 #include "common/transport/tcp/tcp_link.h"
 #include "common/transport/tcp/tcp_messages.h"
 #include "common/transport/tcp/tcp_sockets.h"
@@ -19,6 +20,28 @@ namespace rcuda::transport {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+// Makes the sockets outlive their connections.
+Result<std::unique_ptr<Reconnects>> protect(Bootstrap* bootstrap, std::vector<Socket>* streams,
+                                            std::chrono::milliseconds peer_timeout) {
+  const auto prepare = [peer_timeout](uint32_t index, int socket) {
+    tune(socket, peer_timeout);
+    if (index == Reconnects::kControl) set_receive_timeout(socket, silence_checks(peer_timeout));
+  };
+  auto reconnects = std::make_unique<Reconnects>(std::move(bootstrap->reconnecting), prepare);
+  const auto& further = bootstrap->server ? bootstrap->accept_stream : bootstrap->open_stream;
+  RCUDA_ASSIGN_OR_RETURN(Socket acknowledgements, further(int{Reconnects::kAcknowledgements}));
+  prepare(Reconnects::kAcknowledgements, acknowledgements.fd());
+  prepare(Reconnects::kControl, bootstrap->control.fd());
+  RCUDA_ASSIGN_OR_RETURN(bootstrap->control,
+                         reconnects->protect(std::move(bootstrap->control), Reconnects::kControl));
+  for (uint32_t index = 0; index < streams->size(); ++index) {
+    Socket& stream = (*streams)[index];
+    RCUDA_ASSIGN_OR_RETURN(stream, reconnects->protect(std::move(stream), index));
+  }
+  reconnects->keep(std::move(acknowledgements));
+  return reconnects;
+}
 
 }  // namespace
 
@@ -46,10 +69,14 @@ Result<std::unique_ptr<Link>> tcp::make_link(Bootstrap bootstrap, const LinkOpti
   RCUDA_ASSIGN_OR_RETURN(std::vector<Socket> streams,
                          make_streams(bootstrap, std::min(count, kMaxBulkStreams), deadline));
   for (const Socket& stream : streams) tune(stream.fd(), options.peer_timeout);
+  if (bootstrap.reconnecting.limit.count() != 0) {
+    RCUDA_ASSIGN_OR_RETURN(setup.reconnects, protect(&bootstrap, &streams, options.peer_timeout));
+  } else {
+    set_receive_timeout(bootstrap.control.fd(), silence_checks(options.peer_timeout));
+  }
   void* window = ::mmap(nullptr, options.window_bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (window == MAP_FAILED) return Status::from_errno(errno, "allocating a window");
-  set_receive_timeout(control.fd(), silence_checks(options.peer_timeout));
   setup.window = Mapping(window, options.window_bytes);
   setup.streams = std::move(streams);
   setup.control = std::move(bootstrap.control);

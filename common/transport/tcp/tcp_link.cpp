@@ -47,6 +47,7 @@ std::chrono::milliseconds silence_checks(std::chrono::milliseconds peer_timeout)
 
 TcpLink::TcpLink(Setup setup)
     : LinkCore(&doorbell_state_, &elsewhere_state_, false),
+      reconnects_(std::move(setup.reconnects)),
       control_(std::move(setup.control)),
       window_(std::move(setup.window)),
       peer_window_bytes_(setup.peer_window_bytes),
@@ -64,7 +65,8 @@ TcpLink::TcpLink(Setup setup)
 // After an error the Link has ended; the caller of make_link() reports why.
 Status TcpLink::start() {
   last_heard_ = Clock::now();
-  Status started = sender_.start();
+  Status started = reconnects_ ? reconnects_->start() : Status();
+  if (started.ok()) started = sender_.start();
   if (started.ok()) started = bulk_.start();
   if (started.ok()) started = start_thread(&receiver_, [this] { receive(); });
   if (started.ok()) return {};
@@ -83,11 +85,12 @@ TcpLink::~TcpLink() {
     receiver_ended_.wait_for(lock, kLinger,
                              [this]() RCUDA_REQUIRES(end_mutex_) { return receiver_over_; });
   }
-  ::shutdown(control_.fd(), SHUT_RDWR);
+  control_.shutdown(SHUT_RDWR);
   if (receiver_.joinable()) receiver_.join();
   // The thread that broke the Link may still be on its way to on_broken(), which uses both members.
   bulk_.join();
   sender_.join();
+  if (reconnects_) reconnects_->stop();
 }
 
 void TcpLink::close() {
@@ -101,8 +104,9 @@ void TcpLink::close() {
       return unsent_writes_ == 0 || broken();
     });
   }
+  if (reconnects_) reconnects_->say_farewell();
   sender_.finish(bytes_of(kFarewellFrame), Clock::now() + kLinger);
-  ::shutdown(control_.fd(), SHUT_WR);
+  control_.shutdown(SHUT_WR);
   fail(End::kIntended, "the session was closed");
 }
 
@@ -111,7 +115,8 @@ void TcpLink::on_broken() {
   order_.stop_waiting();
   bulk_.stop(why);
   sender_.stop();
-  if (!closing_) ::shutdown(control_.fd(), SHUT_RDWR);
+  if (!closing_) control_.shutdown(SHUT_RDWR);
+  if (reconnects_) reconnects_->end();
 }
 
 // If the peer ends on purpose, its bulk connections may close before this side reads its last
@@ -129,7 +134,8 @@ void TcpLink::bulk_lost(const std::string& why) {
 }
 
 void TcpLink::abandon() noexcept {
-  ::close(control_.fd());
+  control_.close_in_child();
+  if (reconnects_) reconnects_->close_in_child();
   bulk_.abandon();
 }
 
@@ -284,7 +290,10 @@ std::string TcpLink::receive_some(std::byte* data, size_t bytes, size_t* receive
       *received = static_cast<size_t>(count);
       return {};
     }
-    if (count == 0) return "the peer closed the connection";
+    if (count == 0) {
+      const std::string why = control_.why_ended();
+      return why.empty() ? "the peer closed the connection" : why;
+    }
     if (errno == ECONNRESET) return "the peer closed the connection";
     if (errno == ETIMEDOUT) return "the peer's host does not answer";
     if (errno == EINTR) continue;  // this process was stopped: first read what arrived meanwhile
@@ -294,18 +303,35 @@ std::string TcpLink::receive_some(std::byte* data, size_t bytes, size_t* receive
 }
 
 std::string TcpLink::check_peer() {
+  if (const uint32_t connections = control_.connections(); connections != heard_over_) {
+    heard_over_ = connections;
+    last_heard_ = Clock::now();
+  }
   if (peer_timeout_.count() != 0) {
     if (Clock::now() - last_heard_ < peer_timeout_) return {};
+    const std::string why = "the peer has been silent for " + time_text(peer_timeout_) +
+                            ": its process is stopped, or its host or the network is down";
+    if (lose_connections(why)) return {};
     gives_up_ = true;
-    return "the peer has been silent for " + time_text(peer_timeout_) +
-           ": its process is stopped, or its host or the network is down";
+    return why;
   }
   tcp_info info{};
   socklen_t size = sizeof info;
-  if (::getsockopt(control_.fd(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return {};
+  if (!control_.get_option(IPPROTO_TCP, TCP_INFO, &info, &size)) return {};
   const bool unanswered =
       info.tcpi_unacked != 0 && std::chrono::milliseconds(info.tcpi_last_ack_recv) > kHostLost;
-  return unanswered ? "the peer's host does not answer" : "";
+  if (!unanswered) return {};
+  const std::string why = "the peer's host does not answer";
+  return lose_connections(why) ? "" : why;
+}
+
+// Returns false if the sockets do not reconnect.
+bool TcpLink::lose_connections(const std::string& why) {
+  if (!control_.lose(why)) return false;
+  bulk_.lose(why);
+  reconnects_->lose();
+  last_heard_ = Clock::now();
+  return true;
 }
 
 std::string TcpLink::fill() {

@@ -12,6 +12,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -23,6 +24,7 @@
 #include "common/transport/tcp/adaptive_spin.h"
 #include "common/transport/tcp/exposed_regions.h"
 #include "common/transport/tcp/medium.h"
+#include "common/transport/tcp/reconnects.h"
 #include "common/transport/tcp/socket_order.h"
 #include "common/transport/tcp/tcp_bulk.h"
 #include "common/transport/tcp/tcp_messages.h"
@@ -37,6 +39,7 @@ class TcpLink final : public LinkCore {
  public:
   using Clock = std::chrono::steady_clock;
   struct Setup {
+    std::unique_ptr<Reconnects> reconnects;  // of control and streams; null: they do not reconnect
     Socket control;
     std::vector<Socket> streams;
     Mapping window;
@@ -57,6 +60,7 @@ class TcpLink final : public LinkCore {
   Status put(uint64_t offset, std::span<const Bytes> pieces, Wake wake) override;
   Status put_region(RegionId region, uint64_t offset, Bytes bytes) override;
   void flush() override { sender_.flush(); }
+  bool is_connected() const override { return control_.is_connected(); }
   Result<Region> expose(void* base, size_t bytes, int backing, uint64_t backing_offset) override;
   Status unexpose(RegionId region) override { return regions_.remove(region); }
   Result<void*> map(RegionId, size_t, void*) override { return static_cast<void*>(nullptr); }
@@ -92,7 +96,9 @@ class TcpLink final : public LinkCore {
   std::string discard();
   std::string receive_some(std::byte* data, size_t bytes, size_t* received);
   std::string check_peer();
+  bool lose_connections(const std::string& why);
 
+  const std::unique_ptr<Reconnects> reconnects_;
   const Socket control_;
   const Mapping window_;
   const size_t peer_window_bytes_;
@@ -128,6 +134,7 @@ class TcpLink final : public LinkCore {
   bool farewell_ = false;
   bool gives_up_ = false;  // the peer has been silent for too long
   Clock::time_point last_heard_;
+  uint32_t heard_over_ = 1;  // Socket::connections() at that time
 };
 
 }  // namespace rcuda::transport

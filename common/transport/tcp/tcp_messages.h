@@ -23,6 +23,14 @@ struct StreamHello {
 };
 static_assert(sizeof(StreamHello) == 16);
 
+// Both sides send it first on a connection that replaces a lost one (resumable_socket.h).
+inline constexpr uint64_t kResumeMagic = 0x3173657261647563;  // "cudares1"
+struct ResumeHello {
+  uint64_t magic = kResumeMagic;
+  uint64_t received = 0;  // bytes of the stream
+};
+static_assert(sizeof(ResumeHello) == 16);
+
 // Stored in the low bits of PutHeader::place: offsets are multiples of eight.
 enum PutKind : uint32_t {
   kPut = 0,

@@ -48,6 +48,11 @@ TcpSender::TcpSender(const Socket& socket, Bytes heartbeat, std::chrono::millise
       hand_over_(hand_over),
       on_error_(std::move(on_error)) {}
 
+std::string TcpSender::why(int error) const {
+  const std::string ended = socket_.why_ended();
+  return ended.empty() ? std::strerror(error) : ended;
+}
+
 Status TcpSender::start() {
   {
     MutexLock lock(mutex_);
@@ -143,7 +148,7 @@ bool TcpSender::send_now(MutexLock& lock, std::span<const Bytes> pieces, size_t 
     stopped_ = true;
     space_.notify_all();
     lock.unlock();
-    on_error_(std::strerror(error));
+    on_error_(why(error));
     return false;
   }
   const size_t sent = result < 0 ? 0 : static_cast<size_t>(result);
@@ -168,8 +173,7 @@ bool TcpSender::send_outgoing(Clock::time_point deadline) {
     if (result > 0) {
       sent_ += static_cast<size_t>(result);
     } else if (errno == EAGAIN) {
-      pollfd entry{socket_.fd(), POLLOUT, 0};
-      if (::poll(&entry, 1, poll_timeout_ms(deadline)) == 0) return true;
+      if (!socket_.wait(POLLOUT, poll_timeout_ms(deadline))) return true;
     } else if (errno != EINTR) {
       return false;
     }
@@ -195,7 +199,7 @@ void TcpSender::drain(MutexLock& lock, Clock::time_point deadline) {
     if (!good) {
       stopped_ = true;
       lock.unlock();
-      on_error_(std::strerror(error));
+      on_error_(why(error));
       lock.lock();
     } else if (sent_ != outgoing_.size()) {
       break;  // the deadline passed

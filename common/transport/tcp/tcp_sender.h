@@ -69,6 +69,7 @@ class TcpSender {
   bool send_outgoing(Clock::time_point deadline);
   void append(std::span<const Bytes> pieces, size_t skip) RCUDA_REQUIRES(mutex_);
   void run();
+  std::string why(int error) const;  // that a send failed
 
   const Socket& socket_;
   const Bytes heartbeat_;

@@ -144,6 +144,7 @@ void Audit::ended(const AuditedSession& ended, const std::optional<SessionTotals
                   std::string_view outcome) {
   Line line = session_line("session", ended);
   line.add("seconds", ended.session.seconds);
+  if (ended.session.losses != 0) line.add("losses", uint64_t{ended.session.losses});
   const wire::Work& work = totals ? totals->work : ended.session.work;
   for (size_t i = 0; i < wire::kWorkNames.size(); ++i) {
     // Most sessions have none of most ways of copies to other servers.

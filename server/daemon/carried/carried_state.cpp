@@ -105,7 +105,7 @@ void fields(Visitor& visit, CarriedWorker& m) {
   visit.flag("has_cgroup", m.has_cgroup);
   visit.optional("kill_at", m.kill_at);
   visit.string("start", m.start, kMostBytes);
-  visit.list("further_sockets", m.further_sockets, kMany);
+  visit.list("attempts", m.attempts, kMany);
   visit.object("identity", m.identity);
   visit.optional("permit", m.permit);
   visit.number("work", m.work);

@@ -73,7 +73,7 @@ struct CarriedWorker {
   std::optional<int64_t> kill_at;
   // Of a session. `start`: the SessionStart without its key; empty: there is no session.
   std::string start;
-  std::vector<uint32_t> further_sockets;  // the indices of those that may still come
+  std::vector<uint32_t> attempts;  // by Attach::index: the least Attach::attempt that is valid
   Identity identity;
   std::optional<CarriedPermit> permit;
   int32_t work = -1;   // WorkPage

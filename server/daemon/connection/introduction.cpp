@@ -180,7 +180,9 @@ Status Connection::pass_on(MessageType type, const std::vector<std::byte>& body)
   RCUDA_ASSIGN_OR_RETURN(UniqueFd socket, duplicate_socket());
   if (type == MessageType::kAttach) {
     RCUDA_ASSIGN_OR_RETURN(const wire::Attach attach, wire::decode<wire::Attach>(body));
-    if (!services_.pool.attach(attach, peeked_, std::move(socket))) {
+    const Status passed = services_.pool.attach(attach, peeked_, std::move(socket));
+    if (!passed.ok() && attach.attempt != 0) return passed;
+    if (!passed.ok()) {
       RCUDA_LOG(services_.refusals.logs_stranger() ? LogLevel::kWarn : LogLevel::kDebug,
                 "%s wants to join a session that does not exist, or a second time", name_.c_str());
     }
@@ -277,8 +279,7 @@ void Connection::finish_proof() {
 Status Connection::check_sender(MessageType type) {
   if (identity_) return check_role(*identity_, type);
   if (passage_) return Status(Code::kProtocol, "the client did not identify itself first");
-  RCUDA_ASSIGN_OR_RETURN(const bool of_this_machine,
-                         wire::any_on_this_machine({&ends_.client, 1}));
+  RCUDA_ASSIGN_OR_RETURN(const bool of_this_machine, wire::any_on_this_machine({&ends_.client, 1}));
   if (services_.authenticator.allows_anybody()) {
     // A stranger never runs as root.
     identity_ = Identity{::geteuid(), ::getegid(), "unknown", {}, "insecure", name_};

@@ -158,12 +158,14 @@ void WorkerPool::begin_session(Worker& worker, const SessionStart& start,
   if (audit_) audit_->began(audited(worker));
 }
 
-void WorkerPool::set_session(Worker& worker, const SessionStart& start, const Identity& identity) {
+void WorkerPool::set_session(Worker& worker, const SessionStart& start,
+                             const Identity& identity) const {
   const wire::Hello& hello = start.hello;
   worker.exports = wire::export_place(start.grant.owner, start.grant.exporter);
-  for (uint32_t index = 0; index < wire::kMostSockets; ++index) {
-    worker.attach_tokens.emplace_back(wire::attach_token(start.token, index));
-  }
+  std::ranges::copy(start.token, worker.token);
+  worker.name = wire::attach_name(start.token);
+  worker.attempts.fill(0);
+  worker.reconnects = hello.reconnect_ms != 0 && settings_.reconnect_timeout.get().count() != 0;
   wire::session_name(hello.session, worker.client);
   worker.index = hello.worker;
   worker.fallback = transport::find_medium(hello.fallback) ? hello.fallback : "";
@@ -205,16 +207,26 @@ SessionStart WorkerPool::make_start(const wire::Hello& hello, const Identity& id
   return start;
 }
 
-bool WorkerPool::attach(const wire::Attach& attach, size_t peeked, UniqueFd socket) {
-  if (attach.index >= wire::kMostSockets) return false;
-  for (Worker& worker : workers_) {
-    if (!worker.is(State::kBusy)) continue;
-    std::optional<wire::AttachToken>& token = worker.attach_tokens[attach.index];
-    if (!token || CRYPTO_memcmp(token->data(), attach.token, token->size()) != 0) continue;
-    token.reset();
-    return pass_on(worker, FurtherSocket{attach, static_cast<uint32_t>(peeked)}, &socket);
+Status WorkerPool::attach(const wire::Attach& attach, size_t peeked, UniqueFd socket) {
+  if (attach.index < wire::kMostSockets && attach.attempt != UINT32_MAX) {
+    for (Worker& worker : workers_) {
+      if (!worker.is(State::kBusy) || (attach.attempt != 0 && !worker.reconnects) ||
+          CRYPTO_memcmp(worker.name.data(), attach.session, worker.name.size()) != 0) {
+        continue;
+      }
+      uint32_t& least = worker.attempts[attach.index];
+      if (attach.attempt < least) continue;
+      const wire::AttachToken token =
+          wire::attach_token(worker.token, attach.index, attach.attempt);
+      if (CRYPTO_memcmp(token.data(), attach.token, token.size()) != 0) continue;
+      least = attach.attempt + 1;
+      if (pass_on(worker, FurtherSocket{attach, static_cast<uint32_t>(peeked)}, &socket)) return {};
+      return {Code::kUnavailable, "the session's worker takes no further connection now"};
+    }
   }
-  return false;
+  return {Code::kNotFound,
+          "the session has ended, because its worker or the server ended meanwhile: see the "
+          "server's log"};
 }
 
 bool WorkerPool::pass_on(const wire::PeerHello& hello, size_t peeked, UniqueFd* socket) {

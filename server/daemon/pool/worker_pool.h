@@ -19,6 +19,7 @@
 // messages counts as dead. Errors: last_failure() says why no worker starts.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -117,9 +118,9 @@ class WorkerPool {
   Result<bool> assign(const wire::Hello& hello, const Identity& identity,
                       const std::optional<tls::Key>& key, size_t peeked, UniqueFd* socket,
                       std::unique_ptr<Admission::Permit>* permit);
-  // Passes on a further socket of a session. Returns false if no worker has the token, or if the
+  // Passes on a further socket of a session. kNotFound if no session has the token, or if the
   // socket has come before.
-  bool attach(const wire::Attach& attach, size_t peeked, UniqueFd socket);
+  Status attach(const wire::Attach& attach, size_t peeked, UniqueFd socket);
 
   // Passes on a connection from another worker of a session. Returns false if the worker that it is
   // for is not in this pool. On success it takes the socket and closes it here.
@@ -195,8 +196,12 @@ class WorkerPool {
     bool reads_reports = true;  // until it has started, or the pipe has ended
     WorkerLog log;
     Base base;
-    std::vector<std::optional<wire::AttachToken>> attach_tokens;  // of sockets that may still come
-    wire::ServerStatus::Session session;                          // while busy, like the following
+    wire::ServerStatus::Session session;  // while busy, like the following
+    uint8_t token[16] = {};               // of SessionStart
+    wire::AttachName name{};              // attach_name() of it
+    // By Attach::index: the least Attach::attempt that is still valid.
+    std::array<uint32_t, wire::kMostSockets> attempts{};
+    bool reconnects = false;  // attempts after the first are valid
     Identity identity;
     std::unique_ptr<Admission::Permit> permit;
     std::optional<WorkPage> work;
@@ -240,7 +245,7 @@ class WorkerPool {
   // On success it closes the socket here.
   static bool pass_on(Worker& worker, const ToWorker& message, UniqueFd* socket);
   void begin_session(Worker& worker, const SessionStart& start, const Identity& identity);
-  static void set_session(Worker& worker, const SessionStart& start, const Identity& identity);
+  void set_session(Worker& worker, const SessionStart& start, const Identity& identity) const;
   CarriedWorker carry(const Worker& worker, const Admission& admission) const;
   Result<Worker> restore(const CarriedWorker& carried);
   void log_end(const Worker& worker, std::optional<int> status);

@@ -1,5 +1,6 @@
 // The state of the pool for another build of the server. Idle workers are of this build and are
 // not carried: the caller ends them first (renew_idle()).
+#include <algorithm>
 #include <utility>
 
 #include <unistd.h>
@@ -63,9 +64,7 @@ CarriedWorker WorkerPool::carry(const Worker& worker, const Admission& admission
   if (worker.kill_at) carried.kill_at = ns_of(*worker.kill_at);
   if (!worker.is(State::kBusy)) return carried;
   carried.start = text_of(worker.start);
-  for (uint32_t index = 0; index < worker.attach_tokens.size(); ++index) {
-    if (worker.attach_tokens[index]) carried.further_sockets.push_back(index);
-  }
+  carried.attempts.assign(worker.attempts.begin(), worker.attempts.end());
   carried.identity = worker.identity;
   if (worker.permit) carried.permit = admission.carry(*worker.permit);
   if (worker.work) carried.work = worker.work->descriptor();
@@ -99,9 +98,10 @@ Result<WorkerPool::Worker> WorkerPool::restore(const CarriedWorker& carried) {
   const auto* const start = std::get_if<SessionStart>(&message);
   if (!start) return Status(Code::kInternal, "the state of the server lacks a session");
   set_session(worker, *start, carried.identity);
-  std::vector<std::optional<wire::AttachToken>> tokens(worker.attach_tokens.size());
-  for (const uint32_t index : carried.further_sockets) tokens[index] = worker.attach_tokens[index];
-  worker.attach_tokens = std::move(tokens);
+  if (carried.attempts.size() != worker.attempts.size()) {
+    return Status(Code::kInternal, "the state of the server has another number of sockets");
+  }
+  std::ranges::copy(carried.attempts, worker.attempts.begin());
   if (carried.work >= 0) {
     RCUDA_ASSIGN_OR_RETURN(worker.work, WorkPage::open(UniqueFd(carried.work)));
   }

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/monotonic.h"
 #include "server/daemon/pool/worker_pool.h"
 
 namespace rcuda::server {
@@ -52,6 +53,11 @@ wire::ServerStatus::Session WorkerPool::session_of(const Worker& worker) {
       std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - worker.since).count());
   if (!worker.work) return session;
   session.work = worker.work->read();
+  session.losses = worker.work->losses();
+  if (const uint64_t since = worker.work->lost_since(); since != 0) {
+    const uint64_t now = monotonic_ns();
+    session.lost_seconds = (now - std::min(since, now)) / 1'000'000'000;
+  }
   if (worker.work->fell_back() && !worker.fallback.empty()) session.medium = worker.fallback;
   return session;
 }

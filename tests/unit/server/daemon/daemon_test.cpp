@@ -274,9 +274,11 @@ TEST(DaemonTest, AnAttachServesOnce) {
   const auto& token = outcome.session->welcome.token;
   wire::Attach bare, again, beyond;
   std::ranges::copy(token, bare.token);
-  std::ranges::copy(wire::attach_token(token, 0), again.token);
+  std::ranges::copy(wire::attach_name(token), again.session);
+  std::ranges::copy(wire::attach_token(token, 0, 0), again.token);
   beyond.index = wire::kMostSockets;
-  std::ranges::copy(wire::attach_token(token, beyond.index), beyond.token);
+  std::ranges::copy(wire::attach_name(token), beyond.session);
+  std::ranges::copy(wire::attach_token(token, beyond.index, 0), beyond.token);
   const auto is_closed = [&](const UniqueFd& socket) {
     char byte;
     return ::recv(socket.get(), &byte, 1, MSG_DONTWAIT) == 0;
@@ -296,7 +298,8 @@ TEST(DaemonTest, AnAttachServesOnce) {
   // A socket that the session has not opened. The second one does not take its place.
   wire::Attach unused;
   unused.index = wire::kMostSockets - 1;
-  std::ranges::copy(wire::attach_token(token, unused.index), unused.token);
+  std::ranges::copy(wire::attach_name(token), unused.session);
+  std::ranges::copy(wire::attach_token(token, unused.index, 0), unused.token);
   const UniqueFd first = attach(unused), second = attach(unused);
   EXPECT_TRUE(eventually([&] { return is_closed(second) || is_closed(first); }));
   EXPECT_FALSE(is_closed(first));

@@ -19,7 +19,7 @@ CarriedState example() {
   worker.line = "half a line";
   worker.kill_at = 5;
   worker.start = std::string("bytes\0and more", 14);
-  worker.further_sockets = {1, 3};
+  worker.attempts = {1, 3};
   worker.identity.uid = 1000;
   worker.identity.user = "ada";
   worker.identity.groups = {4, 5};
@@ -73,7 +73,7 @@ TEST(CarriedStateTest, OnlyDescriptorsThatAreThereStayOpen) {
 
 TEST(CarriedStateTest, TheLayoutIsThatOfTheBuild) {
   const std::string& layout = wire::Codec<CarriedState>::layout();
-  for (const char* part : {"slot:", "further_sockets:", "identity:", "LeaseAnswer{"}) {
+  for (const char* part : {"slot:", "attempts:", "identity:", "LeaseAnswer{"}) {
     EXPECT_NE(layout.find(part), std::string::npos) << part;
   }
 }

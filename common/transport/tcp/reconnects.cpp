@@ -1,0 +1,192 @@
+#include "common/transport/tcp/reconnects.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include <pthread.h>
+#include <sys/socket.h>
+
+#include "common/base/log.h"
+#include "common/base/socket_io.h"
+#include "common/base/start_thread.h"
+#include "common/base/units.h"
+#include "common/transport/tcp/tcp_messages.h"
+
+namespace rcuda::transport {
+namespace {
+
+// One attempt of a client, which may meet a network that swallows everything, and how long a worker
+// waits before it looks whether its session has ended.
+constexpr auto kAttempt = std::chrono::seconds(5);
+constexpr auto kLook = std::chrono::milliseconds(500);
+// A refusal is not authenticated, and an eavesdropper may have used an attempt's token first.
+constexpr int kRefusals = 3;
+// Between two attempts. Doubles up to the second value.
+constexpr auto kFirstPause = std::chrono::milliseconds(20);
+constexpr auto kLongestPause = std::chrono::seconds(1);
+
+std::string rounded_text(std::chrono::nanoseconds time) {
+  using std::chrono::milliseconds, std::chrono::seconds, std::chrono::round;
+  return time_text(time < seconds(10) ? std::chrono::nanoseconds(round<milliseconds>(time))
+                                      : round<seconds>(time));
+}
+
+}  // namespace
+
+Reconnects::Reconnects(Reconnecting how, Prepare prepare)
+    : how_(std::move(how)), prepare_(std::move(prepare)) {}
+
+Result<Socket> Reconnects::protect(Socket connection, uint32_t index) {
+  RCUDA_ASSIGN_OR_RETURN(RetainedBytes retained, RetainedBytes::make());
+  auto made =
+      std::make_unique<ResumableSocket>(std::move(connection), std::move(retained), index, *this);
+  sockets_.push_back(made.get());
+  return Socket(std::move(made));
+}
+
+Status Reconnects::start() {
+  RCUDA_RETURN_IF_ERROR(start_thread(&thread_, [this] { run(); }));
+  if (how_.on_connection) how_.on_connection([this](int index) { arrive(index); });
+  return {};
+}
+
+void Reconnects::say_farewell() { acknowledge(kFarewell, 0); }
+
+void Reconnects::lose() {
+  MutexLock lock(mutex_);
+  socket_.shutdown(SHUT_RDWR);
+}
+
+void Reconnects::end() {
+  MutexLock lock(mutex_);
+  stopped_ = true;
+  socket_.shutdown(SHUT_RDWR);
+}
+
+void Reconnects::stop() {
+  if (how_.on_connection) how_.on_connection(nullptr);
+  end();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Reconnects::close_in_child() const noexcept { socket_.close_in_child(); }
+
+// The client has connected again. Its old connection is of no use, whether this side knows or not.
+void Reconnects::arrive(int index) {
+  if (index == static_cast<int>(kAcknowledgements)) return lose();
+  ResumableSocket* const socket = find(static_cast<uint32_t>(index));
+  if (socket) (void)socket->lose("the client has connected again");
+}
+
+Result<Socket> Reconnects::connect(uint32_t index, Clock::time_point limit,
+                                   const std::function<bool()>& is_over) {
+  Clock::duration pause = kFirstPause;
+  int refusals = 0;
+  while (!is_over() && !stopped_) {
+    const auto now = Clock::now();
+    if (now >= limit) {
+      return Status(Code::kTimeout, "the connection was lost and did not come back within " +
+                                        time_text(how_.limit));
+    }
+    const Clock::duration most = how_.connects ? Clock::duration(kAttempt) : kLook;
+    Result<Socket> next = how_.next(static_cast<int>(index), std::min(limit, now + most));
+    if (next.ok()) {
+      prepare_(index, next->fd());
+      return next;
+    }
+    if (next.status().code() == Code::kNotFound && ++refusals == kRefusals) return next;
+    if (!how_.connects) continue;
+    RCUDA_DEBUG("%s: no connection yet: %s", how_.peer.c_str(), next.status().message().c_str());
+    std::this_thread::sleep_for(std::min(pause, limit - now));
+    pause = std::min<Clock::duration>(2 * pause, kLongestPause);
+  }
+  return Status(Code::kUnavailable, "the session was closed");
+}
+
+ResumableSocket* Reconnects::find(uint32_t index) const {
+  const auto found = std::ranges::find(sockets_, index, &ResumableSocket::index);
+  return found == sockets_.end() ? nullptr : *found;
+}
+
+// ---- acknowledgements ---------------------------------------------------------------------------
+
+void Reconnects::acknowledge(uint32_t index, uint64_t received) {
+  MutexLock lock(mutex_);
+  if (!is_lost_) send_locked({index, 0, received});
+}
+
+// What the socket does not take waits for the next call. The peer's thread only reads, so this is
+// rare.
+void Reconnects::send_locked(const Acknowledgement& acknowledgement) {
+  const auto bytes = bytes_of(acknowledgement);
+  unsent_.insert(unsent_.end(), bytes.begin(), bytes.end());
+  const ssize_t sent = socket_.send(unsent_.data(), unsent_.size(), MSG_DONTWAIT);
+  if (sent > 0) unsent_.erase(unsent_.begin(), unsent_.begin() + sent);
+}
+
+bool Reconnects::take(const Acknowledgement& acknowledgement) {
+  if (acknowledgement.index == kFarewell) {
+    for (ResumableSocket* one : sockets_) one->expect_end();
+    return true;
+  }
+  ResumableSocket* const socket = find(acknowledgement.index);
+  return socket && socket->acknowledge(acknowledgement.received);
+}
+
+void Reconnects::run() {
+  ::pthread_setname_np(::pthread_self(), "rcuda-acks");
+  while (!stopped_) {
+    Acknowledgement received;
+    if (!recv_all(socket_, writable_bytes_of(received), Deadline::max()).ok()) {
+      if (const Status back = renew(); !back.ok()) return end_all(back.context());
+    } else if (!take(received)) {
+      return end_all("protocol violation: the peer acknowledges bytes that were not sent");
+    }
+  }
+}
+
+// Gets the next socket for acknowledgements, and tells the peer all counts.
+Status Reconnects::renew() {
+  {
+    MutexLock lock(mutex_);
+    is_lost_ = true;
+    unsent_.clear();
+  }
+  std::this_thread::sleep_for(kFarewellTime);
+  RCUDA_ASSIGN_OR_RETURN(Socket next, connect(kAcknowledgements, Clock::now() + how_.limit,
+                                              [this] { return stopped_.load(); }));
+  MutexLock lock(mutex_);
+  if (stopped_) return {};
+  socket_ = std::move(next);
+  is_lost_ = false;
+  for (const ResumableSocket* socket : sockets_) {
+    send_locked({socket->index(), 0, socket->received()});
+  }
+  return {};
+}
+
+void Reconnects::end_all(const std::string& why) {
+  for (ResumableSocket* socket : sockets_) socket->end(why);
+}
+
+// ---- reports -----------------------------------------------------------------------------------
+
+void Reconnects::lost(const std::string& why) {
+  MutexLock lock(report_mutex_);
+  if (lost_sockets_++ != 0) return;
+  lost_at_ = Clock::now();
+  RCUDA_WARN("%s: the connection is lost (%s); the session goes on if it is back within %s",
+             how_.peer.c_str(), why.c_str(), time_text(how_.limit).c_str());
+  if (how_.changed) how_.changed(true);
+}
+
+void Reconnects::back() {
+  MutexLock lock(report_mutex_);
+  if (--lost_sockets_ != 0) return;
+  RCUDA_WARN("%s: the connection is back after %s", how_.peer.c_str(),
+             rounded_text(Clock::now() - lost_at_).c_str());
+  if (how_.changed) how_.changed(false);
+}
+
+}  // namespace rcuda::transport

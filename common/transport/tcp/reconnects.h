@@ -1,0 +1,115 @@
+// Reconnects: what the sockets of a TCP Link share so that the Link survives the loss of its
+// connections: the way to the next connection, its time limit, the acknowledgements, and one report
+// of a loss and one of the return.
+//
+// The client connects again, the worker waits (Reconnecting in link.h). Acknowledgements take a
+// socket of their own in each direction, which nothing else can hold up. It needs no copy of its
+// bytes: each message has a whole count, and after a loss each side sends all counts again.
+//
+// Threads: any; one of its own receives acknowledgements. Blocking: connect(), until the limit;
+// destructor and stop(), until that thread has ended. Errors: connect() says why there is no next
+// connection.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "common/base/mutex.h"
+#include "common/base/socket.h"
+#include "common/base/status.h"
+#include "common/transport/link.h"
+#include "common/transport/tcp/resumable_socket.h"
+
+namespace rcuda::transport {
+
+class Reconnects {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // The indexes of the control socket and of the socket for acknowledgements. The sockets for
+  // transfers have the lower ones, as when they are first made.
+  static constexpr uint32_t kControl = 30;
+  static constexpr uint32_t kAcknowledgements = 29;
+  static constexpr uint32_t kFarewell = ~0u;  // in place of an index, in an acknowledgement
+
+  // A peer that ends the session closes its sockets at about the time of its farewell, which
+  // arrives on one of them. A loss counts after this time.
+  static constexpr auto kFarewellTime = std::chrono::milliseconds(10);
+
+  // `prepare` sets the options of each further connection.
+  using Prepare = std::function<void(uint32_t index, int socket)>;
+  Reconnects(Reconnecting how, Prepare prepare);
+  ~Reconnects() { stop(); }
+  Reconnects(const Reconnects&) = delete;
+  Reconnects& operator=(const Reconnects&) = delete;
+
+  // Makes a stream of a session's socket. All of them are made before start(), in the same order on
+  // both sides, and destroyed after stop().
+  Result<Socket> protect(Socket connection, uint32_t index);
+  // The first socket for acknowledgements.
+  void keep(Socket acknowledgements) { socket_ = std::move(acknowledgements); }
+  Status start();
+  // Tells the peer that this side ends. A loss is then no reason to wait for this side.
+  void say_farewell();
+  // The connection for acknowledgements is lost, as far as the caller knows.
+  void lose();
+  // Nothing is awaited or acknowledged any more.
+  void end();
+  // end(), and returns when no thread of this object runs.
+  void stop();
+  // Socket::close_in_child() of the socket for acknowledgements.
+  void close_in_child() const noexcept;
+
+  // For ResumableSocket and this class.
+
+  // Gets the next connection for the socket `index`. kNotFound: the session has ended; kTimeout:
+  // the limit has passed; kUnavailable: `is_over`.
+  Result<Socket> connect(uint32_t index, Clock::time_point limit,
+                         const std::function<bool()>& is_over);
+  std::chrono::milliseconds limit() const { return how_.limit; }
+  // The stream `index` has received this many bytes.
+  void acknowledge(uint32_t index, uint64_t received);
+  // A socket is lost, or has its next connection. A socket that ends instead is not reported.
+  void lost(const std::string& why);
+  void back();
+
+ private:
+  struct Acknowledgement {
+    uint32_t index = 0;
+    uint32_t unused = 0;
+    uint64_t received = 0;
+  };
+  void arrive(int index);
+  ResumableSocket* find(uint32_t index) const;
+  void run();
+  Status renew();
+  void end_all(const std::string& why);
+  void send_locked(const Acknowledgement& acknowledgement) RCUDA_REQUIRES(mutex_);
+  bool take(const Acknowledgement& acknowledgement);
+
+  const Reconnecting how_;
+  const Prepare prepare_;
+  std::vector<ResumableSocket*> sockets_;  // fixed by start()
+  std::atomic<bool> stopped_{false};
+
+  // The socket for acknowledgements. Replaced by the thread, with the mutex held.
+  Mutex mutex_;
+  Socket socket_;
+  bool is_lost_ RCUDA_GUARDED_BY(mutex_) = false;
+  std::vector<std::byte> unsent_ RCUDA_GUARDED_BY(mutex_);
+  std::thread thread_;
+
+  Mutex report_mutex_;
+  int lost_sockets_ RCUDA_GUARDED_BY(report_mutex_) = 0;
+  Clock::time_point lost_at_ RCUDA_GUARDED_BY(report_mutex_){};
+};
+
+}  // namespace rcuda::transport

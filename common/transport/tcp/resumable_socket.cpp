@@ -1,0 +1,354 @@
+#include "common/transport/tcp/resumable_socket.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/socket.h>
+
+#include "common/base/socket_io.h"
+#include "common/base/start_thread.h"
+#include "common/transport/tcp/reconnects.h"
+#include "common/transport/tcp/tcp_messages.h"
+
+namespace rcuda::transport {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// How long both sides may take to tell each other what they have.
+constexpr auto kAgreement = std::chrono::seconds(5);
+// After a connection that failed at once.
+constexpr auto kPause = std::chrono::milliseconds(50);
+constexpr size_t kMostPieces = 16;
+
+bool is_temporary(int error) { return error == EAGAIN || error == EINTR; }
+
+std::string text_of(ssize_t result, int error) {
+  return result == 0 ? "the peer closed it" : std::strerror(error);
+}
+
+}  // namespace
+
+ResumableSocket::ResumableSocket(Socket connection, RetainedBytes retained, uint32_t index,
+                                 Reconnects& shared)
+    : index_(index),
+      name_("socket " + std::to_string(index)),
+      shared_(shared),
+      retained_(std::move(retained)),
+      connection_(std::move(connection)) {}
+
+ResumableSocket::~ResumableSocket() {
+  std::thread thread;
+  {
+    MutexLock lock(mutex_);
+    end_locked("the session was closed");
+    thread = std::move(thread_);
+  }
+  if (thread.joinable()) thread.join();
+}
+
+void ResumableSocket::leave_locked() {
+  if (--users_ == 0) changed_.notify_all();
+}
+
+// `connection`: the number of the connection that failed.
+void ResumableSocket::lose_locked(uint32_t connection, const std::string& why) {
+  if (connection != connections_ || in(ResumableState::kLost)) return;
+  if (is_last_) return end_locked(why);
+  if (!state_.move(ResumableEvent::kLoss, name_)) return;
+  why_lost_ = why;
+  is_drained_ = false;
+  connection_.shutdown(SHUT_RDWR);
+  changed_.notify_all();
+  if (thread_.joinable()) return;
+  const Status started = start_thread(&thread_, [this] { run(); });
+  if (!started.ok()) end_locked(started.context());
+}
+
+void ResumableSocket::end_locked(const std::string& why) {
+  if (!state_.move(ResumableEvent::kEnd, name_)) return;
+  why_ended_ = why;
+  connection_.shutdown(SHUT_RDWR);
+  changed_.notify_all();
+}
+
+bool ResumableSocket::can(short events) const {
+  if (events & POLLIN) return !in(ResumableState::kLost) || !is_drained_;
+  return in(ResumableState::kEnded) || (in(ResumableState::kConnected) && room() != 0);
+}
+
+ssize_t ResumableSocket::recv(void* data, size_t bytes, int flags) {
+  MutexLock lock(mutex_);
+  while (!in(ResumableState::kEnded)) {
+    if (!can(POLLIN)) {
+      if (flags & MSG_DONTWAIT) {
+        errno = EAGAIN;
+        return -1;
+      }
+      changed_.wait(lock);
+      continue;
+    }
+    const uint32_t connection = connections_;
+    ++users_;
+    lock.unlock();
+    const ssize_t count = connection_.recv(data, bytes, flags);
+    const int error = errno;
+    lock.lock();
+    if (count > 0 && !(flags & MSG_PEEK)) received_ += static_cast<uint64_t>(count);
+    leave_locked();
+    if (count > 0) {
+      const uint64_t received = received_;
+      const bool is_due = received - told_ >= kAcknowledgedBytes;
+      if (is_due) told_ = received;
+      lock.unlock();
+      if (is_due) shared_.acknowledge(index_, received);
+      return count;
+    }
+    if (count < 0 && is_temporary(error)) {
+      errno = error;
+      return -1;
+    }
+    if (in(ResumableState::kLost)) {
+      is_drained_ = true;
+      changed_.notify_all();
+    }
+    lose_locked(connection, text_of(count, error));
+  }
+  return 0;
+}
+
+ssize_t ResumableSocket::send(std::span<const iovec> pieces, int flags) {
+  MutexLock lock(mutex_);
+  while (!in(ResumableState::kEnded)) {
+    if (!can(POLLOUT)) {
+      if (flags & MSG_DONTWAIT) {
+        errno = EAGAIN;
+        return -1;
+      }
+      changed_.wait(lock);
+      continue;
+    }
+    if (ahead_ != 0) return static_cast<ssize_t>(std::exchange(ahead_, 0));
+    std::array<iovec, kMostPieces> some;
+    size_t used = 0, left = room();
+    for (; used < std::min(pieces.size(), some.size()) && left != 0; ++used) {
+      some[used] = {pieces[used].iov_base, std::min(pieces[used].iov_len, left)};
+      left -= some[used].iov_len;
+    }
+    const std::span<const iovec> sendable = std::span(some).first(used);
+    const uint32_t connection = connections_;
+    const uint64_t place = sent_;
+    offered_ = std::max(offered_, place + (room() - left));
+    ++users_;
+    lock.unlock();
+    const ssize_t count = connection_.send(sendable, flags);
+    const int error = errno;
+    if (count > 0) retained_.append(place, sendable, static_cast<size_t>(count));
+    lock.lock();
+    if (count > 0) sent_ += static_cast<uint64_t>(count);
+    leave_locked();
+    if (count >= 0) return count;
+    if (is_temporary(error)) {
+      errno = error;
+      return -1;
+    }
+    lose_locked(connection, text_of(count, error));
+  }
+  errno = EPIPE;
+  return -1;
+}
+
+bool ResumableSocket::wait(short events, int timeout_ms) {
+  const auto deadline = Clock::now() + std::chrono::milliseconds(timeout_ms);
+  MutexLock lock(mutex_);
+  const auto ready = [&]() RCUDA_REQUIRES(mutex_) { return can(events); };
+  if (timeout_ms < 0) {
+    changed_.wait(lock, ready);
+  } else if (!changed_.wait_until(lock, deadline, ready)) {
+    return false;
+  }
+  if (in(ResumableState::kEnded)) return true;
+  ++users_;
+  lock.unlock();
+  const bool result = connection_.wait(events, timeout_ms < 0 ? -1 : poll_timeout_ms(deadline));
+  lock.lock();
+  leave_locked();
+  return result;
+}
+
+void ResumableSocket::shutdown(int how) {
+  MutexLock lock(mutex_);
+  if (how != SHUT_WR || in(ResumableState::kLost)) return end_locked("the session was closed");
+  is_last_ = true;
+  connection_.shutdown(how);
+}
+
+bool ResumableSocket::lose(const std::string& why) {
+  MutexLock lock(mutex_);
+  lose_locked(connections_, why);
+  return !in(ResumableState::kEnded);
+}
+
+std::string ResumableSocket::why_ended() const {
+  MutexLock lock(mutex_);
+  return why_ended_;
+}
+
+// Without the mutex, which a thread of the parent may have held. The parent's number of the
+// descriptor may change meanwhile; then the child keeps a descriptor of an ended connection.
+void ResumableSocket::close_in_child() noexcept { connection_.close_in_child(); }
+
+bool ResumableSocket::get_option(int level, int name, void* value, socklen_t* bytes) const {
+  MutexLock lock(mutex_);
+  return connection_.get_option(level, name, value, bytes);
+}
+
+uint64_t ResumableSocket::received() const {
+  MutexLock lock(mutex_);
+  return received_;
+}
+
+bool ResumableSocket::acknowledge(uint64_t bytes) {
+  MutexLock lock(mutex_);
+  if (bytes > offered_) return false;
+  acknowledged_ = std::max(acknowledged_, bytes);
+  changed_.notify_all();
+  return true;
+}
+
+void ResumableSocket::end(const std::string& why) {
+  MutexLock lock(mutex_);
+  end_locked(why);
+}
+
+void ResumableSocket::expect_end() {
+  MutexLock lock(mutex_);
+  is_last_ = true;
+  if (in(ResumableState::kLost)) end_locked("the peer ended the session");
+}
+
+// ---- the stream's own thread --------------------------------------------------------------------
+
+void ResumableSocket::run() {
+  ::pthread_setname_np(::pthread_self(), "rcuda-resume");
+  MutexLock lock(mutex_);
+  const auto is_wanted = [&]() RCUDA_REQUIRES(mutex_) {
+    return in(ResumableState::kLost) || in(ResumableState::kEnded);
+  };
+  const auto has_ended = [&]() RCUDA_REQUIRES(mutex_) { return in(ResumableState::kEnded); };
+  while (true) {
+    changed_.wait(lock, is_wanted);
+    if (in(ResumableState::kEnded)) return;
+    await_last_bytes(lock);
+    if (changed_.wait_for(lock, Reconnects::kFarewellTime, has_ended)) return;
+    if (!reconnect(lock)) return;
+  }
+}
+
+// The kernel still has what the lost connection brought, perhaps the peer's farewell. A receiving
+// thread that waits for something else does not read it now; it comes again.
+void ResumableSocket::await_last_bytes(MutexLock& lock) {
+  constexpr auto kPatience = std::chrono::milliseconds(20);
+  changed_.wait_for(lock, kPatience, [&]() RCUDA_REQUIRES(mutex_) {
+    return is_drained_ || in(ResumableState::kEnded);
+  });
+  is_drained_ = true;
+}
+
+// Returns false once the stream has ended.
+bool ResumableSocket::reconnect(MutexLock& lock) {
+  // From now on, what was received and sent does not change.
+  changed_.wait(lock, [&]() RCUDA_REQUIRES(mutex_) { return users_ == 0; });
+  const std::string why = why_lost_;
+  const uint64_t received = received_;
+  lock.unlock();
+  shared_.lost(why);
+  const auto limit = Clock::now() + shared_.limit();
+  const auto is_over = [this] { return in(ResumableState::kEnded); };
+  Socket next;
+  uint64_t peer_received = 0;
+  Status status;
+  while (true) {
+    Result<Socket> connected = shared_.connect(index_, limit, is_over);
+    status = connected.status();
+    if (!status.ok()) break;
+    next = *std::move(connected);
+    status = agree(next, received, &peer_received);
+    if (status.ok() || status.code() == Code::kProtocol || is_over()) break;
+    std::this_thread::sleep_for(kPause);
+  }
+  lock.lock();
+  if (status.ok() && !resume(std::move(next), peer_received)) {
+    status = {Code::kProtocol,
+              "protocol violation: the peer says that it has received bytes that "
+              "were not sent, or lost bytes that it has acknowledged"};
+  }
+  if (!status.ok()) end_locked(status.context());
+  if (in(ResumableState::kEnded)) return false;
+  send_again(lock, peer_received);
+  lock.unlock();
+  shared_.back();
+  lock.lock();
+  return true;
+}
+
+// Tells the peer what this side has received, and gets the same of the peer.
+Status ResumableSocket::agree(const Socket& next, uint64_t received,
+                              uint64_t* peer_received) const {
+  const auto deadline = Clock::now() + kAgreement;
+  const ResumeHello own{kResumeMagic, received};
+  RCUDA_RETURN_IF_ERROR(send_all(next, bytes_of(own), deadline));
+  ResumeHello peer;
+  RCUDA_RETURN_IF_ERROR(recv_all(next, writable_bytes_of(peer), deadline));
+  if (peer.magic != kResumeMagic) {
+    return {Code::kProtocol, "protocol violation: a connection does not belong to this session"};
+  }
+  *peer_received = peer.received;
+  return {};
+}
+
+bool ResumableSocket::resume(Socket next, uint64_t peer_received) {
+  if (in(ResumableState::kEnded)) return true;
+  if (peer_received < acknowledged_ || peer_received > offered_) return false;
+  acknowledged_ = peer_received;
+  // The caller of send() offers the bytes that the peer is ahead once more.
+  ahead_ = peer_received - std::min(peer_received, sent_);
+  sent_ += ahead_;
+  offered_ = sent_;
+  told_ = received_;
+  connection_ = std::move(next);
+  connections_.fetch_add(1, std::memory_order_relaxed);
+  state_.move(ResumableEvent::kConnection, name_);
+  changed_.notify_all();  // receiving threads go on
+  return true;
+}
+
+void ResumableSocket::send_again(MutexLock& lock, uint64_t from) {
+  const uint32_t connection = connections_;
+  const uint64_t end = sent_;
+  ++users_;
+  lock.unlock();
+  std::string why;
+  while (from != end && why.empty()) {
+    const std::array<iovec, 2> pieces = retained_.between(from, end);
+    const ssize_t count = connection_.send(pieces, 0);
+    if (count > 0) {
+      from += static_cast<uint64_t>(count);
+    } else if (count == 0 || !is_temporary(errno)) {
+      why = text_of(count, errno);
+    }
+  }
+  lock.lock();
+  leave_locked();
+  if (!why.empty()) return lose_locked(connection, why);
+  if (!in(ResumableState::kResending)) return;  // a receiving thread has lost it again
+  state_.move(ResumableEvent::kResent, name_);
+  changed_.notify_all();
+}
+
+}  // namespace rcuda::transport

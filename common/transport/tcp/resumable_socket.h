@@ -1,0 +1,113 @@
+// ResumableSocket: a byte stream that survives the loss of its connection.
+//
+// Each side counts the bytes that it has sent and received, and keeps a copy of the bytes that it
+// has sent until the peer has acknowledged them (retained_bytes.h). After a loss, both sides get
+// the next connection (reconnects.h), tell each other how many bytes they have received, and send
+// again what the other lacks. So the stream above has no gap and no repetition, wherever it was
+// cut, and its users notice only that a call takes longer.
+//
+// The bytes themselves are not framed: a stream over its first connection looks as one without this
+// layer. Acknowledgements take another socket of the Link (Reconnects), so that they do not wait
+// behind the stream's own bytes.
+//
+// Threads: as Socket; a thread of its own gets the next connection, from the first loss on.
+// Blocking: as Socket; without MSG_DONTWAIT, also while there is no connection, and send() while
+// RetainedBytes::kBytes are not acknowledged. Errors: after the end, recv() returns 0, send() fails
+// with EPIPE, and why_ended() says why. States: resumable_state.h.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <thread>
+
+#include "common/base/mutex.h"
+#include "common/base/socket.h"
+#include "common/base/status.h"
+#include "common/transport/tcp/resumable_state.h"
+#include "common/transport/tcp/retained_bytes.h"
+
+namespace rcuda::transport {
+
+class Reconnects;
+
+class ResumableSocket final : public SocketLayer {
+ public:
+  // The peer gets an acknowledgement after at most this many bytes.
+  static constexpr uint64_t kAcknowledgedBytes = RetainedBytes::kBytes / 4;
+
+  // `index`: of the session's socket, for Reconnects, which outlives this object.
+  ResumableSocket(Socket connection, RetainedBytes retained, uint32_t index, Reconnects& shared);
+  ~ResumableSocket() override;
+
+  ssize_t send(std::span<const iovec> pieces, int flags) override;
+  ssize_t recv(void* data, size_t bytes, int flags) override;
+  bool wait(short events, int timeout_ms) override;
+  // SHUT_WR: the next end of the connection ends the stream. SHUT_RDWR: ends the stream.
+  void shutdown(int how) override;
+  bool lose(const std::string& why) override;
+  bool is_connected() const override { return in(ResumableState::kConnected); }
+  bool get_option(int level, int name, void* value, socklen_t* bytes) const override;
+  uint32_t connections() const override { return connections_.load(std::memory_order_relaxed); }
+  std::string why_ended() const override;
+  void close_in_child() noexcept override;
+
+  uint32_t index() const { return index_; }
+  uint64_t received() const;
+  // The peer has received this many bytes. Returns false if the peer cannot have received them.
+  bool acknowledge(uint64_t bytes);
+  void end(const std::string& why);
+  // The peer has said that it ends: the next end of the connection ends the stream, and so does a
+  // loss that has happened.
+  void expect_end();
+
+ private:
+  bool in(ResumableState state) const { return state_.get() == state; }
+  void leave_locked() RCUDA_REQUIRES(mutex_);
+  void lose_locked(uint32_t connection, const std::string& why) RCUDA_REQUIRES(mutex_);
+  void end_locked(const std::string& why) RCUDA_REQUIRES(mutex_);
+  bool can(short events) const RCUDA_REQUIRES(mutex_);
+  uint64_t room() const RCUDA_REQUIRES(mutex_) {
+    return RetainedBytes::kBytes - (sent_ - acknowledged_);
+  }
+  // The stream's own thread.
+  void run();
+  bool reconnect(MutexLock& lock) RCUDA_REQUIRES(mutex_, lock);
+  Status agree(const Socket& next, uint64_t received, uint64_t* peer_received) const;
+  void await_last_bytes(MutexLock& lock) RCUDA_REQUIRES(mutex_, lock);
+  bool resume(Socket next, uint64_t peer_received) RCUDA_REQUIRES(mutex_);
+  void send_again(MutexLock& lock, uint64_t from) RCUDA_REQUIRES(mutex_, lock);
+
+  const uint32_t index_;
+  const std::string name_;  // for the log
+  Reconnects& shared_;
+  // Written by the sending thread; read by the stream's thread while no thread sends.
+  RetainedBytes retained_;
+  // Replaced only in kLost, while users_ is 0.
+  Socket connection_;
+  std::atomic<uint32_t> connections_{1};  // so far
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  StateWord<kResumableTransitions> state_;  // changed with mutex_ held
+  int users_ RCUDA_GUARDED_BY(mutex_) = 0;  // threads that use connection_ without the mutex
+  uint64_t sent_ RCUDA_GUARDED_BY(mutex_) = 0;
+  // sent_ after the last send(), if that sent everything. The peer may have received bytes before
+  // send() has returned here, and bytes that a cipher has begun to send when send() returns EAGAIN.
+  uint64_t offered_ RCUDA_GUARDED_BY(mutex_) = 0;
+  // Bytes of the next send() that the peer has received over an earlier connection. sent_ has them.
+  uint64_t ahead_ RCUDA_GUARDED_BY(mutex_) = 0;
+  uint64_t acknowledged_ RCUDA_GUARDED_BY(mutex_) = 0;
+  uint64_t received_ RCUDA_GUARDED_BY(mutex_) = 0;
+  uint64_t told_ RCUDA_GUARDED_BY(mutex_) = 0;     // of received_, to the peer
+  bool is_last_ RCUDA_GUARDED_BY(mutex_) = false;  // one side has said that it ends
+  // kLost: nothing more of the lost connection is received.
+  bool is_drained_ RCUDA_GUARDED_BY(mutex_) = false;
+  std::string why_lost_ RCUDA_GUARDED_BY(mutex_);
+  std::string why_ended_ RCUDA_GUARDED_BY(mutex_);
+  std::thread thread_ RCUDA_GUARDED_BY(mutex_);
+};
+
+}  // namespace rcuda::transport

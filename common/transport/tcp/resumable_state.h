@@ -1,0 +1,50 @@
+// The states of a ResumableSocket (resumable_socket.h), and every transition between them.
+#pragma once
+
+#include <cstdint>
+
+#include "common/base/state_word.h"
+
+namespace rcuda::transport {
+
+enum class ResumableState : uint8_t {
+  kConnected,  // bytes flow in both directions
+  kLost,       // no connection; the next one is awaited
+  kResending,  // received bytes flow; bytes that the lost connection has swallowed are sent again
+  kEnded,      // nothing flows any more
+};
+inline constexpr auto kLastResumableState = ResumableState::kEnded;
+
+enum class ResumableEvent : uint8_t {
+  kLoss,        // the connection is lost
+  kConnection,  // the peer and this side have agreed where to go on, over the next connection
+  kResent,      // the peer has, or will get, all bytes that were sent before the loss
+  kEnd,         // shutdown(), the end of the time for connecting again, or a refusal
+};
+inline constexpr auto kLastResumableEvent = ResumableEvent::kEnd;
+
+inline constexpr Transition<ResumableState, ResumableEvent> kResumableTransitions[] = {
+    {ResumableState::kConnected, ResumableEvent::kLoss, ResumableState::kLost},
+    {ResumableState::kConnected, ResumableEvent::kEnd, ResumableState::kEnded},
+    {ResumableState::kLost, ResumableEvent::kConnection, ResumableState::kResending},
+    {ResumableState::kLost, ResumableEvent::kEnd, ResumableState::kEnded},
+    {ResumableState::kResending, ResumableEvent::kResent, ResumableState::kConnected},
+    {ResumableState::kResending, ResumableEvent::kLoss, ResumableState::kLost},
+    {ResumableState::kResending, ResumableEvent::kEnd, ResumableState::kEnded},
+    // Several threads may notice the same loss or end.
+    {ResumableState::kLost, ResumableEvent::kLoss, ResumableState::kLost},
+    {ResumableState::kEnded, ResumableEvent::kLoss, ResumableState::kEnded},
+    {ResumableState::kEnded, ResumableEvent::kEnd, ResumableState::kEnded},
+};
+
+constexpr const char* to_string(ResumableState state) {
+  constexpr const char* kNames[] = {"connected", "lost", "resending", "ended"};
+  return kNames[static_cast<int>(state)];
+}
+
+constexpr const char* to_string(ResumableEvent event) {
+  constexpr const char* kNames[] = {"loss", "connection", "resent", "end"};
+  return kNames[static_cast<int>(event)];
+}
+
+}  // namespace rcuda::transport

@@ -1,0 +1,155 @@
+#!/usr/bin/env python3
+"""Sessions whose connections are lost: programs go on when they are back, and end with a reason when they are not.
+
+    reconnect_test.py --build FOLDER --programs FOLDER [unittest arguments]
+"""
+
+import os
+import signal
+import socket
+import subprocess
+
+from auth_case import AuthCase
+from cutting_proxy import CuttingProxy
+from servers import audit_lines, client_environment, eventually, fetch_ticket, read_message, run_tests
+
+BUILD = PROGRAMS = None
+HANG_SECONDS = 120  # only a hang lasts so long
+CUTS = 60
+ATTACH, REFUSAL = 2, 4
+
+
+class ReconnectTest(AuthCase):
+    def proxy(self, server, **options):
+        proxy = CuttingProxy(server.port, **options)
+        self.addCleanup(proxy.close)
+        return proxy
+
+    def environment(self, proxy, **settings):
+        # A proxy that brings tickets has already identified the client.
+        security = {"RCUDA_SECURITY": "none"} if proxy.tickets else {}
+        return dict(client_environment(self.build, [], "tcp", **security, **settings), RCUDA_DEVICES=proxy.address())
+
+    def start(self, proxy, reconnect="60s", **settings):
+        """Starts a program that uses its device and checks results until it is killed."""
+        environment = self.environment(proxy, RCUDA_RECONNECT=reconnect, **settings)
+        run = subprocess.Popen([os.path.join(self.build, "tests/e2e/endless")], env=environment, text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.addCleanup(lambda: (run.kill(), run.communicate()))
+        self.assertEqual(run.stdout.readline(), "running\n")
+        return run
+
+    def check_lost(self, run, why):
+        out, err = run.communicate(timeout=HANG_SECONDS)
+        self.assertEqual(run.returncode, 3, out + err)
+        lines = [line for line in err.splitlines() if " is lost: " in line]
+        self.assertEqual(len(lines), 1, err)
+        self.assertIn(why, lines[0])
+        return err
+
+    def check_survives(self, server, proxy, **settings):
+        run = self.start(proxy, **settings)
+        self.assertTrue(eventually(lambda: proxy.cuts >= CUTS or run.poll() is not None))
+        out = "" if run.poll() is None else "".join(run.communicate())
+        self.assertIsNone(run.poll(), out + server.text())
+        proxy.take_down()
+        run.kill()
+        _, err = run.communicate()
+        self.assertGreater(err.count("the connection is lost"), 1, err)
+        self.assertGreater(err.count("the connection is back after"), 1, err)
+
+    def test_a_program_survives_cuts(self):
+        server = self.server(RCUDA_SERVER_RECONNECT_TIMEOUT="30s")
+        self.check_survives(server, self.proxy(server))
+
+    def test_a_program_survives_cuts_under_tls(self):
+        server = self.server(RCUDA_SERVER_RECONNECT_TIMEOUT="30s")
+        token = self.token_file(self.make_token(server))
+        self.check_survives(server, self.proxy(server, tickets=False), RCUDA_TOKEN_FILE=token)
+
+    def test_a_network_that_comes_back(self):
+        server = self.server(RCUDA_SERVER_RECONNECT_TIMEOUT="10s")
+        proxy = self.proxy(server, seconds=1e6)
+        run = self.start(proxy)
+        proxy.take_down()
+        self.assertTrue(eventually(lambda: "the connection is lost" in server.text()))
+        self.assertIn("disconnected for", server.status(self.build))
+        proxy.bring_up()
+        self.assertTrue(eventually(lambda: "the connection is back" in server.text()))
+        self.assertNotIn("disconnected for", server.status(self.build))
+        self.assertIsNone(run.poll())
+        run.kill()
+        proxy.take_down()
+        self.assertTrue(eventually(lambda: audit_lines(self.path("server.audit"), "session")))
+        self.assertEqual(audit_lines(self.path("server.audit"), "session")[0]["losses"], 2)
+
+    def test_the_client_gives_up_after_its_time(self):
+        server = self.server()
+        proxy = self.proxy(server, seconds=1e6)
+        run = self.start(proxy, reconnect="1s")
+        proxy.take_down()
+        self.check_lost(run, "the connection was lost and did not come back within 1s")
+        self.assertTrue(eventually(lambda: not server.sessions(self.build)))
+
+    # The server does not know that it was killed.
+    def test_a_killed_client_leaves_nothing(self):
+        server = self.server(RCUDA_SERVER_RECONNECT_TIMEOUT="1s")
+        run = self.start(self.proxy(server, seconds=1e6))
+        run.kill()
+        self.assertTrue(eventually(lambda: not server.sessions(self.build)))
+        self.assertIn("did not come back within 1s", server.text())
+
+    def test_a_client_that_ends_normally_is_not_awaited(self):
+        server = self.server()
+        proxy = self.proxy(server, seconds=1e6)
+        result = subprocess.run([os.path.join(self.programs, "vector_add")], timeout=HANG_SECONDS,
+                                env=self.environment(proxy, RCUDA_RECONNECT="60s"), capture_output=True, text=True)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertTrue(eventually(lambda: not server.sessions(self.build), seconds=20))
+        self.assertNotIn("the connection is lost", server.text() + result.stderr)
+
+    def test_a_worker_that_died_is_not_awaited(self):
+        server = self.server()
+        run = self.start(self.proxy(server, seconds=1e6))
+        os.kill(server.sessions(self.build)[run.pid], signal.SIGKILL)
+        self.check_lost(run, "the session has ended")
+
+    def test_a_server_without_it_ends_sessions_as_before(self):
+        server = self.server(RCUDA_SERVER_RECONNECT_TIMEOUT="0")
+        proxy = self.proxy(server, seconds=1e6)
+        run = self.start(proxy)
+        proxy.take_down()
+        err = self.check_lost(run, "")
+        self.assertNotIn("goes on if it is back", err)
+
+    def attach(self, server, body):
+        """The answer to an Attach; None if the connection ends without one."""
+        with socket.create_connection(("127.0.0.1", int(server.port)), timeout=60) as connection:
+            connection.sendall(fetch_ticket(connection) + body)
+            try:
+                return read_message(connection)
+            except (EOFError, ConnectionResetError):
+                return None
+
+    # An eavesdropper sends what it has seen, first and later attempts, and what it makes up.
+    def test_nobody_else_takes_a_session_over(self):
+        server = self.server()
+        proxy = self.proxy(server, keeps=True)
+        run = self.start(proxy)
+        self.assertTrue(eventually(lambda: proxy.cuts >= CUTS))
+        replayed = proxy.began_with(ATTACH)
+        self.assertGreater(len(replayed), 10)
+        for body in replayed:
+            answer = self.attach(server, body)
+            self.assertTrue(answer is None or answer[0] == REFUSAL, answer)
+        guesses = [body[:-4] + (1000 + i).to_bytes(4, "little") for body in replayed[-5:] for i in range(200)]
+        for body in guesses:
+            answer = self.attach(server, body)
+            self.assertTrue(answer is None or answer[0] == REFUSAL, answer)
+        before = proxy.cuts
+        self.assertTrue(eventually(lambda: proxy.cuts > before + 10))
+        self.assertIsNone(run.poll())
+
+
+if __name__ == "__main__":
+    run_tests(globals(), "programs")
