@@ -342,23 +342,28 @@ class OperateTest(unittest.TestCase):
 
     def test_the_service_manager_learns_the_state(self):
         path = os.path.join(self.folder(), "notify")
+        said, stops = [], "STOPPING=1\nSTATUS=the server was stopped (SIGTERM)"
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
             manager.bind(path)
             manager.settimeout(60)
+
+            def listen():  # from the beginning: the socket holds few messages
+                with contextlib.suppress(OSError):
+                    while stops not in said:
+                        said.append(manager.recv(1 << 12).decode())
+            listening = threading.Thread(target=listen)
+            listening.start()
+            self.addCleanup(listening.join)
             # A tenth of a second between two signs of life.
             server = self.server(NOTIFY_SOCKET=path, WATCHDOG_USEC="200000")
-            said = [manager.recv(1 << 12).decode() for _ in range(8)]
-            self.assertEqual([text for text in said if text.startswith("READY")],
-                             [f"READY=1\nSTATUS=serving on 127.0.0.1:{server.port}"])
-            self.assertEqual(said[-3:], ["WATCHDOG=1"] * 3)
+            ready = f"READY=1\nSTATUS=serving on 127.0.0.1:{server.port}"
+            self.assertTrue(eventually(lambda: ready in said and len(said) - said.index(ready) > 3), said)
             for worker in server.workers():
                 with open(f"/proc/{worker}/environ") as environment:
                     self.assertNotRegex(environment.read(), "NOTIFY_SOCKET|WATCHDOG")
             self.assertEqual(server.stop(), 0)
-            manager.setblocking(False)
-            while (last := manager.recv(1 << 12).decode()) == "WATCHDOG=1":
-                pass
-            self.assertEqual(last, "STOPPING=1\nSTATUS=the server was stopped (SIGTERM)")
+            listening.join()
+        self.assertEqual([text for text in said if text != "WATCHDOG=1"], [ready, stops])
 
     def test_a_watchdog_for_another_process_gets_nothing(self):
         path = os.path.join(self.folder(), "notify")
@@ -389,7 +394,7 @@ class OperateTest(unittest.TestCase):
                 (send(signal.SIGTERM), "1s", "the server was drained (SIGTERM), and its drain timeout is over"),
                 (send(signal.SIGKILL), "0s", "the server's daemon has ended: see the server's log"),
                 (end, "0s", "ended the session"),
-                (kill_worker, "0s", "ended|closed the connection")):
+                (kill_worker, "0s", "the peer closed the connection")):
             for medium in ("shm", "tcp"):
                 with self.subTest(line=line, medium=medium):
                     server = self.server(RCUDA_SERVER_DRAIN_TIMEOUT=drain)
@@ -401,7 +406,7 @@ class OperateTest(unittest.TestCase):
                     causes(server, program)
                     said = program.communicate(timeout=60)[1]
                     lost, = [each for each in said.splitlines() if " is lost: " in each]
-                    self.assertRegex(lost, line if causes is kill_worker else re.escape(line))
+                    self.assertIn(line, lost)
 
     def test_a_program_waits_for_a_server_that_restarts_or_drains(self):
         server = self.server()
