@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """The controller's part of the Slurm integration: the pool's file, the choice of devices, and what jobs have."""
 
+import importlib.machinery
+import importlib.util
 import os
 import sys
 import tempfile
@@ -8,6 +10,7 @@ import threading
 import unittest
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../..")
+sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(ROOT, "integrations/slurm/controller"))
 from pool import choose, list_text, parse_licences, parse_pool, usable  # noqa: E402
 from state import Entry, State  # noqa: E402
@@ -47,6 +50,19 @@ class PoolTest(unittest.TestCase):
     def test_lists(self):
         self.assertEqual(list_text([3, 0, 1, 6]), "0-1,3,6")
         self.assertEqual(list_text([]), "")
+
+
+class ReasonTest(unittest.TestCase):
+    def test_a_reason_is_the_last_line(self):
+        loader = importlib.machinery.SourceFileLoader("rcuda_slurm",
+                                                      os.path.join(ROOT, "integrations/slurm/controller/rcuda-slurm"))
+        script = importlib.util.module_from_spec(importlib.util.spec_from_loader("rcuda_slurm", loader))
+        loader.exec_module(script)
+        why = "cannot connect to gpu1:8308 (Connection refused)"
+        warning = "rcuda-lease: RCUDA_WIAT is not a variable of rcuda\n"
+        for errors in (f"rcuda-lease: {why}\n", f"{warning}rcuda-lease: {why}\n", f"\n{warning}{why}"):
+            self.assertEqual(script.reason(errors), why)
+        self.assertEqual(script.reason("\n"), "rcuda-lease failed")
 
 
 class ChooseTest(unittest.TestCase):
