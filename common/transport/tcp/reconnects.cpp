@@ -117,12 +117,13 @@ void Reconnects::acknowledge(uint32_t index, uint64_t received) {
 }
 
 // What the socket does not take waits for the next call. The peer's thread only reads, so this is
-// rare.
+// rare. After an error the receiving thread gets the next socket.
 void Reconnects::send_locked(const Acknowledgement& acknowledgement) {
   const auto bytes = bytes_of(acknowledgement);
   unsent_.insert(unsent_.end(), bytes.begin(), bytes.end());
   const ssize_t sent = socket_.send(unsent_.data(), unsent_.size(), MSG_DONTWAIT);
   if (sent > 0) unsent_.erase(unsent_.begin(), unsent_.begin() + sent);
+  if (sent < 0 && errno != EAGAIN && errno != EINTR) socket_.shutdown(SHUT_RDWR);
 }
 
 bool Reconnects::take(const Acknowledgement& acknowledgement) {
@@ -152,6 +153,7 @@ Status Reconnects::renew() {
     MutexLock lock(mutex_);
     is_lost_ = true;
     unsent_.clear();
+    socket_.shutdown(SHUT_RDWR);  // perhaps only one direction is lost, and the peer waits
   }
   std::this_thread::sleep_for(kFarewellTime);
   RCUDA_ASSIGN_OR_RETURN(Socket next, connect(kAcknowledgements, Clock::now() + how_.limit,

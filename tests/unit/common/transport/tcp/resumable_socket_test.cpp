@@ -14,6 +14,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "common/base/socket_io.h"
 #include "common/transport/tcp/reconnects.h"
@@ -170,6 +171,23 @@ TEST(ResumableSocketTest, AcknowledgementsComeOverTheirNextSocketToo) {
     server.stop();
     client.stop();
   }
+}
+
+// One end can no longer send acknowledgements, and the other end notices. Both get the next socket.
+TEST(ResumableSocketTest, AHalfClosedSocketForAcknowledgementsIsReplaced) {
+  Crossing crossing(std::chrono::minutes(1));
+  Reconnects client(crossing.client(), [](uint32_t, int) {});
+  Reconnects server(crossing.server(), [](uint32_t, int) {});
+  Crossing::Pair acknowledgements = Crossing::make_pair();
+  const UniqueFd half(::dup(acknowledgements.first.fd()));
+  client.keep(std::move(acknowledgements.first));
+  server.keep(std::move(acknowledgements.second));
+  ASSERT_TRUE(client.start().ok());
+  ASSERT_TRUE(server.start().ok());
+  ::shutdown(half.get(), SHUT_WR);
+  while (crossing.made() == 0) std::this_thread::yield();
+  server.stop();
+  client.stop();
 }
 
 // A stream whose peer is a raw socket of the test.
