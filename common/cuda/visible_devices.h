@@ -51,7 +51,8 @@ inline size_t find_number(const std::string& entry, size_t count, std::string* p
   return kNone;
 }
 
-// `uuids`: as uuid_text() writes them.
+// `uuids`: as uuid_text() writes them. Another text, of a server that does not answer or that lies,
+// is not found.
 inline size_t find_uuid(const std::string& entry, const std::vector<std::string>& uuids,
                         std::string* problem) {
   constexpr size_t kPrefix = 4, kLength = 36;  // "GPU-", and 32 digits with their dashes
@@ -59,7 +60,7 @@ inline size_t find_uuid(const std::string& entry, const std::vector<std::string>
   for (char& c : wanted) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   size_t found = kNone;
   for (size_t i = 0; i < uuids.size() && !wanted.empty(); ++i) {
-    if (!std::string_view(uuids[i]).substr(kPrefix).starts_with(wanted)) continue;
+    if (!lists_uuids(uuids[i]) || !uuids[i].substr(kPrefix).starts_with(wanted)) continue;
     if (found != kNone) {
       *problem = "several devices have UUIDs that begin with \"" + entry + "\"";
       return kNone;

@@ -68,6 +68,15 @@ TEST(VisibleDevicesTest, UuidsMayBeShortened) {
   EXPECT_THAT(positions("MIG-5bc"), ElementsAre(3));
 }
 
+// As of a server that does not answer.
+TEST(VisibleDevicesTest, ATextThatIsNoUuidIsNotFound) {
+  const std::vector<std::string> uuids = {"", "GPU", "GPU_47f3", "GPU-", kUuids[2]};
+  std::string problem;
+  EXPECT_EQ(position_of_uuid("GPU-47f3", uuids, &problem), 4u);
+  EXPECT_EQ(position_of_uuid("GPU-5", uuids, &problem), std::nullopt);
+  EXPECT_THAT(problem, HasSubstr("no device has the UUID"));
+}
+
 TEST(VisibleDevicesTest, OnlyTheDigitsOfAUuidCount) {
   EXPECT_THAT(positions("GPU-47F3A000-0000-0000-0000-000000000000"), ElementsAre(2));
   EXPECT_THAT(positions("MIG-47f3"), ElementsAre(2));
