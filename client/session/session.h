@@ -96,7 +96,8 @@ struct SessionOptions {
 class Session final : public TimelineHost {
  public:
   // Connects, shakes hands and makes the Link. An error names the server and the remedy. While the
-  // server cannot be reached or takes no sessions, tries again for the time of Hello::wait_ms.
+  // server cannot be reached or takes no sessions, tries again for the time of Hello::wait_ms, with
+  // pauses as in retry_pause.h. Does not try again once the server has assigned a worker.
   static Result<std::unique_ptr<Session>> open(const ServerDevices& server,
                                                const SessionOptions& options);
   ~Session();
@@ -211,14 +212,15 @@ class Session final : public TimelineHost {
   Session();
 
   // One attempt, in the steps that follow.
-  static Result<std::unique_ptr<Session>> try_open(const ServerDevices& server,
-                                                   const SessionOptions& options);
   Status connect(const ServerDevices& server, const SessionOptions& options);
   struct Approach;
   static Result<Approach> reach(const ServerDevices& server, const SessionOptions& options,
                                 const wire::Credentials& credentials);
   Status keep_welcome(wire::Welcome welcome, const std::vector<wire::AddressWindow>& taken);
   Status link_up(Approach approach, const SessionOptions& options);
+  // Of a session that is connected.
+  static Result<std::unique_ptr<Session>> begin(std::unique_ptr<Session> session,
+                                                const SessionOptions& options);
   CUresult send(wire::CommandHeader header, Timeline* timeline, const wire::Command& command,
                 transport::Wake wake, SentCommand* sent);
   CUresult wait_for_reply(const PendingCall& call, Reply* reply);
@@ -236,7 +238,8 @@ class Session final : public TimelineHost {
   wire::Welcome welcome_;
   LackingCommands lacking_;
   AddressWindows windows_;
-  bool encrypted_ = false;  // its connection, over a network
+  bool has_worker_ = false;  // the server has assigned one
+  bool encrypted_ = false;   // its connection, over a network
   bool must_encrypt_ = false;
   bool synchronous_ = false;
   transport::MediumTraits traits_;

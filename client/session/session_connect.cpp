@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <memory>
+#include <thread>
 
 #include <sys/random.h>
 #include <unistd.h>
 
 #include "api/command_hashes.h"
+#include "client/session/retry_pause.h"
 #include "client/session/session.h"
 #include "client/session/staging.h"
 #include "client/trace/trace.h"
@@ -34,8 +36,6 @@ std::chrono::nanoseconds spin_time(const transport::MediumTraits& medium) {
   return std::chrono::microseconds(cores < 8 ? 200 : 5000);
 }
 
-constexpr auto kRetryPause = std::chrono::seconds(1);
-
 // Reports that the program waits for its turn, and later when its place has changed.
 class WaitReport {
  public:
@@ -54,6 +54,14 @@ class WaitReport {
   uint32_t told_ = 0;  // the place
   Clock::time_point told_at_{};
 };
+
+void pause_for(std::chrono::milliseconds time, const SessionOptions& options) {
+  constexpr std::chrono::milliseconds kStep{1'000};
+  for (; time.count() > 0; time -= kStep) {
+    std::this_thread::sleep_for(std::min(time, kStep));
+    if (options.while_waiting) options.while_waiting();
+  }
+}
 
 std::string address_of(const ServerDevices& server) {
   return server.host + ":" + std::to_string(server.port);
@@ -128,9 +136,11 @@ Status Session::connect(const ServerDevices& server, const SessionOptions& optio
     report.tell(queued);
     if (options.while_waiting) options.while_waiting();
   };
-  RCUDA_ASSIGN_OR_RETURN(wire::Welcome welcome, wire::request_session(&approach.connection, hello,
-                                                                      options.answer_timeout, waits)
-                                                    .with_context(address));
+  Result<wire::Welcome> answer =
+      wire::request_session(&approach.connection, hello, options.answer_timeout, waits)
+          .with_context(address);
+  has_worker_ = approach.connection.has_worker;
+  RCUDA_ASSIGN_OR_RETURN(wire::Welcome welcome, std::move(answer));
   if (!welcome.fell_back.empty()) approach.why = "the server: " + welcome.fell_back;
   RCUDA_RETURN_IF_ERROR(keep_welcome(std::move(welcome), hello.taken));
   return link_up(std::move(approach), options);
@@ -189,31 +199,34 @@ Status Session::link_up(Approach approach, const SessionOptions& options) {
   return {};
 }
 
-// Within RCUDA_WAIT, also waits for a server that starts, restarts or drains.
+// Within RCUDA_WAIT, also waits for a server that starts, restarts or drains. What fails after the
+// server has assigned a worker does not pass by itself, and each attempt would use up a worker.
 Result<std::unique_ptr<Session>> Session::open(const ServerDevices& server,
                                                const SessionOptions& options) {
   const Clock::time_point deadline =
       Clock::now() + std::chrono::milliseconds(options.hello.wait_ms);
   SessionOptions attempt = options;
+  RetryPause pauses;
   std::string reported;
   while (true) {
-    Result<std::unique_ptr<Session>> opened = try_open(server, attempt);
+    std::unique_ptr<Session> session(new Session);
+    const Status status = session->connect(server, attempt);
+    if (status.ok()) return begin(std::move(session), options);
+    if (status.code() != Code::kUnavailable || session->has_worker_) return status;
     const auto left = std::chrono::floor<std::chrono::milliseconds>(deadline - Clock::now());
-    if (opened.status().code() != Code::kUnavailable || left <= kRetryPause) return opened;
-    if (const std::string& reason = opened.status().context(); reason != reported) {
+    const std::chrono::milliseconds pause = pauses.next(left);
+    if (pause.count() == 0) return status;
+    if (const std::string& reason = status.context(); reason != reported) {
       RCUDA_WARN("waiting (RCUDA_WAIT): %s", reason.c_str());
       reported = reason;
     }
-    std::this_thread::sleep_for(kRetryPause);
-    if (options.while_waiting) options.while_waiting();
-    attempt.hello.wait_ms = static_cast<uint32_t>((left - kRetryPause).count());
+    pause_for(pause, options);
+    attempt.hello.wait_ms = static_cast<uint32_t>((left - pause).count());
   }
 }
 
-Result<std::unique_ptr<Session>> Session::try_open(const ServerDevices& server,
-                                                   const SessionOptions& options) {
-  std::unique_ptr<Session> session(new Session);
-  RCUDA_RETURN_IF_ERROR(session->connect(server, options));
+Result<std::unique_ptr<Session>> Session::begin(std::unique_ptr<Session> session,
+                                                const SessionOptions& options) {
   session->events_ = std::make_unique<WorkerEvents>(*session->link_);
   session->events_->set_mirror_hooks(
       [raw = session.get()](uint64_t loan) { raw->mirrors_.host_function_arrived(loan); },
@@ -237,7 +250,8 @@ Result<std::unique_ptr<Session>> Session::try_open(const ServerDevices& server,
   if (trace::on()) session->trace();
   session->state_.move(SessionEvent::kReady, session->name_);
   RCUDA_INFO("connected to %s: %zu device(s), driver %u, worker %u", session->name_.c_str(),
-             server.gpus.size(), session->welcome_.driver_version, session->welcome_.worker_pid);
+             session->server_.gpus.size(), session->welcome_.driver_version,
+             session->welcome_.worker_pid);
   return session;
 }
 

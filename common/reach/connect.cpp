@@ -359,6 +359,7 @@ Result<Welcome> request_session(Connection* connection, Hello hello,
         continue;
       }
       case MessageType::kAssigned:
+        connection->has_worker = true;
         RCUDA_RETURN_IF_ERROR(meet_worker(connection, Clock::now() + patience));
         continue;
       case MessageType::kWelcome:

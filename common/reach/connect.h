@@ -30,7 +30,8 @@ struct Connection {
   // The session's key. Set if the client identified itself under TLS: every socket of the session
   // is then encrypted with it.
   std::optional<tls::Key> key;
-  tls::Key binding{};  // with `key`: what proofs on this connection name (common/tls/proof.h)
+  tls::Key binding{};       // with `key`: what proofs on this connection name (common/tls/proof.h)
+  bool has_worker = false;  // the server has passed its end to a worker
   bool must_encrypt = false;  // RCUDA_SECURITY=tls: only media that encrypt are chosen
 };
 

@@ -420,6 +420,7 @@ class OperateTest(unittest.TestCase):
         other.communicate(timeout=60)
         self.assertEqual(server.process.wait(timeout=60), 0)
         said.append(program.stderr.readline())
+        self.assertNotIn(" refused: ", server.text())  # once for each attempt
         self.server("--port", server.port)
         self.assertEqual(program.communicate("\n", timeout=60)[0].split(), ["ready", "copied", "0"])
         for line, cause in zip(said, ("the server is draining", "nothing listens there")):

@@ -368,7 +368,8 @@ class QuotasTest(unittest.TestCase):
 
     def test_a_share_that_the_server_cannot_hold_is_refused(self):
         server = self.server("[limits.session]\nsm_percent = 25\n")
-        self.check_refused(server, "tcp", "25 % of a GPU (sm_percent)", "nvidia-cuda-mps-control -d")
+        for transport, wait in (("tcp", ""), ("tls", "10min")):  # by a worker: waiting does not help
+            self.check_refused(server, transport, "25 % of a GPU (sm_percent)", "nvidia-cuda-mps-control -d", wait=wait)
 
     def test_with_mps_a_session_does_not_outlive_its_contexts(self):
         server = self.server(environment=dict(SOFTGPU_MPS="1"))

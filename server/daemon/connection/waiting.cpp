@@ -18,7 +18,11 @@ WorkerPool::Waiting Connection::waiting() const { return {&hello_, permit_->limi
 
 void Connection::advance() {
   const Status status = try_advance();
-  if (!status.ok()) refuse(status);
+  if (status.ok()) return;
+  // Programs that wait ask again and again during a drain, which would fill log and audit.
+  if (hello_.wait_ms == 0 || services_.control.check_draining().ok()) return refuse(status);
+  RCUDA_DEBUG("%s is refused, and waits: %s", name_.c_str(), status.message().c_str());
+  drop(status);
 }
 
 Status Connection::try_advance() {

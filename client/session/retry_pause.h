@@ -1,0 +1,28 @@
+// How long Session::open() pauses before it tries again: 1 s at first, then twice as long each
+// time, at most 10 s. A server that drains for hours refuses each attempt of each waiting program.
+// Not thread-safe; does not block.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+
+namespace rcuda::client {
+
+class RetryPause {
+ public:
+  // `left`: how long the program still waits. Zero: it does not try again.
+  std::chrono::milliseconds next(std::chrono::milliseconds left) {
+    if (left <= kLeast) return {};
+    const std::chrono::milliseconds pause = std::min(pause_, left);
+    pause_ = std::min(2 * pause_, kMost);
+    return pause;
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds kLeast{1'000};
+  static constexpr std::chrono::milliseconds kMost{10'000};
+
+  std::chrono::milliseconds pause_ = kLeast;
+};
+
+}  // namespace rcuda::client
