@@ -87,16 +87,18 @@ Status collect(const toml::table& table, const std::vector<std::string>& above,
   return {};
 }
 
-// A server may run as root what its settings name.
+// A server may run as its user what its settings name. For root's, that is everybody's matter. The
+// files of a user whose umask is 002 can be written by the group that is this user's own.
 Status check_writers(const std::string& path) {
   struct stat status;
   if (::stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return {};
-  if (status.st_uid != 0 && status.st_uid != ::geteuid()) {
-    return Status(Code::kDenied,
-                  "user " + std::to_string(status.st_uid) + " owns " + path +
-                      " and can change the settings: chown it to root or to the server's user");
+  const bool is_root = ::geteuid() == 0;
+  if (is_root && status.st_uid != 0) {
+    return Status(Code::kDenied, "user " + std::to_string(status.st_uid) + " owns " + path +
+                                     " and can change the settings: chown it to root");
   }
-  if ((status.st_mode & 022) == 0) return {};
+  const bool is_own_group = !is_root && status.st_gid == ::getegid();
+  if ((status.st_mode & (is_own_group ? S_IWOTH : S_IWGRP | S_IWOTH)) == 0) return {};
   return Status(Code::kDenied, "other users can write " + path + ": chmod go-w " + path);
 }
 

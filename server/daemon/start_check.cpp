@@ -1,5 +1,6 @@
 #include "server/daemon/start_check.h"
 
+#include <cerrno>
 #include <string>
 #include <vector>
 
@@ -20,8 +21,15 @@ namespace {
 Result<Listener> listen_beside(const Settings& settings) {
   const std::string& address = settings.listen.get();
   Result<Listener> listener = listen_on(address, static_cast<uint16_t>(settings.port.get()));
-  const bool is_taken = listener.status().code() == Code::kUnavailable;
-  return is_taken ? listen_on(address, 0) : std::move(listener);
+  const Status& status = listener.status();
+  // The local name is the running server's also if that listens on another address. A server of
+  // root has a Listener without the name then.
+  const bool is_taken =
+      listener.ok() ? !listener->local
+                    : status.code() == Code::kUnavailable || status.sys_errno() == EADDRINUSE;
+  if (!is_taken) return listener;
+  Result<Listener> beside = listen_on(address, 0);
+  return beside.ok() ? std::move(beside) : std::move(listener);
 }
 
 Status check_doors(const Settings& settings) {

@@ -31,14 +31,22 @@ class SettingsTest(unittest.TestCase):
         os.chmod(self.path(name), mode)
         return self.path(name)
 
-    def run_server(self, *options, **settings):
+    def as_nobody(self):
+        """What makes a program of root's test run as another user, who has the test's folder."""
+        identity = dict(user=NOBODY, group=NOBODY, extra_groups=[])
+        if subprocess.run(["test", "-x", os.path.join(BUILD, "bin/rcuda-server")], **identity).returncode != 0:
+            self.skipTest("the build folder is closed to other users")
+        os.chown(self.folder, NOBODY, NOBODY)
+        return identity
+
+    def run_server(self, *options, identity={}, **settings):
         """A server that ends by itself, with its settings in the test's folder."""
         environment = dict(os.environ, XDG_CONFIG_HOME=self.folder, RCUDA_SERVER_TOKENS=self.path("tokens"),
                            RCUDA_SERVER_LEASES="none", RCUDA_DRIVER="softgpu", RCUDA_SERVER_PORT="0")
         environment.update(settings)
         options = options if "--config" in options else ("--config", "/dev/null", *options)
         return subprocess.run([os.path.join(BUILD, "bin/rcuda-server"), *options], env=environment,
-                              capture_output=True, text=True, timeout=60)
+                              capture_output=True, text=True, timeout=60, **identity)
 
     def test_the_check_finds_what_makes_the_start_fail(self):
         text = self.write("text", "neither a key nor a token\n")
@@ -74,6 +82,20 @@ class SettingsTest(unittest.TestCase):
                     for part in said:
                         self.assertIn(part, result.stderr)
 
+    def test_a_group_of_the_own_user_may_write_the_settings(self):
+        identity = self.as_nobody() if os.geteuid() == 0 else {}
+        config = self.write("server.toml", "port = 0\n", 0o664)
+        for group, status in ((identity.get("group", os.getegid()), 0), *([(0, UNUSABLE_SETTINGS)] if identity else ())):
+            os.chown(config, NOBODY if identity else -1, group)
+            os.chmod(config, 0o664)
+            result = self.run_server("--config", config, "--check-config", identity=identity)
+            self.assertEqual(result.returncode, status, result.stderr)
+        if identity:
+            os.chmod(config, 0o644)
+            os.chown(config, 1, NOBODY)  # as in a container
+            self.assertEqual(self.run_server("--config", config, "--check-config", identity=identity).returncode, 0)
+            self.assertIn("user 1 owns", self.run_server("--config", config, "--check-config").stderr)
+
     def test_the_check_names_the_files_and_changes_nothing(self):
         make_certificate(BUILD, self.path("server.pem"))
         config = self.write("server.toml", "port = 0\n")
@@ -88,18 +110,15 @@ class SettingsTest(unittest.TestCase):
     def test_the_check_succeeds_beside_a_server_with_the_same_settings(self):
         server = Server(BUILD)
         self.addCleanup(lambda: self.assertEqual(server.stop(), 0, server.text()))
-        self.assertEqual(self.run_server("--check-config", "--port", str(server.port)).returncode, 0)
+        for address in ("127.0.0.1", "127.0.0.2"):
+            checked = self.run_server("--check-config", "--listen", address, "--port", str(server.port))
+            self.assertEqual(checked.returncode, 0, checked.stderr)
         result = self.run_server("--port", str(server.port))
         self.assertEqual(result.returncode, 1, result.stderr)  # a later start may succeed
         self.assertIn("is taken", result.stderr)
 
     def test_a_new_key_is_reported(self):
-        user = NOBODY if os.geteuid() == 0 else None  # root's key is in /etc
-        if user:
-            os.chown(self.folder, user, user)
-            if subprocess.run(["test", "-x", os.path.join(BUILD, "bin/rcuda-server")], user=user, group=user,
-                              extra_groups=[]).returncode != 0:
-                self.skipTest("the build folder is closed to other users")
+        user = self.as_nobody()["user"] if os.geteuid() == 0 else None  # root's key is in /etc
         server = Server(BUILD, options=("--listen", "0.0.0.0"), environment=dict(XDG_CONFIG_HOME=self.folder), user=user)
         self.assertEqual(server.stop(), 0, server.text())
         self.assertRegex(server.text(), f"made a new key for TLS in {self.path('rcuda/server.pem')}, with the fingerprint "

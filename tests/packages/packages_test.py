@@ -189,7 +189,7 @@ echo "server: $?"
         # As docs/monitoring.md describes: with the token of an observer, it reports all sessions of a server of this
         # machine.
         shown = self.inside("bash", "-ec", """
-rcuda-token create --server '*' --role observer >/token
+rcuda-token create --server localhost --role observer >/token
 mkfifo /exporter-ready
 rcuda-server --ready-fd 9 9<>/exporter-ready &
 read -r port </exporter-ready
