@@ -84,6 +84,12 @@ Status Authenticator::find_certificate(const Settings& settings, MissingKey miss
                         "server then makes them in " +
                         default_certificate_file());
     }
+    if (trust_.certificate) {
+      return Status(Code::kInvalidArgument,
+                    "there is no file " + path +
+                        " any more; restore it, or restart the server, which then makes another "
+                        "key, for which today's tokens are invalid");
+    }
     if (!is_needed) return {};
     if (missing == MissingKey::kIsLeft) return identity::check_can_make(path);
     certificate = identity::load_or_make_certificate(path, host_name(), &made);

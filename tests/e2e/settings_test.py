@@ -6,11 +6,12 @@ what both say of the files that they read.
 """
 
 import os
+import signal
 import subprocess
 import tempfile
 import unittest
 
-from servers import make_certificate, run_tests, Server, UNUSABLE_SETTINGS
+from servers import eventually, make_certificate, run_tests, Server, UNUSABLE_SETTINGS
 
 BUILD = None
 NOBODY = 65534
@@ -120,6 +121,11 @@ class SettingsTest(unittest.TestCase):
     def test_a_new_key_is_reported(self):
         user = self.as_nobody()["user"] if os.geteuid() == 0 else None  # root's key is in /etc
         server = Server(BUILD, options=("--listen", "0.0.0.0"), environment=dict(XDG_CONFIG_HOME=self.folder), user=user)
+        os.unlink(self.path("rcuda/server.pem"))  # a reload makes no other key: it would end all tokens
+        server.process.send_signal(signal.SIGHUP)
+        self.assertTrue(eventually(lambda: "the settings are not reloaded" in server.text()), server.text())
+        self.assertIn("server.pem any more; restore it, or restart the server", server.text())
+        self.assertFalse(os.path.exists(self.path("rcuda/server.pem")))
         self.assertEqual(server.stop(), 0, server.text())
         self.assertRegex(server.text(), f"made a new key for TLS in {self.path('rcuda/server.pem')}, with the fingerprint "
                                         r"[-\w]{43}: ")

@@ -1,7 +1,12 @@
 #include "client/settings/settings.h"
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
 #include <gtest/gtest.h>
 
+#include "common/config/variables.h"
 #include "tests/support/variable.h"
 
 namespace rcuda::client {
@@ -27,6 +32,16 @@ TEST(ClientSettingsTest, MalformedValuesAreErrorsThatNameTheVariableAndWhatItTak
     EXPECT_EQ(status.code(), Code::kInvalidArgument) << c.variable << "=" << c.value;
     EXPECT_NE(status.context().find(c.variable), std::string::npos) << status.context();
     EXPECT_NE(status.context().find(c.accepted), std::string::npos) << status.context();
+  }
+}
+
+// Others are reported as unknown.
+TEST(ClientSettingsTest, EachVariableIsAKnownOne) {
+  const std::vector<std::string> known = config::program_variables();
+  const Settings all;
+  for (const config::SettingBase* setting : all.registry.settings()) {
+    const std::string name = std::string(setting->variable()).substr(6);  // RCUDA_
+    EXPECT_NE(std::ranges::find(known, name), known.end()) << name;
   }
 }
 
