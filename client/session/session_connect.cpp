@@ -199,8 +199,8 @@ Status Session::link_up(Approach approach, const SessionOptions& options) {
   return {};
 }
 
-// Within RCUDA_WAIT, also waits for a server that starts, restarts or drains. What fails after the
-// server has assigned a worker does not pass by itself, and each attempt would use up a worker.
+// Within RCUDA_WAIT, also waits for a server that starts, restarts or drains. A failure after
+// the server has assigned a worker does not pass by itself, and each attempt would use up a worker.
 Result<std::unique_ptr<Session>> Session::open(const ServerDevices& server,
                                                const SessionOptions& options) {
   const Clock::time_point deadline =

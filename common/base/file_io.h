@@ -35,7 +35,7 @@ inline bool write_all(int file, std::span<const std::byte> bytes) {
   return true;
 }
 
-// The text of a small file, such as those of /proc; what cannot be read is empty. No stream of the
+// The text of a small file, such as those of /proc; empty if it cannot be read. No stream of the
 // standard library, which registers a handler for the program's exit.
 inline std::string read_text(const std::string& path) {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));

@@ -377,7 +377,7 @@ Result<Welcome> request_session(Connection* connection, Hello hello,
 
 namespace {
 
-// What it takes to open a session's sockets after the first.
+// Opens a session's sockets after the first.
 struct FurtherSockets {
   PeerAddress worker;
   uint8_t token[16] = {};

@@ -116,8 +116,8 @@ void Reconnects::acknowledge(uint32_t index, uint64_t received) {
   if (!is_lost_) send_locked({index, 0, received});
 }
 
-// What the socket does not take waits for the next call. The peer's thread only reads, so this is
-// rare. After an error the receiving thread gets the next socket.
+// Bytes that do not fit into the socket wait for the next call. The peer's thread only reads, so
+// this is rare. After an error the receiving thread gets the next socket.
 void Reconnects::send_locked(const Acknowledgement& acknowledgement) {
   const auto bytes = bytes_of(acknowledgement);
   unsent_.insert(unsent_.end(), bytes.begin(), bytes.end());
@@ -147,7 +147,7 @@ void Reconnects::run() {
   }
 }
 
-// Gets the next socket for acknowledgements, and tells the peer all counts.
+// Gets the next socket for acknowledgements, and sends all counts over it.
 Status Reconnects::renew() {
   {
     MutexLock lock(mutex_);

@@ -1,6 +1,6 @@
-// Reconnects: what the sockets of a TCP Link share so that the Link survives the loss of its
-// connections: the way to the next connection, its time limit, the acknowledgements, and one report
-// of a loss and one of the return.
+// Reconnects: one for a TCP Link that survives the loss of its connections. The sockets of the Link
+// share it. It gets the next connection within a time limit, sends and receives acknowledgements,
+// and reports a loss and the return once for all sockets.
 //
 // The client connects again, the worker waits (Reconnecting in link.h). Acknowledgements take a
 // socket of their own in each direction, which nothing else can hold up. It needs no copy of its
@@ -57,7 +57,7 @@ class Reconnects {
   // The first socket for acknowledgements.
   void keep(Socket acknowledgements) { socket_ = std::move(acknowledgements); }
   Status start();
-  // Tells the peer that this side ends. A loss is then no reason to wait for this side.
+  // Sends the peer the message that this side ends. A loss is then no reason to wait for this side.
   void say_farewell();
   // The connection for acknowledgements is lost, as far as the caller knows.
   void lose();

@@ -297,7 +297,7 @@ bool ResumableSocket::reconnect(MutexLock& lock) {
   return true;
 }
 
-// Tells the peer what this side has received, and gets the same of the peer.
+// Both sides exchange the numbers of bytes that they have received.
 Status ResumableSocket::agree(const Socket& next, uint64_t received,
                               uint64_t* peer_received) const {
   const auto deadline = Clock::now() + kAgreement;

@@ -7,8 +7,8 @@
 // cut, and its users notice only that a call takes longer.
 //
 // The bytes themselves are not framed: a stream over its first connection looks as one without this
-// layer. Acknowledgements take another socket of the Link (Reconnects), so that they do not wait
-// behind the stream's own bytes.
+// layer. Acknowledgements take another socket of the Link (Reconnects), so that the stream's own
+// bytes do not delay them.
 //
 // Threads: as Socket; a thread of its own gets the next connection, from the first loss on.
 // Blocking: as Socket; without MSG_DONTWAIT, also while there is no connection, and send() while

@@ -71,8 +71,8 @@ class Leases {
   // `offered`: the server's devices; empty if they are not known yet. Then only named devices can
   // be had. Devices with the fewest leases and sessions are chosen first. An exclusive lease gets
   // devices without other leases and without sessions of other users (without any if it is nobody's
-  // in particular). A job that has a lease of the same devices gets it again, with its old end, and
-  // so does who asks again with the id that it has chosen.
+  // in particular). A job that has a lease of the same devices gets it again, with its old end. So
+  // does a client that asks again with the id that it has chosen.
   // kUnavailable if devices are taken; the text names their holders.
   Result<Taken> take(Lease wish, uint32_t count, const std::vector<uint32_t>& offered,
                      const std::vector<Use>& uses, Time now);

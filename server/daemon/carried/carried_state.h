@@ -7,7 +7,8 @@
 // memory of Ledgers and WorkPages. So a build either understands all of it, or executes nothing.
 //
 // Plain values. Descriptors are numbers here; -1 means none.
-// // Threads: the daemon's only thread. Nothing blocks. Errors: the system's.
+//
+// Threads: the daemon's only thread. Nothing blocks. Errors: the system's.
 #pragma once
 
 #include <cstdint>
