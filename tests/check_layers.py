@@ -16,13 +16,13 @@ import sys
 # Folders from the ground up, and what each may include beside itself. A folder that is not named belongs to the
 # nearest one above it that is.
 COMMON = ("common/base", "common/cuda", "common/config", "common/identity", "common/image", "common/interop",
-          "common/nvml", "common/tls", "common/transport", "common/wire", "common/messages", "common/reach")
+          "common/nccl", "common/nvml", "common/tls", "common/transport", "common/wire", "common/messages", "common/reach")
 ENGINE = ("common/base", "common/cuda", "common/config", "common/identity", "common/tls", "common/transport",
           "common/wire")
 # The server's folders below the worker, and those of the executor and of p2p, from the ground up.
 EXECUTOR = ("server/executor/objects", "server/executor/answers", "server/executor/streams", "server/executor/metering",
             "server/executor/images", "server/executor/host_memory", "server/executor/mirrors", "server/executor/graphs",
-            "server/executor/peers", "server/executor/core", "server/executor/calls", "server/executor/handlers")
+            "server/executor/peers", "server/executor/nccl", "server/executor/core", "server/executor/calls", "server/executor/handlers")
 P2P = ("p2p/api", "p2p/plan", "p2p/staging", "p2p/link", "p2p/copy", "p2p/engine")
 GROUND = ("server/names", "server/quota", "server/monitor", "server/addresses")
 DAEMON = ("server/daemon/carried", "server/daemon/admission", "server/daemon/pool", "server/daemon/ops", "server/daemon/connection",
@@ -30,7 +30,8 @@ DAEMON = ("server/daemon/carried", "server/daemon/admission", "server/daemon/poo
 WORKER = ("server/protocol", "server/sandbox", "server/driver", "server/worker")
 # The client's folders from the ground up. Each may include those before it.
 CLIENT = ("client/settings", "client/trace", "client/pool", "client/session", "client/objects", "client/mirror",
-          "client/process", "client/route", "client/code", "client/forward", "client/hostmem", "client/copy", "client/entry")
+          "client/process", "client/route", "client/code", "client/forward", "client/hostmem", "client/copy", "client/entry",
+          "client/nccl")
 MAY_INCLUDE = {
     "common/base": (),
     "common/cuda": ("common/base",),
@@ -38,6 +39,7 @@ MAY_INCLUDE = {
     "common/identity": ("common/base",),
     "common/image": ("common/base",),
     "common/interop": ("common/base",),
+    "common/nccl": (),
     "common/nvml": (),
     "common/tls": ("common/base", "common/identity"),
     "common/transport": ("common/base",),
@@ -65,6 +67,7 @@ MAY_INCLUDE = {
        for floor, folder in enumerate(DAEMON)},
     "client": (),  # all of it is in the folders below
     **{folder: ("api", "generated", *COMMON, *CLIENT[:floor]) for floor, folder in enumerate(CLIENT)},
+    "client/nccl_stub": ("common/nccl",),
     "client/nvml": (*COMMON, "client/pool", "client/settings"),
     "integrations/slurm": (),
     "softgpu": ("api", "common/base", "common/cuda", "common/image", "common/interop", "common/nvml"),

@@ -14,7 +14,7 @@ PROPERTIES = {"class", "family", "server", "does", "body", "tail", "reply", "rep
 # SessionEnd is not executed; it ends the loop.
 SERVERS = ("", "loop")
 # server/executor/core/services.h declares the services of each.
-FAMILIES = ("blob", "copy", "launch", "memory", "module", "peer", "stream")
+FAMILIES = ("blob", "copy", "launch", "memory", "module", "nccl", "peer", "stream")
 NAME = re.compile(r"[A-Z][A-Za-z0-9]*")
 MEMBER = re.compile(r"([\w:]+) (\w+)(?:\[(\w*)\])?\s*(?://\s*(.*))?")
 

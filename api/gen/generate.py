@@ -13,6 +13,7 @@ import driver_overrides
 import driver_table
 import exports
 import loopback
+import nccl
 import printer
 import server
 import server_commands
@@ -27,8 +28,8 @@ from emit import write_if_changed
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 TABLE = REPOSITORY / "api" / "table"
 # Symbols that only the client library exports besides the driver's functions:
-# client/settings/sanitizers.h and common/base/first_report.h.
-CLIENT_SYMBOLS = ["__asan_default_options", "rcuda_reports"]
+# client/settings/sanitizers.h, client/nccl/library.cpp and common/base/first_report.h.
+CLIENT_SYMBOLS = ["__asan_default_options", "rcuda_nccl_functions", "rcuda_reports"]
 
 
 def generated_files(toolkit, adaptations, old_versions, functions, overrides):
@@ -70,7 +71,7 @@ def generated_files(toolkit, adaptations, old_versions, functions, overrides):
     for family in functions.families:
         files[f"api/client_{family}.cpp"] = client.emit_family(functions, family)
         files[f"api/server_{family}.cpp"] = server.emit_family(functions, family)
-    return files
+    return files | nccl.files(nccl.load(TABLE / "nccl.toml"))
 
 
 def main():

@@ -341,7 +341,7 @@ def load(folder, toolkit, old_versions, update_lock=False):
     types = load_types(folder / "types.toml")
     functions, custom, families, skipped, unsupported = {}, {}, [], [], {}
     for path in sorted(folder.glob("*.toml")):
-        if path.name in ("types.toml", "old_versions.toml", "driver_overrides.toml"):
+        if path.name in ("types.toml", "old_versions.toml", "driver_overrides.toml", "nccl.toml"):
             continue
         with open(path, "rb") as file:
             raw = tomllib.load(file)

@@ -37,6 +37,11 @@ struct Settings {
   config::String p2p_path{registry, "RCUDA_P2P_PATH", "", "how copies between servers travel"};
   config::String p2p_strategy{registry, "RCUDA_P2P_STRATEGY", "", "how these copies are staged"};
   config::Integer copy_threads;
+  config::Choice nccl{registry,
+                      "RCUDA_NCCL",
+                      {"auto", "server", "client"},
+                      "whose NCCL runs collectives: the servers', the program's own, or the "
+                      "servers' if all have one (auto)"};
   config::Choice managed{registry,
                          "RCUDA_MANAGED",
                          {"tracked", "compared"},

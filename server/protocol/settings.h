@@ -55,6 +55,10 @@ struct Settings {
   config::String driver{
       registry, "RCUDA_DRIVER", "auto",
       "auto (NVIDIA's; softgpu on a machine without one), nvidia, softgpu or a path"};
+  config::String nccl{
+      registry, "RCUDA_SERVER_NCCL", "auto",
+      "the NCCL library of sessions: auto (libnccl.so.2 by the loader's path), none "
+      "or a path"};
   config::Choice device_isolation{registry,
                                   "RCUDA_SERVER_DEVICE_ISOLATION",
                                   {"server", kIsolateSessions, "commands"},

@@ -23,6 +23,7 @@
 #include "common/reach/socket_keys.h"
 #include "common/tls/keyed.h"
 #include "common/wire/address_window.h"
+#include "p2p/link/host_identity.h"
 #include "p2p/plan/planner.h"
 #include "server/addresses/address_window.h"
 #include "server/executor/peers/peer_hub.h"
@@ -367,6 +368,8 @@ void WorkerSession::prepare() {
   resources_.output = output_.get();
   resources_.gpudirect = settings.gpudirect.get();
   resources_.most_streams = static_cast<size_t>(most_streams());
+  // Workers of two servers of one machine cannot open each other's GPUs.
+  resources_.nccl = {settings.nccl.get(), p2p::host_identity() + ":" + std::to_string(grant_.port)};
 }
 
 Status WorkerSession::run() {

@@ -71,6 +71,7 @@ Executor::Executor(const SessionResources& given)
                    resources.quota->limits(&Allowance::bandwidth)),
       pace(*resources.quota, host_memory, objects, graph_copies),
       images(resources.images),
+      nccl(*resources.unmetered, jobs, resources.nccl),
       common_services{driver, resources, objects, answers, output, completions},
       loop_services{common_services, done,      meters,       work,    jobs,       peers,     idle,
                     device_waits,    *arrivals, *region_puts, mirrors, gpu_direct, transfers, pace},
@@ -83,6 +84,7 @@ Executor::Executor(const SessionResources& given)
       memory_services{driver,  meters,       pool_frees, host_memory,
                       mirrors, *region_puts, names,      origins},
       module_services{common_services, device_waits, images, links},
+      nccl_services{objects, answers, nccl},
       peer_services{resources, objects, answers, work, idle, peers, peer_memory, transfers, done},
       stream_services{common_services, idle} {
   link.before_puts([puts = region_puts] { puts->deliver(); });

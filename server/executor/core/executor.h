@@ -38,6 +38,7 @@
 #include "server/executor/images/link_states.h"
 #include "server/executor/metering/meters.h"
 #include "server/executor/mirrors/mirrors.h"
+#include "server/executor/nccl/nccl.h"
 #include "server/executor/objects/device_resources.h"
 #include "server/executor/objects/objects.h"
 #include "server/executor/peers/device_waits.h"
@@ -93,6 +94,7 @@ class Executor {
   CopyPace pace;
   ImageStore images;
   LinkStates links;
+  Nccl nccl;
   DeviceResources device_resources;
   Blobs blobs;
 
@@ -106,6 +108,7 @@ class Executor {
   LaunchServices launch_services;
   MemoryServices memory_services;
   ModuleServices module_services;
+  NcclServices nccl_services;
   PeerServices peer_services;
   StreamServices stream_services;
 };

@@ -34,6 +34,7 @@ class LinkStates;
 class MemoryOrigins;
 struct Meters;
 class Mirrors;
+class Nccl;
 class PeerHub;
 class PeerMemory;
 class PoolFrees;
@@ -127,6 +128,12 @@ struct ModuleServices : CommonServices {
   DeviceWaits& device_waits;
   ImageStore& images;
   LinkStates& links;
+};
+
+struct NcclServices {
+  SessionObjects& objects;
+  Answers& answers;
+  Nccl& nccl;
 };
 
 struct PeerServices {

@@ -14,6 +14,7 @@
 #include "server/executor/answers/output_capture.h"
 #include "server/executor/host_memory/host_memory.h"
 #include "server/executor/images/image_cache.h"
+#include "server/executor/nccl/nccl_settings.h"
 #include "server/executor/objects/objects.h"
 #include "server/executor/peers/peer_settings.h"
 #include "server/names/exported_names.h"
@@ -39,7 +40,7 @@ struct SessionResources {
   size_t pinned_bytes = 0;             // from `staging` on; registered with CUDA in one piece
   ImageCache* images = nullptr;
   OutputCapture* output = nullptr;  // null: device output is not captured
-  bool gpudirect = true;  // use it if the Link has an adapter and a probe succeeds
+  bool gpudirect = true;            // use it if the Link has an adapter and a probe succeeds
   // The largest number of streams of a device that may have work in progress while one of them is
   // held for another worker. 0: no limit.
   size_t most_streams = 0;
@@ -48,6 +49,7 @@ struct SessionResources {
   SessionLimits limits;
   PeerSettings peers;
   HostMemory::Options host_memory;
+  NcclSettings nccl;
 };
 
 inline constexpr size_t kReplyMemoryBytes =

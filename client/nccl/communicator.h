@@ -1,0 +1,52 @@
+// Communicator: the client's object of an ncclComm_t. The communicator itself is in a worker.
+//
+// Threads: NCCL allows one thread at a time to use a communicator, but any to query it or to abort
+// it. Nothing blocks.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <unordered_set>
+
+#include "client/objects/arena.h"
+#include "client/objects/object.h"
+#include "common/base/mutex.h"
+#include "common/nccl/nccl_calls.h"
+
+namespace rcuda::client::nccl {
+
+using namespace rcuda::nccl;
+
+// Its id is unique among all communicators of the process.
+struct Communicator : Object {
+  explicit Communicator(const Identity& identity) : Object(wire::Kind::kNone, identity) {}
+
+  bool blocking = true;
+  // kInProgress while a call of a non-blocking communicator is in progress, then its result. Shared
+  // with the thread that waits for the call, because another one may abort the communicator.
+  const std::shared_ptr<std::atomic<int>> state = std::make_shared<std::atomic<int>>(kSuccess);
+  std::atomic<int> ranks{0}, rank{0};
+  // The program has registered memory: NCCL exchanges it with other ranks at its first use.
+  std::atomic<bool> has_registrations{false};
+
+  // Whether the operation has been made before, with this peer or root: then its connections exist.
+  bool is_connected(const Call& call) const {
+    MutexLock lock(mutex_);
+    return connected_.contains(key_of(call));
+  }
+  void note_connected(const Call& call) {
+    MutexLock lock(mutex_);
+    connected_.insert(key_of(call));
+  }
+
+ private:
+  static uint64_t key_of(const Call& call) {
+    return static_cast<uint64_t>(call.verb) << 32 | static_cast<uint32_t>(call.peer);
+  }
+
+  mutable Mutex mutex_;
+  std::unordered_set<uint64_t> connected_ RCUDA_GUARDED_BY(mutex_);
+};
+
+}  // namespace rcuda::client::nccl

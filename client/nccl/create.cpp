@@ -1,0 +1,369 @@
+// Creation and end of communicators, and questions about them.
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/nccl/communicator.h"
+#include "client/nccl/forwarded.h"
+#include "client/nccl/group.h"
+#include "client/nccl/library.h"
+#include "client/nccl/not_forwarded.h"
+#include "client/process/process.h"
+#include "client/route/find_route.h"
+#include "client/session/session.h"
+#include "common/base/first_report.h"
+#include "common/base/log.h"
+
+namespace rcuda::client::nccl {
+namespace {
+
+std::atomic<uint32_t> last_id{0};
+
+template <typename T>
+void append(std::vector<std::byte>* bytes, std::span<const T> items) {
+  const auto more = std::as_bytes(items);
+  bytes->insert(bytes->end(), more.begin(), more.end());
+}
+
+// The program's configuration, as far as its compiler and this library know the members. False if
+// it was not initialised.
+bool read_config(const Config* given, Config* config) {
+  if (!given) return true;
+  const size_t known = std::min(given->size, sizeof *config);
+  if (known < offsetof(Config, blocking) || given->magic != kConfigMagic) return false;
+  std::memcpy(static_cast<void*>(config), given, known);
+  config->size = sizeof *config;
+  return true;
+}
+
+// NCCL_COMM_BLOCKING overrides the configuration, and is not passed to the worker.
+void set_blocking(Config* config) {
+  if (const char* const value = ::secure_getenv("NCCL_COMM_BLOCKING")) {
+    config->blocking = std::atoi(value) != 0;
+  }
+  if (config->blocking == kUndefined) config->blocking = 1;
+}
+
+std::vector<std::byte> creation_tail(const Config& config, bool has_config,
+                                     std::span<const std::byte> list) {
+  const std::string net = config.net_name ? config.net_name : "";
+  const std::string name = config.comm_name ? config.comm_name : "";
+  CreateTail head;
+  head.list_bytes = static_cast<uint32_t>(list.size());
+  head.net_name_bytes = static_cast<uint16_t>(std::min(net.size(), kMostNameBytes));
+  head.comm_name_bytes = static_cast<uint16_t>(std::min(name.size(), kMostNameBytes));
+  head.has_config = has_config;
+  head.config = config;
+  head.config.net_name = head.config.comm_name = nullptr;
+  std::vector<std::byte> bytes;
+  append(&bytes, std::span<const CreateTail>(&head, 1));
+  append(&bytes, list);
+  append(&bytes, std::span(net.data(), head.net_name_bytes));
+  append(&bytes, std::span(name.data(), head.comm_name_bytes));
+  return bytes;
+}
+
+// Makes the object of a new communicator, and names it in the step.
+int create_object(const Route& place, bool blocking, void** handle, Step* step) {
+  Identity identity;
+  identity.id = ++last_id;
+  identity.context = place.context;
+  identity.session = place.session;
+  identity.device = place.device;
+  Communicator* const made = create<Communicator>(identity);
+  if (!made) return kSystemError;
+  made->blocking = blocking;
+  *handle = made;
+  step->call.created = identity.id;
+  step->call.context = place.context;
+  step->session = place.session;
+  step->created = Ref<Communicator>(made);
+  step->handle = handle;
+  return kSuccess;
+}
+
+// A rank whose id was made elsewhere, or by another release, fails inside of NCCL without a reason.
+void check_mark(const UniqueId& id) {
+  IdMark mark;
+  std::memcpy(&mark, id.bytes + kIdMarkOffset, sizeof mark);
+  if (mark.magic != IdMark::kMagic) {
+    if (first_report("nccl id")) {
+      RCUDA_WARN(
+          "an ncclUniqueId was not made by a server of rcuda: all ranks must run their NCCL "
+          "operations on servers");
+    }
+  } else if (mark.version != library_version() && first_report("nccl version")) {
+    RCUDA_WARN(
+        "an ncclUniqueId was made by NCCL %d, and this rank's server has %d: all ranks need "
+        "the same version",
+        mark.version, library_version());
+  }
+}
+
+int init(const Route& place, void** comm, int ranks, int rank, std::span<const UniqueId> ids,
+         const Config* given) {
+  Config config;
+  if (!comm || ids.empty() || !read_config(given, &config)) return refuse(kInvalidArgument);
+  if (ranks < 1 || rank < 0 || rank >= ranks) return refuse(kInvalidArgument);
+  set_blocking(&config);
+  std::vector<UniqueId> plain(ids.begin(), ids.end());
+  for (UniqueId& id : plain) {
+    check_mark(id);
+    std::memset(id.bytes + kIdMarkOffset, 0, sizeof(IdMark));
+  }
+  Step step;
+  step.call.verb = Verb::kInit;
+  step.call.count = static_cast<uint64_t>(ranks);
+  step.call.peer = rank;
+  step.tail = creation_tail(config, true, std::as_bytes(std::span(plain)));
+  if (const int made = create_object(place, config.blocking != 0, comm, &step); made != kSuccess) {
+    return refuse(made);
+  }
+  return submit(std::move(step));
+}
+
+int init_here(void** comm, int ranks, int rank, std::span<const UniqueId> ids,
+              const Config* given) {
+  if (!open_library().ok()) return refuse(kSystemError);
+  const CudaResult<Route> place = find_place();
+  return place ? init(*place, comm, ranks, rank, ids, given) : refuse(result_of(place.error()));
+}
+
+// The primary context of a device. It is kept, as the CUDA runtime keeps it.
+CudaResult<Route> place_of(int ordinal) {
+  const Device* const device = Process::get().device(ordinal);
+  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  CUcontext context = nullptr;
+  RCUDA_RETURN_IF_CUDA_ERROR(cuDevicePrimaryCtxRetain(&context, ordinal));
+  return route_of(*device->primary);
+}
+
+int make_id(const Route& place, UniqueId* id) {
+  Reply reply;
+  const CUresult result = place.session->call(place, wire::NcclUniqueIdBody{},
+                                              sizeof(int32_t) * 2 + sizeof *id, &reply);
+  if (result != CUDA_SUCCESS) return result_of(result);
+  int32_t made = kInternalError;
+  const std::span<const std::byte> body = reply.body();
+  if (body.size() < 2 * sizeof made + sizeof *id) return kInternalError;
+  std::memcpy(&made, body.data(), sizeof made);
+  std::memcpy(id, body.data() + 2 * sizeof made, sizeof *id);
+  return made;
+}
+
+// A call on a communicator without operands.
+int call(void* comm, Verb verb, int value = 0) {
+  Communicator* const communicator = find<Communicator>(comm);
+  if (!communicator) return refuse(kInvalidArgument);
+  Step step = step_on(*communicator, verb);
+  step.call.value = value;
+  return submit(std::move(step));
+}
+
+// A communicator made of another one.
+int derive(void* comm, Step step, void** created, const Config* given,
+           std::span<const std::byte> list) {
+  Communicator* const parent = find<Communicator>(comm);
+  Config config;
+  if (!parent || !created || !read_config(given, &config)) return refuse(kInvalidArgument);
+  if (given) set_blocking(&config);
+  step.call.communicator = parent->id;
+  step.communicator = Ref<Communicator>(parent);
+  step.tail = creation_tail(config, given != nullptr, list);
+  const Route place{parent->session, parent->context, parent->device};
+  const bool blocking = given ? config.blocking != 0 : parent->blocking;
+  if (const int made = create_object(place, blocking, created, &step); made != kSuccess) {
+    return refuse(made);
+  }
+  return submit(std::move(step));
+}
+
+// The object ends although NCCL reports an error, as the program's handle does.
+int end(void* comm, Verb verb) {
+  Communicator* const communicator = find<Communicator>(comm);
+  const int result = call(comm, verb);
+  if (communicator && !in_group()) destroy(communicator);
+  return result;
+}
+
+struct Asked {
+  int result = kInternalError;
+  int error = kSuccess;
+  uint64_t value = 0;
+  std::string text;
+};
+
+Asked ask(Session& session, const wire::NcclAskBody& body) {
+  Asked asked;
+  Reply reply;
+  const CUresult called =
+      session.call(session.in_context(0), body, sizeof(uint64_t) * 2 + kMostNameBytes, &reply);
+  const std::span<const std::byte> got = reply.body();
+  if (called != CUDA_SUCCESS || got.size() < sizeof(uint64_t) * 2) {
+    asked.result = called == CUDA_SUCCESS ? kInternalError : result_of(called);
+    return asked;
+  }
+  int32_t results[2];
+  std::memcpy(results, got.data(), sizeof results);
+  std::memcpy(&asked.value, got.data() + sizeof results, sizeof asked.value);
+  asked.result = results[0];
+  asked.error = results[1];
+  asked.text.assign(reinterpret_cast<const char*>(got.data()) + 16, got.size() - 16);
+  return asked;
+}
+
+template <typename T>
+int answer(void* comm, T* value, const std::function<T(const Communicator&)>& of) {
+  const Communicator* const communicator = find<Communicator>(comm);
+  if (!communicator || !value || communicator->state->load() == kInProgress) {
+    return kInvalidArgument;
+  }
+  *value = of(*communicator);
+  return kSuccess;
+}
+
+}  // namespace
+
+int ncclGetVersion(int* version) {
+  if (!version) return kInvalidArgument;
+  if (!open_library().ok()) return kSystemError;
+  *version = library_version();
+  return kSuccess;
+}
+
+int ncclGetUniqueId(UniqueId* id) {
+  if (!id) return kInvalidArgument;
+  if (!open_library().ok()) return kSystemError;
+  const CudaResult<Route> place = find_place();
+  return place ? make_id(*place, id) : result_of(place.error());
+}
+
+int ncclCommInitRank(void** comm, int ranks, UniqueId id, int rank) {
+  return init_here(comm, ranks, rank, {&id, 1}, nullptr);
+}
+
+int ncclCommInitRankConfig(void** comm, int ranks, UniqueId id, int rank, Config* config) {
+  return init_here(comm, ranks, rank, {&id, 1}, config);
+}
+
+int ncclCommInitRankScalable(void** comm, int ranks, int rank, int id_count, UniqueId* ids,
+                             Config* config) {
+  if (id_count < 1 || !ids) return refuse(kInvalidArgument);
+  return init_here(comm, ranks, rank, {ids, static_cast<size_t>(id_count)}, config);
+}
+
+int ncclCommInitAll(void** comms, int count, const int* devices) {
+  if (!comms || count < 1) return kInvalidArgument;
+  if (!open_library().ok()) return kSystemError;
+  std::vector<Route> places;
+  for (int i = 0; i < count; ++i) {
+    const CudaResult<Route> place = place_of(devices ? devices[i] : i);
+    if (!place) return kInvalidArgument;
+    const auto known = [&](const Route& other) { return other.device == place->device; };
+    if (std::ranges::any_of(places, known)) return kInvalidUsage;
+    places.push_back(*place);
+  }
+  UniqueId id;
+  if (const int made = make_id(places.front(), &id); made != kSuccess) return made;
+  start_group();
+  for (int i = 0; i < count; ++i) {
+    (void)init(places[static_cast<size_t>(i)], &comms[i], count, i, {&id, 1}, nullptr);
+  }
+  return end_group();
+}
+
+int ncclCommSplit(void* comm, int color, int key, void** created, Config* config) {
+  Step step;
+  step.call.verb = Verb::kSplit;
+  step.call.peer = color;
+  step.call.value = key;
+  return derive(comm, std::move(step), created, config, {});
+}
+
+int ncclCommShrink(void* comm, int* excluded, int excluded_count, void** created, Config* config,
+                   int flags) {
+  if (!excluded || excluded_count < 1) return refuse(kInvalidArgument);
+  Step step;
+  step.call.verb = Verb::kShrink;
+  step.call.value = flags;
+  return derive(comm, std::move(step), created, config,
+                std::as_bytes(std::span(excluded, static_cast<size_t>(excluded_count))));
+}
+
+int ncclCommFinalize(void* comm) { return call(comm, Verb::kFinalize); }
+int ncclCommDestroy(void* comm) { return comm ? end(comm, Verb::kDestroy) : kSuccess; }
+int ncclCommAbort(void* comm) { return comm ? end(comm, Verb::kAbort) : kSuccess; }
+int ncclCommRevoke(void* comm, int flags) { return call(comm, Verb::kRevoke, flags); }
+
+int ncclCommGetAsyncError(void* comm, int* error) {
+  Communicator* const communicator = find<Communicator>(comm);
+  if (!communicator || !error) return kInvalidArgument;
+  if (const int state = communicator->state->load(); state != kSuccess) {
+    *error = state;
+    return kSuccess;
+  }
+  const Asked asked = ask(*communicator->session,
+                          {communicator->id, static_cast<uint32_t>(Question::kAsyncError), 0, 0});
+  *error = asked.error;
+  return asked.result;
+}
+
+int ncclCommMemStats(void* comm, int which, uint64_t* value) {
+  Communicator* const communicator = find<Communicator>(comm);
+  if (!communicator || !value) return kInvalidArgument;
+  const Asked asked = ask(*communicator->session,
+                          {communicator->id, static_cast<uint32_t>(Question::kMemory), which, 0});
+  *value = asked.value;
+  return asked.result;
+}
+
+// The texts of NCCL.
+const char* ncclGetErrorString(int result) {
+  static constexpr const char* kTexts[] = {
+      "no error",
+      "unhandled cuda error (run with NCCL_DEBUG=INFO for details)",
+      "unhandled system error (run with NCCL_DEBUG=INFO for details)",
+      "internal error - please report this issue to the NCCL developers",
+      "invalid argument (run with NCCL_DEBUG=WARN for details)",
+      "invalid usage (run with NCCL_DEBUG=WARN for details)",
+      "remote process exited or there was a network error",
+      "NCCL operation in progress",
+      "operation timed out",
+  };
+  const auto index = static_cast<size_t>(result);
+  return index < std::size(kTexts) ? kTexts[index] : "unknown result code";
+}
+
+// Deprecated, and not for programs: only logging would change.
+void ncclResetDebugInit() {}
+
+void ncclParamDumpAll() { (void)not_forwarded("ncclParamDumpAll"); }
+
+const char* ncclGetLastError(void* comm) {
+  thread_local std::string text;
+  text.clear();
+  const Communicator* const communicator = find<Communicator>(comm);
+  if (library_version() == 0) return text.c_str();
+  Session& session = communicator ? *communicator->session : *Process::get().sessions().front();
+  text = ask(session, {communicator ? communicator->id : 0,
+                       static_cast<uint32_t>(Question::kLastError), 0, 0})
+             .text;
+  return text.c_str();
+}
+
+int ncclCommCount(void* comm, int* count) {
+  return answer<int>(comm, count, [](const Communicator& of) { return of.ranks.load(); });
+}
+int ncclCommUserRank(void* comm, int* rank) {
+  return answer<int>(comm, rank, [](const Communicator& of) { return of.rank.load(); });
+}
+int ncclCommCuDevice(void* comm, int* device) {
+  return answer<int>(comm, device,
+                     [](const Communicator& of) { return static_cast<int>(of.device); });
+}
+
+}  // namespace rcuda::client::nccl

@@ -1,0 +1,164 @@
+#include "client/nccl/group.h"
+
+#include <algorithm>
+#include <cstring>
+#include <list>
+#include <memory>
+#include <span>
+#include <thread>
+#include <utility>
+
+#include "client/mirror/mirror.h"
+#include "client/nccl/library.h"
+#include "client/nccl/send.h"
+#include "client/route/capture.h"
+#include "client/route/find_route.h"
+#include "client/session/session.h"
+#include "common/base/start_thread.h"
+#include "common/cuda/return_if_error.h"
+
+namespace rcuda::client::nccl {
+namespace {
+
+struct Group {
+  int depth = 0;
+  int error = kSuccess;
+  std::vector<Step> steps;
+};
+thread_local Group group;
+
+// The steps do not happen: the communicators that they would have created end.
+void drop(std::vector<Step>& steps) {
+  for (Step& step : steps) {
+    if (Communicator* const created = step.created.get()) destroy(created);
+    if (step.handle) *step.handle = nullptr;
+  }
+}
+
+void take_answer(Step& step, const Answer& answer) {
+  if (Communicator* const created = step.created.get()) {
+    created->ranks = answer.ranks;
+    created->rank = answer.rank;
+    if (answer.ranks == 0) {  // ncclCommSplit without a color
+      if (step.handle) *step.handle = nullptr;
+      destroy(created);
+    }
+  }
+  if (step.answered) step.answered(answer);
+}
+
+// What the host has written to mirrored memory, before operations that may use it.
+CUresult push_mirrors(const std::vector<Step>& steps) {
+  if (!any_mirrored()) return CUDA_SUCCESS;
+  for (const Step& step : steps) {
+    if (!step.route || may_capture(step.stream)) continue;
+    RCUDA_RETURN_IF_CUDA_ERROR(client::push_mirrors(*step.route));
+  }
+  return CUDA_SUCCESS;
+}
+
+// Elements stay where they are: a call in progress cannot be moved.
+using Batches = std::list<Batch>;
+
+// Waits for the workers' answers.
+int finish(Batches& batches) {
+  int result = kSuccess;
+  for (Batch& batch : batches) {
+    const int one = finish(batch, take_answer);
+    if (result == kSuccess) result = one;
+  }
+  if (result != kSuccess) {
+    for (Batch& batch : batches) drop(batch.steps);
+  }
+  return result;
+}
+
+using State = std::shared_ptr<std::atomic<int>>;
+
+// The states of the non-blocking communicators.
+std::vector<State> states_of(const std::vector<Step>& steps) {
+  std::vector<State> states;
+  for (const Step& step : steps) {
+    const bool ends = step.call.verb == Verb::kDestroy || step.call.verb == Verb::kAbort;
+    for (const auto& one : {step.communicator, step.created}) {
+      const Communicator* const communicator = one.get();
+      if (communicator && !communicator->blocking && !ends) states.push_back(communicator->state);
+    }
+  }
+  return states;
+}
+
+// Waits for the answers on another thread, which then sets the states.
+int finish_later(Batches batches, std::vector<State> states) {
+  for (const State& state : states) *state = kInProgress;
+  auto kept = std::make_shared<Batches>(std::move(batches));
+  std::thread thread;
+  const Status started = start_thread(&thread, [kept, states] {
+    const int result = finish(*kept);
+    for (const State& state : states) *state = result;
+  });
+  if (!started.ok()) {
+    const int result = finish(*kept);
+    for (const State& state : states) *state = result;
+    return result;
+  }
+  thread.detach();
+  return kInProgress;
+}
+
+int run(std::vector<Step> steps, bool grouped) {
+  if (const CUresult pushed = push_mirrors(steps); pushed != CUDA_SUCCESS) {
+    drop(steps);
+    return result_of(pushed);
+  }
+  std::vector<State> states = states_of(steps);
+  Batches batches;
+  for (Step& step : steps) {
+    auto batch = std::ranges::find(batches, step.session, &Batch::session);
+    if (batch == batches.end()) {
+      batch = batches.emplace(batches.end());
+      batch->session = step.session;
+      batch->grouped = grouped;
+    }
+    batch->steps.push_back(std::move(step));
+  }
+  for (Batch& batch : batches) send(batch);
+  return states.empty() ? finish(batches) : finish_later(std::move(batches), std::move(states));
+}
+
+}  // namespace
+
+void start_group() { ++group.depth; }
+
+bool in_group() { return group.depth > 0; }
+
+int end_group() {
+  if (group.depth == 0) return kInvalidUsage;
+  if (--group.depth > 0) return kSuccess;
+  std::vector<Step> steps = std::exchange(group.steps, {});
+  const int error = std::exchange(group.error, kSuccess);
+  if (error != kSuccess) {
+    drop(steps);
+    return error;
+  }
+  return steps.empty() ? kSuccess : run(std::move(steps), true);
+}
+
+int refuse(int error) {
+  if (in_group() && group.error == kSuccess) group.error = error;
+  return error;
+}
+
+int submit_at_once(Step step) {
+  std::vector<Step> steps;
+  steps.push_back(std::move(step));
+  return run(std::move(steps), false);
+}
+
+int submit(Step step) {
+  if (!in_group()) return submit_at_once(std::move(step));
+  group.steps.push_back(std::move(step));
+  return kSuccess;
+}
+
+}  // namespace rcuda::client::nccl

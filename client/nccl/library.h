@@ -1,0 +1,32 @@
+// The NCCL of the session's servers, and the place of a call: which worker and context.
+//
+// Threads: any. Blocking: open_library() at the first call, while it connects to the servers and
+// these load their NCCL; find_place() when it makes a context.
+#pragma once
+
+#include <cuda.h>
+
+#include "client/session/route.h"
+#include "common/base/status.h"
+#include "common/cuda/cuda_result.h"
+#include "common/nccl/nccl_api.h"
+
+namespace rcuda::client::nccl {
+
+// The ncclResult_t for an error of the client or of a worker.
+int result_of(CUresult error);
+
+// Connects to the servers and makes each worker load its NCCL. An error says which server has none,
+// and why.
+Status open_library();
+// The lowest version of the servers' libraries; 0 before open_library() has succeeded.
+int library_version();
+// Whether NCCL connects ranks at the first use of an algorithm, or makes them wait for each other
+// in a launch, because of the program's variables. Then any operation may wait for other ranks.
+bool operations_may_wait();
+
+// The current context. As in the CUDA runtime, a thread without one gets the primary context of
+// device 0.
+CudaResult<Route> find_place();
+
+}  // namespace rcuda::client::nccl

@@ -1,0 +1,125 @@
+// Memory of NCCL, and its registration with communicators.
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+
+#include "client/nccl/communicator.h"
+#include "client/nccl/forwarded.h"
+#include "client/nccl/group.h"
+#include "client/nccl/library.h"
+#include "client/process/process.h"
+#include "common/base/mutex.h"
+
+namespace rcuda::client::nccl {
+namespace {
+
+struct Memory {
+  Mutex mutex;
+  // By address: the size of the mapping.
+  std::unordered_map<CUdeviceptr, size_t> mapped RCUDA_GUARDED_BY(mutex);
+};
+
+Memory& memory() {
+  static auto* const made = new Memory;
+  return *made;
+}
+
+CUmemAllocationProp properties_on(CUdevice device) {
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {device}};
+  properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  int gpudirect = 0;
+  (void)cuDeviceGetAttribute(&gpudirect,
+                             CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, device);
+  properties.allocFlags.gpuDirectRDMACapable = gpudirect != 0;
+  return properties;
+}
+
+// Memory of its own handle, which NCCL can share with other ranks. All devices of the server that
+// can reach it may access it.
+CUresult map_memory(CUdevice device, size_t bytes, CUdeviceptr* address, size_t* mapped) {
+  const CUmemAllocationProp properties = properties_on(device);
+  size_t step = 0;
+  RCUDA_RETURN_IF_CUDA_ERROR(
+      cuMemGetAllocationGranularity(&step, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
+  *mapped = (bytes + step - 1) / step * step;
+  CUmemGenericAllocationHandle handle = 0;
+  RCUDA_RETURN_IF_CUDA_ERROR(cuMemCreate(&handle, *mapped, &properties, 0));
+  CUresult result = cuMemAddressReserve(address, *mapped, step, 0, 0);
+  if (result == CUDA_SUCCESS) {
+    result = cuMemMap(*address, *mapped, 0, handle, 0);
+    if (result != CUDA_SUCCESS) (void)cuMemAddressFree(*address, *mapped);
+  }
+  (void)cuMemRelease(handle);  // the mapping keeps the memory
+  if (result != CUDA_SUCCESS) return result;
+  const Session* const session = Process::get().device(device)->session;
+  for (size_t other = 0; other < Process::get().device_count(); ++other) {
+    const auto ordinal = static_cast<CUdevice>(other);
+    if (Process::get().device(ordinal)->session != session) continue;
+    int can = ordinal == device;
+    if (!can) (void)cuDeviceCanAccessPeer(&can, ordinal, device);
+    const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, {ordinal}},
+                                 CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    if (can) result = cuMemSetAccess(*address, *mapped, &access, 1);
+    if (result != CUDA_SUCCESS) break;
+  }
+  return result;
+}
+
+}  // namespace
+
+int ncclMemAlloc(void** address, size_t bytes) {
+  if (!address || bytes == 0) return kInvalidArgument;
+  if (!open_library().ok()) return kSystemError;
+  const CudaResult<Route> place = find_place();
+  if (!place) return result_of(place.error());
+  CUdeviceptr mapped_at = 0;
+  size_t mapped = 0;
+  const CUresult result =
+      map_memory(static_cast<CUdevice>(place->device), bytes, &mapped_at, &mapped);
+  if (result != CUDA_SUCCESS) return kCudaError;
+  MutexLock lock(memory().mutex);
+  memory().mapped[mapped_at] = mapped;
+  *address = reinterpret_cast<void*>(mapped_at);
+  return kSuccess;
+}
+
+int ncclMemFree(void* address) {
+  if (!address) return kSuccess;
+  const auto at = reinterpret_cast<CUdeviceptr>(address);
+  size_t bytes = 0;
+  {
+    MutexLock lock(memory().mutex);
+    const auto found = memory().mapped.find(at);
+    if (found == memory().mapped.end()) return kInvalidArgument;
+    bytes = found->second;
+    memory().mapped.erase(found);
+  }
+  const CUresult unmapped = cuMemUnmap(at, bytes);
+  if (unmapped != CUDA_SUCCESS) return kCudaError;
+  return cuMemAddressFree(at, bytes) == CUDA_SUCCESS ? kSuccess : kCudaError;
+}
+
+int ncclCommRegister(void* comm, void* address, size_t bytes, void** handle) {
+  Communicator* const communicator = find<Communicator>(comm);
+  if (!communicator || !address || !handle) return kInvalidArgument;
+  Step step = step_on(*communicator, Verb::kRegister);
+  step.call.source = reinterpret_cast<uint64_t>(address);
+  step.call.count = bytes;
+  step.answered = [handle](const Answer& answer) {
+    *handle = reinterpret_cast<void*>(answer.value);
+  };
+  communicator->has_registrations = true;
+  return submit_at_once(std::move(step));
+}
+
+int ncclCommDeregister(void* comm, void* handle) {
+  Communicator* const communicator = find<Communicator>(comm);
+  if (!communicator) return kInvalidArgument;
+  Step step = step_on(*communicator, Verb::kDeregister);
+  step.call.source = reinterpret_cast<uint64_t>(handle);
+  return submit_at_once(std::move(step));
+}
+
+}  // namespace rcuda::client::nccl

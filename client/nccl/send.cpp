@@ -1,0 +1,142 @@
+#include "client/nccl/send.h"
+
+#include <atomic>
+#include <cstring>
+#include <span>
+#include <utility>
+
+#include "client/nccl/library.h"
+#include "client/route/capture.h"
+#include "client/route/find_route.h"
+#include "common/wire/command.h"
+
+namespace rcuda::client::nccl {
+namespace {
+
+constexpr size_t kMostBytes =
+    wire::kMaxCommandBytes - sizeof(wire::CommandHeader) - sizeof(wire::NcclCallsBody);
+
+void append(const Step& step, std::vector<std::byte>* bytes) {
+  Call call = step.call;
+  call.tail_bytes = static_cast<uint32_t>(step.tail.size());
+  const auto head = std::as_bytes(std::span(&call, 1));
+  bytes->insert(bytes->end(), head.begin(), head.end());
+  bytes->insert(bytes->end(), step.tail.begin(), step.tail.end());
+  bytes->resize((bytes->size() + 7) & ~size_t{7});
+}
+
+// The streams of the batch, each once.
+std::vector<const StreamRoute*> streams_of(const Batch& batch) {
+  std::vector<const StreamRoute*> streams;
+  for (const Step& step : batch.steps) {
+    if (!step.route) continue;
+    const bool known = std::ranges::any_of(streams, [&](const StreamRoute* other) {
+      return other->timeline == step.route->timeline && other->context == step.route->context;
+    });
+    if (!known) streams.push_back(&*step.route);
+  }
+  return streams;
+}
+
+// Whether no call of the batch waits for another rank, and no answer is needed.
+bool may_post(const Batch& batch, size_t bytes) {
+  if (bytes > kMostBytes || operations_may_wait() ||
+      batch.session->answers(static_cast<uint16_t>(wire::Custom::kNcclPost))) {
+    return false;
+  }
+  return std::ranges::all_of(batch.steps, [](const Step& step) {
+    const Communicator* const communicator = step.communicator.get();
+    return is_operation(step.call.verb) && communicator && communicator->blocking &&
+           !communicator->has_registrations && communicator->is_connected(step.call) &&
+           !may_capture(step.stream);
+  });
+}
+
+void post_batch(Batch& batch, std::span<const std::byte> bytes) {
+  wire::NcclPostBody body;
+  body.batch = 0;
+  body.count = static_cast<uint32_t>(batch.steps.size());
+  body.grouped = batch.grouped;
+  const std::vector<const StreamRoute*> streams = streams_of(batch);
+  for (const StreamRoute* stream : streams) pace(*stream);
+  batch.is_posted = true;
+  batch.sent = batch.session->post(*streams.front(), {body, bytes});
+  // Each stream's timeline counts its own commands.
+  for (size_t i = 1; i < streams.size() && batch.sent == CUDA_SUCCESS; ++i) {
+    batch.sent = batch.session->post(*streams[i], wire::NoteWorkBody{streams[i]->id});
+  }
+}
+
+// The work is in the streams.
+void note_work(Batch& batch) {
+  for (const StreamRoute* stream : streams_of(batch)) {
+    (void)batch.session->post(*stream, wire::NoteWorkBody{stream->id});
+  }
+}
+
+// Sends the calls that precede the last command, if they do not fit into one.
+void begin_batch(Batch& batch) {
+  static std::atomic<uint64_t> batches{0};
+  const Route route = batch.session->in_context(batch.steps.front().call.context);
+  std::vector<std::byte> bytes, next;
+  wire::NcclCallsBody body{0, 0, batch.grouped};
+  for (const Step& step : batch.steps) {
+    next.clear();
+    append(step, &next);
+    if (bytes.size() + next.size() > kMostBytes) {
+      if (body.batch == 0) body.batch = ++batches;
+      wire::NcclPartBody part;
+      static_cast<wire::NcclCallsBody&>(part) = body;
+      batch.sent = batch.session->post(route, {part, bytes});
+      if (batch.sent != CUDA_SUCCESS) return;
+      bytes.clear();
+      body.count = 0;
+    }
+    bytes.insert(bytes.end(), next.begin(), next.end());
+    ++body.count;
+  }
+  batch.session->begin(route, {body, bytes}, {.reply_bytes = wire::Channel::kMostReplyBytes},
+                       &batch.call);
+}
+
+}  // namespace
+
+void send(Batch& batch) {
+  for (const StreamRoute* stream : streams_of(batch)) pace(*stream);
+  std::vector<std::byte> bytes;
+  for (const Step& step : batch.steps) append(step, &bytes);
+  may_post(batch, bytes.size()) ? post_batch(batch, bytes) : begin_batch(batch);
+}
+
+int finish(Batch& batch, const std::function<void(Step&, const Answer&)>& answered) {
+  if (batch.is_posted || batch.sent != CUDA_SUCCESS) {
+    if (batch.sent != CUDA_SUCCESS) return result_of(batch.sent);
+    return result_of(batch.session->take_error());
+  }
+  Reply reply;
+  const CUresult result = batch.session->finish(batch.call, &reply);
+  if (result != CUDA_SUCCESS) return result_of(result);
+  std::span<const std::byte> body = reply.body();
+  struct {
+    int32_t result;
+    uint32_t count;
+  } head{};
+  if (body.size() < sizeof head) return kInternalError;
+  std::memcpy(&head, body.data(), sizeof head);
+  body = body.subspan(sizeof head);
+  if (head.result != kSuccess) return head.result;
+  for (Step& step : batch.steps) {
+    Communicator* const communicator = step.communicator.get();
+    if (is_operation(step.call.verb) && communicator) communicator->note_connected(step.call);
+    if (!is_answered(step.call.verb)) continue;
+    Answer answer;
+    if (body.size() < sizeof answer) return kInternalError;
+    std::memcpy(&answer, body.data(), sizeof answer);
+    body = body.subspan(sizeof answer);
+    answered(step, answer);
+  }
+  note_work(batch);
+  return kSuccess;
+}
+
+}  // namespace rcuda::client::nccl

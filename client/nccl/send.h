@@ -1,0 +1,30 @@
+// Sends the calls of a group to one worker, and takes its answers (NcclCalls and NcclPost of
+// api/table/commands.toml).
+//
+// Threads: any. Blocking: send() while the ring or a stream's queue is full; finish() until the
+// worker has answered.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "client/nccl/step.h"
+#include "client/session/session.h"
+
+namespace rcuda::client::nccl {
+
+// The calls of a group for one worker.
+struct Batch {
+  Session* session = nullptr;
+  bool grouped = false;
+  std::vector<Step> steps;
+  Session::PendingCall call;
+  bool is_posted = false;
+  CUresult sent = CUDA_SUCCESS;
+};
+
+void send(Batch& batch);
+// Returns an ncclResult_t. `answered`: called with each answer.
+int finish(Batch& batch, const std::function<void(Step&, const Answer&)>& answered);
+
+}  // namespace rcuda::client::nccl

@@ -1,0 +1,69 @@
+// NCCL's C interface as far as this project names it: results, and structs that cross the interface
+// by value or by pointer. Sizes, offsets and values are NCCL's. Handles are void*, enumerations int
+// (api/table/nccl.toml). Plain values.
+#pragma once
+
+#include <climits>
+#include <cstddef>
+#include <cstdint>
+
+namespace rcuda::nccl {
+
+enum ResultCode : int {
+  kSuccess = 0,
+  kCudaError = 1,
+  kSystemError = 2,
+  kInternalError = 3,
+  kInvalidArgument = 4,
+  kInvalidUsage = 5,
+  kRemoteError = 6,
+  kInProgress = 7,
+  kTimeout = 8,
+};
+
+struct UniqueId {
+  char bytes[128];
+};
+
+// A team of ranks, of the device API.
+struct Team {
+  int ranks, rank, stride;
+};
+
+struct Multimem {
+  void* base;
+};
+
+inline constexpr int kUndefined = INT_MIN;  // of an int in a Config: NCCL chooses
+inline constexpr unsigned kConfigMagic = 0xcafebeef;
+inline constexpr int kNoColor = -1;
+
+// The configuration of a communicator. Later releases append members; `size` tells how many a
+// program's compiler knew.
+struct Config {
+  size_t size = sizeof(Config);
+  unsigned magic = kConfigMagic;
+  unsigned version = 0;  // of the NCCL for which the program was compiled
+  int blocking = kUndefined;
+  int cga_cluster_size = kUndefined;
+  int min_ctas = kUndefined;
+  int max_ctas = kUndefined;
+  const char* net_name = nullptr;
+  int split_share = kUndefined;
+  int traffic_class = kUndefined;
+  const char* comm_name = nullptr;
+  // collnetEnable to nvlsHostMode
+  int others[15] = {kUndefined, kUndefined, kUndefined, kUndefined, kUndefined,
+                    kUndefined, kUndefined, kUndefined, kUndefined, kUndefined,
+                    kUndefined, kUndefined, kUndefined, kUndefined, kUndefined};
+};
+static_assert(sizeof(Config) == 120 && offsetof(Config, comm_name) == 48);
+
+// The bytes of one element of a data type; 0 if there is no such type.
+constexpr size_t bytes_of_type(int datatype) {
+  constexpr size_t kBytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
+  constexpr int kCount = sizeof kBytes / sizeof *kBytes;
+  return datatype >= 0 && datatype < kCount ? kBytes[datatype] : 0;
+}
+
+}  // namespace rcuda::nccl

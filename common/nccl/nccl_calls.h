@@ -1,0 +1,98 @@
+// Calls of NCCL as a client sends them to its worker: NcclCalls and NcclPost of
+// api/table/commands.toml carry a batch of them. Plain values. Everything comes from the peer
+// unchecked.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "common/nccl/nccl_api.h"
+
+namespace rcuda::nccl {
+
+// The numbers are permanent.
+enum class Verb : uint16_t {
+  kInit = 1,    // `count` ranks, `peer` this rank, `value` ids; creates
+  kSplit = 2,   // `peer` the color, `value` the key; creates
+  kShrink = 3,  // `value` flags; the tail has the excluded ranks; creates
+  kFinalize = 4,
+  kDestroy = 5,
+  kAbort = 6,
+  kAllReduce = 7,
+  kReduce = 8,
+  kBroadcast = 9,
+  kAllGather = 10,
+  kReduceScatter = 11,
+  kAlltoAll = 12,
+  kGather = 13,
+  kScatter = 14,
+  kSend = 15,
+  kReceive = 16,
+  kPreMulSum = 17,  // `value` the residence; `source` the scalar's address, or the tail has it
+  kDestroyOperation = 18,
+  kRegister = 19,    // `source` the address, `count` bytes; answers with the handle
+  kDeregister = 20,  // `source` the handle
+  kRevoke = 21,      // `value` flags
+};
+inline constexpr bool is_operation(Verb verb) {
+  return verb >= Verb::kAllReduce && verb <= Verb::kReceive;
+}
+// Whether the worker returns an Answer for the call.
+inline constexpr bool is_answered(Verb verb) {
+  return verb <= Verb::kShrink || verb == Verb::kPreMulSum || verb == Verb::kRegister;
+}
+
+struct Call {
+  Verb verb{};
+  uint16_t reserved = 0;
+  uint32_t communicator = 0;  // the client's id
+  uint32_t created = 0;       // the client's id of the new communicator
+  uint32_t stream = 0;        // 0: the legacy default stream of `context`
+  uint32_t context = 0;       // current for the call
+  uint32_t tail_bytes = 0;    // follow this struct, padded to 8 bytes
+  uint64_t source = 0, target = 0, count = 0;
+  int32_t datatype = 0, operation = 0;
+  int32_t peer = 0;  // also a root
+  int32_t value = 0;
+};
+static_assert(sizeof(Call) == 64);
+
+// The tail of calls that create a communicator begins with this. Then the unique ids (kInit) or the
+// excluded ranks (kShrink), then the two strings of the Config.
+struct CreateTail {
+  uint32_t list_bytes = 0;
+  uint16_t net_name_bytes = 0, comm_name_bytes = 0;  // 0: none
+  uint32_t has_config = 0;
+  uint32_t reserved = 0;
+  Config config;  // its pointers are null
+};
+static_assert(sizeof(CreateTail) == 136);
+
+// The worker's answer to a call that has one, in the order of these calls.
+struct Answer {
+  uint64_t value = 0;  // kRegister: the handle
+  int32_t ranks = 0;   // of a new communicator; 0: none was created
+  int32_t rank = 0;    // its rank here; kPreMulSum: the operation
+};
+
+// What NcclAsk asks about a communicator.
+enum class Question : uint32_t {
+  kAsyncError = 1,
+  kLastError = 2,  // the text; communicator 0: of the library
+  kMemory = 3,     // `value`: which statistic
+};
+
+inline constexpr size_t kMostCommunicators = 4096;  // of a session
+inline constexpr size_t kMostJobs = 256;            // calls of a session that wait for other ranks
+inline constexpr size_t kMostNameBytes = 1024;
+
+// The end of a unique id that a worker has made. NCCL leaves these bytes unused.
+struct IdMark {
+  static constexpr uint64_t kMagic = 0x6c63636e61647563;  // "cudanccl"
+  uint64_t magic = kMagic;
+  int32_t version = 0;  // of the NCCL that made the id
+  uint32_t reserved = 0;
+};
+inline constexpr size_t kIdMarkOffset = sizeof(UniqueId) - sizeof(IdMark);
+
+}  // namespace rcuda::nccl

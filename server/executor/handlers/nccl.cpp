@@ -1,0 +1,256 @@
+// Handlers of NCCL's calls. server/executor/nccl/nccl.h says on which threads they run.
+#include "server/executor/nccl/nccl.h"
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "api/server_commands.h"
+#include "common/base/log.h"
+#include "common/cuda/return_if_error.h"
+#include "server/executor/answers/answers.h"
+#include "server/executor/core/custom.h"
+#include "server/executor/objects/objects.h"
+
+namespace rcuda::server {
+namespace {
+
+using nccl::Verb;
+
+// One batch may name this many contexts' streams; more are malformed commands.
+constexpr size_t kMostIds = 4096;
+
+std::vector<std::string> lines_of(std::span<const std::byte> bytes) {
+  std::vector<std::string> lines(1);
+  for (const std::byte byte : bytes) {
+    if (byte == std::byte{0}) {
+      lines.emplace_back();
+    } else {
+      lines.back().push_back(static_cast<char>(byte));
+    }
+  }
+  lines.pop_back();
+  return lines;
+}
+
+bool read_text(BodyReader& in, size_t bytes, std::string* text) {
+  std::span<const std::byte> read;
+  if (bytes > nccl::kMostNameBytes || !in.bytes(bytes, &read)) return false;
+  text->assign(reinterpret_cast<const char*>(read.data()), read.size());
+  return true;
+}
+
+// The tail of a call that creates a communicator.
+bool read_creation(std::span<const std::byte> tail, NcclStep* step) {
+  BodyReader in(tail);
+  nccl::CreateTail create;
+  std::span<const std::byte> list;
+  if (!in.read(&create) || !in.bytes(create.list_bytes, &list) ||
+      !read_text(in, create.net_name_bytes, &step->net_name) ||
+      !read_text(in, create.comm_name_bytes, &step->comm_name)) {
+    return false;
+  }
+  step->config = create.config;
+  step->has_config = create.has_config != 0;
+  const Verb verb = step->call.verb;
+  if (verb == Verb::kInit) {
+    step->ids.resize(list.size() / sizeof(nccl::UniqueId));
+    if (step->ids.empty() || step->ids.size() > kMostIds || !step->has_config) return false;
+    std::memcpy(step->ids.data(), list.data(), step->ids.size() * sizeof(nccl::UniqueId));
+  } else if (verb == Verb::kShrink) {
+    step->excluded.resize(list.size() / sizeof(int));
+    std::memcpy(step->excluded.data(), list.data(), step->excluded.size() * sizeof(int));
+  }
+  return true;
+}
+
+bool creates(Verb verb) { return verb <= Verb::kShrink; }
+
+bool is_blocking(const NcclStep& step) {
+  if (step.has_config) return step.config.blocking != 0;
+  return !step.communicator || step.communicator->blocking;
+}
+
+// The CUresult of a call whose ids name nothing; *malformed for bytes that no client sends.
+CUresult read_step(NcclServices& services, BodyReader& in, NcclStep* step, bool* malformed) {
+  std::span<const std::byte> tail, padding;
+  *malformed = !in.read(&step->call) || !in.bytes(step->call.tail_bytes, &tail) ||
+               !in.bytes(-step->call.tail_bytes & 7u, &padding);
+  if (*malformed) return CUDA_SUCCESS;
+  const nccl::Call& call = step->call;
+  ContextState* const context = services.objects.find_context(call.context);
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  step->context = context->handle;
+  if (call.communicator) step->communicator = services.nccl.find(call.communicator);
+  if (is_operation(call.verb)) {
+    RCUDA_RETURN_IF_CUDA_ERROR(services.objects.make_current(call.context));
+    SessionStream stream;
+    RCUDA_RETURN_IF_CUDA_ERROR(services.objects.use_stream(call.stream, &stream));
+    step->stream = stream.handle;
+  } else if (creates(call.verb)) {
+    *malformed = !read_creation(tail, step);
+  } else if (call.verb == Verb::kPreMulSum) {
+    std::memcpy(step->scalar, tail.data(), std::min(tail.size(), sizeof step->scalar));
+  }
+  return CUDA_SUCCESS;
+}
+
+// Reads the calls of a command into *steps.
+HandlerResult read_steps(NcclServices& services, std::span<const std::byte> bytes, uint32_t count,
+                         std::vector<NcclStep>* steps) {
+  if (count > bytes.size() / sizeof(nccl::Call)) return kMalformed;
+  BodyReader in(bytes);
+  for (uint32_t i = 0; i < count; ++i) {
+    bool malformed = false;
+    const CUresult result = read_step(services, in, &steps->emplace_back(), &malformed);
+    if (malformed) return kMalformed;
+    if (result != CUDA_SUCCESS) return result;
+  }
+  return CUDA_SUCCESS;
+}
+
+// Makes the ids of new communicators known.
+CUresult create_communicators(NcclServices& services, NcclBatch& batch) {
+  for (NcclStep& step : batch.steps) {
+    if (!creates(step.call.verb)) continue;
+    step.created = services.nccl.create(step.call.created, is_blocking(step));
+    if (!step.created) return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+HandlerResult nccl_open(NcclServices& services, const Command& command,
+                        const wire::NcclOpenBody& body, std::vector<std::byte>*) {
+  BodyReader in(command.tail);
+  std::span<const std::byte> variables;
+  if (!in.bytes(body.variable_bytes, &variables)) return kMalformed;
+  const bool started = services.nccl.open(
+      lines_of(variables), [&answers = services.answers,
+                            target = command.target](const Result<const NcclLibrary*>& library) {
+        std::vector<std::byte> reply;
+        append(&reply, int32_t{library.ok() ? (*library)->version : 0});
+        append(&reply, uint32_t{0});
+        const std::string text = library.ok() ? (*library)->path : library.status().context();
+        for (const char letter : text.substr(0, nccl::kMostNameBytes)) append(&reply, letter);
+        answers.reply(target, CUDA_SUCCESS, reply);
+      });
+  return started ? kDeferred : HandlerResult(CUDA_ERROR_OPERATING_SYSTEM);
+}
+
+HandlerResult nccl_unique_id(NcclServices& services, const Command& command,
+                             std::vector<std::byte>*) {
+  const NcclLibrary* const library = services.nccl.library();
+  const ContextState* const context = services.objects.current_context();
+  if (!library || !context) return CUDA_ERROR_INVALID_VALUE;
+  const auto made = std::make_shared<std::pair<int, nccl::UniqueId>>();
+  const bool started = services.nccl.run(
+      context->handle,
+      [library, made] {
+        made->first = library->functions.ncclGetUniqueId(&made->second);
+        nccl::IdMark mark;
+        mark.version = library->version;
+        std::memcpy(made->second.bytes + nccl::kIdMarkOffset, &mark, sizeof mark);
+      },
+      [&answers = services.answers, target = command.target, made] {
+        std::vector<std::byte> reply;
+        append(&reply, int32_t{made->first});
+        append(&reply, uint32_t{0});
+        append(&reply, made->second);
+        answers.reply(target, CUDA_SUCCESS, reply);
+      });
+  return started ? kDeferred : HandlerResult(CUDA_ERROR_OPERATING_SYSTEM);
+}
+
+HandlerResult nccl_calls(NcclServices& services, const Command& command,
+                         const wire::NcclCallsBody& body, std::vector<std::byte>*) {
+  auto batch = std::make_shared<NcclBatch>();
+  batch->grouped = body.grouped != 0;
+  if (body.batch) batch->steps = services.nccl.take_parts(body.batch);
+  if (!services.nccl.library()) return CUDA_ERROR_INVALID_VALUE;
+  const HandlerResult read = read_steps(services, command.tail, body.count, &batch->steps);
+  if (read.malformed || read.result != CUDA_SUCCESS) return read;
+  RCUDA_RETURN_IF_CUDA_ERROR(create_communicators(services, *batch));
+  const auto then = [&services, batch, target = command.target](nccl::ResultCode result) {
+    std::vector<std::byte> reply;
+    append(&reply, int32_t{result});
+    uint32_t count = 0;
+    append(&reply, count);
+    for (const NcclStep& step : batch->steps) {
+      if (!is_answered(step.call.verb)) continue;
+      append(&reply, step.answer);
+      ++count;
+    }
+    std::memcpy(reply.data() + sizeof(int32_t), &count, sizeof count);
+    services.answers.reply(target, CUDA_SUCCESS, reply);
+  };
+  return services.nccl.start(batch, then) ? kDeferred : HandlerResult(CUDA_ERROR_OPERATING_SYSTEM);
+}
+
+HandlerResult nccl_part(NcclServices& services, const Command& command,
+                        const wire::NcclCallsBody& body) {
+  std::vector<NcclStep> steps;
+  const HandlerResult read = read_steps(services, command.tail, body.count, &steps);
+  if (read.malformed || read.result != CUDA_SUCCESS) return read;
+  return services.nccl.keep_part(body.batch, std::move(steps)) ? CUDA_SUCCESS
+                                                               : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+HandlerResult nccl_post(NcclServices& services, const Command& command,
+                        const wire::NcclCallsBody& body) {
+  NcclBatch batch;
+  batch.grouped = body.grouped != 0;
+  if (!services.nccl.library()) return CUDA_ERROR_INVALID_VALUE;
+  const HandlerResult read = read_steps(services, command.tail, body.count, &batch.steps);
+  if (read.malformed || read.result != CUDA_SUCCESS) return read;
+  for (const NcclStep& step : batch.steps) {
+    if (!is_operation(step.call.verb)) return kMalformed;
+  }
+  const nccl::ResultCode result = services.nccl.make_here(batch);
+  services.objects.forget_current();
+  if (result == nccl::kSuccess) return CUDA_SUCCESS;
+  RCUDA_WARN("an operation of NCCL failed: ncclResult_t %d", static_cast<int>(result));
+  (void)services.answers.events().output(
+      true, "rcuda: an operation of NCCL failed in the worker: ncclResult_t " +
+                std::to_string(result) + "; set NCCL_DEBUG=WARN for the reason\n");
+  return CUDA_ERROR_UNKNOWN;
+}
+
+HandlerResult nccl_ask(NcclServices& services, const Command&, const wire::NcclAskBody& body,
+                       std::vector<std::byte>* reply) {
+  const NcclLibrary* const library = services.nccl.library();
+  if (!library) return CUDA_ERROR_INVALID_VALUE;
+  const nccl::Functions& functions = library->functions;
+  const auto communicator = services.nccl.find(body.communicator);
+  void* const handle = communicator ? communicator->handle.load() : nullptr;
+  int result = nccl::kInvalidArgument, error = nccl::kSuccess;
+  uint64_t value = 0;
+  std::string text;
+  switch (static_cast<nccl::Question>(body.question)) {
+    case nccl::Question::kAsyncError:
+      if (handle) result = functions.ncclCommGetAsyncError(handle, &error);
+      break;
+    case nccl::Question::kLastError:
+      result = nccl::kSuccess;
+      if (functions.ncclGetLastError) text = functions.ncclGetLastError(handle);
+      break;
+    case nccl::Question::kMemory:
+      result = nccl::kInvalidUsage;
+      if (handle && functions.ncclCommMemStats) {
+        result = functions.ncclCommMemStats(handle, body.value, &value);
+      }
+      break;
+    default:
+      return kMalformed;
+  }
+  append(reply, int32_t{result});
+  append(reply, int32_t{error});
+  append(reply, value);
+  for (const char letter : text.substr(0, nccl::kMostNameBytes)) append(reply, letter);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace rcuda::server

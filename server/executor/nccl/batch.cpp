@@ -1,0 +1,226 @@
+#include "server/executor/nccl/batch.h"
+
+#include <array>
+#include <chrono>
+#include <iterator>
+#include <thread>
+
+namespace rcuda::server {
+namespace {
+
+using nccl::Functions;
+using nccl::Verb;
+
+constexpr auto kPoll = std::chrono::microseconds(20);
+
+nccl::Config* config_of(NcclStep& step) {
+  if (!step.has_config) return nullptr;
+  step.config.net_name = step.net_name.empty() ? nullptr : step.net_name.c_str();
+  step.config.comm_name = step.comm_name.empty() ? nullptr : step.comm_name.c_str();
+  return &step.config;
+}
+
+void* of(const NcclStep& step) {
+  return step.communicator ? step.communicator->handle.load() : nullptr;
+}
+const void* source(const NcclStep& step) { return reinterpret_cast<const void*>(step.call.source); }
+void* target(const NcclStep& step) { return reinterpret_cast<void*>(step.call.target); }
+
+int init(const Functions& f, NcclStep& step) {
+  const nccl::Call& call = step.call;
+  const int ranks = static_cast<int>(call.count);
+  if (step.ids.size() > 1) {
+    return f.ncclCommInitRankScalable(&step.made, ranks, call.peer,
+                                      static_cast<int>(step.ids.size()), step.ids.data(),
+                                      config_of(step));
+  }
+  return f.ncclCommInitRankConfig(&step.made, ranks, step.ids.front(), call.peer, config_of(step));
+}
+
+// Nothing is using the communicator any more: threads that wait for it have left.
+int abort(const Functions& f, NcclStep& step) {
+  step.communicator->aborted = true;
+  while (step.communicator->waiting.load() > 0) std::this_thread::sleep_for(kPoll);
+  void* const handle = step.communicator->handle.exchange(nullptr);
+  return handle ? f.ncclCommAbort(handle) : nccl::kSuccess;
+}
+
+int destroy(const Functions& f, NcclStep& step) {
+  void* const handle = step.communicator->handle.exchange(nullptr);
+  return handle ? f.ncclCommDestroy(handle) : nccl::kInvalidArgument;
+}
+
+int premultiplied_sum(const Functions& f, NcclStep& step) {
+  constexpr int kHostImmediate = 1;
+  void* const scalar = step.call.value == kHostImmediate
+                           ? static_cast<void*>(step.scalar)
+                           : reinterpret_cast<void*>(step.call.source);
+  return f.ncclRedOpCreatePreMulSum(&step.answer.rank, scalar, step.call.datatype, step.call.value,
+                                    of(step));
+}
+
+int register_memory(const Functions& f, NcclStep& step) {
+  const int result =
+      f.ncclCommRegister(of(step), const_cast<void*>(source(step)), step.call.count, &step.made);
+  step.answer.value = reinterpret_cast<uint64_t>(step.made);
+  return result;
+}
+
+struct Row {
+  Verb verb;
+  const char* name;
+  bool (*exists)(const Functions& f);
+  int (*make)(const Functions& f, NcclStep& step);
+};
+
+#define RCUDA_ROW(verb, function, expression)                                              \
+  {                                                                                        \
+    verb, #function, [](const Functions& f) { return f.function != nullptr; },             \
+        [](const Functions& f, [[maybe_unused]] NcclStep& s) -> int { return expression; } \
+  }
+constexpr Row kRows[] = {
+    RCUDA_ROW(Verb::kInit, ncclCommInitRankConfig, init(f, s)),
+    RCUDA_ROW(Verb::kSplit, ncclCommSplit,
+              f.ncclCommSplit(of(s), s.call.peer, s.call.value, &s.made, config_of(s))),
+    RCUDA_ROW(Verb::kShrink, ncclCommShrink,
+              f.ncclCommShrink(of(s), s.excluded.data(), static_cast<int>(s.excluded.size()),
+                               &s.made, config_of(s), s.call.value)),
+    RCUDA_ROW(Verb::kFinalize, ncclCommFinalize, f.ncclCommFinalize(of(s))),
+    RCUDA_ROW(Verb::kDestroy, ncclCommDestroy, destroy(f, s)),
+    RCUDA_ROW(Verb::kAbort, ncclCommAbort, abort(f, s)),
+    RCUDA_ROW(Verb::kRevoke, ncclCommRevoke, f.ncclCommRevoke(of(s), s.call.value)),
+    RCUDA_ROW(Verb::kAllReduce, ncclAllReduce,
+              f.ncclAllReduce(source(s), target(s), s.call.count, s.call.datatype, s.call.operation,
+                              of(s), s.stream)),
+    RCUDA_ROW(Verb::kReduce, ncclReduce,
+              f.ncclReduce(source(s), target(s), s.call.count, s.call.datatype, s.call.operation,
+                           s.call.peer, of(s), s.stream)),
+    RCUDA_ROW(Verb::kBroadcast, ncclBroadcast,
+              f.ncclBroadcast(source(s), target(s), s.call.count, s.call.datatype, s.call.peer,
+                              of(s), s.stream)),
+    RCUDA_ROW(
+        Verb::kAllGather, ncclAllGather,
+        f.ncclAllGather(source(s), target(s), s.call.count, s.call.datatype, of(s), s.stream)),
+    RCUDA_ROW(Verb::kReduceScatter, ncclReduceScatter,
+              f.ncclReduceScatter(source(s), target(s), s.call.count, s.call.datatype,
+                                  s.call.operation, of(s), s.stream)),
+    RCUDA_ROW(Verb::kAlltoAll, ncclAlltoAll,
+              f.ncclAlltoAll(source(s), target(s), s.call.count, s.call.datatype, of(s), s.stream)),
+    RCUDA_ROW(Verb::kGather, ncclGather,
+              f.ncclGather(source(s), target(s), s.call.count, s.call.datatype, s.call.peer, of(s),
+                           s.stream)),
+    RCUDA_ROW(Verb::kScatter, ncclScatter,
+              f.ncclScatter(source(s), target(s), s.call.count, s.call.datatype, s.call.peer, of(s),
+                            s.stream)),
+    RCUDA_ROW(Verb::kSend, ncclSend,
+              f.ncclSend(source(s), s.call.count, s.call.datatype, s.call.peer, of(s), s.stream)),
+    RCUDA_ROW(Verb::kReceive, ncclRecv,
+              f.ncclRecv(target(s), s.call.count, s.call.datatype, s.call.peer, of(s), s.stream)),
+    RCUDA_ROW(Verb::kPreMulSum, ncclRedOpCreatePreMulSum, premultiplied_sum(f, s)),
+    RCUDA_ROW(Verb::kDestroyOperation, ncclRedOpDestroy,
+              f.ncclRedOpDestroy(s.call.operation, of(s))),
+    RCUDA_ROW(Verb::kRegister, ncclCommRegister, register_memory(f, s)),
+    RCUDA_ROW(Verb::kDeregister, ncclCommDeregister,
+              f.ncclCommDeregister(of(s), const_cast<void*>(source(s)))),
+};
+#undef RCUDA_ROW
+
+const Row* row_of(Verb verb) {
+  for (const Row& row : kRows) {
+    if (row.verb == verb) return &row;
+  }
+  return nullptr;
+}
+
+// Null: the library has all functions of the batch.
+const char* find_lacking(const Functions& functions, const NcclBatch& batch) {
+  for (const NcclStep& step : batch.steps) {
+    const Row* const row = row_of(step.call.verb);
+    if (!row) return "an unknown function";
+    if (!row->exists(functions)) return row->name;
+    if (step.ids.size() > 1 && !functions.ncclCommInitRankScalable)
+      return "ncclCommInitRankScalable";
+  }
+  return nullptr;
+}
+
+// Waits until a non-blocking communicator is no longer in progress.
+int wait_for(const Functions& functions, NcclCommunicator& communicator) {
+  ++communicator.waiting;
+  int state = nccl::kInProgress;
+  for (;;) {
+    void* const handle = communicator.handle.load();
+    if (communicator.aborted || !handle) break;
+    const int result = functions.ncclCommGetAsyncError(handle, &state);
+    if (result != nccl::kSuccess) state = result;
+    if (state != nccl::kInProgress) break;
+    std::this_thread::sleep_for(kPoll);
+  }
+  --communicator.waiting;
+  return state;
+}
+
+// Publishes new communicators, so that another thread can abort them.
+void keep_created(NcclBatch& batch) {
+  for (NcclStep& step : batch.steps) {
+    if (step.created) step.created->handle = step.made;
+  }
+}
+
+int wait_for_all(const Functions& functions, NcclBatch& batch) {
+  int result = nccl::kSuccess;
+  for (NcclStep& step : batch.steps) {
+    for (const auto& communicator : {step.communicator, step.created}) {
+      if (!communicator || communicator->blocking) continue;
+      if (const int one = wait_for(functions, *communicator); result == nccl::kSuccess) {
+        result = one;
+      }
+    }
+  }
+  return result;
+}
+
+void answer_created(const Functions& functions, NcclBatch& batch) {
+  for (NcclStep& step : batch.steps) {
+    void* const handle = step.created ? step.created->handle.load() : nullptr;
+    if (!handle) continue;
+    (void)functions.ncclCommCount(handle, &step.answer.ranks);
+    (void)functions.ncclCommUserRank(handle, &step.answer.rank);
+  }
+}
+
+}  // namespace
+
+nccl::ResultCode make(const Functions& functions, const api::DriverTable& driver, NcclBatch& batch,
+                      std::string* lacking) {
+  if (const char* const name = find_lacking(functions, batch)) {
+    *lacking = name;
+    return nccl::kInvalidUsage;
+  }
+  bool creates = false;
+  for (const NcclStep& step : batch.steps) creates = creates || step.created;
+  // In a group NCCL makes the handle before it waits for other ranks.
+  const bool groups = batch.grouped || creates;
+  int result = groups ? functions.ncclGroupStart() : nccl::kSuccess;
+  const auto note = [&result](int one) {
+    if (result == nccl::kSuccess || (result == nccl::kInProgress && one != nccl::kSuccess)) {
+      result = one;
+    }
+  };
+  CUcontext current = nullptr;
+  for (NcclStep& step : batch.steps) {
+    if (step.context != current) {
+      if (driver.cuCtxSetCurrent(step.context) != CUDA_SUCCESS) note(nccl::kCudaError);
+      current = step.context;
+    }
+    note(row_of(step.call.verb)->make(functions, step));
+  }
+  keep_created(batch);
+  if (groups) note(functions.ncclGroupEnd());
+  keep_created(batch);
+  if (result == nccl::kInProgress) result = wait_for_all(functions, batch);
+  if (result == nccl::kSuccess && creates) answer_created(functions, batch);
+  return static_cast<nccl::ResultCode>(result);
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,57 @@
+// A batch of NCCL's calls: the calls of a group of the program, or a single one.
+//
+// make() may wait for other ranks, so it runs on a thread of NcclCallers, or on the executor thread
+// for operations whose connections exist. A batch belongs to the thread that makes it.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <cuda.h>
+
+#include "api/driver_table.h"
+#include "common/nccl/functions.h"
+#include "common/nccl/nccl_calls.h"
+
+namespace rcuda::server {
+
+// One communicator of the session. Shared, because a thread may still be in a call on it.
+struct NcclCommunicator {
+  std::atomic<void*> handle{nullptr};  // null until NCCL has made it
+  bool blocking = true;
+  // A thread that waits for a non-blocking communicator leaves it when `aborted` is set, and counts
+  // in `waiting` until then.
+  std::atomic<bool> aborted{false};
+  std::atomic<int> waiting{0};
+};
+
+struct NcclStep {
+  nccl::Call call;
+  CUcontext context = nullptr;
+  CUstream stream = nullptr;
+  std::shared_ptr<NcclCommunicator> communicator, created;
+  // Of calls that create a communicator.
+  std::vector<nccl::UniqueId> ids;
+  std::vector<int> excluded;
+  bool has_config = false;
+  nccl::Config config;
+  std::string net_name, comm_name;
+  uint64_t scalar[2] = {};  // kPreMulSum
+  void* made = nullptr;     // the new communicator, or the handle of a registration
+  nccl::Answer answer;
+};
+
+struct NcclBatch {
+  std::vector<NcclStep> steps;
+  bool grouped = false;
+};
+
+// Returns the first error. With a function that the library lacks, nothing is called, and the
+// result is kInvalidUsage; *lacking becomes its name.
+nccl::ResultCode make(const nccl::Functions& functions, const api::DriverTable& driver,
+                      NcclBatch& batch, std::string* lacking);
+
+}  // namespace rcuda::server

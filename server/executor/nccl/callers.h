@@ -1,0 +1,33 @@
+// NcclCallers: threads that make calls of NCCL which may wait for other ranks.
+//
+// A call has a thread to itself, so calls never wait for each other's ranks. Threads are kept for
+// later calls. Nothing waits for them: at the end of a session, a thread may still be in a call.
+// Threads: start() from one thread. Blocking: never.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+
+namespace rcuda::server {
+
+class NcclCallers {
+ public:
+  explicit NcclCallers(size_t most);
+  ~NcclCallers();  // work that runs goes on; idle threads end
+  NcclCallers(const NcclCallers&) = delete;
+  NcclCallers& operator=(const NcclCallers&) = delete;
+
+  // Runs `work` on a thread. Returns false if `most` calls are in progress, or if no thread can be
+  // started.
+  bool start(std::function<void()> work);
+
+ private:
+  struct Shared;
+  static void serve(const std::shared_ptr<Shared>& shared);
+
+  const size_t most_;
+  const std::shared_ptr<Shared> shared_;
+};
+
+}  // namespace rcuda::server

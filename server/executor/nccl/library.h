@@ -1,0 +1,25 @@
+// The server's NCCL: finds the library and loads its functions.
+//
+// A process loads it once and never unloads it: its threads run until the process ends. Threads:
+// any. Blocking: load_library() while the loader reads the library (some 100 ms).
+#pragma once
+
+#include <string>
+
+#include "common/base/status.h"
+#include "common/nccl/functions.h"
+#include "common/nccl/nccl_api.h"
+
+namespace rcuda::server {
+
+struct NcclLibrary {
+  nccl::Functions functions;
+  int version = 0;
+  std::string path;
+};
+
+// `choice`: "auto" (the loader's path), "none" or a path. The first call decides. An error says why
+// there is no library, and names the setting.
+Result<const NcclLibrary*> load_nccl(const std::string& choice);
+
+}  // namespace rcuda::server

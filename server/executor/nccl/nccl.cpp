@@ -1,0 +1,134 @@
+#include "server/executor/nccl/nccl.h"
+
+#include <cstdlib>
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/nccl/nccl_variables.h"
+
+namespace rcuda::server {
+namespace {
+
+// A group of a rank with this many calls has peers that no machine room has.
+constexpr size_t kMostSteps = 1 << 17;
+
+// Called before the library is loaded, so that it reads the values at its first use.
+void set_environment(const std::vector<std::string>& variables, const std::string& host_id) {
+  for (const std::string& line : variables) {
+    const size_t equals = line.find('=');
+    if (equals == std::string::npos) continue;
+    const std::string name = line.substr(0, equals);
+    if (nccl::may_program_set(name)) ::setenv(name.c_str(), line.c_str() + equals + 1, 1);
+  }
+  if (!host_id.empty()) ::setenv("NCCL_HOSTID", host_id.c_str(), 0);
+  // Collectives connect when the communicator is made, so that they never wait for other ranks.
+  ::setenv("NCCL_RUNTIME_CONNECT", "0", 0);
+}
+
+}  // namespace
+
+Nccl::Nccl(const api::DriverTable& driver, Jobs& jobs, const NcclSettings& settings)
+    : driver_(driver),
+      settings_(settings),
+      door_(std::make_shared<Door>()),
+      callers_(nccl::kMostJobs) {
+  MutexLock lock(door_->mutex);
+  door_->jobs = &jobs;
+}
+
+Nccl::~Nccl() {
+  MutexLock lock(door_->mutex);
+  door_->jobs = nullptr;
+}
+
+bool Nccl::run(CUcontext context, std::function<void()> work, std::function<void()> then) {
+  return callers_.start([&driver = driver_, door = door_, context, work = std::move(work),
+                         then = std::move(then)]() mutable {
+    // Other threads' captures do not concern this one's allocations.
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    if (context && driver.cuCtxSetCurrent(context) == CUDA_SUCCESS) {
+      driver.cuThreadExchangeStreamCaptureMode(&mode);
+    }
+    work();
+    MutexLock lock(door->mutex);
+    if (door->jobs) door->jobs->post(std::move(then));
+  });
+}
+
+bool Nccl::open(std::vector<std::string> variables, Opened then) {
+  if (library_) {
+    then(library_);
+    return true;
+  }
+  const auto loaded = std::make_shared<Result<const NcclLibrary*>>(Status(Code::kInternal, ""));
+  return run(
+      nullptr,
+      [loaded, variables = std::move(variables), settings = settings_] {
+        set_environment(variables, settings.host_id);
+        *loaded = load_nccl(settings.library);
+      },
+      [this, loaded, then = std::move(then)] {
+        if (loaded->ok()) library_ = **loaded;
+        then(*loaded);
+      });
+}
+
+std::shared_ptr<NcclCommunicator> Nccl::find(uint32_t id) const {
+  const auto found = communicators_.find(id);
+  return found == communicators_.end() ? nullptr : found->second;
+}
+
+std::shared_ptr<NcclCommunicator> Nccl::create(uint32_t id, bool blocking) {
+  if (id == 0 || communicators_.size() >= nccl::kMostCommunicators) return nullptr;
+  auto made = std::make_shared<NcclCommunicator>();
+  made->blocking = blocking;
+  return communicators_.emplace(id, made).second ? made : nullptr;
+}
+
+void Nccl::forget_ended(const NcclBatch& batch) {
+  for (const NcclStep& step : batch.steps) {
+    const nccl::Verb verb = step.call.verb;
+    const bool ends = verb == nccl::Verb::kDestroy || verb == nccl::Verb::kAbort;
+    if (ends) communicators_.erase(step.call.communicator);
+    if (step.created && !step.created->handle.load()) communicators_.erase(step.call.created);
+  }
+}
+
+bool Nccl::start(std::shared_ptr<NcclBatch> batch, std::function<void(nccl::ResultCode)> then) {
+  const CUcontext context = batch->steps.empty() ? nullptr : batch->steps.front().context;
+  const auto result = std::make_shared<nccl::ResultCode>(nccl::kInternalError);
+  return run(
+      context,
+      [&driver = driver_, library = library_, batch, result] {
+        std::string lacking;
+        *result = make(library->functions, driver, *batch, &lacking);
+        if (!lacking.empty()) {
+          RCUDA_WARN("%s lacks %s", library->path.c_str(), lacking.c_str());
+        }
+      },
+      [this, batch, result, then = std::move(then)] {
+        forget_ended(*batch);
+        then(*result);
+      });
+}
+
+nccl::ResultCode Nccl::make_here(NcclBatch& batch) {
+  std::string lacking;
+  return make(library_->functions, driver_, batch, &lacking);
+}
+
+bool Nccl::keep_part(uint64_t batch, std::vector<NcclStep> steps) {
+  size_t kept = 0;
+  for (const auto& [id, part] : parts_) kept += part.size();
+  if (kept + steps.size() > kMostSteps) return false;
+  std::vector<NcclStep>& part = parts_[batch];
+  std::move(steps.begin(), steps.end(), std::back_inserter(part));
+  return true;
+}
+
+std::vector<NcclStep> Nccl::take_parts(uint64_t batch) {
+  auto part = parts_.extract(batch);
+  return part ? std::move(part.mapped()) : std::vector<NcclStep>();
+}
+
+}  // namespace rcuda::server

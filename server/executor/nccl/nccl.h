@@ -1,0 +1,83 @@
+// Nccl: the collectives of a session. The server's NCCL makes them, for the program's
+// communicators.
+//
+// Calls that may wait for other ranks run on threads of NcclCallers; their answer is sent when NCCL
+// has returned, so the client's thread waits as long as it would wait in NCCL itself, and the ring
+// goes on. Operations whose connections exist run on the executor thread. A communicator in the
+// worker blocks if the program's does. (Rejected: only non-blocking communicators. From NCCL 2.27
+// on, each of their operations starts a thread, launches at an unknown time, and must be waited for
+// before the next one.)
+//
+// Executor thread only. Nothing blocks. At the end of the session nothing waits for NCCL: calls in
+// progress are left to the end of the process.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "api/driver_table.h"
+#include "common/base/mutex.h"
+#include "server/executor/nccl/batch.h"
+#include "server/executor/nccl/callers.h"
+#include "server/executor/nccl/library.h"
+#include "server/executor/nccl/nccl_settings.h"
+#include "server/executor/streams/jobs.h"
+
+namespace rcuda::server {
+
+class Nccl {
+ public:
+  // All outlive this object.
+  Nccl(const api::DriverTable& driver, Jobs& jobs, const NcclSettings& settings);
+  ~Nccl();
+  Nccl(const Nccl&) = delete;
+  Nccl& operator=(const Nccl&) = delete;
+
+  using Opened = std::function<void(const Result<const NcclLibrary*>&)>;
+  // Sets the variables (NAME=value; those that a program may not set are left out), loads the
+  // library, and calls `then`. Returns false if no thread can be started.
+  bool open(std::vector<std::string> variables, Opened then);
+  // Null before open() has succeeded.
+  const NcclLibrary* library() const { return library_; }
+
+  // Null if there is no such communicator.
+  std::shared_ptr<NcclCommunicator> find(uint32_t id) const;
+  // Null if the id is in use, or too many communicators exist.
+  std::shared_ptr<NcclCommunicator> create(uint32_t id, bool blocking);
+
+  // Runs `work` on another thread, in this context, then `then` on the executor thread. Returns
+  // false if too many calls are in progress.
+  bool run(CUcontext context, std::function<void()> work, std::function<void()> then);
+  // Makes the batch on another thread. Then, on the executor thread, forgets the communicators that
+  // have ended, and those that were not made, and calls `then`.
+  bool start(std::shared_ptr<NcclBatch> batch, std::function<void(nccl::ResultCode)> then);
+  // Makes the batch on this thread, whose current context it changes.
+  nccl::ResultCode make_here(NcclBatch& batch);
+
+  // The first calls of a batch that is too large for one command. Returns false if there are too
+  // many.
+  bool keep_part(uint64_t batch, std::vector<NcclStep> steps);
+  std::vector<NcclStep> take_parts(uint64_t batch);
+
+ private:
+  // What a thread needs after the session: nothing of it, once `jobs` is null.
+  struct Door {
+    Mutex mutex;
+    Jobs* jobs RCUDA_GUARDED_BY(mutex);
+  };
+
+  void forget_ended(const NcclBatch& batch);
+
+  const api::DriverTable& driver_;
+  const NcclSettings settings_;
+  const std::shared_ptr<Door> door_;
+  NcclCallers callers_;
+  const NcclLibrary* library_ = nullptr;
+  std::unordered_map<uint32_t, std::shared_ptr<NcclCommunicator>> communicators_;
+  std::unordered_map<uint64_t, std::vector<NcclStep>> parts_;
+};
+
+}  // namespace rcuda::server
