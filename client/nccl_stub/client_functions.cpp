@@ -19,14 +19,14 @@ Find find_in(void* library) {
   return library ? reinterpret_cast<Find>(::dlsym(library, kSymbol)) : nullptr;
 }
 
-// Of the installation that this library belongs to: lib/librcuda.so beside lib/rcuda.
+// Of the installation that this library belongs to: its folder has the driver's name, too.
 void* load_own() {
   Dl_info info{};
   char real[PATH_MAX];
   if (!::dladdr(&rcuda_nccl_stub, &info) || !::realpath(info.dli_fname, real)) return nullptr;
   const std::string path(real);
   const std::string folder = path.substr(0, path.rfind('/'));
-  return ::dlopen((folder + "/../librcuda.so").c_str(), RTLD_NOW | RTLD_GLOBAL);
+  return ::dlopen((folder + "/libcuda.so.1").c_str(), RTLD_NOW | RTLD_GLOBAL);
 }
 
 // The process's libcuda.so.1 is the client library, unless the program has loaded none yet.

@@ -10,7 +10,7 @@ import sys
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 LIBRARIES = os.path.join(FOLDER, "lib", "rcuda")
 # In this order: libcuda.so needs libcuda.so.1.
-NAMES = ("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1")
+NAMES = ("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1", "libnccl.so.2")
 # They look for a driver when they are imported, or keep what they found.
 CUDA_MODULES = ("torch", "cupy", "jax", "jaxlib", "numba.cuda", "cuda.bindings", "pycuda", "tensorflow", "triton",
                 "pynvml")
@@ -103,6 +103,9 @@ def _load(pool):
     os.environ["RCUDA_DEVICES"] = pool
     # For the processes that this one starts.
     os.environ["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, (LIBRARIES, os.environ.get("LD_LIBRARY_PATH"))))
+    # PyTorch looks for NCCL in a folder of its own before it looks there.
+    os.environ["LD_PRELOAD"] = os.pathsep.join(filter(None, (os.environ.get("LD_PRELOAD"),
+                                                             os.path.join(LIBRARIES, NAMES[3]))))
     # From here on, a library that opens one of these names gets ours.
     for name in NAMES:
         ctypes.CDLL(os.path.join(LIBRARIES, name), ctypes.RTLD_GLOBAL)

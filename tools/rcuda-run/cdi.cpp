@@ -82,7 +82,10 @@ void add_library(const fs::path& client, const fs::path& names, Edits* edits) {
     return (in_container / file.lexically_relative(folder)).string();
   };
   edits->mounts.push_back({folder.string(), in_container});
-  edits->variables.push_back("LD_PRELOAD=" + path(client));
+  std::error_code error;
+  const fs::path nccl = names / kNcclName;
+  edits->variables.push_back("LD_PRELOAD=" + path(client) +
+                             (fs::exists(nccl, error) ? ":" + path(nccl) : ""));
   edits->variables.push_back("LD_LIBRARY_PATH=" + path(names));
   // JAX looks for a GPU only if this file exists.
   edits->mounts.push_back({"/dev/null", "/dev/nvidiactl"});

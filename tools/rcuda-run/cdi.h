@@ -15,6 +15,9 @@
 
 namespace rcuda::tools {
 
+// Preloaded as well, if it is in the folder with the library's usual names.
+inline constexpr char kNcclName[] = "libnccl.so.2";
+
 // `client`: the library. `names`: the folder with the library's usual names, which is the library's
 // own folder or a folder in it. Reads the pool and the settings from the environment, which no
 // other thread may change. Blocks only for the file system; does not query servers. kNotFound if no

@@ -146,16 +146,20 @@ void set_settings(const Options& options) {
 }
 
 void set_libraries(const fs::path& client) {
-  // After the user's preloads: a sanitizer's runtime must come first.
-  const std::string preloads = value_of("LD_PRELOAD");
-  setenv("LD_PRELOAD",
-         (preloads.empty() ? client.string() : preloads + ":" + client.string()).c_str(), 1);
+  // After the user's preloads: a sanitizer's runtime must come first. NCCL's name as well: PyTorch
+  // looks for it in a folder of its own (RPATH) before it looks in LD_LIBRARY_PATH.
+  std::error_code error;
+  std::string preloads = value_of("LD_PRELOAD");
+  preloads += (preloads.empty() ? "" : ":") + client.string();
+  if (const fs::path nccl = names_folder(client) / kNcclName; fs::exists(nccl, error)) {
+    preloads += ":" + nccl.string();
+  }
+  setenv("LD_PRELOAD", preloads.c_str(), 1);
   // By default AddressSanitizer's runtime ends a program if another library precedes it. The client
   // library sets this option too, but a program may override that (docs/sanitizers.md).
   const std::string asan = value_of("ASAN_OPTIONS");
   setenv("ASAN_OPTIONS", ("verify_asan_link_order=0" + (asan.empty() ? "" : ":" + asan)).c_str(),
          1);
-  std::error_code error;
   if (const fs::path links = names_folder(client); fs::exists(links, error)) {
     const std::string folders = value_of("LD_LIBRARY_PATH");
     setenv("LD_LIBRARY_PATH",

@@ -152,11 +152,14 @@ std::string library_path(int count, char** arguments) {
 
 // LD_PRELOAD and LD_LIBRARY_PATH, as rcuda-run sets them.
 void set_libraries(spank_t spank, const std::string& library) {
+  const std::string links = (std::filesystem::path(library).parent_path() / "rcuda").string();
+  const std::string nccl = links + "/libnccl.so.2";
+  std::error_code error;
+  const std::string own = std::filesystem::exists(nccl, error) ? library + ":" + nccl : library;
   const std::string preloads = environment(spank, "LD_PRELOAD");
   if (preloads.find(library) == std::string::npos) {
-    set(spank, "LD_PRELOAD", preloads.empty() ? library : preloads + ":" + library);
+    set(spank, "LD_PRELOAD", preloads.empty() ? own : preloads + ":" + own);
   }
-  const std::string links = (std::filesystem::path(library).parent_path() / "rcuda").string();
   const std::string folders = environment(spank, "LD_LIBRARY_PATH");
   if (folders != links && !folders.starts_with(links + ":")) {
     set(spank, "LD_LIBRARY_PATH", folders.empty() ? links : links + ":" + folders);

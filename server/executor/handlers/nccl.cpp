@@ -173,7 +173,10 @@ HandlerResult nccl_calls(NcclServices& services, const Command& command,
   if (!services.nccl.library()) return CUDA_ERROR_INVALID_VALUE;
   const HandlerResult read = read_steps(services, command.tail, body.count, &batch->steps);
   if (read.malformed || read.result != CUDA_SUCCESS) return read;
-  RCUDA_RETURN_IF_CUDA_ERROR(create_communicators(services, *batch));
+  if (const CUresult created = create_communicators(services, *batch); created != CUDA_SUCCESS) {
+    services.nccl.forget_ended(*batch);
+    return created;
+  }
   const auto then = [&services, batch, target = command.target](nccl::ResultCode result) {
     std::vector<std::byte> reply;
     append(&reply, int32_t{result});

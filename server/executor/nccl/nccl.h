@@ -62,14 +62,15 @@ class Nccl {
   bool keep_part(uint64_t batch, std::vector<NcclStep> steps);
   std::vector<NcclStep> take_parts(uint64_t batch);
 
+  // Forgets the communicators that the batch has ended, and those that it has not made.
+  void forget_ended(const NcclBatch& batch);
+
  private:
   // What a thread needs after the session: nothing of it, once `jobs` is null.
   struct Door {
     Mutex mutex;
     Jobs* jobs RCUDA_GUARDED_BY(mutex);
   };
-
-  void forget_ended(const NcclBatch& batch);
 
   const api::DriverTable& driver_;
   const NcclSettings settings_;
