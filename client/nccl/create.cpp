@@ -294,6 +294,41 @@ int ncclCommShrink(void* comm, int* excluded, int excluded_count, void** created
                 std::as_bytes(std::span(excluded, static_cast<size_t>(excluded_count))));
 }
 
+// Ranks of the communicator call it on it, and new ranks without one.
+int ncclCommGrow(void* comm, int ranks, const UniqueId* id, int rank, void** created,
+                 Config* config) {
+  Step step;
+  step.call.verb = Verb::kGrow;
+  step.call.count = static_cast<uint64_t>(ranks);
+  step.call.peer = rank;
+  const auto list = id ? std::as_bytes(std::span(id, 1)) : std::span<const std::byte>();
+  if (comm) return derive(comm, std::move(step), created, config, list);
+  Config own;
+  if (!id || !created || !read_config(config, &own)) return refuse(kInvalidArgument);
+  if (!open_library().ok()) return refuse(kSystemError);
+  const CudaResult<Route> place = find_place();
+  if (!place) return refuse(result_of(place.error()));
+  set_blocking(&own);
+  step.tail = creation_tail(own, true, list);
+  if (const int made = create_object(*place, own.blocking != 0, created, &step); made != kSuccess) {
+    return refuse(made);
+  }
+  return submit(std::move(step));
+}
+
+int ncclCommGetUniqueId(void* comm, UniqueId* id) {
+  Communicator* const communicator = find<Communicator>(comm);
+  if (!communicator || !id) return kInvalidArgument;
+  const Asked asked = ask(*communicator->session,
+                          {communicator->id, static_cast<uint32_t>(Question::kUniqueId), 0, 0});
+  if (asked.result != kSuccess) return asked.result;
+  if (asked.text.size() != sizeof *id) return kInternalError;
+  std::memcpy(id->bytes, asked.text.data(), sizeof *id);
+  return kSuccess;
+}
+
+int ncclCommSuspend(void* comm, int flags) { return call(comm, Verb::kSuspend, flags); }
+int ncclCommResume(void* comm) { return call(comm, Verb::kResume); }
 int ncclCommFinalize(void* comm) { return call(comm, Verb::kFinalize); }
 int ncclCommDestroy(void* comm) { return comm ? end(comm, Verb::kDestroy) : kSuccess; }
 int ncclCommAbort(void* comm) { return comm ? end(comm, Verb::kAbort) : kSuccess; }

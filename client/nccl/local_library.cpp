@@ -1,5 +1,6 @@
 #include "client/nccl/local_library.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <string_view>

@@ -1,5 +1,5 @@
 // Memory of NCCL, and its registration with communicators.
-#include <mutex>
+#include <map>
 #include <unordered_map>
 #include <utility>
 
@@ -17,6 +17,8 @@ struct Memory {
   Mutex mutex;
   // By address: the size of the mapping.
   std::unordered_map<CUdeviceptr, size_t> mapped RCUDA_GUARDED_BY(mutex);
+  // The program's address of each window. Windows of two workers may be equal.
+  std::map<std::pair<const Session*, void*>, void*> windows RCUDA_GUARDED_BY(mutex);
 };
 
 Memory& memory() {
@@ -120,6 +122,45 @@ int ncclCommDeregister(void* comm, void* handle) {
   Step step = step_on(*communicator, Verb::kDeregister);
   step.call.source = reinterpret_cast<uint64_t>(handle);
   return submit_at_once(std::move(step));
+}
+
+// All ranks register together, and may do so in a group.
+int ncclCommWindowRegister(void* comm, void* address, size_t bytes, void** window, int flags) {
+  Communicator* const communicator = find<Communicator>(comm);
+  if (!communicator || !window) return refuse(kInvalidArgument);
+  Step step = step_on(*communicator, Verb::kRegisterWindow);
+  step.call.source = reinterpret_cast<uint64_t>(address);
+  step.call.count = bytes;
+  step.call.value = flags;
+  step.answered = [window, address, session = communicator->session](const Answer& answer) {
+    *window = reinterpret_cast<void*>(answer.value);
+    MutexLock lock(memory().mutex);
+    memory().windows[{session, *window}] = address;
+  };
+  communicator->has_registrations = true;
+  return submit(std::move(step));
+}
+
+int ncclCommWindowDeregister(void* comm, void* window) {
+  Communicator* const communicator = find<Communicator>(comm);
+  if (!communicator) return refuse(kInvalidArgument);
+  Step step = step_on(*communicator, Verb::kDeregisterWindow);
+  step.call.source = reinterpret_cast<uint64_t>(window);
+  {
+    MutexLock lock(memory().mutex);
+    memory().windows.erase({communicator->session, window});
+  }
+  return submit(std::move(step));
+}
+
+int ncclWinGetUserPtr(void* comm, void* window, void** address) {
+  const Communicator* const communicator = find<Communicator>(comm);
+  if (!communicator || !address) return kInvalidArgument;
+  MutexLock lock(memory().mutex);
+  const auto found = memory().windows.find({communicator->session, window});
+  if (found == memory().windows.end()) return kInvalidArgument;
+  *address = found->second;
+  return kSuccess;
 }
 
 }  // namespace rcuda::client::nccl

@@ -1,18 +1,29 @@
 // Operations, groups, and reduction operators of the program.
+#include <algorithm>
 #include <cstring>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "client/nccl/communicator.h"
 #include "client/nccl/forwarded.h"
 #include "client/nccl/group.h"
 #include "client/nccl/library.h"
+#include "client/nccl/not_forwarded.h"
+#include "client/objects/stream.h"
 #include "client/route/find_route.h"
 
 namespace rcuda::client::nccl {
 namespace {
 
+template <typename T>
+void append(std::vector<std::byte>* bytes, std::span<const T> items) {
+  const auto more = std::as_bytes(items);
+  bytes->insert(bytes->end(), more.begin(), more.end());
+}
+
 // A null stream is the default stream of the communicator's context, as for NCCL.
-int operate(Call call, void* comm, void* stream) {
+int operate(Call call, void* comm, void* stream, std::vector<std::byte> tail = {}) {
   Communicator* const communicator = find<Communicator>(comm);
   if (!communicator) return refuse(kInvalidArgument);
   const Route own{communicator->session, communicator->context, communicator->device};
@@ -24,6 +35,7 @@ int operate(Call call, void* comm, void* stream) {
   call.stream = route->id;
   Step step = step_on(*communicator, call.verb);
   step.call = call;
+  step.tail = std::move(tail);
   step.stream = handle;
   step.route.emplace(*route);
   return submit(std::move(step));
@@ -40,6 +52,54 @@ Call call_of(Verb verb, const void* source, const void* target, size_t count, in
   call.operation = operation;
   call.peer = peer;
   return call;
+}
+
+// The members of the program's configuration that this library knows.
+int read_config(const OperationConfig& given, const Session* session, OperationTail* tail) {
+  const size_t known = std::min(given.size, sizeof given);
+  if (known < offsetof(OperationConfig, extensions) || given.magic != kConfigMagic) {
+    return kInvalidArgument;
+  }
+  OperationConfig& config = tail->config;
+  std::memcpy(static_cast<void*>(&config), &given, known);
+  config.size = sizeof config;
+  if (config.extensions) return not_forwarded("ncclCollConfig_t::ext");
+  if (config.algorithms) {
+    tail->algorithm_bytes =
+        static_cast<uint32_t>(std::min(std::strlen(config.algorithms), kMostNameBytes));
+  }
+  if (!config.launch_event) return kSuccess;
+  auto* const event = find<Event>(config.launch_event);
+  if (!event || event->session != session) return kInvalidArgument;
+  event->state.leave_to_worker();  // the operation records it
+  tail->event = event->id;
+  return kSuccess;
+}
+
+int operate_with(const OperationConfig* config, Call call, void* comm, void* stream) {
+  const Communicator* const communicator = find<Communicator>(comm);
+  if (!config || !communicator) return operate(call, comm, stream);
+  OperationTail head;
+  if (const int read = read_config(*config, communicator->session, &head); read != kSuccess) {
+    return refuse(read);
+  }
+  std::vector<std::byte> tail;
+  const char* const algorithms = std::exchange(head.config.algorithms, nullptr);
+  head.config.launch_event = nullptr;
+  append(&tail, std::span<const OperationTail>(&head, 1));
+  append(&tail, std::span(algorithms, head.algorithm_bytes));
+  return operate(call, comm, stream, std::move(tail));
+}
+
+std::vector<std::byte> put_tail(size_t offset, int signal, int context, unsigned flags) {
+  PutTail put;
+  put.offset = offset;
+  put.signal = signal;
+  put.context = context;
+  put.flags = flags;
+  std::vector<std::byte> tail;
+  append(&tail, std::span<const PutTail>(&put, 1));
+  return tail;
 }
 
 }  // namespace
@@ -93,6 +153,67 @@ int ncclSend(const void* source, size_t count, int datatype, int peer, void* com
 }
 int ncclRecv(void* target, size_t count, int datatype, int peer, void* comm, void* stream) {
   return operate(call_of(Verb::kReceive, nullptr, target, count, datatype, 0, peer), comm, stream);
+}
+
+int ncclAllReduceConfig(const void* source, void* target, size_t count, int datatype, int operation,
+                        void* comm, void* stream, const OperationConfig* config) {
+  return operate_with(config, call_of(Verb::kAllReduce, source, target, count, datatype, operation),
+                      comm, stream);
+}
+int ncclReduceConfig(const void* source, void* target, size_t count, int datatype, int operation,
+                     int root, void* comm, void* stream, const OperationConfig* config) {
+  return operate_with(config,
+                      call_of(Verb::kReduce, source, target, count, datatype, operation, root),
+                      comm, stream);
+}
+int ncclBroadcastConfig(const void* source, void* target, size_t count, int datatype, int root,
+                        void* comm, void* stream, const OperationConfig* config) {
+  return operate_with(config, call_of(Verb::kBroadcast, source, target, count, datatype, 0, root),
+                      comm, stream);
+}
+int ncclReduceScatterConfig(const void* source, void* target, size_t count, int datatype,
+                            int operation, void* comm, void* stream,
+                            const OperationConfig* config) {
+  return operate_with(config,
+                      call_of(Verb::kReduceScatter, source, target, count, datatype, operation),
+                      comm, stream);
+}
+int ncclAllGatherConfig(const void* source, void* target, size_t count, int datatype, void* comm,
+                        void* stream, const OperationConfig* config) {
+  return operate_with(config, call_of(Verb::kAllGather, source, target, count, datatype), comm,
+                      stream);
+}
+int ncclAlltoAllConfig(const void* source, void* target, size_t count, int datatype, void* comm,
+                       void* stream, const OperationConfig* config) {
+  return operate_with(config, call_of(Verb::kAlltoAll, source, target, count, datatype), comm,
+                      stream);
+}
+int ncclGatherConfig(const void* source, void* target, size_t count, int datatype, int root,
+                     void* comm, void* stream, const OperationConfig* config) {
+  return operate_with(config, call_of(Verb::kGather, source, target, count, datatype, 0, root),
+                      comm, stream);
+}
+int ncclScatterConfig(const void* source, void* target, size_t count, int datatype, int root,
+                      void* comm, void* stream, const OperationConfig* config) {
+  return operate_with(config, call_of(Verb::kScatter, source, target, count, datatype, 0, root),
+                      comm, stream);
+}
+
+int ncclPutSignal(const void* source, size_t count, int datatype, int peer, void* window,
+                  size_t offset, int signal, int context, unsigned flags, void* comm,
+                  void* stream) {
+  return operate(call_of(Verb::kPutSignal, source, window, count, datatype, 0, peer), comm, stream,
+                 put_tail(offset, signal, context, flags));
+}
+int ncclSignal(int peer, int signal, int context, unsigned flags, void* comm, void* stream) {
+  return operate(call_of(Verb::kSignal, nullptr, nullptr, 0, 0, 0, peer), comm, stream,
+                 put_tail(0, signal, context, flags));
+}
+int ncclWaitSignal(int count, SignalWait* waits, void* comm, void* stream) {
+  if (count < 1 || !waits) return refuse(kInvalidArgument);
+  std::vector<std::byte> tail;
+  append(&tail, std::span<const SignalWait>(waits, static_cast<size_t>(count)));
+  return operate(call_of(Verb::kWaitSignal, nullptr, nullptr, 0, 0), comm, stream, std::move(tail));
 }
 
 int ncclRedOpCreatePreMulSum(int* operation, void* scalar, int datatype, int residence,

@@ -1,5 +1,6 @@
 #include "client/nccl/send.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <span>

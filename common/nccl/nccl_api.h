@@ -59,6 +59,29 @@ struct Config {
 };
 static_assert(sizeof(Config) == 120 && offsetof(Config, comm_name) == 48);
 
+// The configuration of one operation (nccl...Config).
+struct OperationConfig {
+  size_t size = sizeof(OperationConfig);
+  unsigned magic = kConfigMagic;
+  unsigned version = 0;
+  void* extensions = nullptr;  // a list of options of vendors
+  int min_ctas = kUndefined;
+  int max_ctas = kUndefined;
+  int nvls_ctas = kUndefined;
+  int cga_cluster_size = kUndefined;
+  const char* algorithms = nullptr;
+  int force_algorithms = 1;
+  int cta_policy = kUndefined;
+  uint64_t profiler_tag = 0;
+  void* launch_event = nullptr;  // recorded when the operation's kernel has been launched
+};
+static_assert(sizeof(OperationConfig) == 72);
+
+// What ncclWaitSignal waits for.
+struct SignalWait {
+  int count, peer, signal, context;
+};
+
 // The bytes of one element of a data type; 0 if there is no such type.
 constexpr size_t bytes_of_type(int datatype) {
   constexpr size_t kBytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};

@@ -33,13 +33,25 @@ enum class Verb : uint16_t {
   kRegister = 19,    // `source` the address, `count` bytes; answers with the handle
   kDeregister = 20,  // `source` the handle
   kRevoke = 21,      // `value` flags
+  kSuspend = 22,     // `value` flags
+  kResume = 23,
+  kGrow = 24,              // `count` ranks, `peer` this rank, the tail an id or none; creates
+  kRegisterWindow = 25,    // `source` the address, `count` bytes, `value` flags; answers
+  kDeregisterWindow = 26,  // `source` the window
+  kPutSignal = 27,         // `target` the window; the tail is a PutTail
+  kSignal = 28,            // the tail is a PutTail
+  kWaitSignal = 29,        // the tail has SignalWaits
 };
+// Whether the call goes to a stream. The tail of kAllReduce to kScatter may be an OperationTail.
 inline constexpr bool is_operation(Verb verb) {
-  return verb >= Verb::kAllReduce && verb <= Verb::kReceive;
+  return (verb >= Verb::kAllReduce && verb <= Verb::kReceive) ||
+         (verb >= Verb::kPutSignal && verb <= Verb::kWaitSignal);
 }
+inline constexpr bool creates(Verb verb) { return verb <= Verb::kShrink || verb == Verb::kGrow; }
 // Whether the worker returns an Answer for the call.
 inline constexpr bool is_answered(Verb verb) {
-  return verb <= Verb::kShrink || verb == Verb::kPreMulSum || verb == Verb::kRegister;
+  return creates(verb) || verb == Verb::kPreMulSum || verb == Verb::kRegister ||
+         verb == Verb::kRegisterWindow;
 }
 
 struct Call {
@@ -68,9 +80,23 @@ struct CreateTail {
 };
 static_assert(sizeof(CreateTail) == 136);
 
+struct OperationTail {
+  uint32_t event = 0;  // the client's id of the launch event; 0: none
+  uint32_t algorithm_bytes = 0;
+  OperationConfig config;  // its pointers are null
+  // Then the algorithms.
+};
+static_assert(sizeof(OperationTail) == 80);
+
+struct PutTail {
+  uint64_t offset = 0;
+  int32_t signal = 0, context = 0;
+  uint32_t flags = 0, reserved = 0;
+};
+
 // The worker's answer to a call that has one, in the order of these calls.
 struct Answer {
-  uint64_t value = 0;  // kRegister: the handle
+  uint64_t value = 0;  // of a registration: the handle or window
   int32_t ranks = 0;   // of a new communicator; 0: none was created
   int32_t rank = 0;    // its rank here; kPreMulSum: the operation
 };
@@ -80,6 +106,7 @@ enum class Question : uint32_t {
   kAsyncError = 1,
   kLastError = 2,  // the text; communicator 0: of the library
   kMemory = 3,     // `value`: which statistic
+  kUniqueId = 4,   // for ranks that will join: the text is the id
 };
 
 inline constexpr size_t kMostCommunicators = 4096;  // of a session

@@ -84,7 +84,7 @@ Executor::Executor(const SessionResources& given)
       memory_services{driver,  meters,       pool_frees, host_memory,
                       mirrors, *region_puts, names,      origins},
       module_services{common_services, device_waits, images, links},
-      nccl_services{objects, answers, nccl},
+      nccl_services{objects, answers, completions, nccl},
       peer_services{resources, objects, answers, work, idle, peers, peer_memory, transfers, done},
       stream_services{common_services, idle} {
   link.before_puts([puts = region_puts] { puts->deliver(); });

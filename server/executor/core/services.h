@@ -133,6 +133,7 @@ struct ModuleServices : CommonServices {
 struct NcclServices {
   SessionObjects& objects;
   Answers& answers;
+  Completions& completions;
   Nccl& nccl;
 };
 

@@ -13,6 +13,7 @@
 #include "server/executor/answers/answers.h"
 #include "server/executor/core/custom.h"
 #include "server/executor/objects/objects.h"
+#include "server/executor/streams/completions.h"
 
 namespace rcuda::server {
 namespace {
@@ -55,9 +56,10 @@ bool read_creation(std::span<const std::byte> tail, NcclStep* step) {
   step->config = create.config;
   step->has_config = create.has_config != 0;
   const Verb verb = step->call.verb;
-  if (verb == Verb::kInit) {
+  if (verb == Verb::kInit || verb == Verb::kGrow) {
     step->ids.resize(list.size() / sizeof(nccl::UniqueId));
-    if (step->ids.empty() || step->ids.size() > kMostIds || !step->has_config) return false;
+    if (step->ids.size() > kMostIds) return false;
+    if (verb == Verb::kInit && (step->ids.empty() || !step->has_config)) return false;
     std::memcpy(step->ids.data(), list.data(), step->ids.size() * sizeof(nccl::UniqueId));
   } else if (verb == Verb::kShrink) {
     step->excluded.resize(list.size() / sizeof(int));
@@ -66,11 +68,35 @@ bool read_creation(std::span<const std::byte> tail, NcclStep* step) {
   return true;
 }
 
-bool creates(Verb verb) { return verb <= Verb::kShrink; }
-
 bool is_blocking(const NcclStep& step) {
   if (step.has_config) return step.config.blocking != 0;
   return !step.communicator || step.communicator->blocking;
+}
+
+// The tail of a call that goes to a stream. *malformed for bytes that no client sends.
+CUresult read_operation(NcclServices& services, std::span<const std::byte> tail, NcclStep* step,
+                        bool* malformed) {
+  BodyReader in(tail);
+  const Verb verb = step->call.verb;
+  if (verb == Verb::kPutSignal || verb == Verb::kSignal) {
+    *malformed = !in.read(&step->put);
+  } else if (verb == Verb::kWaitSignal) {
+    step->waits.resize(tail.size() / sizeof(nccl::SignalWait));
+    std::memcpy(step->waits.data(), tail.data(), step->waits.size() * sizeof(nccl::SignalWait));
+  } else if (!tail.empty()) {
+    nccl::OperationTail more;
+    *malformed = !in.read(&more) || !read_text(in, more.algorithm_bytes, &step->algorithms);
+    if (*malformed) return CUDA_SUCCESS;
+    step->has_operation_config = true;
+    step->operation_config = more.config;
+    step->operation_config.extensions = nullptr;
+    CUevent event = nullptr;
+    if (more.event) {
+      RCUDA_RETURN_IF_CUDA_ERROR(services.completions.event_for_command(more.event, &event));
+    }
+    step->operation_config.launch_event = event;
+  }
+  return CUDA_SUCCESS;
 }
 
 // The CUresult of a call whose ids name nothing; *malformed for bytes that no client sends.
@@ -84,12 +110,14 @@ CUresult read_step(NcclServices& services, BodyReader& in, NcclStep* step, bool*
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   step->context = context->handle;
   if (call.communicator) step->communicator = services.nccl.find(call.communicator);
-  if (is_operation(call.verb)) {
+  if (nccl::is_operation(call.verb)) {
     RCUDA_RETURN_IF_CUDA_ERROR(services.objects.make_current(call.context));
     SessionStream stream;
     RCUDA_RETURN_IF_CUDA_ERROR(services.objects.use_stream(call.stream, &stream));
     step->stream = stream.handle;
-  } else if (creates(call.verb)) {
+    return read_operation(services, tail, step, malformed);
+  }
+  if (nccl::creates(call.verb)) {
     *malformed = !read_creation(tail, step);
   } else if (call.verb == Verb::kPreMulSum) {
     std::memcpy(step->scalar, tail.data(), std::min(tail.size(), sizeof step->scalar));
@@ -114,7 +142,7 @@ HandlerResult read_steps(NcclServices& services, std::span<const std::byte> byte
 // Makes the ids of new communicators known.
 CUresult create_communicators(NcclServices& services, NcclBatch& batch) {
   for (NcclStep& step : batch.steps) {
-    if (!creates(step.call.verb)) continue;
+    if (!nccl::creates(step.call.verb)) continue;
     step.created = services.nccl.create(step.call.created, is_blocking(step));
     if (!step.created) return CUDA_ERROR_INVALID_VALUE;
   }
@@ -183,7 +211,7 @@ HandlerResult nccl_calls(NcclServices& services, const Command& command,
     uint32_t count = 0;
     append(&reply, count);
     for (const NcclStep& step : batch->steps) {
-      if (!is_answered(step.call.verb)) continue;
+      if (!nccl::is_answered(step.call.verb)) continue;
       append(&reply, step.answer);
       ++count;
     }
@@ -210,7 +238,7 @@ HandlerResult nccl_post(NcclServices& services, const Command& command,
   const HandlerResult read = read_steps(services, command.tail, body.count, &batch.steps);
   if (read.malformed || read.result != CUDA_SUCCESS) return read;
   for (const NcclStep& step : batch.steps) {
-    if (!is_operation(step.call.verb)) return kMalformed;
+    if (!nccl::is_operation(step.call.verb)) return kMalformed;
   }
   const nccl::ResultCode result = services.nccl.make_here(batch);
   services.objects.forget_current();
@@ -244,6 +272,14 @@ HandlerResult nccl_ask(NcclServices& services, const Command&, const wire::NcclA
       result = nccl::kInvalidUsage;
       if (handle && functions.ncclCommMemStats) {
         result = functions.ncclCommMemStats(handle, body.value, &value);
+      }
+      break;
+    case nccl::Question::kUniqueId:
+      result = nccl::kInvalidUsage;
+      if (handle && functions.ncclCommGetUniqueId) {
+        nccl::UniqueId id{};
+        result = functions.ncclCommGetUniqueId(handle, &id);
+        text.assign(id.bytes, sizeof id.bytes);
       }
       break;
     default:

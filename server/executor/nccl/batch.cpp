@@ -59,24 +59,81 @@ int premultiplied_sum(const Functions& f, NcclStep& step) {
                                     of(step));
 }
 
-int register_memory(const Functions& f, NcclStep& step) {
-  const int result =
-      f.ncclCommRegister(of(step), const_cast<void*>(source(step)), step.call.count, &step.made);
+int keep_registration(NcclStep& step, int result) {
   step.answer.value = reinterpret_cast<uint64_t>(step.made);
+  if (result != nccl::kSuccess || !step.made || !step.communicator) return result;
+  MutexLock lock(step.communicator->mutex);
+  step.communicator->registrations.insert(step.answer.value);
   return result;
+}
+
+int register_memory(const Functions& f, NcclStep& step) {
+  return keep_registration(step, f.ncclCommRegister(of(step), const_cast<void*>(source(step)),
+                                                    step.call.count, &step.made));
+}
+
+// Null unless the step's communicator has this registration, which ends if `ends`.
+void* registration(NcclStep& step, uint64_t handle, bool ends) {
+  if (!step.communicator) return nullptr;
+  MutexLock lock(step.communicator->mutex);
+  std::set<uint64_t>& known = step.communicator->registrations;
+  if (!known.contains(handle)) return nullptr;
+  if (ends) known.erase(handle);
+  return reinterpret_cast<void*>(handle);
+}
+
+int deregister(int (*function)(void*, void*), NcclStep& step) {
+  void* const handle = registration(step, step.call.source, true);
+  return handle ? function(of(step), handle) : nccl::kInvalidArgument;
+}
+
+int grow(const Functions& f, NcclStep& step) {
+  return f.ncclCommGrow(of(step), static_cast<int>(step.call.count),
+                        step.ids.empty() ? nullptr : step.ids.data(), step.call.peer, &step.made,
+                        config_of(step));
+}
+
+int put_signal(const Functions& f, NcclStep& step) {
+  const nccl::Call& call = step.call;
+  void* const window = registration(step, call.target, false);
+  if (!window) return nccl::kInvalidArgument;
+  return f.ncclPutSignal(source(step), call.count, call.datatype, call.peer, window,
+                         step.put.offset, step.put.signal, step.put.context, step.put.flags,
+                         of(step), step.stream);
+}
+
+const nccl::OperationConfig* config_of_operation(NcclStep& step) {
+  step.operation_config.algorithms = step.algorithms.empty() ? nullptr : step.algorithms.c_str();
+  return &step.operation_config;
 }
 
 struct Row {
   Verb verb;
   const char* name;
-  bool (*exists)(const Functions& f);
+  bool (*exists)(const Functions& f, const NcclStep& step);
   int (*make)(const Functions& f, NcclStep& step);
 };
 
-#define RCUDA_ROW(verb, function, expression)                                              \
-  {                                                                                        \
-    verb, #function, [](const Functions& f) { return f.function != nullptr; },             \
-        [](const Functions& f, [[maybe_unused]] NcclStep& s) -> int { return expression; } \
+#define RCUDA_ROW(verb, function, expression)                                                   \
+  {                                                                                             \
+    verb, #function, [](const Functions& f, const NcclStep&) { return f.function != nullptr; }, \
+        [](const Functions& f, [[maybe_unused]] NcclStep& s) -> int { return expression; }      \
+  }
+// A collective, with or without a configuration. The arguments: those between datatype and comm.
+#define RCUDA_COLLECTIVE(verb, function, ...)                                                    \
+  {                                                                                              \
+    verb, #function,                                                                             \
+        [](const Functions& f, const NcclStep& s) {                                              \
+          return s.has_operation_config ? f.function##Config != nullptr : f.function != nullptr; \
+        },                                                                                       \
+        [](const Functions& f, NcclStep& s) -> int {                                             \
+          return s.has_operation_config                                                          \
+                     ? f.function##Config(source(s), target(s), s.call.count,                    \
+                                          s.call.datatype __VA_OPT__(, ) __VA_ARGS__, of(s),     \
+                                          s.stream, config_of_operation(s))                      \
+                     : f.function(source(s), target(s), s.call.count,                            \
+                                  s.call.datatype __VA_OPT__(, ) __VA_ARGS__, of(s), s.stream);  \
+        }                                                                                        \
   }
 constexpr Row kRows[] = {
     RCUDA_ROW(Verb::kInit, ncclCommInitRankConfig, init(f, s)),
@@ -89,29 +146,14 @@ constexpr Row kRows[] = {
     RCUDA_ROW(Verb::kDestroy, ncclCommDestroy, destroy(f, s)),
     RCUDA_ROW(Verb::kAbort, ncclCommAbort, abort(f, s)),
     RCUDA_ROW(Verb::kRevoke, ncclCommRevoke, f.ncclCommRevoke(of(s), s.call.value)),
-    RCUDA_ROW(Verb::kAllReduce, ncclAllReduce,
-              f.ncclAllReduce(source(s), target(s), s.call.count, s.call.datatype, s.call.operation,
-                              of(s), s.stream)),
-    RCUDA_ROW(Verb::kReduce, ncclReduce,
-              f.ncclReduce(source(s), target(s), s.call.count, s.call.datatype, s.call.operation,
-                           s.call.peer, of(s), s.stream)),
-    RCUDA_ROW(Verb::kBroadcast, ncclBroadcast,
-              f.ncclBroadcast(source(s), target(s), s.call.count, s.call.datatype, s.call.peer,
-                              of(s), s.stream)),
-    RCUDA_ROW(
-        Verb::kAllGather, ncclAllGather,
-        f.ncclAllGather(source(s), target(s), s.call.count, s.call.datatype, of(s), s.stream)),
-    RCUDA_ROW(Verb::kReduceScatter, ncclReduceScatter,
-              f.ncclReduceScatter(source(s), target(s), s.call.count, s.call.datatype,
-                                  s.call.operation, of(s), s.stream)),
-    RCUDA_ROW(Verb::kAlltoAll, ncclAlltoAll,
-              f.ncclAlltoAll(source(s), target(s), s.call.count, s.call.datatype, of(s), s.stream)),
-    RCUDA_ROW(Verb::kGather, ncclGather,
-              f.ncclGather(source(s), target(s), s.call.count, s.call.datatype, s.call.peer, of(s),
-                           s.stream)),
-    RCUDA_ROW(Verb::kScatter, ncclScatter,
-              f.ncclScatter(source(s), target(s), s.call.count, s.call.datatype, s.call.peer, of(s),
-                            s.stream)),
+    RCUDA_COLLECTIVE(Verb::kAllReduce, ncclAllReduce, s.call.operation),
+    RCUDA_COLLECTIVE(Verb::kReduce, ncclReduce, s.call.operation, s.call.peer),
+    RCUDA_COLLECTIVE(Verb::kBroadcast, ncclBroadcast, s.call.peer),
+    RCUDA_COLLECTIVE(Verb::kAllGather, ncclAllGather),
+    RCUDA_COLLECTIVE(Verb::kReduceScatter, ncclReduceScatter, s.call.operation),
+    RCUDA_COLLECTIVE(Verb::kAlltoAll, ncclAlltoAll),
+    RCUDA_COLLECTIVE(Verb::kGather, ncclGather, s.call.peer),
+    RCUDA_COLLECTIVE(Verb::kScatter, ncclScatter, s.call.peer),
     RCUDA_ROW(Verb::kSend, ncclSend,
               f.ncclSend(source(s), s.call.count, s.call.datatype, s.call.peer, of(s), s.stream)),
     RCUDA_ROW(Verb::kReceive, ncclRecv,
@@ -120,10 +162,23 @@ constexpr Row kRows[] = {
     RCUDA_ROW(Verb::kDestroyOperation, ncclRedOpDestroy,
               f.ncclRedOpDestroy(s.call.operation, of(s))),
     RCUDA_ROW(Verb::kRegister, ncclCommRegister, register_memory(f, s)),
-    RCUDA_ROW(Verb::kDeregister, ncclCommDeregister,
-              f.ncclCommDeregister(of(s), const_cast<void*>(source(s)))),
+    RCUDA_ROW(Verb::kDeregister, ncclCommDeregister, deregister(f.ncclCommDeregister, s)),
+    RCUDA_ROW(Verb::kSuspend, ncclCommSuspend, f.ncclCommSuspend(of(s), s.call.value)),
+    RCUDA_ROW(Verb::kResume, ncclCommResume, f.ncclCommResume(of(s))),
+    RCUDA_ROW(Verb::kGrow, ncclCommGrow, grow(f, s)),
+    RCUDA_ROW(Verb::kRegisterWindow, ncclCommWindowRegister,
+              f.ncclCommWindowRegister(of(s), const_cast<void*>(source(s)), s.call.count, &s.made,
+                                       s.call.value)),
+    RCUDA_ROW(Verb::kDeregisterWindow, ncclCommWindowDeregister,
+              deregister(f.ncclCommWindowDeregister, s)),
+    RCUDA_ROW(Verb::kPutSignal, ncclPutSignal, put_signal(f, s)),
+    RCUDA_ROW(Verb::kSignal, ncclSignal,
+              f.ncclSignal(s.call.peer, s.put.signal, s.put.context, s.put.flags, of(s), s.stream)),
+    RCUDA_ROW(Verb::kWaitSignal, ncclWaitSignal,
+              f.ncclWaitSignal(static_cast<int>(s.waits.size()), s.waits.data(), of(s), s.stream)),
 };
 #undef RCUDA_ROW
+#undef RCUDA_COLLECTIVE
 
 const Row* row_of(Verb verb) {
   for (const Row& row : kRows) {
@@ -137,7 +192,7 @@ const char* find_lacking(const Functions& functions, const NcclBatch& batch) {
   for (const NcclStep& step : batch.steps) {
     const Row* const row = row_of(step.call.verb);
     if (!row) return "an unknown function";
-    if (!row->exists(functions)) return row->name;
+    if (!row->exists(functions, step)) return row->name;
     if (step.ids.size() > 1 && !functions.ncclCommInitRankScalable)
       return "ncclCommInitRankScalable";
   }
@@ -220,6 +275,9 @@ nccl::ResultCode make(const Functions& functions, const api::DriverTable& driver
   keep_created(batch);
   if (result == nccl::kInProgress) result = wait_for_all(functions, batch);
   if (result == nccl::kSuccess && creates) answer_created(functions, batch);
+  for (NcclStep& step : batch.steps) {
+    if (step.call.verb == Verb::kRegisterWindow) (void)keep_registration(step, result);
+  }
   return static_cast<nccl::ResultCode>(result);
 }
 

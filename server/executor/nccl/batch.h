@@ -7,12 +7,14 @@
 #include <atomic>
 #include <cstddef>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include <cuda.h>
 
 #include "api/driver_table.h"
+#include "common/base/mutex.h"
 #include "common/nccl/functions.h"
 #include "common/nccl/nccl_calls.h"
 
@@ -22,6 +24,9 @@ namespace rcuda::server {
 struct NcclCommunicator {
   std::atomic<void*> handle{nullptr};  // null until NCCL has made it
   bool blocking = true;
+  // The handles of its registered memory and windows: a client may name no others.
+  Mutex mutex;
+  std::set<uint64_t> registrations RCUDA_GUARDED_BY(mutex);
   // A thread that waits for a non-blocking communicator leaves it when `aborted` is set, and counts
   // in `waiting` until then.
   std::atomic<bool> aborted{false};
@@ -40,7 +45,13 @@ struct NcclStep {
   nccl::Config config;
   std::string net_name, comm_name;
   uint64_t scalar[2] = {};  // kPreMulSum
-  void* made = nullptr;     // the new communicator, or the handle of a registration
+  // Of operations.
+  bool has_operation_config = false;
+  nccl::OperationConfig operation_config;
+  std::string algorithms;
+  nccl::PutTail put;
+  std::vector<nccl::SignalWait> waits;
+  void* made = nullptr;  // the new communicator, or the handle of a registration
   nccl::Answer answer;
 };
 
