@@ -12,13 +12,14 @@ namespace {
 // A group of a rank with this many calls has peers that no machine room has.
 constexpr size_t kMostSteps = 1 << 17;
 
-// Called before the library is loaded, so that it reads the values at its first use.
+// Called before the library is loaded, so that it reads the values at its first use. Values of the
+// server's environment win.
 void set_environment(const std::vector<std::string>& variables, const std::string& host_id) {
   for (const std::string& line : variables) {
     const size_t equals = line.find('=');
     if (equals == std::string::npos) continue;
     const std::string name = line.substr(0, equals);
-    if (nccl::may_program_set(name)) ::setenv(name.c_str(), line.c_str() + equals + 1, 1);
+    if (nccl::may_program_set(name)) ::setenv(name.c_str(), line.c_str() + equals + 1, 0);
   }
   if (!host_id.empty()) ::setenv("NCCL_HOSTID", host_id.c_str(), 0);
   // Collectives connect when the communicator is made, so that they never wait for other ranks.
