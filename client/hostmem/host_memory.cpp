@@ -44,7 +44,7 @@ UniqueFd make_backing(size_t bytes) {
 
 CUresult unexpose_from(Session& session, wire::ObjectId context, uint64_t address,
                        transport::RegionId region) {
-  session.shadows().remove(address);
+  session.shadows().remove(session.link(), address);
   const wire::HostUnexposeBody body{address, static_cast<uint64_t>(region)};
   const CUresult result = session.call(session.in_context(context), body);
   (void)session.link().unexpose(region);
@@ -76,7 +76,8 @@ CUresult expose_to(Session& session, wire::ObjectId context, void* address, size
     return result;
   }
   const auto shadow = wire::Decoder(reply.body()).value<uint64_t>();
-  session.shadows().add(body.address, bytes, static_cast<transport::RegionId>(shadow));
+  session.shadows().add(session.link(), body.address, bytes,
+                        static_cast<transport::RegionId>(shadow));
   *region = exposed->id;
   return CUDA_SUCCESS;
 }

@@ -107,6 +107,8 @@ class Session final : public TimelineHost {
   bool encrypted() const { return encrypted_; }
   // RCUDA_SECURITY=tls: no medium that does not encrypt is chosen, between servers neither.
   bool must_encrypt() const { return must_encrypt_; }
+  // How long the session waits for lost connections (RCUDA_RECONNECT), also those between servers.
+  uint32_t reconnect_ms() const { return reconnect_ms_; }
   uint64_t serial() const { return serial_; }        // unique among all sessions, also ended ones
   uint32_t index() const { return index_; }          // among the process's sessions, from 0
   const std::string& name() const { return name_; }  // "node1:8308 over shm", for messages
@@ -241,6 +243,7 @@ class Session final : public TimelineHost {
   bool has_worker_ = false;  // the server has assigned one
   bool encrypted_ = false;   // its connection, over a network
   bool must_encrypt_ = false;
+  uint32_t reconnect_ms_ = 0;
   bool synchronous_ = false;
   transport::MediumTraits traits_;
   uint32_t trace_ = 0;            // this session's number in the trace

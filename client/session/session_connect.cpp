@@ -175,14 +175,16 @@ Status Session::link_up(Approach approach, const SessionOptions& options) {
   transport::LinkOptions link_options = options.link;
   link_options.window_bytes = Window::kBytes;
   link_options.answers = Window::kAnswers;
+  reconnect_ms_ = std::min(welcome_.reconnect_ms, options.hello.reconnect_ms);
+  link_options.remedy_for_silence =
+      options.hello.reconnect_ms == 0
+          ? "; with RCUDA_RECONNECT=5m a program gets over a lost connection"
+          : "; the server's reconnect_timeout is 0, so the session cannot get over that";
   RCUDA_ASSIGN_OR_RETURN(
-      link_,
-      wire::link_to_worker(
-          std::move(approach.connection), welcome_.token, link_options,
-          {options.handshake_timeout, options.connect_timeout,
-           std::chrono::milliseconds(std::min(welcome_.reconnect_ms, options.hello.reconnect_ms)),
-           address})
-          .with_context(name_));
+      link_, wire::link_to_worker(std::move(approach.connection), welcome_.token, link_options,
+                                  {options.handshake_timeout, options.connect_timeout,
+                                   std::chrono::milliseconds(reconnect_ms_), address})
+                 .with_context(name_));
   link_->on_immediate(
       [this](uint32_t immediate, uint64_t bytes) { arrivals_.arrived(immediate, bytes); });
   traits_ = link_->traits();

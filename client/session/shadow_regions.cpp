@@ -7,16 +7,18 @@
 
 namespace rcuda::client {
 
-void ShadowRegions::add(uint64_t address, uint64_t bytes, transport::RegionId region) {
+void ShadowRegions::add(transport::Link& link, uint64_t address, uint64_t bytes,
+                        transport::RegionId region) {
   if (region == transport::RegionId::kNone) return;
   auto shadow = std::make_shared<Shadow>();
   shadow->bytes = bytes;
   shadow->region = region;
+  link.lend(reinterpret_cast<const void*>(address), bytes);
   MutexLock lock(mutex_);
   shadows_[address] = std::move(shadow);
 }
 
-void ShadowRegions::remove(uint64_t address) {
+void ShadowRegions::remove(transport::Link& link, uint64_t address) {
   std::shared_ptr<Shadow> shadow;
   {
     MutexLock lock(mutex_);
@@ -27,6 +29,7 @@ void ShadowRegions::remove(uint64_t address) {
   for (uint32_t writes = shadow->writes.load(); writes != 0; writes = shadow->writes.load()) {
     shadow->writes.wait(writes);
   }
+  link.take_back(reinterpret_cast<const void*>(address), shadow->bytes);
 }
 
 std::shared_ptr<ShadowRegions::Shadow> ShadowRegions::begin_writes(uint64_t address, uint64_t bytes,

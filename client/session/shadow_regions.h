@@ -22,9 +22,9 @@ class ShadowRegions {
   // The worker reads the source of further copies, a little at a time.
   static constexpr uint64_t kMostBytes = 32u << 20;
 
-  void add(uint64_t address, uint64_t bytes, transport::RegionId region);
+  void add(transport::Link& link, uint64_t address, uint64_t bytes, transport::RegionId region);
   // Blocks until nothing reads the memory any more to send it.
-  void remove(uint64_t address);
+  void remove(transport::Link& link, uint64_t address);
 
   // Begins to write the memory into the worker's shadow of it, in parts (wire::parts_of()). The
   // memory must not change until the worker has all. `company`: kAwaited or kAlone. Returns the
@@ -46,7 +46,7 @@ class ShadowRegions {
 
   Mutex mutex_;
   std::map<uint64_t, std::shared_ptr<Shadow>> shadows_ RCUDA_GUARDED_BY(mutex_);  // by address
-  std::atomic<uint64_t> sending_{0};                     // bytes
+  std::atomic<uint64_t> sending_{0};                                              // bytes
   std::atomic<uint64_t> next_{0};
 };
 

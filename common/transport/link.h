@@ -175,6 +175,14 @@ class Link {
   // it blocks until the peer has released the region, so a TransferDone must not call it.
   virtual Status unexpose(RegionId region) = 0;
 
+  // With Reconnecting, the source of a write in [base, base+bytes) may be read until the peer has
+  // all of its bytes, so that they need not be copied: after `done`, they must not change before
+  // that. Other sources, and those of put_region(), belong to the caller as described below. Both
+  // functions do nothing on other Links. After take_back(), with the same arguments, the memory is
+  // read no more.
+  virtual void lend(const void*, size_t) {}
+  virtual void take_back(const void*, size_t) {}
+
   // Maps the peer's region at `address` (nullptr: anywhere). Returns nullptr if the medium cannot
   // map or the region has no backing. `bytes` is the size that the caller expects: a region that
   // was announced with another size is refused (kInvalidArgument). So a peer can neither cause a
@@ -273,6 +281,8 @@ struct LinkOptions {
   // breaks. Zero: this side waits for a silent peer (a client in a debugger), and the Link breaks
   // only when the peer process ends or its host is lost.
   std::chrono::milliseconds peer_timeout{10'000};
+  // tcp, without Reconnecting: added to the reason when the peer is silent for too long.
+  std::string remedy_for_silence;
 };
 
 // How a Link over tcp outlives the loss of its connections (tcp/reconnects.h). Functions are called
@@ -288,8 +298,10 @@ struct Reconnecting {
   // come, before next() returns it; with nullptr, no function. Returns when the previous function
   // cannot run any more.
   std::function<void(std::function<void(int index)>)> on_connection;
-  // Called at the first loss, and when all connections are back. May be empty.
-  std::function<void(bool is_lost)> changed;
+  // Called at the first loss, and when all connections are back. May be empty. `is_new`: false if
+  // the peer replaces sockets one after another, and some are back already. Their loss has been
+  // reported.
+  std::function<void(bool is_lost, bool is_new)> changed;
   std::string peer;  // its name, for the log
 };
 

@@ -46,9 +46,9 @@ void WorkPage::hold(uint32_t device, uint64_t bytes) {
   if (device < kDevices) page_->held[device].store(bytes, std::memory_order_relaxed);
 }
 
-void WorkPage::set_lost_since(uint64_t ns) {
+void WorkPage::set_lost_since(uint64_t ns, bool counts) {
   page_->lost_since.store(ns, std::memory_order_relaxed);
-  if (ns != 0) page_->losses.fetch_add(1, std::memory_order_relaxed);
+  if (ns != 0 && counts) page_->losses.fetch_add(1, std::memory_order_relaxed);
 }
 
 uint64_t WorkPage::held(uint32_t device) const {

@@ -216,6 +216,7 @@ Status WorkerSession::check_request() {
   welcome_.server = host_name();
   welcome_.reconnect_ms = static_cast<uint32_t>(
       std::min<int64_t>(hello_.reconnect_ms, settings.reconnect_timeout.milliseconds().count()));
+  peers.reconnect = std::chrono::milliseconds(welcome_.reconnect_ms);
   welcome_.lacking = api::lacking_commands(hello_.commands, api::command_hashes());
   if (!welcome_.lacking.empty()) {
     RCUDA_INFO("the client is of another build: it does not use %zu commands",
@@ -345,8 +346,8 @@ transport::Reconnecting WorkerSession::reconnecting() {
     return encrypted(std::move(socket->descriptor), static_cast<uint32_t>(index),
                      socket->introduction.attempt);
   };
-  how.changed = [this](bool is_lost) {
-    if (granted_.work) granted_.work->set_lost_since(is_lost ? monotonic_ns() : 0);
+  how.changed = [this](bool is_lost, bool is_new) {
+    if (granted_.work) granted_.work->set_lost_since(is_lost ? monotonic_ns() : 0, is_new);
   };
   how.on_connection = [this](std::function<void(int)> function) {
     listener_->on_replacement(std::move(function));

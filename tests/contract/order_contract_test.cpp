@@ -127,6 +127,8 @@ TEST_P(OrderContract, APutAfterAWriteInOrderIsSeenAfterItsBytes) {
     const size_t size = kSizes[static_cast<size_t>(i) % std::size(kSizes)];
     const uint64_t offset = static_cast<uint64_t>(i) % 13;
     fill_pattern(std::span(bytes).first(size), i);
+    const bool is_lent = i % 4 < 2;  // the bytes need not be copied, until they are taken back
+    if (is_lent) server().lend(bytes.data(), bytes.size());
     write(region->id, offset, size);
     if (i % 3 == 0) {  // what is put meanwhile is in order, too
       std::array<std::byte, 64> few{};
@@ -134,12 +136,14 @@ TEST_P(OrderContract, APutAfterAWriteInOrderIsSeenAfterItsBytes) {
     }
     if (i % 2 == 0) {  // the bytes are on their way, and are the caller's again
       ASSERT_TRUE(pending.wait());
+      if (is_lent) server().take_back(bytes.data(), bytes.size());
       std::memset(bytes.data(), 0xff, size);
     }
     ASSERT_TRUE(put_word(server(), 0, i).ok());
     ASSERT_TRUE(client().wait([&] { return load(client(), 0) == uint64_t(i); }, soon()).ok());
     ASSERT_TRUE(has_pattern(block.bytes.subspan(offset, size), i));
     ASSERT_TRUE(pending.wait());
+    if (is_lent) server().take_back(bytes.data(), bytes.size());
   }
   EXPECT_TRUE(pending.last_error().ok());
   // What is withdrawn is not touched, and the Link goes on.
@@ -212,6 +216,7 @@ TEST_P(OrderContract, ManyThreadsInAnyOrder) {
     threads.emplace_back([&, t] {
       const uint64_t offset = t * kPart;
       std::vector<std::byte> bytes(kPart);
+      server().lend(bytes.data(), bytes.size());  // they change when the client has them
       for (int i = 1; i <= count; ++i) {
         const size_t size = i % 2 == 0 ? kPart : 70'000;
         const std::span<std::byte> some = std::span(bytes).first(t % 3 == 1 ? 5000 : size);
@@ -230,6 +235,7 @@ TEST_P(OrderContract, ManyThreadsInAnyOrder) {
         ASSERT_TRUE(has_pattern(block.bytes.subspan(offset, some.size()), i * kThreads + t));
         ASSERT_TRUE(pending.wait());
       }
+      server().take_back(bytes.data(), bytes.size());
     });
   }
   for (std::thread& thread : threads) thread.join();

@@ -122,6 +122,7 @@ TEST_P(RegionContract, WritesWithImmediateTellOfTheirArrival) {
     EXPECT_FALSE(wrong);
   };
   write_all(Company::kAlone);
+  server().lend(local.data(), local.size());
   write_all(Company::kAwaited);
   // The peer is not notified of a write that did not arrive, or that has no immediate.
   ASSERT_TRUE(write_and_wait(server(), region->id, 0, std::span(local).first(8)).ok());

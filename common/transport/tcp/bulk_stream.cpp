@@ -74,16 +74,17 @@ Status refused(uint32_t code) {
 
 }  // namespace
 
-BulkStream::BulkStream(Socket socket, ExposedRegions& regions, SocketOrder& order,
-                       std::chrono::nanoseconds receive_spin, ImmediateArrived on_immediate,
-                       OnError on_error)
+BulkStream::BulkStream(Socket socket, uint32_t index, const Shared& shared,
+                       ImmediateArrived on_immediate, OnError on_error)
     : socket_(std::move(socket)),
-      regions_(regions),
-      order_(order),
-      receive_spin_(receive_spin),
+      resumable_(shared.reconnects ? shared.reconnects->find(index) : nullptr),
+      regions_(shared.regions),
+      lent_(shared.lent),
+      order_(shared.order),
+      receive_spin_(shared.receive_spin),
       on_immediate_(std::move(on_immediate)),
       on_error_(std::move(on_error)),
-      name_("bulk stream " + std::to_string(socket_.fd())) {}
+      name_("bulk stream " + std::to_string(index)) {}
 
 Status BulkStream::start() {
   MutexLock lock(mutex_);
@@ -158,6 +159,7 @@ void BulkStream::leave(MutexLock& lock) {
   in_order_.clear();
   requests_.clear();
   lock.unlock();
+  if (resumable_) resumable_->await_end();
   for (const auto& transfer : failed) transfer->piece_done(why);
   lock.lock();
 }
@@ -229,6 +231,7 @@ bool BulkStream::next_message(uint64_t most) {
   if (piece.to_peer) {
     message.payload = piece.local;
     message.payload_bytes = piece.bytes;
+    if (resumable_) keep_source(piece, &message);
   }
   const PieceState state = !piece.to_peer         ? PieceState::kAsking
                            : piece.immediate != 0 ? PieceState::kAnswered
@@ -238,6 +241,12 @@ bool BulkStream::next_message(uint64_t most) {
   message_ = std::move(message);
   answer_next_ = true;
   return true;
+}
+
+// The memory of a piece that the peer answers is the caller's again after the answer.
+void BulkStream::keep_source(const Piece& piece, Message* message) {
+  if (!piece.is_answered()) message->kept = lent_.find(piece.local, piece.bytes);
+  message->is_kept = piece.is_answered() || message->kept;
 }
 
 // Sends until all is sent or the socket is full; the sending thread sends the rest. The caller
@@ -258,6 +267,7 @@ void BulkStream::drive(MutexLock& lock, uint64_t most, Blocking blocking) {
     if (message_->sent != message_->bytes()) continue;
     const uint64_t piece = message_->piece;
     message_.reset();
+    if (piece != 0) in_flight_[piece].end = sent_;
     if (piece != 0) (void)advance(lock, piece, PieceEvent::kSent);
     if (blocking == Blocking::kNo) most = kDirectBytes;
   }
@@ -414,6 +424,7 @@ bool BulkStream::advance(MutexLock& lock, uint64_t id, PieceEvent event, const S
   queued_bytes_.fetch_sub(flying.piece.bytes, std::memory_order_relaxed);
   if (can_request()) call_sender_locked();
   lock.unlock();
+  if (resumable_ && flying.piece.is_answered()) resumable_->confirm(flying.end);
   flying.piece.transfer->piece_done(flying.outcome);
   lock.lock();
   return true;
@@ -446,7 +457,8 @@ BulkStream::Message BulkStream::answer_message(const Answer& answer) {
   message.header.bytes = answer.asked.bytes;
   message.payload = (*region)->base + answer.asked.offset;
   message.payload_bytes = answer.asked.bytes;
-  message.region = std::move(*region);
+  message.region = message.kept = std::move(*region);
+  message.is_kept = resumable_ != nullptr;
   message.has_done = true;
   message.done = done;
   return message;
@@ -469,6 +481,7 @@ bool BulkStream::push(Blocking blocking, std::string* why) {
   uint64_t some = message.payload_bytes - at;
   add(reinterpret_cast<const std::byte*>(&message.header) + header_sent,
       sizeof message.header - header_sent);
+  KeptPiece kept;
   std::optional<ExposedRegions::Pin> pin;
   const std::byte* source = message.payload + at;
   if (some != 0 && message.region) {
@@ -479,6 +492,7 @@ bool BulkStream::push(Blocking blocking, std::string* why) {
       source = kZeros;
     }
   }
+  if (message.is_kept && some != 0 && source != kZeros) kept = {count, message.kept};
   add(source, some);
   if (message.has_done && at + (kDoneWithData ? some : 0) == message.payload_bytes) {
     // After kDone, the peer may let this side use the memory again.
@@ -488,9 +502,12 @@ bool BulkStream::push(Blocking blocking, std::string* why) {
         sizeof message.done - done_sent);
   }
   const bool waits = blocking == Blocking::kYes && !message.region;
-  const ssize_t sent = socket_.send(std::span(pieces).first(count), waits ? 0 : MSG_DONTWAIT);
+  const int flags = waits ? 0 : MSG_DONTWAIT;
+  const std::span<const iovec> all = std::span(pieces).first(count);
+  const ssize_t sent = resumable_ ? resumable_->send(all, flags, kept) : socket_.send(all, flags);
   if (sent >= 0) {
     message.sent += static_cast<uint64_t>(sent);
+    sent_ += static_cast<uint64_t>(sent);
     return true;
   }
   if (!interrupted()) *why = errno == EPIPE ? why_closed(socket_) : last_error();

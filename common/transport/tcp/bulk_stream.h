@@ -41,6 +41,8 @@
 #include "common/base/socket.h"
 #include "common/transport/tcp/bulk_state.h"
 #include "common/transport/tcp/exposed_regions.h"
+#include "common/transport/tcp/lent_memory.h"
+#include "common/transport/tcp/reconnects.h"
 #include "common/transport/tcp/socket_order.h"
 #include "common/transport/tcp/tcp_messages.h"
 #include "common/transport/transfer.h"
@@ -66,14 +68,22 @@ class BulkStream {
     bool in_order = false;
     uint32_t after_puts = 0;
     std::shared_ptr<PendingTransfer> transfer;
+    bool is_answered() const { return !in_order && immediate == 0; }
   };
 
   // Why the stream ended. `ours`: this side lacked a resource; the peer did nothing wrong.
   using OnError = std::function<void(const std::string& why, bool ours)>;
 
-  // `receive_spin`: LinkOptions::receive_spin.
-  BulkStream(Socket socket, ExposedRegions& regions, SocketOrder& order,
-             std::chrono::nanoseconds receive_spin, ImmediateArrived on_immediate,
+  // Parts of the Link that its streams share. They outlive the streams.
+  struct Shared {
+    Reconnects* reconnects;  // null: the sockets do not outlive their connections
+    ExposedRegions& regions;
+    LentMemory& lent;
+    SocketOrder& order;
+    std::chrono::nanoseconds receive_spin;  // LinkOptions::receive_spin
+  };
+  // `index`: of the session's socket.
+  BulkStream(Socket socket, uint32_t index, const Shared& shared, ImmediateArrived on_immediate,
              OnError on_error);
 
   Status start();
@@ -106,6 +116,9 @@ class BulkStream {
     uint64_t payload_bytes = 0;
     // The region with the payload; null: the payload is the caller's memory.
     std::shared_ptr<ExposedRegions::Entry> region;
+    // Of the payload only the address is retained until the peer has it (KeptPiece).
+    bool is_kept = false;
+    std::shared_ptr<ExposedRegions::Entry> kept;
     bool has_done = false;
     BulkHeader done;
     uint64_t piece = 0;  // this side's piece; its memory is the caller's again once sent; 0: none
@@ -117,6 +130,7 @@ class BulkStream {
     Piece piece;
     PieceState state;
     Status outcome;
+    uint64_t end = 0;  // after kSent: where its message ends in the stream
   };
   struct Failure {  // the arguments of OnError
     std::string why;
@@ -141,6 +155,7 @@ class BulkStream {
   // Whether a call may wait for a full socket.
   enum class Blocking { kNo, kYes };
   bool push(Blocking blocking, std::string* why);
+  void keep_source(const Piece& piece, Message* message);
   void drive(MutexLock& lock, uint64_t most, Blocking blocking) RCUDA_REQUIRES(mutex_, lock);
   enum class Meanwhile { kNothing, kLargeAnswer, kLargeRequest, kAll };
   bool next_is(Meanwhile meanwhile) const RCUDA_REQUIRES(mutex_);
@@ -163,7 +178,9 @@ class BulkStream {
   void call_sender_locked() RCUDA_REQUIRES(mutex_);
 
   const Socket socket_;
+  ResumableSocket* const resumable_;  // its layer; null: it does not outlive its connection
   ExposedRegions& regions_;
+  LentMemory& lent_;
   SocketOrder& order_;
   const std::chrono::nanoseconds receive_spin_;
   const ImmediateArrived on_immediate_;
@@ -179,6 +196,7 @@ class BulkStream {
   std::thread sender_;
   bool sending_ RCUDA_GUARDED_BY(mutex_) = false;  // a thread is in drive()
   std::optional<Message> message_;  // being sent; used only by the thread that set sending_
+  uint64_t sent_ = 0;               // bytes of the stream; the same
   bool answer_next_ RCUDA_GUARDED_BY(mutex_) = true;  // answers and requests take turns
   std::deque<Piece> requests_ RCUDA_GUARDED_BY(mutex_);
   // Sent first, because the peer's answers wait for their bytes.

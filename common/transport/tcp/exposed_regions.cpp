@@ -15,18 +15,22 @@ Result<Region> ExposedRegions::add(void* base, size_t bytes) {
   return Region{RegionId{id}, bytes};
 }
 
-Status ExposedRegions::remove(RegionId region) {
+Result<std::shared_ptr<ExposedRegions::Entry>> ExposedRegions::remove(RegionId region) {
   std::shared_ptr<Entry> entry;
   {
     MutexLock lock(mutex_);
     const auto found = entries_.find(static_cast<uint64_t>(region));
-    if (found == entries_.end()) return {Code::kNotFound, "no such region is exposed"};
+    if (found == entries_.end()) return Status(Code::kNotFound, "no such region is exposed");
     entry = std::move(found->second);
     entries_.erase(found);
   }
-  entry->retired.store(true);
-  while (entry->pins.load() != 0) std::this_thread::yield();
-  return {};
+  retire(*entry);
+  return entry;
+}
+
+void ExposedRegions::retire(Entry& entry) {
+  entry.retired.store(true);
+  while (entry.pins.load() != 0) std::this_thread::yield();
 }
 
 Result<std::shared_ptr<ExposedRegions::Entry>> ExposedRegions::find(uint64_t id, uint64_t offset,

@@ -25,6 +25,8 @@ constexpr int kRefusals = 3;
 // Between two attempts. Doubles up to the second value.
 constexpr auto kFirstPause = std::chrono::milliseconds(20);
 constexpr auto kLongestPause = std::chrono::seconds(1);
+// Sockets that the peer replaces so soon after the others were lost with them.
+constexpr auto kSameLoss = std::chrono::seconds(10);
 
 std::string rounded_text(std::chrono::nanoseconds time) {
   using std::chrono::milliseconds, std::chrono::seconds, std::chrono::round;
@@ -76,7 +78,7 @@ void Reconnects::close_in_child() const noexcept { socket_.close_in_child(); }
 void Reconnects::arrive(int index) {
   if (index == static_cast<int>(kAcknowledgements)) return lose();
   ResumableSocket* const socket = find(static_cast<uint32_t>(index));
-  if (socket) (void)socket->lose("the client has connected again");
+  if (socket) (void)socket->lose(kReplaced);
 }
 
 Result<Socket> Reconnects::connect(uint32_t index, Clock::time_point limit,
@@ -104,6 +106,10 @@ Result<Socket> Reconnects::connect(uint32_t index, Clock::time_point limit,
   return Status(Code::kUnavailable, "the session was closed");
 }
 
+void Reconnects::own(const void* begin, size_t bytes) {
+  for (ResumableSocket* socket : sockets_) socket->own(begin, bytes);
+}
+
 ResumableSocket* Reconnects::find(uint32_t index) const {
   const auto found = std::ranges::find(sockets_, index, &ResumableSocket::index);
   return found == sockets_.end() ? nullptr : *found;
@@ -124,6 +130,17 @@ void Reconnects::send_locked(const Acknowledgement& acknowledgement) {
   const ssize_t sent = socket_.send(unsent_.data(), unsent_.size(), MSG_DONTWAIT);
   if (sent > 0) unsent_.erase(unsent_.begin(), unsent_.begin() + sent);
   if (sent < 0 && errno != EAGAIN && errno != EINTR) socket_.shutdown(SHUT_RDWR);
+}
+
+std::vector<Acknowledgement> Reconnects::take_due() {
+  std::vector<Acknowledgement> due;
+  if (!has_due_.exchange(false)) return due;
+  for (ResumableSocket* socket : sockets_) {
+    if (const uint64_t received = socket->take_unacknowledged()) {
+      due.push_back({socket->index(), 0, received});
+    }
+  }
+  return due;
 }
 
 bool Reconnects::take(const Acknowledgement& acknowledgement) {
@@ -177,18 +194,25 @@ void Reconnects::end_all(const std::string& why) {
 void Reconnects::lost(const std::string& why) {
   MutexLock lock(report_mutex_);
   if (lost_sockets_++ != 0) return;
-  lost_at_ = Clock::now();
-  RCUDA_WARN("%s: the connection is lost (%s); the session goes on if it is back within %s",
-             how_.peer.c_str(), why.c_str(), time_text(how_.limit).c_str());
-  if (how_.changed) how_.changed(true);
+  const auto now = Clock::now();
+  is_new_loss_ = why != kReplaced || now - back_at_ >= kSameLoss;
+  if (is_new_loss_) {
+    lost_at_ = now;
+    RCUDA_WARN("%s: the connection is lost (%s); the session goes on if it is back within %s",
+               how_.peer.c_str(), why.c_str(), time_text(how_.limit).c_str());
+  }
+  if (how_.changed) how_.changed(true, is_new_loss_);
 }
 
 void Reconnects::back() {
   MutexLock lock(report_mutex_);
   if (--lost_sockets_ != 0) return;
-  RCUDA_WARN("%s: the connection is back after %s", how_.peer.c_str(),
-             rounded_text(Clock::now() - lost_at_).c_str());
-  if (how_.changed) how_.changed(false);
+  back_at_ = Clock::now();
+  if (is_new_loss_) {
+    RCUDA_WARN("%s: the connection is back after %s", how_.peer.c_str(),
+               rounded_text(back_at_ - lost_at_).c_str());
+  }
+  if (how_.changed) how_.changed(false, is_new_loss_);
 }
 
 }  // namespace rcuda::transport

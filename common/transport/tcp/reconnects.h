@@ -2,9 +2,10 @@
 // share it. It gets the next connection within a time limit, sends and receives acknowledgements,
 // and reports a loss and the return once for all sockets.
 //
-// The client connects again, the worker waits (Reconnecting in link.h). Acknowledgements take a
-// socket of their own in each direction, which nothing else can hold up. It needs no copy of its
-// bytes: each message has a whole count, and after a loss each side sends all counts again.
+// The client connects again, the worker waits (Reconnecting in link.h). Acknowledgements travel
+// with the puts of the Link (take_due()). Those that a peer may need urgently take a socket of
+// their own in each direction, which nothing else can hold up. It needs no copy of its bytes: each
+// message has a whole count, and after a loss each side sends all counts again.
 //
 // Threads: any; one of its own receives acknowledgements. Blocking: connect(), until the limit;
 // destructor and stop(), until that thread has ended. Errors: connect() says why there is no next
@@ -27,6 +28,7 @@
 #include "common/base/status.h"
 #include "common/transport/link.h"
 #include "common/transport/tcp/resumable_socket.h"
+#include "common/transport/tcp/tcp_messages.h"
 
 namespace rcuda::transport {
 
@@ -43,6 +45,9 @@ class Reconnects {
   // A peer that ends the session closes its sockets at about the time of its farewell, which
   // arrives on one of them. A loss counts after this time.
   static constexpr auto kFarewellTime = std::chrono::milliseconds(10);
+
+  // Why a connection is lost that the peer has replaced.
+  static constexpr char kReplaced[] = "the client has connected again";
 
   // `prepare` sets the options of each further connection.
   using Prepare = std::function<void(uint32_t index, int socket)>;
@@ -65,6 +70,8 @@ class Reconnects {
   void end();
   // end(), and returns when no thread of this object runs.
   void stop();
+  // ResumableSocket::own() of all streams.
+  void own(const void* begin, size_t bytes);
   // Socket::close_in_child() of the socket for acknowledgements.
   void close_in_child() const noexcept;
 
@@ -74,31 +81,33 @@ class Reconnects {
   // the limit has passed; kUnavailable: `is_over`.
   Result<Socket> connect(uint32_t index, Clock::time_point limit,
                          const std::function<bool()>& is_over);
+  ResumableSocket* find(uint32_t index) const;  // null: not protected
   std::chrono::milliseconds limit() const { return how_.limit; }
-  // The stream `index` has received this many bytes.
+  // The stream `index` has received this many bytes: sends that to the peer.
   void acknowledge(uint32_t index, uint64_t received);
+  // Some stream has received bytes that the next put may acknowledge.
+  void note_due() { has_due_.store(true, std::memory_order_relaxed); }
+  bool has_due() const { return has_due_.load(std::memory_order_relaxed); }
+  // The acknowledgements that the caller sends.
+  std::vector<Acknowledgement> take_due();
+  // Takes an acknowledgement of the peer. Returns false if the peer cannot have received the bytes.
+  bool take(const Acknowledgement& acknowledgement);
   // A socket is lost, or has its next connection. A socket that ends instead is not reported.
   void lost(const std::string& why);
   void back();
 
  private:
-  struct Acknowledgement {
-    uint32_t index = 0;
-    uint32_t unused = 0;
-    uint64_t received = 0;
-  };
   void arrive(int index);
-  ResumableSocket* find(uint32_t index) const;
   void run();
   Status renew();
   void end_all(const std::string& why);
   void send_locked(const Acknowledgement& acknowledgement) RCUDA_REQUIRES(mutex_);
-  bool take(const Acknowledgement& acknowledgement);
 
   const Reconnecting how_;
   const Prepare prepare_;
   std::vector<ResumableSocket*> sockets_;  // fixed by start()
   std::atomic<bool> stopped_{false};
+  std::atomic<bool> has_due_{false};
 
   // The socket for acknowledgements. Replaced by the thread, with the mutex held.
   Mutex mutex_;
@@ -109,7 +118,9 @@ class Reconnects {
 
   Mutex report_mutex_;
   int lost_sockets_ RCUDA_GUARDED_BY(report_mutex_) = 0;
+  bool is_new_loss_ RCUDA_GUARDED_BY(report_mutex_) = false;
   Clock::time_point lost_at_ RCUDA_GUARDED_BY(report_mutex_){};
+  Clock::time_point back_at_ RCUDA_GUARDED_BY(report_mutex_){};
 };
 
 }  // namespace rcuda::transport

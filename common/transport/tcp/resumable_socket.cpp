@@ -4,6 +4,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include <poll.h>
@@ -25,6 +26,8 @@ constexpr auto kAgreement = std::chrono::seconds(5);
 // After a connection that failed at once.
 constexpr auto kPause = std::chrono::milliseconds(50);
 constexpr size_t kMostPieces = 16;
+// Of one call that sends again: memory is pinned for its duration.
+constexpr size_t kMostPinned = 1u << 20;
 
 bool is_temporary(int error) { return error == EAGAIN || error == EINTR; }
 
@@ -79,7 +82,8 @@ void ResumableSocket::end_locked(const std::string& why) {
 
 bool ResumableSocket::can(short events) const {
   if (events & POLLIN) return !in(ResumableState::kLost) || !is_drained_;
-  return in(ResumableState::kEnded) || (in(ResumableState::kConnected) && room() != 0);
+  return in(ResumableState::kEnded) ||
+         (in(ResumableState::kConnected) && room() != 0 && retained_.room() != 0);
 }
 
 ssize_t ResumableSocket::recv(void* data, size_t bytes, int flags) {
@@ -103,10 +107,15 @@ ssize_t ResumableSocket::recv(void* data, size_t bytes, int flags) {
     leave_locked();
     if (count > 0) {
       const uint64_t received = received_;
-      const bool is_due = received - told_ >= kAcknowledgedBytes;
-      if (is_due) told_ = received;
+      const uint64_t unacknowledged = received - told_;
+      const bool is_urgent = unacknowledged >= kAcknowledgedBytes;
+      if (is_urgent) told_ = received;
       lock.unlock();
-      if (is_due) shared_.acknowledge(index_, received);
+      if (is_urgent) {
+        shared_.acknowledge(index_, received);
+      } else if (unacknowledged >= kAcknowledgedByPut) {
+        shared_.note_due();
+      }
       return count;
     }
     if (count < 0 && is_temporary(error)) {
@@ -122,7 +131,7 @@ ssize_t ResumableSocket::recv(void* data, size_t bytes, int flags) {
   return 0;
 }
 
-ssize_t ResumableSocket::send(std::span<const iovec> pieces, int flags) {
+ssize_t ResumableSocket::send(std::span<const iovec> pieces, int flags, const KeptPiece& kept) {
   MutexLock lock(mutex_);
   while (!in(ResumableState::kEnded)) {
     if (!can(POLLOUT)) {
@@ -135,20 +144,25 @@ ssize_t ResumableSocket::send(std::span<const iovec> pieces, int flags) {
     }
     if (ahead_ != 0) return static_cast<ssize_t>(std::exchange(ahead_, 0));
     std::array<iovec, kMostPieces> some;
-    size_t used = 0, left = room();
-    for (; used < std::min(pieces.size(), some.size()) && left != 0; ++used) {
-      some[used] = {pieces[used].iov_base, std::min(pieces[used].iov_len, left)};
-      left -= some[used].iov_len;
+    size_t used = 0, left = room(), left_to_copy = retained_.room(), bytes = 0;
+    for (bool is_whole = true; is_whole && used < std::min(pieces.size(), some.size()); ++used) {
+      size_t& most = used == kept.index ? left : left_to_copy;
+      const size_t part = std::min({pieces[used].iov_len, left, most});
+      is_whole = part == pieces[used].iov_len;
+      some[used] = {pieces[used].iov_base, part};
+      left_to_copy -= used == kept.index ? 0 : part;
+      left -= part;
+      bytes += part;
     }
     const std::span<const iovec> sendable = std::span(some).first(used);
     const uint32_t connection = connections_;
     const uint64_t place = sent_;
-    offered_ = std::max(offered_, place + (room() - left));
+    offered_ = std::max(offered_, place + bytes);
     ++users_;
     lock.unlock();
     const ssize_t count = connection_.send(sendable, flags);
     const int error = errno;
-    if (count > 0) retained_.append(place, sendable, static_cast<size_t>(count));
+    if (count > 0) retained_.append(place, sendable, static_cast<size_t>(count), kept);
     lock.lock();
     if (count > 0) sent_ += static_cast<uint64_t>(count);
     leave_locked();
@@ -213,12 +227,38 @@ uint64_t ResumableSocket::received() const {
   return received_;
 }
 
+uint64_t ResumableSocket::take_unacknowledged() {
+  MutexLock lock(mutex_);
+  if (received_ - told_ < kAcknowledgedByPut) return 0;
+  told_ = received_;
+  return received_;
+}
+
 bool ResumableSocket::acknowledge(uint64_t bytes) {
   MutexLock lock(mutex_);
   if (bytes > offered_) return false;
-  acknowledged_ = std::max(acknowledged_, bytes);
-  changed_.notify_all();
+  acknowledge_locked(bytes);
   return true;
+}
+
+void ResumableSocket::confirm(uint64_t place) {
+  MutexLock lock(mutex_);
+  changed_.wait(lock, [&]() RCUDA_REQUIRES(mutex_) { return resent_ >= place; });
+  acknowledge_locked(place);
+}
+
+void ResumableSocket::acknowledge_locked(uint64_t bytes) {
+  if (bytes <= acknowledged_) return;
+  acknowledged_ = bytes;
+  retained_.release(bytes);
+  changed_.notify_all();
+}
+
+void ResumableSocket::own(const void* begin, size_t bytes) { retained_.own(begin, bytes); }
+
+void ResumableSocket::await_end() {
+  MutexLock lock(mutex_);
+  changed_.wait(lock, [&]() RCUDA_REQUIRES(mutex_) { return users_ == 0; });
 }
 
 void ResumableSocket::end(const std::string& why) {
@@ -315,7 +355,7 @@ Status ResumableSocket::agree(const Socket& next, uint64_t received,
 bool ResumableSocket::resume(Socket next, uint64_t peer_received) {
   if (in(ResumableState::kEnded)) return true;
   if (peer_received < acknowledged_ || peer_received > offered_) return false;
-  acknowledged_ = peer_received;
+  acknowledge_locked(peer_received);
   // The caller of send() offers the bytes that the peer is ahead once more.
   ahead_ = peer_received - std::min(peer_received, sent_);
   sent_ += ahead_;
@@ -332,23 +372,41 @@ void ResumableSocket::send_again(MutexLock& lock, uint64_t from) {
   const uint32_t connection = connections_;
   const uint64_t end = sent_;
   ++users_;
-  lock.unlock();
   std::string why;
   while (from != end && why.empty()) {
-    const std::array<iovec, 2> pieces = retained_.between(from, end);
-    const ssize_t count = connection_.send(pieces, 0);
-    if (count > 0) {
-      from += static_cast<uint64_t>(count);
-    } else if (count == 0 || !is_temporary(errno)) {
-      why = text_of(count, errno);
-    }
+    resent_ = from;
+    changed_.notify_all();
+    lock.unlock();
+    why = send_part(retained_.at(from), &from);
+    lock.lock();
   }
-  lock.lock();
+  resent_ = kNothingResent;
+  changed_.notify_all();
   leave_locked();
   if (!why.empty()) return lose_locked(connection, why);
   if (!in(ResumableState::kResending)) return;  // a receiving thread has lost it again
   state_.move(ResumableEvent::kResent, name_);
   changed_.notify_all();
+}
+
+// Makes one attempt, and waits for a full socket. Memory that cannot be pinned any more is being
+// copied: the next attempt gets the copy. Returns why the connection failed.
+std::string ResumableSocket::send_part(const RetainedBytes::Part& part, uint64_t* from) const {
+  ssize_t count = 0;
+  {
+    std::optional<ExposedRegions::Pin> pin;
+    if (part.region) pin.emplace(*part.region);
+    if (pin && !*pin) return std::this_thread::yield(), std::string();
+    count = connection_.send(part.data, std::min(part.bytes, kMostPinned), MSG_DONTWAIT);
+  }
+  if (count > 0) {
+    *from += static_cast<uint64_t>(count);
+  } else if (count == 0 || !is_temporary(errno)) {
+    return text_of(count, errno);
+  } else {
+    (void)connection_.wait(POLLOUT, -1);
+  }
+  return {};
 }
 
 }  // namespace rcuda::transport

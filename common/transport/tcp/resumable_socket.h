@@ -1,18 +1,18 @@
 // ResumableSocket: a byte stream that survives the loss of its connection.
 //
-// Each side counts the bytes that it has sent and received, and keeps a copy of the bytes that it
-// has sent until the peer has acknowledged them (retained_bytes.h). After a loss, both sides get
-// the next connection (reconnects.h), tell each other how many bytes they have received, and send
-// again what the other lacks. So the stream above has no gap and no repetition, wherever it was
-// cut, and its users notice only that a call takes longer.
+// Each side counts the bytes that it has sent and received, and retains the bytes that it has sent,
+// or their addresses, until the peer has acknowledged them (retained_bytes.h). After a loss, both
+// sides get the next connection (reconnects.h), tell each other how many bytes they have received,
+// and send again what the other lacks. So the stream above has no gap and no repetition, wherever
+// it was cut, and its users notice only that a call takes longer.
 //
 // The bytes themselves are not framed: a stream over its first connection looks as one without this
 // layer. Acknowledgements take another socket of the Link (Reconnects), so that the stream's own
 // bytes do not delay them.
 //
 // Threads: as Socket; a thread of its own gets the next connection, from the first loss on.
-// Blocking: as Socket; without MSG_DONTWAIT, also while there is no connection, and send() while
-// RetainedBytes::kBytes are not acknowledged. Errors: after the end, recv() returns 0, send() fails
+// Blocking: as Socket; without MSG_DONTWAIT, also while there is no connection, and send() while no
+// more can be retained. Errors: after the end, recv() returns 0, send() fails
 // with EPIPE, and why_ended() says why. States: resumable_state.h.
 #pragma once
 
@@ -35,14 +35,19 @@ class Reconnects;
 
 class ResumableSocket final : public SocketLayer {
  public:
-  // The peer gets an acknowledgement after at most this many bytes.
-  static constexpr uint64_t kAcknowledgedBytes = RetainedBytes::kBytes / 4;
+  // The peer gets an acknowledgement after at most this many bytes; with the next put, after fewer.
+  static constexpr uint64_t kAcknowledgedBytes = RetainedBytes::kBytes / 2;
+  static constexpr uint64_t kAcknowledgedByPut = 128u << 10;
 
   // `index`: of the session's socket, for Reconnects, which outlives this object.
   ResumableSocket(Socket connection, RetainedBytes retained, uint32_t index, Reconnects& shared);
   ~ResumableSocket() override;
 
-  ssize_t send(std::span<const iovec> pieces, int flags) override;
+  ssize_t send(std::span<const iovec> pieces, int flags) override {
+    return send(pieces, flags, {});
+  }
+  // The same; of the piece `kept`, only the address is retained.
+  ssize_t send(std::span<const iovec> pieces, int flags, const KeptPiece& kept);
   ssize_t recv(void* data, size_t bytes, int flags) override;
   bool wait(short events, int timeout_ms) override;
   // SHUT_WR: the next end of the connection ends the stream. SHUT_RDWR: ends the stream.
@@ -56,8 +61,18 @@ class ResumableSocket final : public SocketLayer {
 
   uint32_t index() const { return index_; }
   uint64_t received() const;
+  // The same if kAcknowledgedByPut of it are not acknowledged yet, otherwise 0. The caller
+  // acknowledges them.
+  uint64_t take_unacknowledged();
   // The peer has received this many bytes. Returns false if the peer cannot have received them.
   bool acknowledge(uint64_t bytes);
+  // The peer has answered what was sent before `place`, so it has received those bytes. Afterwards
+  // they are not read any more: if the answer was false, the stream ends with its next connection.
+  void confirm(uint64_t place);
+  // Copies what is retained of this memory only by its address.
+  void own(const void* begin, size_t bytes);
+  // For a stream that has ended: blocks until nothing that was sent is read any more.
+  void await_end();
   void end(const std::string& why);
   // The peer has said that it ends: the next end of the connection ends the stream, and so does a
   // loss that has happened.
@@ -66,12 +81,14 @@ class ResumableSocket final : public SocketLayer {
  private:
   bool in(ResumableState state) const { return state_.get() == state; }
   void leave_locked() RCUDA_REQUIRES(mutex_);
+  void acknowledge_locked(uint64_t bytes) RCUDA_REQUIRES(mutex_);
   void lose_locked(uint32_t connection, const std::string& why) RCUDA_REQUIRES(mutex_);
   void end_locked(const std::string& why) RCUDA_REQUIRES(mutex_);
   bool can(short events) const RCUDA_REQUIRES(mutex_);
   uint64_t room() const RCUDA_REQUIRES(mutex_) {
-    return RetainedBytes::kBytes - (sent_ - acknowledged_);
+    return RetainedBytes::kWindow - (sent_ - acknowledged_);
   }
+  std::string send_part(const RetainedBytes::Part& part, uint64_t* from) const;
   // The stream's own thread.
   void run();
   bool reconnect(MutexLock& lock) RCUDA_REQUIRES(mutex_, lock);
@@ -80,10 +97,12 @@ class ResumableSocket final : public SocketLayer {
   bool resume(Socket next, uint64_t peer_received) RCUDA_REQUIRES(mutex_);
   void send_again(MutexLock& lock, uint64_t from) RCUDA_REQUIRES(mutex_, lock);
 
+  static constexpr uint64_t kNothingResent = ~uint64_t{0};  // nothing is sent again now
+
   const uint32_t index_;
   const std::string name_;  // for the log
   Reconnects& shared_;
-  // Written by the sending thread; read by the stream's thread while no thread sends.
+  // Appended to by the sending thread; read by the stream's thread while no thread sends.
   RetainedBytes retained_;
   // Replaced only in kLost, while users_ is 0.
   Socket connection_;
@@ -100,6 +119,8 @@ class ResumableSocket final : public SocketLayer {
   // Bytes of the next send() that the peer has received over an earlier connection. sent_ has them.
   uint64_t ahead_ RCUDA_GUARDED_BY(mutex_) = 0;
   uint64_t acknowledged_ RCUDA_GUARDED_BY(mutex_) = 0;
+  // While bytes are sent again: those before this place are not read.
+  uint64_t resent_ RCUDA_GUARDED_BY(mutex_) = kNothingResent;
   uint64_t received_ RCUDA_GUARDED_BY(mutex_) = 0;
   uint64_t told_ RCUDA_GUARDED_BY(mutex_) = 0;     // of received_, to the peer
   bool is_last_ RCUDA_GUARDED_BY(mutex_) = false;  // one side has said that it ends

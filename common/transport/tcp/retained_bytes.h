@@ -1,67 +1,102 @@
-// RetainedBytes: a copy of the last bytes of a stream, found by their place in the stream.
+// RetainedBytes: the sent bytes of a stream that the peer has not acknowledged, by their place in
+// the stream.
 //
-// One thread appends. Another thread may read bytes that were appended before, as long as the
-// appending thread does not reach them again, kBytes later. The memory is allocated page by page as
-// the bytes come. Nothing blocks. make() fails without memory.
+// Bytes are copied into blocks of memory, which is allocated page by page as it is used. The block
+// that was used last is used again first: its pages are warm. Of a KeptPiece only the address is
+// retained, until own() copies those of its bytes that are still needed.
+//
+// Threads: append() on one thread at a time, the others on any. Nothing blocks. make() fails
+// without memory.
 #pragma once
 
-#include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
+#include <deque>
+#include <memory>
 #include <span>
+#include <vector>
 
-#include <sys/mman.h>
 #include <sys/uio.h>
 
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/transport/mapping.h"
+#include "common/transport/tcp/exposed_regions.h"
 
 namespace rcuda::transport {
 
+// The piece of a send() whose memory stays as it is until the peer has received its bytes.
+struct KeptPiece {
+  static constexpr size_t kNone = ~size_t{0};
+  size_t index = kNone;
+  // Pinned to read the memory. Null: the memory outlives ResumableSocket::confirm() of its bytes.
+  std::shared_ptr<ExposedRegions::Entry> region;
+};
+
 class RetainedBytes {
  public:
+  // The most copied bytes, and the most bytes together.
   static constexpr size_t kBytes = 4u << 20;
+  static constexpr size_t kWindow = 16u << 20;
 
-  static Result<RetainedBytes> make() {
-    void* const memory = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
-                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) return Status::from_errno(errno, "memory for bytes that were sent");
-    RetainedBytes result;
-    result.memory_ = Mapping(memory, kBytes);
-    return result;
-  }
+  struct Part {
+    const std::byte* data = nullptr;
+    size_t bytes = 0;
+    std::shared_ptr<ExposedRegions::Entry> region;  // as in KeptPiece
+    std::shared_ptr<const std::byte[]> memory;      // keeps `data`, unless null
+  };
 
-  // Appends the first `bytes` of `pieces`, at most kBytes, at this place of the stream.
-  void append(uint64_t place, std::span<const iovec> pieces, size_t bytes) {
-    for (const iovec& piece : pieces) {
-      auto* from = static_cast<const std::byte*>(piece.iov_base);
-      size_t left = std::min(piece.iov_len, bytes);
-      bytes -= left;
-      while (left != 0) {
-        const size_t at = place % kBytes;
-        const size_t part = std::min(left, kBytes - at);
-        std::memcpy(memory_.data() + at, from, part);
-        from += part;
-        left -= part;
-        place += part;
-      }
-    }
-  }
+  static Result<RetainedBytes> make();
 
-  // The bytes from `begin` to `end`, at most kBytes. The second piece may be empty.
-  std::array<iovec, 2> between(uint64_t begin, uint64_t end) const {
-    const size_t at = begin % kBytes, bytes = end - begin;
-    const size_t first = std::min(bytes, kBytes - at);
-    return {iovec{memory_.data() + at, first}, iovec{memory_.data(), bytes - first}};
-  }
+  // How many bytes append() can copy at least.
+  size_t room() const;
+  // Appends the first `bytes` of `pieces` at this place of the stream; copies room() at most.
+  void append(uint64_t place, std::span<const iovec> pieces, size_t bytes, const KeptPiece& kept);
+  // Bytes before this place are not needed any more.
+  void release(uint64_t place);
+  // Copies what is retained of this memory only by its address.
+  void own(const void* begin, size_t bytes);
+  // Some of the bytes at `place`, which must be retained.
+  Part at(uint64_t place) const;
 
  private:
-  RetainedBytes() = default;
+  static constexpr size_t kBlockBytes = 256u << 10;
+  // For append(), and as many for own(): a cipher may have begun to send the bytes for which there
+  // was room.
+  static constexpr int kBlocks = kBytes / kBlockBytes;
+  static constexpr int kNoBlock = -1;
 
-  Mapping memory_;
+  struct Segment {
+    uint64_t place;
+    Part part;
+    int block = kNoBlock;  // with the bytes of `part`
+    uint64_t end() const { return place + part.bytes; }
+  };
+  struct State {
+    Mutex mutex;
+    std::deque<Segment> segments RCUDA_GUARDED_BY(mutex);              // in order of their places
+    std::array<uint32_t, 2 * kBlocks> uses RCUDA_GUARDED_BY(mutex){};  // segments in each block
+    // The last used block at the end.
+    std::vector<int> free RCUDA_GUARDED_BY(mutex), free_to_own RCUDA_GUARDED_BY(mutex);
+    // The block that append() fills, and where.
+    int current RCUDA_GUARDED_BY(mutex) = kNoBlock;
+    size_t filled RCUDA_GUARDED_BY(mutex) = 0;
+  };
+
+  RetainedBytes() = default;
+  std::byte* block(int index) const {
+    return memory_.data() + static_cast<size_t>(index) * kBlockBytes;
+  }
+  void push_locked(State& state, Segment segment) RCUDA_REQUIRES(state.mutex);
+  void keep(Segment segment);
+  void copy(uint64_t place, const std::byte* data, size_t bytes);
+  void drop_use_locked(State& state, int block) RCUDA_REQUIRES(state.mutex);
+  std::vector<Segment> owned_locked(State& state, const Segment& segment)
+      RCUDA_REQUIRES(state.mutex);
+
+  Mapping memory_;  // of all blocks
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace rcuda::transport

@@ -31,13 +31,13 @@ constexpr uint32_t kFewOfBurst = 4;
 
 }  // namespace
 
-TcpBulk::TcpBulk(std::vector<Socket> streams, ExposedRegions& regions, SocketOrder& order,
-                 std::chrono::nanoseconds receive_spin, const ImmediateArrived& on_immediate,
-                 const BulkStream::OnError& on_error)
+TcpBulk::TcpBulk(std::vector<Socket> streams, const BulkStream::Shared& shared,
+                 const ImmediateArrived& on_immediate, const BulkStream::OnError& on_error)
     : has_few_processors_(usable_processors() < kFewProcessors) {
   for (Socket& stream : streams) {
-    streams_.push_back(std::make_unique<BulkStream>(std::move(stream), regions, order, receive_spin,
-                                                    on_immediate, on_error));
+    const auto index = static_cast<uint32_t>(streams_.size());
+    streams_.push_back(
+        std::make_unique<BulkStream>(std::move(stream), index, shared, on_immediate, on_error));
   }
 }
 

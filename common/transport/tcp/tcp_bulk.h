@@ -22,9 +22,8 @@ inline constexpr size_t kMaxBulkStreams = 16;
 
 class TcpBulk {
  public:
-  TcpBulk(std::vector<Socket> streams, ExposedRegions& regions, SocketOrder& order,
-          std::chrono::nanoseconds receive_spin, const ImmediateArrived& on_immediate,
-          const BulkStream::OnError& on_error);
+  TcpBulk(std::vector<Socket> streams, const BulkStream::Shared& shared,
+          const ImmediateArrived& on_immediate, const BulkStream::OnError& on_error);
 
   Status start();
   // `after_puts`: the number of puts into regions that were sent before.

@@ -26,7 +26,8 @@ Result<std::unique_ptr<Reconnects>> protect(Bootstrap* bootstrap, std::vector<So
                                             std::chrono::milliseconds peer_timeout) {
   const auto prepare = [peer_timeout](uint32_t index, int socket) {
     tune(socket, peer_timeout);
-    if (index == Reconnects::kControl) set_receive_timeout(socket, silence_checks(peer_timeout));
+    if (index == Reconnects::kControl)
+      set_receive_timeout(socket, silence_checks(peer_timeout, true));
   };
   auto reconnects = std::make_unique<Reconnects>(std::move(bootstrap->reconnecting), prepare);
   const auto& further = bootstrap->server ? bootstrap->accept_stream : bootstrap->open_stream;
@@ -72,7 +73,7 @@ Result<std::unique_ptr<Link>> tcp::make_link(Bootstrap bootstrap, const LinkOpti
   if (bootstrap.reconnecting.limit.count() != 0) {
     RCUDA_ASSIGN_OR_RETURN(setup.reconnects, protect(&bootstrap, &streams, options.peer_timeout));
   } else {
-    set_receive_timeout(bootstrap.control.fd(), silence_checks(options.peer_timeout));
+    set_receive_timeout(bootstrap.control.fd(), silence_checks(options.peer_timeout, false));
   }
   void* window = ::mmap(nullptr, options.window_bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -85,6 +86,7 @@ Result<std::unique_ptr<Link>> tcp::make_link(Bootstrap bootstrap, const LinkOpti
   setup.peer_timeout = options.peer_timeout;
   setup.receive_spin = options.receive_spin;
   setup.answers = options.answers;
+  setup.remedy_for_silence = options.remedy_for_silence;
   auto link = std::make_unique<TcpLink>(std::move(setup));
   RCUDA_RETURN_IF_ERROR(link->start());
   return std::unique_ptr<Link>(std::move(link));

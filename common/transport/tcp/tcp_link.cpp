@@ -26,7 +26,9 @@ constexpr size_t kBufferBytes = 128u << 10;
 constexpr size_t kBufferedPut = 16u << 10;
 // If the peer may stay silent without limit, its host counts as lost when data stays unacknowledged
 // for this time. The kernel of a stopped peer still acknowledges probes of a closed window.
-constexpr auto kHostLost = std::chrono::seconds(60);
+constexpr std::chrono::milliseconds kHostLost = std::chrono::seconds(60);
+// The same for a Link that gets over it.
+constexpr std::chrono::milliseconds kConnectionLost = std::chrono::seconds(10);
 // How long a closing Link waits until its writes in order are sent, and then until the peer also
 // closes. Otherwise the last bytes sent could be discarded with the connection. Also how long the
 // last message to a silent peer may wait for another thread's send, which may be a heartbeat.
@@ -40,8 +42,8 @@ constexpr PutHeader kFarewellFrame{0, kFarewell};
 
 }  // namespace
 
-std::chrono::milliseconds silence_checks(std::chrono::milliseconds peer_timeout) {
-  if (peer_timeout.count() == 0) return std::chrono::milliseconds(kHostLost) / 4;
+std::chrono::milliseconds silence_checks(std::chrono::milliseconds peer_timeout, bool reconnects) {
+  if (peer_timeout.count() == 0) return (reconnects ? kConnectionLost : kHostLost) / 4;
   return std::max(peer_timeout / 4, std::chrono::milliseconds(10));
 }
 
@@ -54,10 +56,12 @@ TcpLink::TcpLink(Setup setup)
       peer_timeout_(setup.peer_timeout),
       receive_spin_(setup.receive_spin),
       answers_(setup.answers),
+      remedy_for_silence_(std::move(setup.remedy_for_silence)),
       sender_(control_, bytes_of(kHeartbeatFrame), setup.heartbeat, setup.receive_spin,
               [this](const std::string& why) { lost(why); }),
       bulk_(
-          std::move(setup.streams), regions_, order_, setup.receive_spin,
+          std::move(setup.streams),
+          {reconnects_.get(), regions_, lent_, order_, setup.receive_spin},
           [this](uint32_t immediate, uint64_t bytes) { immediate_arrived(immediate, bytes); },
           [this](const std::string& why, bool ours) { ours ? lost(why) : bulk_lost(why); }),
       buffer_(kBufferBytes) {}
@@ -143,6 +147,7 @@ Status TcpLink::put(uint64_t offset, std::span<const Bytes> pieces, Wake wake) {
   const size_t total = total_bytes(pieces);
   RCUDA_RETURN_IF_ERROR(check_put(offset, pieces.size(), total, peer_window_bytes_));
   run_before_put();
+  if (reconnects_ && reconnects_->has_due()) acknowledge();
   const uint32_t kind = wakes_peer(wake) ? kPutAndWake : kPut;
   before_peer(order_.for_sanitizer());
   const PutHeader header{static_cast<uint32_t>(total), static_cast<uint32_t>(offset) | kind};
@@ -155,6 +160,15 @@ Status TcpLink::put(uint64_t offset, std::span<const Bytes> pieces, Wake wake) {
   MutexLock lock(put_mutex_);
   count_put(total);
   return {};
+}
+
+// With the next put.
+void TcpLink::acknowledge() {
+  for (const Acknowledgement& one : reconnects_->take_due()) {
+    const PutHeader header{sizeof one, kAcknowledged};
+    const std::array<Bytes, 2> message{bytes_of(header), bytes_of(one)};
+    (void)sender_.keep(message, sizeof header + sizeof one);
+  }
 }
 
 Status TcpLink::put_region(RegionId region, uint64_t offset, Bytes bytes) {
@@ -183,6 +197,19 @@ Status TcpLink::put_region(RegionId region, uint64_t offset, Bytes bytes) {
 Result<Region> TcpLink::expose(void* base, size_t bytes, int, uint64_t) {
   if (broken()) return status();
   return regions_.add(base, bytes);
+}
+
+Status TcpLink::unexpose(RegionId region) {
+  RCUDA_ASSIGN_OR_RETURN(const std::shared_ptr<ExposedRegions::Entry> entry,
+                         regions_.remove(region));
+  if (reconnects_) reconnects_->own(entry->base, entry->bytes);
+  return {};
+}
+
+void TcpLink::take_back(const void* base, size_t bytes) {
+  if (!reconnects_) return;
+  lent_.remove(base, bytes);
+  reconnects_->own(base, bytes);
 }
 
 void TcpLink::write(RegionId region, uint64_t offset, const void* local, size_t bytes,
@@ -313,13 +340,14 @@ std::string TcpLink::check_peer() {
                             ": its process is stopped, or its host or the network is down";
     if (lose_connections(why)) return {};
     gives_up_ = true;
-    return why;
+    return why + remedy_for_silence_;
   }
   tcp_info info{};
   socklen_t size = sizeof info;
   if (!control_.get_option(IPPROTO_TCP, TCP_INFO, &info, &size)) return {};
-  const bool unanswered =
-      info.tcpi_unacked != 0 && std::chrono::milliseconds(info.tcpi_last_ack_recv) > kHostLost;
+  const std::chrono::milliseconds patience = reconnects_ ? kConnectionLost : kHostLost;
+  const bool unanswered = info.tcpi_unacked != 0 && info.tcpi_retransmits != 0 &&
+                          std::chrono::milliseconds(info.tcpi_last_ack_recv) > patience;
   if (!unanswered) return {};
   const std::string why = "the peer's host does not answer";
   return lose_connections(why) ? "" : why;
@@ -370,6 +398,12 @@ std::string TcpLink::take_puts() {
     if (kind == kRegionPut) {
       bool whole = false;
       why = take_region_put(header, &whole);
+      if (!whole) break;
+      continue;
+    }
+    if (kind == kAcknowledged) {
+      bool whole = false;
+      why = take_acknowledgement(header, &whole);
       if (!whole) break;
       continue;
     }
@@ -431,6 +465,21 @@ std::string TcpLink::take_region_put(const PutHeader& header, bool* whole) {
   return {};
 }
 
+// `whole`: as above.
+std::string TcpLink::take_acknowledgement(const PutHeader& header, bool* whole) {
+  Acknowledgement acknowledgement;
+  if (!reconnects_ || header.place != kAcknowledged || header.bytes != sizeof acknowledgement) {
+    return "protocol violation: an acknowledgement of " + std::to_string(header.bytes) + " bytes";
+  }
+  if (end_ - begin_ < sizeof header + sizeof acknowledgement) return {};
+  std::memcpy(&acknowledgement, buffer_.data() + begin_ + sizeof header, sizeof acknowledgement);
+  begin_ += sizeof header + sizeof acknowledgement;
+  *whole = true;
+  return reconnects_->take(acknowledgement)
+             ? ""
+             : "protocol violation: the peer acknowledges bytes that were not sent";
+}
+
 // `whole`: as above. While it waits for the write, it reads no heartbeats: bytes on the sockets of
 // the transfers count instead.
 std::string TcpLink::take_end_of_write(const PutHeader& header, bool* whole) {
@@ -440,7 +489,7 @@ std::string TcpLink::take_end_of_write(const PutHeader& header, bool* whole) {
   }
   if (end_ - begin_ < sizeof header + sizeof end) return {};
   std::memcpy(&end, buffer_.data() + begin_ + sizeof header, sizeof end);
-  const std::chrono::milliseconds patience = silence_checks(peer_timeout_);
+  const std::chrono::milliseconds patience = silence_checks(peer_timeout_, reconnects_ != nullptr);
   uint64_t seen = order_.bytes();
   for (auto until = Clock::now() + patience;
        !order_.wait_for_write(end.number, end.bytes, receive_spin_.limit(), until);

@@ -23,6 +23,7 @@
 #include "common/transport/mapping.h"
 #include "common/transport/tcp/adaptive_spin.h"
 #include "common/transport/tcp/exposed_regions.h"
+#include "common/transport/tcp/lent_memory.h"
 #include "common/transport/tcp/medium.h"
 #include "common/transport/tcp/reconnects.h"
 #include "common/transport/tcp/socket_order.h"
@@ -33,7 +34,8 @@
 namespace rcuda::transport {
 
 // How often the receiving thread checks whether the peer is silent. Zero: silence is allowed.
-std::chrono::milliseconds silence_checks(std::chrono::milliseconds peer_timeout);
+// `reconnects`: a loss does not end the Link, so it may be noticed early.
+std::chrono::milliseconds silence_checks(std::chrono::milliseconds peer_timeout, bool reconnects);
 
 class TcpLink final : public LinkCore {
  public:
@@ -48,6 +50,7 @@ class TcpLink final : public LinkCore {
     std::chrono::milliseconds peer_timeout{0};
     std::chrono::nanoseconds receive_spin{0};  // LinkOptions::receive_spin
     WindowPart answers;
+    std::string remedy_for_silence;
   };
 
   explicit TcpLink(Setup setup);
@@ -62,7 +65,11 @@ class TcpLink final : public LinkCore {
   void flush() override { sender_.flush(); }
   bool is_connected() const override { return control_.is_connected(); }
   Result<Region> expose(void* base, size_t bytes, int backing, uint64_t backing_offset) override;
-  Status unexpose(RegionId region) override { return regions_.remove(region); }
+  Status unexpose(RegionId region) override;
+  void lend(const void* base, size_t bytes) override {
+    if (reconnects_) lent_.add(base, bytes);
+  }
+  void take_back(const void* base, size_t bytes) override;
   Result<void*> map(RegionId, size_t, void*) override { return static_cast<void*>(nullptr); }
   Status unmap(RegionId) override { return {Code::kNotFound, "tcp maps no regions"}; }
   void write(RegionId region, uint64_t offset, const void* local, size_t bytes,
@@ -79,6 +86,7 @@ class TcpLink final : public LinkCore {
  private:
   void on_broken() override;
   void before_sleep() override { sender_.flush(); }
+  void acknowledge();
   void transfer(const TransferRequest& what, TransferDone done);
   TransferDone counting(size_t bytes, TransferDone done);
   // A peer that closes in answer to a farewell is not lost.
@@ -92,6 +100,7 @@ class TcpLink final : public LinkCore {
   std::string take_large_put(const PutHeader& header);
   std::string take_region_put(const PutHeader& header, bool* whole);
   std::string take_end_of_write(const PutHeader& header, bool* whole);
+  std::string take_acknowledgement(const PutHeader& header, bool* whole);
   std::string last_message(const PutHeader& header);
   std::string discard();
   std::string receive_some(std::byte* data, size_t bytes, size_t* received);
@@ -105,9 +114,11 @@ class TcpLink final : public LinkCore {
   const std::chrono::milliseconds peer_timeout_;
   AdaptiveSpin receive_spin_;  // of the receiver
   const WindowPart answers_;
+  const std::string remedy_for_silence_;
   DoorbellState doorbell_state_;
   DoorbellState elsewhere_state_;
   ExposedRegions regions_;
+  LentMemory lent_;
   SocketOrder order_;  // counts what this side receives
   // Held while a put into a region, or the end of a write in order, is counted and enters the
   // control stream. The count is visible only after that: messages that wait for it are sent later.

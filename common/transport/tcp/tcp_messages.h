@@ -4,10 +4,12 @@
 //   PutHeader; payload of `bytes`
 //   ...
 //
-// The payload of a kRegionPut begins with a RegionPlace, and the rest goes into that region. The
-// payload of a kEndOfWrite is an EndOfWrite. The bytes of that write arrive over the transfer
-// sockets (bulk_stream.h), and the receiver processes nothing after the kEndOfWrite until the write
-// is complete. A transfer socket begins with a StreamHello, and its messages with a BulkHeader.
+// The payload of a kAcknowledged is an Acknowledgement, of a Link whose sockets outlive their
+// connections (reconnects.h). The payload of a kRegionPut begins with a RegionPlace, and the rest
+// goes into that region. The payload of a kEndOfWrite is an EndOfWrite. The bytes of that write
+// arrive over the transfer sockets (bulk_stream.h), and the receiver processes nothing after the
+// kEndOfWrite until the write is complete. A transfer socket begins with a StreamHello, and its
+// messages with a BulkHeader.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +24,14 @@ struct StreamHello {
   uint64_t index = 0;
 };
 static_assert(sizeof(StreamHello) == 16);
+
+// The sender has received this many bytes of the stream `index` (reconnects.h).
+struct Acknowledgement {
+  uint32_t index = 0;
+  uint32_t unused = 0;
+  uint64_t received = 0;
+};
+static_assert(sizeof(Acknowledgement) == 16);
 
 // Both sides send it first on a connection that replaces a lost one (resumable_socket.h).
 inline constexpr uint64_t kResumeMagic = 0x3173657261647563;  // "cudares1"
@@ -40,6 +50,7 @@ enum PutKind : uint32_t {
   kRegionPut = 4,
   kEndOfWrite = 5,
   kGivenUp = 6,  // a farewell to a silent peer; `bytes`: the limit in milliseconds
+  kAcknowledged = 7,
 };
 
 struct PutHeader {

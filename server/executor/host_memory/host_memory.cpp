@@ -172,6 +172,7 @@ CUresult HostMemory::open_to_writes(uint64_t address, Range* range) {
       link_.expose(reinterpret_cast<void*>(address), range->bytes);
   if (!region.ok()) return CUDA_ERROR_OUT_OF_MEMORY;
   range->shadow_region = region->id;
+  link_.lend(reinterpret_cast<void*>(address), range->bytes);
   return CUDA_SUCCESS;
 }
 
@@ -246,6 +247,7 @@ void HostMemory::release(uint64_t address, const Range& range) {
   driver_.cuMemHostUnregister(reinterpret_cast<void*>(address));
   if (range.shadow_region != transport::RegionId::kNone) {
     (void)link_.unexpose(range.shadow_region);
+    link_.take_back(reinterpret_cast<void*>(address), range.bytes);
     arrivals_.withdraw(range.shadow_region);
   }
   take_away(address, range);

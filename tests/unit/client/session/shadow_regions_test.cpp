@@ -27,7 +27,7 @@ class ShadowRegionsTest : public ::testing::Test {
       std::lock_guard lock(mutex_);
       arrived_[immediate] += bytes;
     });
-    shadows_.add(begin(), kBytes, region->id);
+    shadows_.add(*links_.client, begin(), kBytes, region->id);
   }
   void TearDown() override { links_.server->on_immediate(nullptr); }
 
@@ -71,14 +71,14 @@ TEST_F(ShadowRegionsTest, MemoryThatLiesInNoShadowIsNotSent) {
   EXPECT_EQ(send(begin() + 1, kBytes), 0u);
   EXPECT_EQ(send(begin() + kBytes, 1), 0u);
   EXPECT_NE(send(begin() + kBytes - 1, 1), 0u);
-  shadows_.remove(begin());
+  shadows_.remove(*links_.client, begin());
   EXPECT_EQ(send(begin(), 1), 0u);
 }
 
 TEST_F(ShadowRegionsTest, TheWorkerAsksForWhatWouldHoldUpOthers) {
   const std::vector<std::byte> large(ShadowRegions::kMostBytes + 1);
   const auto address = reinterpret_cast<uint64_t>(large.data());
-  shadows_.add(address, large.size(), transport::RegionId{99});
+  shadows_.add(*links_.client, address, large.size(), transport::RegionId{99});
   EXPECT_EQ(send(address, large.size()), 0u);
   // What has gone makes room.
   const uint64_t part = wire::part_bytes_of(kBytes);
@@ -93,7 +93,7 @@ TEST_F(ShadowRegionsTest, TheWorkerAsksForWhatWouldHoldUpOthers) {
 
 TEST_F(ShadowRegionsTest, MemoryMayBeFreedOnceItIsRemoved) {
   const uint32_t first = send(begin(), kBytes);
-  shadows_.remove(begin());
+  shadows_.remove(*links_.client, begin());
   const std::vector<std::byte> sent = here_;
   std::fill(here_.begin(), here_.end(), std::byte{0xff});
   const uint64_t part = wire::part_bytes_of(kBytes);
@@ -106,7 +106,7 @@ TEST_F(ShadowRegionsTest, MemoryMayBeFreedOnceItIsRemoved) {
 TEST_F(ShadowRegionsTest, ALostLinkEndsTheWrites) {
   for (int i = 0; i < 8; ++i) (void)send(begin(), kBytes);
   links_.client->close();
-  shadows_.remove(begin());
+  shadows_.remove(*links_.client, begin());
 }
 
 TEST(ImmediatesTest, NumbersGoRoundPastNone) {
