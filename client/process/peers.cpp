@@ -48,6 +48,7 @@ CUresult Peers::link(Session& one, Session& other, uint32_t* link) {
   wire::PeerIntroduceBody body{};
   body.link = next_link_++;
   body.workers = workers_;
+  body.reconnect_ms = std::min(one.reconnect_ms(), other.reconnect_ms());
   body.encrypted = one.must_encrypt() || other.must_encrypt() ? 2
                    : one.encrypted() || other.encrypted()     ? 1
                                                               : 0;

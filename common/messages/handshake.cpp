@@ -70,6 +70,8 @@ void fields(Visitor& visit, PeerHello& m) {
   visit.number("link", m.link);
   visit.number("stream", m.stream);
   visit.text("medium", m.medium, kMedium);
+  visit.number("attempt", m.attempt);
+  visit.bytes("token", m.token);
 }
 template struct Codec<PeerHello>;
 

@@ -124,6 +124,8 @@ struct PeerHello {
   uint32_t link = 0;         // the client's name for this connection
   uint32_t stream = 0;       // 0: the Link's control socket; from 1: its further sockets
   std::string medium;        // as in Hello
+  uint32_t attempt = 0;      // as in Attach; the answer is Attached too
+  uint8_t token[16] = {};    // with an attempt: peer_attach_token()
 };
 
 // An IP address and port. An IPv4 address is stored as ::ffff:a.b.c.d.

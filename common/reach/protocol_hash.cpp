@@ -56,7 +56,8 @@ void add_secrets(MessageWriter* out) {
   out->string("attach_name", kAttachNameLabel);
   out->string("attach", attach_label(1, 19));
   out->string("socket", socket_label(2, 20));
-  out->string("peer_socket", peer_socket_label(3, 4));
+  out->string("peer_attach", peer_attach_label(3, 4, 7));
+  out->string("peer_socket", peer_socket_label(3, 4, 7));
   out->append(munge_payload(MungeSide::kClient, nonce));
 }
 

@@ -14,8 +14,14 @@ std::string socket_label(uint32_t index, uint32_t attempt) {
   return "rcuda socket " + std::to_string(index) + " " + std::to_string(attempt);
 }
 
-std::string peer_socket_label(uint32_t link, uint32_t stream) {
-  return "rcuda peer " + std::to_string(link) + " " + std::to_string(stream);
+std::string peer_attach_label(uint32_t link, uint32_t stream, uint32_t attempt) {
+  return "rcuda peer attach " + std::to_string(link) + " " + std::to_string(stream) + " " +
+         std::to_string(attempt);
+}
+
+std::string peer_socket_label(uint32_t link, uint32_t stream, uint32_t attempt) {
+  return "rcuda peer " + std::to_string(link) + " " + std::to_string(stream) + " " +
+         std::to_string(attempt);
 }
 
 namespace {
@@ -46,8 +52,16 @@ tls::Key socket_key(const tls::Key& key, uint32_t index, uint32_t attempt) {
   return tls::derive(key, socket_label(index, attempt).c_str());
 }
 
-tls::Key peer_socket_key(const tls::Key& secret, uint32_t link, uint32_t stream) {
-  return tls::derive(secret, peer_socket_label(link, stream).c_str());
+tls::Key peer_socket_key(const tls::Key& secret, uint32_t link, uint32_t stream, uint32_t attempt) {
+  return tls::derive(secret, peer_socket_label(link, stream, attempt).c_str());
+}
+
+AttachToken peer_attach_token(const tls::Key& secret, uint32_t link, uint32_t stream,
+                              uint32_t attempt) {
+  const tls::Key derived = tls::derive(secret, peer_attach_label(link, stream, attempt).c_str());
+  AttachToken result;
+  std::copy_n(derived.begin(), result.size(), result.begin());
+  return result;
 }
 
 }  // namespace rcuda::wire

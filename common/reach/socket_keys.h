@@ -23,7 +23,8 @@ using AttachName = std::array<uint8_t, 8>;
 inline constexpr char kAttachNameLabel[] = "rcuda attach name";
 std::string attach_label(uint32_t index, uint32_t attempt);
 std::string socket_label(uint32_t index, uint32_t attempt);
-std::string peer_socket_label(uint32_t link, uint32_t stream);
+std::string peer_attach_label(uint32_t link, uint32_t stream, uint32_t attempt);
+std::string peer_socket_label(uint32_t link, uint32_t stream, uint32_t attempt);
 
 // For Attach: names a session without revealing its token.
 AttachName attach_name(const uint8_t (&token)[16]);
@@ -32,7 +33,10 @@ AttachToken attach_token(const uint8_t (&token)[16], uint32_t index, uint32_t at
 // The TLS key of a socket between client and worker. `key`: the session's.
 tls::Key socket_key(const tls::Key& key, uint32_t index, uint32_t attempt);
 // The TLS key of a socket between two workers. `secret`: the secret that the client gave to both;
-// `link` and `stream`: as in PeerHello.
-tls::Key peer_socket_key(const tls::Key& secret, uint32_t link, uint32_t stream);
+// the numbers: as in PeerHello.
+tls::Key peer_socket_key(const tls::Key& secret, uint32_t link, uint32_t stream, uint32_t attempt);
+// For a PeerHello that replaces a socket.
+AttachToken peer_attach_token(const tls::Key& secret, uint32_t link, uint32_t stream,
+                              uint32_t attempt);
 
 }  // namespace rcuda::wire

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <string>
 #include <type_traits>
+#include <utility>
 
 #include "common/base/log.h"
 
@@ -62,10 +63,16 @@ void Peer::lose(const Status& why) {
     last_copies_ = environment_.lanes.now();
   }
   if (prober_) prober_->abandon();
+  if (!sender_.empty() || !receiver_.empty()) say_lost();
   sender_.lose(lost_);
   receiver_.lose(lost_);
   end_signals();
   for (auto& [request, done] : std::exchange(forgetting_, {})) done();
+}
+
+void Peer::say_lost() {
+  if (!connected_ || std::exchange(said_lost_, true)) return;
+  if (environment_.options.on_lost) environment_.options.on_lost(id_, lost_);
 }
 
 void Peer::end_signals() {
@@ -77,6 +84,7 @@ void Peer::end_signals() {
 }
 
 void Peer::add(PeerCopy copy, StreamPlace place, uint64_t predecessor, const Status& failure) {
+  if (!lost_.ok()) say_lost();
   measure_ = true;
   if (copy.outgoing) {
     sender_.add(std::move(copy), place, predecessor, failure);

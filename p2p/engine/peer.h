@@ -92,6 +92,7 @@ class Peer {
   Status send_legs();
   Status advance_link(bool& moved);
   void end_signals();
+  void say_lost();
 
   Environment& environment_;
   const PeerId id_;
@@ -104,6 +105,7 @@ class Peer {
   // is first requested, so a session with many servers measures only the legs that it uses.
   bool measure_ = false;
   Status lost_;
+  bool said_lost_ = false;
   Lanes::Moment last_copies_;  // taken when the peer was lost
 
   SessionToken token_{};

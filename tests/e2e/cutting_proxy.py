@@ -19,12 +19,25 @@ NO_ADDRESS = bytes(16)
 LIBC = ctypes.CDLL(None)
 
 
+def kind_of(data):
+    """The kind of the message that begins here (common/messages/message_io.h)."""
+    return struct.unpack("<8xI", data[:12])[0]
+
+
+def first_message(data):
+    return data[:16 + struct.unpack("<12xI", data[:16])[0]]
+
+
+HELLO, ATTACH = 1, 2  # common/messages/message_io.h
+
+
 class Pair:
     """A client's connection and the one that carries its bytes on."""
 
     def __init__(self, client, server):
         self.client, self.server = client, server
         self.swallows = False  # forwards nothing more
+        self.kind = None  # of its first message
         self.passed = {client: 0, server: 0}
 
     def ends(self):
@@ -51,6 +64,9 @@ class CuttingProxy:
         self.is_cutting = threading.Event()
         self.is_down = threading.Event()
         self.is_closed = threading.Event()
+        self.newest = None  # the first connection of the newest session
+        self.missing = 0  # sockets of sessions that have begun
+        self.refused_kind = None  # connections that begin with such a message are closed
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         for body in (self.accept, self.cut_some):
@@ -99,9 +115,10 @@ class CuttingProxy:
         try:
             while data := source.recv(1 << 18):
                 self.look_for_the_beginning(pair, source)
-                if self.keeps and source is pair.client and not pair.passed[source]:
-                    pair.passed[source] = 1
-                    self.beginnings.append(data)
+                if pair.kind is None and source is pair.client and len(data) >= 16:
+                    self.note_kind(pair, data)
+                    if pair.kind == self.refused_kind:
+                        return self.close_both(pair)
                 if not pair.swallows:
                     sink.sendall(data)
             sink.shutdown(socket.SHUT_WR)
@@ -110,19 +127,39 @@ class CuttingProxy:
 
     def look_for_the_beginning(self, pair, source):
         """A session has begun when all its sockets exist, and then both sides have sent something over the first."""
-        if self.is_cutting.is_set() or self.made < self.SOCKETS or pair is not self.pairs[0]:
+        if self.made < self.SOCKETS:
             return
         if source is pair.server:
             pair.passed[source] += 1
         elif pair.passed[pair.server]:
-            self.is_cutting.set()
+            pair.passed[source] += 1
+            if pair is self.pairs[0]:
+                self.is_cutting.set()
+
+    def note_kind(self, pair, data):
+        pair.kind = kind_of(data)
+        if self.keeps:
+            self.beginnings.append(data)
+        with self.mutex:
+            if pair.kind == HELLO:
+                self.newest = pair
+                self.missing += self.SOCKETS - 1
+            elif pair.kind == ATTACH and self.missing and first_message(data)[-4:] == bytes(4):  # the first attempt
+                self.missing -= 1
+                if self.missing == 0:
+                    self.newest.passed = dict.fromkeys(self.newest.ends(), 0)
+
+    def are_complete(self):
+        """Whether all sessions that have begun to shake hands have begun: a lost handshake does not come back."""
+        with self.mutex:
+            return self.missing == 0 and (self.newest is None or all(self.newest.passed.values()))
 
     def cut_some(self):
         self.is_cutting.wait()
         while not self.is_closed.wait(self.random.uniform(0, 2 * self.seconds)):
             with self.mutex:
                 pairs = list(self.pairs)
-            if pairs and not self.is_down.is_set():
+            if pairs and not self.is_down.is_set() and self.are_complete():
                 for pair in self.random.sample(pairs, self.random.randint(1, len(pairs))):
                     self.cut(pair, self.random.choice(("reset", "close", "half", "swallow")))
 
@@ -154,10 +191,24 @@ class CuttingProxy:
         """The first messages of the connections that began with a message of this kind."""
         messages = []
         for data in list(self.beginnings):
-            first, length = struct.unpack("<8x2I", data[:16])
-            if first == kind:
-                messages.append(data[:16 + length])
+            if kind_of(data) == kind:
+                messages.append(first_message(data))
         return messages
+
+    def cut_all(self, way):
+        """Cuts all connections in this way."""
+        with self.mutex:
+            pairs = list(self.pairs)
+        for pair in pairs:
+            self.cut(pair, way)
+
+    def refuse(self, kind):
+        """Connections that began with a message of this kind end, and no others of this kind come through."""
+        self.refused_kind = kind
+        with self.mutex:
+            pairs = [pair for pair in self.pairs if pair.kind == kind]
+        for pair in pairs:
+            self.close_both(pair)
 
     def take_down(self):
         """The network is gone: all connections end, and no new one reaches the server."""

@@ -11,6 +11,8 @@ Cases:
   unreachable  two workers that cannot reach each other: the copies fail, and one line gives the
                reason
   plan         rcuda-p2p's table for two running servers
+  cut          connections between the servers and to the client are lost and come back: the copies go on
+  lost         the connection between the servers does not come back: one line names both and the reason
 """
 
 import argparse
@@ -23,10 +25,12 @@ import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from cutting_proxy import CuttingProxy  # noqa: E402
 from with_servers import Server  # noqa: E402
 
 MIB = 1 << 20
 UNAVAILABLE, EXTERNAL_DEVICE = 46, 911
+PEER_HELLO = 7
 PRELOAD = ""  # a sanitizer's runtime, preloaded before the library
 
 
@@ -134,8 +138,7 @@ class Rig:
 
     def environment(self, **more):
         pool = ",".join(f"127.0.0.1@{server.port}:0" for server in self.servers)
-        return dict(os.environ, RCUDA_DEVICES=pool,
-                    LD_PRELOAD=f"{PRELOAD} {self.build}/lib/librcuda.so", **more)
+        return {**os.environ, "RCUDA_DEVICES": pool, "LD_PRELOAD": f"{PRELOAD} {self.build}/lib/librcuda.so", **more}
 
     def client(self, kind, **more):
         return subprocess.Popen([sys.executable, __file__, "--build", self.build, "--client", kind],
@@ -244,12 +247,57 @@ def case_plan(build):
     rig.stop()
 
 
+def proxied_client(rig, **more):
+    """A client that copies, and whose servers are reached through the proxies."""
+    # Not over shared memory: the proxies stand for other machines.
+    proxies = [CuttingProxy(server.port, seconds=1e6) for server in rig.servers]
+    client = rig.client("going-on", RCUDA_DEVICES=",".join(proxy.address() for proxy in proxies), RCUDA_TRANSPORT="tcp",
+                        RCUDA_SECURITY="none", **more)
+    go_on(rig, client)
+    return proxies, client
+
+
+def go_on(rig, client):
+    for _ in range(3):
+        if client.stdout.readline() == "":
+            print(client.communicate()[1], file=sys.stderr)
+            rig.expect(False, "the copies go on")
+
+
+def case_cut(build):
+    rig = Rig(build)
+    proxies, client = proxied_client(rig, RCUDA_RECONNECT="60s")
+    for way in ("reset", "close", "half", "swallow") * 3:
+        for proxy in proxies:
+            proxy.cut_all(way)
+        go_on(rig, client)
+    client.stdin.close()
+    rig.expect(client.wait() == 0, "the client ends well")
+    for server in rig.servers:
+        rig.expect("the connection with 127.0.0.1" in server.text(), "the servers have lost their connection")
+    rig.stop()
+
+
+def case_lost(build):
+    rig = Rig(build)
+    proxies, client = proxied_client(rig, RCUDA_RECONNECT="1s")
+    for proxy in proxies:
+        proxy.refuse(PEER_HELLO)
+    error = client.stderr.read()  # until it ends, because a copy fails
+    client.wait()
+    print(error)
+    lines = [line for line in error.splitlines() if line.startswith("rcuda: copies between ")]
+    rig.expect(len(lines) == 1, "one line")
+    rig.expect("127.0.0.1:" in lines[0] and "did not come back within 1s" in lines[0], "it names the server and the reason")
+    rig.stop()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", required=True)
     parser.add_argument("--preload", default="")
     parser.add_argument("--client", choices=CLIENTS)
-    parser.add_argument("case", nargs="?", choices=["killed", "settings", "unreachable", "plan"])
+    parser.add_argument("case", nargs="?", choices=["killed", "settings", "unreachable", "plan", "cut", "lost"])
     arguments = parser.parse_args()
     if arguments.client:
         CLIENTS[arguments.client]()

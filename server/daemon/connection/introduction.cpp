@@ -189,7 +189,7 @@ Status Connection::pass_on(MessageType type, const std::vector<std::byte>& body)
   } else {
     RCUDA_ASSIGN_OR_RETURN(const wire::PeerHello hello, wire::decode<wire::PeerHello>(body));
     if (!services_.pool.pass_on(hello, peeked_, &socket)) {
-      return Status(Code::kUnavailable,
+      return Status(hello.attempt == 0 ? Code::kUnavailable : Code::kNotFound,
                     "no worker of that session is here: it has ended, or the address is another "
                     "server's");
     }

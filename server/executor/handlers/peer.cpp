@@ -52,6 +52,7 @@ HandlerResult peer_introduce(PeerServices& services, const Command& command,
   introduction.must_encrypt = body.encrypted == 2;
   introduction.host.assign(reinterpret_cast<const char*>(host.data()), host.size());
   introduction.port = body.port;
+  introduction.reconnect = std::chrono::milliseconds(body.reconnect_ms);
   const Status status = services.peers.introduce(introduction, devices_of(services));
   if (status.code() == Code::kProtocol) return kMalformed;
   // No error of the command: a program that never copies between servers needs no peer.

@@ -47,7 +47,7 @@ Status session_ends() { return {Code::kUnavailable, "the session ends"}; }
 }  // namespace
 
 PeerHub::PeerHub(const api::DriverTable& driver, Options options)
-    : driver_(driver), options_(std::move(options)) {}
+    : driver_(driver), options_(std::move(options)), returns_(options_.handshake_timeout) {}
 
 PeerHub::~PeerHub() {
   shut();
@@ -73,6 +73,7 @@ Status PeerHub::introduce(const Introduction& introduction,
       }
       if (options_.on_change) options_.on_change();
     };
+    engine.on_lost = [this](p2p::PeerId link, const Status& why) { lost(link, why); };
     engine.on_sent = [this](const p2p::Plan& plan) {
       const auto counter = wire::peer_copies(to_string(plan.route), to_string(plan.staging));
       sent_[static_cast<size_t>(counter) - kFirstCounter].fetch_add(1, std::memory_order_relaxed);
@@ -88,6 +89,10 @@ Status PeerHub::introduce(const Introduction& introduction,
   made->introduction = introduction;
   made->begin = Clock::now();
   Attempt& attempt = *(links_[introduction.link] = std::move(made));
+  {
+    MutexLock lock(mutex_);
+    introduced_.emplace(introduction.link, introduction);
+  }
   const Status started = start_thread(&attempt.thread, [this, &attempt] { connect(attempt); });
   if (!started.ok()) {
     engine_->lose(introduction.link, started);
@@ -191,11 +196,23 @@ void PeerHub::log_lost(const Introduction& introduction, const Status& why) {
 
 void PeerHub::report_lost(const Introduction& introduction, const Status& why) const {
   if (!options_.report) return;
-  const std::string other = introduction.connects
-                                ? introduction.host + ":" + std::to_string(introduction.port)
-                                : "worker " + std::to_string(introduction.worker);
-  options_.report("rcuda: copies between " + host_name() + " and " + other +
+  options_.report("rcuda: copies between " + host_name() + " and " + other_server(introduction) +
                   " will fail: " + why.context() + "\n");
+}
+
+// A connection that was made is lost.
+void PeerHub::lost(p2p::PeerId link, const Status& why) {
+  MutexLock lock(mutex_);
+  const auto found = introduced_.find(link);
+  if (found == introduced_.end()) return;  // the session ends
+  const Introduction introduction = found->second;
+  lock.unlock();
+  report_lost(introduction, why);
+}
+
+std::string PeerHub::other_server(const Introduction& introduction) {
+  return introduction.host.empty() ? "worker " + std::to_string(introduction.worker)
+                                   : introduction.host + ":" + std::to_string(introduction.port);
 }
 
 bool PeerHub::note_socket(Attempt& attempt, int socket) {
@@ -292,9 +309,23 @@ Result<std::unique_ptr<transport::Link>> PeerHub::connect_peer(Attempt& attempt,
                                               wire::encode(own), until));
     return secured(introduction, own.stream, std::move(further), tls::Role::kClient, until);
   };
+  if (medium.traits.reach == Reach::kNetwork) {
+    bootstrap.reconnecting = returns_.connecting(returning(introduction, hello), worker);
+  }
   auto link = link_over(medium, std::move(bootstrap));
   if (link || !may_fall_back(medium)) return link;
   return Status(Code::kUnsupported, link.status().message());
+}
+
+PeerReturns::PeerLinkName PeerHub::returning(const Introduction& introduction,
+                                             const wire::PeerHello& hello) const {
+  PeerReturns::PeerLinkName name;
+  name.hello = hello;
+  std::memcpy(name.secret.data(), introduction.token.data(), name.secret.size());
+  name.encrypted = introduction.encrypted;
+  name.limit = std::min(introduction.reconnect, options_.reconnect);
+  name.peer = "the connection with " + other_server(introduction);
+  return name;
 }
 
 Result<std::unique_ptr<transport::Link>> PeerHub::await_peer(Attempt& attempt, size_t tries) {
@@ -322,6 +353,11 @@ Result<std::unique_ptr<transport::Link>> PeerHub::await_peer(Attempt& attempt, s
   bootstrap.accept_stream = [&](int index) -> Result<Socket> {
     return take_caller(attempt, static_cast<uint32_t>(index) + 1, nullptr);
   };
+  if (medium->traits.reach == Reach::kNetwork) {
+    wire::PeerHello hello;
+    hello.link = attempt.introduction.link;
+    bootstrap.reconnecting = returns_.awaiting(returning(attempt.introduction, hello));
+  }
   auto link = link_over(*medium, std::move(bootstrap));
   if (link || !may_fall_back(*medium) || tries == 0) return link;
   RCUDA_INFO("no connection over %s: %s", medium->name(), link.status().message().c_str());
@@ -339,8 +375,8 @@ Result<Socket> PeerHub::secured(const Introduction& introduction, uint32_t strea
   if (!introduction.encrypted || !network) return Socket(std::move(socket));
   tls::Key secret;
   std::memcpy(secret.data(), introduction.token.data(), secret.size());
-  return tls::encrypt(std::move(socket), wire::peer_socket_key(secret, introduction.link, stream),
-                      role, deadline);
+  return tls::encrypt(std::move(socket),
+                      wire::peer_socket_key(secret, introduction.link, stream, 0), role, deadline);
 }
 
 bool PeerHub::begin_pause(p2p::Pause what) {
@@ -355,6 +391,7 @@ bool PeerHub::is_decided(p2p::PeerId link) const {
 }
 
 void PeerHub::accept_caller(const wire::PeerHello& hello, UniqueFd socket) {
+  if (hello.attempt != 0) return returns_.accept(hello, std::move(socket));
   MutexLock lock(mutex_);
   const Clock::time_point now = Clock::now();
   std::erase_if(callers_, [&](const auto& entry) {
@@ -425,6 +462,7 @@ void PeerHub::shut() {
   {
     MutexLock lock(mutex_);
     callers_.clear();
+    introduced_.clear();
     for (auto& [link, attempt] : links_) {
       attempt->given_up = true;
       if (attempt->socket) (void)::shutdown(attempt->socket.get(), SHUT_RDWR);

@@ -44,6 +44,7 @@
 #include "common/transport/media.h"
 #include "p2p/engine/engine.h"
 #include "server/executor/peers/cuda_device_ops.h"
+#include "server/executor/peers/peer_returns.h"
 #include "server/executor/peers/peer_settings.h"
 
 namespace rcuda::server {
@@ -72,6 +73,7 @@ class PeerHub {
     bool must_encrypt = false;  // also if the server trusts its fabric
     std::string host;           // of the other worker's server
     uint16_t port = 0;
+    std::chrono::milliseconds reconnect{0};  // how long the connection may be lost
   };
   // `devices`: in the client's order. kProtocol if no real client makes such an introduction.
   // kInvalidArgument if the link is already known or there are too many workers. kUnavailable if
@@ -156,12 +158,17 @@ class PeerHub {
   Status no_connection() const;
   static void log_lost(const Introduction& introduction, const Status& why);
   void report_lost(const Introduction& introduction, const Status& why) const;
+  void lost(p2p::PeerId link, const Status& why);
   // Keeps a duplicate of the attempt's socket. Returns false if the attempt has been given up.
   bool note_socket(Attempt& attempt, int socket);
   Result<std::unique_ptr<transport::Link>> connect_peer(Attempt& attempt);
   Result<std::unique_ptr<transport::Link>> connect_peer(Attempt& attempt,
                                                         const transport::Medium* wanted);
   Result<std::unique_ptr<transport::Link>> await_peer(Attempt& attempt, size_t tries);
+  // How a Link over TCP outlives its connections; `hello`: of its control socket.
+  PeerReturns::PeerLinkName returning(const Introduction& introduction,
+                                      const wire::PeerHello& hello) const;
+  static std::string other_server(const Introduction& introduction);
   // Encrypts a socket between the two workers, if the client has said so.
   Result<Socket> secured(const Introduction& introduction, uint32_t stream, UniqueFd socket,
                          tls::Role role, Clock::time_point deadline) const;
@@ -183,6 +190,7 @@ class PeerHub {
   std::map<uint32_t, std::pair<std::string, uint16_t>> addresses_;  // by worker
   int refusals_ = 0;
   std::map<uint64_t, Outcome> outcomes_;  // by copy
+  PeerReturns returns_;                   // used by Links of the engine
   std::unique_ptr<CudaDeviceOps> ops_;
   std::unique_ptr<p2p::Engine> engine_;
   std::atomic<int> copying_{0};  // copies in progress
@@ -197,6 +205,8 @@ class PeerHub {
   std::multimap<StreamKey, Caller> callers_ RCUDA_GUARDED_BY(mutex_);
   bool said_crowded_ RCUDA_GUARDED_BY(mutex_) = false;  // that there are too many callers
   std::set<p2p::PeerId> decided_ RCUDA_GUARDED_BY(mutex_);
+  // For the engine's thread, until shut().
+  std::map<p2p::PeerId, Introduction> introduced_ RCUDA_GUARDED_BY(mutex_);
 };
 
 }  // namespace rcuda::server

@@ -104,8 +104,9 @@ class PeerCallersTest : public ::testing::Test {
   static Result<Socket> encrypt(const UniqueFd& socket, uint32_t stream) {
     tls::Key secret;
     secret.fill(0x5a);
-    return tls::encrypt(UniqueFd(::dup(socket.get())), wire::peer_socket_key(secret, kLink, stream),
-                        tls::Role::kClient, Clock::now() + std::chrono::seconds(60));
+    return tls::encrypt(UniqueFd(::dup(socket.get())),
+                        wire::peer_socket_key(secret, kLink, stream, 0), tls::Role::kClient,
+                        Clock::now() + std::chrono::seconds(60));
   }
   static void expect_encrypted_welcome(const UniqueFd& caller) {
     Result<Socket> socket = encrypt(caller, 0);

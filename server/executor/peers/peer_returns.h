@@ -1,0 +1,70 @@
+// PeerReturns: how the Links over TCP between two workers outlive the loss of their connections.
+//
+// The worker that made the connection makes each next one: a PeerHello with the number of the
+// attempt and a token that is derived from the secret of the introduction and valid once. The other
+// worker answers Attached, or Refusal if the Link does not exist any more. With encryption, a TLS
+// handshake with a key for this attempt follows.
+//
+// Threads: any. Blocking: the functions of Reconnecting, as it says. Errors: none.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "common/base/mutex.h"
+#include "common/base/unique_fd.h"
+#include "common/messages/handshake.h"
+#include "common/reach/connect.h"
+#include "common/reach/socket_keys.h"
+#include "common/tls/connection.h"
+#include "common/transport/link.h"
+
+namespace rcuda::server {
+
+class PeerReturns {
+ public:
+  struct PeerLinkName {
+    wire::PeerHello hello;  // of its control socket
+    tls::Key secret{};
+    bool encrypted = false;
+    std::chrono::milliseconds limit{0};
+    std::string peer;  // for the log
+  };
+  explicit PeerReturns(std::chrono::milliseconds handshake_timeout)
+      : handshake_timeout_(handshake_timeout) {}
+
+  // For the side that connects, to this address.
+  transport::Reconnecting connecting(const PeerLinkName& link, const wire::PeerAddress& address);
+  // For the other side. This object outlives the Link.
+  transport::Reconnecting awaiting(const PeerLinkName& link);
+  // Takes a connection whose PeerHello has an attempt.
+  void accept(const wire::PeerHello& hello, UniqueFd socket);
+
+ private:
+  struct Arrival {
+    uint32_t attempt = 0;
+    UniqueFd socket;
+  };
+  struct Awaited {
+    PeerLinkName name;
+    std::function<void(int)> arrive;
+    std::array<uint32_t, wire::kMostSockets> least{};  // the lowest attempt that is valid
+    std::map<int, Arrival> arrived;                    // by index
+  };
+  Result<Socket> next(uint32_t link, int index, std::chrono::steady_clock::time_point deadline);
+  static Result<Socket> secured(const PeerLinkName& link, uint32_t stream, uint32_t attempt,
+                                UniqueFd socket, tls::Role role,
+                                std::chrono::steady_clock::time_point deadline);
+
+  const std::chrono::milliseconds handshake_timeout_;
+  Mutex mutex_;
+  CondVar came_;
+  std::map<uint32_t, Awaited> awaited_ RCUDA_GUARDED_BY(mutex_);  // by the Link's name
+};
+
+}  // namespace rcuda::server
