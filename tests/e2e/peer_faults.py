@@ -274,7 +274,7 @@ def case_cut(build):
     client.stdin.close()
     rig.expect(client.wait() == 0, "the client ends well")
     for server in rig.servers:
-        rig.expect("the connection with 127.0.0.1" in server.text(), "the servers have lost their connection")
+        rig.expect("the server 127.0.0.1" in server.text(), "the servers have lost their connection")
     rig.stop()
 
 

@@ -324,7 +324,7 @@ PeerReturns::PeerLinkName PeerHub::returning(const Introduction& introduction,
   std::memcpy(name.secret.data(), introduction.token.data(), name.secret.size());
   name.encrypted = introduction.encrypted;
   name.limit = std::min(introduction.reconnect, options_.reconnect);
-  name.peer = "the connection with " + other_server(introduction);
+  name.peer = "the server " + other_server(introduction);
   return name;
 }
 
