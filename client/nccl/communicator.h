@@ -27,6 +27,8 @@ struct Communicator : Object {
   // with the thread that waits for the call, because another one may abort the communicator.
   const std::shared_ptr<std::atomic<int>> state = std::make_shared<std::atomic<int>>(kSuccess);
   std::atomic<int> ranks{0}, rank{0};
+  // NCCL has reported an error: operations wait for its answers.
+  std::atomic<bool> has_failed{false};
   // The program has registered memory: NCCL exchanges it with other ranks at its first use.
   std::atomic<bool> has_registrations{false};
 
@@ -40,6 +42,20 @@ struct Communicator : Object {
     connected_.insert(key_of(call));
   }
 
+  // Reduction operators of the program.
+  void add_operator(int number) {
+    MutexLock lock(mutex_);
+    operators_.insert(number);
+  }
+  void remove_operator(int number) {
+    MutexLock lock(mutex_);
+    operators_.erase(number);
+  }
+  bool has_operator(int number) const {
+    MutexLock lock(mutex_);
+    return (number >= 0 && number < kBuiltInOperators) || operators_.contains(number);
+  }
+
  private:
   static uint64_t key_of(const Call& call) {
     return static_cast<uint64_t>(call.verb) << 32 | static_cast<uint32_t>(call.peer);
@@ -47,6 +63,7 @@ struct Communicator : Object {
 
   mutable Mutex mutex_;
   std::unordered_set<uint64_t> connected_ RCUDA_GUARDED_BY(mutex_);
+  std::unordered_set<int> operators_ RCUDA_GUARDED_BY(mutex_);
 };
 
 }  // namespace rcuda::client::nccl

@@ -344,6 +344,7 @@ int ncclCommGetAsyncError(void* comm, int* error) {
   const Asked asked = ask(*communicator->session,
                           {communicator->id, static_cast<uint32_t>(Question::kAsyncError), 0, 0});
   *error = asked.error;
+  if (asked.error != kSuccess && asked.error != kInProgress) communicator->has_failed = true;
   return asked.result;
 }
 

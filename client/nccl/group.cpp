@@ -79,10 +79,10 @@ using State = std::shared_ptr<std::atomic<int>>;
 std::vector<State> states_of(const std::vector<Step>& steps) {
   std::vector<State> states;
   for (const Step& step : steps) {
-    const bool ends = step.call.verb == Verb::kDestroy || step.call.verb == Verb::kAbort;
+    if (is_immediate(step.call.verb)) continue;
     for (const auto& one : {step.communicator, step.created}) {
       const Communicator* const communicator = one.get();
-      if (communicator && !communicator->blocking && !ends) states.push_back(communicator->state);
+      if (communicator && !communicator->blocking) states.push_back(communicator->state);
     }
   }
   return states;

@@ -22,10 +22,21 @@ void append(std::vector<std::byte>* bytes, std::span<const T> items) {
   bytes->insert(bytes->end(), more.begin(), more.end());
 }
 
+// As NCCL checks the arguments of a call.
+bool is_valid(const Communicator& communicator, const Call& call) {
+  const Verb verb = call.verb;
+  if (verb == Verb::kSignal || verb == Verb::kWaitSignal) return true;
+  if (bytes_of_type(call.datatype) == 0) return false;
+  const bool reduces =
+      verb == Verb::kAllReduce || verb == Verb::kReduce || verb == Verb::kReduceScatter;
+  if (reduces && !communicator.has_operator(call.operation)) return false;
+  return call.peer >= 0 && call.peer < communicator.ranks;
+}
+
 // A null stream is the default stream of the communicator's context, as for NCCL.
 int operate(Call call, void* comm, void* stream, std::vector<std::byte> tail = {}) {
   Communicator* const communicator = find<Communicator>(comm);
-  if (!communicator) return refuse(kInvalidArgument);
+  if (!communicator || !is_valid(*communicator, call)) return refuse(kInvalidArgument);
   const Route own{communicator->session, communicator->context, communicator->device};
   const auto handle = static_cast<CUstream>(stream);
   const CudaResult<StreamRoute> route = find_stream_route(handle, own);
@@ -230,7 +241,10 @@ int ncclRedOpCreatePreMulSum(int* operation, void* scalar, int datatype, int res
     const auto* const first = static_cast<const std::byte*>(scalar);
     step.tail.assign(first, first + bytes);
   }
-  step.answered = [operation](const Answer& answer) { *operation = answer.rank; };
+  step.answered = [operation, communicator](const Answer& answer) {
+    *operation = answer.rank;
+    communicator->add_operator(answer.rank);
+  };
   return submit_at_once(std::move(step));
 }
 
@@ -239,6 +253,7 @@ int ncclRedOpDestroy(int operation, void* comm) {
   if (!communicator) return refuse(kInvalidArgument);
   Step step = step_on(*communicator, Verb::kDestroyOperation);
   step.call.operation = operation;
+  communicator->remove_operator(operation);
   // The operations of the group that use it are made before.
   return submit(std::move(step));
 }

@@ -39,6 +39,12 @@ std::vector<const StreamRoute*> streams_of(const Batch& batch) {
   return streams;
 }
 
+// Whether NCCL has nothing to say against the call's addresses.
+bool has_buffers(const Call& call) {
+  const bool sends = call.verb != Verb::kReceive, receives = call.verb != Verb::kSend;
+  return call.count == 0 || ((!sends || call.source) && (!receives || call.target));
+}
+
 // Whether no call of the batch waits for another rank, and no answer is needed.
 bool may_post(const Batch& batch, size_t bytes) {
   if (bytes > kMostBytes || operations_may_wait() ||
@@ -48,7 +54,8 @@ bool may_post(const Batch& batch, size_t bytes) {
   return std::ranges::all_of(batch.steps, [](const Step& step) {
     const Communicator* const communicator = step.communicator.get();
     return is_operation(step.call.verb) && communicator && communicator->blocking &&
-           !communicator->has_registrations && communicator->is_connected(step.call) &&
+           !communicator->has_registrations && !communicator->has_failed &&
+           communicator->is_connected(step.call) && has_buffers(step.call) &&
            !may_capture(step.stream);
   });
 }

@@ -36,7 +36,7 @@ struct Multimem {
 
 inline constexpr int kUndefined = INT_MIN;  // of an int in a Config: NCCL chooses
 inline constexpr unsigned kConfigMagic = 0xcafebeef;
-inline constexpr int kNoColor = -1;
+inline constexpr int kBuiltInOperators = 5;  // sum to average
 
 // The configuration of a communicator. Later releases append members; `size` tells how many a
 // program's compiler knew.

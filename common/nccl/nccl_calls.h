@@ -48,6 +48,11 @@ inline constexpr bool is_operation(Verb verb) {
          (verb >= Verb::kPutSignal && verb <= Verb::kWaitSignal);
 }
 inline constexpr bool creates(Verb verb) { return verb <= Verb::kShrink || verb == Verb::kGrow; }
+// Whether NCCL never returns kInProgress.
+inline constexpr bool is_immediate(Verb verb) {
+  return verb == Verb::kDestroy || verb == Verb::kAbort ||
+         (verb >= Verb::kPreMulSum && verb <= Verb::kDeregister);
+}
 // Whether the worker returns an Answer for the call.
 inline constexpr bool is_answered(Verb verb) {
   return creates(verb) || verb == Verb::kPreMulSum || verb == Verb::kRegister ||

@@ -230,6 +230,23 @@ HandlerResult nccl_part(NcclServices& services, const Command& command,
                                                                : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+namespace {
+
+// No call waits for the operation, so its error becomes the communicator's.
+void note_error(NcclServices& services, const NcclBatch& batch, nccl::ResultCode result) {
+  bool is_first = false;
+  for (const NcclStep& step : batch.steps) {
+    if (step.communicator) is_first |= step.communicator->posted_error.exchange(result) == 0;
+  }
+  if (!is_first) return;
+  const char* const text = services.nccl.library()->functions.ncclGetErrorString(result);
+  RCUDA_WARN("an operation of NCCL failed: %s", text);
+  (void)services.answers.events().output(
+      true, std::string("rcuda: an operation of NCCL failed in the worker: ") + text + "\n");
+}
+
+}  // namespace
+
 HandlerResult nccl_post(NcclServices& services, const Command& command,
                         const wire::NcclCallsBody& body) {
   NcclBatch batch;
@@ -242,12 +259,8 @@ HandlerResult nccl_post(NcclServices& services, const Command& command,
   }
   const nccl::ResultCode result = services.nccl.make_here(batch);
   services.objects.forget_current();
-  if (result == nccl::kSuccess) return CUDA_SUCCESS;
-  RCUDA_WARN("an operation of NCCL failed: ncclResult_t %d", static_cast<int>(result));
-  (void)services.answers.events().output(
-      true, "rcuda: an operation of NCCL failed in the worker: ncclResult_t " +
-                std::to_string(result) + "; set NCCL_DEBUG=WARN for the reason\n");
-  return CUDA_ERROR_UNKNOWN;
+  if (result != nccl::kSuccess) note_error(services, batch, result);
+  return CUDA_SUCCESS;
 }
 
 HandlerResult nccl_ask(NcclServices& services, const Command&, const wire::NcclAskBody& body,
@@ -263,6 +276,7 @@ HandlerResult nccl_ask(NcclServices& services, const Command&, const wire::NcclA
   switch (static_cast<nccl::Question>(body.question)) {
     case nccl::Question::kAsyncError:
       if (handle) result = functions.ncclCommGetAsyncError(handle, &error);
+      if (handle && error == nccl::kSuccess) error = communicator->posted_error;
       break;
     case nccl::Question::kLastError:
       result = nccl::kSuccess;

@@ -24,6 +24,7 @@ namespace rcuda::server {
 struct NcclCommunicator {
   std::atomic<void*> handle{nullptr};  // null until NCCL has made it
   bool blocking = true;
+  std::atomic<int> posted_error{0};  // of an operation without an answer
   // The handles of its registered memory and windows: a client may name no others.
   Mutex mutex;
   std::set<uint64_t> registrations RCUDA_GUARDED_BY(mutex);
