@@ -182,14 +182,6 @@ int derive(void* comm, Step step, void** created, const Config* given,
   return submit(std::move(step));
 }
 
-// The object ends although NCCL reports an error, as the program's handle does.
-int end(void* comm, Verb verb) {
-  Communicator* const communicator = find<Communicator>(comm);
-  const int result = call(comm, verb);
-  if (communicator && !in_group()) destroy(communicator);
-  return result;
-}
-
 struct Asked {
   int result = kInternalError;
   int error = kSuccess;
@@ -330,8 +322,8 @@ int ncclCommGetUniqueId(void* comm, UniqueId* id) {
 int ncclCommSuspend(void* comm, int flags) { return call(comm, Verb::kSuspend, flags); }
 int ncclCommResume(void* comm) { return call(comm, Verb::kResume); }
 int ncclCommFinalize(void* comm) { return call(comm, Verb::kFinalize); }
-int ncclCommDestroy(void* comm) { return comm ? end(comm, Verb::kDestroy) : kSuccess; }
-int ncclCommAbort(void* comm) { return comm ? end(comm, Verb::kAbort) : kSuccess; }
+int ncclCommDestroy(void* comm) { return comm ? call(comm, Verb::kDestroy) : kSuccess; }
+int ncclCommAbort(void* comm) { return comm ? call(comm, Verb::kAbort) : kSuccess; }
 int ncclCommRevoke(void* comm, int flags) { return call(comm, Verb::kRevoke, flags); }
 
 int ncclCommGetAsyncError(void* comm, int* error) {

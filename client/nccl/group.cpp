@@ -47,6 +47,14 @@ void take_answer(Step& step, const Answer& answer) {
   if (step.answered) step.answered(answer);
 }
 
+// Objects end although NCCL reports an error, as the program's handles do.
+void end_communicators(const std::vector<Step>& steps) {
+  for (const Step& step : steps) {
+    if (step.call.verb != Verb::kDestroy && step.call.verb != Verb::kAbort) continue;
+    if (Communicator* const ended = step.communicator.get()) destroy(ended);
+  }
+}
+
 // What the host has written to mirrored memory, before operations that may use it.
 CUresult push_mirrors(const std::vector<Step>& steps) {
   if (!any_mirrored()) return CUDA_SUCCESS;
@@ -66,6 +74,7 @@ int finish(Batches& batches) {
   for (Batch& batch : batches) {
     const int one = finish(batch, take_answer);
     if (result == kSuccess) result = one;
+    end_communicators(batch.steps);
   }
   if (result != kSuccess) {
     for (Batch& batch : batches) drop(batch.steps);
@@ -130,8 +139,6 @@ int run(std::vector<Step> steps, bool grouped) {
 
 void start_group() { ++group.depth; }
 
-bool in_group() { return group.depth > 0; }
-
 int end_group() {
   if (group.depth == 0) return kInvalidUsage;
   if (--group.depth > 0) return kSuccess;
@@ -145,7 +152,7 @@ int end_group() {
 }
 
 int refuse(int error) {
-  if (in_group() && group.error == kSuccess) group.error = error;
+  if (group.depth > 0 && group.error == kSuccess) group.error = error;
   return error;
 }
 
@@ -156,7 +163,7 @@ int submit_at_once(Step step) {
 }
 
 int submit(Step step) {
-  if (!in_group()) return submit_at_once(std::move(step));
+  if (group.depth == 0) return submit_at_once(std::move(step));
   group.steps.push_back(std::move(step));
   return kSuccess;
 }

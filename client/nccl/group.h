@@ -14,8 +14,6 @@ namespace rcuda::client::nccl {
 
 void start_group();
 int end_group();
-// Whether the thread records a group.
-bool in_group();
 // Sends the step, or records it. Returns an ncclResult_t: in a group, errors of the call itself are
 // reported by its end.
 int submit(Step step);

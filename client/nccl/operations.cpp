@@ -241,9 +241,9 @@ int ncclRedOpCreatePreMulSum(int* operation, void* scalar, int datatype, int res
     const auto* const first = static_cast<const std::byte*>(scalar);
     step.tail.assign(first, first + bytes);
   }
-  step.answered = [operation, communicator](const Answer& answer) {
+  step.answered = [operation, ref = step.communicator](const Answer& answer) {
     *operation = answer.rank;
-    communicator->add_operator(answer.rank);
+    if (Communicator* const its = ref.get()) its->add_operator(answer.rank);
   };
   return submit_at_once(std::move(step));
 }
