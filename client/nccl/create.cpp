@@ -86,8 +86,9 @@ int create_object(const Route& place, bool blocking, void** handle, Step* step) 
   return kSuccess;
 }
 
-// A rank whose id was made elsewhere, or by another release, fails inside of NCCL without a reason.
-void check_mark(const UniqueId& id) {
+// Takes the mark out of an id. A rank whose id was made elsewhere, or by another release, fails
+// inside of NCCL without a reason.
+UniqueId without_mark(UniqueId id) {
   IdMark mark;
   std::memcpy(&mark, id.bytes + kIdMarkOffset, sizeof mark);
   if (mark.magic != IdMark::kMagic) {
@@ -96,12 +97,16 @@ void check_mark(const UniqueId& id) {
           "an ncclUniqueId was not made by a server of rcuda: all ranks must run their NCCL "
           "operations on servers");
     }
-  } else if (mark.version != library_version() && first_report("nccl version")) {
+    return id;
+  }
+  if (mark.version != library_version() && first_report("nccl version")) {
     RCUDA_WARN(
-        "an ncclUniqueId was made by NCCL %d, and this rank's server has %d: all ranks need "
-        "the same version",
+        "an ncclUniqueId was made by NCCL %d, and this rank's server has %d: all ranks need the "
+        "same version",
         mark.version, library_version());
   }
+  std::memset(id.bytes + kIdMarkOffset, 0, sizeof mark);
+  return id;
 }
 
 int init(const Route& place, void** comm, int ranks, int rank, std::span<const UniqueId> ids,
@@ -110,11 +115,8 @@ int init(const Route& place, void** comm, int ranks, int rank, std::span<const U
   if (!comm || ids.empty() || !read_config(given, &config)) return refuse(kInvalidArgument);
   if (ranks < 1 || rank < 0 || rank >= ranks) return refuse(kInvalidArgument);
   set_blocking(&config);
-  std::vector<UniqueId> plain(ids.begin(), ids.end());
-  for (UniqueId& id : plain) {
-    check_mark(id);
-    std::memset(id.bytes + kIdMarkOffset, 0, sizeof(IdMark));
-  }
+  std::vector<UniqueId> plain;
+  std::ranges::transform(ids, std::back_inserter(plain), without_mark);
   Step step;
   step.call.verb = Verb::kInit;
   step.call.count = static_cast<uint64_t>(ranks);

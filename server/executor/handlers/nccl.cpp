@@ -1,6 +1,7 @@
 // Handlers of NCCL's calls. server/executor/nccl/nccl.h says on which threads they run.
 #include "server/executor/nccl/nccl.h"
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -169,6 +170,19 @@ HandlerResult nccl_open(NcclServices& services, const Command& command,
   return started ? kDeferred : HandlerResult(CUDA_ERROR_OPERATING_SYSTEM);
 }
 
+namespace {
+
+// An NCCL that uses these bytes gets no mark.
+void mark_id(nccl::UniqueId* id, int version) {
+  char* const end = id->bytes + nccl::kIdMarkOffset;
+  if (std::any_of(end, id->bytes + sizeof id->bytes, [](char byte) { return byte != 0; })) return;
+  nccl::IdMark mark;
+  mark.version = version;
+  std::memcpy(end, &mark, sizeof mark);
+}
+
+}  // namespace
+
 HandlerResult nccl_unique_id(NcclServices& services, const Command& command,
                              std::vector<std::byte>*) {
   const NcclLibrary* const library = services.nccl.library();
@@ -179,9 +193,7 @@ HandlerResult nccl_unique_id(NcclServices& services, const Command& command,
       context->handle,
       [library, made] {
         made->first = library->functions.ncclGetUniqueId(&made->second);
-        nccl::IdMark mark;
-        mark.version = library->version;
-        std::memcpy(made->second.bytes + nccl::kIdMarkOffset, &mark, sizeof mark);
+        mark_id(&made->second, library->version);
       },
       [&answers = services.answers, target = command.target, made] {
         std::vector<std::byte> reply;
