@@ -22,6 +22,7 @@
 //   HostExpose, Copy with  for the registration of memory with the adapter (about 15 ms for 256 MB)
 //   GPUDirect
 //   ImageChunk, the last   for the hash (about 1 GB/s) and for writing the file
+//   NcclPost               as long as NCCL needs to launch operations whose connections exist
 //   ModuleLoad and other   as long as the driver needs for a call in which it does not wait for the
 //   calls of the driver    device
 #pragma once
