@@ -1,0 +1,231 @@
+// Which calls of NCCL a worker makes, on which threads, and which it refuses.
+#include <atomic>
+#include <latch>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "common/nccl/nccl_variables.h"
+#include "server/executor/nccl/batch.h"
+#include "server/executor/nccl/callers.h"
+
+namespace rcuda::server {
+namespace {
+
+using nccl::Verb;
+
+std::vector<std::string>& calls() {
+  static std::vector<std::string> made;
+  return made;
+}
+std::atomic<int> polls_left{0};
+std::atomic<bool> never_ends{false};
+int communicator_there = 0;
+
+// A library that notes its calls.
+nccl::Functions library() {
+  nccl::Functions functions;
+  functions.ncclGroupStart = [] {
+    calls().push_back("start");
+    return int{nccl::kSuccess};
+  };
+  functions.ncclGroupEnd = [] {
+    calls().push_back("end");
+    return int{polls_left > 0 ? nccl::kInProgress : nccl::kSuccess};
+  };
+  functions.ncclAllReduce = [](const void*, void*, size_t, int, int, void*, void*) {
+    calls().push_back("all-reduce");
+    return int{nccl::kSuccess};
+  };
+  functions.ncclCommInitRankConfig = [](void** comm, int, nccl::UniqueId, int, nccl::Config*) {
+    calls().push_back("init");
+    *comm = &communicator_there;
+    return int{nccl::kSuccess};
+  };
+  functions.ncclCommGetAsyncError = [](void*, int* error) {
+    *error = never_ends || polls_left-- > 1 ? nccl::kInProgress : nccl::kSuccess;
+    return int{nccl::kSuccess};
+  };
+  functions.ncclCommCount = [](void*, int* count) {
+    *count = 4;
+    return int{nccl::kSuccess};
+  };
+  functions.ncclCommUserRank = [](void*, int* rank) {
+    *rank = 3;
+    return int{nccl::kSuccess};
+  };
+  functions.ncclCommDeregister = [](void*, void*) {
+    calls().push_back("deregister");
+    return int{nccl::kSuccess};
+  };
+  functions.ncclCommAbort = [](void*) {
+    calls().push_back("abort");
+    return int{nccl::kSuccess};
+  };
+  return functions;
+}
+
+api::DriverTable driver() {
+  api::DriverTable table{};
+  table.cuCtxSetCurrent = [](CUcontext) { return CUDA_SUCCESS; };
+  return table;
+}
+
+NcclStep step(Verb verb, std::shared_ptr<NcclCommunicator> communicator) {
+  NcclStep made;
+  made.call.verb = verb;
+  made.communicator = std::move(communicator);
+  return made;
+}
+
+std::shared_ptr<NcclCommunicator> communicator(bool blocking = true) {
+  auto made = std::make_shared<NcclCommunicator>();
+  made->handle = &communicator_there;
+  made->blocking = blocking;
+  return made;
+}
+
+nccl::ResultCode run(NcclBatch& batch, std::string* lacking) {
+  calls().clear();
+  static const api::DriverTable table = driver();
+  return make(library(), table, batch, lacking);
+}
+
+TEST(NcclBatchTest, NothingIsCalledIfTheLibraryLacksAFunction) {
+  NcclBatch batch;
+  batch.grouped = true;
+  batch.steps.push_back(step(Verb::kAllReduce, communicator()));
+  batch.steps.push_back(step(Verb::kSend, communicator()));
+  std::string lacking;
+  EXPECT_EQ(run(batch, &lacking), nccl::kInvalidUsage);
+  EXPECT_EQ(lacking, "ncclSend");
+  EXPECT_TRUE(calls().empty());
+}
+
+TEST(NcclBatchTest, AConfigurationNeedsItsOwnFunction) {
+  NcclBatch batch;
+  batch.steps.push_back(step(Verb::kAllReduce, communicator()));
+  batch.steps.front().has_operation_config = true;
+  std::string lacking;
+  EXPECT_EQ(run(batch, &lacking), nccl::kInvalidUsage);
+}
+
+TEST(NcclBatchTest, ASingleOperationIsNoGroup) {
+  NcclBatch batch;
+  batch.steps.push_back(step(Verb::kAllReduce, communicator()));
+  std::string lacking;
+  EXPECT_EQ(run(batch, &lacking), nccl::kSuccess);
+  EXPECT_EQ(calls(), std::vector<std::string>{"all-reduce"});
+}
+
+// So that another thread can abort it while the group waits for other ranks.
+TEST(NcclBatchTest, ANewCommunicatorIsKnownBeforeTheGroupEnds) {
+  NcclBatch batch;
+  batch.steps.push_back(step(Verb::kInit, nullptr));
+  batch.steps.front().ids.emplace_back();
+  batch.steps.front().created = std::make_shared<NcclCommunicator>();
+  std::string lacking;
+  EXPECT_EQ(run(batch, &lacking), nccl::kSuccess);
+  EXPECT_EQ(calls(), (std::vector<std::string>{"start", "init", "end"}));
+  EXPECT_EQ(batch.steps.front().created->handle.load(), &communicator_there);
+  EXPECT_EQ(batch.steps.front().answer.ranks, 4);
+  EXPECT_EQ(batch.steps.front().answer.rank, 3);
+}
+
+TEST(NcclBatchTest, ANonBlockingCommunicatorIsWaitedFor) {
+  NcclBatch batch;
+  batch.grouped = true;
+  batch.steps.push_back(step(Verb::kAllReduce, communicator(false)));
+  polls_left = 3;
+  std::string lacking;
+  EXPECT_EQ(run(batch, &lacking), nccl::kSuccess);
+  EXPECT_LE(polls_left.load(), 0);
+  polls_left = 0;
+}
+
+TEST(NcclBatchTest, AnAbortEndsAWait) {
+  const auto waited = communicator(false);
+  NcclBatch batch;
+  batch.grouped = true;
+  batch.steps.push_back(step(Verb::kAllReduce, waited));
+  polls_left = 1;
+  never_ends = true;
+  NcclCallers callers(1);
+  std::latch ended(1);
+  std::atomic<int> result{-1};
+  ASSERT_TRUE(callers.start([&] {
+    std::string lacking;
+    static const api::DriverTable table = driver();
+    result = make(library(), table, batch, &lacking);
+    ended.count_down();
+  }));
+  while (waited->waiting.load() == 0) std::this_thread::yield();
+  NcclBatch end;
+  end.steps.push_back(step(Verb::kAbort, waited));
+  std::string lacking;
+  EXPECT_EQ(run(end, &lacking), nccl::kSuccess);
+  ended.wait();
+  EXPECT_EQ(result.load(), nccl::kInProgress);
+  EXPECT_EQ(calls().back(), "abort");
+  EXPECT_EQ(waited->handle.load(), nullptr);
+  never_ends = false;
+  polls_left = 0;
+}
+
+TEST(NcclBatchTest, AClientNamesOnlyItsOwnRegistrations) {
+  const auto owner = communicator();
+  NcclBatch batch;
+  batch.steps.push_back(step(Verb::kDeregister, owner));
+  batch.steps.front().call.source = 0x1000;
+  std::string lacking;
+  EXPECT_EQ(run(batch, &lacking), nccl::kInvalidArgument);
+  EXPECT_TRUE(calls().empty());
+  {
+    MutexLock lock(owner->mutex);
+    owner->registrations.insert(0x1000);
+  }
+  EXPECT_EQ(run(batch, &lacking), nccl::kSuccess);
+  EXPECT_EQ(run(batch, &lacking), nccl::kInvalidArgument);  // it has ended
+}
+
+TEST(NcclCallersTest, CallsDoNotWaitForEachOther) {
+  NcclCallers callers(2);
+  std::latch first(1), both(2);
+  ASSERT_TRUE(callers.start([&] {
+    first.wait();
+    both.count_down();
+  }));
+  ASSERT_TRUE(callers.start([&] {
+    first.count_down();
+    both.count_down();
+  }));
+  both.wait();
+}
+
+TEST(NcclCallersTest, TheirNumberIsBounded) {
+  NcclCallers callers(1);
+  std::latch go(1), done(1);
+  ASSERT_TRUE(callers.start([&] {
+    go.wait();
+    done.count_down();
+  }));
+  EXPECT_FALSE(callers.start([] {}));
+  go.count_down();
+  done.wait();
+}
+
+TEST(NcclVariablesTest, AProgramSetsNoneThatNamesAFileAPluginOrAnAddress) {
+  for (const char* name :
+       {"NCCL_DEBUG_FILE", "NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN",
+        "NCCL_TOPO_FILE", "NCCL_TOPO_DUMP_FILE", "NCCL_GRAPH_FILE", "NCCL_GRAPH_DUMP_FILE",
+        "NCCL_CONF_FILE", "NCCL_COMM_ID", "NCCL_HOSTID", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA",
+        "LD_PRELOAD", "PATH", ""}) {
+    EXPECT_FALSE(nccl::may_program_set(name)) << name;
+  }
+  EXPECT_TRUE(nccl::may_program_set("NCCL_NVLS_ENABLE"));
+  EXPECT_TRUE(nccl::may_program_set("NCCL_DEBUG"));
+}
+
+}  // namespace
+}  // namespace rcuda::server
