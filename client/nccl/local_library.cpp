@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <span>
 #include <string_view>
 #include <vector>
 
 #include <dlfcn.h>
 #include <link.h>
 #include <unistd.h>
+
+#include "common/base/executable.h"
 
 namespace rcuda::client::nccl {
 namespace {
@@ -34,31 +37,41 @@ void add_each(std::string_view folders, const std::string& origin, std::vector<s
 }
 
 // The folders in which a loaded library searches those that it needs.
-void add_own_folders(const link_map& map, const std::string& origin,
+void add_own_folders(const dl_phdr_info& library, const std::string& origin,
                      std::vector<std::string>* all) {
+  const ElfW(Dyn)* entry = nullptr;
+  for (const ElfW(Phdr) & header : std::span(library.dlpi_phdr, library.dlpi_phnum)) {
+    if (header.p_type != PT_DYNAMIC) continue;
+    entry = reinterpret_cast<const ElfW(Dyn)*>(library.dlpi_addr + header.p_vaddr);
+  }
   const char* strings = nullptr;
   std::vector<uint64_t> paths;
-  for (const ElfW(Dyn)* entry = map.l_ld; entry && entry->d_tag != DT_NULL; ++entry) {
+  for (; entry && entry->d_tag != DT_NULL; ++entry) {
     if (entry->d_tag == DT_STRTAB) strings = reinterpret_cast<const char*>(entry->d_un.d_ptr);
     if (entry->d_tag == DT_RPATH || entry->d_tag == DT_RUNPATH) paths.push_back(entry->d_un.d_val);
   }
-  // The loader has relocated the table's address, except in the vDSO.
-  if (!strings || reinterpret_cast<uintptr_t>(strings) < map.l_addr) return;
+  // The loader has relocated the table's address, unless the section is read-only.
+  if (!strings || reinterpret_cast<uintptr_t>(strings) < library.dlpi_addr) return;
   for (const uint64_t path : paths) add_each(strings + path, origin, all);
+}
+
+int visit(dl_phdr_info* library, size_t, void* data) {
+  auto* const all = static_cast<std::vector<std::string>*>(data);
+  const bool is_program = !library->dlpi_name || !*library->dlpi_name;
+  const std::string path = is_program ? executable_path() : library->dlpi_name;
+  const size_t slash = path.rfind('/');
+  if (slash == std::string::npos) return 0;
+  add_own_folders(*library, path.substr(0, slash), all);
+  constexpr std::string_view kPackages = "/site-packages/";
+  if (const size_t packages = path.find(kPackages); packages != std::string::npos) {
+    all->push_back(path.substr(0, packages + kPackages.size()) + "nvidia/nccl/lib");
+  }
+  return 0;
 }
 
 std::vector<std::string> folders() {
   std::vector<std::string> all;
-  for (const link_map* map = _r_debug.r_map; map; map = map->l_next) {
-    const std::string path = map->l_name ? map->l_name : "";
-    const size_t slash = path.rfind('/');
-    if (slash == std::string::npos) continue;
-    add_own_folders(*map, path.substr(0, slash), &all);
-    constexpr std::string_view kPackages = "/site-packages/";
-    if (const size_t packages = path.find(kPackages); packages != std::string::npos) {
-      all.push_back(path.substr(0, packages + kPackages.size()) + "nvidia/nccl/lib");
-    }
-  }
+  ::dl_iterate_phdr(visit, &all);
   if (const char* const listed = ::secure_getenv("LD_LIBRARY_PATH")) add_each(listed, "", &all);
   all.insert(all.end(), std::begin(kSystemFolders), std::end(kSystemFolders));
   return all;
