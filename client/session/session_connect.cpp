@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <memory>
+#include <string_view>
 #include <thread>
 
 #include <sys/random.h>
@@ -15,6 +16,7 @@
 #include "client/trace/trace.h"
 #include "common/base/host_name.h"
 #include "common/base/log.h"
+#include "common/base/units.h"
 #include "common/base/usable_processors.h"
 #include "common/reach/connect.h"
 #include "common/reach/protocol_hash.h"
@@ -65,6 +67,20 @@ void pause_for(std::chrono::milliseconds time, const SessionOptions& options) {
 
 std::string address_of(const ServerDevices& server) {
   return server.host + ":" + std::to_string(server.port);
+}
+
+// Says if a lost connection may come back for less time than the program asks for.
+void report_reconnecting(const std::string& session, std::string_view medium, uint32_t granted_ms,
+                         uint32_t asked_ms) {
+  const bool is_tcp = medium == "tcp";
+  if (!is_tcp) granted_ms = 0;
+  if (granted_ms >= asked_ms || medium == "shm") return;
+  const auto text = [](uint32_t ms) { return time_text(std::chrono::milliseconds(ms)); };
+  RCUDA_WARN("%s: RCUDA_RECONNECT asks for %s, but a lost connection ends the session%s%s",
+             session.c_str(), text(asked_ms).c_str(),
+             granted_ms == 0 ? "" : (" after " + text(granted_ms)).c_str(),
+             is_tcp ? ": reconnect_timeout of the server allows no more"
+                    : ": only sessions over tcp can go on (RCUDA_TRANSPORT=tcp)");
 }
 
 }  // namespace
@@ -193,6 +209,7 @@ Status Session::link_up(Approach approach, const SessionOptions& options) {
   if (!approach.why.empty() && medium == traits_.name) {
     RCUDA_INFO("%s: %s", name_.c_str(), approach.why.c_str());
   }
+  report_reconnecting(name_, traits_.name, welcome_.reconnect_ms, options.hello.reconnect_ms);
   if (link_->peer_window_bytes() < wire::WorkerWindow::kBytes ||
       link_->window().size() < Window::kBytes) {
     return Status(Code::kProtocol, name_ + ": the worker's window is too small");

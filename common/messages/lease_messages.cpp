@@ -42,6 +42,7 @@ void fields(Visitor& visit, LeaseRequest& m) {
   visit.number("count", m.count);
   visit.flag("shared", m.shared);
   visit.number("seconds", m.seconds);
+  visit.flag("waits", m.waits);
 }
 template struct Codec<LeaseRequest>;
 

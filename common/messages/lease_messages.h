@@ -50,6 +50,7 @@ struct LeaseRequest {
   uint32_t count = 0;
   bool shared = false;   // kTake: others may have leases of the same devices
   uint64_t seconds = 0;  // kTake, kExtend: from now; 0: no end
+  bool waits = false;    // kTake: the client asks again while devices are taken
 };
 
 struct LeaseInfo {

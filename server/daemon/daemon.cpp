@@ -42,7 +42,10 @@ Daemon::Daemon(Settings& settings, int signals, int ready, Start start, Doors::S
       authenticator_(settings),
       doors_(spawn ? std::move(spawn)
                    : [&](int control) { return spawn_door(settings_.worker_binary, control); }),
-      refusals_(audit_) {}
+      refusals_(audit_) {
+  admission_.set_lost(
+      [this] { return pool_ ? pool_->lost() : std::vector<Admission::LostSession>(); });
+}
 
 Status Daemon::run() {
   Status opened = open();
@@ -166,12 +169,19 @@ Result<bool> Daemon::take_turn(std::chrono::milliseconds longest_wait) {
   connections_->handle(items.data() + first_connection);
   // First, so that new connections replace none that has just introduced itself.
   connections_->advance();
+  make_room();
   if (items[4].revents) accept_some(listener_.tcp.get(), Entrance::kNetwork);
   if (items[5].revents) accept_some(listener_.local.get(), Entrance::kLocal);
   if (items[6].revents) accept_some(listener_.roots.get(), Entrance::kLocal);
   if (items[7].revents) accept_some(listener_.containers.get(), Entrance::kContainers);
   connections_->report_queue();
   return !control_->may_stop();
+}
+
+// Ends sessions whose clients are disconnected, for clients that wait. Those report their place
+// each second, so a turn comes when a session has been spared for long enough.
+void Daemon::make_room() {
+  for (const uint32_t worker : admission_.in_the_way()) pool_->end_lost(worker);
 }
 
 bool Daemon::take_signal() {

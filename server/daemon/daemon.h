@@ -75,6 +75,7 @@ class Daemon {
   Status listen();
   Status open_parts();
   bool take_signal();
+  void make_room();
   // daemon_carry.cpp
   Status restore(const CarriedState& carried);
   CarriedState carry() const;

@@ -27,14 +27,15 @@ class AuthCase(unittest.TestCase):
     def path(self, name):
         return os.path.join(self.folder.name, name)
 
-    def server(self, name="server", index=0, user=None, wrapper=(), **settings):
+    def server(self, name="server", index=0, user=None, options=(), wrapper=(), **settings):
         if user is not None:
             os.chown(self.folder.name, user, user)  # it makes its certificate there
         environment = {"RCUDA_SERVER_TOKENS": self.path(name + ".tokens"),
                        "RCUDA_SERVER_CERTIFICATE": self.path(name + ".pem"),
                        "RCUDA_SERVER_AUDIT": self.path(name + ".audit"),
                        "RCUDA_SERVER_USERS": "root", **settings}
-        server = Server(self.build, index=index, environment=environment, user=user, wrapper=wrapper)
+        server = Server(self.build, index=index, environment=environment, user=user, options=options,
+                        wrapper=wrapper)
         server.name = name
 
         def stop():

@@ -122,6 +122,86 @@ class ReconnectTest(AuthCase):
         err = self.check_lost(run, "")
         self.assertNotIn("goes on if it is back", err)
 
+    # One line at the client, unless it gets as much as it asks for.
+    def test_a_client_reads_how_long_the_server_lets_it_reconnect(self):
+        for allowed, line in (("0", "RCUDA_RECONNECT asks for 1m, but a lost connection ends the session: "),
+                              ("30s", "RCUDA_RECONNECT asks for 1m, but a lost connection ends the session after 30s: "),
+                              ("60s", ""), ("2m", "")):
+            with self.subTest(allowed):
+                server = self.server("allows-" + allowed, RCUDA_SERVER_RECONNECT_TIMEOUT=allowed)
+                result = self.run_program([server.address()], RCUDA_RECONNECT="60s")
+                self.assert_works(result)
+                lines = [text for text in result.stderr.splitlines() if "RCUDA_RECONNECT" in text]
+                self.assertEqual(len(lines), 1 if line else 0, result.stderr)
+                if line:
+                    self.assertIn(line + "reconnect_timeout of the server allows no more", lines[0])
+
+    def disconnected(self, rules, arguments=(), **more):
+        """A server with these rules, and a program of it, of the argument, that has just lost its connections."""
+        with open(self.path("server.toml"), "w") as file:
+            file.write(rules)
+        server = self.server(options=["--config", self.path("server.toml")], **more)
+        proxy = self.proxy(server, seconds=1e6)
+        run = self.start(proxy) if not arguments else self.hold(self.environment(proxy, RCUDA_RECONNECT="60s"), arguments)
+        proxy.take_down()
+        self.assertTrue(eventually(lambda: "the connection is lost" in server.text()))
+        return server, proxy, run
+
+    def hold(self, environment, arguments, expected="holding"):
+        """Starts a program that holds memory, and tries again for each line."""
+        run = subprocess.Popen([os.path.join(self.build, "tests/e2e/rcuda_memory_quota"), "hold", *arguments],
+                               env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE)
+        self.addCleanup(lambda: (run.kill(), run.communicate()))
+        self.assertEqual(run.stdout.readline().strip(), expected)
+        return run
+
+    def check_taken(self, server, proxy, run, worker):
+        """The disconnected program has lost its session to another one, and reads why when it is back."""
+        self.assertTrue(eventually(lambda: worker not in server.sessions(self.build).values()))
+        proxy.bring_up()
+        self.check_lost(run, "its client was disconnected, and another program waited for its room on ")
+        self.assertIn(f"the session of worker {worker} ends: its client was disconnected", server.text())
+
+    # Its room stays its own until a program waits for it.
+    def test_a_disconnected_session_ends_when_a_program_waits_for_its_place(self):
+        server, proxy, run = self.disconnected("[limits.user]\nsessions = 1\n")
+        worker = server.sessions(self.build)[run.pid]
+        result = self.run_program([server.address()])
+        self.assertEqual(result.returncode, 1)
+        self.assertRegex(result.stderr, f"the session with worker {worker} has been disconnected for .* and holds a "
+                         f"session: .*RCUDA_WAIT=60s.* rcuda-smi end [^ ]+:{server.port} {worker}")
+        self.assertIn(run.pid, server.sessions(self.build))
+        self.assert_works(self.run_program([server.address()], RCUDA_WAIT="60s"))
+        self.check_taken(server, proxy, run, worker)
+
+    def test_a_disconnected_session_ends_when_a_program_waits_for_its_memory(self):
+        server, proxy, run = self.disconnected('[limits.user]\ndevice_memory = "64M"\n', ["40"])
+        worker = server.sessions(self.build)[run.pid]
+        environment = client_environment(self.build, [server], "tcp")
+        other = self.hold(environment, ["40"], "out of memory")
+        other.kill()
+        err = other.communicate()[1]
+        lines = [line for line in err.splitlines() if "asked for 40 MiB of device 0" in line]
+        self.assertEqual(len(lines), 1, err)
+        self.assertRegex(lines[0], "user root may use 64 MiB of it and 24 MiB are left.*raise device_memory.*the session "
+                         f"with worker {worker} has been disconnected for .* and holds such memory: .*rcuda-smi end")
+        self.assertIn(run.pid, server.sessions(self.build))
+        self.hold(dict(environment, RCUDA_WAIT="60s"), ["40"])
+        self.assertTrue(eventually(lambda: worker not in server.sessions(self.build).values()))
+
+    def test_a_disconnected_session_ends_when_a_lease_waits_for_its_device(self):
+        server, proxy, run = self.disconnected("")
+        worker = server.sessions(self.build)[run.pid]
+        take = ("rcuda-lease", "take", f"127.0.0.1:{server.port}", "--devices", "=0", "--for", "1m", "--user", "1")
+        refused = self.run_tool(*take)
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertRegex(refused.stderr, rf"device 0 has a session of root \(worker {worker}; disconnected for .*--wait")
+        self.assertIn(run.pid, server.sessions(self.build))
+        taken = self.run_tool(*take, "--wait", "60s")
+        self.assertEqual(taken.returncode, 0, taken.stderr)
+        self.check_taken(server, proxy, run, worker)
+
     def attach(self, server, body):
         """The answer to an Attach; None if the connection ends without one."""
         with socket.create_connection(("127.0.0.1", int(server.port)), timeout=60) as connection:

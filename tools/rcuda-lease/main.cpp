@@ -162,6 +162,7 @@ Status take(const Options& options, const tools::Server& server, wire::LeaseRequ
   if (request.id.empty()) RCUDA_RETURN_IF_ERROR(choose_id(&request));
   request.user = options.user;
   request.shared = options.shared;
+  request.waits = patience->count() > 0;
   const auto end = std::chrono::steady_clock::now() + *patience;
   Result<wire::LeaseAnswer> answer = ask(server, request);
   for (bool lost = false; !answer.ok();) {

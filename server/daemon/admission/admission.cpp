@@ -155,6 +155,11 @@ std::vector<int> Admission::Permit::ledgers() const {
   return descriptors;
 }
 
+bool Admission::Permit::has_place_in(const Budget& budget) const {
+  return std::ranges::any_of(places_,
+                             [&](const Place& place) { return place.budget.get() == &budget; });
+}
+
 template <typename Visit>
 void Admission::Permit::for_each_memory_limit(const Visit& visit) const {
   auto allowance = allowances_.begin();
@@ -186,6 +191,13 @@ std::optional<uint64_t> Admission::Permit::device_use(uint32_t device) const {
   return use;
 }
 
+bool Admission::Permit::shares_bytes(uint32_t row, const Permit& other) const {
+  return row < Ledger::kRows && std::ranges::any_of(places_, [&](const Place& place) {
+           return place.slot && other.has_place_in(*place.budget) &&
+                  place.budget->ledger->of(row, *place.slot) != 0;
+         });
+}
+
 Admission::Applicant::~Applicant() {
   if (std::erase(admission_->queue_, this) != 0) admission_->review();
 }
@@ -212,10 +224,20 @@ std::string Admission::Applicant::remedy() const {
          (lacks_ == admission_->server_.get() ? "--max-sessions" : "the limit") + " on the server";
 }
 
+std::string Admission::Applicant::lost_hint() const {
+  std::optional<LostSession> longest;
+  for (LostSession& lost : admission_->lost_()) {
+    if (!lost.permit->has_place_in(*lacks_)) continue;
+    if (!longest || lost.client.lost_for > longest->client.lost_for) longest = std::move(lost);
+  }
+  if (!longest) return {};
+  return hint_of(longest->client, same_user(longest->who, user_), "a session");
+}
+
 Status Admission::Applicant::timeout(std::chrono::milliseconds waited) const {
   std::string text = "it waited " + time_text(std::chrono::ceil<std::chrono::seconds>(waited)) +
                      " (RCUDA_WAIT) and is in place " + std::to_string(place()) + ": " + reason();
-  if (obstacle_.ok()) text += ": wait longer, or " + remedy();
+  if (obstacle_.ok()) text += ": wait longer, or " + remedy() + lost_hint();
   return Status(Code::kTimeout, std::move(text));
 }
 
@@ -287,7 +309,7 @@ Result<std::unique_ptr<Admission::Applicant>> Admission::apply(const Identity& u
   if (!may_wait) {
     return Status(Code::kUnavailable, applicant->reason() +
                                           ": wait for a session to end (RCUDA_WAIT=60s does), or " +
-                                          applicant->remedy());
+                                          applicant->remedy() + applicant->lost_hint());
   }
   RCUDA_RETURN_IF_ERROR(check_queue(*applicant));
   return applicant;
@@ -389,6 +411,25 @@ void Admission::review() {
     if (applicant.place_ == 0) give_permit(applicant);
     next = applicant.is_decided() ? queue_.erase(next) : std::next(next);
   }
+}
+
+std::vector<uint32_t> Admission::in_the_way() const {
+  std::vector<uint32_t> workers;
+  if (queue_.empty()) return workers;
+  const std::vector<LostSession> lost = lost_();
+  for (const Applicant* applicant : queue_) {
+    if (applicant->place_ != 1 || !applicant->obstacle_.ok() || applicant->behind_) continue;
+    const LostClient* longest = nullptr;
+    bool one_ends = false;
+    for (const LostSession& session : lost) {
+      if (!session.permit->has_place_in(*applicant->lacks_)) continue;
+      one_ends |= session.client.ends;
+      if (!session.client.may_end()) continue;
+      if (!longest || session.client.lost_for > longest->lost_for) longest = &session.client;
+    }
+    if (longest && !one_ends) workers.push_back(longest->worker);
+  }
+  return workers;
 }
 
 bool Admission::waits_for_lease(Applicant& applicant, std::map<uint32_t, size_t>* ahead) const {

@@ -43,8 +43,8 @@
 
 namespace rcuda::server {
 
-// The rules of a configuration file, with the users and groups of this machine; an empty path: none.
-// Blocks for the file and the name service. Errors: as Rules::read().
+// The rules of a configuration file, with the users and groups of this machine; an empty path:
+// none. Blocks for the file and the name service. Errors: as Rules::read().
 Result<Rules> read_rules(const std::string& config_file);
 
 class Admission {
@@ -77,9 +77,12 @@ class Admission {
     // none if there is no limit.
     std::optional<Room> device_room(uint32_t device) const;
     std::optional<uint64_t> device_use(uint32_t device) const;
+    // Whether the session has booked bytes of that row with a Ledger that is the other's, too.
+    bool shares_bytes(uint32_t row, const Permit& other) const;
 
    private:
     friend class Admission;
+    bool has_place_in(const Budget& budget) const;
     struct Place {
       BudgetPointer budget;
       std::optional<uint32_t> slot;  // in the budget's Ledger, if it had one at that time
@@ -119,7 +122,8 @@ class Admission {
     friend class Admission;
     Applicant() = default;
 
-    std::string remedy() const;  // what the administrator can do
+    std::string remedy() const;     // what the administrator can do
+    std::string lost_hint() const;  // that names a session whose client is disconnected
     uint32_t count() const { return static_cast<uint32_t>(devices_.size()); }
 
     Admission* admission_ = nullptr;
@@ -133,6 +137,18 @@ class Admission {
     const Budget* lacks_ = nullptr;  // one of budgets_
     bool behind_ = false;            // the budget has enough, but others came earlier
   };
+
+  // A session whose client is disconnected.
+  struct LostSession {
+    LostClient client;
+    Identity who;
+    const Permit* permit = nullptr;
+  };
+  using Lost = std::function<std::vector<LostSession>()>;
+  // Where the sessions whose clients are disconnected are known; without a call, there are none.
+  void set_lost(Lost lost) { lost_ = std::move(lost); }
+  // Workers whose sessions are to end now, because an applicant waits for their room.
+  std::vector<uint32_t> in_the_way() const;
 
   using Offered = std::function<std::vector<uint32_t>()>;
 
@@ -190,6 +206,7 @@ class Admission {
   void give_back(Permit& permit);
 
   const Offered offered_;
+  Lost lost_ = [] { return std::vector<LostSession>(); };
   const size_t most_waiting_;
   Leases leases_;
   Rules rules_;

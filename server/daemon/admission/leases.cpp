@@ -7,6 +7,7 @@
 #include <openssl/crypto.h>
 
 #include "common/base/printable.h"
+#include "common/base/units.h"
 #include "common/identity/encoding.h"
 #include "server/identity/token_store.h"
 #include "server/worker/device_set.h"
@@ -30,6 +31,14 @@ std::string devices_text(const std::vector<uint32_t>& devices) {
 
 std::string end_text(const Lease& lease) {
   return lease.until ? " until " + format_time(*lease.until) : "";
+}
+
+std::string lost_text(const LostClient& lost) {
+  return " (worker " + std::to_string(lost.worker) + "; disconnected for " +
+         time_text(lost.lost_for) +
+         (lost.ends ? ", and ends now)"
+                    : ": a lease that is waited for ends it (--wait 60s), and so does " +
+                          lost.command + ")");
 }
 
 // The user of a lease, to be compared with that of a session.
@@ -112,7 +121,8 @@ std::string Leases::obstacle(const Lease& wish, uint32_t device,
         !wish.user.empty() && use.who.lease.empty() && same_user(identity_of(wish), use.who);
     if (contains(use.devices, device) && !own) {
       return name + " has a session of " + use.who.user +
-             (use.who.lease.empty() ? "" : ", which ends with its lease");
+             (use.who.lease.empty() ? "" : ", which ends with its lease") +
+             (use.lost ? lost_text(*use.lost) : "");
     }
   }
   return {};
@@ -189,6 +199,29 @@ Result<Leases::Taken> Leases::take(Lease wish, uint32_t count, const std::vector
   wish.created = now;
   leases_.push_back(wish);
   return Taken{std::move(wish), true};
+}
+
+std::vector<LostClient> Leases::in_the_way(const Lease& wish, uint32_t count,
+                                           const std::vector<uint32_t>& offered,
+                                           const std::vector<Use>& uses, Time now) const {
+  std::vector<Use> stay, lost;
+  for (const Use& use : uses) {
+    (use.lost && (use.lost->ends || use.lost->may_end()) ? lost : stay).push_back(use);
+  }
+  const auto fits = [&](const std::vector<Use>& with) {
+    return Leases(*this).take(wish, count, offered, with, now).ok();
+  };
+  if (!fits(stay)) return {};
+  // The shortest losses first: those sessions stay if they can.
+  std::ranges::sort(lost, {}, [](const Use& use) { return use.lost->lost_for; });
+  std::vector<LostClient> ends;
+  for (Use& use : lost) {
+    stay.push_back(use);
+    if (fits(stay)) continue;
+    stay.pop_back();
+    ends.push_back(*use.lost);
+  }
+  return ends;
 }
 
 Result<Lease> Leases::extend(const std::string& id, const std::string& job,

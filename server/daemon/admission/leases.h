@@ -24,6 +24,7 @@
 #include "common/base/status.h"
 #include "common/messages/lease_messages.h"
 #include "common/tls/proof.h"
+#include "server/daemon/admission/lost_client.h"
 #include "server/identity/identity.h"
 
 namespace rcuda::server {
@@ -60,6 +61,7 @@ class Leases {
   struct Use {
     Identity who;
     std::vector<uint32_t> devices;
+    std::optional<LostClient> lost{};
   };
   struct Taken {
     Lease lease;
@@ -76,6 +78,11 @@ class Leases {
   // kUnavailable if devices are taken; the text names their holders.
   Result<Taken> take(Lease wish, uint32_t count, const std::vector<uint32_t>& offered,
                      const std::vector<Use>& uses, Time now);
+  // Of the sessions whose clients are disconnected, those that have to end before take() succeeds;
+  // empty: none, or their ends would not suffice.
+  std::vector<LostClient> in_the_way(const Lease& wish, uint32_t count,
+                                     const std::vector<uint32_t>& offered,
+                                     const std::vector<Use>& uses, Time now) const;
   // Moves the end. kNotFound if there is no such lease.
   Result<Lease> extend(const std::string& id, const std::string& job, std::optional<Time> until);
   // The lease that is gone now; none if there was none.

@@ -198,9 +198,15 @@ Result<bool> LeaseRequests::take(const wire::LeaseRequest& request, const Identi
   const std::vector<uint32_t> offered = pool_.offer().ordinals();
   if (wish.devices.empty() && offered.empty() && pool_.starting() != 0) return false;
   const std::vector<Leases::Use> uses = pool_.uses();
-  RCUDA_ASSIGN_OR_RETURN(
-      const Leases::Taken taken,
-      admission_.leases().take(wish, request.count, offered, uses, wall_clock()));
+  const Leases::Time now = wall_clock();
+  Result<Leases::Taken> made = admission_.leases().take(wish, request.count, offered, uses, now);
+  if (made.status().code() == Code::kUnavailable && request.waits) {
+    for (const LostClient& client :
+         admission_.leases().in_the_way(wish, request.count, offered, uses, now)) {
+      pool_.end_lost(client.worker);
+    }
+  }
+  RCUDA_ASSIGN_OR_RETURN(const Leases::Taken taken, std::move(made));
   if (taken.is_new) {
     // A lease must outlive a restart.
     if (const Status saved = save(); !saved.ok()) {

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "common/base/host_name.h"
 #include "common/base/log.h"
 #include "common/base/socket_io.h"
 #include "common/identity/encoding.h"
@@ -22,6 +23,9 @@ namespace rcuda::server {
 namespace {
 
 constexpr auto kCollectPause = std::chrono::milliseconds(10);
+constexpr size_t kMostEnded = 256;
+// Between two reports of a session, and two looks at what a worker's question waits for.
+constexpr auto kReportPause = std::chrono::milliseconds(100);
 
 // A worker gets the memory that it shares with the daemon, and then the session itself.
 Status send_session(int control, const ToWorker& start, const Admission::Permit* permit,
@@ -152,6 +156,7 @@ Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identi
 void WorkerPool::begin_session(Worker& worker, const SessionStart& start,
                                const Identity& identity) {
   enter(worker, State::kBusy);
+  worker.reads_reports = true;
   device_sets_.used(worker.devices);
   demand_.taken(worker.since);
   set_session(worker, start, identity);
@@ -165,6 +170,7 @@ void WorkerPool::set_session(Worker& worker, const SessionStart& start,
   std::ranges::copy(start.token, worker.token);
   worker.name = wire::attach_name(start.token);
   worker.attempts.fill(0);
+  worker.waits = hello.wait_ms != 0;
   worker.reconnects = hello.reconnect_ms != 0 && settings_.reconnect_timeout.get().count() != 0;
   wire::session_name(hello.session, worker.client);
   worker.index = hello.worker;
@@ -223,6 +229,12 @@ Status WorkerPool::attach(const wire::Attach& attach, size_t peeked, UniqueFd so
       if (pass_on(worker, FurtherSocket{attach, static_cast<uint32_t>(peeked)}, &socket)) return {};
       return {Code::kUnavailable, "the session's worker takes no further connection now"};
     }
+  }
+  const auto ended = std::ranges::find_if(ended_, [&](const auto& session) {
+    return CRYPTO_memcmp(session.first.data(), attach.session, session.first.size()) == 0;
+  });
+  if (ended != ended_.end()) {
+    return {Code::kNotFound, "the session has ended: " + ended->second};
   }
   return {Code::kNotFound,
           "the session has ended, because its worker or the server ended meanwhile: see the "
@@ -300,7 +312,8 @@ void WorkerPool::stop_session(Worker& worker, const std::string& why) {
 std::vector<Leases::Use> WorkerPool::uses() const {
   std::vector<Leases::Use> uses;
   for (const Worker& worker : workers_) {
-    if (worker.is(State::kBusy)) uses.push_back({worker.identity, worker.session.devices});
+    if (!worker.is(State::kBusy)) continue;
+    uses.push_back({worker.identity, worker.session.devices, lost_client(worker)});
   }
   return uses;
 }
@@ -315,6 +328,11 @@ void WorkerPool::enter(Worker& worker, State state, const std::string& outcome) 
     count_end(worker);
     if (audit_) audit_->ended(audited(worker), worker.totals, outcome);
     worker.permit.reset();
+    worker.question.reset();
+    if (worker.reconnects && !worker.ended_by.empty()) {
+      ended_.emplace_back(worker.name, worker.ended_by);
+      if (ended_.size() > kMostEnded) ended_.pop_front();
+    }
   }
   worker.state = state;
   worker.since = now;
@@ -326,8 +344,11 @@ void WorkerPool::add_descriptors(std::vector<pollfd>* items) const {
   for (const Worker& worker : workers_) {
     if (worker.is(State::kEnded)) continue;
     items->push_back({worker.process.get(), POLLIN, 0});
-    if (worker.reads_reports) items->push_back({worker.reports.get(), POLLIN, 0});
-    const int log = worker.log.descriptor(Clock::now());
+    const Clock::time_point now = Clock::now();
+    if (worker.reads_reports && now >= worker.read_from) {
+      items->push_back({worker.reports.get(), POLLIN, 0});
+    }
+    const int log = worker.log.descriptor(now);
     if (log >= 0) items->push_back({log, POLLIN, 0});
   }
 }
@@ -350,6 +371,7 @@ void WorkerPool::handle(std::span<const pollfd> items) {
     if (worker->is(State::kBusy) && now >= worker->look_at) {
       worker->look_at = enforce_time(*worker, now);
     }
+    if (worker->is(State::kBusy) && worker->question) answer(*worker);
     if (worker->kill_at && now >= *worker->kill_at) {
       RCUDA_WARN("worker %d did not end its session in time and is killed", worker->pid);
       ::kill(worker->pid, SIGKILL);
@@ -365,6 +387,7 @@ void WorkerPool::handle(std::span<const pollfd> items) {
 }
 
 void WorkerPool::read(Worker& worker) {
+  if (worker.is(State::kBusy)) worker.read_from = Clock::now() + kReportPause;
   Result<std::optional<ToDaemon>> message = worker.reader.read(worker.reports.get());
   if (!message.ok()) {
     worker.reads_reports = false;  // it died; its pidfd reports that too
@@ -372,6 +395,9 @@ void WorkerPool::read(Worker& worker) {
     read_start(worker, std::move(**message));
   } else if (auto* const totals = *message ? std::get_if<SessionTotals>(&**message) : nullptr) {
     worker.totals = std::move(*totals);
+  } else if (auto* const question = *message ? std::get_if<MemoryShort>(&**message) : nullptr) {
+    worker.question = *question;
+    worker.has_waited = false;
   }
 }
 
@@ -417,7 +443,9 @@ bool WorkerPool::reap(Worker& worker) {
 
 void WorkerPool::handle_end(Worker& worker, std::optional<int> status) {
   worker.log.finish(Clock::now());
-  if (worker.is(State::kStarting) || worker.is(State::kBusy)) read(worker);  // its last report
+  // Its last report, and perhaps a question before that.
+  const int reports = worker.is(State::kBusy) ? 2 : worker.is(State::kStarting) ? 1 : 0;
+  for (int i = 0; i < reports; ++i) read(worker);
   log_end(worker, status);
   enter(worker, State::kEnded,
         !worker.ended_by.empty() ? worker.ended_by
@@ -469,6 +497,8 @@ WorkerPool::Clock::time_point WorkerPool::next_deadline() const {
   for (const Worker& worker : workers_) {
     if (worker.log.resumes_at() > now) next = std::min(next, worker.log.resumes_at());
     if (worker.kill_at) next = std::min(next, *worker.kill_at);
+    if (worker.is(State::kBusy) && worker.question) next = std::min(next, now + kReportPause);
+    if (worker.reads_reports && worker.read_from > now) next = std::min(next, worker.read_from);
     if (worker.is(State::kBusy) || worker.is(State::kEnded)) next = std::min(next, worker.look_at);
     if (worker.is(State::kBusy) && worker.since + PoolDemand::kYoung > now) {
       next = std::min(next, worker.since + PoolDemand::kYoung);  // its replacement is due

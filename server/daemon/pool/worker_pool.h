@@ -22,6 +22,7 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <list>
 #include <map>
@@ -30,6 +31,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <poll.h>
@@ -149,8 +151,13 @@ class WorkerPool {
   // Ends the session of that worker, likewise. kNotFound if there is none that `may_end`.
   Status end_session(uint32_t worker_pid, const std::function<bool(const Identity& owner)>& may_end,
                      const std::string& why);
+  // worker_pool_room.cpp: ends the session of that worker, whose client is disconnected, because
+  // another client waits for its room.
+  void end_lost(uint32_t worker_pid);
   // What runs, and under which leases.
   std::vector<Leases::Use> uses() const;
+  // The sessions with permits whose clients are disconnected.
+  std::vector<Admission::LostSession> lost() const;
   // worker_pool_report.cpp: adds what the sessions under a lease have done, until end_leased().
   void report(wire::LeaseInfo* lease) const;
 
@@ -193,7 +200,9 @@ class WorkerPool {
     UniqueFd control;  // for sending only
     UniqueFd reports;  // pipe from the worker (reports.h)
     ReportReader reader;
-    bool reads_reports = true;  // until it has started, or the pipe has ended
+    bool reads_reports = true;  // while it starts or has a session, until the pipe has ended
+    // A session's reports are not read before: a worker that was taken over may send many.
+    Clock::time_point read_from{};
     WorkerLog log;
     Base base;
     wire::ServerStatus::Session session;  // while busy, like the following
@@ -201,7 +210,10 @@ class WorkerPool {
     wire::AttachName name{};              // attach_name() of it
     // By Attach::index: the least Attach::attempt that is still valid.
     std::array<uint32_t, wire::kMostSockets> attempts{};
-    bool reconnects = false;  // attempts after the first are valid
+    bool reconnects = false;              // attempts after the first are valid
+    bool waits = false;                   // its client waits for room (RCUDA_WAIT)
+    std::optional<MemoryShort> question;  // of the worker; not answered yet
+    bool has_waited = false;              // for an answer
     Identity identity;
     std::unique_ptr<Admission::Permit> permit;
     std::optional<WorkPage> work;
@@ -234,6 +246,13 @@ class WorkerPool {
   static void add_to_lease(const Worker& worker, wire::LeaseInfo* lease);
   // Adds a session that has ended to the totals and to its lease's.
   void count_end(const Worker& worker);
+  // Answers the worker's question, if there is nothing to wait for.
+  void answer(Worker& worker);
+  // The session whose client is disconnected for the longest time, of those that hold such memory.
+  const Worker* holder_of(const MemoryShort& shortage, const Worker& asker) const;
+  // Of a session whose client is disconnected: since then.
+  static std::optional<uint64_t> lost_seconds(const Worker& worker);
+  std::optional<LostClient> lost_client(const Worker& worker) const;
   // The session, as it is now.
   static wire::ServerStatus::Session session_of(const Worker& worker);
   static AuditedSession audited(const Worker& worker);
@@ -308,6 +327,8 @@ class WorkerPool {
   std::function<bool(pid_t)> is_other_;
   std::set<pid_t> not_of_workers_;  // children of this process from before the first worker
   std::set<pid_t> killed_orphans_;
+  // The latest sessions that the daemon has ended while their clients may come back, with reasons.
+  std::deque<std::pair<wire::AttachName, std::string>> ended_;
   std::optional<Clock::time_point> orphans_at_;  // when to look for them again
   Clock::time_point retry_at_{};
 };

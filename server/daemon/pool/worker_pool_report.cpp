@@ -46,6 +46,13 @@ bool WorkerPool::shows(const Worker& worker, const Viewer& to) {
   return worker.is(State::kBusy) && (to.sees_all || same_user(worker.identity, to.user));
 }
 
+std::optional<uint64_t> WorkerPool::lost_seconds(const Worker& worker) {
+  const uint64_t since = worker.is(State::kBusy) && worker.work ? worker.work->lost_since() : 0;
+  if (since == 0) return std::nullopt;
+  const uint64_t now = monotonic_ns();
+  return (now - std::min(since, now)) / 1'000'000'000;
+}
+
 wire::ServerStatus::Session WorkerPool::session_of(const Worker& worker) {
   wire::ServerStatus::Session session = worker.session;
   session.user = worker.identity.user;
@@ -54,10 +61,7 @@ wire::ServerStatus::Session WorkerPool::session_of(const Worker& worker) {
   if (!worker.work) return session;
   session.work = worker.work->read();
   session.losses = worker.work->losses();
-  if (const uint64_t since = worker.work->lost_since(); since != 0) {
-    const uint64_t now = monotonic_ns();
-    session.lost_seconds = (now - std::min(since, now)) / 1'000'000'000;
-  }
+  session.lost_seconds = lost_seconds(worker);
   if (worker.work->fell_back() && !worker.fallback.empty()) session.medium = worker.fallback;
   return session;
 }

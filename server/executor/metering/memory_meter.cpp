@@ -13,6 +13,8 @@ namespace {
 
 constexpr uint64_t kSmallest = 512;
 constexpr uint64_t kPage = 2u << 20;
+// Some programs find the largest size that fits by thousands of attempts.
+constexpr auto kAskInterval = std::chrono::seconds(1);
 
 }  // namespace
 
@@ -64,10 +66,23 @@ bool MemoryMeter::try_take(CUdevice device, uint64_t bytes) {
   return true;
 }
 
+bool MemoryMeter::more(CUdevice device, bool by_quota) {
+  const Device* const known = find(device);
+  const auto now = std::chrono::steady_clock::now();
+  if (!ask || !known || now < ask_from_ || (!by_quota && device == kHost)) return false;
+  Help help = ask(known->row, by_quota);
+  held_ = std::move(help.held);
+  if (!help.more) ask_from_ = std::chrono::steady_clock::now() + kAskInterval;
+  return help.more;
+}
+
 bool MemoryMeter::take(CUdevice device, uint64_t bytes) {
   if (try_take(device, bytes)) return true;
   if (reclaim) {
     reclaim();
+    if (try_take(device, bytes)) return true;
+  }
+  while (more(device, true)) {
     if (try_take(device, bytes)) return true;
   }
   warn(device, bytes);
@@ -100,18 +115,21 @@ std::optional<Quota::Room> MemoryMeter::room(CUdevice device) const {
 
 void MemoryMeter::warn(CUdevice device, uint64_t bytes) {
   const auto free = room(device);
-  if (!free || std::exchange(warned_, true)) return;
+  if (!free || (std::exchange(warned_, true) && held_.empty())) return;
   const bool host = device == kHost;
   const Device* const known = find(device);
   const std::string where =
       host ? "page-locked host memory" : "device " + std::to_string(known ? known->row : 0);
-  RCUDA_WARN(
-      "the program asked for %s of %s, but %s may use %s of it and %s are left: "
-      "it gets CUDA_ERROR_OUT_OF_MEMORY. It can free memory or end other sessions of its user; or "
-      "raise %s in the server's configuration file",
-      bytes_text(bytes).c_str(), where.c_str(), free->by->of.c_str(),
-      bytes_text(host ? free->by->host_memory : free->by->device_memory).c_str(),
-      bytes_text(free->free).c_str(), host ? "host_memory" : "device_memory");
+  const std::string text =
+      "the program asked for " + bytes_text(bytes) + " of " + where + ", but " + free->by->of +
+      " may use " + bytes_text(host ? free->by->host_memory : free->by->device_memory) +
+      " of it and " + bytes_text(free->free) +
+      " are left: it gets CUDA_ERROR_OUT_OF_MEMORY. It can free memory or end other sessions of "
+      "its user; or raise " +
+      (host ? "host_memory" : "device_memory") + " in the server's configuration file" +
+      std::exchange(held_, {});
+  RCUDA_WARN("%s", text.c_str());
+  if (tell) tell(text);
 }
 
 // ---- bookings ----------------------------------------------------------------------------------

@@ -2,14 +2,16 @@
 // the session holds on each device, with a limit or without.
 //
 // Executor thread only. Blocking: none by itself; take() calls the function that reclaims memory,
-// which calls the driver. Errors: what does not fit is refused with false, and the session's first
-// refusal is logged with the remedy.
+// which calls the driver, and more(), which waits while another session ends. Errors: what does not
+// fit is refused with false, and the session's first refusal is reported with the remedy.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <type_traits>
 #include <unordered_map>
 #include <vector>
@@ -40,6 +42,16 @@ class MemoryMeter {
   // Called before anything is refused: gives back what the driver only keeps for reuse.
   std::function<void()> reclaim;
 
+  // Asks the daemon about sessions whose clients are disconnected and that hold memory of that row
+  // of the Ledger. Blocks while one of them ends, if this session's client waits for room.
+  struct Help {
+    bool more = false;  // one has ended
+    std::string held;   // a clause that names one
+  };
+  std::function<Help(uint32_t row, bool by_quota)> ask;
+  // Reports a refusal to the client.
+  std::function<void(const std::string& text)> tell;
+
   // The current context of the calling thread.
   struct Place {
     CUdevice device = 0;
@@ -47,9 +59,12 @@ class MemoryMeter {
   };
   CUresult current(Place* place) const;
 
-  // Books bytes. False: they do not fit, also after reclaim().
+  // Whether a session has ended that held memory of the device, so that another attempt may
+  // succeed. `by_quota`: memory of the same budgets.
+  bool more(CUdevice device, bool by_quota);
+  // Books bytes. False: they do not fit, also after reclaim() and more().
   bool take(CUdevice device, uint64_t bytes);
-  // The same without reclaim().
+  // The same without those two.
   bool try_take(CUdevice device, uint64_t bytes);
   void add(CUdevice device, uint64_t bytes);  // bytes that are in use already
   void give(CUdevice device, uint64_t bytes);
@@ -58,7 +73,7 @@ class MemoryMeter {
   void note_peak();  // to be called before the peak is read
   std::optional<Quota::Room> room(CUdevice device) const;
   uint64_t held(uint32_t ordinal) const;  // bytes that are booked on a device of the session
-  // Logs the session's first refusal.
+  // Reports the session's first refusal by a quota, to the client and in the log.
   void warn(CUdevice device, uint64_t bytes);
 
  private:
@@ -75,6 +90,8 @@ class MemoryMeter {
   const std::shared_ptr<Quota> quota_;
   wire::Work* const done_;
   bool warned_ = false;
+  std::string held_;  // the latest answer's
+  std::chrono::steady_clock::time_point ask_from_{};
 };
 
 // The number of a handle or an address.

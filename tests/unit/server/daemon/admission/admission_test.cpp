@@ -1,6 +1,7 @@
 #include "server/daemon/admission/admission.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "tests/support/temp_folder.h"
 
@@ -444,6 +445,100 @@ TEST(AdmissionTest, OneWhoseLeaseEndsWhileItWaitsIsTold) {
   EXPECT_EQ(permit.status().code(), Code::kDenied);
   EXPECT_TRUE(has(permit.status().context(), "has ended"));
   EXPECT_EQ(hall.admission.waiting(), 0u);
+}
+
+// ---- sessions whose clients are disconnected ---------------------------------------------------
+
+struct LostHall : Hall {
+  using Hall::Hall;
+  // A session whose client has been disconnected for so many seconds.
+  Permit lose(const Identity& who, uint32_t worker, int64_t lost_for,
+              const std::vector<uint32_t>& devices = {0}) {
+    Permit permit = session(who, devices);
+    const LostClient client{worker, std::chrono::seconds(lost_for), false,
+                            "rcuda-smi end node1 " + std::to_string(worker)};
+    lost.push_back({client, who, permit.get()});
+    admission.set_lost([this] { return lost; });
+    return permit;
+  }
+  std::vector<uint32_t> ends() const { return admission.in_the_way(); }
+  std::vector<Admission::LostSession> lost;
+};
+
+TEST(AdmissionTest, ADisconnectedSessionEndsWhenAClientWaitsForItsRoom) {
+  LostHall hall("[limits.user]\nsessions = 2\n", 3);
+  const Permit ada1 = hall.lose(user("ada"), 1, 20), ada2 = hall.lose(user("ada"), 2, 30);
+  EXPECT_TRUE(hall.ends().empty()) << "nobody waits";
+  const Permit bob = hall.session(user("bob"));
+  {
+    const Applicant waits = hall.wait(user("ada"));
+    EXPECT_EQ(hall.ends(), std::vector<uint32_t>{2}) << "the longest loss first";
+    hall.lost[1].client.ends = true;
+    EXPECT_TRUE(hall.ends().empty()) << "one that ends already suffices";
+    hall.lost[1].client.ends = false;
+  }
+  EXPECT_TRUE(hall.ends().empty());
+  const Applicant cleo = hall.wait(user("cleo")), second = hall.wait(user("dan"));
+  EXPECT_EQ(hall.ends(), std::vector<uint32_t>{2}) << "for the first in the queue only";
+}
+
+TEST(AdmissionTest, ADisconnectedSessionThatHoldsNoRoomOfTheClientStays) {
+  LostHall hall("[limits.user]\nsessions = 1\n[limits.groups.students]\ndevices = 2\n");
+  const Permit bob = hall.lose(user("bob"), 1, 100), ada = hall.session(user("ada", {'s'}), {0, 1});
+  const Applicant own = hall.wait(user("ada")), of_group = hall.wait(user("cleo", {'s'}), {2});
+  EXPECT_TRUE(hall.ends().empty());
+  const Applicant of_bob = hall.wait(user("bob"));
+  EXPECT_EQ(hall.ends(), std::vector<uint32_t>{1});
+}
+
+// A connection that is back soon is no reason to end the session, also with a long queue.
+TEST(AdmissionTest, ASessionIsSparedForTenSeconds) {
+  LostHall hall("", 1);
+  const Permit running = hall.lose(user("ada"), 1, 9);
+  const Applicant waits = hall.wait(user("bob"));
+  EXPECT_TRUE(hall.ends().empty());
+  hall.lost[0].client.lost_for = std::chrono::seconds(10);
+  EXPECT_EQ(hall.ends(), std::vector<uint32_t>{1});
+}
+
+TEST(AdmissionTest, ARefusalNamesTheDisconnectedSessionAndItsEnd) {
+  LostHall hall("", 1);
+  EXPECT_TRUE(hall.refusal(user("ada")).empty());
+  const Permit running = hall.lose(user("ada"), 77, 40);
+  const std::string own = hall.refusal(user("ada"));
+  EXPECT_TRUE(has(own,
+                  "; the session with worker 77 has been disconnected for 40s and holds a "
+                  "session: a program that waits for it (RCUDA_WAIT=60s) ends that session, "
+                  "and so does rcuda-smi end node1 77"))
+      << own;
+  const std::string other = hall.refusal(user("bob"));
+  EXPECT_TRUE(has(other,
+                  "; a session of another user has been disconnected for 40s and holds a "
+                  "session: a program that waits for it (RCUDA_WAIT=60s) ends that session"))
+      << other;
+  EXPECT_FALSE(has(other, "77")) << other;
+  EXPECT_FALSE(has(other, "rcuda-smi end")) << other;
+  const Applicant waits = hall.wait(user("ada"));
+  EXPECT_TRUE(has(waits->timeout(std::chrono::seconds(2)).message(), "rcuda-smi end node1 77"));
+  hall.lost.clear();
+  EXPECT_FALSE(has(hall.refusal(user("ada")), "disconnected"));
+}
+
+TEST(AdmissionTest, SessionsShareMemoryThatIsBookedInTheSameLedger) {
+  Hall hall("[limits.user]\ndevice_memory = \"1G\"\n");
+  const Permit one = hall.session(user("ada")), two = hall.session(user("ada")),
+               other = hall.session(user("bob"));
+  ASSERT_TRUE(one && two && other);
+  EXPECT_FALSE(one->shares_bytes(0, *two)) << "nothing is booked";
+  Result<Ledger> ledger =
+      Ledger::open(UniqueFd(::dup(one->ledgers().front())), one->allowances().front().slot);
+  ASSERT_TRUE(ledger.ok());
+  ledger->add(0, one->allowances().front().slot, 4096);
+  EXPECT_TRUE(one->shares_bytes(0, *two));
+  EXPECT_FALSE(one->shares_bytes(1, *two));
+  EXPECT_FALSE(two->shares_bytes(0, *one));
+  EXPECT_FALSE(one->shares_bytes(0, *other));
+  EXPECT_FALSE(one->shares_bytes(Ledger::kRows, *two)) << "a row that there is not";
 }
 
 }  // namespace

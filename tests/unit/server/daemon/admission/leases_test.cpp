@@ -355,5 +355,60 @@ TEST_F(LeasesTest, ADamagedFileIsNamedByItsLine) {
   }
 }
 
+// Sessions of bob: a device each, and for how many seconds their clients have been disconnected
+// (-1: they are not). An exclusive lease that is waited for ends those that it needs, and no
+// others.
+TEST_F(LeasesTest, ALeaseThatIsWaitedForEndsDisconnectedSessions) {
+  struct Row {
+    std::vector<int> lost_for;  // of the session on each of the devices 0 to 3
+    Devices devices;            // of the wish
+    uint32_t count;
+    std::vector<uint32_t> ends;  // devices of the sessions that end
+  };
+  const std::vector<Row> rows = {{{-1, -1, -1, -1}, {}, 1, {}},
+                                 {{-1, 20, -1, -1}, {}, 1, {1}},
+                                 {{30, 20, 40, 60}, {}, 1, {3}},
+                                 {{30, 20, 40, 60}, {}, 2, {2, 3}},
+                                 {{30, 20, 40, 60}, {1}, 1, {1}},
+                                 {{30, 20, 40, 60}, {0, 1}, 2, {0, 1}},
+                                 {{-1, 20, 40, 60}, {0}, 1, {}},
+                                 {{-1, 20, 40, 60}, {0, 1}, 2, {}},
+                                 {{9, 9, 9, 9}, {}, 1, {}},
+                                 {{10, 9, 9, 9}, {}, 1, {0}},
+                                 {{30, 20, 40, 60}, {}, 4, {0, 1, 2, 3}}};
+  for (const Row& row : rows) {
+    std::vector<Leases::Use> uses;
+    for (uint32_t device = 0; device < row.lost_for.size(); ++device) {
+      uses.push_back({kBobHimself, {device}});
+      if (row.lost_for[device] >= 0) uses.back().lost = {device, seconds(row.lost_for[device])};
+    }
+    Wish wanted = wish(row.count);
+    wanted.devices = row.devices;
+    std::vector<uint32_t> ends;
+    for (const LostClient& lost : leases_.in_the_way(wanted, row.count, kOffered, uses, kNow)) {
+      ends.push_back(lost.worker);
+    }
+    std::ranges::sort(ends);
+    EXPECT_EQ(ends, row.ends) << ::testing::PrintToString(row.lost_for) << " for " << row.count
+                              << " of " << ::testing::PrintToString(row.devices);
+  }
+  EXPECT_TRUE(leases_.all().empty());
+}
+
+TEST_F(LeasesTest, ARefusalNamesTheDisconnectedSession) {
+  std::vector<Leases::Use> uses = {
+      {kBobHimself, {0}, LostClient{77, seconds(40), false, "rcuda-smi end node1 77"}}};
+  Wish wanted = wish(1);
+  wanted.devices = {0};
+  const Status refused = take(wanted, uses).status();
+  EXPECT_TRUE(contains(refused,
+                       "device 0 has a session of bob (worker 77; disconnected for 40s: a lease "
+                       "that is waited for ends it (--wait 60s), and so does rcuda-smi end node1 "
+                       "77)"))
+      << refused.message();
+  uses[0].lost->ends = true;
+  EXPECT_TRUE(contains(take(wanted, uses).status(), "disconnected for 40s, and ends now)"));
+}
+
 }  // namespace
 }  // namespace rcuda::server

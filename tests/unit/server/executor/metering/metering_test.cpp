@@ -31,6 +31,51 @@ TEST_F(MeteringTest, PlainMemoryEndsAtTheLimit) {
   EXPECT_EQ(booked(), 0u);
 }
 
+// The daemon may end a disconnected session that holds the memory (MemoryMeter::ask).
+TEST_F(MeteringTest, MemoryThatASessionGivesUpIsTakenAtOnce) {
+  const std::shared_ptr<Quota> other = quota_of(1);
+  ASSERT_TRUE(other->take(kOrdinal, kLimit));
+  std::vector<std::string> told;
+  metered_->memory.tell = [&](const std::string& text) { told.push_back(text); };
+  int questions = 0;
+  metered_->memory.ask = [&](uint32_t row, bool by_quota) {
+    EXPECT_EQ(row, kOrdinal);
+    EXPECT_TRUE(by_quota);
+    if (++questions == 2) other->give(kOrdinal, kLimit);
+    return MemoryMeter::Help{questions < 3, "; and a hint"};
+  };
+  EXPECT_EQ(table().cuMemFree_v2(allocate(40 * kMiB)), CUDA_SUCCESS);
+  EXPECT_EQ(questions, 2) << "one session was not enough";
+  EXPECT_TRUE(told.empty());
+
+  CUdeviceptr address = 0;
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_EQ(table().cuMemAlloc_v2(&address, 65 * kMiB), CUDA_ERROR_OUT_OF_MEMORY);
+  }
+  EXPECT_EQ(questions, 3) << "further refusals within a second ask no more";
+  ASSERT_EQ(told.size(), 1u) << "one line for a session";
+  EXPECT_EQ(
+      told[0],
+      "the program asked for 66 MiB of device 5, but user ada may use 64 MiB of it and 64 MiB "
+      "are left: it gets CUDA_ERROR_OUT_OF_MEMORY. It can free memory or end other sessions "
+      "of its user; or raise device_memory in the server's configuration file; and a hint");
+}
+
+TEST_F(MeteringTest, ADeviceThatIsFullIsAskedForToo) {
+  int questions = 0;
+  metered_.reset();
+  metered_.emplace(plain(), std::vector<SessionDevice>{{0, context_, kOrdinal}},
+                   std::make_shared<Quota>(), SessionLimits{.priorities = 1}, &done_);
+  metered_->memory.ask = [&](uint32_t row, bool by_quota) {
+    EXPECT_EQ(row, kOrdinal);
+    EXPECT_FALSE(by_quota);
+    return MemoryMeter::Help{++questions < 3, ""};
+  };
+  CUdeviceptr address = 0;
+  EXPECT_EQ(table().cuMemAlloc_v2(&address, uint64_t{1} << 50), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(questions, 3);
+}
+
 TEST_F(MeteringTest, PitchedAndManagedMemoryCount) {
   CUdeviceptr pitched = 0, managed = 0;
   size_t pitch = 0;
