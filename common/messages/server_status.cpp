@@ -29,6 +29,15 @@ void fields(Visitor& visit, ServerStatus::Session& m) {
 }
 
 template <typename Visitor>
+void fields(Visitor& visit, ServerStatus::Leased& m) {
+  visit.number("ordinal", m.ordinal);
+  visit.text("id", m.id);
+  visit.text("user", m.user);
+  visit.number("until", m.until);
+  visit.number("shared", m.shared);
+}
+
+template <typename Visitor>
 void fields(Visitor& visit, ServerStatus::UserTotals& m) {
   visit.text("user", m.user);
   visit.text("medium", m.medium, kMedium);
@@ -59,6 +68,7 @@ void fields(Visitor& visit, ServerStatus& m) {
   visit.number("max_sessions", m.max_sessions);
   visit.number("waiting", m.waiting);
   visit.flag("draining", m.draining);
+  visit.list("leased", m.leased, kMaxDevices);
   visit.list("devices", m.devices, kMaxDevices);
   visit.list("sessions", m.sessions, kMaxSessions);
   visit.object("totals", m.totals);

@@ -37,6 +37,13 @@ struct ServerStatus {
     uint32_t losses = 0;                     // of the connection, so far
     std::optional<uint64_t> lost_seconds{};  // since the last loss, while it is not back
   };
+  struct Leased {
+    uint32_t ordinal = 0;
+    // The exclusive lease; empty: there is none. Its user for askers that may know it.
+    std::string id, user;
+    uint64_t until = 0;   // seconds since 1970; 0: no end
+    uint32_t shared = 0;  // the number of shared leases
+  };
   // Since the server's start. Only for users that may see all sessions; otherwise empty.
   struct UserTotals {
     std::string user, medium;
@@ -60,6 +67,7 @@ struct ServerStatus {
   uint32_t waiting = 0;  // clients whose turn has not come
   bool draining = false;
   std::vector<Device> devices;
+  std::vector<Leased> leased;  // devices with leases
   std::vector<Session> sessions;
   Totals totals;
 };

@@ -37,12 +37,12 @@ Result<uid_t> peer_user(int local_socket) {
   return credentials.uid;
 }
 
-Status not_served(uint16_t port, uid_t server, uid_t client) {
-  return Status(Code::kDenied, "the rcuda-server for port " + std::to_string(port) +
-                                   " runs as uid " + std::to_string(server) +
+Status not_served(uint16_t port, const std::string& server, const std::string& client) {
+  return Status(Code::kDenied, "the rcuda-server for port " + std::to_string(port) + " runs as " +
+                                   server +
                                    " and serves that user, root and those of its setting users "
-                                   "(--users), not uid " +
-                                   std::to_string(client) +
+                                   "(--users), not " +
+                                   client +
                                    ": run the program as that user, ask its administrator to add "
                                    "you, or start your own server: rcuda-server --port PORT");
 }

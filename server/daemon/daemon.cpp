@@ -210,7 +210,7 @@ void Daemon::announce() {
     }
   }
   RCUDA_INFO("serving %s on %s and @rcuda-%u: device%s %s (%s; %s), by %s",
-             authenticator_.served().text().c_str(), listener_.address.c_str(), listener_.port,
+             authenticator_.served_text().c_str(), listener_.address.c_str(), listener_.port,
              ordinals.size() == 1 ? "" : "s",
              ordinals.empty() ? "as workers find them" : list_of(ordinals).c_str(), names.c_str(),
              offer.driver.c_str(), version_of("rcuda-server").c_str());

@@ -7,8 +7,10 @@
 
 #include "common/base/host_name.h"
 #include "common/base/log.h"
+#include "common/base/passing_error.h"
 #include "common/identity/encoding.h"
 #include "common/identity/private_file.h"
+#include "common/identity/users.h"
 #include "common/tls/authorities.h"
 #include "common/tls/proof.h"
 #include "server/identity/default_paths.h"
@@ -48,6 +50,7 @@ Authenticator::Authenticator(const Settings& settings)
 Status Authenticator::open(bool for_others, MissingKey missing) {
   security_ = security_of(settings_);
   for_others_ = for_others;
+  own_user_ = identity::user_and_number(::geteuid());
   RCUDA_ASSIGN_OR_RETURN(trust_, read(settings_, missing));
   const bool are_used = trust_.certificate || !settings_.tokens.get().empty();
   return are_used ? tokens_.refresh() : Status();
@@ -60,6 +63,7 @@ Result<Authenticator::Trust> Authenticator::read(const Settings& settings,
   RCUDA_ASSIGN_OR_RETURN(trust.operators,
                          ServedUsers::read(settings.operators.get(), "RCUDA_SERVER_OPERATORS"));
   trust.served.add(trust.operators);
+  trust.takes_all_tokens = settings.users.get().empty();
 
   RCUDA_RETURN_IF_ERROR(find_certificate(settings, missing, &trust));
   const std::string& file = settings.client_authorities.get();
@@ -99,6 +103,7 @@ Status Authenticator::find_certificate(const Settings& settings, MissingKey miss
     RCUDA_INFO("no TLS: %s", certificate.status().message().c_str());
     return {};
   }
+  if (may_pass(certificate.status().sys_errno())) return certificate.status();
   if (!certificate.ok()) return Status(Code::kInvalidArgument, certificate.status().context());
   trust->certificate = std::move(certificate).value();
   if (made) {
@@ -110,11 +115,30 @@ Status Authenticator::find_certificate(const Settings& settings, MissingKey miss
   return {};
 }
 
+std::string Authenticator::served_text() const {
+  const bool by_token = trust_.takes_all_tokens && speaks_tls();
+  return trust_.served.text() + (by_token ? ", users with tokens" : "");
+}
+
 bool Authenticator::is_operator(const Identity& who) const {
   if (who.roles) return who.roles->has(Role::kOperator);
   // Root of a container may become any user there.
   if (who.method == "insecure" || who.method == kContainer) return false;
   return who.uid && trust_.operators.contains(*who.uid, who.gid, who.groups);
+}
+
+Status Authenticator::not_operator(const Identity& who, const std::string& what) const {
+  const std::string token = "\"rcuda-token create --user " + who.user +
+                            " --role operator\" on the server's machine makes a token";
+  std::string why =
+      ": the server's own user and root may, those that its setting operators names "
+      "(RCUDA_SERVER_OPERATORS), and holders of a token of the role operator (" +
+      token + ")";
+  if (who.roles) {
+    why = ", because its token has the role " + who.roles->text() + ", not operator: " + token +
+          " of that role, also for users that its setting operators names";
+  }
+  return Status(Code::kDenied, "user " + who.user + " may not " + what + why);
 }
 
 bool Authenticator::sees_all(const Identity& who) const {
@@ -193,6 +217,15 @@ std::optional<Result<Identity>> Authenticator::identify(Proof& proof, const std:
     proof.answer = std::move((*outcome)->answer);
   }
   const std::string* name = std::get_if<std::string>(&*proof.account);
+  const auto not_named = [&](const std::string& user) {
+    return Result<Identity>(
+        Status(Code::kDenied, "the server does not serve user " + user +
+                                  ": its setting users names those it serves beside its own user "
+                                  "and root" +
+                                  (proof.roles ? ", also of those with tokens: an administrator "
+                                                 "adds the user there, or to a group that it names"
+                                               : "")));
+  };
   const auto without_account = [&] {
     Identity identity{{}, 0, *name, {}, proof.method, from};
     identity.roles = proof.roles;
@@ -206,7 +239,8 @@ std::optional<Result<Identity>> Authenticator::identify(Proof& proof, const std:
     // A server that is not root runs every session as its own user, whether or not this machine
     // knows the client's.
     if (account->status().code() == Code::kNotFound && proof.roles && name && ::geteuid() != 0) {
-      return without_account();
+      const bool is_served = trust_.takes_all_tokens || trust_.served.serves_everybody();
+      return is_served ? without_account() : not_named(*name);
     }
     return Result<Identity>(account->status());
   }
@@ -218,11 +252,9 @@ std::optional<Result<Identity>> Authenticator::identify(Proof& proof, const std:
                                    "server's setting users (--users root), if the root of every "
                                    "client may be root here"));
   }
-  if (!proof.roles && !trust_.served.contains(user.uid, user.gid, user.groups)) {
-    return Result<Identity>(
-        Status(Code::kDenied, "the server does not serve user " + user.user +
-                                  ": its setting users names those it serves beside its own user "
-                                  "and root"));
+  const bool suffices = proof.roles && trust_.takes_all_tokens;
+  if (!suffices && !trust_.served.contains(user.uid, user.gid, user.groups)) {
+    return not_named(user.user);
   }
   Identity identity{user.uid, user.gid, user.user, user.groups, proof.method, from};
   identity.roles = proof.roles;

@@ -42,7 +42,7 @@ namespace rcuda::server {
 struct Proof {
   const char* method = "";            // Identity::method
   std::optional<AccountKey> account;  // the user's number or name, once it is known
-  std::optional<Roles> roles;         // of a token: the user need not be listed
+  std::optional<Roles> roles;         // of a token
   std::optional<uint64_t> check;      // of MungeChecks, until it has an outcome
   std::string answer;                 // for Authenticated
 };
@@ -60,6 +60,8 @@ class Authenticator {
   // Users and certificates, as settings, files and the user database name them.
   struct Trust {
     ServedUsers served;  // operators included
+    // Whether a token is enough for a session: the setting users names nobody.
+    bool takes_all_tokens = false;
     ServedUsers operators;
     std::optional<identity::Certificate> certificate;
     std::shared_ptr<const tls::Authorities> authorities;  // null: clients present no certificates
@@ -80,9 +82,15 @@ class Authenticator {
   // Whether clients of other machines may do without encryption and proof.
   bool allows_anybody() const { return security_ == wire::Security::kNone; }
   const ServedUsers& served() const { return trust_.served; }  // operators included
+  // The same for messages.
+  std::string served_text() const;
+  // Of this process, such as "root (uid 0)".
+  const std::string& own_user() const { return own_user_; }
   // Whether a client may lease devices to others, end their sessions and drain the server. A client
   // that has proved no identity may not.
   bool is_operator(const Identity& who) const;
+  // The refusal of a client that is none. `what`: that it may not do, such as "drain this server".
+  Status not_operator(const Identity& who, const std::string& what) const;
   // Whether a client may see the sessions of all users: operators, and tokens of observers.
   bool sees_all(const Identity& who) const;
 
@@ -116,6 +124,7 @@ class Authenticator {
   const Settings& settings_;
   wire::Security security_ = wire::Security::kTls;
   bool for_others_ = false;
+  std::string own_user_;
   Trust trust_;
   TokenStore tokens_;
   TokenUses token_uses_;

@@ -26,6 +26,7 @@ class ServedUsers {
   void add(const ServedUsers& more);
   // `group`: the primary group, which need not be among the supplementary `groups`.
   bool contains(uid_t user, gid_t group, const std::vector<gid_t>& groups) const;
+  bool serves_everybody() const { return everybody_; }
   // Whether the list itself names root. (Every server serves root, listed or not.)
   bool names_root() const { return names_root_; }
   // Returns the group if root, this server's user and the group's members are all that is served.

@@ -24,7 +24,7 @@ struct Settings {
   config::String users{registry, "RCUDA_SERVER_USERS", "",
                        "users to serve beside the server's own and root: names or numbers "
                        "separated by commas, @group, or *; root of other machines only if root "
-                       "is named"};
+                       "is named; if nobody is named, also all users with tokens"};
   config::String operators{registry, "RCUDA_SERVER_OPERATORS", "",
                            "users who may lease devices to users and jobs, beside the server's own "
                            "and root: as in users"};

@@ -7,7 +7,9 @@ By MUNGE: munge_test.py.
 
 import concurrent.futures
 import contextlib
+import grp
 import os
+import pwd
 import re
 import select
 import shutil
@@ -132,7 +134,7 @@ class AuthTest(AuthCase):
                             tokens, "chmod 600")
 
     def test_a_tokens_role_is_all_that_it_allows(self):
-        server = self.server()
+        server = self.server(RCUDA_SERVER_USERS="root, nobody")
         proxy = self.proxy(server)
         client = subprocess.Popen([os.path.join(BUILD, "tests/e2e/endless")], stdout=subprocess.PIPE,
                                   stderr=subprocess.DEVNULL, text=True, env=client_environment(BUILD, [server]))
@@ -167,6 +169,10 @@ class AuthTest(AuthCase):
         done = attempt("session", *other)
         check(done, {"session", "status", "list"} | (set() if other else {"end"}),
               "operator|may not lease devices|no session of yours")
+        user = "nobody" if other else pwd.getpwuid(os.geteuid()).pw_name
+        for name, what in (("resume", "drain this server or reload its settings"), ("take", "lease devices of this server")):
+            self.assertIn(f"user {user} may not {what}, because its token has the role session, not operator: "
+                          f'"rcuda-token create --user {user} --role operator" on the server', done[name].stderr)
         self.assertNotIn(worker if other else "no session", done["status"].stdout)
         if other:
             self.assertIsNone(client.poll())
@@ -192,6 +198,28 @@ class AuthTest(AuthCase):
         named = self.server("named", RCUDA_SERVER_USERS="nobody, root")
         token = self.token_file(self.make_token(named))
         self.assert_works(self.run_program([self.proxy(named).address()], RCUDA_TOKEN_FILE=token))
+
+    # An administrator who names users shuts out all others, whatever they hold.
+    @unittest.skipIf(os.geteuid() != 0, "makes a token for another user")
+    def test_the_setting_users_holds_for_tokens_too(self):
+        group = grp.getgrgid(pwd.getpwnam("nobody").pw_gid).gr_name
+        for users, works in (("", True), ("*", True), ("nobody", True), ("root, nobody", True), ("@" + group, True),
+                             ("root", False), ("daemon", False)):
+            with self.subTest(users):
+                server = self.server("named-" + users.strip("@*"), RCUDA_SERVER_USERS=users)
+                at = self.proxy(server).address()
+                token = self.token_file(self.make_token(server, "--user", "nobody"))
+                result = self.run_program([at], RCUDA_TOKEN_FILE=token)
+                self.assertEqual("users with tokens on 127.0.0.1" in server.text(), users == "", server.text())
+                if works:
+                    self.assert_works(result)
+                    continue
+                self.assert_refused(result, "the server does not serve user nobody: its setting users names those it "
+                                    "serves beside its own user and root, also of those with tokens")
+                # A token that gives no sessions needs no user.
+                observer = self.token_file(self.make_token(server, "--user", "nobody", "--role", "observer"))
+                asked = self.run_tool("rcuda-smi", at.rsplit(":", 1)[0], RCUDA_TOKEN_FILE=observer)
+                self.assertEqual(asked.returncode, 0, asked.stderr)
 
     # ---- without credentials ----
 

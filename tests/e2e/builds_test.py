@@ -166,7 +166,7 @@ class BuildsTest(unittest.TestCase):
         name = f"127.0.0.1:{server.port}"
         for command in (["rcuda-smi", name], ["rcuda-smi", "top", name, "--rounds", "1"], ["rcuda-smi", "topo", name],
                         ["rcuda-smi", "drain", name], ["rcuda-smi", "end", name, "1"], ["rcuda-lease", "list", name],
-                        ["rcuda-lease", "take", name, "--devices", "1"]):
+                        ["rcuda-lease", "take", name, "--for", "1h"]):
             result = subprocess.run([os.path.join(BUILD, "bin", command[0]), *command[1:]], capture_output=True, text=True)
             said = result.stdout + result.stderr
             self.assertIn(name, said)

@@ -277,7 +277,12 @@ class ExporterTest(unittest.TestCase):
         other = subprocess.run([os.path.join(BUILD, "bin/rcuda-exporter"), "--listen", f"127.0.0.1:{self.port}"],
                                capture_output=True, text=True, timeout=60)
         self.assertEqual(other.returncode, 1)
-        self.assertIn(f"cannot serve 127.0.0.1:{self.port}", other.stderr)
+        self.assertEqual(other.stderr, f"rcuda-exporter: cannot serve 127.0.0.1:{self.port}: another program uses this port "
+                         "(ss -ltnp shows which): end it, or choose another port with --listen\n")
+        other = subprocess.run([os.path.join(BUILD, "bin/rcuda-exporter"), "--listen", "192.0.2.1:9309"],
+                               capture_output=True, text=True, timeout=60)
+        self.assertEqual(other.returncode, 1)
+        self.assertIn("cannot serve 192.0.2.1:9309: this machine does not have that address", other.stderr)
 
 
 if __name__ == "__main__":

@@ -45,6 +45,8 @@ class LeasesTest(unittest.TestCase):
 
     def rcuda_lease(self, server, command, *arguments, user=None):
         identity = {} if user is None else dict(user=user, group=user, extra_groups=[], cwd="/")
+        if command in ("take", "extend") and "--for" not in arguments:
+            arguments = (*arguments, "--for", "ever")
         return subprocess.run([os.path.join(BUILD, "bin/rcuda-lease"), command, f"127.0.0.1:{server.port}",
                                *arguments], capture_output=True, text=True, timeout=120, **identity)
 
@@ -271,6 +273,22 @@ class LeasesTest(unittest.TestCase):
         self.assertEqual(self.leases(server, "--job", "slurm 2"), [])
         self.assertEqual(self.must(server, "revoke", "--job", "slurm 1").stderr, "")
         self.assertIn("there is no lease of slurm 1", self.must(server, "revoke", "--job", "slurm 1").stderr)
+
+    # Without a word about its end, a lease would keep the devices until somebody notices.
+    def test_a_lease_says_how_long_it_lasts(self):
+        server = self.server()
+        name = f"127.0.0.1:{server.port}"
+        for arguments, status, said in ((["take", name], 2, "--for is missing: say how long the lease lasts (30s, 90m"),
+                                        (["extend", name, "1a2b3c4d"], 2, "or --for ever for one that lasts until it is revoked"),
+                                        (["take", name, "--for", "2"], 2, "--for 2 is not usable: write a time with its unit"),
+                                        (["take", name, "--for", "1h"], 0, ""), (["take", name, "--for", "ever"], 0, "")):
+            run = subprocess.run([os.path.join(BUILD, "bin/rcuda-lease"), *arguments], capture_output=True, text=True, timeout=60)
+            self.assertEqual(run.returncode, status, run.stderr)
+            self.assertIn(said, run.stderr)
+        self.assertEqual([lease["until"] is None for lease in self.leases(server)], [False, True])
+        look = subprocess.run([os.path.join(BUILD, "bin/rcuda-smi"), name], capture_output=True, text=True, timeout=60)
+        self.assertRegex(look.stdout, r"(?m)^ +device 0 .*, leased until \S+ \(lease [0-9a-f]{8}\)$")
+        self.assertRegex(look.stdout, r"(?m)^ +device 1 .*, leased \(lease [0-9a-f]{8}\)$")
 
     def test_who_has_the_devices(self):
         server = self.server()

@@ -57,7 +57,7 @@ class MungeTest(AuthCase):
         proxy = self.proxy(server)
         for identifier, user, works in (("11111111", str(os.geteuid()), True), ("22222222", "65534", False)):
             subprocess.run([os.path.join(BUILD, "bin/rcuda-lease"), "take", f"127.0.0.1:{server.port}", "--shared",
-                            "--id", identifier, "--user", user], check=True, stdout=subprocess.DEVNULL)
+                            "--id", identifier, "--for", "1h", "--user", user], check=True, stdout=subprocess.DEVNULL)
             result = self.run_program([proxy.address()], RCUDA_MUNGE_SOCKET=munge, RCUDA_LEASE=identifier)
             self.assert_works(result) if works else self.assert_refused(result, "is for user")
         self.assertNotIn(b"11111111", proxy.seen)

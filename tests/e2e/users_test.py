@@ -105,7 +105,7 @@ class UsersTest(unittest.TestCase):
 
     def test_another_user_of_roots_server(self):
         server = self.server()
-        self.check_refused(server, NOBODY, "runs as uid 0 ", f"not uid {NOBODY}")
+        self.check_refused(server, NOBODY, "runs as root (uid 0) ", f"uid {NOBODY}")
         self.check_served(server, 0)
         self.assertEqual(self.smi(server, 0).returncode, 0)
 
@@ -114,7 +114,7 @@ class UsersTest(unittest.TestCase):
         theirs = f"runs as nobody (uid {NOBODY}), "
         self.check_refused(server, OTHER, theirs, f"a program of uid {OTHER} ", f"RCUDA_TRUST_USER={NOBODY}")
         # A user may trust the server, but the server does not serve that user.
-        self.check_refused(server, OTHER, f"runs as uid {NOBODY} ", f"not uid {OTHER}", trusted=f"0,{NOBODY}")
+        self.check_refused(server, OTHER, f"runs as nobody (uid {NOBODY}) ", f"uid {OTHER}", trusted=f"0,{NOBODY}")
         self.check_served(server, NOBODY)
         self.assertEqual(self.smi(server, NOBODY).returncode, 0)
 
@@ -143,11 +143,13 @@ class UsersTest(unittest.TestCase):
         for command in (("drain", at), ("resume", at)):
             denied = self.control(server, NOBODY, *command)
             self.assertEqual(denied.returncode, 1)
-            self.assertIn("only an operator may drain", denied.stderr)
-        self.assertIn("no session of yours", self.control(server, OTHER, "end", at, worker).stderr)
+            self.assertRegex(denied.stderr, "user nobody may not drain this server or reload its settings: .* operators "
+                             "names .*rcuda-token create --user nobody --role operator")
+        self.assertRegex(self.control(server, OTHER, "end", at, worker).stderr,
+                         "no session of yours .*; only operators may end those of others")
         self.assertIsNone(session.poll())
         self.assertEqual(self.control(server, NOBODY, "end", at, worker).returncode, 0)
-        self.assertIn("ended the session", session.communicate(timeout=60)[1])
+        self.assertIn("nobody ended the session", session.communicate(timeout=60)[1])
 
     def figures(self, server, user):
         """The first device, and the sessions, as rcuda-smi tells them to that user."""
@@ -192,9 +194,9 @@ class UsersTest(unittest.TestCase):
         self.addCleanup(connection.close)
         kind, answer = read_message(connection)
         self.assertEqual(kind, REFUSAL)
-        for text in ("runs as uid 0", f"not uid {NOBODY}", "run the program as that user"):
+        for text in ("runs as root (uid 0)", f"uid {NOBODY}", "run the program as that user"):
             self.assertIn(text, answer)
-        self.assertIn(f"of uid {NOBODY} refused", server.text())
+        self.assertIn(" of nobody refused", server.text())
 
     def test_a_client_says_nothing_to_whom_it_does_not_trust(self):
         """Another user has bound the name of the local socket first."""

@@ -8,9 +8,12 @@
 // It queries the servers at each scrape, as rcuda-smi does, and exports the sessions that its user
 // may see: the servers' user and root see all sessions. It is a separate process so that a server's
 // daemon, which may run as root, does not contain a web server.
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <exception>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -21,11 +24,13 @@
 #include <arpa/inet.h>
 #include <prometheus/collectable.h>
 #include <prometheus/exposer.h>
+#include <sys/socket.h>
 
 #include "common/base/host_port.h"
 #include "common/base/mutex.h"
 #include "common/base/standard_descriptors.h"
 #include "common/base/status.h"
+#include "common/base/unique_fd.h"
 #include "common/base/version.h"
 #include "common/config/command_line.h"
 #include "tools/base/server_query.h"
@@ -89,6 +94,37 @@ Status check_address(const std::string& address) {
                     "127.0.0.1:9309 or [::1]:9309; 0.0.0.0:9309 is all IPv4 addresses");
 }
 
+// The web server says only that it cannot listen. This binds the address before it does.
+Status check_free(const std::string& address) {
+  std::string host;
+  uint16_t port = 0;
+  if (!parse_host_port(address, ":", &host, &port)) return {};
+  sockaddr_in v4{.sin_family = AF_INET, .sin_port = htons(port)};
+  sockaddr_in6 v6{.sin6_family = AF_INET6, .sin6_port = htons(port)};
+  const bool is_v4 = ::inet_pton(AF_INET, host.c_str(), &v4.sin_addr) == 1;
+  if (!is_v4) (void)::inet_pton(AF_INET6, host.c_str(), &v6.sin6_addr);
+  const auto* const name =
+      is_v4 ? reinterpret_cast<const sockaddr*>(&v4) : reinterpret_cast<const sockaddr*>(&v6);
+  const UniqueFd socket(::socket(name->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int on = 1;
+  (void)::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (::bind(socket.get(), name, is_v4 ? sizeof v4 : sizeof v6) == 0 &&
+      ::listen(socket.get(), 1) == 0) {
+    return {};
+  }
+  const int error = errno;
+  static const std::map<int, std::string> kRemedies = {
+      {EADDRINUSE,
+       "another program uses this port (ss -ltnp shows which): end it, or choose "
+       "another port with --listen"},
+      {EADDRNOTAVAIL,
+       "this machine does not have that address (ip address shows those that it has)"},
+      {EACCES, "ports below 1024 are for root: choose another one with --listen"}};
+  const auto remedy = kRemedies.find(error);
+  const std::string why = remedy == kRemedies.end() ? std::strerror(error) : remedy->second;
+  return Status(Code::kUnavailable, "cannot serve " + address + ": " + why);
+}
+
 // The answer to /healthz: the exporter runs. It asks no server.
 class Health : public prometheus::Collectable {
  public:
@@ -138,6 +174,10 @@ int start(int argc, char** argv) {
   if (!usable.ok()) {
     std::fprintf(stderr, "rcuda-exporter: %s\n", usable.context().c_str());
     return config::CommandLine::kWrongUse;
+  }
+  if (const Status free = check_free(address); !free.ok()) {
+    std::fprintf(stderr, "rcuda-exporter: %s\n", free.context().c_str());
+    return 1;
   }
   try {
     return run(address, std::move(servers).value());

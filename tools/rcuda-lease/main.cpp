@@ -53,12 +53,17 @@ that is gone succeeds. So prologs and epilogs may run twice.)";
 constexpr auto kRetryInterval = std::chrono::milliseconds(500);
 
 struct Options {
-  std::string node, id, job, user, devices = "1", lasts = "ever", wait = "0s";
+  std::string node, id, job, user, devices = "1", lasts, wait = "0s";
   bool shared = false, json = false;
 };
 
 Result<uint64_t> seconds_of(const std::string& text) {
   if (text == "ever") return uint64_t{0};
+  if (text.empty()) {
+    return Status(Code::kInvalidArgument,
+                  "--for is missing: say how long the lease lasts (30s, 90m, 12h, 30d), or --for "
+                  "ever for one that lasts until it is revoked");
+  }
   const auto time = parse_time(text, BareNumber::kRefused);
   if (time && *time >= std::chrono::seconds(1)) {
     return static_cast<uint64_t>(std::chrono::ceil<std::chrono::seconds>(*time).count());
@@ -232,9 +237,8 @@ void print_table(const std::vector<wire::LeaseInfo>& leases) {
   }
 }
 
-Status carry_out(const Options& options, wire::LeaseOperation operation) {
+Status carry_out(const Options& options, wire::LeaseOperation operation, uint64_t seconds) {
   RCUDA_ASSIGN_OR_RETURN(const tools::Server server, tools::parse_server(options.node));
-  RCUDA_ASSIGN_OR_RETURN(const uint64_t seconds, seconds_of(options.lasts));
   wire::LeaseRequest request;
   request.operation = operation;
   request.id = options.id;
@@ -279,9 +283,8 @@ int start(int argc, char** argv) {
       .type_name("N")
       .show_default();
   for (config::CommandLine* command : {&taking, &extending}) {
-    command->option("--for", &options.lasts, "30s, 90m, 12h, 30d from now, or ever")
-        .type_name("TIME")
-        .show_default();
+    command->option("--for", &options.lasts, "30s, 90m, 12h, 30d from now, or ever; required")
+        .type_name("TIME");
   }
   taking.option("--user", &options.user, "the user of the lease (default: everyone with its key)")
       .type_name("NAME");
@@ -307,7 +310,14 @@ int start(int argc, char** argv) {
                                          : extending.is_chosen() ? wire::LeaseOperation::kExtend
                                          : revoking.is_chosen()  ? wire::LeaseOperation::kRevoke
                                                                  : wire::LeaseOperation::kList;
-  const Status status = carry_out(options, operation);
+  const bool needs_end =
+      operation == wire::LeaseOperation::kTake || operation == wire::LeaseOperation::kExtend;
+  const Result<uint64_t> seconds = needs_end ? seconds_of(options.lasts) : Result<uint64_t>(0);
+  if (!seconds.ok()) {
+    std::fprintf(stderr, "rcuda-lease: %s\n", seconds.status().context().c_str());
+    return config::CommandLine::kWrongUse;
+  }
+  const Status status = carry_out(options, operation, *seconds);
   if (status.ok()) return 0;
   std::fprintf(stderr, "rcuda-lease: %s\n", status.context().c_str());
   return 1;

@@ -14,6 +14,10 @@ namespace rcuda::smi {
 // 1234567 as 1.2M.
 std::string scaled(double value, double base = 1000);
 std::string memory_text(std::optional<uint64_t> bytes);
+// Seconds since 1970 as 2027-01-15T08:00:00Z.
+std::string date_text(uint64_t seconds);
+// ", leased to ada until ...", or what else a device's leases are; empty: it has none.
+std::string lease_text(const wire::ServerStatus& status, uint32_t ordinal);
 // At most `length` characters.
 std::string cut(std::string text, size_t length);
 // The line of a GPU in both views: name, memory, utilisation, power, sessions, the asker's quota.

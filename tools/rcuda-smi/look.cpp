@@ -1,8 +1,11 @@
 #include "tools/rcuda-smi/look.h"
 
+#include <algorithm>
+#include <ctime>
 #include <iterator>
 #include <utility>
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -51,8 +54,23 @@ std::string memory_text(std::optional<uint64_t> bytes) {
   return bytes ? scaled(static_cast<double>(*bytes), 1024) : "-";
 }
 
+std::string date_text(uint64_t seconds) {
+  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(static_cast<std::time_t>(seconds)));
+}
+
 std::string cut(std::string text, size_t length) {
   return text.size() <= length ? text : printable(text.substr(0, length - 1)) + "~";
+}
+
+std::string lease_text(const wire::ServerStatus& status, uint32_t ordinal) {
+  const auto leased =
+      std::ranges::find(status.leased, ordinal, &wire::ServerStatus::Leased::ordinal);
+  if (leased == status.leased.end()) return {};
+  if (leased->id.empty()) {
+    return fmt::format(", {} shared lease{}", leased->shared, leased->shared == 1 ? "" : "s");
+  }
+  return fmt::format(", leased{}{} (lease {})", leased->user.empty() ? "" : " to " + leased->user,
+                     leased->until == 0 ? "" : " until " + date_text(leased->until), leased->id);
 }
 
 std::string device_line(const Look& look, const wire::ServerStatus::Device& device) {
@@ -70,7 +88,7 @@ std::string device_line(const Look& look, const wire::ServerStatus::Device& devi
     line += fmt::format(", your quota: {} of {}", memory_text(gpu->quota_used_bytes),
                         memory_text(gpu->quota_bytes));
   }
-  return line + "\n";
+  return line + lease_text(look.status, device.ordinal) + "\n";
 }
 
 std::string text_of(const Look& look) {
@@ -126,11 +144,23 @@ nlohmann::json number_of(std::optional<uint64_t> figure) {
   return figure ? nlohmann::json(*figure) : nlohmann::json();
 }
 
+nlohmann::json text_or_null(const std::string& text) {
+  return text.empty() ? nlohmann::json() : nlohmann::json(text);
+}
+
 nlohmann::json device_json(const Look& look, const wire::ServerStatus::Device& device) {
   nlohmann::json json = {{"ordinal", device.ordinal},
                          {"name", device.name},
                          {"total_bytes", device.total_bytes},
                          {"sessions", sessions_on(look.status, device.ordinal)}};
+  const auto& all = look.status.leased;
+  const auto found = std::ranges::find(all, device.ordinal, &wire::ServerStatus::Leased::ordinal);
+  const wire::ServerStatus::Leased leased =
+      found == all.end() ? wire::ServerStatus::Leased() : *found;
+  json["lease"] = text_or_null(leased.id);
+  json["lease_user"] = text_or_null(leased.user);
+  json["lease_until"] = text_or_null(leased.until == 0 ? "" : date_text(leased.until));
+  json["shared_leases"] = leased.shared;
   if (const wire::GpuReport::Gpu* const gpu = gpu_of(look, device.ordinal)) {
     json["uuid"] = gpu->uuid;
     json["pci_bus_id"] = gpu->pci_bus_id;

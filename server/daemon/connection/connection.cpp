@@ -57,11 +57,21 @@ Status Connection::recognise(Entrance entrance) {
   }
   identity_ = std::move(identity);
   // A session may be of a user who is served by a token only, and its worker looks exports up.
-  if (!is_served() && !services_.pool.runs_as(user_)) {
-    return wire::not_served(services_.listener.port, ::geteuid(), user_);
-  }
-  (void)services_.authenticator.account_of(user_, Clock::now());  // for find_account()
+  (void)find_account();  // begins to look it up
+  if (is_served() || services_.pool.runs_as(user_)) return {};
+  if (find_account()) return not_served();
+  is_refused_ = true;
+  report_at_ = Clock::time_point::max();
+  enter(State::kNaming, Clock::now() + kLongestWaitForName);
   return {};
+}
+
+Status Connection::not_served() {
+  (void)find_account();
+  const bool has_name = identity_->user != user_text(user_);
+  return wire::not_served(
+      services_.listener.port, services_.authenticator.own_user(),
+      has_name ? identity_->user + " (" + user_text(user_) + ")" : identity_->user);
 }
 
 bool Connection::is_served() const {
@@ -108,7 +118,8 @@ void Connection::handle(short events, Clock::time_point now) {
   } else if (events != 0 && is(State::kAnswering)) {
     if (unsent_.send(channel())) enter(State::kEnded);
   } else if (events != 0) {
-    RCUDA_INFO("%s went away while it waited", name_.c_str());
+    RCUDA_LOG(is_refused_ ? LogLevel::kDebug : LogLevel::kInfo, "%s went away while it waited",
+              name_.c_str());
     enter(State::kEnded);
   } else if (is(State::kLeasing)) {
     const Status status = answer_lease_request();

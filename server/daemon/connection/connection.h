@@ -70,6 +70,8 @@ class Connection {
 
   // Less than a client waits for an answer, so that it learns the reason.
   static constexpr std::chrono::seconds kLongestExamination{4};
+  // For the name of a local user. If the name service takes longer, the user appears by number.
+  static constexpr std::chrono::milliseconds kLongestWaitForName{100};
 
   // The services outlive the connection.
   Connection(const ConnectionServices& services, Accepted accepted, Entrance entrance);
@@ -117,6 +119,7 @@ class Connection {
   void enter(State state, Clock::time_point deadline = Clock::time_point::max());
   void expire();
   bool is_served() const;  // of a local client
+  Status not_served();     // the refusal of one that is not
   // Where the client's messages come from.
   const Socket& channel() const { return passage_ ? passage_->stream : socket_; }
   Status recognise(Entrance entrance);
@@ -140,6 +143,7 @@ class Connection {
   Status check_sender(wire::MessageType type);
   Status take_hello(const std::vector<std::byte>& body);
   Status check_hello(const wire::Hello& hello) const;
+  Status carry_out();
   Status answer_lease_request();
   Viewer viewer() const;  // of the connection, once it has an identity
   void answer_gpu_query();
@@ -176,6 +180,9 @@ class Connection {
   std::optional<Proof> proof_;             // Held, Proving
   std::optional<Identity> identity_;       // once it is known
   wire::PartialMessage received_{kMostIntroduction};
+  bool is_refused_ = false;  // Naming: the server does not serve the user, and says so by name
+  // Naming: a request that is carried out under the user's name; none: Hello.
+  std::optional<std::pair<wire::MessageType, std::vector<std::byte>>> request_;
   wire::LeaseRequest lease_request_;  // Leasing
   Clock::time_point asked_at_{};      // Measuring
   Unsent unsent_;                     // Answering

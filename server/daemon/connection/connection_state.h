@@ -4,7 +4,9 @@
 //   Reading --first byte of TLS--> Handshake --report of the door--> Reading
 //   Reading --Authenticate--> Proving --identity--> Reading
 //   Reading --in a container--> Held --few look-ups are under way--> Proving
-//   Reading --LeaseRequest--> Leasing --its user is known--> Answering
+//   Reading --LeaseRequest--> Naming --the user's name--> Leasing --its user is known--> Answering
+//   Reading --of a user who is not served--> Naming --the user's name--> Ended
+//   Reading --ControlRequest--> Naming --the user's name--> Answering
 //   Reading --GpuQuery--> Measuring --NVML has been read--> Answering
 //   Reading --StatusQuery--> Answering
 //   Reading --Hello--> Naming --the user's name and groups--> Queued --permit--> Admitted
@@ -25,7 +27,7 @@ enum class ConnectionState : uint8_t {
   kProving,    // the client's proof of its identity is being examined
   kLeasing,    // the user of a LeaseRequest is being looked up
   kMeasuring,  // NVML is being read for a GpuQuery
-  kNaming,     // the user's name and groups are being looked up for a session
+  kNaming,     // the user's name and groups are being looked up, for a session or a request
   kAnswering,  // the last message is being sent
   kQueued,     // has applied for a session (Admission)
   kAdmitted,   // has a permit and waits for a worker
@@ -53,12 +55,14 @@ constexpr bool may_follow(ConnectionState from, ConnectionState to) {
       return from == State::kReading || from == State::kHeld;
     case State::kHandshake:
     case State::kHeld:
-    case State::kLeasing:
     case State::kMeasuring:
     case State::kNaming:
       return from == State::kReading;
+    case State::kLeasing:
+      return from == State::kNaming;
     case State::kAnswering:
-      return from == State::kReading || from == State::kLeasing || from == State::kMeasuring;
+      return from == State::kReading || from == State::kNaming || from == State::kLeasing ||
+             from == State::kMeasuring;
     case State::kQueued:
       return from == State::kNaming || from == State::kAdmitted;
     case State::kAdmitted:

@@ -30,9 +30,8 @@ using wire::MessageType;
 // A flood from the client's own address replaces all newcomers in some 100 ms.
 constexpr auto kHandshakeSpared = std::chrono::milliseconds(500);
 constexpr auto kIdentifiedSpared = std::chrono::seconds(1);
-// If the name service takes longer, a session begins without the name of its user; and with limits
-// of groups, with those of the groups that its process is in.
-constexpr auto kLongestWaitForName = std::chrono::milliseconds(100);
+// If the name service takes longer, a session with limits of groups has those of the groups that
+// its process is in.
 constexpr auto kLongestWaitForGroups = Connection::kLongestExamination;
 constexpr auto kLongestLookUp = std::chrono::seconds(4);  // of the user of a lease
 
@@ -127,7 +126,7 @@ size_t Connection::receive(std::byte* data, size_t bytes) {
 Status Connection::handle_message(MessageType type, const std::vector<std::byte>& body) {
   if (type == MessageType::kExportQuery) return look_up_export(body);
   if (local_ && !is_served()) {
-    return wire::not_served(services_.listener.port, ::geteuid(), *identity_->uid);
+    return not_served();
   }
   switch (type) {
     case MessageType::kTicketQuery:
@@ -160,16 +159,27 @@ Status Connection::take_request(MessageType type, const std::vector<std::byte>& 
     asked_at_ = Clock::now();
     enter(State::kMeasuring, asked_at_ + kLongestReading);
     answer_gpu_query();
-  } else if (type == MessageType::kControlRequest) {
+  } else {
+    request_ = {type, body};
+    report_at_ = Clock::time_point::max();
+    enter(State::kNaming, Clock::now() + kLongestWaitForName);
+    if (find_account()) return carry_out();
+  }
+  return {};
+}
+
+// The log, the audit and leases have the user's name.
+Status Connection::carry_out() {
+  const auto [type, body] = *std::exchange(request_, std::nullopt);
+  if (type == MessageType::kControlRequest) {
     RCUDA_ASSIGN_OR_RETURN(const wire::ControlAnswer answer,
                            services_.control.handle(body, *identity_));
     send_answer(MessageType::kControlAnswer, wire::encode(answer));
-  } else {
-    RCUDA_ASSIGN_OR_RETURN(lease_request_, services_.leases.check(body, *identity_));
-    enter(State::kLeasing, Clock::now() + kLongestLookUp);
-    return answer_lease_request();
+    return {};
   }
-  return {};
+  RCUDA_ASSIGN_OR_RETURN(lease_request_, services_.leases.check(body, *identity_));
+  enter(State::kLeasing, Clock::now() + kLongestLookUp);
+  return answer_lease_request();
 }
 
 // A further socket of a session. It names a session by something that only the session knows, so
@@ -377,6 +387,7 @@ void Connection::report_status() {
   status.waiting = static_cast<uint32_t>(services_.admission.waiting());
   status.draining = services_.control.draining();
   services_.pool.report(&status, viewer());
+  services_.leases.report(&status, viewer());
   if (viewer().sees_all) status.totals.refused = services_.refusals.counts();
   send_answer(MessageType::kStatus, wire::encode(status));
 }

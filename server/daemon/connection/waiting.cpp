@@ -26,6 +26,8 @@ void Connection::advance() {
 }
 
 Status Connection::try_advance() {
+  if (is_refused_) return find_account() ? not_served() : Status();
+  if (request_) return find_account() ? carry_out() : Status();
   RCUDA_RETURN_IF_ERROR(services_.control.check_draining());
   if (is(State::kNaming) && find_account()) RCUDA_RETURN_IF_ERROR(apply());
   if (is(State::kQueued) && applicant_->is_decided()) {
@@ -43,14 +45,15 @@ bool Connection::find_account() {
   std::optional<Account> account = services_.authenticator.account_of(*identity_->uid, now);
   if (!account) return now >= deadline_;
   identity_->user = std::move(account->user);
+  if (local_) name_ = identity_->from + " of " + identity_->user;
   identity_->account_groups = std::move(account->groups);
   return true;
 }
 
 Status Connection::apply() {
   const std::chrono::milliseconds wait(hello_.wait_ms);
-  RCUDA_ASSIGN_OR_RETURN(
-      applicant_, services_.admission.apply(*identity_, hello_.devices, wait.count() != 0));
+  RCUDA_ASSIGN_OR_RETURN(applicant_,
+                         services_.admission.apply(*identity_, hello_.devices, wait.count() != 0));
   enter(State::kQueued, waits_since_ + wait);
   return {};
 }
@@ -71,8 +74,8 @@ Status Connection::assign() {
   std::optional<tls::Key> key;
   if (passage_) key = session_key_;
   RCUDA_ASSIGN_OR_RETURN(UniqueFd socket, duplicate_socket());
-  RCUDA_ASSIGN_OR_RETURN(
-      const bool assigned, pool.assign(hello_, *identity_, key, peeked_, &socket, &permit_));
+  RCUDA_ASSIGN_OR_RETURN(const bool assigned,
+                         pool.assign(hello_, *identity_, key, peeked_, &socket, &permit_));
   if (!assigned) return {};
   // The worker waits for the client's first bytes, and the client waits for this message. The
   // worker gives up a client that does not read it.

@@ -19,13 +19,14 @@ Result<wire::ControlAnswer> Control::handle(const std::vector<std::byte>& body,
   std::string text;
   if (request.operation == wire::ControlOperation::kEnd) {
     const auto mine = [&](const Identity& owner) { return is_operator || same_user(owner, who); };
-    RCUDA_RETURN_IF_ERROR(
-        pool_.end_session(request.worker_pid, mine, who.user + " ended the session"));
+    Status ended = pool_.end_session(request.worker_pid, mine, who.user + " ended the session");
+    if (ended.code() == Code::kNotFound && !is_operator) {
+      ended = {Code::kNotFound, ended.context() + "; only operators may end those of others"};
+    }
+    RCUDA_RETURN_IF_ERROR(ended);
     audit_.control("end", who, request.worker_pid);
   } else if (!is_operator) {
-    return Status(Code::kDenied,
-                  "only an operator may drain this server or reload its settings (its setting "
-                  "operators)");
+    return authenticator_.not_operator(who, "drain this server or reload its settings");
   } else if (request.operation == wire::ControlOperation::kReload) {
     RCUDA_ASSIGN_OR_RETURN(text, reload_.run(who));
   } else if (request.operation != wire::ControlOperation::kAsk) {

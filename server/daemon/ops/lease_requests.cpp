@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <map>
 #include <utility>
 
 #include <openssl/crypto.h>
@@ -145,10 +146,7 @@ Result<wire::LeaseRequest> LeaseRequests::check(const std::vector<std::byte>& bo
   RCUDA_RETURN_IF_ERROR(check_request(*request));
   if (request->operation == LeaseOperation::kList || authenticator_.is_operator(who))
     return request;
-  return Status(Code::kDenied,
-                "user " + who.user +
-                    " may not lease devices of this server: its own user and root may, and those "
-                    "that its setting operators names (RCUDA_SERVER_OPERATORS)");
+  return authenticator_.not_operator(who, "lease devices of this server");
 }
 
 Result<std::optional<wire::LeaseAnswer>> LeaseRequests::answer(const wire::LeaseRequest& request,
@@ -242,6 +240,24 @@ Status LeaseRequests::change(const wire::LeaseRequest& request, const Identity& 
   answer->leases.push_back(describe(*lease, pool_.uses(), pool_));
   pool_.end_leased(lease->id, "the lease " + text_of(*lease) + " was revoked");
   return save();
+}
+
+void LeaseRequests::report(wire::ServerStatus* status, const Viewer& to) const {
+  std::map<uint32_t, wire::ServerStatus::Leased> leased;
+  for (const Lease& lease : admission_.leases().all()) {
+    for (const uint32_t device : lease.devices) {
+      wire::ServerStatus::Leased& one = leased[device];
+      one.ordinal = device;
+      if (!lease.exclusive) {
+        ++one.shared;
+        continue;
+      }
+      one.id = lease.id;
+      if (to.sees_all || (!lease.user.empty() && is_for(lease, to.user))) one.user = lease.user;
+      if (lease.until) one.until = seconds_of(*lease.until);
+    }
+  }
+  for (auto& [device, one] : leased) status->leased.push_back(std::move(one));
 }
 
 // All leases for an operator, and for others their own.

@@ -44,6 +44,9 @@ class LeaseRequests {
   Result<std::optional<wire::LeaseAnswer>> answer(const wire::LeaseRequest& request,
                                                   const Identity& who);
 
+  // Adds which devices have leases, and for whom as far as the viewer may know.
+  void report(wire::ServerStatus* status, const Viewer& to) const;
+
   // Ends the leases whose time is over, and their sessions.
   void expire();
 

@@ -70,6 +70,45 @@ TEST(ViewsTest, AQuotaIsNotTheGpu) {
   EXPECT_TRUE(json_of(sample())["devices"][0]["quota_bytes"].is_null());
 }
 
+// The end of a device's line, and its JSON, by the leases that the server reports.
+TEST(ViewsTest, ALeasedDeviceDoesNotLookFree) {
+  using Leased = wire::ServerStatus::Leased;
+  struct Row {
+    std::vector<Leased> leased;
+    const char* text;
+    const char* json;  // of lease, lease_user, lease_until, shared_leases
+  };
+  const std::vector<Row> rows = {
+      {{}, "  1 session\n", "[null,null,null,0]"},
+      {{Leased{1, "1a2b3c4d"}}, "  1 session\n", "[null,null,null,0]"},
+      {{Leased{2, "1a2b3c4d"}},
+       "  1 session, leased (lease 1a2b3c4d)\n",
+       R"(["1a2b3c4d",null,null,0])"},
+      {{Leased{2, "1a2b3c4d", "ada", 1'800'000'000}},
+       "  1 session, leased to ada until 2027-01-15T08:00:00Z (lease 1a2b3c4d)\n",
+       R"(["1a2b3c4d","ada","2027-01-15T08:00:00Z",0])"},
+      {{Leased{2, "", "", 0, 1}}, "  1 session, 1 shared lease\n", "[null,null,null,1]"},
+      {{Leased{2, "", "", 0, 2}}, "  1 session, 2 shared leases\n", "[null,null,null,2]"}};
+  for (const Row& row : rows) {
+    Look look = sample();
+    look.status.leased = row.leased;
+    EXPECT_THAT(device_line(look, look.status.devices[0]), testing::EndsWith(row.text));
+    EXPECT_THAT(top_of({}, {look}), HasSubstr(row.text));
+    const nlohmann::json device = json_of(look)["devices"][0];
+    const nlohmann::json all = {device["lease"], device["lease_user"], device["lease_until"],
+                                device["shared_leases"]};
+    EXPECT_EQ(all.dump(), row.json);
+  }
+}
+
+TEST(ViewsTest, ColumnsOfTopAreAsWideAsTheirTexts) {
+  const std::string text = top_of({}, {sample()});
+  EXPECT_THAT(text, testing::EndsWith("SERVER      WORKER  USER  PID  GPU  OVER  MEMORY  PEAK  "
+                                      "LAUNCH/s  GRAPH/s  TO GPU/s  FROM/s  TIME  PROGRAM\n"
+                                      "node1:8308    4711  ada    42  2    tcp     2.0G     0     "
+                                      "    0        0         0       0    0s  login1: ./train\n"));
+}
+
 TEST(ViewsTest, GpusAreListedAsByNvidiaSmi) {
   EXPECT_EQ(list_of(sample()), "GPU 2: NVIDIA H200 (UUID: GPU-1) node1@8308:2\n");
 }

@@ -1,0 +1,23 @@
+// Errors of system calls that a restart may mend: the cause lies outside of a program's settings.
+#pragma once
+
+#include <cerrno>
+
+namespace rcuda {
+
+inline bool may_pass(int sys_errno) {
+  switch (sys_errno) {
+    case EADDRNOTAVAIL:  // the network is not up yet
+    case EDQUOT:
+    case EIO:
+    case EMFILE:
+    case ENFILE:
+    case ENOMEM:
+    case ENOSPC:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace rcuda
