@@ -69,7 +69,7 @@ MAY_INCLUDE = {
     **{folder: ("api", "generated", *COMMON, *CLIENT[:floor]) for floor, folder in enumerate(CLIENT)},
     "client/nccl_stub": ("common/nccl",),
     "client/nvml": (*COMMON, "client/pool", "client/settings"),
-    "integrations/slurm": (),
+    "integrations/slurm": ("common/base",),
     "softgpu": ("api", "common/base", "common/cuda", "common/image", "common/interop", "common/nvml"),
 }
 # In these there is no circle of components either.

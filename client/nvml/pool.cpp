@@ -16,6 +16,8 @@ namespace {
 
 constexpr auto kFresh = std::chrono::milliseconds(200);
 constexpr auto kRetry = std::chrono::seconds(1);
+// After a failure to find the GPUs of RCUDA_DEVICES by their UUIDs.
+constexpr auto kListPause = std::chrono::seconds(5);
 // How often a query about another server may retry a server that does not answer.
 constexpr auto kRetryForOthers = std::chrono::seconds(60);
 
@@ -88,7 +90,8 @@ Result<std::vector<std::string>> Pool::uuids() {
 }
 
 nvmlReturn_t Pool::read_list() {
-  if (std::exchange(read_, true)) return result_;
+  if (read_ || Clock::now() < read_from_) return result_;
+  read_ = true;
   const auto fail = [&](const Status& status) RCUDA_REQUIRES(mutex_) {
     if (first_report(status.context())) {
       RCUDA_ERROR("NVML has no GPUs: %s", status.context().c_str());
@@ -103,7 +106,12 @@ nvmlReturn_t Pool::read_list() {
   }
   auto pool = devices_from(variable);
   if (!pool.ok()) return fail(pool.status());
-  if (const Status status = resolve_uuids(&*pool); !status.ok()) return fail(status);
+  if (const Status status = resolve_uuids(&*pool); !status.ok()) {
+    read_ = false;  // the server may answer later
+    read_from_ = Clock::now() + kListPause;
+    return fail(status);
+  }
+  result_ = NVML_SUCCESS;
   const auto servers = group_by_server(*pool);
   if (!servers.ok()) return fail(servers.status());
   pool_ = *pool;

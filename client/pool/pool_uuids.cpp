@@ -1,7 +1,10 @@
 #include "client/pool/pool_uuids.h"
 
 #include <algorithm>
+#include <thread>
 
+#include "client/pool/retry_pause.h"
+#include "common/base/log.h"
 #include "common/cuda/visible_devices.h"
 #include "common/messages/gpu_report.h"
 #include "common/reach/ask.h"
@@ -9,10 +12,22 @@
 namespace rcuda::client {
 namespace {
 
-Result<wire::GpuReport> gpus_of(const std::string& host, uint16_t port) {
-  RCUDA_ASSIGN_OR_RETURN(const auto body, wire::ask(host, port, wire::MessageType::kGpuQuery, {},
-                                                    wire::MessageType::kGpuReport));
-  return wire::decode<wire::GpuReport>(body);
+using Clock = std::chrono::steady_clock;
+
+Result<wire::GpuReport> gpus_of(const std::string& host, uint16_t port,
+                                Clock::time_point deadline) {
+  RetryPause pauses;
+  for (bool reported = false;; reported = true) {
+    const auto body =
+        wire::ask(host, port, wire::MessageType::kGpuQuery, {}, wire::MessageType::kGpuReport);
+    if (body.ok()) return wire::decode<wire::GpuReport>(*body);
+    if (body.status().code() != Code::kUnavailable) return body.status();
+    const auto left = std::chrono::floor<std::chrono::milliseconds>(deadline - Clock::now());
+    const std::chrono::milliseconds pause = pauses.next(left);
+    if (pause.count() == 0) return body.status();
+    if (!reported) RCUDA_WARN("waiting (RCUDA_WAIT): %s", body.status().context().c_str());
+    std::this_thread::sleep_for(pause);
+  }
 }
 
 // Sets the number of a device from the report of its server.
@@ -32,11 +47,14 @@ Status resolve(const wire::GpuReport& report, DeviceAddress* device) {
 
 }  // namespace
 
-Result<std::vector<std::string>> uuids_of(const std::vector<DeviceAddress>& pool) {
+Result<std::vector<std::string>> uuids_of(const std::vector<DeviceAddress>& pool,
+                                          std::chrono::milliseconds wait) {
+  const Clock::time_point deadline = Clock::now() + wait;
   RCUDA_ASSIGN_OR_RETURN(std::vector<ServerDevices> servers, group_by_server(pool));
   std::vector<std::string> uuids(pool.size());
   for (const ServerDevices& server : servers) {
-    RCUDA_ASSIGN_OR_RETURN(const wire::GpuReport report, gpus_of(server.host, server.port));
+    RCUDA_ASSIGN_OR_RETURN(const wire::GpuReport report,
+                           gpus_of(server.host, server.port, deadline));
     for (size_t i = 0; i < server.gpus.size(); ++i) {
       const auto found = std::find_if(report.gpus.begin(), report.gpus.end(), [&](const auto& gpu) {
         return gpu.ordinal == server.gpus[i];
@@ -52,12 +70,13 @@ Result<std::vector<std::string>> uuids_of(const std::vector<DeviceAddress>& pool
   return uuids;
 }
 
-Status resolve_uuids(std::vector<DeviceAddress>* pool) {
+Status resolve_uuids(std::vector<DeviceAddress>* pool, std::chrono::milliseconds wait) {
+  const Clock::time_point deadline = Clock::now() + wait;
   for (size_t i = 0; i < pool->size(); ++i) {
     if ((*pool)[i].uuid.empty()) continue;
     const std::string host = (*pool)[i].host;
     const uint16_t port = (*pool)[i].port;
-    RCUDA_ASSIGN_OR_RETURN(const wire::GpuReport report, gpus_of(host, port));
+    RCUDA_ASSIGN_OR_RETURN(const wire::GpuReport report, gpus_of(host, port, deadline));
     for (DeviceAddress& device : *pool) {
       if (device.uuid.empty() || device.host != host || device.port != port) continue;
       RCUDA_RETURN_IF_ERROR(resolve(report, &device).with_context("RCUDA_DEVICES"));

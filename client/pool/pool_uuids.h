@@ -1,9 +1,11 @@
 // The GPUs of the pool and their UUIDs, which the servers report without a session.
 //
-// Threads: any. Blocking: queries the servers one after another, at most five seconds each. Errors:
-// the error of a server that does not answer; kNotFound if a server has no such GPU.
+// Threads: any. Blocking: queries the servers one after another, at most five seconds each. Tries
+// again within `wait` (RCUDA_WAIT) while a server does not run, with the pauses of retry_pause.h.
+// Errors: the error of a server that does not answer; kNotFound if a server has no such GPU.
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -13,9 +15,10 @@
 namespace rcuda::client {
 
 // Returns one UUID for each device, as nvidia-smi -L prints it.
-Result<std::vector<std::string>> uuids_of(const std::vector<DeviceAddress>& pool);
+Result<std::vector<std::string>> uuids_of(const std::vector<DeviceAddress>& pool,
+                                          std::chrono::milliseconds wait = {});
 
 // Sets the numbers of the GPUs that are named by their UUIDs. Queries only the servers of these.
-Status resolve_uuids(std::vector<DeviceAddress>* pool);
+Status resolve_uuids(std::vector<DeviceAddress>* pool, std::chrono::milliseconds wait = {});
 
 }  // namespace rcuda::client

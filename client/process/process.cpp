@@ -62,8 +62,9 @@ Result<bool> connects_eagerly(size_t servers) {
 
 // The devices of the pool that CUDA_VISIBLE_DEVICES selects.
 Result<std::vector<DeviceAddress>> selected_devices(const std::vector<DeviceAddress>& pool,
-                                                    const Environment& environment) {
-  const PoolUuids uuids = [&] { return uuids_of(pool); };
+                                                    const Environment& environment,
+                                                    std::chrono::milliseconds wait) {
+  const PoolUuids uuids = [&] { return uuids_of(pool, wait); };
   RCUDA_ASSIGN_OR_RETURN(
       VisibleSelection selection,
       visible_devices(pool, environment, uuids).with_context("CUDA_VISIBLE_DEVICES"));
@@ -189,9 +190,9 @@ Status Process::connect() {
     return static_cast<const char*>(::secure_getenv(name));
   };
   RCUDA_ASSIGN_OR_RETURN(std::vector<DeviceAddress> pool, devices_from(environment));
-  RCUDA_RETURN_IF_ERROR(resolve_uuids(&pool));
+  RCUDA_RETURN_IF_ERROR(resolve_uuids(&pool, set.wait.milliseconds()));
   RCUDA_ASSIGN_OR_RETURN(const std::vector<DeviceAddress> chosen,
-                         selected_devices(pool, environment));
+                         selected_devices(pool, environment, set.wait.milliseconds()));
   RCUDA_ASSIGN_OR_RETURN(std::vector<ServerDevices> servers, group_by_server(chosen));
 
   if (servers.size() > wire::kMostServers) {

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "api/command_hashes.h"
-#include "client/session/retry_pause.h"
+#include "client/pool/retry_pause.h"
 #include "client/session/session.h"
 #include "client/session/staging.h"
 #include "client/trace/trace.h"

@@ -58,12 +58,12 @@ class Temporary {
   }
   Temporary(const Temporary&) = delete;
 
-  // Writes the text to the disk.
-  Status fill(const std::string& text) {
+  // Writes the text to the file.
+  Status fill(const std::string& text, OnDisk when = OnDisk::kNow) {
     if (!file_) return Status::from_errno(errno, "cannot make a file in " + folder_);
     const bool done = ::fchmod(file_.get(), 0600) == 0 &&
                       write_all(file_.get(), std::as_bytes(std::span(text))) &&
-                      ::fsync(file_.get()) == 0;
+                      (when == OnDisk::kLater || ::fsync(file_.get()) == 0);
     return done ? Status() : Status::from_errno(errno, "cannot write " + path_);
   }
   bool rename_to(const std::string& path) {
@@ -122,11 +122,11 @@ Result<std::string> read_private_file(const std::string& path, size_t most_bytes
   return read_to_end(file.get(), path, most_bytes);
 }
 
-Status replace_private_file(const std::string& path, const std::string& text) {
+Status replace_private_file(const std::string& path, const std::string& text, OnDisk when) {
   Temporary temporary(path);
-  RCUDA_RETURN_IF_ERROR(temporary.fill(text));
+  RCUDA_RETURN_IF_ERROR(temporary.fill(text, when));
   if (!temporary.rename_to(path)) return Status::from_errno(errno, "cannot replace " + path);
-  sync_folder_of(path);
+  if (when == OnDisk::kNow) sync_folder_of(path);
   return {};
 }
 

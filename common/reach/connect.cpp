@@ -363,6 +363,7 @@ Result<Welcome> request_session(Connection* connection, Hello hello,
         RCUDA_RETURN_IF_ERROR(meet_worker(connection, Clock::now() + patience));
         continue;
       case MessageType::kWelcome:
+        connection->has_worker = true;
         return welcomed(connection, decode<Welcome>(message->second));
       case MessageType::kRefusal:
         // Only kUnavailable may pass.

@@ -7,12 +7,16 @@
 -- The plug-in spank_rcuda.so has checked the options in srun, sbatch or salloc, but a client may do without it.
 local rcuda = {pool = "/etc/rcuda/slurm-pool"}
 
-local units = {M = 1, G = 1024, T = 1024 * 1024}
+local units = {[""] = 1 / 1024 / 1024, k = 1 / 1024, m = 1, g = 1024, t = 1024 * 1024}
 
-local function mebibytes(text)
-  local number, unit = text:match("^(%d+)([MGT])$")
-  return number and tonumber(number) * units[unit]
+-- As common/base/units.h takes sizes: 20G, 1.5T, 20 GiB. Nil for other texts, and below 1 MiB.
+function rcuda.mebibytes(text)
+  local number, unit, rest = text:lower():match("^(%d+%.?%d*) ?([kmgt]?)(i?b?)$")
+  if not number or not tonumber(number) or rest == "i" or (unit == "" and rest == "ib") then return nil end
+  local size = math.floor(tonumber(number) * units[unit])
+  return size > 0 and size or nil
 end
+local mebibytes = rcuda.mebibytes
 
 -- The types of the pool with their memory, in the order of the file.
 local function types()

@@ -122,7 +122,7 @@ Result<wire::AddressWindow> choose_window(WindowRequest request) {
   const uint64_t least = wire::kLeastWindowTimes * memory + wire::kWindowOwnBytes;
   const uint64_t most = std::max(wire::kMostWindowTimes * memory, wire::kSmallWindowBytes);
   if (largest < least) {
-    return Status(Code::kUnavailable,
+    return Status(Code::kInvalidArgument,
                   "the servers of this session do not fit into the addresses of one program: this "
                   "one needs " +
                       bytes_text(least) + " of them for devices of " + bytes_text(memory) +

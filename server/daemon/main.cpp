@@ -79,6 +79,13 @@ int report_settings(const Status& status) {
   return kUnusableSettings;
 }
 
+// Of a start, or of a check that does the same.
+int report_start(const Status& status) {
+  // kDenied: others have access to a file with secrets.
+  const bool is_setting = status.code() == Code::kInvalidArgument || status.code() == Code::kDenied;
+  return is_setting ? report_settings(status) : report(status);
+}
+
 void add_option(CommandLine* line, const std::string& name, config::SettingBase* setting) {
   const std::string now = setting->text().empty() ? "" : ", now " + setting->text();
   line->option(
@@ -149,10 +156,7 @@ int run_daemon(Settings& settings, int ready, Daemon::Start start) {
   if (!arrived) return report(Status::from_errno(errno, "signalfd"));
   Daemon daemon(settings, arrived.get(), ready, std::move(start));
   const Status status = daemon.run();
-  if (status.ok()) return 0;
-  // kDenied: others have access to a file with secrets.
-  const bool is_setting = status.code() == Code::kInvalidArgument || status.code() == Code::kDenied;
-  return is_setting ? report_settings(status) : report(status);
+  return status.ok() ? 0 : report_start(status);
 }
 
 // The options of the command line that are not settings.
@@ -276,7 +280,7 @@ void report_files(const Settings& settings) {
 int check_config(const Settings& settings) {
   report_files(settings);
   prepare_process();
-  if (const Status status = check_start(settings); !status.ok()) return report_settings(status);
+  if (const Status status = check_start(settings); !status.ok()) return report_start(status);
   std::puts("the configuration is usable");
   return 0;
 }

@@ -54,7 +54,7 @@ Status TokenUses::write(const std::string& id, Seconds now) const {
     const auto used = times.find(token.id);
     if (used != times.end()) text += token.id + " " + format_time(used->second) + "\n";
   }
-  return identity::replace_private_file(path_of(tokens_path_), text);
+  return identity::replace_private_file(path_of(tokens_path_), text, identity::OnDisk::kLater);
 }
 
 }  // namespace rcuda::server

@@ -39,7 +39,7 @@ Status check_share(const api::DriverTable& driver, const std::vector<SessionDevi
   }
   for (const SessionDevice& device : devices) {
     if (!has_mps(driver, device.device)) {
-      return {Code::kUnavailable,
+      return {Code::kInvalidArgument,
               "the server cannot hold a session to " + std::to_string(sm_percent) +
                   " % of a GPU (sm_percent), because NVIDIA's MPS does not run there: its "
                   "administrator starts it before the server (nvidia-cuda-mps-control -d), or "

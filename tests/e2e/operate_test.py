@@ -34,6 +34,21 @@ print(result, flush=True)
 """
 
 
+# Asks NVML for the number of GPUs, and again until it answers after a line of the input.
+NVML_TWICE = """
+import ctypes, sys, time
+nvml, count = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_uint()
+def found():
+    return nvml.nvmlInit_v2() == 0 and nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0
+assert not found()
+print("found nothing", flush=True)
+sys.stdin.readline()
+while not found():
+    time.sleep(0.1)
+print("found", count.value, flush=True)
+"""
+
+
 class OperateTest(unittest.TestCase):
     def server(self, *options, **settings):
         server = Server(BUILD, options=options, environment=settings)
@@ -426,6 +441,29 @@ class OperateTest(unittest.TestCase):
         for line, cause in zip(said, ("the server is draining", "nothing listens there")):
             self.assertIn("waiting (RCUDA_WAIT): ", line)
             self.assertIn(cause, line)
+
+    def test_uuids_are_found_when_the_server_is_back(self):
+        server = self.server()
+        uuid = json.loads(self.smi("--json", self.at(server)))[0]["devices"][0]["uuid"]
+        server.stop()
+        environment = dict(client_environment(BUILD, [server], "tcp", RCUDA_WAIT="10min"))
+        by_name = dict(environment, RCUDA_DEVICES=f"127.0.0.1@{server.port}:{uuid}")
+        by_variable = dict(environment, CUDA_VISIBLE_DEVICES=uuid)
+        programs = []
+        for variables in (by_name, by_variable):
+            programs.append(subprocess.Popen([sys.executable, "-c", SESSION], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                             stderr=subprocess.PIPE, text=True, env=variables))
+            self.addCleanup(programs[-1].kill)
+        nvml = subprocess.Popen([sys.executable, "-c", NVML_TWICE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                stderr=subprocess.PIPE, env=dict(by_name, LD_PRELOAD="", LD_LIBRARY_PATH=os.path.join(BUILD, "lib/rcuda")))
+        self.addCleanup(nvml.kill)
+        self.assertEqual(nvml.stdout.readline(), "found nothing\n")
+        for program in programs:
+            self.assertIn("waiting (RCUDA_WAIT): ", program.stderr.readline())
+        self.server("--port", server.port)
+        for program in programs:
+            self.assertEqual(program.communicate("\n", timeout=60)[0].split(), ["ready", "copied", "0"])
+        self.assertEqual(nvml.communicate("\n", timeout=60)[0], "found 1\n")
 
     def test_a_program_does_not_wait_for_what_will_not_pass(self):
         server = self.server()

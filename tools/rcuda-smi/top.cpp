@@ -1,11 +1,12 @@
 // The screen of rcuda-smi top.
 #include <algorithm>
-#include <array>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
 
+#include "common/base/units.h"
 #include "tools/rcuda-smi/figures.h"
 #include "tools/rcuda-smi/look.h"
 
@@ -64,16 +65,25 @@ std::string server_lines(const Look& look) {
   return text;
 }
 
-// The columns of a session, or their titles.
-std::string line_of(const std::array<std::string, 14>& columns) {
-  constexpr std::array kWidths = {-20, 7, -10, 7, -6, -5, 7,
-                                  7,   9, 8,   8, 8,  7};  // negative: left-aligned
-  std::string line;
-  for (size_t i = 0; i < kWidths.size(); ++i) {
-    line += kWidths[i] < 0 ? fmt::format("{:<{}} ", columns[i], -kWidths[i])
-                           : fmt::format("{:>{}} ", columns[i], kWidths[i]);
+using Columns = std::vector<std::string>;
+
+// The rows, the titles first, with columns as wide as their longest text.
+std::string table_of(const std::vector<Columns>& rows) {
+  constexpr std::string_view kLeftAligned = "l.l.ll";  // the other columns have numbers
+  std::vector<size_t> widths;
+  for (const Columns& row : rows) {
+    widths.resize(row.size());
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
   }
-  return line + " " + columns.back() + "\n";
+  std::string text;
+  for (const Columns& row : rows) {
+    for (size_t i = 0; i + 1 < row.size(); ++i) {
+      const bool is_left = i < kLeftAligned.size() && kLeftAligned[i] == 'l';
+      text += fmt::format(fmt::runtime(is_left ? "{:<{}}  " : "{:>{}}  "), row[i], widths[i]);
+    }
+    text += row.back() + "\n";
+  }
+  return text;
 }
 
 }  // namespace
@@ -90,22 +100,23 @@ std::string top_of(const std::vector<Look>& before, const std::vector<Look>& now
   std::stable_sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) {
     return a.rate(Counter::kLaunches) > b.rate(Counter::kLaunches);
   });
-  text += "\n" + line_of({"SERVER", "WORKER", "USER", "PID", "GPU", "OVER", "MEMORY", "PEAK",
-                          "LAUNCH/s", "GRAPH/s", "TO GPU/s", "FROM/s", "TIME", "PROGRAM"});
+  std::vector<Columns> table = {{"SERVER", "WORKER", "USER", "PID", "GPU", "OVER", "MEMORY", "PEAK",
+                                 "LAUNCH/s", "GRAPH/s", "TO GPU/s", "FROM/s", "TIME", "PROGRAM"}};
   for (const Row& row : rows) {
     const Session& session = *row.session;
-    text += line_of(
+    table.push_back(
         {cut(row.look->server, 20), std::to_string(session.worker_pid), cut(session.user, 10),
          std::to_string(session.client_pid),
          cut(fmt::format("{}", fmt::join(session.devices, ",")), 6), cut(session.medium, 5),
          memory_text(memory_of(*row.look, session)),
          memory_text(session.work[Counter::kPeakMemory]), scaled(row.rate(Counter::kLaunches)),
          scaled(row.rate(Counter::kGraphLaunches)), scaled(row.rate(Counter::kBytesToDevice), 1024),
-         scaled(row.rate(Counter::kBytesToHost), 1024), fmt::format("{}s", session.seconds),
+         scaled(row.rate(Counter::kBytesToHost), 1024),
+         time_text(std::chrono::seconds(session.seconds)),
          session.host + ": " + session.program +
              (session.job.empty() ? "" : ", job " + session.job)});
   }
-  return text;
+  return text + "\n" + table_of(table);
 }
 
 }  // namespace rcuda::smi

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "common/base/units.h"
+
 namespace rcuda::slurm {
 namespace {
 
@@ -69,17 +71,15 @@ std::optional<Request> parse_request(std::string_view text, std::string* error) 
 }
 
 std::optional<uint64_t> parse_memory(std::string_view text, std::string* error) {
-  const std::string_view number = text.substr(0, text.empty() ? 0 : text.size() - 1);
-  const char unit = text.empty() ? ' ' : text.back();
-  const uint64_t mib = unit == 'M' ? 1 : unit == 'G' ? 1024 : unit == 'T' ? 1024 * 1024 : 0;
-  constexpr uint64_t kMost = uint64_t{1} << 40;
-  uint64_t count = 0;
-  if (mib == 0 || !parse_number(number, &count) || count == 0 || count > kMost / mib) {
+  constexpr uint64_t kMiB = 1u << 20;
+  const std::optional<uint64_t> bytes = parse_bytes(text);
+  if (!bytes || *bytes < kMiB) {
     *error = "--rcuda-mem=" + std::string(text) +
-             " is not usable: write how much memory each GPU must have, with its unit (20G)";
+             " is not usable: write how much memory each GPU must have, with its unit (20G or "
+             "1.5T)";
     return std::nullopt;
   }
-  return count * mib;
+  return *bytes / kMiB;
 }
 
 std::optional<Bind> parse_bind(std::string_view text, std::string* error) {

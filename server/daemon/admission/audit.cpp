@@ -11,6 +11,7 @@
 
 #include "common/base/json_text.h"
 #include "common/base/log.h"
+#include "common/base/passing_error.h"
 #include "server/identity/token_store.h"
 
 namespace rcuda::server {
@@ -102,7 +103,7 @@ Line session_line(const char* event, const AuditedSession& audited) {
 
 // By errno.
 Status unusable(const std::string& path) {
-  return Status(Code::kInvalidArgument,
+  return Status(may_pass(errno) ? Code::kUnavailable : Code::kInvalidArgument,
                 "RCUDA_SERVER_AUDIT: cannot write to " + path + ": " + std::strerror(errno));
 }
 

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "common/base/log.h"
+#include "common/base/passing_error.h"
 #include "common/reach/connect.h"
 #include "common/reach/same_host.h"
 
@@ -40,9 +41,10 @@ Result<UniqueFd> listen_tcp(const std::string& host, uint16_t port) {
   addrinfo* found = nullptr;
   const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
   if (error != 0) {
-    return Status(Code::kInvalidArgument, "cannot listen on \"" + host + "\" (" +
-                                              ::gai_strerror(error) +
-                                              "): --listen takes an address of this machine");
+    const bool passes = error == EAI_AGAIN || error == EAI_MEMORY;
+    return Status(passes ? Code::kUnavailable : Code::kInvalidArgument,
+                  "cannot listen on \"" + host + "\" (" + ::gai_strerror(error) +
+                      "): --listen takes an address of this machine");
   }
   const AddressList list(found, &::freeaddrinfo);
   UniqueFd socket(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -64,7 +66,7 @@ Result<UniqueFd> listen_tcp(const std::string& host, uint16_t port) {
                                             "one with --port");
     }
     return Status(
-        Code::kInvalidArgument,
+        may_pass(errno) ? Code::kUnavailable : Code::kInvalidArgument,
         "cannot listen on " + host + ":" + std::to_string(port) + " (" + std::strerror(errno) +
             "): --listen takes an address of this machine, and ports below 1024 need root");
   }

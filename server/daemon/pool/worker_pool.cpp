@@ -46,8 +46,10 @@ std::string outcome_of(std::optional<int> process) {
   return std::string("signal ") + ::strsignal(WTERMSIG(status));
 }
 
+// Another program may make the group later.
 Status unusable_cgroup(const Settings& settings, const Status& why) {
-  return Status(Code::kInvalidArgument,
+  const bool is_missing = ::access(settings.cgroup.get().c_str(), F_OK) != 0 && errno == ENOENT;
+  return Status(is_missing ? Code::kUnavailable : Code::kInvalidArgument,
                 "RCUDA_SERVER_CGROUP=" + settings.cgroup.get() + ": " + why.context());
 }
 

@@ -223,7 +223,7 @@ TEST(AddressWindowTest, WhatDoesNotFitIsRefusedWithTheRemedy) {
   wire::Hello hello;
   hello.taken = windows;
   const Status refused = choose_window(window_request(hello, 8 * kBlackwell, kAllClosed)).status();
-  EXPECT_EQ(refused.code(), Code::kUnavailable);
+  EXPECT_EQ(refused.code(), Code::kInvalidArgument);
   EXPECT_NE(refused.context().find("name fewer servers or devices in RCUDA_DEVICES"),
             std::string::npos)
       << refused.message();

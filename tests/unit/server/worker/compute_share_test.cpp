@@ -53,7 +53,7 @@ TEST_F(ComputeShareTest, HoldsOnlyAProcessThatWasStartedForItAndIsServed) {
   EXPECT_FALSE(check(50).ok()) << "another share";
   served = 0;
   const Status refused = check(25);
-  EXPECT_EQ(refused.code(), Code::kUnavailable);
+  EXPECT_EQ(refused.code(), Code::kInvalidArgument);
   EXPECT_NE(refused.context().find("nvidia-cuda-mps-control"), std::string::npos);
 }
 

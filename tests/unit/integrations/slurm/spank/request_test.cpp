@@ -26,7 +26,12 @@ TEST(RequestTest, Memory) {
   EXPECT_EQ(parse_memory("512M", &error), 512u);
   EXPECT_EQ(parse_memory("20G", &error), 20u * 1024);
   EXPECT_EQ(parse_memory("1T", &error), 1024u * 1024);
-  for (const char* text : {"", "G", "20", "0G", "-1G", "20GB", "2.5G", "99999999999999999T"}) {
+  // As all other sizes (common/base/units.h).
+  for (const char* text : {"20GB", "20GiB", "20g", "20 GiB", "20480M", "21474836480"}) {
+    EXPECT_EQ(parse_memory(text, &error), 20u * 1024) << text;
+  }
+  EXPECT_EQ(parse_memory("2.5G", &error), 2560u);
+  for (const char* text : {"", "G", "20", "0G", "-1G", "1023K", "20X", "99999999999999999T"}) {
     EXPECT_FALSE(parse_memory(text, &error)) << text;
   }
 }

@@ -1,4 +1,4 @@
-#include "client/session/retry_pause.h"
+#include "client/pool/retry_pause.h"
 
 #include <gtest/gtest.h>
 
