@@ -1,4 +1,4 @@
-// Errors of system calls that a restart may mend: the cause lies outside of a program's settings.
+// Errors of system calls that a restart may fix: the cause lies outside of a program's settings.
 #pragma once
 
 #include <cerrno>

@@ -218,13 +218,11 @@ std::optional<Result<Identity>> Authenticator::identify(Proof& proof, const std:
   }
   const std::string* name = std::get_if<std::string>(&*proof.account);
   const auto not_named = [&](const std::string& user) {
-    return Result<Identity>(
-        Status(Code::kDenied, "the server does not serve user " + user +
-                                  ": its setting users names those it serves beside its own user "
-                                  "and root" +
-                                  (proof.roles ? ", also of those with tokens: an administrator "
-                                                 "adds the user there, or to a group that it names"
-                                               : "")));
+    return Result<Identity>(Status(
+        Code::kDenied, "the server does not serve user " + user + ": its setting users names " +
+                           "others" + (proof.roles ? ", and holds for tokens too" : "") +
+                           "; its administrator adds " + user +
+                           " there, or to a group that it names"));
   };
   const auto without_account = [&] {
     Identity identity{{}, 0, *name, {}, proof.method, from};

@@ -89,7 +89,8 @@ class Authenticator {
   // Whether a client may lease devices to others, end their sessions and drain the server. A client
   // that has proved no identity may not.
   bool is_operator(const Identity& who) const;
-  // The refusal of a client that is none. `what`: that it may not do, such as "drain this server".
+  // The refusal of a client that is not an operator. `what`: its request, such as "drain this
+  // server".
   Status not_operator(const Identity& who, const std::string& what) const;
   // Whether a client may see the sessions of all users: operators, and tokens of observers.
   bool sees_all(const Identity& who) const;

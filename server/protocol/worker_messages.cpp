@@ -96,6 +96,7 @@ template <typename Visitor>
 void fields(Visitor& visit, MemoryShort& m) {
   visit.number("number", m.number);
   visit.number("row", m.row);
+  visit.number("bytes", m.bytes);
   visit.flag("by_quota", m.by_quota);
 }
 

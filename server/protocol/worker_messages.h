@@ -83,7 +83,7 @@ using ExportCall = PassedSocket<wire::ExportQuery>;
 struct MemoryAnswer {
   uint32_t number = 0;
   bool more = false;   // a session has ended that held such memory: try again
-  std::string held{};  // a clause that names a session that holds such memory; empty: there is none
+  std::string held{};  // a clause that names a session that holds such memory, or empty
 };
 
 struct StopRequest {
@@ -115,6 +115,7 @@ struct StartFailure {
 struct MemoryShort {
   uint32_t number = 0;
   uint32_t row = 0;       // of the Ledger
+  uint64_t bytes = 0;     // that are lacking: sessions that hold less together are of no use
   bool by_quota = false;  // memory of the same budgets; otherwise the device is full
 };
 

@@ -214,8 +214,8 @@ class AuthTest(AuthCase):
                 if works:
                     self.assert_works(result)
                     continue
-                self.assert_refused(result, "the server does not serve user nobody: its setting users names those it "
-                                    "serves beside its own user and root, also of those with tokens")
+                self.assert_refused(result, "the server does not serve user nobody: its setting users names others, and "
+                                    "holds for tokens too; its administrator adds nobody there, or to a group")
                 # A token that gives no sessions needs no user.
                 observer = self.token_file(self.make_token(server, "--user", "nobody", "--role", "observer"))
                 asked = self.run_tool("rcuda-smi", at.rsplit(":", 1)[0], RCUDA_TOKEN_FILE=observer)

@@ -170,7 +170,7 @@ class ReconnectTest(AuthCase):
         result = self.run_program([server.address()])
         self.assertEqual(result.returncode, 1)
         self.assertRegex(result.stderr, f"the session with worker {worker} has been disconnected for .* and holds a "
-                         f"session: .*RCUDA_WAIT=60s.* rcuda-smi end [^ ]+:{server.port} {worker}")
+                         f"place: .*RCUDA_WAIT=60s.* rcuda-smi end [^ ]+:{server.port} {worker}")
         self.assertIn(run.pid, server.sessions(self.build))
         self.assert_works(self.run_program([server.address()], RCUDA_WAIT="60s"))
         self.check_taken(server, proxy, run, worker)
@@ -196,7 +196,7 @@ class ReconnectTest(AuthCase):
         take = ("rcuda-lease", "take", f"127.0.0.1:{server.port}", "--devices", "=0", "--for", "1m", "--user", "1")
         refused = self.run_tool(*take)
         self.assertNotEqual(refused.returncode, 0)
-        self.assertRegex(refused.stderr, rf"device 0 has a session of root \(worker {worker}; disconnected for .*--wait")
+        self.assertRegex(refused.stderr, rf"device 0 has a session of root \(worker {worker}, disconnected for .*--wait")
         self.assertIn(run.pid, server.sessions(self.build))
         taken = self.run_tool(*take, "--wait", "60s")
         self.assertEqual(taken.returncode, 0, taken.stderr)

@@ -119,7 +119,7 @@ Status check_free(const std::string& address) {
        "another port with --listen"},
       {EADDRNOTAVAIL,
        "this machine does not have that address (ip address shows those that it has)"},
-      {EACCES, "ports below 1024 are for root: choose another one with --listen"}};
+      {EACCES, "ports below 1024 are for root: choose a higher port with --listen"}};
   const auto remedy = kRemedies.find(error);
   const std::string why = remedy == kRemedies.end() ? std::strerror(error) : remedy->second;
   return Status(Code::kUnavailable, "cannot serve " + address + ": " + why);

@@ -32,13 +32,17 @@
 #include "common/base/units.h"
 #include "common/base/version.h"
 #include "common/config/command_line.h"
+#include "common/config/toml_file.h"
 #include "common/identity/certificate.h"
 #include "common/identity/token.h"
 #include "common/identity/token_file.h"
 #include "common/identity/users.h"
+#include "server/identity/accounts.h"
 #include "server/identity/default_paths.h"
+#include "server/identity/served_users.h"
 #include "server/identity/token_store.h"
 #include "server/identity/token_uses.h"
+#include "server/protocol/settings.h"
 
 namespace rcuda {
 namespace {
@@ -141,6 +145,27 @@ Result<std::string> line_start(const std::string& server) {
                                             "[address]:port, or \"*\" for every server");
 }
 
+// Says that a token alone is not enough, if the settings of the server name other users.
+void note_if_not_served(const Options& options, const std::string& user) {
+  const std::string file = server::default_config_file();
+  server::Settings settings;
+  if (options.file != server::default_tokens_file() || ::access(file.c_str(), R_OK) != 0 ||
+      !config::load_toml_file(settings.registry, file, "limits").ok() ||
+      settings.users.get().empty()) {
+    return;
+  }
+  const Result<server::Account> account = server::look_up_account(user);
+  Result<server::ServedUsers> served = server::ServedUsers::read(settings.users.get());
+  const auto operators = server::ServedUsers::read(settings.operators.get());
+  if (!account.ok() || !served.ok() || !operators.ok()) return;
+  served->add(*operators);
+  if (served->contains(account->uid, account->gid, account->groups)) return;
+  std::fprintf(stderr,
+               "rcuda-token: users = \"%s\" in %s does not name %s, so the token gives no session: "
+               "add %s there, or to a group that it names\n",
+               settings.users.get().c_str(), file.c_str(), user.c_str(), user.c_str());
+}
+
 Status create(const Options& options) {
   RCUDA_ASSIGN_OR_RETURN(const std::string start, line_start(options.server));
   const server::Seconds created = now();
@@ -166,6 +191,7 @@ Status create(const Options& options) {
                token.id.c_str(), user.c_str(), roles.text().c_str(),
                expires ? server::format_time(*expires).c_str() : "never");
   std::printf("%s%s\n", start.c_str(), identity::format(token).c_str());
+  if (roles.has(server::Role::kSession)) note_if_not_served(options, user);
   return {};
 }
 

@@ -191,11 +191,14 @@ std::optional<uint64_t> Admission::Permit::device_use(uint32_t device) const {
   return use;
 }
 
-bool Admission::Permit::shares_bytes(uint32_t row, const Permit& other) const {
-  return row < Ledger::kRows && std::ranges::any_of(places_, [&](const Place& place) {
-           return place.slot && other.has_place_in(*place.budget) &&
-                  place.budget->ledger->of(row, *place.slot) != 0;
-         });
+uint64_t Admission::Permit::shared_bytes(uint32_t row, const Permit& other) const {
+  uint64_t bytes = 0;
+  if (row >= Ledger::kRows) return bytes;
+  for (const Place& place : places_) {
+    if (!place.slot || !other.has_place_in(*place.budget)) continue;
+    bytes = std::max(bytes, place.budget->ledger->of(row, *place.slot));
+  }
+  return bytes;
 }
 
 Admission::Applicant::~Applicant() {
@@ -231,7 +234,7 @@ std::string Admission::Applicant::lost_hint() const {
     if (!longest || lost.client.lost_for > longest->client.lost_for) longest = std::move(lost);
   }
   if (!longest) return {};
-  return hint_of(longest->client, same_user(longest->who, user_), "a session");
+  return hint_of(longest->client, same_user(longest->who, user_), "a place");
 }
 
 Status Admission::Applicant::timeout(std::chrono::milliseconds waited) const {

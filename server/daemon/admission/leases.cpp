@@ -34,11 +34,10 @@ std::string end_text(const Lease& lease) {
 }
 
 std::string lost_text(const LostClient& lost) {
-  return " (worker " + std::to_string(lost.worker) + "; disconnected for " +
-         time_text(lost.lost_for) +
-         (lost.ends ? ", and ends now)"
-                    : ": a lease that is waited for ends it (--wait 60s), and so does " +
-                          lost.command + ")");
+  const std::string end =
+      "rcuda-lease take --wait 60s ends that session, and so does " + lost.command;
+  return " (worker " + std::to_string(lost.worker) + ", disconnected for " +
+         time_text(lost.lost_for) + (lost.ends ? ", ends now)" : ": " + end + ")");
 }
 
 // The user of a lease, to be compared with that of a session.

@@ -23,7 +23,7 @@ struct LostClient {
   bool may_end() const { return !ends && lost_for >= kSpared; }
 };
 
-// The clause for a refusal of a client that lacks `what`, such as "a session". `own`: the session
+// The clause for a refusal of a client that lacks `what`, such as "a place". `own`: the session
 // belongs to the client's user.
 std::string hint_of(const LostClient& lost, bool own, const std::string& what);
 

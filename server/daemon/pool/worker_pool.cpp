@@ -447,7 +447,7 @@ void WorkerPool::handle_end(Worker& worker, std::optional<int> status) {
   worker.log.finish(Clock::now());
   // Its last report, and perhaps a question before that.
   const int reports = worker.is(State::kBusy) ? 2 : worker.is(State::kStarting) ? 1 : 0;
-  for (int i = 0; i < reports; ++i) read(worker);
+  for (int i = 0; i < reports && worker.reads_reports; ++i) read(worker);
   log_end(worker, status);
   enter(worker, State::kEnded,
         !worker.ended_by.empty() ? worker.ended_by

@@ -248,7 +248,8 @@ class WorkerPool {
   void count_end(const Worker& worker);
   // Answers the worker's question, if there is nothing to wait for.
   void answer(Worker& worker);
-  // The session whose client is disconnected for the longest time, of those that hold such memory.
+  // The session whose client is disconnected for the longest time, of those that hold such memory;
+  // null if they hold fewer bytes than are lacking.
   const Worker* holder_of(const MemoryShort& shortage, const Worker& asker) const;
   // Of a session whose client is disconnected: since then.
   static std::optional<uint64_t> lost_seconds(const Worker& worker);

@@ -1,5 +1,8 @@
 // Sessions whose clients are disconnected, which end first when others wait for their room
 // (admission/lost_client.h), and the questions of workers about memory that such sessions hold.
+#include <algorithm>
+#include <utility>
+
 #include "common/base/host_name.h"
 #include "common/base/log.h"
 #include "common/messages/message_io.h"
@@ -28,31 +31,36 @@ std::vector<Admission::LostSession> WorkerPool::lost() const {
 void WorkerPool::end_lost(uint32_t worker_pid) {
   const std::string why =
       "its client was disconnected, and another program waited for its room on " + host_name();
-  const auto anybody = [](const Identity&) { return true; };
-  if (end_session(worker_pid, anybody, why).ok()) {
+  for (Worker& worker : workers_) {
+    const bool is_it = worker.pid == static_cast<pid_t>(worker_pid) && worker.is(State::kBusy);
+    if (!is_it || worker.kill_at) continue;
     RCUDA_INFO("the session of worker %u ends: %s", worker_pid, why.c_str());
+    stop_session(worker, why);
   }
 }
 
 const WorkerPool::Worker* WorkerPool::holder_of(const MemoryShort& shortage,
                                                 const Worker& asker) const {
-  const auto holds = [&](const Worker& worker) {
-    if (shortage.by_quota) {
-      return worker.permit && asker.permit &&
-             worker.permit->shares_bytes(shortage.row, *asker.permit);
-    }
-    return worker.work->held(shortage.row) != 0;
+  const std::vector<uint32_t>& devices = asker.session.devices;
+  const bool has_device = std::ranges::find(devices, shortage.row) != devices.end();
+  const auto held_by = [&](const Worker& worker) -> uint64_t {
+    if (!shortage.by_quota) return has_device ? worker.work->held(shortage.row) : 0;
+    const bool may_share = worker.permit && asker.permit;
+    return may_share ? worker.permit->shared_bytes(shortage.row, *asker.permit) : 0;
   };
   // One that ends already makes room first.
   const auto rank = [](const Worker& worker) {
     return std::pair(worker.kill_at.has_value(), lost_seconds(worker).value_or(0));
   };
   const Worker* first = nullptr;
+  uint64_t held = 0;
   for (const Worker& worker : workers_) {
-    if (&worker == &asker || !lost_seconds(worker) || !holds(worker)) continue;
+    const uint64_t bytes = &worker != &asker && lost_seconds(worker) ? held_by(worker) : 0;
+    if (bytes == 0) continue;
+    held += std::min(bytes, UINT64_MAX - held);
     if (!first || rank(worker) > rank(*first)) first = &worker;
   }
-  return first;
+  return held < shortage.bytes ? nullptr : first;
 }
 
 void WorkerPool::answer(Worker& worker) {

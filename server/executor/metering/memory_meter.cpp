@@ -66,12 +66,27 @@ bool MemoryMeter::try_take(CUdevice device, uint64_t bytes) {
   return true;
 }
 
-bool MemoryMeter::more(CUdevice device, bool by_quota) {
+std::optional<uint64_t> MemoryMeter::lacking(CUdevice device, uint64_t bytes, bool by_quota) const {
+  uint64_t free = 0, most = 0;
+  if (by_quota) {
+    const auto left = room(device);
+    if (!left) return std::nullopt;
+    free = left->free;
+    most = left->limit;
+  } else if (device == kHost || driver_.cuMemGetInfo_v2(&free, &most) != CUDA_SUCCESS) {
+    return std::nullopt;
+  }
+  if (bytes > most) return std::nullopt;
+  return bytes > free ? bytes - free : 1;  // fragments of a device may be too small
+}
+
+bool MemoryMeter::more(CUdevice device, uint64_t bytes, bool by_quota) {
   const Device* const known = find(device);
-  const auto now = std::chrono::steady_clock::now();
-  if (!ask || !known || now < ask_from_ || (!by_quota && device == kHost)) return false;
-  Help help = ask(known->row, by_quota);
-  held_ = std::move(help.held);
+  if (!ask || !known || std::chrono::steady_clock::now() < ask_from_) return false;
+  const std::optional<uint64_t> lacks = lacking(device, bytes, by_quota);
+  if (!lacks) return false;
+  Help help = ask(known->row, *lacks, by_quota);
+  held_ = help.more ? "" : std::move(help.held);
   if (!help.more) ask_from_ = std::chrono::steady_clock::now() + kAskInterval;
   return help.more;
 }
@@ -82,7 +97,7 @@ bool MemoryMeter::take(CUdevice device, uint64_t bytes) {
     reclaim();
     if (try_take(device, bytes)) return true;
   }
-  while (more(device, true)) {
+  while (more(device, bytes, true)) {
     if (try_take(device, bytes)) return true;
   }
   warn(device, bytes);

@@ -2,8 +2,8 @@
 // the session holds on each device, with a limit or without.
 //
 // Executor thread only. Blocking: none by itself; take() calls the function that reclaims memory,
-// which calls the driver, and more(), which waits while another session ends. Errors: what does not
-// fit is refused with false, and the session's first refusal is reported with the remedy.
+// which calls the driver, and more(), which waits while another session ends. Errors: bytes that do
+// not fit are refused with false, and the session's first refusal is reported with the remedy.
 #pragma once
 
 #include <chrono>
@@ -42,13 +42,14 @@ class MemoryMeter {
   // Called before anything is refused: gives back what the driver only keeps for reuse.
   std::function<void()> reclaim;
 
-  // Asks the daemon about sessions whose clients are disconnected and that hold memory of that row
-  // of the Ledger. Blocks while one of them ends, if this session's client waits for room.
+  // Asks the daemon about sessions whose clients are disconnected and that together hold these
+  // bytes of that row of the Ledger. Blocks while one of them ends, if this session's client waits
+  // for room.
   struct Help {
     bool more = false;  // one has ended
     std::string held;   // a clause that names one
   };
-  std::function<Help(uint32_t row, bool by_quota)> ask;
+  std::function<Help(uint32_t row, uint64_t bytes, bool by_quota)> ask;
   // Reports a refusal to the client.
   std::function<void(const std::string& text)> tell;
 
@@ -60,8 +61,8 @@ class MemoryMeter {
   CUresult current(Place* place) const;
 
   // Whether a session has ended that held memory of the device, so that another attempt may
-  // succeed. `by_quota`: memory of the same budgets.
-  bool more(CUdevice device, bool by_quota);
+  // succeed. `bytes`: of the allocation. `by_quota`: a quota has refused them, not the device.
+  bool more(CUdevice device, uint64_t bytes, bool by_quota);
   // Books bytes. False: they do not fit, also after reclaim() and more().
   bool take(CUdevice device, uint64_t bytes);
   // The same without those two.
@@ -82,6 +83,8 @@ class MemoryMeter {
     uint32_t row = 0;     // of the Ledger
     uint64_t held = 0;
   };
+  // How many of the bytes do not fit now; none if they never fit.
+  std::optional<uint64_t> lacking(CUdevice device, uint64_t bytes, bool by_quota) const;
   Device* find(CUdevice device);
   const Device* find(CUdevice device) const;
 

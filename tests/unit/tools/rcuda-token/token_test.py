@@ -174,6 +174,21 @@ class TokenTest(unittest.TestCase):
         result = self.run_as({}, "create", "--role", "observer", *files)
         self.assertIn(" of observer, role observer,", result.stderr)
 
+    # The settings are those of root's server, in a mount namespace of the test's.
+    def test_a_token_that_gives_no_session_is_noted(self):
+        if os.geteuid() != 0:
+            self.skipTest("only root can make a token for another user")
+        os.makedirs("/etc/rcuda", exist_ok=True)
+        inside = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs none /etc/rcuda && echo "users = \\"$1\\"" > /etc/rcuda/server.toml '
+                  '&& shift && exec "$@"', "sh")
+        for users, role, noted in (("", "session", False), ("*", "session", False), ("root, nobody", "session", False),
+                                   ("root", "session", True), ("daemon", "session,operator", True), ("root", "operator", False)):
+            result = subprocess.run([*inside, users, self.program, "create", "--user", "nobody", "--role", role],
+                                    capture_output=True, text=True, cwd="/")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual(f'users = "{users}" in /etc/rcuda/server.toml does not name nobody, so the token gives no session: '
+                             "add nobody there" in result.stderr, noted, (users, role, result.stderr))
+
     def test_roles(self):
         made, said = self.create("--role", "operator,session", "--label", "both")
         self.assertIn("role session,operator,", said)

@@ -451,7 +451,7 @@ TEST(AdmissionTest, OneWhoseLeaseEndsWhileItWaitsIsTold) {
 
 struct LostHall : Hall {
   using Hall::Hall;
-  // A session whose client has been disconnected for so many seconds.
+  // A session whose client has been disconnected for these seconds.
   Permit lose(const Identity& who, uint32_t worker, int64_t lost_for,
               const std::vector<uint32_t>& devices = {0}) {
     Permit permit = session(who, devices);
@@ -491,7 +491,7 @@ TEST(AdmissionTest, ADisconnectedSessionThatHoldsNoRoomOfTheClientStays) {
   EXPECT_EQ(hall.ends(), std::vector<uint32_t>{1});
 }
 
-// A connection that is back soon is no reason to end the session, also with a long queue.
+// A connection that is back soon does not end the session, also with a long queue.
 TEST(AdmissionTest, ASessionIsSparedForTenSeconds) {
   LostHall hall("", 1);
   const Permit running = hall.lose(user("ada"), 1, 9);
@@ -508,13 +508,13 @@ TEST(AdmissionTest, ARefusalNamesTheDisconnectedSessionAndItsEnd) {
   const std::string own = hall.refusal(user("ada"));
   EXPECT_TRUE(has(own,
                   "; the session with worker 77 has been disconnected for 40s and holds a "
-                  "session: a program that waits for it (RCUDA_WAIT=60s) ends that session, "
+                  "place: a program that waits for it (RCUDA_WAIT=60s) ends that session, "
                   "and so does rcuda-smi end node1 77"))
       << own;
   const std::string other = hall.refusal(user("bob"));
   EXPECT_TRUE(has(other,
                   "; a session of another user has been disconnected for 40s and holds a "
-                  "session: a program that waits for it (RCUDA_WAIT=60s) ends that session"))
+                  "place: a program that waits for it (RCUDA_WAIT=60s) ends that session"))
       << other;
   EXPECT_FALSE(has(other, "77")) << other;
   EXPECT_FALSE(has(other, "rcuda-smi end")) << other;
@@ -529,16 +529,16 @@ TEST(AdmissionTest, SessionsShareMemoryThatIsBookedInTheSameLedger) {
   const Permit one = hall.session(user("ada")), two = hall.session(user("ada")),
                other = hall.session(user("bob"));
   ASSERT_TRUE(one && two && other);
-  EXPECT_FALSE(one->shares_bytes(0, *two)) << "nothing is booked";
+  EXPECT_EQ(one->shared_bytes(0, *two), 0u) << "nothing is booked";
   Result<Ledger> ledger =
       Ledger::open(UniqueFd(::dup(one->ledgers().front())), one->allowances().front().slot);
   ASSERT_TRUE(ledger.ok());
   ledger->add(0, one->allowances().front().slot, 4096);
-  EXPECT_TRUE(one->shares_bytes(0, *two));
-  EXPECT_FALSE(one->shares_bytes(1, *two));
-  EXPECT_FALSE(two->shares_bytes(0, *one));
-  EXPECT_FALSE(one->shares_bytes(0, *other));
-  EXPECT_FALSE(one->shares_bytes(Ledger::kRows, *two)) << "a row that there is not";
+  EXPECT_EQ(one->shared_bytes(0, *two), 4096u);
+  EXPECT_EQ(one->shared_bytes(1, *two), 0u);
+  EXPECT_EQ(two->shared_bytes(0, *one), 0u);
+  EXPECT_EQ(one->shared_bytes(0, *other), 0u);
+  EXPECT_EQ(one->shared_bytes(Ledger::kRows, *two), 0u) << "a row that there is not";
 }
 
 }  // namespace

@@ -356,7 +356,7 @@ TEST_F(LeasesTest, ADamagedFileIsNamedByItsLine) {
 }
 
 // Sessions of bob: a device each, and for how many seconds their clients have been disconnected
-// (-1: they are not). An exclusive lease that is waited for ends those that it needs, and no
+// (-1: they are not). A client that waits for an exclusive lease ends those that it needs, and no
 // others.
 TEST_F(LeasesTest, ALeaseThatIsWaitedForEndsDisconnectedSessions) {
   struct Row {
@@ -401,13 +401,13 @@ TEST_F(LeasesTest, ARefusalNamesTheDisconnectedSession) {
   Wish wanted = wish(1);
   wanted.devices = {0};
   const Status refused = take(wanted, uses).status();
-  EXPECT_TRUE(contains(refused,
-                       "device 0 has a session of bob (worker 77; disconnected for 40s: a lease "
-                       "that is waited for ends it (--wait 60s), and so does rcuda-smi end node1 "
-                       "77)"))
+  EXPECT_TRUE(
+      contains(refused,
+               "device 0 has a session of bob (worker 77, disconnected for 40s: rcuda-lease "
+               "take --wait 60s ends that session, and so does rcuda-smi end node1 77)"))
       << refused.message();
   uses[0].lost->ends = true;
-  EXPECT_TRUE(contains(take(wanted, uses).status(), "disconnected for 40s, and ends now)"));
+  EXPECT_TRUE(contains(take(wanted, uses).status(), "disconnected for 40s, ends now)"));
 }
 
 }  // namespace
