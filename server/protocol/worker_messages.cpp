@@ -97,7 +97,7 @@ void fields(Visitor& visit, MemoryShort& m) {
   visit.number("number", m.number);
   visit.number("row", m.row);
   visit.number("bytes", m.bytes);
-  visit.flag("by_quota", m.by_quota);
+  visit.string("of", m.of);
 }
 
 template <typename Visitor>
