@@ -1,0 +1,355 @@
+// What goes wrong: ranks that call different operations, that are killed, that never come; calls
+// that hang and are aborted; ids, devices, streams and communicators that are none. Each must end
+// with an error, and nothing hangs.
+//
+//   failures processes N CASE    a process for each rank
+//   failures threads N CASE      a thread for each rank
+//
+// NVIDIA's library may hang or compute nonsense where ranks differ: these programs are for
+// libraries that check.
+#include <csignal>
+
+#include "ranks.h"
+
+constexpr int kCount = 100;
+
+struct Place {
+  Rank rank;
+  std::string id_file;  // where rank 0 writes the unique id
+  int* data;
+};
+
+bool is_last(const Place& place) { return place.rank.rank == place.rank.ranks - 1; }
+
+void expect_failure(ncclComm_t comm, ncclResult_t expected) {
+  ncclResult_t state = ncclSuccess;
+  CHECK(within_a_minute([&] {
+    NCCL(ncclCommGetAsyncError(comm, &state));
+    return state != ncclSuccess && state != ncclInProgress;
+  }));
+  if (state != expected) fail_nccl(__FILE__, __LINE__, "the communicator's error", state, comm);
+  CHECK(std::strlen(ncclGetLastError(comm)) > 0);
+}
+
+// After a failure a communicator is aborted, and then its stream has nothing left to do.
+void abort(Place& place) {
+  NCCL(ncclCommAbort(place.rank.comm));
+  place.rank.comm = nullptr;
+  CUDA(cudaStreamSynchronize(place.rank.stream));
+}
+
+ncclResult_t all_reduce(const Place& place, int count = kCount) {
+  return ncclAllReduce(place.data, place.data, count, ncclInt32, ncclSum, place.rank.comm,
+                       place.rank.stream);
+}
+
+// A call that fails only if the communicator has already failed.
+void attempt(ncclResult_t result, ncclResult_t expected) {
+  CHECK(result == ncclSuccess || result == expected);
+}
+
+void settle(Place& place) {
+  NCCL(all_reduce(place));
+  CUDA(cudaStreamSynchronize(place.rank.stream));
+}
+
+void different_sizes(Place& place) {
+  attempt(all_reduce(place, is_last(place) ? kCount / 2 : kCount), ncclInvalidUsage);
+  expect_failure(place.rank.comm, ncclInvalidUsage);
+  CHECK(all_reduce(place) == ncclInvalidUsage);  // and so does every later call
+  abort(place);
+}
+
+void different_types(Place& place) {
+  attempt(
+      ncclAllReduce(place.data, place.data, kCount / 2, is_last(place) ? ncclInt32 : ncclFloat32,
+                    ncclSum, place.rank.comm, place.rank.stream),
+      ncclInvalidUsage);
+  expect_failure(place.rank.comm, ncclInvalidUsage);
+  abort(place);
+}
+
+void different_operations(Place& place) {
+  const Rank& rank = place.rank;
+  settle(place);
+  if (is_last(place)) {
+    attempt(ncclBroadcast(place.data, place.data, kCount, ncclInt32, 0, rank.comm, rank.stream),
+            ncclInvalidUsage);
+  } else {
+    attempt(all_reduce(place), ncclInvalidUsage);
+  }
+  expect_failure(rank.comm, ncclInvalidUsage);
+  abort(place);
+}
+
+void different_transfers(Place& place) {
+  const Rank& rank = place.rank;
+  settle(place);
+  if (rank.rank == 0)
+    attempt(ncclSend(place.data, kCount, ncclInt32, rank.ranks - 1, rank.comm, rank.stream),
+            ncclInvalidUsage);
+  if (is_last(place))
+    attempt(ncclRecv(place.data, kCount / 2, ncclInt32, 0, rank.comm, rank.stream),
+            ncclInvalidUsage);
+  expect_failure(rank.comm, ncclInvalidUsage);
+  abort(place);
+}
+
+void different_order(Place& place) {
+  Rank& rank = place.rank;
+  ncclComm_t other;
+  NCCL(ncclCommSplit(rank.comm, 0, rank.rank, &other, nullptr));
+  cudaStream_t second;
+  CUDA(cudaStreamCreateWithFlags(&second, cudaStreamNonBlocking));
+  settle(place);
+  NCCL(ncclAllReduce(place.data, place.data, kCount, ncclInt32, ncclSum, other, second));
+  CUDA(cudaStreamSynchronize(second));
+  const ncclComm_t order[] = {is_last(place) ? other : rank.comm,
+                              is_last(place) ? rank.comm : other};
+  for (const ncclComm_t comm : order) {
+    attempt(ncclAllReduce(place.data, place.data, kCount, ncclInt32, ncclSum, comm,
+                          comm == other ? second : rank.stream),
+            ncclInvalidUsage);
+  }
+  expect_failure(rank.comm, ncclInvalidUsage);
+  NCCL(ncclCommAbort(other));
+  abort(place);
+  CUDA(cudaStreamSynchronize(second));
+}
+
+// The others hear of a rank that dies between operations, and of one that dies while they wait for
+// it.
+void killed(Place& place) {
+  settle(place);
+  if (is_last(place)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    raise(SIGKILL);
+  }
+  if (place.rank.rank % 2 == 0) attempt(all_reduce(place), ncclRemoteError);
+  expect_failure(place.rank.comm, ncclRemoteError);
+  abort(place);
+}
+
+// The survivors go on with a smaller communicator.
+void survived(Place& place) {
+  Rank& rank = place.rank;
+  settle(place);
+  if (is_last(place)) raise(SIGKILL);
+  expect_failure(rank.comm, ncclRemoteError);
+  int excluded[] = {rank.ranks - 1};
+  ncclComm_t smaller;
+  NCCL(ncclCommShrink(rank.comm, excluded, 1, &smaller, nullptr, kNcclShrinkAbort));
+  NCCL(ncclCommAbort(rank.comm));
+  rank.comm = smaller;
+  settle(place);
+}
+
+// A call in the stream that waits for a rank which does not call.
+void aborted_operation(Place& place) {
+  settle(place);
+  if (is_last(place)) {
+    expect_failure(place.rank.comm, ncclRemoteError);  // the others have left
+  } else {
+    attempt(all_reduce(place), ncclRemoteError);
+    std::thread other([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      NCCL(ncclCommAbort(place.rank.comm));
+    });
+    CUDA(cudaStreamSynchronize(place.rank.stream));
+    other.join();
+    place.rank.comm = nullptr;
+    return;
+  }
+  abort(place);
+}
+
+// The first operation blocks in the call itself, and another thread aborts it.
+void aborted_first_operation(Place& place) {
+  if (is_last(place)) {
+    expect_failure(place.rank.comm, ncclRemoteError);
+    return abort(place);
+  }
+  std::thread other([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    NCCL(ncclCommAbort(place.rank.comm));
+  });
+  CHECK(all_reduce(place) != ncclSuccess);
+  other.join();
+  place.rank.comm = nullptr;
+  CUDA(cudaStreamSynchronize(place.rank.stream));
+}
+
+// Communicators that the case makes itself.
+
+void never_comes(Place& place) {
+  Rank& rank = place.rank;
+  if (is_last(place)) return;
+  ncclConfig_t config;
+  config.blocking = 0;
+  const ncclUniqueId id = id_through(place.id_file, rank.rank);
+  const ncclResult_t begun = ncclCommInitRankConfig(&rank.comm, rank.ranks, id, rank.rank, &config);
+  CHECK(begun == ncclInProgress || begun == ncclSuccess);
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  ncclResult_t state = ncclSuccess;
+  NCCL(ncclCommGetAsyncError(rank.comm, &state));
+  CHECK(state != ncclSuccess);  // it waits, or hears that others have given up
+  abort(place);
+}
+
+void same_device(Place& place) {
+  Rank& rank = place.rank;
+  CUDA(cudaSetDevice(0));
+  const ncclUniqueId id = id_through(place.id_file, rank.rank);
+  NCCL_EXPECT(ncclInvalidUsage, ncclCommInitRank(&rank.comm, rank.ranks, id, rank.rank));
+  CHECK(rank.comm == nullptr);
+}
+
+void foreign_ids(Place& place) {
+  Rank& rank = place.rank;
+  if (rank.rank != 0) return;
+  ncclUniqueId id;
+  std::memset(&id, 0x5a, sizeof id);
+  CHECK(ncclCommInitRank(&rank.comm, 2, id, 0) != ncclSuccess);
+  NCCL(ncclGetUniqueId(&id));
+  id.internal[0] ^= 1;  // the right address, and a wrong key
+  CHECK(ncclCommInitRank(&rank.comm, 2, id, 0) != ncclSuccess);
+  rank.comm = nullptr;
+}
+
+void bad_arguments(Place& place) {
+  const Rank& rank = place.rank;
+  const auto no_type = static_cast<ncclDataType_t>(99);
+  const auto no_op = static_cast<ncclRedOp_t>(99);
+  NCCL_EXPECT(ncclInvalidArgument,
+              ncclAllReduce(place.data, place.data, 1, no_type, ncclSum, rank.comm, rank.stream));
+  NCCL_EXPECT(ncclInvalidArgument,
+              ncclAllReduce(place.data, place.data, 1, ncclInt32, no_op, rank.comm, rank.stream));
+  NCCL_EXPECT(ncclInvalidArgument, ncclBroadcast(place.data, place.data, 1, ncclInt32, rank.ranks,
+                                                 rank.comm, rank.stream));
+  NCCL_EXPECT(ncclInvalidArgument, ncclSend(place.data, 1, ncclInt32, -1, rank.comm, rank.stream));
+  CHECK(ncclAllReduce(nullptr, place.data, 1, ncclInt32, ncclSum, rank.comm, rank.stream) !=
+        ncclSuccess);
+  CHECK(ncclGroupEnd() != ncclSuccess);  // without a start
+  ncclConfig_t config;
+  config.magic = 1;
+  ncclComm_t made = nullptr;
+  NCCL_EXPECT(ncclInvalidArgument, ncclCommSplit(rank.comm, 0, 0, &made, &config));
+  // An error in a group is the group's, and none of its calls runs.
+  NCCL(ncclGroupStart());
+  NCCL(all_reduce(place));
+  NCCL_EXPECT(ncclInvalidArgument,
+              ncclAllReduce(place.data, place.data, 1, no_type, ncclSum, rank.comm, rank.stream));
+  NCCL_EXPECT(ncclInvalidArgument, ncclGroupEnd());
+  settle(place);
+}
+
+void foreign_stream(Place& place) {
+  const Rank& rank = place.rank;
+  cudaStream_t stream;
+  CUDA(cudaSetDevice(device_of(rank.rank + 1)));
+  CUDA(cudaStreamCreate(&stream));
+  CUDA(cudaSetDevice(rank.device));
+  settle(place);
+  CHECK(ncclAllReduce(place.data, place.data, kCount, ncclInt32, ncclSum, rank.comm, stream) !=
+        ncclSuccess);
+  settle(place);
+}
+
+void ended(Place& place) {
+  settle(place);
+  const ncclComm_t comm = place.rank.comm;
+  NCCL(ncclCommDestroy(comm));
+  CHECK(all_reduce(place) == ncclInvalidArgument);
+  int count = 0;
+  CHECK(ncclCommCount(comm, &count) == ncclInvalidArgument);
+  CHECK(ncclCommDestroy(comm) == ncclInvalidArgument);
+  place.rank.comm = nullptr;
+}
+
+void two_threads(Place& place) {
+  settle(place);
+  NCCL(ncclGroupStart());
+  NCCL(all_reduce(place));
+  std::thread other([&] { NCCL_EXPECT(ncclInvalidUsage, all_reduce(place)); });
+  other.join();
+  NCCL(ncclGroupEnd());
+  settle(place);
+}
+
+struct Case {
+  const char* name;
+  void (*run)(Place&);
+  bool makes_communicators;
+  int killed = 0;  // ranks that do not end by themselves
+};
+
+constexpr Case kCases[] = {
+    {"different_sizes", different_sizes, false},
+    {"different_types", different_types, false},
+    {"different_operations", different_operations, false},
+    {"different_transfers", different_transfers, false},
+    {"different_order", different_order, false},
+    {"killed", killed, false, 1},
+    {"survived", survived, false, 1},
+    {"aborted_operation", aborted_operation, false},
+    {"aborted_first_operation", aborted_first_operation, false},
+    {"never_comes", never_comes, true},
+    {"same_device", same_device, true},
+    {"foreign_ids", foreign_ids, true},
+    {"bad_arguments", bad_arguments, false},
+    {"foreign_stream", foreign_stream, false},
+    {"ended", ended, false},
+    {"two_threads", two_threads, false},
+};
+
+void run_rank(const Case& scenario, int rank, int ranks, const std::string& id_file) {
+  Place place{{rank, ranks, device_of(rank), nullptr, nullptr}, id_file, nullptr};
+  if (!scenario.makes_communicators) {
+    place.rank = make_rank(rank, ranks, id_through(id_file, rank));
+  } else {
+    CUDA(cudaSetDevice(place.rank.device));
+    CUDA(cudaStreamCreateWithFlags(&place.rank.stream, cudaStreamNonBlocking));
+  }
+  CUDA(cudaMalloc(&place.data, kCount * sizeof(int)));
+  CUDA(cudaMemset(place.data, 0, kCount * sizeof(int)));
+  CUDA(cudaDeviceSynchronize());
+  scenario.run(place);
+  if (place.rank.comm) NCCL(ncclCommDestroy(place.rank.comm));
+  CUDA(cudaSetDevice(place.rank.device));
+  CUDA(cudaStreamSynchronize(place.rank.stream));
+  CUDA(cudaFree(place.data));
+}
+
+int main(int argc, char** argv) {
+  CHECK(argc == 4);
+  const int count = std::atoi(argv[2]);
+  for (const Case& scenario : kCases) {
+    if (std::strcmp(argv[3], scenario.name) != 0) continue;
+    int killed = 0;
+    if (std::strcmp(argv[1], "processes") == 0) {
+      const std::vector<int> statuses = fork_ranks(count, [&](int rank, const std::string& folder) {
+        run_rank(scenario, rank, count, folder + "/id");
+      });
+      for (const int status : statuses) {
+        CHECK(status == 0 || (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL));
+        killed += status != 0;
+      }
+    } else {
+      char folder[] = "/tmp/ranks-XXXXXX";
+      CHECK(mkdtemp(folder) != nullptr);
+      const std::string id_file = std::string(folder) + "/id";
+      std::vector<std::thread> threads;
+      for (int rank = 0; rank < count; ++rank) {
+        threads.emplace_back([&, rank] { run_rank(scenario, rank, count, id_file); });
+      }
+      for (std::thread& thread : threads) thread.join();
+      (void)unlink(id_file.c_str());
+      (void)rmdir(folder);
+    }
+    CHECK(killed == scenario.killed);
+    std::printf("%s: as expected\n", scenario.name);
+    return 0;
+  }
+  std::fprintf(stderr, "%s: no such case\n", argv[3]);
+  return 1;
+}

@@ -1,0 +1,535 @@
+// The entry points. A function that this library lacks is one that an old NCCL lacks: device
+// communicators, windows, one-sided operations, suspension, parameters, encryption.
+#include <algorithm>
+#include <climits>
+#include <cstring>
+
+#include "tests/support/nccl/group.h"
+
+namespace testnccl {
+namespace {
+
+// Where the fields of ncclConfig_t lie in every version since 2.14.
+constexpr size_t kBlockingEnds = 20;
+
+ncclResult_t read_config(const ncclConfig_t* config, bool* blocking) {
+  if (!config) return ncclSuccess;
+  if (config->magic != kNcclMagic || config->size < kBlockingEnds) {
+    return refuse(ncclInvalidArgument, "the configuration was not initialised");
+  }
+  if (config->blocking != kNcclUndefined) *blocking = config->blocking != 0;
+  return ncclSuccess;
+}
+
+Id read_id(const ncclUniqueId& id) {
+  Id read;
+  std::memcpy(&read.key, id.internal, sizeof read.key);
+  std::memcpy(&read.address, id.internal + sizeof read.key, sizeof read.address);
+  return read;
+}
+
+void write_id(const Id& id, ncclUniqueId* written) {
+  *written = {};
+  std::memcpy(written->internal, &id.key, sizeof id.key);
+  std::memcpy(written->internal + sizeof id.key, &id.address, sizeof id.address);
+}
+
+ncclResult_t make_id(ncclUniqueId* id) {
+  if (!id) return refuse(ncclInvalidArgument, "no place for the unique id");
+  const auto hub = Hub::start(Hub::Life::kOnce);
+  if (!hub) return refuse(ncclSystemError, "cannot listen");
+  write_id(hub->id(), id);
+  return ncclSuccess;
+}
+
+// As NCCL, which is a program of the runtime: without a context, device 0 gets its primary one.
+CUcontext current_context() {
+  CUcontext context = nullptr;
+  if (cuCtxGetCurrent(&context) != CUDA_SUCCESS || context) return context;
+  (void)cuDevicePrimaryCtxRetain(&context, 0);
+  return context;
+}
+
+CommunicatorPtr make(ncclComm_t* handle, int ranks, int rank, bool blocking) {
+  const CUcontext context = current_context();
+  if (!context) return nullptr;
+  auto made = std::make_shared<Communicator>(ranks, rank, blocking, context);
+  *handle = add_handle(made);
+  return made;
+}
+
+ncclResult_t init(ncclComm_t* comm, int ranks, const ncclUniqueId& unique, int rank,
+                  const ncclConfig_t* config) {
+  bool blocking = true;
+  if (!comm || ranks < 1 || rank < 0 || rank >= ranks) {
+    return refuse(ncclInvalidArgument,
+                  "rank " + std::to_string(rank) + " of " + std::to_string(ranks));
+  }
+  const Id id = read_id(unique);
+  if (id.address.sin_family != AF_INET) return refuse(ncclInvalidArgument, "this is no unique id");
+  if (const ncclResult_t result = read_config(config, &blocking); result != ncclSuccess)
+    return result;
+  const CommunicatorPtr made = make(comm, ranks, rank, blocking);
+  if (!made) return refuse(ncclUnhandledCudaError, "there is no context");
+  add({[made, id] { return made->meet(id); }, made, comm});
+  return ncclSuccess;
+}
+
+struct Choice {
+  int color, key;
+  Id id;
+};
+
+ncclResult_t split(const CommunicatorPtr& parent, const CommunicatorPtr& made, int color, int key) {
+  const auto hub = Hub::start(Hub::Life::kOnce);
+  Bytes mine;
+  put(mine, Choice{color, key, hub->id()});
+  const Bytes all = parent->exchange(mine);
+  if (all.empty()) return parent->state();
+  Reader reader(all);
+  std::vector<std::pair<Choice, int>> group;  // and the rank in the parent
+  for (int rank = 0; rank < parent->ranks(); ++rank) {
+    const auto choice = reader.get<Choice>();
+    if (choice.color == color) group.emplace_back(choice, rank);
+  }
+  std::stable_sort(group.begin(), group.end(),
+                   [](const auto& a, const auto& b) { return a.first.key < b.first.key; });
+  const auto me = std::find_if(group.begin(), group.end(),
+                               [&](const auto& each) { return each.second == parent->rank(); });
+  if (me != group.begin()) hub->close();
+  if (!made) return ncclSuccess;
+  return made->meet_as(static_cast<int>(me - group.begin()), static_cast<int>(group.size()),
+                       group.front().first.id);
+}
+
+ncclResult_t collective(Collective what, const void* send, void* receive, size_t count,
+                        ncclDataType_t type, int op, int root, ncclComm_t comm, CUstream stream) {
+  return as_group([&] {
+    ncclResult_t result = ncclSuccess;
+    const CommunicatorPtr communicator = use(comm, &result);
+    if (!communicator) return result;
+    const Shape& shape = shape_of(what);
+    const std::optional<Factor> factor = communicator->factor(op);
+    if (size_of(type) == 0 || op < 0 || (op >= ncclNumOps && !factor) || root < 0 ||
+        root >= communicator->ranks() || (factor && factor->type != type)) {
+      return communicator->fail(ncclInvalidArgument,
+                                std::string(shape.name) + ": type " + std::to_string(type) +
+                                    ", op " + std::to_string(op) + ", root " + std::to_string(root),
+                                false);
+    }
+    if (count == 0) return ncclSuccess;
+    const Call call{what, type, std::min<int>(op, ncclNumOps), root, count};
+    const auto from = reinterpret_cast<CUdeviceptr>(send),
+               to = reinterpret_cast<CUdeviceptr>(receive);
+    const size_t sent = bytes_sent(call, communicator->rank(), communicator->ranks());
+    const size_t received = bytes_received(call, communicator->rank(), communicator->ranks());
+    const CUdeviceptr offset =
+        count * size_of(type) *
+        static_cast<CUdeviceptr>(shape.has_root ? root : communicator->rank());
+    const bool in_place = (shape.in_place == InPlace::kSame && from == to) ||
+                          (shape.in_place == InPlace::kPartOfReceived && from == to + offset) ||
+                          (shape.in_place == InPlace::kPartOfSent && to == from + offset);
+    if (!in_place && from < to + received && to < from + sent) {
+      return communicator->fail(ncclInvalidUsage, describe(call) + ": its buffers overlap", false);
+    }
+    add(communicator, Request{call, from, to, factor, stream});
+    return ncclSuccess;
+  });
+}
+
+ncclResult_t transfer(bool sends, const void* buffer, size_t count, ncclDataType_t type, int peer,
+                      ncclComm_t comm, CUstream stream) {
+  return as_group([&] {
+    ncclResult_t result = ncclSuccess;
+    const CommunicatorPtr communicator = use(comm, &result);
+    if (!communicator) return result;
+    if (size_of(type) == 0 || peer < 0 || peer >= communicator->ranks()) {
+      return communicator->fail(ncclInvalidArgument,
+                                "type " + std::to_string(type) + ", peer " + std::to_string(peer),
+                                false);
+    }
+    add(communicator,
+        Leg{{peer, sends ? 1 : 0, type, count}, reinterpret_cast<CUdeviceptr>(buffer), stream});
+    return ncclSuccess;
+  });
+}
+
+// Calls `ask` with the communicator, which must not be in a call.
+template <typename T>
+ncclResult_t answer(ncclComm_t comm, T* place, T (*ask)(const Communicator&)) {
+  const CommunicatorPtr communicator = find(comm);
+  if (!communicator || !place)
+    return refuse(ncclInvalidArgument, "no communicator has this handle, or it has ended");
+  if (communicator->state() == ncclInProgress)
+    return refuse(ncclInvalidArgument, "the communicator is not ready");
+  *place = ask(*communicator);
+  return ncclSuccess;
+}
+
+std::mutex memory_mutex;
+std::map<void*, size_t>& memory() {
+  static auto* all = new std::map<void*, size_t>;
+  return *all;
+}
+
+CUresult map_memory(CUdeviceptr* address, size_t* size) {
+  CUdevice device = 0;
+  CUmemAllocationProp properties{};
+  size_t granularity = 0;
+  CUmemGenericAllocationHandle handle = 0;
+  CUresult result = cuCtxGetDevice(&device);
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {device}};
+  auto then = [&](CUresult (*step)(CUdeviceptr*, size_t, CUmemAllocationProp&,
+                                   CUmemGenericAllocationHandle&)) {
+    if (result == CUDA_SUCCESS) result = step(address, *size, properties, handle);
+  };
+  if (result == CUDA_SUCCESS) {
+    result = cuMemGetAllocationGranularity(&granularity, &properties,
+                                           CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
+  }
+  if (result == CUDA_SUCCESS) *size = (*size + granularity - 1) / granularity * granularity;
+  then(
+      [](auto* at, size_t bytes, auto&, auto&) { return cuMemAddressReserve(at, bytes, 0, 0, 0); });
+  then([](auto*, size_t bytes, auto& wanted, auto& made) {
+    return cuMemCreate(&made, bytes, &wanted, 0);
+  });
+  then([](auto* at, size_t bytes, auto&, auto& made) { return cuMemMap(*at, bytes, 0, made, 0); });
+  then([](auto* at, size_t bytes, auto& wanted, auto& made) {
+    (void)cuMemRelease(made);
+    const CUmemAccessDesc access{wanted.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    return cuMemSetAccess(*at, bytes, &access, 1);
+  });
+  return result;
+}
+
+}  // namespace
+}  // namespace testnccl
+
+using namespace testnccl;  // the entry points below
+
+#pragma GCC visibility push(default)
+extern "C" {
+
+ncclResult_t ncclGetVersion(int* version) {
+  if (!version) return ncclInvalidArgument;
+  *version = library_version();
+  return ncclSuccess;
+}
+
+const char* ncclGetErrorString(ncclResult_t result) {
+  static constexpr const char* kTexts[] = {"no error",
+                                           "unhandled cuda error",
+                                           "unhandled system error",
+                                           "internal error",
+                                           "invalid argument",
+                                           "invalid usage",
+                                           "remote process exited or there was a network error",
+                                           "NCCL operation in progress",
+                                           "timeout"};
+  return static_cast<unsigned>(result) < std::size(kTexts) ? kTexts[result] : "unknown result code";
+}
+
+const char* ncclGetLastError(ncclComm_t comm) {
+  thread_local std::string text;
+  const CommunicatorPtr communicator = find(comm);
+  text = communicator ? communicator->last_error() : last_refusal();
+  return text.c_str();
+}
+
+ncclResult_t ncclMemAlloc(void** pointer, size_t size) {
+  CUdeviceptr address = 0;
+  const Current current(current_context());
+  if (const CUresult result = map_memory(&address, &size); result != CUDA_SUCCESS) {
+    return refuse(ncclUnhandledCudaError, "ncclMemAlloc: CUDA error " + std::to_string(result));
+  }
+  *pointer = reinterpret_cast<void*>(address);
+  const std::lock_guard lock(memory_mutex);
+  memory()[*pointer] = size;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclMemFree(void* pointer) {
+  const std::lock_guard lock(memory_mutex);
+  const auto found = memory().find(pointer);
+  if (found == memory().end())
+    return refuse(ncclInvalidArgument, "ncclMemFree: not of ncclMemAlloc");
+  const auto address = reinterpret_cast<CUdeviceptr>(pointer);
+  (void)cuMemUnmap(address, found->second);
+  (void)cuMemAddressFree(address, found->second);
+  memory().erase(found);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) { return make_id(id); }
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank,
+                                    ncclConfig_t* config) {
+  return as_group([&] { return init(comm, ranks, id, rank, config); });
+}
+
+ncclResult_t ncclCommInitRank(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank) {
+  return ncclCommInitRankConfig(comm, ranks, id, rank, nullptr);
+}
+
+ncclResult_t ncclCommInitRankScalable(ncclComm_t* comm, int ranks, int rank, int ids,
+                                      ncclUniqueId* id, ncclConfig_t* config) {
+  if (ids < 1 || !id) return refuse(ncclInvalidArgument, "no unique id");
+  return ncclCommInitRankConfig(comm, ranks, id[0], rank, config);
+}
+
+ncclResult_t ncclCommInitAll(ncclComm_t* comms, int devices, const int* list) {
+  ncclUniqueId id;
+  if (const ncclResult_t result = make_id(&id); result != ncclSuccess) return result;
+  begin_group();
+  for (int i = 0; i < devices; ++i) {
+    CUcontext context = nullptr;
+    if (cuDevicePrimaryCtxRetain(&context, list ? list[i] : i) == CUDA_SUCCESS) {
+      const Current current(context);
+      (void)ncclCommInitRank(&comms[i], devices, id, i);
+    } else {
+      (void)as_group([] { return refuse(ncclInvalidArgument, "ncclCommInitAll: no such device"); });
+    }
+  }
+  return end_group();
+}
+
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made,
+                           ncclConfig_t* config) {
+  return as_group([&] {
+    ncclResult_t result = ncclSuccess;
+    const CommunicatorPtr parent = use(comm, &result);
+    if (!parent) return result;
+    bool blocking = parent->blocking();
+    if (result = read_config(config, &blocking); result != ncclSuccess) return result;
+    *made = nullptr;
+    CommunicatorPtr child;
+    const Current current(parent->context());
+    if (color != kNcclNoColor) child = make(made, parent->ranks(), parent->rank(), blocking);
+    add({[=] { return split(parent, child, color, key); }, child, made});
+    return ncclSuccess;
+  });
+}
+
+ncclResult_t ncclCommShrink(ncclComm_t comm, int* excluded, int count, ncclComm_t* made,
+                            ncclConfig_t* config, int flags) {
+  return as_group([&] {
+    ncclResult_t result = ncclSuccess;
+    const CommunicatorPtr parent = use(comm, &result, (flags & kNcclShrinkAbort) != 0);
+    if (!parent) return result;
+    bool blocking = parent->blocking();
+    if (result = read_config(config, &blocking); result != ncclSuccess) return result;
+    std::vector<int> left;
+    for (int rank = 0; rank < parent->ranks(); ++rank) {
+      if (std::find(excluded, excluded + count, rank) == excluded + count) left.push_back(rank);
+    }
+    const auto me = std::find(left.begin(), left.end(), parent->rank());
+    if (me == left.end())
+      return parent->fail(ncclInvalidArgument, "an excluded rank calls ncclCommShrink", false);
+    const Current current(parent->context());
+    const CommunicatorPtr child =
+        make(made, static_cast<int>(left.size()), static_cast<int>(me - left.begin()), blocking);
+    add({[child, id = parent->spare_of(left[0])] { return child->meet(id); }, child, made});
+    return ncclSuccess;
+  });
+}
+
+ncclResult_t ncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId* id) {
+  return find(comm) ? make_id(id) : refuse(ncclInvalidArgument, "no communicator has this handle");
+}
+
+ncclResult_t ncclCommGrow(ncclComm_t comm, int ranks, const ncclUniqueId* id, int rank,
+                          ncclComm_t* made, ncclConfig_t* config) {
+  if (!comm)
+    return id ? ncclCommInitRankConfig(made, ranks, *id, rank, config) : ncclInvalidArgument;
+  return as_group([&] {
+    ncclResult_t result = ncclSuccess;
+    const CommunicatorPtr parent = use(comm, &result);
+    if (!parent) return result;
+    const Current current(parent->context());
+    const CommunicatorPtr child = make(made, ranks, parent->rank(), parent->blocking());
+    add({[=, mine = id ? read_id(*id) : Id{}] {
+           Bytes record;
+           put(record, mine);
+           const Bytes all = parent->exchange(record);
+           Reader reader(all);
+           Id found;
+           for (int from = 0; from < parent->ranks() && found.key == 0; ++from)
+             found = reader.get<Id>();
+           return child->meet(found);
+         },
+         child, made});
+    return ncclSuccess;
+  });
+}
+
+ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+  return as_group([&] {
+    ncclResult_t result = ncclSuccess;
+    const CommunicatorPtr communicator = use(comm, &result);
+    if (communicator) {
+      add({[communicator] {
+             communicator->finalize();
+             return communicator->state() == ncclInProgress ? ncclSuccess : communicator->state();
+           },
+           nullptr, nullptr});
+    }
+    return result;
+  });
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  if (!comm) return ncclSuccess;
+  ncclResult_t result = ncclSuccess;
+  begin_group();
+  const CommunicatorPtr communicator = use(comm, &result, true);
+  if (communicator) {
+    (void)take(comm);
+    communicator->finalize();
+    communicator->end();
+  }
+  (void)end_group(false);
+  return result;
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  if (!comm) return ncclSuccess;
+  const CommunicatorPtr communicator = take(comm);
+  if (!communicator)
+    return refuse(ncclInvalidArgument, "no communicator has this handle, or it has ended");
+  communicator->abort();
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags) {
+  const CommunicatorPtr communicator = find(comm);
+  if (!communicator || flags != 0) return refuse(ncclInvalidArgument, "ncclCommRevoke");
+  communicator->revoke();
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
+  const CommunicatorPtr communicator = find(comm);
+  if (!communicator || !error)
+    return refuse(ncclInvalidArgument, "no communicator has this handle, or it has ended");
+  *error = communicator->state();
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommCount(ncclComm_t comm, int* count) {
+  return answer<int>(comm, count, [](const Communicator& each) { return each.ranks(); });
+}
+
+ncclResult_t ncclCommCuDevice(ncclComm_t comm, int* device) {
+  return answer<int>(comm, device,
+                     [](const Communicator& each) { return static_cast<int>(each.device()); });
+}
+
+ncclResult_t ncclCommUserRank(ncclComm_t comm, int* rank) {
+  return answer<int>(comm, rank, [](const Communicator& each) { return each.rank(); });
+}
+
+ncclResult_t ncclCommRegister(ncclComm_t comm, void* buffer, size_t, void** handle) {
+  return answer<void*>(comm, handle,
+                       [](const Communicator&) { return static_cast<void*>(nullptr); }) ==
+                 ncclSuccess
+             ? (*handle = buffer, ncclSuccess)
+             : ncclInvalidArgument;
+}
+
+ncclResult_t ncclCommDeregister(ncclComm_t comm, void*) {
+  return find(comm) ? ncclSuccess : ncclInvalidArgument;
+}
+
+ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t type,
+                                      ncclScalarResidence_t residence, ncclComm_t comm) {
+  ncclResult_t result = ncclSuccess;
+  begin_group();
+  if (const CommunicatorPtr communicator = use(comm, &result)) {
+    Factor factor{type, {}, 0};
+    if (residence == ncclScalarHostImmediate) {
+      std::memcpy(factor.value.data(), scalar, size_of(type));
+    } else {
+      factor.device = reinterpret_cast<CUdeviceptr>(scalar);
+    }
+    *op = communicator->add_factor(factor);
+  }
+  (void)end_group(false);
+  return result;
+}
+
+ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) {
+  const CommunicatorPtr communicator = find(comm);
+  return communicator && communicator->remove_factor(op)
+             ? ncclSuccess
+             : refuse(ncclInvalidArgument, "ncclRedOpDestroy");
+}
+
+#define COLLECTIVE(name, parameters, ...)                              \
+  ncclResult_t nccl##name parameters {                                 \
+    return collective(Collective::k##name, __VA_ARGS__, comm, stream); \
+  }
+
+COLLECTIVE(AllReduce,
+           (const void* send, void* receive, size_t count, ncclDataType_t type, ncclRedOp_t op,
+            ncclComm_t comm, CUstream stream),
+           send, receive, count, type, op, 0)
+COLLECTIVE(Broadcast,
+           (const void* send, void* receive, size_t count, ncclDataType_t type, int root,
+            ncclComm_t comm, CUstream stream),
+           send, receive, count, type, 0, root)
+COLLECTIVE(Reduce,
+           (const void* send, void* receive, size_t count, ncclDataType_t type, ncclRedOp_t op,
+            int root, ncclComm_t comm, CUstream stream),
+           send, receive, count, type, op, root)
+COLLECTIVE(AllGather,
+           (const void* send, void* receive, size_t count, ncclDataType_t type, ncclComm_t comm,
+            CUstream stream),
+           send, receive, count, type, 0, 0)
+COLLECTIVE(ReduceScatter,
+           (const void* send, void* receive, size_t count, ncclDataType_t type, ncclRedOp_t op,
+            ncclComm_t comm, CUstream stream),
+           send, receive, count, type, op, 0)
+COLLECTIVE(AlltoAll,
+           (const void* send, void* receive, size_t count, ncclDataType_t type, ncclComm_t comm,
+            CUstream stream),
+           send, receive, count, type, 0, 0)
+COLLECTIVE(Gather,
+           (const void* send, void* receive, size_t count, ncclDataType_t type, int root,
+            ncclComm_t comm, CUstream stream),
+           send, receive, count, type, 0, root)
+COLLECTIVE(Scatter,
+           (const void* send, void* receive, size_t count, ncclDataType_t type, int root,
+            ncclComm_t comm, CUstream stream),
+           send, receive, count, type, 0, root)
+#undef COLLECTIVE
+
+ncclResult_t ncclBcast(void* buffer, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+                       CUstream stream) {
+  return ncclBroadcast(buffer, buffer, count, type, root, comm, stream);
+}
+
+ncclResult_t ncclSend(const void* buffer, size_t count, ncclDataType_t type, int peer,
+                      ncclComm_t comm, CUstream stream) {
+  return transfer(true, buffer, count, type, peer, comm, stream);
+}
+
+ncclResult_t ncclRecv(void* buffer, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      CUstream stream) {
+  return transfer(false, buffer, count, type, peer, comm, stream);
+}
+
+ncclResult_t ncclGroupStart() {
+  begin_group();
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGroupEnd() { return end_group(); }
+
+ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t* info) {
+  if (info) info->estimatedTime = 0;
+  return end_group(false);
+}
+
+}  // extern "C"
+#pragma GCC visibility pop

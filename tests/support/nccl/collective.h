@@ -1,0 +1,65 @@
+// What each collective computes, on the inputs of all ranks.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tests/support/nccl/nccl_api.h"
+#include "tests/support/nccl/wire.h"
+
+namespace testnccl {
+
+enum class Collective : int {
+  kAllReduce,
+  kBroadcast,
+  kReduce,
+  kAllGather,
+  kReduceScatter,
+  kAlltoAll,
+  kGather,
+  kScatter,
+};
+
+// All ranks must call the same. `op` is ncclNumOps for every PreMulSum, whose factors the ranks
+// have applied themselves; `root` and `op` are 0 where the collective has none.
+struct Call {
+  Collective what;
+  ncclDataType_t type;
+  int op;
+  int root;
+  uint64_t count;
+
+  bool operator==(const Call&) const = default;
+};
+
+// Which part of a buffer the other one may be when a rank's buffers overlap.
+enum class InPlace { kNever, kSame, kPartOfReceived, kPartOfSent };
+
+struct Shape {
+  const char* name;
+  bool reduces;
+  bool has_root;
+  bool sends_parts, only_root_sends;        // a part for each rank
+  bool receives_parts, only_root_receives;  // a part of each rank
+  InPlace in_place;
+};
+
+const Shape& shape_of(Collective what);
+
+// Bytes of an element, 0 if there is no such type.
+size_t size_of(ncclDataType_t type);
+
+// Bytes that `rank` of `ranks` sends and receives.
+size_t bytes_sent(const Call& call, int rank, int ranks);
+size_t bytes_received(const Call& call, int rank, int ranks);
+
+// "AllReduce of 100 float32 (sum)".
+std::string describe(const Call& call);
+
+// The inputs must have bytes_sent() bytes each. Returns the ranks' results.
+std::vector<Bytes> compute(const Call& call, const std::vector<Bytes>& inputs);
+
+// Multiplies each element by the element at `scalar`.
+void scale(ncclDataType_t type, Bytes& elements, const void* scalar);
+
+}  // namespace testnccl

@@ -1,0 +1,185 @@
+// One rank of a communicator, and its operations in streams.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <cuda.h>
+
+#include "tests/support/nccl/hub.h"
+
+namespace testnccl {
+
+// Makes a context current, and captures of other streams no obstacle, until the end of its scope.
+class Current {
+ public:
+  explicit Current(CUcontext context);
+  ~Current();
+  Current(const Current&) = delete;
+  Current& operator=(const Current&) = delete;
+
+ private:
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+};
+
+// What ranks learn of each other when they meet.
+struct Member {
+  Id hub;    // of rank 0: the communicator's
+  Id spare;  // where ranks meet for a smaller communicator
+  uint64_t host;
+  CUuuid device;
+  int version;
+};
+
+// A factor of ncclRedOpCreatePreMulSum.
+struct Factor {
+  ncclDataType_t type;
+  std::array<std::byte, 8> value;
+  CUdeviceptr device;  // 0 if `value` is the factor
+};
+
+struct Request {
+  Call call;
+  CUdeviceptr sent, received;
+  std::optional<Factor> factor;
+  CUstream stream;
+};
+
+// A send or a receive.
+struct Leg {
+  Transfer transfer;
+  CUdeviceptr buffer;
+  CUstream stream;
+};
+
+class Communicator;
+
+// Between the copies from and to the device, an operation is a host function that hands it to the
+// communicator's thread, and a wait in the stream for `word`. So it may lie in a graph, and no
+// thread of the driver is held.
+struct Operation {
+  std::shared_ptr<Communicator> owner;
+  Kind kind;
+  Bytes head;  // before the payload in the message
+  std::optional<Factor> factor;
+  ncclDataType_t type;
+  size_t sent, received;
+  std::byte* staging = nullptr;  // page-locked: the word, the factor, data sent, data received
+  size_t capacity = 0;
+
+  std::atomic_ref<uint32_t> word() const {
+    return std::atomic_ref(*reinterpret_cast<uint32_t*>(staging));
+  }
+  std::byte* out() const { return staging + 64; }
+  std::byte* in() const { return staging + 64 + sent; }
+};
+
+int library_version();  // TESTNCCL_VERSION, by default that of nccl_api.h
+
+// A thread at a time uses a communicator, but for abort() and what only asks. enter() returns
+// whether the calling thread is the one, and leave() ends its use.
+class Communicator : public std::enable_shared_from_this<Communicator> {
+ public:
+  Communicator(int ranks, int rank, bool blocking, CUcontext context);
+
+  // Joins the others at `id`, for a split with another rank than the constructor's. Blocks until
+  // all are there.
+  ncclResult_t meet(const Id& id);
+  ncclResult_t meet_as(int rank, int ranks, const Id& id);
+  // Sends `mine`; returns those of all ranks, by rank, or nothing after a failure.
+  Bytes exchange(const Bytes& mine);
+
+  // The first operation with these peers waits for them: begin on all communicators of a group,
+  // then end on all.
+  bool begin_connect(const std::set<int32_t>& peers);
+  bool end_connect();
+  bool knows(const std::set<int32_t>& peers) const;
+
+  ncclResult_t enqueue(const Request& request);
+  ncclResult_t enqueue(const std::vector<Leg>& legs);
+
+  bool enter();
+  void leave();
+
+  ncclResult_t state() const { return state_.load(); }
+  void set_state(ncclResult_t state);
+  // Prints the line, makes it the last error and, if `lasting`, the communicator's state.
+  ncclResult_t fail(ncclResult_t result, const std::string& text, bool lasting);
+  std::string last_error();
+
+  void finalize();  // blocks until its operations have ended
+  void end();       // after finalize()
+  void abort();
+  void revoke();
+
+  int rank() const { return rank_; }
+  int ranks() const { return ranks_; }
+  bool blocking() const { return blocking_; }
+  CUcontext context() const { return context_; }
+  CUdevice device() const { return device_; }
+  const Id& spare_of(int rank) const { return members_[static_cast<size_t>(rank)].spare; }
+
+  ncclRedOp_t add_factor(const Factor& factor);
+  bool remove_factor(int op);
+  std::optional<Factor> factor(int op) const;
+
+  void start(Operation* operation);  // host functions
+  void finish(Operation* operation);
+
+ private:
+  Channel* lane(Lane which) const { return lanes_[static_cast<size_t>(which)].get(); }
+  bool join(const Id& id, Lane which);
+  bool receive(Lane which, Message* message);
+  ncclResult_t check_members();
+  void watch();
+  void shut_lanes();
+  void progress();
+  void run(Operation& operation);
+  ncclResult_t cuda(CUresult result, const char* call);
+  ncclResult_t place(Operation* operation, CUstream stream,
+                     const std::function<CUresult()>& copy_out,
+                     const std::function<CUresult()>& copy_in);
+  Operation* make_operation(Kind kind, Bytes head, size_t sent, size_t received);
+  ncclResult_t check_buffer(CUdeviceptr buffer, const char* name);
+  ncclResult_t check_stream(CUstream stream);
+  Bytes orders(bool counts);
+
+  int ranks_, rank_;
+  const bool blocking_;
+  const CUcontext context_;
+  CUdevice device_ = 0;
+  std::shared_ptr<Hub> hub_, spare_;
+  std::vector<Member> members_;
+  std::array<std::shared_ptr<Channel>, kLanes> lanes_;
+  std::mutex lanes_mutex_;
+  std::atomic<ncclResult_t> state_{ncclSuccess};
+  std::atomic<bool> ended_ = false;
+  std::atomic<uint64_t> user_ = 0;  // the thread that uses it
+  std::mutex mutex_;
+  std::string last_error_;
+  std::set<int32_t> known_;
+  std::map<int, Factor> factors_;
+  uint64_t begun_ = 0;  // collectives; guarded by a mutex of all communicators
+
+  std::condition_variable changed_;
+  std::deque<Operation*> started_;
+  std::vector<Operation*> free_;
+  int in_streams_ = 0;
+  CUevent last_event_ = nullptr;
+  CUstream last_stream_ = nullptr;
+  uint64_t last_capture_ = 0;
+  bool has_last_ = false;
+};
+
+}  // namespace testnccl

@@ -1,0 +1,45 @@
+// Groups of a thread: what its calls have asked for since the outermost ncclGroupStart.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "tests/support/nccl/communicator.h"
+
+namespace testnccl {
+
+using CommunicatorPtr = std::shared_ptr<Communicator>;
+
+// Handles are no addresses, and none is used again.
+ncclComm_t add_handle(const CommunicatorPtr& communicator);
+CommunicatorPtr find(ncclComm_t handle);
+CommunicatorPtr take(ncclComm_t handle);  // and the handle is invalid from now on
+
+// The last error of the thread that belongs to no communicator.
+ncclResult_t refuse(ncclResult_t result, const std::string& text);
+const std::string& last_refusal();
+
+// The communicator for a call of this thread, which uses it until its group ends. Otherwise
+// `*result` says why not.
+CommunicatorPtr use(ncclComm_t handle, ncclResult_t* result, bool also_failed = false);
+
+// A call that makes or ends communicators. Blocks, beside others of its group.
+struct Setup {
+  std::function<ncclResult_t()> run;
+  CommunicatorPtr made;  // nullptr if none
+  ncclComm_t* handle;    // of `made`
+};
+
+void add(Setup setup);
+void add(const CommunicatorPtr& communicator, Request request);
+void add(const CommunicatorPtr& communicator, Leg leg);
+
+void begin_group();
+// The end of an outermost group runs its calls, unless `run` is false.
+ncclResult_t end_group(bool run = true);
+
+// A call of the API: a group of its own, or part of one.
+ncclResult_t as_group(const std::function<ncclResult_t()>& call);
+
+}  // namespace testnccl

@@ -1,0 +1,117 @@
+// The meeting point of a communicator's ranks: a thread for each connection, which answers when all
+// ranks have called. It checks that they call the same. A hub is also what a unique id names: there
+// the ranks exchange the addresses of the communicator's own hub, which is in the process of rank
+// 0.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/support/nccl/collective.h"
+#include "tests/support/nccl/wire.h"
+
+namespace testnccl {
+
+// Each rank has a connection for calls, one for operations of streams, and one on which it hears of
+// failures. A rank whose last ends without kBye is lost.
+enum class Lane : uint32_t { kCalls, kStreams, kNotices };
+constexpr size_t kLanes = 3;
+
+struct Hello {
+  uint64_t key;
+  int32_t ranks;
+  int32_t rank;
+  Lane lane;
+};
+
+// The body of kFailure.
+struct Failure {
+  ncclResult_t result = ncclSuccess;
+  std::string text;
+};
+Bytes pack(const Failure& failure);
+Failure unpack_failure(const Bytes& body);
+
+// One communicator of a device, and the collectives that it has begun there: each rank lists those
+// of its device.
+struct Order {
+  uint64_t communicator;
+  uint64_t begun;
+};
+
+// A send or a receive of a group.
+struct Transfer {
+  int32_t peer;
+  int32_t sends;
+  ncclDataType_t type;
+  uint64_t count;
+};
+
+class Hub : public std::enable_shared_from_this<Hub> {
+ public:
+  // kOnce: closes after the first exchange. kAgain: begins anew after each exchange, for any number
+  // of ranks. kStays: until its ranks have gone.
+  enum class Life { kOnce, kAgain, kStays };
+
+  // Returns nullptr if it cannot listen.
+  static std::shared_ptr<Hub> start(Life life);
+
+  const Id& id() const { return id_; }
+  void close();
+  // Tells the ranks that this process may end before they have ended the communicator.
+  void farewell();
+
+  Hub(int listener, const Id& id, Life life) : listener_(listener), id_(id), life_(life) {}
+  ~Hub();
+
+ private:
+  struct Member {
+    std::array<std::shared_ptr<Channel>, kLanes> lanes;
+    std::optional<Message> call;       // kExchange or kConnect
+    std::optional<Message> operation;  // kCollective or kPointToPoint
+    std::vector<int32_t> wants;        // the peers of kConnect so far
+    std::vector<Transfer> transfers;   // of a pending kPointToPoint
+    std::vector<Bytes> received;       // for each transfer, until it is complete
+    std::vector<bool> complete;
+    bool ended = false;  // kBye
+  };
+  struct Mail {
+    Transfer transfer;
+    Bytes payload;
+    int from;
+    size_t index;  // in its sender's transfers
+  };
+
+  void accept_all();
+  void serve(std::shared_ptr<Channel> channel);
+  bool admit(const Hello& hello, const std::shared_ptr<Channel>& channel);
+  void handle(int rank, Message message);
+  void fail(ncclResult_t result, const std::string& text);
+  void reply(Lane lane, int rank, const Bytes& body);
+  void finish_exchange();
+  void finish_connects();
+  void begin_transfers(int rank);
+  bool match(int rank);
+  void finish_transfers();
+  void finish_collective();
+  void check_mixture();
+  std::string difference_in_order() const;
+
+  const int listener_;
+  const Id id_;
+  const Life life_;
+  std::mutex mutex_;
+  std::vector<Member> members_;
+  std::map<std::pair<int, int>, std::deque<Mail>> mail_;  // (from, to)
+  uint64_t generation_ = 0;
+  std::optional<Failure> failure_;
+};
+
+}  // namespace testnccl
