@@ -31,12 +31,16 @@ void capture(Ranks& ranks, std::vector<Captured>& all) {
   each(ranks, [&](Rank& rank) {
     Captured& mine = all[&rank - ranks.data()];
     NCCL(ncclAllReduce(mine.data, mine.data, kCount, ncclInt32, ncclMax, rank.comm, rank.stream));
+  });
+  each(ranks, [&](Rank& rank) {  // operations of one group have no order
+    Captured& mine = all[&rank - ranks.data()];
     NCCL(ncclAllGather(mine.data, mine.gathered, kCount, ncclInt32, rank.comm, rank.stream));
   });
   const int count = ranks.front().ranks;
   each(ranks, [&](Rank& rank) {  // and the first part goes around
     Captured& mine = all[&rank - ranks.data()];
-    NCCL(ncclSend(mine.gathered, 1, ncclInt32, (rank.rank + 1) % count, rank.comm, rank.stream));
+    NCCL(
+        ncclSend(mine.gathered + 1, 1, ncclInt32, (rank.rank + 1) % count, rank.comm, rank.stream));
     NCCL(ncclRecv(mine.gathered, 1, ncclInt32, (rank.rank + count - 1) % count, rank.comm,
                   rank.stream));
   });

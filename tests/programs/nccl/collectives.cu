@@ -297,6 +297,8 @@ void order(Ranks& ranks) {
     each(ranks, [&](Rank& rank) {
       NCCL(ncclAllReduce(data[rank], data[rank], kCount, ncclInt32, ncclMax, rank.comm,
                          rank.stream));
+    });
+    each(ranks, [&](Rank& rank) {  // operations of one group have no order
       NCCL(ncclAllReduce(data[rank], copy[rank], kCount, ncclInt32, ncclSum, rank.comm,
                          rank.stream));
     });

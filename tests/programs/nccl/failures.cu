@@ -241,6 +241,12 @@ void bad_arguments(Place& place) {
               ncclAllReduce(place.data, place.data, 1, no_type, ncclSum, rank.comm, rank.stream));
   NCCL_EXPECT(ncclInvalidArgument, ncclGroupEnd());
   settle(place);
+  // The operations of a group have no order, so these two compute nothing certain.
+  NCCL(ncclGroupStart());
+  NCCL(all_reduce(place));
+  NCCL(all_reduce(place));
+  NCCL_EXPECT(ncclInvalidUsage, ncclGroupEnd());
+  settle(place);
 }
 
 void foreign_stream(Place& place) {

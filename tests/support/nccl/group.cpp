@@ -79,11 +79,45 @@ ncclResult_t connect(const std::vector<Step>& steps) {
   return result;
 }
 
+struct Range {
+  size_t step;
+  CUdeviceptr begin, end;
+  bool written;
+};
+
+// The operations of a group have no order, so none may write what another one reads or writes.
+ncclResult_t check_overlaps(const std::vector<Step>& steps) {
+  std::vector<Range> ranges;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const Communicator& of = *steps[i].communicator;
+    if (steps[i].leg) {
+      const Leg& leg = *steps[i].leg;
+      const size_t bytes = leg.transfer.count * size_of(leg.transfer.type);
+      ranges.push_back({i, leg.buffer, leg.buffer + bytes, leg.transfer.sends == 0});
+    } else {
+      const Request& request = *steps[i].collective;
+      const size_t sent = bytes_sent(request.call, of.rank(), of.ranks());
+      const size_t received = bytes_received(request.call, of.rank(), of.ranks());
+      ranges.push_back({i, request.sent, request.sent + sent, false});
+      ranges.push_back({i, request.received, request.received + received, true});
+    }
+  }
+  for (const Range& a : ranges) {
+    for (const Range& b : ranges) {
+      if (!a.written || a.step == b.step || a.begin >= b.end || b.begin >= a.end) continue;
+      return steps[a.step].communicator->fail(
+          ncclInvalidUsage, "an operation of a group writes memory that another one uses", false);
+    }
+  }
+  return ncclSuccess;
+}
+
 ncclResult_t run(const Job& job) {
   if (!job.setups.empty() && !job.steps.empty()) {
     return refuse(ncclInvalidUsage, "a group makes communicators and starts operations");
   }
   if (const ncclResult_t result = run_setups(job.setups); result != ncclSuccess) return result;
+  if (const ncclResult_t result = check_overlaps(job.steps); result != ncclSuccess) return result;
   if (const ncclResult_t result = connect(job.steps); result != ncclSuccess) return result;
   std::vector<std::pair<CommunicatorPtr, std::vector<Leg>>> legs;
   for (const Step& step : job.steps) {
