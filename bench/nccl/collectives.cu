@@ -71,7 +71,7 @@ __global__ void fill(float* data, size_t count, int rank) {
     data[i] = value(rank, i);
 }
 
-// What an element of the result must be.
+// The value that an element of the result must have.
 enum class Result { kSum, kPartOfSum, kPartOfEach, kPartForMe, kOfNeighbour };
 
 __global__ void check(const float* data, size_t count, size_t part, Result result, int rank,

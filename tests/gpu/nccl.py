@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """NCCL natively and through servers, in processes with a GPU each: times of collectives, and training with torchrun.
 
-    nccl.py --build FOLDER [--parts collectives,training] [--transports shm,tcp] [--max 1G] [--nccl LIBRARY]
+    nccl.py --build FOLDER [--ranks 2] [--parts collectives,training] [--transports shm,tcp] [--max 1G] [--nccl LIBRARY]
 
-Two hosts: rank r runs on GPU r, or both on the only GPU. Natively the processes have different NCCL_HOSTIDs; remotely
-each has a server of its own on this machine. With two GPUs also one host: one server has all GPUs, each rank uses one,
-and once each rank sees only one. Natively and remotely NCCL uses the same file, PyTorch's unless --nccl names another,
+Two hosts: each has half of the ranks, and rank r runs on GPU r; on a machine with one GPU two ranks share it. Natively
+the hosts have different NCCL_HOSTIDs; remotely each is a server on this machine. With a GPU for each rank also one host:
+one server has all GPUs, each rank uses one, and once each rank sees only one. Natively and remotely NCCL uses the same file, PyTorch's unless --nccl names another,
 and the loopback interface between hosts.
 
 Prints what each way printed, then a table: microseconds and bus bandwidth (GB/s) by size, with the ratio to native;
@@ -33,7 +33,6 @@ sys.path.insert(0, os.path.join(HERE, "../e2e"))
 from servers import Server  # noqa: E402
 
 NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
-RANKS = 2
 SECONDS = 75  # for all ranks of one way
 
 
@@ -55,15 +54,23 @@ class Way:
 class Runner:
     def __init__(self, arguments):
         self.build, self.driver, self.nccl = arguments.build, arguments.driver, arguments.nccl
-        self.gpus = 2
+        self.ranks = self.gpus = arguments.ranks
         if self.driver == "nvidia":
             self.gpus = len(subprocess.check_output(["nvidia-smi", "-L"], text=True).splitlines())
         self.failed = False
         self.servers = []
+        if self.ranks % 2 or self.ranks // 2 > self.gpus:
+            sys.exit(f"{self.ranks} ranks cannot be on two hosts with {self.gpus} GPU(s)")
+
+    def host_of(self, rank):
+        return rank * 2 // self.ranks
+
+    def gpus_of(self, host):
+        return sorted({rank % self.gpus for rank in range(self.ranks) if self.host_of(rank) == host})
 
     def ways(self, transports):
         ways = [Way("native", 2)] + [Way(transport, 2, transport) for transport in transports]
-        if self.gpus > 1:
+        if self.gpus >= self.ranks:
             ways += [Way("native", 1)] + [Way(transport, 1, transport) for transport in transports]
             ways += [Way(f"{transport}, one visible", 1, transport, True) for transport in transports[:1]]
         return ways
@@ -71,14 +78,14 @@ class Runner:
     def start_servers(self):
         def start(devices, index):
             environment = {**NO_MULTICAST, "RCUDA_SERVER_NCCL": self.nccl, "NCCL_SOCKET_IFNAME": "lo", "RCUDA_SERVER_CGROUP": "none",
-                           "SOFTGPU_DEVICES": "2"}
+                           "SOFTGPU_DEVICES": str(self.ranks)}
             options = ["--pool", "2", "--insecure"]
             return Server(self.build, driver=self.driver, devices=devices, index=index, options=options,
                           environment=environment)
 
-        self.servers = [start(str(rank % self.gpus), rank) for rank in range(RANKS)]
-        if self.gpus > 1:
-            self.servers.append(start("0,1", RANKS))
+        self.servers = [start(",".join(map(str, self.gpus_of(host))), host) for host in (0, 1)]
+        if self.gpus >= self.ranks:
+            self.servers.append(start(",".join(map(str, range(self.ranks))), 2))
 
     def environment(self, way, rank):
         """Also DEVICE, the number of the rank's GPU in its process."""
@@ -88,25 +95,25 @@ class Runner:
             libraries = [os.path.dirname(self.nccl)]
             if self.driver != "nvidia":
                 libraries.append(os.path.join(self.build, "softgpu/lib"))
-            more["SOFTGPU_DEVICES"] = "2"
+            more["SOFTGPU_DEVICES"] = str(self.ranks)
             if way.hosts == 2:
-                more["NCCL_HOSTID"] = f"host{rank}"
+                more["NCCL_HOSTID"] = f"host{self.host_of(rank)}"
         else:
-            own = [(self.servers[rank].port, rank % self.gpus)]
-            devices = own if way.hosts == 2 else [(self.servers[RANKS].port, gpu) for gpu in (0, 1)]
-            if way.hosts == 2 or way.visible:
-                more["DEVICE"] = "0"
+            place = self.host_of(rank) if way.hosts == 2 else 2
+            gpus = self.gpus_of(place) if way.hosts == 2 else list(range(self.ranks))
+            more["DEVICE"] = "0" if way.visible else str(gpus.index(rank % self.gpus))
             if way.visible:
                 more["CUDA_VISIBLE_DEVICES"] = str(rank)
             preload = [os.path.join(self.build, name) for name in ("lib/librcuda.so", "lib/rcuda/libnccl.so.2")]
-            more.update(RCUDA_DEVICES=",".join(f"127.0.0.1@{port}:{gpu}" for port, gpu in devices), RCUDA_NCCL="server",
+            address = f"127.0.0.1@{self.servers[place].port}"
+            more.update(RCUDA_DEVICES=",".join(f"{address}:{gpu}" for gpu in gpus), RCUDA_NCCL="server",
                         RCUDA_TRANSPORT=way.transport, RCUDA_SECURITY="none", LD_PRELOAD=" ".join(preload))
         return {**os.environ, **NO_MULTICAST, **more, "LD_LIBRARY_PATH": ":".join(libraries)}
 
     def run(self, way, command_of):
         """Runs all ranks. Returns rank 0's stdout, or an empty text after a failure, which it prints."""
         begin, running = time.monotonic(), []
-        for rank in range(RANKS):
+        for rank in range(self.ranks):
             files = tempfile.TemporaryFile("w+", errors="replace"), tempfile.TemporaryFile("w+", errors="replace")
             environment = self.environment(way, rank)
             process = subprocess.Popen(command_of(rank, environment), env=environment, stdout=files[0], stderr=files[1],
@@ -134,7 +141,7 @@ class Runner:
         if not bad:
             return texts[0]
         self.failed = True
-        for rank in range(RANKS):
+        for rank in range(self.ranks):
             print(f"--- stderr of rank {rank}\n{texts[2 * rank + 1][-2500:]}")
         if way.transport:
             for server in self.servers:
@@ -152,7 +159,7 @@ def run_collectives(runner, ways, most):
     for way in ways:
         with tempfile.TemporaryDirectory() as folder:
             text = runner.run(way, lambda rank, environment: [
-                program, "--rank", str(rank), "--ranks", str(RANKS), "--device", environment["DEVICE"],
+                program, "--rank", str(rank), "--ranks", str(runner.ranks), "--device", environment["DEVICE"],
                 "--id", os.path.join(folder, "id"), "--max", most, "--seconds", "0.05"])
         rows = re.findall(r"^(\w+) +(\d+) +\d+ +float +([\d.]+) +[\d.]+ +([\d.]+) +(\d+)$", text, re.M)
         results[way] = {(name, int(size)): (float(us), float(bus)) for name, size, us, bus, _ in rows}
@@ -170,7 +177,7 @@ def run_training(runner, ways):
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         text = runner.run(way, lambda rank, environment: [
-            sys.executable, "-m", "torch.distributed.run", "--nnodes", str(RANKS), "--nproc-per-node", "1", "--node-rank",
+            sys.executable, "-m", "torch.distributed.run", "--nnodes", str(runner.ranks), "--nproc-per-node", "1", "--node-rank",
             str(rank), "--master-addr", "127.0.0.1", "--master-port", str(port), os.path.join(HERE, "nccl_training.py")])
         lines = [line for line in text.splitlines() if line.startswith("{")]
         results[way] = json.loads(lines[-1]) if lines else {}
@@ -211,6 +218,7 @@ def print_training(runner, results):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", required=True, type=os.path.abspath)
+    parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--parts", default="collectives,training")
     parser.add_argument("--transports", default="shm,tcp")
     parser.add_argument("--max", default="1G")

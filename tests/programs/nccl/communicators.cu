@@ -1,4 +1,4 @@
-// Communicators: what they know of themselves, their parts, smaller and larger ones, calls that do
+// Communicators: their ranks and devices, their parts, smaller and larger ones, calls that do
 // not block, memory of NCCL.
 #include <algorithm>
 

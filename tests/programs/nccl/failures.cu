@@ -1,5 +1,5 @@
-// What goes wrong: ranks that call different operations, that are killed, that never come; calls
-// that hang and are aborted; ids, devices, streams and communicators that are none. Each must end
+// Failures: ranks that call different operations, are killed or never come; calls that hang and are
+// aborted; ids, devices, streams and communicators that do not exist or do not fit. Each must end
 // with an error, and nothing hangs.
 //
 //   failures processes N CASE    a process for each rank

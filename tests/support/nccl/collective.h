@@ -1,4 +1,4 @@
-// What each collective computes, on the inputs of all ranks.
+// The collectives: their shapes, and their results for the inputs of all ranks.
 #pragma once
 
 #include <string>
@@ -32,7 +32,7 @@ struct Call {
   bool operator==(const Call&) const = default;
 };
 
-// Which part of a buffer the other one may be when a rank's buffers overlap.
+// How the two buffers of a rank may overlap.
 enum class InPlace { kNever, kSame, kPartOfReceived, kPartOfSent };
 
 struct Shape {

@@ -33,7 +33,7 @@ class Current {
   CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
 };
 
-// What ranks learn of each other when they meet.
+// The description of a rank that all others get when they meet.
 struct Member {
   Id hub;    // of rank 0: the communicator's
   Id spare;  // where ranks meet for a smaller communicator

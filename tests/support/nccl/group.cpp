@@ -85,7 +85,8 @@ struct Range {
   bool written;
 };
 
-// The operations of a group have no order, so none may write what another one reads or writes.
+// The operations of a group have no order, so no operation may write memory that another operation
+// uses.
 ncclResult_t check_overlaps(const std::vector<Step>& steps) {
   std::vector<Range> ranges;
   for (size_t i = 0; i < steps.size(); ++i) {
@@ -106,7 +107,8 @@ ncclResult_t check_overlaps(const std::vector<Step>& steps) {
     for (const Range& b : ranges) {
       if (!a.written || a.step == b.step || a.begin >= b.end || b.begin >= a.end) continue;
       return steps[a.step].communicator->fail(
-          ncclInvalidUsage, "an operation of a group writes memory that another one uses", false);
+          ncclInvalidUsage, "an operation of a group writes memory that another operation uses",
+          false);
     }
   }
   return ncclSuccess;

@@ -1,4 +1,4 @@
-// Groups of a thread: what its calls have asked for since the outermost ncclGroupStart.
+// Groups of a thread: its calls since the outermost ncclGroupStart.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@ namespace testnccl {
 
 using CommunicatorPtr = std::shared_ptr<Communicator>;
 
-// Handles are no addresses, and none is used again.
+// Handles are numbers, not addresses. A number is used once.
 ncclComm_t add_handle(const CommunicatorPtr& communicator);
 CommunicatorPtr find(ncclComm_t handle);
 CommunicatorPtr take(ncclComm_t handle);  // and the handle is invalid from now on
@@ -24,7 +24,8 @@ const std::string& last_refusal();
 // `*result` says why not.
 CommunicatorPtr use(ncclComm_t handle, ncclResult_t* result, bool also_failed = false);
 
-// A call that makes or ends communicators. Blocks, beside others of its group.
+// A call that makes or ends communicators. It blocks, and runs at the same time as the others of
+// its group.
 struct Setup {
   std::function<ncclResult_t()> run;
   CommunicatorPtr made;  // nullptr if none

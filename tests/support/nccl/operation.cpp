@@ -8,7 +8,7 @@ namespace {
 
 constexpr size_t kHead = 64;  // of the staging memory: the word, and the factor at 8
 
-// Streams that are no handles: the legacy one and that of the thread.
+// The legacy default stream and the thread's, which have numbers instead of handles.
 bool is_default(CUstream stream) { return reinterpret_cast<uintptr_t>(stream) <= 2; }
 
 CUdeviceptr address_of(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
@@ -38,7 +38,7 @@ ncclResult_t Communicator::check_buffer(CUdeviceptr buffer, const char* name) {
   int type = 0;
   if (cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, buffer) == CUDA_SUCCESS)
     return ncclSuccess;
-  return fail(ncclInvalidArgument, std::string(name) + " is no memory that the device reaches",
+  return fail(ncclInvalidArgument, std::string(name) + " is not memory that the device reaches",
               false);
 }
 

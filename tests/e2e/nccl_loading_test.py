@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+"""How programs get rcuda's libnccl.so.2, and whose NCCL answers: linked programs with an RPATH, programs that open the
+library by its name, CuPy; by rcuda-run and by rcuda.connect().
+
+    nccl_loading_test.py --build FOLDER --linked PROGRAM --nccl LIBRARY --wheels FOLDER [unittest arguments]
+
+The library of tests/support/nccl is the servers' and the program's own: the version tells them apart.
+"""
+
+import os
+import subprocess
+import sys
+import textwrap
+import unittest
+
+from servers import run_tests, Server
+
+BUILD = LINKED = NCCL = WHEELS = None
+CONNECT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../python/rcuda/_connect.py")
+OWN, SERVERS = 23203, 22907  # versions
+
+OPENED = """
+    import ctypes
+    nccl, version = ctypes.CDLL("libnccl.so.2"), ctypes.c_int()
+    assert nccl.ncclGetVersion(ctypes.byref(version)) == 0
+    print("NCCL", version.value)
+"""
+
+CUPY = """
+    import cupy
+    from cupy.cuda import nccl
+    print("NCCL", nccl.get_version())
+    comms, data = nccl.NcclCommunicator.initAll(2), []
+    for device in range(2):
+        with cupy.cuda.Device(device):
+            data.append(cupy.asarray([1.0, 2.0 + device], dtype=cupy.float32))
+    nccl.groupStart()
+    for device in range(2):
+        with cupy.cuda.Device(device):
+            comms[device].allReduce(data[device].data.ptr, data[device].data.ptr, 2, nccl.NCCL_FLOAT32, nccl.NCCL_SUM,
+                                    cupy.cuda.Stream.null.ptr)
+    nccl.groupEnd()
+    for device in range(2):
+        with cupy.cuda.Device(device):
+            print(cupy.asnumpy(data[device]).tolist())
+"""
+
+LACKING = """
+    import ctypes
+    nccl, comm, device = ctypes.CDLL("libnccl.so.2"), ctypes.c_void_p(), ctypes.c_int(0)
+    assert nccl.ncclCommInitAll(ctypes.byref(comm), 1, ctypes.byref(device)) == 0
+    print(nccl.ncclCommSuspend(comm, 1), nccl.ncclCommSuspend(comm, 1))
+    assert nccl.ncclCommDestroy(comm) == 0
+"""
+
+PAIR = """
+    import ctypes
+    nccl, comms, version = ctypes.CDLL("libnccl.so.2"), (ctypes.c_void_p * 2)(), ctypes.c_int()
+    assert nccl.ncclGetVersion(ctypes.byref(version)) == 0
+    print("NCCL", version.value)
+    print(nccl.ncclCommInitAll(comms, 2, None))
+"""
+
+
+class LoadingTest(unittest.TestCase):
+    def start(self, *variables):
+        """A server with each of these settings of NCCL."""
+        def server(index, more):
+            made = Server(BUILD, index=index, environment={"RCUDA_SERVER_NCCL": NCCL, **more})
+            self.addCleanup(lambda: self.assertEqual(made.stop(), 0, made.text()))
+            return made
+        self.devices = ",".join(server(index, more).address() for index, more in enumerate(variables))
+
+    def run_program(self, *command, **variables):
+        result = subprocess.run(command, env={**os.environ, "RCUDA_LOG": "info", **variables}, capture_output=True,
+                                text=True, timeout=100)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        return result
+
+    def run_remotely(self, *command, **variables):
+        return self.run_program(os.path.join(BUILD, "bin/rcuda-run"), "--devices", self.devices, "--", *command, **variables)
+
+    def connected(self, program):
+        """The program after rcuda.connect(), without the package, which is not installed."""
+        return textwrap.dedent(f"""
+            import importlib.util
+            spec = importlib.util.spec_from_file_location("rcuda_connect", {CONNECT!r})
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            module.LIBRARIES = {os.path.join(BUILD, "lib/rcuda")!r}
+            module.connect({self.devices!r})
+            """) + textwrap.dedent(program)
+
+    def test_linked_with_rpath(self):
+        self.start({"TESTNCCL_VERSION": str(SERVERS)})
+        own = self.run_program(LINKED, LD_LIBRARY_PATH=os.path.join(BUILD, "softgpu/lib"))
+        self.assertEqual(own.stdout, f"NCCL {OWN}\n")
+        self.assertEqual(self.run_remotely(LINKED).stdout, f"NCCL {SERVERS}\n")
+
+    def test_opened_by_name(self):
+        self.start({"TESTNCCL_VERSION": str(SERVERS)})
+        self.assertEqual(self.run_remotely(sys.executable, "-c", textwrap.dedent(OPENED)).stdout, f"NCCL {SERVERS}\n")
+        self.assertEqual(self.run_program(sys.executable, "-c", self.connected(OPENED)).stdout, f"NCCL {SERVERS}\n")
+
+    def test_cupy(self):
+        python = os.path.join(WHEELS, "bin/python")
+        self.assertTrue(os.path.exists(python), "scripts/setup --tests installs it")
+        self.start({"TESTNCCL_VERSION": str(SERVERS)}, {"TESTNCCL_VERSION": str(SERVERS)})
+        expected = f"NCCL {SERVERS}\n[2.0, 5.0]\n[2.0, 5.0]\n"
+        self.assertEqual(self.run_remotely(python, "-c", textwrap.dedent(CUPY)).stdout, expected)
+        self.assertEqual(self.run_program(python, "-c", self.connected(CUPY)).stdout, expected)
+
+    def test_whose_library(self):
+        # One server has none: the program's own is used, for all GPUs, or the program ends with the reason.
+        self.start({"TESTNCCL_VERSION": str(SERVERS)}, {"RCUDA_SERVER_NCCL": "none"})
+        self.assertEqual(self.run_remotely(LINKED).stdout, f"NCCL {OWN}\n")
+        self.assertEqual(self.run_remotely(LINKED, RCUDA_NCCL="client").stdout, f"NCCL {OWN}\n")
+        refused = subprocess.run([os.path.join(BUILD, "bin/rcuda-run"), "--devices", self.devices, "--", LINKED],
+                                 env={**os.environ, "RCUDA_NCCL": "server"}, capture_output=True, text=True, timeout=100)
+        self.assertEqual(refused.returncode, 1, refused.stderr)
+        self.assertIn("NCCL", refused.stderr)
+
+    def test_versions_differ(self):
+        self.start({"TESTNCCL_VERSION": "22907"}, {"TESTNCCL_VERSION": "22900"})
+        result = self.run_remotely(sys.executable, "-c", textwrap.dedent(PAIR))
+        version, outcome = result.stdout.splitlines()
+        self.assertEqual(version, "NCCL 22900")
+        self.assertNotEqual(outcome, "0")
+        self.assertIn("22907", result.stderr)
+        self.assertIn("22900", result.stderr)
+
+    def test_function_that_the_servers_lack(self):
+        self.start({})
+        result = self.run_remotely(sys.executable, "-c", textwrap.dedent(LACKING))
+        self.assertEqual(result.stdout, "5 5\n")  # ncclInvalidUsage
+        self.assertEqual(result.stderr.count("ncclCommSuspend"), 1, result.stderr)
+
+
+if __name__ == "__main__":
+    run_tests(globals(), "linked", "nccl", "wheels")
