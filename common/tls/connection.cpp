@@ -155,7 +155,9 @@ ssize_t Connection::send(std::span<const iovec> pieces) {
   if (!buffer_.push()) return -1;
   if (begun_ == 0) {
     MutexLock lock(mutex_);
+    buffer_.set_sealing(true);
     const ssize_t sealed = seal(pieces);
+    buffer_.set_sealing(false);
     if (sealed <= 0) return sealed;
     begun_ = sealed;
     buffer_.hand_over();
@@ -164,13 +166,25 @@ ssize_t Connection::send(std::span<const iovec> pieces) {
   return std::exchange(begun_, 0);
 }
 
+// A thread that polls an empty socket does not hold the mutex in the system call: the sending
+// thread would find it locked, and sleep.
 ssize_t Connection::recv(void* data, size_t bytes, bool peek) {
   if (bytes == 0) return 0;
   const int most = static_cast<int>(std::min(bytes, kRecordBytes));
-  MutexLock lock(mutex_);
-  ERR_clear_error();
-  errno = 0;
-  return outcome(peek ? SSL_peek(ssl_, data, most) : SSL_read(ssl_, data, most));
+  for (;;) {
+    if (is_drained_) {
+      if (const ssize_t filled = buffer_.fill(); filled <= 0) return filled;
+    }
+    MutexLock lock(mutex_);
+    ERR_clear_error();
+    errno = 0;
+    const ssize_t got = outcome(peek ? SSL_peek(ssl_, data, most) : SSL_read(ssl_, data, most));
+    const bool lacks_bytes = got < 0 && errno == EAGAIN;
+    const bool has_taken_record = got > 0 && !peek && (got < most || bytes >= kRecordBytes);
+    is_drained_ = lacks_bytes || has_taken_record;
+    // OpenSSL also returns after a KeyUpdate. The record after it may have been received already.
+    if (!lacks_bytes || !buffer_.has_bytes()) return got;
+  }
 }
 
 Status shake_hands(Connection& connection, int socket,

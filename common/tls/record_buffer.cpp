@@ -32,6 +32,10 @@ bool RecordBuffer::add(std::span<const std::byte> bytes) {
 }
 
 ssize_t RecordBuffer::take(std::span<std::byte> to) {
+  if (sealing_) {
+    errno = EAGAIN;
+    return -1;
+  }
   if (begin_ == end_) {
     if (!reads_ahead_) {
       const ssize_t received = ::recv(socket_, to.data(), to.size(), MSG_DONTWAIT);
@@ -43,16 +47,22 @@ ssize_t RecordBuffer::take(std::span<std::byte> to) {
       most_received_ -= static_cast<size_t>(received);
       return received;
     }
-    if (!received_) received_ = std::make_unique_for_overwrite<std::byte[]>(kReceivedBytes);
-    const ssize_t received = ::recv(socket_, received_.get(), kReceivedBytes, MSG_DONTWAIT);
-    if (received <= 0) return received;
-    begin_ = 0;
-    end_ = static_cast<size_t>(received);
+    if (const ssize_t received = fill(); received <= 0) return received;
   }
   const size_t some = std::min(to.size(), end_ - begin_);
   std::memcpy(to.data(), received_.get() + begin_, some);
   begin_ += some;
   return static_cast<ssize_t>(some);
+}
+
+ssize_t RecordBuffer::fill() {
+  if (!reads_ahead_ || has_bytes()) return 1;
+  if (!received_) received_ = std::make_unique_for_overwrite<std::byte[]>(kReceivedBytes);
+  const ssize_t received = ::recv(socket_, received_.get(), kReceivedBytes, MSG_DONTWAIT);
+  if (received <= 0) return received;
+  begin_ = 0;
+  end_ = static_cast<size_t>(received);
+  return received;
 }
 
 void RecordBuffer::hand_over() {

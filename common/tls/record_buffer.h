@@ -1,8 +1,9 @@
 // RecordBuffer: encrypted records between OpenSSL and a socket. Several records leave, and arrive,
 // in one system call.
 //
-// Threads: add(), take() and hand_over() with the mutex of the connection held, push() on the
-// sending thread only. Nothing blocks, and nothing raises SIGPIPE.
+// Threads: add(), take(), set_sealing() and hand_over() with the mutex of the connection held,
+// push() on the sending thread only, fill() and has_bytes() on the receiving thread only. Nothing
+// blocks, and nothing raises SIGPIPE.
 #pragma once
 
 #include <cstddef>
@@ -26,6 +27,14 @@ class RecordBuffer {
   bool add(std::span<const std::byte> bytes);
   // As recv(2) on a non-blocking socket. -1, and EPROTO, beyond the limit.
   ssize_t take(std::span<std::byte> to);
+  // With `reads_ahead`: receives bytes for take(), if it has none. As recv(2); positive if take()
+  // has some. Without `reads_ahead` it does nothing and returns a positive number: take() receives.
+  ssize_t fill();
+  // Whether take() has bytes that were received ahead.
+  bool has_bytes() const { return begin_ < end_; }
+  // While the sending thread is inside OpenSSL, take() returns EAGAIN: OpenSSL also reads when it
+  // sends, if it has a part of a handshake message, and the receiving thread may be in fill().
+  void set_sealing(bool sealing) { sealing_ = sealing; }
   // How many more bytes may be received.
   void limit_received(size_t most) { most_received_ = most; }
   // Gives all kept bytes to push().
@@ -40,6 +49,7 @@ class RecordBuffer {
   std::vector<std::byte> leaving_;
   size_t sent_ = 0;  // of leaving_
   size_t most_received_ = ~size_t{0};
+  bool sealing_ = false;
   std::unique_ptr<std::byte[]> received_;
   size_t begin_ = 0, end_ = 0;  // of the bytes in received_ that nobody has taken
 };

@@ -11,6 +11,7 @@
 #include <openssl/ssl.h>
 #include <openssl/ssl3.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include "common/base/socket_io.h"
@@ -195,6 +196,31 @@ TEST(KeyedTest, AChangedBitEndsTheConnection) {
   ASSERT_EQ(ends.client->send("evil", 5, 0), 5);
   EXPECT_EQ(ends.server->recv(text, 5, MSG_WAITALL), -1);
   EXPECT_EQ(errno, EPROTO);
+}
+
+// A call that returns the bytes before a broken record drops its error. Each later call has it.
+TEST(KeyedTest, TheErrorAfterGoodBytesIsTold) {
+  Wire wire;
+  wire.start();
+  Encrypted ends = encrypt_both(wire.ends(), kKey, kKey);
+  ASSERT_TRUE(ends.client.ok() && ends.server.ok());
+  const auto arrived = [&] {
+    int bytes = 0;
+    EXPECT_EQ(::ioctl(ends.server->fd(), FIONREAD, &bytes), 0);
+    return bytes;
+  };
+  ASSERT_EQ(ends.client->send("good", 5, 0), 5);
+  while (arrived() == 0) std::this_thread::yield();
+  const int record = arrived();
+  wire.change_next();
+  ASSERT_EQ(ends.client->send("evil", 5, 0), 5);
+  while (arrived() < 2 * record) std::this_thread::yield();
+  char text[16] = {};
+  EXPECT_EQ(ends.server->recv(text, sizeof text, MSG_DONTWAIT), 5);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(ends.server->recv(text, sizeof text, MSG_DONTWAIT), -1);
+    EXPECT_EQ(errno, EPROTO);
+  }
 }
 
 TEST(KeyedTest, DerivedKeysDifferByLabelAndKey) {
