@@ -43,7 +43,6 @@
 #include <unistd.h>
 
 #include "common/config/command_line.h"
-#include "common/transport/link.h"
 
 namespace {
 
@@ -51,7 +50,7 @@ using Clock = std::chrono::steady_clock;
 constexpr uint64_t kLeastPart = 64u << 10;
 
 struct Options {
-  int streams = rcuda::transport::LinkOptions{}.bulk_streams;
+  int streams = 4;
   std::string address = "127.0.0.1";
   uint64_t min_bytes = 64u << 10;
   uint64_t max_bytes = 256u << 20;

@@ -7,10 +7,13 @@
 
 namespace rcuda::transport {
 
-Greeting make_greeting(uint64_t magic, const LinkOptions& options, size_t most_streams) {
-  const int streams = std::clamp(options.bulk_streams, 1, static_cast<int>(most_streams));
+Greeting make_greeting(uint64_t magic, const LinkOptions& options, size_t most_streams,
+                       size_t usual_streams) {
+  const bool are_set = options.bulk_streams != 0;
+  const size_t wanted =
+      are_set ? static_cast<size_t>(std::max(options.bulk_streams, 1)) : usual_streams;
   return {magic, options.window_bytes, static_cast<uint32_t>(options.peer_timeout.count()),
-          static_cast<uint32_t>(streams)};
+          static_cast<uint16_t>(std::clamp<size_t>(wanted, 1, most_streams)), are_set};
 }
 
 Status check_greeting(const Greeting& peer, uint64_t magic, const char* protocol) {

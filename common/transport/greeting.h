@@ -16,12 +16,15 @@ struct Greeting {
   uint64_t magic = 0;  // names the medium and the version of its protocol
   uint64_t window_bytes = 0;
   uint32_t peer_timeout_ms = 0;  // this side expects a heartbeat within this time
-  uint32_t streams = 0;          // for transfers; tcp: sockets, verbs: queue pairs, shm: 1
+  uint16_t streams = 0;          // for transfers; tcp: sockets, verbs: queue pairs, shm: 1
+  uint16_t streams_are_set = 0;  // 1: by a setting, not by the medium
 };
 static_assert(sizeof(Greeting) == 24);
 
-// The number of streams is limited to 1 to `most_streams`.
-Greeting make_greeting(uint64_t magic, const LinkOptions& options, size_t most_streams);
+// The number of streams is limited to 1 to `most_streams`; `usual_streams` if the options leave it
+// to the medium.
+Greeting make_greeting(uint64_t magic, const LinkOptions& options, size_t most_streams,
+                       size_t usual_streams);
 
 // Checks the peer's greeting. kProtocol: the peer does not speak `protocol` ("TCP").
 Status check_greeting(const Greeting& peer, uint64_t magic, const char* protocol);

@@ -269,8 +269,9 @@ struct LinkOptions {
   // The part of this side's own window that has the answers to its calls. Writes into it do not
   // wake threads that wait for other data (WokenBy::kNotAnswers); a wake-up costs the peer 1.7 us.
   WindowPart answers;
-  // tcp: sockets for transfers; verbs: queue pairs for transfers. The server's value is used.
-  int bulk_streams = 4;
+  // tcp: sockets for transfers; verbs: queue pairs for transfers. The server's value is used. 0: tcp
+  // chooses by the processors of both sides (tcp/tcp_connect.cpp), verbs takes four.
+  int bulk_streams = 0;
   // tcp: how long a receiving thread polls for more data before it sleeps; the thread that receives
   // puts polls up to four times as long (tcp/adaptive_spin.h).
   std::chrono::nanoseconds receive_spin = default_receive_spin();

@@ -131,9 +131,13 @@ struct Settings {
                         "how long a worker polls for the next command or peer copy before "
                         "sleeping; 0: by the processors that the worker may use"};
   config::Integer bulk_streams{
-      registry, "RCUDA_SERVER_BULK_STREAMS",
-      4,        1,
-      16,       "queue pairs (verbs) or sockets (tcp) of a connection for copies"};
+      registry,
+      "RCUDA_SERVER_BULK_STREAMS",
+      0,
+      0,
+      16,
+      "queue pairs (verbs) or sockets (tcp) of a connection for copies; 0: four queue pairs; "
+      "4 to 12 sockets by the server's processors, 4 if the client has fewer than 8"};
   config::Bool gpudirect{registry, "RCUDA_SERVER_GPUDIRECT", true,
                          "let the RDMA adapter reach GPU memory where a probe transfer proves it"};
   config::Bool trusted_fabric{registry, "RCUDA_SERVER_TRUSTED_FABRIC", false,

@@ -50,7 +50,7 @@ class CuttingProxy:
     not know that port; otherwise they are clients of another machine, which use TLS. `keeps`: the first bytes of each
     connection, for began_with()."""
 
-    # The control socket, four sockets for copies, and the one for acknowledgements.
+    # At least: the control socket, four sockets for copies, and the one for acknowledgements.
     SOCKETS = 6
 
     def __init__(self, port, seconds=0.1, tickets=True, keeps=False, seed=None):

@@ -355,7 +355,7 @@ Result<Heard> hear(int socket, Deadline deadline) {
 Result<std::unique_ptr<Link>> shm::make_link(Bootstrap bootstrap, const LinkOptions& options) {
   const Deadline deadline = std::chrono::steady_clock::now() + bootstrap.timeout;
   RCUDA_ASSIGN_OR_RETURN(UniqueFd file, make_window_file(options.window_bytes));
-  const ShmHello hello{make_greeting(kShmMagic, options, 1), options.answers};
+  const ShmHello hello{make_greeting(kShmMagic, options, 1, 1), options.answers};
   const int socket = bootstrap.control.fd();
   // The server sends its greeting after it has set the size of the client's window.
   if (!bootstrap.server) RCUDA_RETURN_IF_ERROR(greet(socket, hello, file.get(), deadline));

@@ -16,7 +16,7 @@
 
 namespace rcuda::transport {
 
-inline constexpr uint64_t kTcpMagic = 0x3270637461647563;     // "cudatcp2"
+inline constexpr uint64_t kTcpMagic = 0x3370637461647563;     // "cudatcp3"
 inline constexpr uint64_t kStreamMagic = 0x336b6c6261647563;  // "cudablk3"
 
 struct StreamHello {

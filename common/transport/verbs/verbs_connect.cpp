@@ -93,7 +93,7 @@ Status VerbsLink::connect(Bootstrap bootstrap, const LinkOptions& options) {
   const Socket& control = bootstrap.control;
   Hello own;
   Hello peer;
-  own.greeting = make_greeting(kHelloMagic, options, kMaxQueues);
+  own.greeting = make_greeting(kHelloMagic, options, kMaxQueues, kUsualQueues);
   Status stands = open(control, bootstrap.server, &own, &peer, deadline);
   if (stands.ok()) stands = connect_queues(control, bootstrap.server, own, peer, deadline);
   if (stands.ok()) stands = prepare(control, peer);

@@ -75,7 +75,7 @@ class VerbsLink final : public LinkCore {
  private:
   using Clock = std::chrono::steady_clock;
 
-  static constexpr size_t kMaxQueues = 16;
+  static constexpr size_t kMaxQueues = 16, kUsualQueues = 4;
   static constexpr uint32_t kReceives = 16;
   // How long a closing Link waits for its last puts to arrive and for posted transfers to complete.
   static constexpr std::chrono::seconds kLastPuts{2};
