@@ -24,10 +24,12 @@ class Traits:
     frees: str = ""
     waits_for_device: bool = False
     any_context: bool = False
+    overtaken: bool = False
     device_work: str = "none"  # else the body's member that names the stream
     holds_stream: str | bool = False  # True, or "member & kFlag"
 
-    COLUMNS = ("while_held", "queues", "frees", "waits_for_device", "any_context", "device_work", "holds_stream")
+    COLUMNS = ("while_held", "queues", "frees", "waits_for_device", "any_context", "overtaken", "device_work",
+               "holds_stream")
     OF_BODIES = ("device_work", "holds_stream")
 
     @staticmethod
@@ -41,7 +43,7 @@ class Traits:
             if key in Traits.OF_BODIES and body is None:
                 raise TableError(f"{name}: {key} is for custom commands, because their body has a fixed form")
         traits = Traits(**given)
-        for column in ("waits_for_device", "any_context"):
+        for column in ("waits_for_device", "any_context", "overtaken"):
             if not isinstance(getattr(traits, column), bool):
                 raise TableError(f"{name}: {column} must be true or false")
         if traits.frees == "at_once" and not traits.waits_for_device:
@@ -90,6 +92,8 @@ def initialiser(traits, struct="", signals=False):
         parts.append(".waits_for_device = true")
     if traits.any_context:
         parts.append(".any_context = true")
+    if traits.overtaken:
+        parts.append(".overtaken = true")
     if traits.holds_stream:
         parts.append(".holds_stream = true")
     if struct:

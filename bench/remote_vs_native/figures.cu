@@ -45,6 +45,23 @@ decltype(&cuLaunchKernel) driver_launch() {
   return reinterpret_cast<decltype(&cuLaunchKernel)>(entry);
 }
 
+// A step as a simulation has it: kernels, a number for the host, an event, more kernels, and then a
+// wait for the event.
+auto step_with_an_event(cudaEvent_t event) {
+  int *number, *on_host;
+  CHECK(cudaMalloc(&number, sizeof *number));
+  CHECK(cudaMallocHost(&on_host, sizeof *on_host));
+  cudaStream_t stream;
+  CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  return [=] {
+    for (int i = 0; i < 12; ++i) empty<<<1, 1, 0, stream>>>();
+    cudaMemcpyAsync(on_host, number, sizeof *number, cudaMemcpyDeviceToHost, stream);
+    cudaEventRecord(event, stream);
+    for (int i = 0; i < 12; ++i) empty<<<1, 1, 0, stream>>>();
+    cudaEventSynchronize(event);
+  };
+}
+
 void latencies() {
   for (int i = 0; i < 100; ++i) empty<<<1, 1>>>();
   CHECK(cudaDeviceSynchronize());
@@ -76,6 +93,7 @@ void latencies() {
         }));
   cudaEvent_t event;
   CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  print("step_with_an_event_us", median_us(9, 200, step_with_an_event(event)));
   CHECK(cudaEventRecord(event));
   CHECK(cudaDeviceSynchronize());
   print("event_query_done_us", median_us(9, 2000, [&] { cudaEventQuery(event); }));

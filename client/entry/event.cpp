@@ -54,7 +54,9 @@ CUresult send_record(Event& event, const StreamRoute& route, unsigned flags) {
   const CUresult result =
       route.session->post(route, {opcode, body.body()}, transport::Wake::kYes, &sent);
   // A captured record is a graph node and records nothing yet.
-  if (route.timeline && !any_capture()) recording.is_at(*route.timeline, sent.position);
+  if (route.timeline && !any_capture()) {
+    recording.is_at(*route.timeline, sent.position, sent.number);
+  }
   return result == CUDA_SUCCESS ? route.session->take_error() : result;
 }
 

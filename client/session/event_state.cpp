@@ -21,13 +21,15 @@ EventState::Recording::~Recording() {
   const bool was_alone = state_.record_++ == record_;
   state_.timeline_ = was_alone ? std::move(timeline_) : nullptr;
   state_.position_ = position_;
+  state_.command_ = command_;
   state_.pending_.clear();
   state_.done_ = false;
 }
 
-void EventState::Recording::is_at(Timeline& timeline, uint64_t position) {
+void EventState::Recording::is_at(Timeline& timeline, uint64_t position, uint64_t command) {
   timeline_ = timeline.shared_from_this();
   position_ = position;
+  command_ = command;
 }
 
 void EventState::leave_to_worker() {
@@ -66,7 +68,7 @@ void EventState::found_pending(uint64_t record, uint64_t news) {
   if (!is_under_way) {
     if (!word_) word_ = session().words().acquire_spare();
     if (!word_) return;  // no word is free: each query asks the worker
-    const wire::WatchEventBody body{event_, word_->index, ++word_->sequence, 0, 0};
+    const wire::WatchEventBody body{event_, word_->index, ++word_->sequence, 0, 0, 0};
     (void)session().post(route_, body);
     watched_ = record_;
   }
@@ -95,12 +97,12 @@ void EventState::release_word() {
 EventState::~EventState() { release_word(); }
 
 CUresult EventState::wait() {
-  const uint64_t record = [this] {
+  const auto [record, command] = [this] {
     MutexLock lock(mutex_);
-    return record_;
+    return std::pair(record_, timeline_ && !left_to_worker_ ? command_ : 0);
   }();
   // A separate word: the event's own word is reused for later records, perhaps on another stream.
-  const CUresult result = Wait(route_).run(wire::WatchEventBody{event_, 0, 0, 1, 0});
+  const CUresult result = Wait(route_).run(wire::WatchEventBody{event_, 0, 0, command, 1, 0});
   if (result == CUDA_SUCCESS) found_done(record);
   return result;
 }

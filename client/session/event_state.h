@@ -44,14 +44,16 @@ class EventState {
     Recording(const Recording&) = delete;
     Recording& operator=(const Recording&) = delete;
 
-    // Sets the position of the record, which has been sent, in the timeline.
-    void is_at(Timeline& timeline, uint64_t position);
+    // Sets the position of the record, which has been sent, in the timeline, and its command's
+    // number (SentCommand).
+    void is_at(Timeline& timeline, uint64_t position, uint64_t command);
 
    private:
     EventState& state_;
     uint64_t record_;
     std::shared_ptr<Timeline> timeline_;
     uint64_t position_ = 0;
+    uint64_t command_ = 0;
   };
 
   // From now on, the event may have records that only the worker knows. Permanent.
@@ -84,9 +86,10 @@ class EventState {
   // Whether the record with the number record_ is done. Written with mutex_ held. Never true if
   // left_to_worker_ is.
   std::atomic<bool> done_{false};
-  // Timeline and position of the latest record. Null if only the worker knows the record.
+  // Timeline, position and command of the latest record. Null if only the worker knows the record.
   std::shared_ptr<Timeline> timeline_ RCUDA_GUARDED_BY(mutex_);
   uint64_t position_ RCUDA_GUARDED_BY(mutex_) = 0;
+  uint64_t command_ RCUDA_GUARDED_BY(mutex_) = 0;
 
   std::optional<Word> word_ RCUDA_GUARDED_BY(mutex_);
   // The record that the worker last watched with word_.

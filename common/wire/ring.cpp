@@ -1,5 +1,6 @@
 #include "common/wire/ring.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <string>
@@ -144,6 +145,32 @@ Result<std::span<const std::byte>> RingReader::try_next() {
     RCUDA_RETURN_IF_ERROR(release(bytes, bytes));
     return Frame{frame_.get(), payload};
   }
+}
+
+std::optional<RingReader::Ahead> RingReader::look(std::span<std::byte> to) {
+  if (ahead_number_ < number_) {
+    ahead_number_ = number_;
+    ahead_position_ = position_;
+  }
+  uint64_t header = load(ahead_position_);
+  const auto is_next = [&] { return header >> 32 == static_cast<uint32_t>(ahead_number_); };
+  if (header == 0 || !is_next()) return std::nullopt;
+  if (static_cast<uint32_t>(header) == kWrapMark && ahead_position_ != 0) {
+    ++ahead_number_;
+    ahead_position_ = 0;
+    header = load(0);
+    if (header == 0 || !is_next()) return std::nullopt;
+  }
+  const auto payload = static_cast<uint32_t>(header);
+  const uint64_t bytes = frame_bytes(payload);
+  if (payload == 0 || payload > layout_.max_frame_bytes ||
+      bytes > layout_.ring_bytes - ahead_position_ ||
+      load(ahead_position_ + bytes - 8) != frame_stamp(ahead_number_)) {
+    return std::nullopt;
+  }
+  std::memcpy(to.data(), ring_ + ahead_position_ + 8, std::min<size_t>(payload, to.size()));
+  ahead_position_ = bytes == layout_.ring_bytes - ahead_position_ ? 0 : ahead_position_ + bytes;
+  return Ahead{ahead_number_++, payload};
 }
 
 Status RingReader::skip_to_start() {

@@ -37,6 +37,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "common/base/status.h"
@@ -105,6 +106,16 @@ class RingReader {
   Result<std::span<const std::byte>> try_next();
   // Whether try_next() has something to do: the predicate for Link::wait.
   bool pending() const;
+  // Frames and wrap marks are numbered from 1. The number of the last one that try_next() took.
+  uint64_t taken() const { return number_ - 1; }
+  struct Ahead {
+    uint64_t number = 0;
+    size_t payload_bytes = 0;  // may be more than were copied
+  };
+  // Copies the first bytes of the next frame that neither try_next() nor look() has returned, and
+  // leaves it in the ring; nullopt if none has arrived. An invalid frame is left to try_next(). The
+  // peer can still change the bytes that try_next() copies later.
+  std::optional<Ahead> look(std::span<std::byte> to);
   // Where in the receiver's window the next frame's header will be. A nonzero word there means that
   // a frame has arrived. Other threads may read it if the owner gives them this offset.
   uint64_t next_offset() const { return layout_.ring_offset + position_; }
@@ -128,6 +139,7 @@ class RingReader {
   uint64_t position_ = 0;  // of the next frame in the ring
   uint64_t consumed_ = 0;
   uint64_t reported_ = 0;
+  uint64_t ahead_number_ = 0, ahead_position_ = 0;  // of the frame that look() returns next
 };
 
 }  // namespace rcuda::wire

@@ -142,6 +142,7 @@ Status SessionLoop::serve() {
       if (!any) break;
       if (ended_) return {};
       worked = true;
+      RCUDA_RETURN_IF_ERROR(look_ahead());
     }
     if (services_.jobs.run() || scheduler_.run_freed()) worked = true;
     if (services_.completions.poll()) worked = true;
@@ -220,6 +221,10 @@ Result<bool> SessionLoop::next() {
   }
   RCUDA_ASSIGN_OR_RETURN(const std::span<const std::byte> frame, ring_.try_next());
   if (frame.empty()) return false;
+  if (waits_ahead_.was_ahead()) {
+    ++services_.done[wire::Counter::kCommands];
+    return true;
+  }
   if (!scheduler_.may_start(frame, [this] { return now(); })) [[unlikely]] {
     held_back_.assign(frame.begin(), frame.end());
     return false;
@@ -227,6 +232,17 @@ Result<bool> SessionLoop::next() {
   note_busy();
   RCUDA_RETURN_IF_ERROR(handle(frame));
   return true;
+}
+
+Status SessionLoop::look_ahead() {
+  if (!held_back_.empty()) [[unlikely]]
+    return {};
+  for (const WaitsAhead::Payload& frame :
+       waits_ahead_.next(services_.done[wire::Counter::kCommands])) {
+    RCUDA_RETURN_IF_ERROR(handle(frame, true));
+  }
+  services_.completions.poll_watches();
+  return {};
 }
 
 void SessionLoop::count(uint16_t opcode, CUresult result) {
@@ -295,14 +311,14 @@ Status SessionLoop::idle() {
   return status.code() == Code::kTimeout ? Status() : status;
 }
 
-Status SessionLoop::handle(std::span<const std::byte> frame) {
+Status SessionLoop::handle(std::span<const std::byte> frame, bool ahead) {
   wire::CommandHeader header;
   if (frame.size() < sizeof header) return Status(Code::kProtocol, "a command without a header");
   std::memcpy(&header, frame.data(), sizeof header);
   if (header.call != 0 && !slot_exists(header)) {
     return malformed(header.opcode, "no such reply slot");
   }
-  const uint64_t number = ++services_.done[wire::Counter::kCommands];
+  const uint64_t number = ahead ? 0 : ++services_.done[wire::Counter::kCommands];
   if (header.opcode == static_cast<uint16_t>(wire::Custom::kSessionEnd)) {
     ended_ = true;
     return {};

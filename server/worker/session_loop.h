@@ -31,6 +31,7 @@
 #include "server/protocol/work_page.h"
 #include "server/worker/compute_share.h"
 #include "server/worker/session_time.h"
+#include "server/worker/waits_ahead.h"
 
 namespace rcuda::server {
 
@@ -80,8 +81,11 @@ class SessionLoop {
   void note_busy();
   // Executes the next command. Returns false if there is none, or if it must wait.
   Result<bool> next();
-  Status handle(std::span<const std::byte> frame);
-  // `number`: the command's number in the session, from 1, as traces show it.
+  // `ahead`: it is carried out before its turn, and counted in its turn by next().
+  Status handle(std::span<const std::byte> frame, bool ahead = false);
+  // Carries out waits for events ahead of the commands before them, and ends those that are over.
+  Status look_ahead();
+  // `number`: the command's number in the session, from 1, as traces show it; 0 before its turn.
   Status carry_out(const wire::CommandHeader& header, std::span<const std::byte> body,
                    uint64_t number);
   HandlerResult dispatch(const wire::CommandHeader& header, std::span<const std::byte> body,
@@ -102,6 +106,7 @@ class SessionLoop {
   ContextWatch contexts_;
   uint64_t commands_seen_ = 0;  // by check_limits()
   wire::RingReader ring_;
+  WaitsAhead waits_ahead_{ring_};
   std::string stop_why_;  // written before stop_, read after it
   std::atomic<bool> stop_{false};
   bool ended_ = false;

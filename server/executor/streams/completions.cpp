@@ -214,7 +214,7 @@ void Completions::move(Watch& watch) {
   watch.stream = stream;
 }
 
-void Completions::finish(Watch& watch, CUresult result) {
+void Completions::finish(Watch& watch, CUresult result, transport::Wake wake) {
   if (result == CUDA_SUCCESS && pool_frees_.any()) {
     pool_frees_.reached(*watch.context, watch.event, false, nullptr);
   }
@@ -223,7 +223,7 @@ void Completions::finish(Watch& watch, CUresult result) {
     watch.context->free_events.push_back(watch.event);
   }
   output_.flush(*watch.context);
-  answers_.end_wait(watch.signal, result);
+  answers_.end_wait(watch.signal, result, wake);
 }
 
 // Finds how far a stream has got. A query of an event that is reached takes 1.5 us, of one that is
@@ -266,7 +266,7 @@ bool Completions::finish_reached(Queue& queue) {
 
 // Ends the watches of which `ask` knows a result. Returns whether there were any.
 template <typename Ask>
-bool Completions::end_watches(const Ask& ask) {
+bool Completions::end_watches(const Ask& ask, transport::Wake wake) {
   bool any = false;
   for (size_t i = 0; i < watches_.size();) {
     const CUresult result = ask(watches_[i]);
@@ -276,10 +276,18 @@ bool Completions::end_watches(const Ask& ask) {
     }
     Watch watch = watches_[i];
     watches_.erase(watches_.begin() + static_cast<long>(i));
-    finish(watch, result);
+    finish(watch, result, wake);
     any = true;
   }
   return any;
+}
+
+void Completions::poll_watches() {
+  int left = 4;
+  const auto ask = [&](const Watch& watch) {
+    return watch.waits && left-- > 0 ? driver_.cuEventQuery(watch.event) : CUDA_ERROR_NOT_READY;
+  };
+  if (!watches_.empty()) (void)end_watches(ask, transport::Wake::kHandOver);
 }
 
 bool Completions::poll() {

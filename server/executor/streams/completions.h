@@ -76,6 +76,10 @@ class Completions {
   // capture.
   void forget_event(CUevent event);
 
+  // Answers some of the watches with `waits` whose record is reached. To be called between the
+  // commands of a burst: it asks for a few events only, and a thread of the Link sends the answers,
+  // if one is awake.
+  void poll_watches();
   // Runs the actions of complete events. Returns whether there were any.
   bool poll();
   bool empty() const { return active_.empty() && watches_.empty(); }
@@ -122,9 +126,9 @@ class Completions {
   CUresult take_event(ContextState& context, CUevent* event);
   void enqueue(const SessionStream& stream, Pending pending);
   void finish(Pending& pending, uint64_t key, CUresult result);
-  void finish(Watch& watch, CUresult result);
+  void finish(Watch& watch, CUresult result, transport::Wake wake = transport::Wake::kNow);
   template <typename Ask>
-  bool end_watches(const Ask& ask);
+  bool end_watches(const Ask& ask, transport::Wake wake = transport::Wake::kNow);
   void move_watches(wire::ObjectId id);
   void move(Watch& watch);
 

@@ -27,7 +27,7 @@ class EventStateTest : public ::testing::Test {
   Timeline& timeline() { return *stream_->timeline; }
   void record() {
     EventState::Recording recording(event_->state);
-    recording.is_at(timeline(), timeline().count());
+    recording.is_at(timeline(), timeline().count(), 0);
   }
   Progress progress() { return event_->state.progress(&record_, &result_); }
   // The worker answers that the record is not done.
@@ -104,8 +104,8 @@ TEST_F(EventStateTest, AnotherThreadsAnswerIsNoneForALaterRecord) {
 TEST_F(EventStateTest, RecordsOfTwoThreadsAtOnceAreLeftToTheWorker) {
   {
     EventState::Recording first(event_->state), second(event_->state);
-    second.is_at(timeline(), timeline().count());
-    first.is_at(timeline(), timeline().count());
+    second.is_at(timeline(), timeline().count(), 0);
+    first.is_at(timeline(), timeline().count(), 0);
   }
   timeline().advance(2);
   EXPECT_EQ(progress(), Progress::kUnknown);
@@ -169,7 +169,7 @@ TEST_F(EventStateTest, ItMayOutliveItsStream) {
   auto* other = create<Stream>({6, 1, &session()});
   {
     EventState::Recording recording(event_->state);
-    recording.is_at(*other->timeline, other->timeline->count());
+    recording.is_at(*other->timeline, other->timeline->count(), 0);
   }
   destroy(other);
   EXPECT_EQ(progress(), Progress::kUnknown);

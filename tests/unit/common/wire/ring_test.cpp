@@ -238,6 +238,52 @@ TEST_P(RingTest, ConsumptionThatCannotBeIsAProtocolError) {
   }
 }
 
+TEST_P(RingTest, LooksAtEachFrameOnceAndTakesNone) {
+  const RingLayout small = layout(1024, 100);
+  RingWriter writer(*sender_, small);
+  RingReader reader(*receiver_, small);
+  uint64_t number = 0;  // with wrap marks
+  for (uint64_t lap = 0; lap < 40; ++lap) {
+    const std::vector<std::byte> one = content(lap, 1 + lap), two = content(lap + 1, 90);
+    ASSERT_TRUE(append(writer, one).ok());
+    ASSERT_TRUE(append(writer, two).ok());
+    ASSERT_TRUE(receiver_->wait([&] { return reader.pending(); }, soon()).ok());
+    std::vector<std::vector<std::byte>> seen;
+    while (seen.size() < 2) {
+      std::vector<std::byte> bytes(64);
+      const auto ahead = reader.look(bytes);
+      if (!ahead) continue;  // on its way
+      EXPECT_GT(ahead->number, number);
+      number = ahead->number;
+      bytes.resize(std::min(bytes.size(), ahead->payload_bytes));
+      seen.push_back(bytes);
+    }
+    EXPECT_EQ(writer.frames(), number);
+    for (const auto& [sent, looked] : {std::pair(one, seen[0]), std::pair(two, seen[1])}) {
+      EXPECT_TRUE(std::equal(looked.begin(), looked.end(), sent.begin()));
+      const auto frame = next(*receiver_, reader);
+      ASSERT_TRUE(frame.ok() && std::ranges::equal(*frame, sent));
+    }
+    EXPECT_EQ(reader.taken(), number);
+  }
+}
+
+// After the reader has overtaken look(), look() goes on where the reader is.
+TEST_P(RingTest, LooksNeverBack) {
+  const RingLayout small = layout(1024, 100);
+  RingWriter writer(*sender_, small);
+  RingReader reader(*receiver_, small);
+  for (uint64_t i = 0; i < 3; ++i) ASSERT_TRUE(append(writer, content(i, 16)).ok());
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(next(*receiver_, reader).ok());
+  ASSERT_TRUE(receiver_->wait([&] { return reader.pending(); }, soon()).ok());
+  std::vector<std::byte> bytes(16);
+  const auto ahead = reader.look(bytes);
+  ASSERT_TRUE(ahead);
+  EXPECT_EQ(ahead->number, 3u);
+  EXPECT_EQ(bytes, content(2, 16));
+  EXPECT_FALSE(reader.look(bytes));
+}
+
 TEST_P(RingTest, RandomWordsNeverDoMoreThanEndTheSession) {
   std::mt19937_64 random(8);
   const RingLayout small = layout(1024, 100);
@@ -267,6 +313,8 @@ TEST_P(RingTest, RandomWordsNeverDoMoreThanEndTheSession) {
     scribble(0, words);
     RingReader reader(*receiver_, small);
     for (int i = 0; i < 200; ++i) {
+      std::byte first[8];
+      if (const auto ahead = reader.look(first)) ASSERT_LE(ahead->payload_bytes, 100u);
       const Result<std::span<const std::byte>> frame = reader.try_next();
       if (!frame || frame->empty()) break;
       ASSERT_LE(frame->size(), 100u);
