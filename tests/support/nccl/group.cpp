@@ -105,7 +105,8 @@ ncclResult_t check_overlaps(const std::vector<Step>& steps) {
   }
   for (const Range& a : ranges) {
     for (const Range& b : ranges) {
-      if (!a.written || a.step == b.step || a.begin >= b.end || b.begin >= a.end) continue;
+      if (!a.written || a.step == b.step || a.begin == a.end || b.begin == b.end) continue;
+      if (a.begin >= b.end || b.begin >= a.end) continue;
       return steps[a.step].communicator->fail(
           ncclInvalidUsage, "an operation of a group writes memory that another operation uses",
           false);
