@@ -11,7 +11,8 @@ from errors import TableError
 PROPERTIES = {"since", "signature", "class"}
 SIGNATURE = re.compile(r"(int|void|const char\*|Team) \((.*)\)")
 PARAMETER = re.compile(r"(.*[ *])(\w+)")
-# What a call returns if it cannot be made, by the type of its result. 2: ncclSystemError.
+# What a call returns without a client library, by the type of its result. 2: ncclSystemError. If the program's own NCCL
+# lacks the function: 5, ncclInvalidUsage.
 FAILURES = {"int": "return 2;", "void": "return;", "const char*": 'return "rcuda\'s client library cannot be loaded";',
             "Team": "return {};"}
 
@@ -80,7 +81,8 @@ def emit_exports(functions):
         for name in (f.name, f"p{f.name}"):
             lines.append(f"RCUDA_EXPORT {f.result} {name}({f.declared}) {{\n"
                          "  const Functions* const functions = client_functions();\n"
-                         f"  if (!functions || !functions->{f.name}) {FAILURES[f.result]}\n"
+                         f"  if (!functions) {FAILURES[f.result]}\n"
+                         f"  if (!functions->{f.name}) {FAILURES[f.result].replace('2', '5')}\n"
                          f"  return functions->{f.name}({f.arguments});\n}}\n")
     return "".join(lines)
 

@@ -24,13 +24,20 @@ struct Communicator : Object {
 
   bool blocking = true;
   // kInProgress while a call of a non-blocking communicator is in progress, then its result. Shared
-  // with the thread that waits for the call, because another one may abort the communicator.
+  // with the thread that waits for the call, because another thread may abort the communicator.
   const std::shared_ptr<std::atomic<int>> state = std::make_shared<std::atomic<int>>(kSuccess);
   std::atomic<int> ranks{0}, rank{0};
   // NCCL has reported an error: operations wait for its answers.
   std::atomic<bool> has_failed{false};
   // The program has registered memory: NCCL exchanges it with other ranks at its first use.
   std::atomic<bool> has_registrations{false};
+
+  // Now and then an operation waits for its answer although its connections exist, so that an error
+  // of the communicator is returned by a call.
+  bool is_due_for_answer() {
+    constexpr uint32_t kOften = 256;
+    return posts_.fetch_add(1, std::memory_order_relaxed) % kOften == kOften - 1;
+  }
 
   // Whether the operation has been made before, with this peer or root: then its connections exist.
   bool is_connected(const Call& call) const {
@@ -58,9 +65,12 @@ struct Communicator : Object {
 
  private:
   static uint64_t key_of(const Call& call) {
-    return static_cast<uint64_t>(call.verb) << 32 | static_cast<uint32_t>(call.peer);
+    return static_cast<uint64_t>(call.verb) << 56 |
+           static_cast<uint64_t>(call.datatype & 0xff) << 48 |
+           static_cast<uint64_t>(call.operation & 0xffff) << 32 | static_cast<uint32_t>(call.peer);
   }
 
+  std::atomic<uint32_t> posts_{0};
   mutable Mutex mutex_;
   std::unordered_set<uint64_t> connected_ RCUDA_GUARDED_BY(mutex_);
   std::unordered_set<int> operators_ RCUDA_GUARDED_BY(mutex_);

@@ -23,12 +23,6 @@ namespace {
 
 std::atomic<uint32_t> last_id{0};
 
-template <typename T>
-void append(std::vector<std::byte>* bytes, std::span<const T> items) {
-  const auto more = std::as_bytes(items);
-  bytes->insert(bytes->end(), more.begin(), more.end());
-}
-
 // The program's configuration, as far as its compiler and this library know the members. False if
 // it was not initialised.
 bool read_config(const Config* given, Config* config) {
@@ -88,7 +82,7 @@ int create_object(const Route& place, bool blocking, void** handle, Step* step) 
 
 // Takes the mark out of an id. A rank whose id was made elsewhere, or by another release, fails
 // inside of NCCL without a reason.
-UniqueId without_mark(UniqueId id) {
+UniqueId without_mark(UniqueId id, const Session& session) {
   IdMark mark;
   std::memcpy(&mark, id.bytes + kIdMarkOffset, sizeof mark);
   if (mark.magic != IdMark::kMagic) {
@@ -99,11 +93,11 @@ UniqueId without_mark(UniqueId id) {
     }
     return id;
   }
-  if (mark.version != library_version() && first_report("nccl version")) {
+  if (mark.version != library_version(session) && first_report("nccl version")) {
     RCUDA_WARN(
         "an ncclUniqueId was made by NCCL %d, and this rank's server has %d: all ranks need the "
         "same version",
-        mark.version, library_version());
+        mark.version, library_version(session));
   }
   std::memset(id.bytes + kIdMarkOffset, 0, sizeof mark);
   return id;
@@ -116,7 +110,7 @@ int init(const Route& place, void** comm, int ranks, int rank, std::span<const U
   if (ranks < 1 || rank < 0 || rank >= ranks) return refuse(kInvalidArgument);
   set_blocking(&config);
   std::vector<UniqueId> plain;
-  std::ranges::transform(ids, std::back_inserter(plain), without_mark);
+  for (const UniqueId& id : ids) plain.push_back(without_mark(id, *place.session));
   Step step;
   step.call.verb = Verb::kInit;
   step.call.count = static_cast<uint64_t>(ranks);
@@ -166,7 +160,7 @@ int call(void* comm, Verb verb, int value = 0) {
   return submit(std::move(step));
 }
 
-// A communicator made of another one.
+// Makes a communicator of another communicator.
 int derive(void* comm, Step step, void** created, const Config* given,
            std::span<const std::byte> list) {
   Communicator* const parent = find<Communicator>(comm);
@@ -180,6 +174,10 @@ int derive(void* comm, Step step, void** created, const Config* given,
   const bool blocking = given ? config.blocking != 0 : parent->blocking;
   if (const int made = create_object(place, blocking, created, &step); made != kSuccess) {
     return refuse(made);
+  }
+  if (step.call.verb == Verb::kSplit && step.call.peer == kNoColor) {
+    step.handle = nullptr;
+    *created = nullptr;
   }
   return submit(std::move(step));
 }
@@ -232,6 +230,9 @@ int ncclGetVersion(int* version) {
 int ncclGetUniqueId(UniqueId* id) {
   if (!id) return kInvalidArgument;
   if (!open_library().ok()) return kSystemError;
+  if (::secure_getenv("NCCL_COMM_ID") && first_report("NCCL_COMM_ID")) {
+    RCUDA_WARN("NCCL_COMM_ID has no effect on servers: pass the ncclUniqueId of one rank to all");
+  }
   const CudaResult<Route> place = find_place();
   return place ? make_id(*place, id) : result_of(place.error());
 }

@@ -27,10 +27,12 @@ struct Group {
 };
 thread_local Group group;
 
-// The steps do not happen: the communicators that they would have created end.
+// The steps do not happen: the communicators that they would have created end. Non-blocking ones
+// remain for ncclCommGetAsyncError until the program ends them.
 void drop(std::vector<Step>& steps) {
   for (Step& step : steps) {
-    if (Communicator* const created = step.created.get()) destroy(created);
+    Communicator* const created = step.created.get();
+    if (created && (created->blocking || step.handle)) destroy(created);
     if (step.handle) *step.handle = nullptr;
   }
 }
@@ -55,7 +57,7 @@ void end_communicators(const std::vector<Step>& steps) {
   }
 }
 
-// What the host has written to mirrored memory, before operations that may use it.
+// Sends the host's changes of mirrored memory, before operations that may use it.
 CUresult push_mirrors(const std::vector<Step>& steps) {
   if (!any_mirrored()) return CUDA_SUCCESS;
   for (const Step& step : steps) {
@@ -68,17 +70,33 @@ CUresult push_mirrors(const std::vector<Step>& steps) {
 // Elements stay where they are: a call in progress cannot be moved.
 using Batches = std::list<Batch>;
 
+// The communicators that a worker has made although another worker failed.
+void abort_created(const std::vector<Step>& steps) {
+  Batch batch;
+  for (const Step& step : steps) {
+    Communicator* const created = step.created.get();
+    if (!created || !created->blocking) continue;
+    batch.session = created->session;
+    batch.steps.push_back(step_on(*created, Verb::kAbort));
+  }
+  if (batch.steps.empty()) return;
+  send(batch);
+  (void)finish(batch, take_answer);
+}
+
 // Waits for the workers' answers.
 int finish(Batches& batches) {
   int result = kSuccess;
+  std::vector<Batch*> made;
   for (Batch& batch : batches) {
     const int one = finish(batch, take_answer);
+    if (one == kSuccess) made.push_back(&batch);
     if (result == kSuccess) result = one;
     end_communicators(batch.steps);
   }
-  if (result != kSuccess) {
-    for (Batch& batch : batches) drop(batch.steps);
-  }
+  if (result == kSuccess) return result;
+  for (Batch* const batch : made) abort_created(batch->steps);
+  for (Batch& batch : batches) drop(batch.steps);
   return result;
 }
 
@@ -99,7 +117,9 @@ std::vector<State> states_of(const std::vector<Step>& steps) {
 
 // Waits for the answers on another thread, which then sets the states.
 int finish_later(Batches batches, std::vector<State> states) {
-  for (const State& state : states) *state = kInProgress;
+  for (Batch& batch : batches) {
+    for (Step& step : batch.steps) step.handle = nullptr;  // the program's call returns
+  }
   auto kept = std::make_shared<Batches>(std::move(batches));
   std::thread thread;
   const Status started = start_thread(&thread, [kept, states] {
@@ -131,6 +151,7 @@ int run(std::vector<Step> steps, bool grouped) {
     }
     batch->steps.push_back(std::move(step));
   }
+  for (const State& state : states) *state = kInProgress;
   for (Batch& batch : batches) send(batch);
   return states.empty() ? finish(batches) : finish_later(std::move(batches), std::move(states));
 }

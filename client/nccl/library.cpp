@@ -7,6 +7,7 @@
 #include <cstring>
 #include <list>
 #include <string>
+#include <vector>
 
 #include "client/nccl/forwarded.h"
 #include "client/nccl/local_library.h"
@@ -42,6 +43,16 @@ struct Opening {
   Session::PendingCall call;
 };
 
+// By Session::index().
+struct Known {
+  int version = 0;
+  bool operations_wait = true;
+};
+std::vector<Known>& known() {
+  static auto* const all = new std::vector<Known>;
+  return *all;
+}
+
 // The version of the worker's library. An error names the server and says why it has none.
 Result<int> finish(Opening& opening) {
   Session& session = *opening.session;
@@ -53,9 +64,12 @@ Result<int> finish(Opening& opening) {
     return Status::from_cuda(result, session.name() + " cannot load NCCL");
   }
   int32_t found = 0;
+  uint32_t waits = 1;
   std::memcpy(&found, body.data(), sizeof found);
+  std::memcpy(&waits, body.data() + sizeof found, sizeof waits);
   const std::string text(reinterpret_cast<const char*>(body.data()) + kHead, body.size() - kHead);
   if (found == 0) return Status(Code::kNotFound, session.name() + " has no NCCL: " + text);
+  known()[session.index()] = {found, waits != 0};
   RCUDA_DEBUG("%s has NCCL %d (%s)", session.name().c_str(), found, text.c_str());
   return found;
 }
@@ -65,6 +79,12 @@ Result<int> open_on_servers() {
   const std::string variables = variables_of_program();
   const wire::NcclOpenBody body{static_cast<uint32_t>(variables.size()), 0};
   std::list<Opening> openings;
+  known().resize(Process::get().sessions().size());
+  for (const auto& session : Process::get().sessions()) {
+    if (!session->must_encrypt()) continue;
+    return Status(Code::kUnsupported,
+                  "RCUDA_SECURITY=tls, and NCCL's connections between servers are not encrypted");
+  }
   for (const auto& session : Process::get().sessions()) {
     Opening& opening = openings.emplace_back();
     opening.session = session.get();
@@ -153,13 +173,10 @@ Status open_library() {
 
 int library_version() { return version.load(); }
 
-bool operations_may_wait() {
-  static const bool may = [] {
-    const char* const connect = ::secure_getenv("NCCL_RUNTIME_CONNECT");
-    const char* const mode = ::secure_getenv("NCCL_LAUNCH_MODE");
-    return (connect && std::strcmp(connect, "0") != 0) || (mode && std::strcmp(mode, "GROUP") == 0);
-  }();
-  return may;
+int library_version(const Session& session) { return known()[session.index()].version; }
+
+bool operations_may_wait(const Session& session) {
+  return known()[session.index()].operations_wait;
 }
 
 CudaResult<Route> find_place() {

@@ -21,9 +21,10 @@ int result_of(CUresult error);
 Status open_library();
 // The lowest version of the servers' libraries; 0 before open_library() has succeeded.
 int library_version();
-// Whether NCCL connects ranks at the first use of an algorithm, or makes them wait for each other
-// in a launch, because of the program's variables. Then any operation may wait for other ranks.
-bool operations_may_wait();
+int library_version(const Session& session);
+// Whether any operation may wait for other ranks, because NCCL connects them at the first use of an
+// algorithm, or makes them wait for each other in a launch.
+bool operations_may_wait(const Session& session);
 
 // The current context. As in the CUDA runtime, a thread without one gets the primary context of
 // device 0.

@@ -36,7 +36,7 @@ void add_each(std::string_view folders, const std::string& origin, std::vector<s
   }
 }
 
-// The folders in which a loaded library searches those that it needs.
+// Adds the folders that a loaded library names for the libraries that it needs.
 void add_own_folders(const dl_phdr_info& library, const std::string& origin,
                      std::vector<std::string>* all) {
   const ElfW(Dyn)* entry = nullptr;

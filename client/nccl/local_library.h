@@ -18,7 +18,7 @@ struct LocalLibrary {
 // Opens the libnccl.so.2 that the program would have without rcuda's: in the folders that loaded
 // libraries name (RPATH, a Python environment's packages), in LD_LIBRARY_PATH and in those of the
 // system. It is opened by its path and in a scope of its own, because rcuda's has the same name. An
-// error says that there is none. It is never closed.
+// error says that no library was found. It is never closed.
 Result<LocalLibrary> open_local_library();
 
 }  // namespace rcuda::client::nccl

@@ -66,6 +66,10 @@ CUresult map_memory(CUdevice device, size_t bytes, CUdeviceptr* address, size_t*
     if (can) result = cuMemSetAccess(*address, *mapped, &access, 1);
     if (result != CUDA_SUCCESS) break;
   }
+  if (result != CUDA_SUCCESS) {
+    (void)cuMemUnmap(*address, *mapped);
+    (void)cuMemAddressFree(*address, *mapped);
+  }
   return result;
 }
 

@@ -1,6 +1,7 @@
 // Operations, groups, and reduction operators of the program.
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -10,17 +11,12 @@
 #include "client/nccl/group.h"
 #include "client/nccl/library.h"
 #include "client/nccl/not_forwarded.h"
+#include "client/objects/named.h"
 #include "client/objects/stream.h"
 #include "client/route/find_route.h"
 
 namespace rcuda::client::nccl {
 namespace {
-
-template <typename T>
-void append(std::vector<std::byte>* bytes, std::span<const T> items) {
-  const auto more = std::as_bytes(items);
-  bytes->insert(bytes->end(), more.begin(), more.end());
-}
 
 // As NCCL checks the arguments of a call.
 bool is_valid(const Communicator& communicator, const Call& call) {
@@ -39,8 +35,11 @@ int operate(Call call, void* comm, void* stream, std::vector<std::byte> tail = {
   if (!communicator || !is_valid(*communicator, call)) return refuse(kInvalidArgument);
   const Route own{communicator->session, communicator->context, communicator->device};
   const auto handle = static_cast<CUstream>(stream);
+  std::optional<InContext> in_its_context;
+  if (!handle) in_its_context.emplace(own);
   const CudaResult<StreamRoute> route = find_stream_route(handle, own);
   if (!route) return refuse(kInvalidArgument);
+  if (route->device != own.device) return refuse(kInvalidUsage);
   call.communicator = communicator->id;
   call.context = route->context;
   call.stream = route->id;
@@ -49,6 +48,9 @@ int operate(Call call, void* comm, void* stream, std::vector<std::byte> tail = {
   step.tail = std::move(tail);
   step.stream = handle;
   step.route.emplace(*route);
+  const WorkQueue* const queue =
+      route->stream ? static_cast<const WorkQueue*>(route->stream) : context_of(*route);
+  if (queue) step.timeline = queue->timeline;
   return submit(std::move(step));
 }
 

@@ -47,26 +47,28 @@ bool has_buffers(const Call& call) {
 
 // Whether no call of the batch waits for another rank, and no answer is needed.
 bool may_post(const Batch& batch, size_t bytes) {
-  if (bytes > kMostBytes || operations_may_wait() ||
+  if (bytes > kMostBytes || operations_may_wait(*batch.session) ||
       batch.session->answers(static_cast<uint16_t>(wire::Custom::kNcclPost))) {
     return false;
   }
   return std::ranges::all_of(batch.steps, [](const Step& step) {
-    const Communicator* const communicator = step.communicator.get();
+    Communicator* const communicator = step.communicator.get();
     return is_operation(step.call.verb) && communicator && communicator->blocking &&
            !communicator->has_registrations && !communicator->has_failed &&
            communicator->is_connected(step.call) && has_buffers(step.call) &&
-           !may_capture(step.stream);
+           !communicator->is_due_for_answer() && !may_capture(step.stream);
   });
+}
+
+wire::NcclCallsBody body_of(const Batch& batch) {
+  return {0, 0, static_cast<uint32_t>(batch.steps.size()), batch.grouped, 0};
 }
 
 void post_batch(Batch& batch, std::span<const std::byte> bytes) {
   wire::NcclPostBody body;
-  body.batch = 0;
-  body.count = static_cast<uint32_t>(batch.steps.size());
-  body.grouped = batch.grouped;
+  static_cast<wire::NcclCallsBody&>(body) = body_of(batch);
+  body.count = body.total;
   const std::vector<const StreamRoute*> streams = streams_of(batch);
-  for (const StreamRoute* stream : streams) pace(*stream);
   batch.is_posted = true;
   batch.sent = batch.session->post(*streams.front(), {body, bytes});
   // Each stream's timeline counts its own commands.
@@ -87,7 +89,7 @@ void begin_batch(Batch& batch) {
   static std::atomic<uint64_t> batches{0};
   const Route route = batch.session->in_context(batch.steps.front().call.context);
   std::vector<std::byte> bytes, next;
-  wire::NcclCallsBody body{0, 0, batch.grouped};
+  wire::NcclCallsBody body = body_of(batch);
   for (const Step& step : batch.steps) {
     next.clear();
     append(step, &next);
@@ -103,8 +105,10 @@ void begin_batch(Batch& batch) {
     bytes.insert(bytes.end(), next.begin(), next.end());
     ++body.count;
   }
-  batch.session->begin(route, {body, bytes}, {.reply_bytes = wire::Channel::kMostReplyBytes},
-                       &batch.call);
+  const auto answers = std::ranges::count_if(
+      batch.steps, [](const Step& step) { return is_answered(step.call.verb); });
+  const size_t reply_bytes = sizeof(uint64_t) + static_cast<size_t>(answers) * sizeof(Answer);
+  batch.session->begin(route, {body, bytes}, {.reply_bytes = reply_bytes}, &batch.call);
 }
 
 }  // namespace
@@ -117,10 +121,8 @@ void send(Batch& batch) {
 }
 
 int finish(Batch& batch, const std::function<void(Step&, const Answer&)>& answered) {
-  if (batch.is_posted || batch.sent != CUDA_SUCCESS) {
-    if (batch.sent != CUDA_SUCCESS) return result_of(batch.sent);
-    return result_of(batch.session->take_error());
-  }
+  // The program gets errors of earlier work from its calls of CUDA.
+  if (batch.is_posted || batch.sent != CUDA_SUCCESS) return result_of(batch.sent);
   Reply reply;
   const CUresult result = batch.session->finish(batch.call, &reply);
   if (result != CUDA_SUCCESS) return result_of(result);

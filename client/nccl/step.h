@@ -3,7 +3,9 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include <cuda.h>
@@ -17,14 +19,21 @@ struct Step {
   Call call;
   std::vector<std::byte> tail;
   Session* session = nullptr;
-  CUstream stream = nullptr;              // as the program gave it
-  std::optional<StreamRoute> route = {};  // of operations
-  Ref<Communicator> communicator = {};    // that the call uses
+  CUstream stream = nullptr;                // as the program gave it
+  std::optional<StreamRoute> route = {};    // of operations
+  std::shared_ptr<Timeline> timeline = {};  // of the route, which a stream may take with it
+  Ref<Communicator> communicator = {};      // that the call uses
   Ref<Communicator> created = {};
   void** handle = nullptr;  // of the program, for the new communicator
   // Called with the worker's answer of a call that has one.
   std::function<void(const Answer&)> answered = {};
 };
+
+template <typename T>
+void append(std::vector<std::byte>* bytes, std::span<const T> items) {
+  const auto more = std::as_bytes(items);
+  bytes->insert(bytes->end(), more.begin(), more.end());
+}
 
 // A call on a communicator.
 Step step_on(Communicator& communicator, Verb verb);

@@ -54,6 +54,13 @@ uint64_t room_of(const wire::Command& command, bool moves_bytes) {
     std::memcpy(&copy, body.data(), sizeof copy);
     return (copy.to_device && copy.immediate ? 1 : 0) + room_of(command, false);
   }
+  if (command.is<wire::NcclPostBody>()) {
+    // In the stream: a wait, the kernels, a record, and as much in a stream of NCCL's own.
+    constexpr uint64_t kAround = 4;
+    wire::NcclCallsBody calls;
+    std::memcpy(&calls, body.data(), sizeof calls);
+    return kAround + calls.count;
+  }
   if (traits.queues == api::Queues::kIfItHolds) return api::holds_stream(traits, body) ? 1 : 0;
   if (traits.queues != api::Queues::kWork) return 0;
   // A copy that writes a completion word queues an event after itself.

@@ -36,10 +36,11 @@ struct Multimem {
 
 inline constexpr int kUndefined = INT_MIN;  // of an int in a Config: NCCL chooses
 inline constexpr unsigned kConfigMagic = 0xcafebeef;
+inline constexpr int kNoColor = -1;          // of a split: the rank is in no part
 inline constexpr int kBuiltInOperators = 5;  // sum to average
 
-// The configuration of a communicator. Later releases append members; `size` tells how many a
-// program's compiler knew.
+// The configuration of a communicator. Later releases append members; `size` covers those
+// that the program's compiler knew.
 struct Config {
   size_t size = sizeof(Config);
   unsigned magic = kConfigMagic;
@@ -77,7 +78,7 @@ struct OperationConfig {
 };
 static_assert(sizeof(OperationConfig) == 72);
 
-// What ncclWaitSignal waits for.
+// The signals of one peer that ncclWaitSignal waits for.
 struct SignalWait {
   int count, peer, signal, context;
 };

@@ -106,7 +106,7 @@ struct Answer {
   int32_t rank = 0;    // its rank here; kPreMulSum: the operation
 };
 
-// What NcclAsk asks about a communicator.
+// The questions of NcclAsk about a communicator.
 enum class Question : uint32_t {
   kAsyncError = 1,
   kLastError = 2,  // the text; communicator 0: of the library

@@ -376,8 +376,15 @@ void WorkerSession::prepare() {
   resources_.output = output_.get();
   resources_.gpudirect = settings.gpudirect.get();
   resources_.most_streams = static_cast<size_t>(most_streams());
+  NcclSettings& nccl = resources_.nccl;
+  nccl.library = settings.nccl.get();
+  if (!encrypts_because().empty()) {
+    nccl.unavailable =
+        "the session is encrypted, and NCCL's connections between servers are not; set "
+        "`trusted_fabric` in its server.toml if the network between servers is trusted";
+  }
   // Workers of two servers of one machine cannot open each other's GPUs.
-  resources_.nccl = {settings.nccl.get(), p2p::host_identity() + ":" + std::to_string(grant_.port)};
+  nccl.host_id = p2p::host_identity() + ":" + std::to_string(grant_.port);
 }
 
 Status WorkerSession::run() {

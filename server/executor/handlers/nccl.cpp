@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "api/server_commands.h"
+#include "common/base/first_report.h"
 #include "common/base/log.h"
 #include "common/cuda/return_if_error.h"
 #include "server/executor/answers/answers.h"
@@ -55,6 +56,7 @@ bool read_creation(std::span<const std::byte> tail, NcclStep* step) {
     return false;
   }
   step->config = create.config;
+  step->config.size = sizeof step->config;
   step->has_config = create.has_config != 0;
   const Verb verb = step->call.verb;
   if (verb == Verb::kInit || verb == Verb::kGrow) {
@@ -90,6 +92,7 @@ CUresult read_operation(NcclServices& services, std::span<const std::byte> tail,
     if (*malformed) return CUDA_SUCCESS;
     step->has_operation_config = true;
     step->operation_config = more.config;
+    step->operation_config.size = sizeof step->operation_config;
     step->operation_config.extensions = nullptr;
     CUevent event = nullptr;
     if (more.event) {
@@ -158,14 +161,14 @@ HandlerResult nccl_open(NcclServices& services, const Command& command,
   std::span<const std::byte> variables;
   if (!in.bytes(body.variable_bytes, &variables)) return kMalformed;
   const bool started = services.nccl.open(
-      lines_of(variables), [&answers = services.answers,
-                            target = command.target](const Result<const NcclLibrary*>& library) {
+      lines_of(variables),
+      [&services, target = command.target](const Result<const NcclLibrary*>& library) {
         std::vector<std::byte> reply;
         append(&reply, int32_t{library.ok() ? (*library)->version : 0});
-        append(&reply, uint32_t{0});
+        append(&reply, static_cast<uint32_t>(services.nccl.operations_wait()));
         const std::string text = library.ok() ? (*library)->path : library.status().context();
         for (const char letter : text.substr(0, nccl::kMostNameBytes)) append(&reply, letter);
-        answers.reply(target, CUDA_SUCCESS, reply);
+        services.answers.reply(target, CUDA_SUCCESS, reply);
       });
   return started ? kDeferred : HandlerResult(CUDA_ERROR_OPERATING_SYSTEM);
 }
@@ -205,11 +208,34 @@ HandlerResult nccl_unique_id(NcclServices& services, const Command& command,
   return started ? kDeferred : HandlerResult(CUDA_ERROR_OPERATING_SYSTEM);
 }
 
+namespace {
+
+void report_lacking(NcclServices& services, const NcclBatch& batch) {
+  if (batch.lacking.empty() || !first_report("nccl lacks " + batch.lacking)) return;
+  (void)services.answers.events().output(true, "rcuda: the server's NCCL (" +
+                                                   services.nccl.library()->path + ") lacks " +
+                                                   batch.lacking + "\n");
+}
+
+}  // namespace
+
+// The driver waits for the device when NCCL allocates memory.
+bool nccl_calls_may_wait(NcclServices&, const Command& command, const wire::NcclCallsBody& body) {
+  BodyReader in(command.tail);
+  nccl::Call call;
+  for (uint32_t i = 0; i < body.count && in.read(&call); ++i) {
+    std::span<const std::byte> tail;
+    if (nccl::creates(call.verb) || !in.bytes((call.tail_bytes + 7u) & ~7u, &tail)) return true;
+  }
+  return false;
+}
+
 HandlerResult nccl_calls(NcclServices& services, const Command& command,
                          const wire::NcclCallsBody& body, std::vector<std::byte>*) {
   auto batch = std::make_shared<NcclBatch>();
   batch->grouped = body.grouped != 0;
   if (body.batch) batch->steps = services.nccl.take_parts(body.batch);
+  if (batch->steps.size() + body.count != body.total) return CUDA_ERROR_INVALID_VALUE;
   if (!services.nccl.library()) return CUDA_ERROR_INVALID_VALUE;
   const HandlerResult read = read_steps(services, command.tail, body.count, &batch->steps);
   if (read.malformed || read.result != CUDA_SUCCESS) return read;
@@ -218,6 +244,7 @@ HandlerResult nccl_calls(NcclServices& services, const Command& command,
     return created;
   }
   const auto then = [&services, batch, target = command.target](nccl::ResultCode result) {
+    report_lacking(services, *batch);
     std::vector<std::byte> reply;
     append(&reply, int32_t{result});
     uint32_t count = 0;
@@ -238,23 +265,26 @@ HandlerResult nccl_part(NcclServices& services, const Command& command,
   std::vector<NcclStep> steps;
   const HandlerResult read = read_steps(services, command.tail, body.count, &steps);
   if (read.malformed || read.result != CUDA_SUCCESS) return read;
-  return services.nccl.keep_part(body.batch, std::move(steps)) ? CUDA_SUCCESS
-                                                               : CUDA_ERROR_OUT_OF_MEMORY;
+  return services.nccl.keep_part(body.batch, std::move(steps), command.tail.size())
+             ? CUDA_SUCCESS
+             : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 namespace {
 
-// No call waits for the operation, so its error becomes the communicator's.
-void note_error(NcclServices& services, const NcclBatch& batch, nccl::ResultCode result) {
+// No call waits for the operation, so its error becomes the communicator's. Returns whether it is
+// the first of a communicator.
+bool note_error(NcclServices& services, const NcclBatch& batch, nccl::ResultCode result) {
   bool is_first = false;
   for (const NcclStep& step : batch.steps) {
     if (step.communicator) is_first |= step.communicator->posted_error.exchange(result) == 0;
   }
-  if (!is_first) return;
+  if (!is_first) return false;
   const char* const text = services.nccl.library()->functions.ncclGetErrorString(result);
   RCUDA_WARN("an operation of NCCL failed: %s", text);
   (void)services.answers.events().output(
       true, std::string("rcuda: an operation of NCCL failed in the worker: ") + text + "\n");
+  return true;
 }
 
 }  // namespace
@@ -271,8 +301,8 @@ HandlerResult nccl_post(NcclServices& services, const Command& command,
   }
   const nccl::ResultCode result = services.nccl.make_here(batch);
   services.objects.forget_current();
-  if (result != nccl::kSuccess) note_error(services, batch, result);
-  return CUDA_SUCCESS;
+  const bool is_news = result != nccl::kSuccess && note_error(services, batch, result);
+  return is_news ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
 }
 
 HandlerResult nccl_ask(NcclServices& services, const Command&, const wire::NcclAskBody& body,

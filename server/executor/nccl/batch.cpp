@@ -39,6 +39,7 @@ int init(const Functions& f, NcclStep& step) {
 
 // Nothing is using the communicator any more: threads that wait for it have left.
 int abort(const Functions& f, NcclStep& step) {
+  if (!step.communicator) return nccl::kInvalidArgument;
   step.communicator->aborted = true;
   while (step.communicator->waiting.load() > 0) std::this_thread::sleep_for(kPoll);
   void* const handle = step.communicator->handle.exchange(nullptr);
@@ -46,7 +47,7 @@ int abort(const Functions& f, NcclStep& step) {
 }
 
 int destroy(const Functions& f, NcclStep& step) {
-  void* const handle = step.communicator->handle.exchange(nullptr);
+  void* const handle = step.communicator ? step.communicator->handle.exchange(nullptr) : nullptr;
   return handle ? f.ncclCommDestroy(handle) : nccl::kInvalidArgument;
 }
 
@@ -205,7 +206,10 @@ int wait_for(const Functions& functions, NcclCommunicator& communicator) {
   int state = nccl::kInProgress;
   for (;;) {
     void* const handle = communicator.handle.load();
-    if (communicator.aborted || !handle) break;
+    if (communicator.aborted || !handle) {
+      state = communicator.aborted ? nccl::kInternalError : nccl::kSuccess;
+      break;
+    }
     const int result = functions.ncclCommGetAsyncError(handle, &state);
     if (result != nccl::kSuccess) state = result;
     if (state != nccl::kInProgress) break;
@@ -218,7 +222,7 @@ int wait_for(const Functions& functions, NcclCommunicator& communicator) {
 // Publishes new communicators, so that another thread can abort them.
 void keep_created(NcclBatch& batch) {
   for (NcclStep& step : batch.steps) {
-    if (step.created) step.created->handle = step.made;
+    if (step.created && !step.created->aborted) step.created->handle = step.made;
   }
 }
 
@@ -235,6 +239,15 @@ int wait_for_all(const Functions& functions, NcclBatch& batch) {
   return result;
 }
 
+// A blocking creation that failed: the program gets no handle to end the communicator.
+void end_failed(const Functions& functions, NcclBatch& batch) {
+  for (NcclStep& step : batch.steps) {
+    if (!step.created || !step.created->blocking) continue;
+    void* const handle = step.created->handle.exchange(nullptr);
+    if (handle) (void)functions.ncclCommAbort(handle);
+  }
+}
+
 void answer_created(const Functions& functions, NcclBatch& batch) {
   for (NcclStep& step : batch.steps) {
     void* const handle = step.created ? step.created->handle.load() : nullptr;
@@ -246,10 +259,10 @@ void answer_created(const Functions& functions, NcclBatch& batch) {
 
 }  // namespace
 
-nccl::ResultCode make(const Functions& functions, const api::DriverTable& driver, NcclBatch& batch,
-                      std::string* lacking) {
+nccl::ResultCode make(const Functions& functions, const api::DriverTable& driver,
+                      NcclBatch& batch) {
   if (const char* const name = find_lacking(functions, batch)) {
-    *lacking = name;
+    batch.lacking = name;
     return nccl::kInvalidUsage;
   }
   bool creates = false;
@@ -274,7 +287,9 @@ nccl::ResultCode make(const Functions& functions, const api::DriverTable& driver
   if (groups) note(functions.ncclGroupEnd());
   keep_created(batch);
   if (result == nccl::kInProgress) result = wait_for_all(functions, batch);
-  if (result == nccl::kSuccess && creates) answer_created(functions, batch);
+  if (creates) {
+    result == nccl::kSuccess ? answer_created(functions, batch) : end_failed(functions, batch);
+  }
   for (NcclStep& step : batch.steps) {
     if (step.call.verb == Verb::kRegisterWindow) (void)keep_registration(step, result);
   }

@@ -59,11 +59,12 @@ struct NcclStep {
 struct NcclBatch {
   std::vector<NcclStep> steps;
   bool grouped = false;
+  std::string lacking;  // a function that the library lacks; empty: none
 };
 
 // Returns the first error. With a function that the library lacks, nothing is called, and the
-// result is kInvalidUsage; *lacking becomes its name.
+// result is kInvalidUsage.
 nccl::ResultCode make(const nccl::Functions& functions, const api::DriverTable& driver,
-                      NcclBatch& batch, std::string* lacking);
+                      NcclBatch& batch);
 
 }  // namespace rcuda::server

@@ -25,9 +25,9 @@ NcclCallers::~NcclCallers() {
   shared_->changed.notify_all();
 }
 
-bool NcclCallers::start(std::function<void()> work) {
+bool NcclCallers::start(bool always, std::function<void()> work) {
   MutexLock lock(shared_->mutex);
-  if (shared_->busy >= most_) return false;
+  if (shared_->busy >= most_ && !always) return false;
   if (shared_->busy == shared_->threads) {
     std::thread thread;
     if (!start_thread(&thread, [shared = shared_] { serve(shared); }).ok()) return false;

@@ -18,9 +18,9 @@ class NcclCallers {
   NcclCallers(const NcclCallers&) = delete;
   NcclCallers& operator=(const NcclCallers&) = delete;
 
-  // Runs `work` on a thread. Returns false if `most` calls are in progress, or if no thread can be
-  // started.
-  bool start(std::function<void()> work);
+  // Runs `work` on a thread. Returns false if `most` calls are in progress, unless `always`, or if
+  // no thread can be started.
+  bool start(bool always, std::function<void()> work);
 
  private:
   struct Shared;

@@ -1,6 +1,9 @@
 #include "server/executor/nccl/nccl.h"
 
+#include <algorithm>
 #include <cstdlib>
+#include <iterator>
+#include <string_view>
 #include <utility>
 
 #include "common/base/log.h"
@@ -9,8 +12,8 @@
 namespace rcuda::server {
 namespace {
 
-// A group of a rank with this many calls has peers that no machine room has.
-constexpr size_t kMostSteps = 1 << 17;
+// Of the commands of unfinished groups. A group of sends and receives with 4096 ranks has 1 MiB.
+constexpr size_t kMostPartBytes = 64u << 20;
 
 // Called before the library is loaded, so that it reads the values at its first use. Values of the
 // server's environment win.
@@ -24,6 +27,17 @@ void set_environment(const std::vector<std::string>& variables, const std::strin
   if (!host_id.empty()) ::setenv("NCCL_HOSTID", host_id.c_str(), 0);
   // Collectives connect when the communicator is made, so that they never wait for other ranks.
   ::setenv("NCCL_RUNTIME_CONNECT", "0", 0);
+  // Without it, NCCL reads a file in the user's home, which may name plug-ins.
+  ::setenv("NCCL_CONF_FILE", "/etc/nccl.conf", 0);
+}
+
+// Whether NCCL connects ranks at the first use of an algorithm, or lets them wait for each other in
+// a launch. Then any operation may wait for other ranks.
+bool environment_waits() {
+  const char* const connect = std::getenv("NCCL_RUNTIME_CONNECT");
+  const char* const mode = std::getenv("NCCL_LAUNCH_MODE");
+  return !connect || std::string_view(connect) != "0" ||
+         (mode && std::string_view(mode) == "GROUP");
 }
 
 }  // namespace
@@ -42,9 +56,10 @@ Nccl::~Nccl() {
   door_->jobs = nullptr;
 }
 
-bool Nccl::run(CUcontext context, std::function<void()> work, std::function<void()> then) {
-  return callers_.start([&driver = driver_, door = door_, context, work = std::move(work),
-                         then = std::move(then)]() mutable {
+bool Nccl::run(CUcontext context, std::function<void()> work, std::function<void()> then,
+               bool always) {
+  return callers_.start(always, [&driver = driver_, door = door_, context, work = std::move(work),
+                                 then = std::move(then)]() mutable {
     // Other threads' captures do not concern this one's allocations.
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     if (context && driver.cuCtxSetCurrent(context) == CUDA_SUCCESS) {
@@ -56,18 +71,20 @@ bool Nccl::run(CUcontext context, std::function<void()> work, std::function<void
   });
 }
 
-bool Nccl::open(std::vector<std::string> variables, Opened then) {
+bool Nccl::open(const std::vector<std::string>& variables, Opened then) {
   if (library_) {
     then(library_);
     return true;
   }
+  if (!settings_.unavailable.empty()) {
+    then(Status(Code::kUnsupported, settings_.unavailable));
+    return true;
+  }
+  set_environment(variables, settings_.host_id);
+  operations_wait_ = environment_waits();
   const auto loaded = std::make_shared<Result<const NcclLibrary*>>(Status(Code::kInternal, ""));
   return run(
-      nullptr,
-      [loaded, variables = std::move(variables), settings = settings_] {
-        set_environment(variables, settings.host_id);
-        *loaded = load_nccl(settings.library);
-      },
+      nullptr, [loaded, library = settings_.library] { *loaded = load_nccl(library); },
       [this, loaded, then = std::move(then)] {
         if (loaded->ok()) library_ = **loaded;
         then(*loaded);
@@ -97,39 +114,40 @@ void Nccl::forget_ended(const NcclBatch& batch) {
 
 bool Nccl::start(std::shared_ptr<NcclBatch> batch, std::function<void(nccl::ResultCode)> then) {
   const CUcontext context = batch->steps.empty() ? nullptr : batch->steps.front().context;
+  // Ends must be possible while other calls hang.
+  const bool ends = std::ranges::all_of(
+      batch->steps, [](const NcclStep& step) { return step.call.verb == nccl::Verb::kAbort; });
   const auto result = std::make_shared<nccl::ResultCode>(nccl::kInternalError);
   return run(
       context,
       [&driver = driver_, library = library_, batch, result] {
-        std::string lacking;
-        *result = make(library->functions, driver, *batch, &lacking);
-        if (!lacking.empty()) {
-          RCUDA_WARN("%s lacks %s", library->path.c_str(), lacking.c_str());
-        }
+        *result = make(library->functions, driver, *batch);
       },
       [this, batch, result, then = std::move(then)] {
         forget_ended(*batch);
         then(*result);
-      });
+      },
+      ends);
 }
 
 nccl::ResultCode Nccl::make_here(NcclBatch& batch) {
-  std::string lacking;
-  return make(library_->functions, driver_, batch, &lacking);
+  return make(library_->functions, driver_, batch);
 }
 
-bool Nccl::keep_part(uint64_t batch, std::vector<NcclStep> steps) {
-  size_t kept = 0;
-  for (const auto& [id, part] : parts_) kept += part.size();
-  if (kept + steps.size() > kMostSteps) return false;
-  std::vector<NcclStep>& part = parts_[batch];
-  std::move(steps.begin(), steps.end(), std::back_inserter(part));
+bool Nccl::keep_part(uint64_t batch, std::vector<NcclStep> steps, size_t bytes) {
+  if (part_bytes_ + bytes > kMostPartBytes) return false;
+  part_bytes_ += bytes;
+  Parts& parts = parts_[batch];
+  parts.bytes += bytes;
+  std::move(steps.begin(), steps.end(), std::back_inserter(parts.steps));
   return true;
 }
 
 std::vector<NcclStep> Nccl::take_parts(uint64_t batch) {
-  auto part = parts_.extract(batch);
-  return part ? std::move(part.mapped()) : std::vector<NcclStep>();
+  auto parts = parts_.extract(batch);
+  if (!parts) return {};
+  part_bytes_ -= parts.mapped().bytes;
+  return std::move(parts.mapped().steps);
 }
 
 }  // namespace rcuda::server

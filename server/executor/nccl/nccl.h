@@ -39,7 +39,9 @@ class Nccl {
   using Opened = std::function<void(const Result<const NcclLibrary*>&)>;
   // Sets the variables (NAME=value; those that a program may not set are left out), loads the
   // library, and calls `then`. Returns false if no thread can be started.
-  bool open(std::vector<std::string> variables, Opened then);
+  bool open(const std::vector<std::string>& variables, Opened then);
+  // After open(): whether any operation may wait for other ranks, by the environment.
+  bool operations_wait() const { return operations_wait_; }
   // Null before open() has succeeded.
   const NcclLibrary* library() const { return library_; }
 
@@ -49,8 +51,9 @@ class Nccl {
   std::shared_ptr<NcclCommunicator> create(uint32_t id, bool blocking);
 
   // Runs `work` on another thread, in this context, then `then` on the executor thread. Returns
-  // false if too many calls are in progress.
-  bool run(CUcontext context, std::function<void()> work, std::function<void()> then);
+  // false if too many calls are in progress, which `always` ignores.
+  bool run(CUcontext context, std::function<void()> work, std::function<void()> then,
+           bool always = false);
   // Makes the batch on another thread. Then, on the executor thread, forgets the communicators that
   // have ended, and those that were not made, and calls `then`.
   bool start(std::shared_ptr<NcclBatch> batch, std::function<void(nccl::ResultCode)> then);
@@ -59,7 +62,7 @@ class Nccl {
 
   // The first calls of a batch that is too large for one command. Returns false if there are too
   // many.
-  bool keep_part(uint64_t batch, std::vector<NcclStep> steps);
+  bool keep_part(uint64_t batch, std::vector<NcclStep> steps, size_t bytes);
   std::vector<NcclStep> take_parts(uint64_t batch);
 
   // Forgets the communicators that the batch has ended, and those that it has not made.
@@ -78,7 +81,13 @@ class Nccl {
   NcclCallers callers_;
   const NcclLibrary* library_ = nullptr;
   std::unordered_map<uint32_t, std::shared_ptr<NcclCommunicator>> communicators_;
-  std::unordered_map<uint64_t, std::vector<NcclStep>> parts_;
+  struct Parts {
+    std::vector<NcclStep> steps;
+    size_t bytes = 0;
+  };
+  std::unordered_map<uint64_t, Parts> parts_;
+  size_t part_bytes_ = 0;
+  bool operations_wait_ = true;
 };
 
 }  // namespace rcuda::server

@@ -1,4 +1,4 @@
-// NcclSettings: what the server's settings say about NCCL. Plain values.
+// NcclSettings: a worker's settings for NCCL. Plain values.
 #pragma once
 
 #include <string>
@@ -7,6 +7,7 @@ namespace rcuda::server {
 
 struct NcclSettings {
   std::string library = "auto";  // as for load_nccl()
+  std::string unavailable;       // why the session gets no NCCL; empty: it may
   // NCCL_HOSTID, unless the environment has it: equal in workers that can open each other's GPUs.
   // Empty: NCCL's own.
   std::string host_id;

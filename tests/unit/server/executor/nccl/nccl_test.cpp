@@ -86,10 +86,10 @@ std::shared_ptr<NcclCommunicator> communicator(bool blocking = true) {
   return made;
 }
 
-nccl::ResultCode run(NcclBatch& batch, std::string* lacking) {
+nccl::ResultCode run(NcclBatch& batch) {
   calls().clear();
   static const api::DriverTable table = driver();
-  return make(library(), table, batch, lacking);
+  return make(library(), table, batch);
 }
 
 TEST(NcclBatchTest, NothingIsCalledIfTheLibraryLacksAFunction) {
@@ -97,9 +97,8 @@ TEST(NcclBatchTest, NothingIsCalledIfTheLibraryLacksAFunction) {
   batch.grouped = true;
   batch.steps.push_back(step(Verb::kAllReduce, communicator()));
   batch.steps.push_back(step(Verb::kSend, communicator()));
-  std::string lacking;
-  EXPECT_EQ(run(batch, &lacking), nccl::kInvalidUsage);
-  EXPECT_EQ(lacking, "ncclSend");
+  EXPECT_EQ(run(batch), nccl::kInvalidUsage);
+  EXPECT_EQ(batch.lacking, "ncclSend");
   EXPECT_TRUE(calls().empty());
 }
 
@@ -107,15 +106,13 @@ TEST(NcclBatchTest, AConfigurationNeedsItsOwnFunction) {
   NcclBatch batch;
   batch.steps.push_back(step(Verb::kAllReduce, communicator()));
   batch.steps.front().has_operation_config = true;
-  std::string lacking;
-  EXPECT_EQ(run(batch, &lacking), nccl::kInvalidUsage);
+  EXPECT_EQ(run(batch), nccl::kInvalidUsage);
 }
 
 TEST(NcclBatchTest, ASingleOperationIsNoGroup) {
   NcclBatch batch;
   batch.steps.push_back(step(Verb::kAllReduce, communicator()));
-  std::string lacking;
-  EXPECT_EQ(run(batch, &lacking), nccl::kSuccess);
+  EXPECT_EQ(run(batch), nccl::kSuccess);
   EXPECT_EQ(calls(), std::vector<std::string>{"all-reduce"});
 }
 
@@ -125,8 +122,7 @@ TEST(NcclBatchTest, ANewCommunicatorIsKnownBeforeTheGroupEnds) {
   batch.steps.push_back(step(Verb::kInit, nullptr));
   batch.steps.front().ids.emplace_back();
   batch.steps.front().created = std::make_shared<NcclCommunicator>();
-  std::string lacking;
-  EXPECT_EQ(run(batch, &lacking), nccl::kSuccess);
+  EXPECT_EQ(run(batch), nccl::kSuccess);
   EXPECT_EQ(calls(), (std::vector<std::string>{"start", "init", "end"}));
   EXPECT_EQ(batch.steps.front().created->handle.load(), &communicator_there);
   EXPECT_EQ(batch.steps.front().answer.ranks, 4);
@@ -138,8 +134,7 @@ TEST(NcclBatchTest, ANonBlockingCommunicatorIsWaitedFor) {
   batch.grouped = true;
   batch.steps.push_back(step(Verb::kAllReduce, communicator(false)));
   polls_left = 3;
-  std::string lacking;
-  EXPECT_EQ(run(batch, &lacking), nccl::kSuccess);
+  EXPECT_EQ(run(batch), nccl::kSuccess);
   EXPECT_LE(polls_left.load(), 0);
   polls_left = 0;
 }
@@ -154,23 +149,54 @@ TEST(NcclBatchTest, AnAbortEndsAWait) {
   NcclCallers callers(1);
   std::latch ended(1);
   std::atomic<int> result{-1};
-  ASSERT_TRUE(callers.start([&] {
-    std::string lacking;
+  ASSERT_TRUE(callers.start(false, [&] {
     static const api::DriverTable table = driver();
-    result = make(library(), table, batch, &lacking);
+    result = make(library(), table, batch);
     ended.count_down();
   }));
   while (waited->waiting.load() == 0) std::this_thread::yield();
   NcclBatch end;
   end.steps.push_back(step(Verb::kAbort, waited));
-  std::string lacking;
-  EXPECT_EQ(run(end, &lacking), nccl::kSuccess);
+  EXPECT_EQ(run(end), nccl::kSuccess);
   ended.wait();
-  EXPECT_EQ(result.load(), nccl::kInProgress);
+  EXPECT_EQ(result.load(), nccl::kInternalError);
   EXPECT_EQ(calls().back(), "abort");
   EXPECT_EQ(waited->handle.load(), nullptr);
   never_ends = false;
   polls_left = 0;
+}
+
+// A client may name any id.
+TEST(NcclBatchTest, AnUnknownCommunicatorIsAnError) {
+  for (const Verb verb : {Verb::kAbort, Verb::kDestroy, Verb::kDeregister}) {
+    NcclBatch batch;
+    batch.steps.push_back(step(verb, nullptr));
+    EXPECT_NE(run(batch), nccl::kSuccess);
+  }
+}
+
+// As of ncclCommSplit without a color.
+TEST(NcclBatchTest, ACommunicatorThatIsNotMadeIsNotWaitedFor) {
+  const auto parent = communicator(false);
+  NcclBatch batch;
+  batch.grouped = true;
+  batch.steps.push_back(step(Verb::kAllReduce, parent));
+  batch.steps.front().created = std::make_shared<NcclCommunicator>();
+  batch.steps.front().created->blocking = false;
+  polls_left = 2;
+  EXPECT_EQ(run(batch), nccl::kSuccess);
+  polls_left = 0;
+}
+
+TEST(NcclBatchTest, AFailedCreationLeavesNoCommunicator) {
+  NcclBatch batch;
+  batch.steps.push_back(step(Verb::kInit, nullptr));
+  batch.steps.front().ids.emplace_back();
+  batch.steps.front().created = std::make_shared<NcclCommunicator>();
+  batch.steps.push_back(step(Verb::kDeregister, nullptr));  // fails
+  EXPECT_EQ(run(batch), nccl::kInvalidArgument);
+  EXPECT_EQ(calls().back(), "abort");
+  EXPECT_EQ(batch.steps.front().created->handle.load(), nullptr);
 }
 
 TEST(NcclBatchTest, AClientNamesOnlyItsOwnRegistrations) {
@@ -178,25 +204,24 @@ TEST(NcclBatchTest, AClientNamesOnlyItsOwnRegistrations) {
   NcclBatch batch;
   batch.steps.push_back(step(Verb::kDeregister, owner));
   batch.steps.front().call.source = 0x1000;
-  std::string lacking;
-  EXPECT_EQ(run(batch, &lacking), nccl::kInvalidArgument);
+  EXPECT_EQ(run(batch), nccl::kInvalidArgument);
   EXPECT_TRUE(calls().empty());
   {
     MutexLock lock(owner->mutex);
     owner->registrations.insert(0x1000);
   }
-  EXPECT_EQ(run(batch, &lacking), nccl::kSuccess);
-  EXPECT_EQ(run(batch, &lacking), nccl::kInvalidArgument);  // it has ended
+  EXPECT_EQ(run(batch), nccl::kSuccess);
+  EXPECT_EQ(run(batch), nccl::kInvalidArgument);  // it has ended
 }
 
 TEST(NcclCallersTest, CallsDoNotWaitForEachOther) {
   NcclCallers callers(2);
   std::latch first(1), both(2);
-  ASSERT_TRUE(callers.start([&] {
+  ASSERT_TRUE(callers.start(false, [&] {
     first.wait();
     both.count_down();
   }));
-  ASSERT_TRUE(callers.start([&] {
+  ASSERT_TRUE(callers.start(false, [&] {
     first.count_down();
     both.count_down();
   }));
@@ -206,11 +231,14 @@ TEST(NcclCallersTest, CallsDoNotWaitForEachOther) {
 TEST(NcclCallersTest, TheirNumberIsBounded) {
   NcclCallers callers(1);
   std::latch go(1), done(1);
-  ASSERT_TRUE(callers.start([&] {
+  ASSERT_TRUE(callers.start(false, [&] {
     go.wait();
     done.count_down();
   }));
-  EXPECT_FALSE(callers.start([] {}));
+  EXPECT_FALSE(callers.start(false, [] {}));
+  std::latch always(1);
+  EXPECT_TRUE(callers.start(true, [&] { always.count_down(); }));
+  always.wait();
   go.count_down();
   done.wait();
 }
