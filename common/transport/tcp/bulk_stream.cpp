@@ -492,7 +492,7 @@ bool BulkStream::push(Blocking blocking, std::string* why) {
       source = kZeros;
     }
   }
-  if (message.is_kept && some != 0 && source != kZeros) kept = {count, message.kept};
+  if (message.is_kept && some != 0) kept = {count, source == kZeros ? nullptr : message.kept};
   add(source, some);
   if (message.has_done && at + (kDoneWithData ? some : 0) == message.payload_bytes) {
     // After kDone, the peer may let this side use the memory again.

@@ -47,7 +47,7 @@ class Reconnects {
   static constexpr auto kFarewellTime = std::chrono::milliseconds(10);
 
   // Why a connection is lost that the peer has replaced.
-  static constexpr char kReplaced[] = "the client has connected again";
+  static constexpr char kReplaced[] = "the peer has connected again";
 
   // `prepare` sets the options of each further connection.
   using Prepare = std::function<void(uint32_t index, int socket)>;

@@ -164,7 +164,11 @@ ssize_t ResumableSocket::send(std::span<const iovec> pieces, int flags, const Ke
     const int error = errno;
     if (count > 0) retained_.append(place, sendable, static_cast<size_t>(count), kept);
     lock.lock();
-    if (count > 0) sent_ += static_cast<uint64_t>(count);
+    if (count > 0) {
+      sent_ += static_cast<uint64_t>(count);
+      // The peer may have acknowledged the bytes before they were appended.
+      if (acknowledged_ > place) retained_.release(acknowledged_);
+    }
     leave_locked();
     if (count >= 0) return count;
     if (is_temporary(error)) {
@@ -250,11 +254,18 @@ void ResumableSocket::confirm(uint64_t place) {
 void ResumableSocket::acknowledge_locked(uint64_t bytes) {
   if (bytes <= acknowledged_) return;
   acknowledged_ = bytes;
-  retained_.release(bytes);
+  // send_again() reads the bytes from resent_ on. With a cipher, the peer may have received more.
+  retained_.release(std::min(bytes, resent_));
   changed_.notify_all();
 }
 
-void ResumableSocket::own(const void* begin, size_t bytes) { retained_.own(begin, bytes); }
+void ResumableSocket::own(const void* begin, size_t bytes) {
+  {
+    MutexLock lock(mutex_);
+    if (in(ResumableState::kEnded)) return;  // nothing is sent again
+  }
+  retained_.own(begin, bytes);
+}
 
 void ResumableSocket::await_end() {
   MutexLock lock(mutex_);
@@ -381,6 +392,7 @@ void ResumableSocket::send_again(MutexLock& lock, uint64_t from) {
     lock.lock();
   }
   resent_ = kNothingResent;
+  retained_.release(acknowledged_);
   changed_.notify_all();
   leave_locked();
   if (!why.empty()) return lose_locked(connection, why);

@@ -340,7 +340,7 @@ std::string TcpLink::check_peer() {
                             ": its process is stopped, or its host or the network is down";
     if (lose_connections(why)) return {};
     gives_up_ = true;
-    return why + remedy_for_silence_;
+    return reconnects_ ? why : why + remedy_for_silence_;
   }
   tcp_info info{};
   socklen_t size = sizeof info;

@@ -275,6 +275,39 @@ TEST_F(RawPeerTest, NoMoreIsSentThanIsRetained) {
   reader.join();
 }
 
+// An acknowledgement that comes while send() still waits for the socket makes room as well.
+TEST_F(RawPeerTest, BytesMayBeAcknowledgedBeforeTheirSendReturns) {
+  constexpr uint64_t kEarly = 3u << 20;
+  const std::vector<std::byte> bytes(RetainedBytes::kBytes);
+  std::thread sender([&] {
+    EXPECT_EQ(stream_.send(bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+  });
+  std::vector<std::byte> sink(bytes.size());
+  ASSERT_TRUE(recv_all(peer_, std::span(sink).first(kEarly), kForever).ok());
+  const uint64_t acknowledgement[2] = {kStream, kEarly};
+  ASSERT_TRUE(send_all(acknowledgements_, bytes_of(acknowledgement), kForever).ok());
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // until it is read
+  ASSERT_TRUE(recv_all(peer_, std::span(sink).subspan(kEarly), kForever).ok());
+  sender.join();
+  EXPECT_EQ(stream_.send(bytes.data(), 1, 0), 1);
+}
+
+// The peer says that it lacks bytes, and then acknowledges them while they are sent again.
+TEST_F(RawPeerTest, BytesMayBeAcknowledgedWhileTheyAreSentAgain) {
+  std::vector<std::byte> bytes(RetainedBytes::kBytes);
+  std::thread reader(
+      [&, peer = std::move(peer_)] { EXPECT_TRUE(recv_all(peer, bytes, kForever).ok()); });
+  send_pattern(stream_, 0, RetainedBytes::kBytes, 1 << 16);
+  reader.join();
+  resume(0);
+  const uint64_t acknowledgement[2] = {kStream, RetainedBytes::kBytes};
+  ASSERT_TRUE(send_all(acknowledgements_, bytes_of(acknowledgement), kForever).ok());
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // until it is read
+  expect_pattern(peer_, 0, RetainedBytes::kBytes, 1 << 16);
+  send_pattern(stream_, RetainedBytes::kBytes, 100, 100);
+  expect_pattern(peer_, RetainedBytes::kBytes, 100, 100);
+}
+
 TEST_F(RawPeerTest, APeerThatHasReceivedMoreThanWasSentIsRefused) {
   send_pattern(stream_, 0, 10, 10);
   resume(11);
