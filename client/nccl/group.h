@@ -3,9 +3,9 @@
 //
 // The calls of each worker are one batch. All workers get theirs before the client waits for the
 // first answer because their ranks wait for each other. Operations whose connections exist are
-// posted; all other calls wait for the worker's answer, as they would wait in NCCL. Threads: any; a
-// group belongs to its thread. Blocking: submit() outside of a group and end_group(), as long as
-// the operations of NCCL do for a blocking communicator.
+// posted; all other calls wait for the worker's answer, as they would wait in NCCL.
+// Threads: any; a group belongs to its thread. Blocking: submit() outside of a group and
+// end_group(), as long as the operations of NCCL do for a blocking communicator.
 #pragma once
 
 #include "client/nccl/step.h"

@@ -29,17 +29,18 @@ bool is_valid(const Communicator& communicator, const Call& call) {
   return call.peer >= 0 && call.peer < communicator.ranks;
 }
 
-// A null stream is the default stream of the communicator's context, as for NCCL.
+// The default streams are those of the communicator's context, as for NCCL.
 int operate(Call call, void* comm, void* stream, std::vector<std::byte> tail = {}) {
   Communicator* const communicator = find<Communicator>(comm);
   if (!communicator || !is_valid(*communicator, call)) return refuse(kInvalidArgument);
   const Route own{communicator->session, communicator->context, communicator->device};
   const auto handle = static_cast<CUstream>(stream);
+  const bool is_default = !handle || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD;
   std::optional<InContext> in_its_context;
-  if (!handle) in_its_context.emplace(own);
+  if (is_default) in_its_context.emplace(own);
   const CudaResult<StreamRoute> route = find_stream_route(handle, own);
   if (!route) return refuse(kInvalidArgument);
-  if (route->device != own.device) return refuse(kInvalidUsage);
+  if (route->stream && route->stream->device != own.device) return refuse(kInvalidUsage);
   call.communicator = communicator->id;
   call.context = route->context;
   call.stream = route->id;

@@ -145,14 +145,37 @@ void two(Ranks& ranks) {
   say(ranks, "two communicators: right");
 }
 
+void in_time(ncclResult_t result) { CHECK(result == ncclSuccess || result == ncclInProgress); }
+
+// Parts of communicators whose calls do not block; the last rank is in none.
+Ranks not_blocking_parts(const Ranks& ranks) {
+  Ranks made = ranks;
+  const int last = ranks.front().ranks - 1;
+  in_time(ncclGroupStart());
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    const int color = ranks[i].rank == last ? kNcclNoColor : 0;
+    in_time(ncclCommSplit(ranks[i].comm, color, ranks[i].rank, &made[i].comm, nullptr));
+  }
+  in_time(ncclGroupEnd());
+  for (const Rank& rank : ranks) CHECK(outcome(rank.comm) == ncclSuccess);
+  for (const Rank& rank : made) {
+    CHECK((rank.rank == last) == (rank.comm == nullptr));
+    if (rank.comm) CHECK(outcome(rank.comm) == ncclSuccess);
+  }
+  return made;
+}
+
+void end_not_blocking(const Rank& rank) {
+  in_time(ncclCommFinalize(rank.comm));
+  CHECK(outcome(rank.comm) == ncclSuccess);
+  NCCL(ncclCommDestroy(rank.comm));
+}
+
 // The ranks of a communicator whose calls do not block. Every call is polled until it has ended.
 void not_blocking(Ranks& ranks) {
   Ranks made = ranks;
   ncclConfig_t config;
   config.blocking = 0;
-  auto in_time = [](ncclResult_t result) {
-    CHECK(result == ncclSuccess || result == ncclInProgress);
-  };
   NCCL(ncclGroupStart());
   for (size_t i = 0; i < ranks.size(); ++i) {
     in_time(ncclCommSplit(ranks[i].comm, 0, ranks[i].rank, &made[i].comm, &config));
@@ -160,6 +183,7 @@ void not_blocking(Ranks& ranks) {
   in_time(ncclGroupEnd());
   for (Rank& rank : made) CHECK(outcome(rank.comm) == ncclSuccess);
   for (Rank& rank : ranks) CHECK(outcome(rank.comm) == ncclSuccess);
+  const Ranks parts_of_made = not_blocking_parts(made);
   std::vector<int*> data(ranks.size());
   for (size_t i = 0; i < made.size(); ++i) {
     CUDA(cudaSetDevice(made[i].device));
@@ -176,10 +200,12 @@ void not_blocking(Ranks& ranks) {
     for (Rank& rank : made) CHECK(outcome(rank.comm) == ncclSuccess);
     synchronize(made);
   }
+  // All ranks have their parts, because the operations have ended.
+  for (const Rank& rank : parts_of_made) {
+    if (rank.comm) end_not_blocking(rank);
+  }
   for (size_t i = 0; i < made.size(); ++i) {
-    in_time(ncclCommFinalize(made[i].comm));
-    CHECK(outcome(made[i].comm) == ncclSuccess);
-    NCCL(ncclCommDestroy(made[i].comm));
+    end_not_blocking(made[i]);
     CUDA(cudaSetDevice(made[i].device));
     CUDA(cudaFree(data[i]));
   }
