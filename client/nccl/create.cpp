@@ -88,8 +88,9 @@ UniqueId without_mark(UniqueId id, const Session& session) {
   if (mark.magic != IdMark::kMagic) {
     if (first_report("nccl id")) {
       RCUDA_WARN(
-          "an ncclUniqueId was not made by a server of rcuda: all ranks must run their NCCL "
-          "operations on servers");
+          "an ncclUniqueId has no mark of rcuda: it was made outside of rcuda's servers, or by an "
+          "NCCL that leaves no place for the mark; all ranks must run their NCCL operations on "
+          "servers");
     }
     return id;
   }
@@ -339,7 +340,12 @@ int ncclCommGetAsyncError(void* comm, int* error) {
   const Asked asked = ask(*communicator->session,
                           {communicator->id, static_cast<uint32_t>(Question::kAsyncError), 0, 0});
   *error = asked.error;
-  if (asked.error != kSuccess && asked.error != kInProgress) communicator->has_failed = true;
+  const bool has_failed = asked.error != kSuccess && asked.error != kInProgress;
+  // The program knows now. An operation that failed after it was posted has set the session's
+  // error, too.
+  if (has_failed && !communicator->has_failed.exchange(true)) {
+    (void)communicator->session->take_error();
+  }
   return asked.result;
 }
 

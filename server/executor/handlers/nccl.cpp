@@ -319,6 +319,8 @@ HandlerResult nccl_ask(NcclServices& services, const Command&, const wire::NcclA
     case nccl::Question::kAsyncError:
       if (handle) result = functions.ncclCommGetAsyncError(handle, &error);
       if (handle && error == nccl::kSuccess) error = communicator->posted_error;
+      // The program knows now: operations that are posted later report nothing new.
+      if (handle && error != nccl::kInProgress) communicator->posted_error = error;
       break;
     case nccl::Question::kLastError:
       result = nccl::kSuccess;

@@ -37,9 +37,10 @@ int init(const Functions& f, NcclStep& step) {
   return f.ncclCommInitRankConfig(&step.made, ranks, step.ids.front(), call.peer, config_of(step));
 }
 
-// Nothing is using the communicator any more: threads that wait for it have left.
+// Nothing is using the communicator any more: threads that wait for it have left. A communicator
+// that was never made is aborted without an error, as by NCCL.
 int abort(const Functions& f, NcclStep& step) {
-  if (!step.communicator) return nccl::kInvalidArgument;
+  if (!step.communicator) return nccl::kSuccess;
   step.communicator->aborted = true;
   while (step.communicator->waiting.load() > 0) std::this_thread::sleep_for(kPoll);
   void* const handle = step.communicator->handle.exchange(nullptr);

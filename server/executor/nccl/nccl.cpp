@@ -12,8 +12,9 @@
 namespace rcuda::server {
 namespace {
 
-// Of the commands of unfinished groups. A group of sends and receives with 4096 ranks has 1 MiB.
-constexpr size_t kMostPartBytes = 64u << 20;
+// Of the commands of unfinished groups, which take about ten times as much as steps. A group of
+// sends and receives with 4096 ranks has 512 KiB.
+constexpr size_t kMostPartBytes = 8u << 20;
 
 // Called before the library is loaded, so that it reads the values at its first use. Values of the
 // server's environment win.

@@ -168,11 +168,17 @@ TEST(NcclBatchTest, AnAbortEndsAWait) {
 
 // A client may name any id.
 TEST(NcclBatchTest, AnUnknownCommunicatorIsAnError) {
-  for (const Verb verb : {Verb::kAbort, Verb::kDestroy, Verb::kDeregister}) {
-    NcclBatch batch;
-    batch.steps.push_back(step(verb, nullptr));
-    EXPECT_NE(run(batch), nccl::kSuccess);
-  }
+  NcclBatch batch;
+  batch.steps.push_back(step(Verb::kDeregister, nullptr));
+  EXPECT_EQ(run(batch), nccl::kInvalidArgument);
+}
+
+// A program aborts a communicator whose creation failed without blocking.
+TEST(NcclBatchTest, ACommunicatorThatWasNeverMadeCanBeAborted) {
+  NcclBatch batch;
+  batch.steps.push_back(step(Verb::kAbort, nullptr));
+  EXPECT_EQ(run(batch), nccl::kSuccess);
+  EXPECT_TRUE(calls().empty());
 }
 
 // As of ncclCommSplit without a color.
