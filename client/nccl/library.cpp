@@ -83,7 +83,8 @@ Result<int> open_on_servers() {
   for (const auto& session : Process::get().sessions()) {
     if (!session->must_encrypt()) continue;
     return Status(Code::kUnsupported,
-                  "RCUDA_SECURITY=tls, and NCCL's connections between servers are not encrypted");
+                  "RCUDA_SECURITY=tls, and NCCL's connections between servers are not encrypted; "
+                  "RCUDA_SECURITY=auto leaves them to servers that trust their network");
   }
   for (const auto& session : Process::get().sessions()) {
     Opening& opening = openings.emplace_back();

@@ -241,7 +241,11 @@ void bad_arguments(Place& place) {
               ncclAllReduce(place.data, place.data, 1, no_type, ncclSum, rank.comm, rank.stream));
   NCCL_EXPECT(ncclInvalidArgument, ncclGroupEnd());
   settle(place);
-  // The operations of a group have no order, so these two compute nothing certain.
+}
+
+// The operations of a group have no order, so these two compute nothing certain.
+void dependent_group(Place& place) {
+  settle(place);
   NCCL(ncclGroupStart());
   NCCL(all_reduce(place));
   NCCL(all_reduce(place));
@@ -303,6 +307,7 @@ constexpr Case kCases[] = {
     {"same_device", same_device, true},
     {"foreign_ids", foreign_ids, true},
     {"bad_arguments", bad_arguments, false},
+    {"dependent_group", dependent_group, false},
     {"foreign_stream", foreign_stream, false},
     {"ended", ended, false},
     {"two_threads", two_threads, false},
