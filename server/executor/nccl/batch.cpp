@@ -30,11 +30,12 @@ int init(const Functions& f, NcclStep& step) {
   const nccl::Call& call = step.call;
   const int ranks = static_cast<int>(call.count);
   if (step.ids.size() > 1) {
-    return f.ncclCommInitRankScalable(&step.made, ranks, call.peer,
+    return f.ncclCommInitRankScalable(&step.created->made, ranks, call.peer,
                                       static_cast<int>(step.ids.size()), step.ids.data(),
                                       config_of(step));
   }
-  return f.ncclCommInitRankConfig(&step.made, ranks, step.ids.front(), call.peer, config_of(step));
+  return f.ncclCommInitRankConfig(&step.created->made, ranks, step.ids.front(), call.peer,
+                                  config_of(step));
 }
 
 // Nothing is using the communicator any more: threads that wait for it have left. A communicator
@@ -91,8 +92,8 @@ int deregister(int (*function)(void*, void*), NcclStep& step) {
 
 int grow(const Functions& f, NcclStep& step) {
   return f.ncclCommGrow(of(step), static_cast<int>(step.call.count),
-                        step.ids.empty() ? nullptr : step.ids.data(), step.call.peer, &step.made,
-                        config_of(step));
+                        step.ids.empty() ? nullptr : step.ids.data(), step.call.peer,
+                        &step.created->made, config_of(step));
 }
 
 int put_signal(const Functions& f, NcclStep& step) {
@@ -140,10 +141,10 @@ struct Row {
 constexpr Row kRows[] = {
     RCUDA_ROW(Verb::kInit, ncclCommInitRankConfig, init(f, s)),
     RCUDA_ROW(Verb::kSplit, ncclCommSplit,
-              f.ncclCommSplit(of(s), s.call.peer, s.call.value, &s.made, config_of(s))),
+              f.ncclCommSplit(of(s), s.call.peer, s.call.value, &s.created->made, config_of(s))),
     RCUDA_ROW(Verb::kShrink, ncclCommShrink,
               f.ncclCommShrink(of(s), s.excluded.data(), static_cast<int>(s.excluded.size()),
-                               &s.made, config_of(s), s.call.value)),
+                               &s.created->made, config_of(s), s.call.value)),
     RCUDA_ROW(Verb::kFinalize, ncclCommFinalize, f.ncclCommFinalize(of(s))),
     RCUDA_ROW(Verb::kDestroy, ncclCommDestroy, destroy(f, s)),
     RCUDA_ROW(Verb::kAbort, ncclCommAbort, abort(f, s)),
@@ -223,7 +224,7 @@ int wait_for(const Functions& functions, NcclCommunicator& communicator) {
 // Publishes new communicators, so that another thread can abort them.
 void keep_created(NcclBatch& batch) {
   for (NcclStep& step : batch.steps) {
-    if (step.created && !step.created->aborted) step.created->handle = step.made;
+    if (step.created && !step.created->aborted) step.created->handle = step.created->made;
   }
 }
 

@@ -23,6 +23,9 @@ namespace rcuda::server {
 // One communicator of the session. Shared, because a thread may still be in a call on it.
 struct NcclCommunicator {
   std::atomic<void*> handle{nullptr};  // null until NCCL has made it
+  // NCCL writes the handle here, for the last time while an abort waits for NCCL's own threads. The
+  // batch that creates the communicator may be gone by then.
+  void* made = nullptr;
   bool blocking = true;
   std::atomic<int> posted_error{0};  // of an operation without an answer
   // The handles of its registered memory and windows: a client may name no others.
@@ -52,7 +55,7 @@ struct NcclStep {
   std::string algorithms;
   nccl::PutTail put;
   std::vector<nccl::SignalWait> waits;
-  void* made = nullptr;  // the new communicator, or the handle of a registration
+  void* made = nullptr;  // the handle of a registration
   nccl::Answer answer;
 };
 
