@@ -42,7 +42,10 @@ int init(const Functions& f, NcclStep& step) {
 // that was never made is aborted without an error, as by NCCL.
 int abort(const Functions& f, NcclStep& step) {
   if (!step.communicator) return nccl::kSuccess;
-  step.communicator->aborted = true;
+  {
+    MutexLock lock(step.communicator->mutex);
+    step.communicator->aborted = true;
+  }
   while (step.communicator->waiting.load() > 0) std::this_thread::sleep_for(kPoll);
   void* const handle = step.communicator->handle.exchange(nullptr);
   return handle ? f.ncclCommAbort(handle) : nccl::kSuccess;
@@ -221,10 +224,13 @@ int wait_for(const Functions& functions, NcclCommunicator& communicator) {
   return state;
 }
 
-// Publishes new communicators, so that another thread can abort them.
+// Publishes new communicators, so that another thread can abort them. An aborted one has no handle
+// any more.
 void keep_created(NcclBatch& batch) {
   for (NcclStep& step : batch.steps) {
-    if (step.created && !step.created->aborted) step.created->handle = step.created->made;
+    if (!step.created) continue;
+    MutexLock lock(step.created->mutex);
+    if (!step.created->aborted) step.created->handle = step.created->made;
   }
 }
 
