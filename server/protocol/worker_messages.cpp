@@ -97,7 +97,7 @@ void fields(Visitor& visit, MemoryShort& m) {
   visit.number("number", m.number);
   visit.number("row", m.row);
   visit.number("bytes", m.bytes);
-  visit.string("of", m.of);
+  visit.flag("by_quota", m.by_quota);
 }
 
 template <typename Visitor>

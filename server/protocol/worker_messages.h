@@ -114,9 +114,9 @@ struct StartFailure {
 // Asks for sessions whose clients are disconnected and that hold memory of a device.
 struct MemoryShort {
   uint32_t number = 0;
-  uint32_t row = 0;    // of the Ledger
-  uint64_t bytes = 0;  // that are lacking: sessions that hold less together are of no use
-  std::string of{};    // the budget that has refused (Allowance::of); empty: the device is full
+  uint32_t row = 0;       // of the Ledger
+  uint64_t bytes = 0;     // that are lacking: sessions that hold less together are of no use
+  bool by_quota = false;  // memory of the same budgets; otherwise the device is full
 };
 
 // What a worker says of its session when that ends. The daemon believes none of it.

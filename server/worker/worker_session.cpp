@@ -199,9 +199,9 @@ Status WorkerSession::check_request() {
   RCUDA_ASSIGN_OR_RETURN(Quota quota, Quota::make(grant_.allowances, std::move(granted_.ledgers)));
   resources_.quota = std::make_shared<Quota>(std::move(quota));
   resources_.limits = grant_.limits;
-  resources_.ask_for_memory = [this](uint32_t row, uint64_t bytes, const std::string& of) {
+  resources_.ask_for_memory = [this](uint32_t row, uint64_t bytes, bool by_quota) {
     std::optional<MemoryAnswer> answer =
-        listener_->ask({0, row, bytes, of}, Clock::now() + kLongestAnswer);
+        listener_->ask({0, row, bytes, by_quota}, Clock::now() + kLongestAnswer);
     return answer ? MemoryMeter::Help{answer->more, std::move(answer->held)} : MemoryMeter::Help();
   };
   RCUDA_RETURN_IF_ERROR(take_window());

@@ -191,15 +191,14 @@ std::optional<uint64_t> Admission::Permit::device_use(uint32_t device) const {
   return use;
 }
 
-uint64_t Admission::Permit::shared_bytes(uint32_t row, const std::string& of,
-                                         const Permit& other) const {
-  if (row >= Ledger::kRows) return 0;
+uint64_t Admission::Permit::shared_bytes(uint32_t row, const Permit& other) const {
+  uint64_t bytes = 0;
+  if (row >= Ledger::kRows) return bytes;
   for (const Place& place : places_) {
-    const Budget& budget = *place.budget;
-    if (!place.slot || budget.limits.allowance.of != of || !other.has_place_in(budget)) continue;
-    return budget.ledger->of(row, *place.slot);
+    if (!place.slot || !other.has_place_in(*place.budget)) continue;
+    bytes = std::max(bytes, place.budget->ledger->of(row, *place.slot));
   }
-  return 0;
+  return bytes;
 }
 
 Admission::Applicant::~Applicant() {
@@ -423,18 +422,15 @@ std::vector<uint32_t> Admission::in_the_way() const {
   const std::vector<LostSession> lost = lost_();
   for (const Applicant* applicant : queue_) {
     if (applicant->place_ != 1 || !applicant->obstacle_.ok() || applicant->behind_) continue;
-    const auto rank = [&](const LostSession& session) {
-      return std::pair(same_user(session.who, applicant->user_), session.client.lost_for);
-    };
-    const LostSession* first = nullptr;  // sessions of the applicant's user first
+    const LostClient* longest = nullptr;
     bool one_ends = false;
     for (const LostSession& session : lost) {
       if (!session.permit->has_place_in(*applicant->lacks_)) continue;
       one_ends |= session.client.ends;
       if (!session.client.may_end()) continue;
-      if (!first || rank(session) > rank(*first)) first = &session;
+      if (!longest || session.client.lost_for > longest->lost_for) longest = &session.client;
     }
-    if (first && !one_ends) workers.push_back(first->client.worker);
+    if (longest && !one_ends) workers.push_back(longest->worker);
   }
   return workers;
 }

@@ -211,10 +211,8 @@ std::vector<LostClient> Leases::in_the_way(const Lease& wish, uint32_t count,
     return Leases(*this).take(wish, count, offered, with, now).ok();
   };
   if (!fits(stay)) return {};
-  // The shortest losses first: those sessions stay if they can. Sessions that end already come
-  // last.
-  std::ranges::sort(lost, {},
-                    [](const Use& use) { return std::pair(use.lost->ends, use.lost->lost_for); });
+  // The shortest losses first: those sessions stay if they can.
+  std::ranges::sort(lost, {}, [](const Use& use) { return use.lost->lost_for; });
   std::vector<LostClient> ends;
   for (Use& use : lost) {
     stay.push_back(use);

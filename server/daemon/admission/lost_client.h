@@ -1,7 +1,7 @@
 // LostClient: the client of a session is disconnected, and may come back (RCUDA_RECONNECT).
 //
 // The session keeps its room until a client waits for it. Such a session is then the first that the
-// daemon ends: those of the same user before others, then the longest loss. Plain values.
+// daemon ends, the one with the longest loss before others. Plain values.
 #pragma once
 
 #include <chrono>

@@ -399,7 +399,7 @@ void WorkerPool::read(Worker& worker) {
     worker.totals = std::move(*totals);
   } else if (auto* const question = *message ? std::get_if<MemoryShort>(&**message) : nullptr) {
     worker.question = *question;
-    worker.awaited = -1;
+    worker.has_waited = false;
   }
 }
 

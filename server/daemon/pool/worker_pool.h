@@ -213,7 +213,7 @@ class WorkerPool {
     bool reconnects = false;              // attempts after the first are valid
     bool waits = false;                   // its client waits for room (RCUDA_WAIT)
     std::optional<MemoryShort> question;  // of the worker; not answered yet
-    pid_t awaited = -1;                   // the worker whose end the question waits for
+    bool has_waited = false;              // for an answer
     Identity identity;
     std::unique_ptr<Admission::Permit> permit;
     std::optional<WorkPage> work;

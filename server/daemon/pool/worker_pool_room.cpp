@@ -1,7 +1,6 @@
 // Sessions whose clients are disconnected, which end first when others wait for their room
 // (admission/lost_client.h), and the questions of workers about memory that such sessions hold.
 #include <algorithm>
-#include <tuple>
 #include <utility>
 
 #include "common/base/host_name.h"
@@ -45,14 +44,13 @@ const WorkerPool::Worker* WorkerPool::holder_of(const MemoryShort& shortage,
   const std::vector<uint32_t>& devices = asker.session.devices;
   const bool has_device = std::ranges::find(devices, shortage.row) != devices.end();
   const auto held_by = [&](const Worker& worker) -> uint64_t {
-    if (shortage.of.empty()) return has_device ? worker.work->held(shortage.row) : 0;
+    if (!shortage.by_quota) return has_device ? worker.work->held(shortage.row) : 0;
     const bool may_share = worker.permit && asker.permit;
-    return may_share ? worker.permit->shared_bytes(shortage.row, shortage.of, *asker.permit) : 0;
+    return may_share ? worker.permit->shared_bytes(shortage.row, *asker.permit) : 0;
   };
-  // One that ends already makes room first, then those of the same user.
-  const auto rank = [&](const Worker& worker) {
-    return std::tuple(worker.kill_at.has_value(), same_user(worker.identity, asker.identity),
-                      lost_seconds(worker).value_or(0));
+  // One that ends already makes room first.
+  const auto rank = [](const Worker& worker) {
+    return std::pair(worker.kill_at.has_value(), lost_seconds(worker).value_or(0));
   };
   const Worker* first = nullptr;
   uint64_t held = 0;
@@ -68,29 +66,19 @@ const WorkerPool::Worker* WorkerPool::holder_of(const MemoryShort& shortage,
 void WorkerPool::answer(Worker& worker) {
   MemoryAnswer answer;
   answer.number = worker.question->number;
-  const auto awaited = std::ranges::find(workers_, worker.awaited, &Worker::pid);
-  if (awaited != workers_.end() && awaited->is(State::kBusy)) {
-    if (awaited->kill_at) return;
-    // Its client is back, or it is to end.
-    if (lost_seconds(*awaited)) {
-      if (lost_client(*awaited)->may_end()) end_lost(static_cast<uint32_t>(worker.awaited));
-      return;
-    }
-  }
-  // After one end, the worker tries again, and asks again if more is lacking.
-  answer.more = worker.awaited != -1 && (awaited == workers_.end() || !awaited->is(State::kBusy));
-  const Worker* const holder = answer.more ? nullptr : holder_of(*worker.question, worker);
-  if (holder) {
+  if (const Worker* const holder = holder_of(*worker.question, worker)) {
     const LostClient lost = *lost_client(*holder);
-    if (lost.ends || (worker.waits && !lost_seconds(worker))) {
-      worker.awaited = holder->pid;
+    if (worker.waits || lost.ends) {
+      worker.has_waited = true;
       if (lost.may_end()) end_lost(lost.worker);
       return;
     }
     answer.held = hint_of(lost, same_user(holder->identity, worker.identity), "such memory");
+  } else {
+    answer.more = worker.has_waited;
   }
   worker.question.reset();
-  worker.awaited = -1;
+  worker.has_waited = false;
   (void)send_to_worker(worker.control.get(), answer, -1, Clock::now());  // or it has died
 }
 

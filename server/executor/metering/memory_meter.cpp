@@ -66,30 +66,26 @@ bool MemoryMeter::try_take(CUdevice device, uint64_t bytes) {
   return true;
 }
 
-std::optional<MemoryMeter::Lack> MemoryMeter::lacking(CUdevice device, uint64_t bytes,
-                                                      bool by_quota) const {
-  size_t free = 0, most = 0;
-  std::string of;
+std::optional<uint64_t> MemoryMeter::lacking(CUdevice device, uint64_t bytes, bool by_quota) const {
+  uint64_t free = 0, most = 0;
   if (by_quota) {
     const auto left = room(device);
-    if (!left || !left->by) return std::nullopt;
+    if (!left) return std::nullopt;
     free = left->free;
     most = left->limit;
-    of = left->by->of;
   } else if (device == kHost || driver_.cuMemGetInfo_v2(&free, &most) != CUDA_SUCCESS) {
     return std::nullopt;
   }
-  // Bytes that are free by now lack something else, such as memory of the host.
-  if (bytes > most || bytes <= free) return std::nullopt;
-  return Lack{bytes - free, std::move(of)};
+  if (bytes > most) return std::nullopt;
+  return bytes > free ? bytes - free : 1;  // fragments of a device may be too small
 }
 
 bool MemoryMeter::more(CUdevice device, uint64_t bytes, bool by_quota) {
   const Device* const known = find(device);
   if (!ask || !known || std::chrono::steady_clock::now() < ask_from_) return false;
-  const std::optional<Lack> lacks = lacking(device, bytes, by_quota);
+  const std::optional<uint64_t> lacks = lacking(device, bytes, by_quota);
   if (!lacks) return false;
-  Help help = ask(known->row, lacks->bytes, lacks->of);
+  Help help = ask(known->row, *lacks, by_quota);
   held_ = help.more ? "" : std::move(help.held);
   if (!help.more) ask_from_ = std::chrono::steady_clock::now() + kAskInterval;
   return help.more;

@@ -49,7 +49,7 @@ class MemoryMeter {
     bool more = false;  // one has ended
     std::string held;   // a clause that names one
   };
-  std::function<Help(uint32_t row, uint64_t bytes, const std::string& of)> ask;
+  std::function<Help(uint32_t row, uint64_t bytes, bool by_quota)> ask;
   // Reports a refusal to the client.
   std::function<void(const std::string& text)> tell;
 
@@ -83,12 +83,8 @@ class MemoryMeter {
     uint32_t row = 0;     // of the Ledger
     uint64_t held = 0;
   };
-  struct Lack {
-    uint64_t bytes = 0;
-    std::string of;  // the budget that refuses them; empty: the device is full
-  };
-  // None if the bytes never fit, or fit by now.
-  std::optional<Lack> lacking(CUdevice device, uint64_t bytes, bool by_quota) const;
+  // How many of the bytes do not fit now; none if they never fit.
+  std::optional<uint64_t> lacking(CUdevice device, uint64_t bytes, bool by_quota) const;
   Device* find(CUdevice device);
   const Device* find(CUdevice device) const;
 

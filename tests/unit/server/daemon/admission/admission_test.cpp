@@ -478,12 +478,6 @@ TEST(AdmissionTest, ADisconnectedSessionEndsWhenAClientWaitsForItsRoom) {
     hall.lost[1].client.ends = false;
   }
   EXPECT_TRUE(hall.ends().empty());
-  {
-    hall.lost[0].who = user("dan");
-    const Applicant own = hall.wait(user("dan"));
-    EXPECT_EQ(hall.ends(), std::vector<uint32_t>{1}) << "the waiting user's own session first";
-    hall.lost[0].who = user("ada");
-  }
   const Applicant cleo = hall.wait(user("cleo")), second = hall.wait(user("dan"));
   EXPECT_EQ(hall.ends(), std::vector<uint32_t>{2}) << "for the first in the queue only";
 }
@@ -535,17 +529,16 @@ TEST(AdmissionTest, SessionsShareMemoryThatIsBookedInTheSameLedger) {
   const Permit one = hall.session(user("ada")), two = hall.session(user("ada")),
                other = hall.session(user("bob"));
   ASSERT_TRUE(one && two && other);
-  EXPECT_EQ(one->shared_bytes(0, "user ada", *two), 0u) << "nothing is booked";
+  EXPECT_EQ(one->shared_bytes(0, *two), 0u) << "nothing is booked";
   Result<Ledger> ledger =
       Ledger::open(UniqueFd(::dup(one->ledgers().front())), one->allowances().front().slot);
   ASSERT_TRUE(ledger.ok());
   ledger->add(0, one->allowances().front().slot, 4096);
-  EXPECT_EQ(one->shared_bytes(0, "user ada", *two), 4096u);
-  EXPECT_EQ(one->shared_bytes(0, "group students", *two), 0u) << "another budget refuses";
-  EXPECT_EQ(one->shared_bytes(1, "user ada", *two), 0u);
-  EXPECT_EQ(two->shared_bytes(0, "user ada", *one), 0u);
-  EXPECT_EQ(one->shared_bytes(0, "user ada", *other), 0u);
-  EXPECT_EQ(one->shared_bytes(Ledger::kRows, "user ada", *two), 0u) << "a row that there is not";
+  EXPECT_EQ(one->shared_bytes(0, *two), 4096u);
+  EXPECT_EQ(one->shared_bytes(1, *two), 0u);
+  EXPECT_EQ(two->shared_bytes(0, *one), 0u);
+  EXPECT_EQ(one->shared_bytes(0, *other), 0u);
+  EXPECT_EQ(one->shared_bytes(Ledger::kRows, *two), 0u) << "a row that there is not";
 }
 
 }  // namespace

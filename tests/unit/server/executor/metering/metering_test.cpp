@@ -38,9 +38,9 @@ TEST_F(MeteringTest, MemoryThatASessionGivesUpIsTakenAtOnce) {
   std::vector<std::string> told;
   metered_->memory.tell = [&](const std::string& text) { told.push_back(text); };
   std::vector<uint64_t> lacking;
-  metered_->memory.ask = [&](uint32_t row, uint64_t bytes, const std::string& of) {
+  metered_->memory.ask = [&](uint32_t row, uint64_t bytes, bool by_quota) {
     EXPECT_EQ(row, kOrdinal);
-    EXPECT_EQ(of, "user ada");
+    EXPECT_TRUE(by_quota);
     lacking.push_back(bytes);
     if (lacking.size() <= 2) other->give(kOrdinal, kLimit / 2);  // each time a session ends
     return MemoryMeter::Help{lacking.size() <= 2, "; and a hint"};
@@ -73,9 +73,9 @@ TEST_F(MeteringTest, AFullDeviceIsAskedForToo) {
   metered_.reset();
   metered_.emplace(plain(), std::vector<SessionDevice>{{0, context_, kOrdinal}},
                    std::make_shared<Quota>(), SessionLimits{.priorities = 1}, &done_);
-  metered_->memory.ask = [&](uint32_t row, uint64_t bytes, const std::string& of) {
+  metered_->memory.ask = [&](uint32_t row, uint64_t bytes, bool by_quota) {
     EXPECT_EQ(row, kOrdinal);
-    EXPECT_EQ(of, "");
+    EXPECT_FALSE(by_quota);
     lacking.push_back(bytes);
     return MemoryMeter::Help{lacking.size() < 3, ""};
   };
