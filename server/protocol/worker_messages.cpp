@@ -86,21 +86,6 @@ void fields(Visitor& visit, StopRequest& m) {
 }
 
 template <typename Visitor>
-void fields(Visitor& visit, MemoryAnswer& m) {
-  visit.number("number", m.number);
-  visit.flag("more", m.more);
-  visit.string("held", m.held);
-}
-
-template <typename Visitor>
-void fields(Visitor& visit, MemoryShort& m) {
-  visit.number("number", m.number);
-  visit.number("row", m.row);
-  visit.number("bytes", m.bytes);
-  visit.flag("by_quota", m.by_quota);
-}
-
-template <typename Visitor>
 void fields(Visitor& visit, WorkerReady::Identity& m) {
   visit.string("uuid", m.uuid);
   visit.string("pci_bus_id", m.pci_bus_id);

@@ -12,14 +12,11 @@
 //                   of that client
 //   ExportCall      the socket of another worker  daemon_listener.cpp
 //                   of that user
-//   MemoryAnswer    none                          daemon_listener.cpp
 //   StopRequest     none                          all of them
 //
 //   to the daemon   meaning                       handled by
 //   WorkerReady     its driver has started        WorkerPool::read_start()
 //   StartFailure    it ends without a session     WorkerPool::read_start()
-//   MemoryShort     memory is about to be         WorkerPool::read()
-//                   refused to its session
 //   SessionTotals   its session is over           WorkerPool::read()
 //
 // To a worker they go over a sequenced-packet socket, from a worker as reports through a pipe
@@ -79,13 +76,6 @@ using FurtherSocket = PassedSocket<wire::Attach>;
 using PeerCall = PassedSocket<wire::PeerHello>;
 using ExportCall = PassedSocket<wire::ExportQuery>;
 
-// To a MemoryShort.
-struct MemoryAnswer {
-  uint32_t number = 0;
-  bool more = false;   // a session has ended that held such memory: try again
-  std::string held{};  // a clause that names a session that holds such memory, or empty
-};
-
 struct StopRequest {
   std::string why{};  // for the session's client and the audit; empty: the worker has no session
 };
@@ -111,14 +101,6 @@ struct StartFailure {
   bool is_setting = false;  // a setting is the reason
 };
 
-// Asks for sessions whose clients are disconnected and that hold memory of a device.
-struct MemoryShort {
-  uint32_t number = 0;
-  uint32_t row = 0;       // of the Ledger
-  uint64_t bytes = 0;     // that are lacking: sessions that hold less together are of no use
-  bool by_quota = false;  // memory of the same budgets; otherwise the device is full
-};
-
 // What a worker says of its session when that ends. The daemon believes none of it.
 struct SessionTotals {
   wire::Work work;
@@ -126,8 +108,8 @@ struct SessionTotals {
 };
 
 using ToWorker = std::variant<LedgerMemory, WorkMemory, SessionStart, FurtherSocket, PeerCall,
-                              ExportCall, StopRequest, MemoryAnswer>;
-using ToDaemon = std::variant<WorkerReady, StartFailure, SessionTotals, MemoryShort>;
+                              ExportCall, StopRequest>;
+using ToDaemon = std::variant<WorkerReady, StartFailure, SessionTotals>;
 
 inline constexpr size_t kMostWorkerMessageBytes = 96u << 10;
 

@@ -9,7 +9,6 @@
 
 #include "common/base/log.h"
 #include "common/base/start_thread.h"
-#include "server/protocol/reports.h"
 
 namespace rcuda::server {
 namespace {
@@ -78,17 +77,6 @@ Result<FurtherSocket> DaemonListener::wait_for_stream(int index, Clock::time_poi
   return stream;
 }
 
-std::optional<MemoryAnswer> DaemonListener::ask(MemoryShort question, Clock::time_point deadline) {
-  question.number = ++asked_;
-  if (!send_report(reports_, question, Clock::now()).ok()) return std::nullopt;
-  MutexLock lock(mutex_);
-  const auto over = [&]() RCUDA_REQUIRES(mutex_) {
-    return stopped_ || (answer_ && answer_->number == question.number);
-  };
-  if (!changed_.wait_until(lock, deadline, over) || stopped_) return std::nullopt;
-  return std::exchange(answer_, std::nullopt);
-}
-
 void DaemonListener::on_replacement(std::function<void(int)> function) {
   MutexLock lock(mutex_);
   replacement_ = std::move(function);
@@ -132,12 +120,6 @@ bool DaemonListener::take_message() {
   }
   if (std::get_if<PeerCall>(received) || std::get_if<ExportCall>(received)) {
     caller_(std::move(*received));
-    return true;
-  }
-  if (auto* const answer = std::get_if<MemoryAnswer>(received)) {
-    MutexLock lock(mutex_);
-    answer_ = std::move(*answer);
-    changed_.notify_all();
     return true;
   }
   // A descriptor was lost, and with it one connection. The session goes on.

@@ -1,18 +1,16 @@
 // DaemonListener: receives the daemon's messages while a session begins and runs: further sockets
-// of the client, sockets of other workers, lookups of exports, answers about memory, and the
-// request to stop. It also notices the daemon's death, and, while the session begins, that of the
-// client.
+// of the client, sockets of other workers, lookups of exports, and the request to stop. It also
+// notices the daemon's death, and, while the session begins, that of the client.
 //
 // Threads: one of its own, from start() to the destructor. It calls `caller`, for sockets of other
-// workers and lookups, and at most once `stop`. Blocking: wait_for_stream() and ask(), until the
-// deadline. Errors: start() fails if the thread cannot be started.
+// workers and lookups, and at most once `stop`. Blocking: wait_for_stream(), until the deadline.
+// Errors: start() fails if the thread cannot be started.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <optional>
 #include <string>
 #include <thread>
 
@@ -44,10 +42,6 @@ class DaemonListener {
   // server stops, or the connection that is watched has ended.
   Result<FurtherSocket> wait_for_stream(int index, Clock::time_point deadline);
 
-  // Sends the question with a number of its own, and waits for the answer; none at the deadline, or
-  // if the server stops. One thread asks.
-  std::optional<MemoryAnswer> ask(MemoryShort question, Clock::time_point deadline);
-
   // Sets the function to call with the index of each socket that replaces a lost one, before
   // wait_for_stream() returns it; empty: none. Returns when the previous function cannot run any
   // more.
@@ -67,8 +61,6 @@ class DaemonListener {
   Mutex mutex_;
   CondVar changed_;
   std::map<uint32_t, FurtherSocket> streams_ RCUDA_GUARDED_BY(mutex_);
-  uint32_t asked_ = 0;  // the number of the last question
-  std::optional<MemoryAnswer> answer_ RCUDA_GUARDED_BY(mutex_);
   std::function<void(int)> replacement_ RCUDA_GUARDED_BY(mutex_);
   bool stopped_ RCUDA_GUARDED_BY(mutex_) = false;
   UniqueFd client_ RCUDA_GUARDED_BY(mutex_);  // watched

@@ -41,8 +41,6 @@ using Clock = std::chrono::steady_clock;
 
 // The number of sockets of other workers that are kept until the session runs.
 constexpr size_t kMostEarlyCallers = 1024;
-// For the daemon's answer about memory, which waits for the end of another session.
-constexpr auto kLongestAnswer = std::chrono::seconds(30);
 
 void refuse(const Socket& client, const Status& status) {
   RCUDA_WARN("session refused: %s", status.message().c_str());
@@ -199,11 +197,6 @@ Status WorkerSession::check_request() {
   RCUDA_ASSIGN_OR_RETURN(Quota quota, Quota::make(grant_.allowances, std::move(granted_.ledgers)));
   resources_.quota = std::make_shared<Quota>(std::move(quota));
   resources_.limits = grant_.limits;
-  resources_.ask_for_memory = [this](uint32_t row, uint64_t bytes, bool by_quota) {
-    std::optional<MemoryAnswer> answer =
-        listener_->ask({0, row, bytes, by_quota}, Clock::now() + kLongestAnswer);
-    return answer ? MemoryMeter::Help{answer->more, std::move(answer->held)} : MemoryMeter::Help();
-  };
   RCUDA_RETURN_IF_ERROR(take_window());
   RCUDA_RETURN_IF_ERROR(limit_devices());
   resources_.exporter = {grant_.owner, grant_.port, grant_.exporter};

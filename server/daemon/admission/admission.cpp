@@ -191,16 +191,6 @@ std::optional<uint64_t> Admission::Permit::device_use(uint32_t device) const {
   return use;
 }
 
-uint64_t Admission::Permit::shared_bytes(uint32_t row, const Permit& other) const {
-  uint64_t bytes = 0;
-  if (row >= Ledger::kRows) return bytes;
-  for (const Place& place : places_) {
-    if (!place.slot || !other.has_place_in(*place.budget)) continue;
-    bytes = std::max(bytes, place.budget->ledger->of(row, *place.slot));
-  }
-  return bytes;
-}
-
 Admission::Applicant::~Applicant() {
   if (std::erase(admission_->queue_, this) != 0) admission_->review();
 }

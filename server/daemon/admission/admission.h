@@ -77,8 +77,6 @@ class Admission {
     // none if there is no limit.
     std::optional<Room> device_room(uint32_t device) const;
     std::optional<uint64_t> device_use(uint32_t device) const;
-    // The bytes of that row that the session has booked with a Ledger that the other uses, too.
-    uint64_t shared_bytes(uint32_t row, const Permit& other) const;
 
    private:
     friend class Admission;

@@ -12,7 +12,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/base/host_name.h"
 #include "common/base/log.h"
 #include "common/base/socket_io.h"
 #include "common/identity/encoding.h"
@@ -24,8 +23,6 @@ namespace {
 
 constexpr auto kCollectPause = std::chrono::milliseconds(10);
 constexpr size_t kMostEnded = 256;
-// Between two reports of a session, and two looks at what a worker's question waits for.
-constexpr auto kReportPause = std::chrono::milliseconds(100);
 
 // A worker gets the memory that it shares with the daemon, and then the session itself.
 Status send_session(int control, const ToWorker& start, const Admission::Permit* permit,
@@ -158,7 +155,6 @@ Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identi
 void WorkerPool::begin_session(Worker& worker, const SessionStart& start,
                                const Identity& identity) {
   enter(worker, State::kBusy);
-  worker.reads_reports = true;
   device_sets_.used(worker.devices);
   demand_.taken(worker.since);
   set_session(worker, start, identity);
@@ -172,7 +168,6 @@ void WorkerPool::set_session(Worker& worker, const SessionStart& start,
   std::ranges::copy(start.token, worker.token);
   worker.name = wire::attach_name(start.token);
   worker.attempts.fill(0);
-  worker.waits = hello.wait_ms != 0;
   worker.reconnects = hello.reconnect_ms != 0 && settings_.reconnect_timeout.get().count() != 0;
   wire::session_name(hello.session, worker.client);
   worker.index = hello.worker;
@@ -330,7 +325,6 @@ void WorkerPool::enter(Worker& worker, State state, const std::string& outcome) 
     count_end(worker);
     if (audit_) audit_->ended(audited(worker), worker.totals, outcome);
     worker.permit.reset();
-    worker.question.reset();
     if (worker.reconnects && !worker.ended_by.empty()) {
       ended_.emplace_back(worker.name, worker.ended_by);
       if (ended_.size() > kMostEnded) ended_.pop_front();
@@ -346,11 +340,8 @@ void WorkerPool::add_descriptors(std::vector<pollfd>* items) const {
   for (const Worker& worker : workers_) {
     if (worker.is(State::kEnded)) continue;
     items->push_back({worker.process.get(), POLLIN, 0});
-    const Clock::time_point now = Clock::now();
-    if (worker.reads_reports && now >= worker.read_from) {
-      items->push_back({worker.reports.get(), POLLIN, 0});
-    }
-    const int log = worker.log.descriptor(now);
+    if (worker.reads_reports) items->push_back({worker.reports.get(), POLLIN, 0});
+    const int log = worker.log.descriptor(Clock::now());
     if (log >= 0) items->push_back({log, POLLIN, 0});
   }
 }
@@ -373,7 +364,6 @@ void WorkerPool::handle(std::span<const pollfd> items) {
     if (worker->is(State::kBusy) && now >= worker->look_at) {
       worker->look_at = enforce_time(*worker, now);
     }
-    if (worker->is(State::kBusy) && worker->question) answer(*worker);
     if (worker->kill_at && now >= *worker->kill_at) {
       RCUDA_WARN("worker %d did not end its session in time and is killed", worker->pid);
       ::kill(worker->pid, SIGKILL);
@@ -389,7 +379,6 @@ void WorkerPool::handle(std::span<const pollfd> items) {
 }
 
 void WorkerPool::read(Worker& worker) {
-  if (worker.is(State::kBusy)) worker.read_from = Clock::now() + kReportPause;
   Result<std::optional<ToDaemon>> message = worker.reader.read(worker.reports.get());
   if (!message.ok()) {
     worker.reads_reports = false;  // it died; its pidfd reports that too
@@ -397,9 +386,6 @@ void WorkerPool::read(Worker& worker) {
     read_start(worker, std::move(**message));
   } else if (auto* const totals = *message ? std::get_if<SessionTotals>(&**message) : nullptr) {
     worker.totals = std::move(*totals);
-  } else if (auto* const question = *message ? std::get_if<MemoryShort>(&**message) : nullptr) {
-    worker.question = *question;
-    worker.has_waited = false;
   }
 }
 
@@ -445,9 +431,7 @@ bool WorkerPool::reap(Worker& worker) {
 
 void WorkerPool::handle_end(Worker& worker, std::optional<int> status) {
   worker.log.finish(Clock::now());
-  // Its last report, and perhaps a question before that.
-  const int reports = worker.is(State::kBusy) ? 2 : worker.is(State::kStarting) ? 1 : 0;
-  for (int i = 0; i < reports && worker.reads_reports; ++i) read(worker);
+  if (worker.is(State::kStarting) || worker.is(State::kBusy)) read(worker);  // its last report
   log_end(worker, status);
   enter(worker, State::kEnded,
         !worker.ended_by.empty() ? worker.ended_by
@@ -499,8 +483,6 @@ WorkerPool::Clock::time_point WorkerPool::next_deadline() const {
   for (const Worker& worker : workers_) {
     if (worker.log.resumes_at() > now) next = std::min(next, worker.log.resumes_at());
     if (worker.kill_at) next = std::min(next, *worker.kill_at);
-    if (worker.is(State::kBusy) && worker.question) next = std::min(next, now + kReportPause);
-    if (worker.reads_reports && worker.read_from > now) next = std::min(next, worker.read_from);
     if (worker.is(State::kBusy) || worker.is(State::kEnded)) next = std::min(next, worker.look_at);
     if (worker.is(State::kBusy) && worker.since + PoolDemand::kYoung > now) {
       next = std::min(next, worker.since + PoolDemand::kYoung);  // its replacement is due

@@ -200,9 +200,7 @@ class WorkerPool {
     UniqueFd control;  // for sending only
     UniqueFd reports;  // pipe from the worker (reports.h)
     ReportReader reader;
-    bool reads_reports = true;  // while it starts or has a session, until the pipe has ended
-    // A session's reports are not read before: a worker that was taken over may send many.
-    Clock::time_point read_from{};
+    bool reads_reports = true;  // until it has started, or the pipe has ended
     WorkerLog log;
     Base base;
     wire::ServerStatus::Session session;  // while busy, like the following
@@ -210,10 +208,7 @@ class WorkerPool {
     wire::AttachName name{};              // attach_name() of it
     // By Attach::index: the least Attach::attempt that is still valid.
     std::array<uint32_t, wire::kMostSockets> attempts{};
-    bool reconnects = false;              // attempts after the first are valid
-    bool waits = false;                   // its client waits for room (RCUDA_WAIT)
-    std::optional<MemoryShort> question;  // of the worker; not answered yet
-    bool has_waited = false;              // for an answer
+    bool reconnects = false;  // attempts after the first are valid
     Identity identity;
     std::unique_ptr<Admission::Permit> permit;
     std::optional<WorkPage> work;
@@ -246,11 +241,6 @@ class WorkerPool {
   static void add_to_lease(const Worker& worker, wire::LeaseInfo* lease);
   // Adds a session that has ended to the totals and to its lease's.
   void count_end(const Worker& worker);
-  // Answers the worker's question, if there is nothing to wait for.
-  void answer(Worker& worker);
-  // The session whose client is disconnected for the longest time, of those that hold such memory;
-  // null if they hold fewer bytes than are lacking.
-  const Worker* holder_of(const MemoryShort& shortage, const Worker& asker) const;
   // Of a session whose client is disconnected: since then.
   static std::optional<uint64_t> lost_seconds(const Worker& worker);
   std::optional<LostClient> lost_client(const Worker& worker) const;

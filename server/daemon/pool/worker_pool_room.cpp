@@ -1,11 +1,7 @@
 // Sessions whose clients are disconnected, which end first when others wait for their room
-// (admission/lost_client.h), and the questions of workers about memory that such sessions hold.
-#include <algorithm>
-#include <utility>
-
+// (admission/lost_client.h).
 #include "common/base/host_name.h"
 #include "common/base/log.h"
-#include "common/messages/message_io.h"
 #include "server/daemon/pool/worker_pool.h"
 
 namespace rcuda::server {
@@ -37,49 +33,6 @@ void WorkerPool::end_lost(uint32_t worker_pid) {
     RCUDA_INFO("the session of worker %u ends: %s", worker_pid, why.c_str());
     stop_session(worker, why);
   }
-}
-
-const WorkerPool::Worker* WorkerPool::holder_of(const MemoryShort& shortage,
-                                                const Worker& asker) const {
-  const std::vector<uint32_t>& devices = asker.session.devices;
-  const bool has_device = std::ranges::find(devices, shortage.row) != devices.end();
-  const auto held_by = [&](const Worker& worker) -> uint64_t {
-    if (!shortage.by_quota) return has_device ? worker.work->held(shortage.row) : 0;
-    const bool may_share = worker.permit && asker.permit;
-    return may_share ? worker.permit->shared_bytes(shortage.row, *asker.permit) : 0;
-  };
-  // One that ends already makes room first.
-  const auto rank = [](const Worker& worker) {
-    return std::pair(worker.kill_at.has_value(), lost_seconds(worker).value_or(0));
-  };
-  const Worker* first = nullptr;
-  uint64_t held = 0;
-  for (const Worker& worker : workers_) {
-    const uint64_t bytes = &worker != &asker && lost_seconds(worker) ? held_by(worker) : 0;
-    if (bytes == 0) continue;
-    held += std::min(bytes, UINT64_MAX - held);
-    if (!first || rank(worker) > rank(*first)) first = &worker;
-  }
-  return held < shortage.bytes ? nullptr : first;
-}
-
-void WorkerPool::answer(Worker& worker) {
-  MemoryAnswer answer;
-  answer.number = worker.question->number;
-  if (const Worker* const holder = holder_of(*worker.question, worker)) {
-    const LostClient lost = *lost_client(*holder);
-    if (worker.waits || lost.ends) {
-      worker.has_waited = true;
-      if (lost.may_end()) end_lost(lost.worker);
-      return;
-    }
-    answer.held = hint_of(lost, same_user(holder->identity, worker.identity), "such memory");
-  } else {
-    answer.more = worker.has_waited;
-  }
-  worker.question.reset();
-  worker.has_waited = false;
-  (void)send_to_worker(worker.control.get(), answer, -1, Clock::now());  // or it has died
 }
 
 }  // namespace rcuda::server

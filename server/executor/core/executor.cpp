@@ -92,7 +92,6 @@ Executor::Executor(const SessionResources& given)
     arrivals->arrived(immediate, bytes);
   });
   names.before_first_use([puts = region_puts.get()] { puts->await_marks(); });
-  meters.memory.ask = resources.ask_for_memory;
   meters.memory.tell = [this](const std::string& text) {
     (void)answers.events().notice(false, text);
   };

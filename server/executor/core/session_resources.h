@@ -14,7 +14,6 @@
 #include "server/executor/answers/output_capture.h"
 #include "server/executor/host_memory/host_memory.h"
 #include "server/executor/images/image_cache.h"
-#include "server/executor/metering/memory_meter.h"
 #include "server/executor/nccl/nccl_settings.h"
 #include "server/executor/objects/objects.h"
 #include "server/executor/peers/peer_settings.h"
@@ -48,7 +47,6 @@ struct SessionResources {
   Exporter exporter;
   std::shared_ptr<Quota> quota = std::make_shared<Quota>();  // never null
   SessionLimits limits;
-  decltype(MemoryMeter::ask) ask_for_memory;
   PeerSettings peers;
   HostMemory::Options host_memory;
   NcclSettings nccl;

@@ -13,8 +13,6 @@ namespace {
 
 constexpr uint64_t kSmallest = 512;
 constexpr uint64_t kPage = 2u << 20;
-// Some programs find the largest size that fits by thousands of attempts.
-constexpr auto kAskInterval = std::chrono::seconds(1);
 
 }  // namespace
 
@@ -66,38 +64,10 @@ bool MemoryMeter::try_take(CUdevice device, uint64_t bytes) {
   return true;
 }
 
-std::optional<uint64_t> MemoryMeter::lacking(CUdevice device, uint64_t bytes, bool by_quota) const {
-  uint64_t free = 0, most = 0;
-  if (by_quota) {
-    const auto left = room(device);
-    if (!left) return std::nullopt;
-    free = left->free;
-    most = left->limit;
-  } else if (device == kHost || driver_.cuMemGetInfo_v2(&free, &most) != CUDA_SUCCESS) {
-    return std::nullopt;
-  }
-  if (bytes > most) return std::nullopt;
-  return bytes > free ? bytes - free : 1;  // fragments of a device may be too small
-}
-
-bool MemoryMeter::more(CUdevice device, uint64_t bytes, bool by_quota) {
-  const Device* const known = find(device);
-  if (!ask || !known || std::chrono::steady_clock::now() < ask_from_) return false;
-  const std::optional<uint64_t> lacks = lacking(device, bytes, by_quota);
-  if (!lacks) return false;
-  Help help = ask(known->row, *lacks, by_quota);
-  held_ = help.more ? "" : std::move(help.held);
-  if (!help.more) ask_from_ = std::chrono::steady_clock::now() + kAskInterval;
-  return help.more;
-}
-
 bool MemoryMeter::take(CUdevice device, uint64_t bytes) {
   if (try_take(device, bytes)) return true;
   if (reclaim) {
     reclaim();
-    if (try_take(device, bytes)) return true;
-  }
-  while (more(device, bytes, true)) {
     if (try_take(device, bytes)) return true;
   }
   warn(device, bytes);
@@ -130,7 +100,7 @@ std::optional<Quota::Room> MemoryMeter::room(CUdevice device) const {
 
 void MemoryMeter::warn(CUdevice device, uint64_t bytes) {
   const auto free = room(device);
-  if (!free || (std::exchange(warned_, true) && held_.empty())) return;
+  if (!free || std::exchange(warned_, true)) return;
   const bool host = device == kHost;
   const Device* const known = find(device);
   const std::string where =
@@ -141,8 +111,7 @@ void MemoryMeter::warn(CUdevice device, uint64_t bytes) {
       " of it and " + bytes_text(free->free) +
       " are left: it gets CUDA_ERROR_OUT_OF_MEMORY. It can free memory or end other sessions of "
       "its user; or raise " +
-      (host ? "host_memory" : "device_memory") + " in the server's configuration file" +
-      std::exchange(held_, {});
+      (host ? "host_memory" : "device_memory") + " in the server's configuration file";
   RCUDA_WARN("%s", text.c_str());
   if (tell) tell(text);
 }

@@ -2,11 +2,10 @@
 // the session holds on each device, with a limit or without.
 //
 // Executor thread only. Blocking: none by itself; take() calls the function that reclaims memory,
-// which calls the driver, and more(), which waits while another session ends. Errors: bytes that do
-// not fit are refused with false, and the session's first refusal is reported with the remedy.
+// which calls the driver. Errors: bytes that do not fit are refused with false, and the session's
+// first refusal is reported with the remedy.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -42,14 +41,6 @@ class MemoryMeter {
   // Called before anything is refused: gives back what the driver only keeps for reuse.
   std::function<void()> reclaim;
 
-  // Asks the daemon about sessions whose clients are disconnected and that together hold these
-  // bytes of that row of the Ledger. Blocks while one of them ends, if this session's client waits
-  // for room.
-  struct Help {
-    bool more = false;  // one has ended
-    std::string held;   // a clause that names one
-  };
-  std::function<Help(uint32_t row, uint64_t bytes, bool by_quota)> ask;
   // Reports a refusal to the client.
   std::function<void(const std::string& text)> tell;
 
@@ -60,12 +51,9 @@ class MemoryMeter {
   };
   CUresult current(Place* place) const;
 
-  // Whether a session has ended that held memory of the device, so that another attempt may
-  // succeed. `bytes`: of the allocation. `by_quota`: a quota has refused them, not the device.
-  bool more(CUdevice device, uint64_t bytes, bool by_quota);
-  // Books bytes. False: they do not fit, also after reclaim() and more().
+  // Books bytes. False: they do not fit, also after reclaim().
   bool take(CUdevice device, uint64_t bytes);
-  // The same without those two.
+  // The same without reclaim().
   bool try_take(CUdevice device, uint64_t bytes);
   void add(CUdevice device, uint64_t bytes);  // bytes that are in use already
   void give(CUdevice device, uint64_t bytes);
@@ -83,8 +71,6 @@ class MemoryMeter {
     uint32_t row = 0;     // of the Ledger
     uint64_t held = 0;
   };
-  // How many of the bytes do not fit now; none if they never fit.
-  std::optional<uint64_t> lacking(CUdevice device, uint64_t bytes, bool by_quota) const;
   Device* find(CUdevice device);
   const Device* find(CUdevice device) const;
 
@@ -93,8 +79,6 @@ class MemoryMeter {
   const std::shared_ptr<Quota> quota_;
   wire::Work* const done_;
   bool warned_ = false;
-  std::string held_;  // the latest answer's
-  std::chrono::steady_clock::time_point ask_from_{};
 };
 
 // The number of a handle or an address.

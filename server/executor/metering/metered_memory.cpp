@@ -49,7 +49,7 @@ template <typename Allocate>
 CUresult allocate_in_order(Meters& meters, CUdeviceptr* address, size_t bytes, CUmemoryPool pool,
                            CUstream stream, Allocate allocate) {
   if (!meters.limits) {  // only counts the bytes that the pool holds now
-    const CUresult result = meters.make_room(bytes, allocate);
+    const CUresult result = allocate();
     if (result != CUDA_SUCCESS) return result;
     meters.pools.know_defaults();
     if (const CUmemoryPool used = pool_of(meters.driver, *address)) meters.pools.book_growth(used);
@@ -61,7 +61,7 @@ CUresult allocate_in_order(Meters& meters, CUdeviceptr* address, size_t bytes, C
   RCUDA_RETURN_IF_CUDA_ERROR(meters.memory.current(&place));
   if (!pool) pool = meters.pools.current_of(place.device);
   if (!meters.pools.may_hold(pool, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-  RCUDA_RETURN_IF_CUDA_ERROR(meters.make_room(bytes, allocate));
+  RCUDA_RETURN_IF_CUDA_ERROR(allocate());
   const CUmemoryPool used = pool_of(meters.driver, *address);
   if (meters.pools.book_growth(used ? used : pool)) return CUDA_SUCCESS;
   meters.driver.cuMemFreeAsync(*address, stream);
@@ -143,8 +143,7 @@ CUresult meters_cuMemCreate(Meters& meters, CUmemGenericAllocationHandle* handle
                             const CUmemAllocationProp* properties, unsigned long long flags) {
   const CUdevice device = device_of(properties->location);
   if (!meters.memory.take(device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult result = meters.make_room(
-      bytes, [&] { return meters.driver.cuMemCreate(handle, bytes, properties, flags); }, device);
+  const CUresult result = meters.driver.cuMemCreate(handle, bytes, properties, flags);
   if (result == CUDA_SUCCESS) {
     meters.physical.created(*handle, device, bytes);
   } else {

@@ -62,19 +62,6 @@ struct Meters {
   }
   // The same after the driver has been told to release what it only keeps for reuse.
   void reclaim();
-  // Calls `make`, which allocates these bytes of the device (none: the current one), again while
-  // sessions end that hold such memory.
-  template <typename Make>
-  CUresult make_room(uint64_t bytes, Make make, std::optional<CUdevice> device = {}) {
-    CUresult result = make();
-    MemoryMeter::Place place;
-    while (result == CUDA_ERROR_OUT_OF_MEMORY &&
-           (device || memory.current(&place) == CUDA_SUCCESS) &&
-           memory.more(device.value_or(place.device), bytes, false)) {
-      result = make();
-    }
-    return result;
-  }
   // Books memory of another process that has been mapped.
   CUresult book_imported(CUdeviceptr address);
   // Books what the driver has reserved for a new executable graph.
@@ -120,7 +107,7 @@ CUresult make_booked(Meters& meters, Bookings& bookings, uint64_t bytes, const O
   MemoryMeter::Place place;
   RCUDA_RETURN_IF_CUDA_ERROR(meters.memory.current(&place));
   if (!meters.memory.take(place.device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult result = meters.make_room(bytes, make);
+  const CUresult result = make();
   if (result == CUDA_SUCCESS) {
     bookings.put(number_of(*object), {place, bytes});
   } else {

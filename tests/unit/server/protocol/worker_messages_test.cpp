@@ -90,11 +90,6 @@ TEST_F(WorkerMessagesTest, WhatIsNotAMessageIsRefused) {
   SessionStart large;
   large.grant.groups.assign(kMostWorkerMessageBytes, 1);
   EXPECT_EQ(send(std::move(large), passed_.get()).code(), Code::kInvalidArgument);
-  EXPECT_EQ(send(MemoryAnswer(), passed_.get()).code(), Code::kOk);
-  EXPECT_EQ(receive_from_daemon(worker_.get()).status().code(), Code::kProtocol);
-  EXPECT_TRUE(send(MemoryAnswer{7, true, "held"}, -1).ok());
-  const auto answer = std::get<MemoryAnswer>(*receive_from_daemon(worker_.get()));
-  EXPECT_TRUE(answer.number == 7 && answer.more && answer.held == "held");
   EXPECT_TRUE(send(StopRequest{"a reason"}, -1).ok());
   EXPECT_EQ(std::get<StopRequest>(*receive_from_daemon(worker_.get())).why, "a reason");
 }

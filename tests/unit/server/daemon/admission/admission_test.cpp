@@ -1,7 +1,6 @@
 #include "server/daemon/admission/admission.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include "tests/support/temp_folder.h"
 
@@ -522,23 +521,6 @@ TEST(AdmissionTest, ARefusalNamesTheDisconnectedSessionAndItsEnd) {
   EXPECT_TRUE(has(waits->timeout(std::chrono::seconds(2)).message(), "rcuda-smi end node1 77"));
   hall.lost.clear();
   EXPECT_FALSE(has(hall.refusal(user("ada")), "disconnected"));
-}
-
-TEST(AdmissionTest, SessionsShareMemoryThatIsBookedInTheSameLedger) {
-  Hall hall("[limits.user]\ndevice_memory = \"1G\"\n");
-  const Permit one = hall.session(user("ada")), two = hall.session(user("ada")),
-               other = hall.session(user("bob"));
-  ASSERT_TRUE(one && two && other);
-  EXPECT_EQ(one->shared_bytes(0, *two), 0u) << "nothing is booked";
-  Result<Ledger> ledger =
-      Ledger::open(UniqueFd(::dup(one->ledgers().front())), one->allowances().front().slot);
-  ASSERT_TRUE(ledger.ok());
-  ledger->add(0, one->allowances().front().slot, 4096);
-  EXPECT_EQ(one->shared_bytes(0, *two), 4096u);
-  EXPECT_EQ(one->shared_bytes(1, *two), 0u);
-  EXPECT_EQ(two->shared_bytes(0, *one), 0u);
-  EXPECT_EQ(one->shared_bytes(0, *other), 0u);
-  EXPECT_EQ(one->shared_bytes(Ledger::kRows, *two), 0u) << "a row that there is not";
 }
 
 }  // namespace

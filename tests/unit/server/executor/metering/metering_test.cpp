@@ -31,65 +31,22 @@ TEST_F(MeteringTest, PlainMemoryEndsAtTheLimit) {
   EXPECT_EQ(booked(), 0u);
 }
 
-// The daemon may end a disconnected session that holds the memory (MemoryMeter::ask).
-TEST_F(MeteringTest, MemoryThatASessionGivesUpIsTakenAtOnce) {
-  const std::shared_ptr<Quota> other = quota_of(1);
-  ASSERT_TRUE(other->take(kOrdinal, kLimit));
+TEST_F(MeteringTest, TheFirstRefusalOfASessionIsReported) {
   std::vector<std::string> told;
   metered_->memory.tell = [&](const std::string& text) { told.push_back(text); };
-  std::vector<uint64_t> lacking;
-  metered_->memory.ask = [&](uint32_t row, uint64_t bytes, bool by_quota) {
-    EXPECT_EQ(row, kOrdinal);
-    EXPECT_TRUE(by_quota);
-    lacking.push_back(bytes);
-    if (lacking.size() <= 2) other->give(kOrdinal, kLimit / 2);  // each time a session ends
-    return MemoryMeter::Help{lacking.size() <= 2, "; and a hint"};
-  };
   const CUdeviceptr first = allocate(40 * kMiB);
-  EXPECT_EQ(lacking, (std::vector<uint64_t>{40 * kMiB, 8 * kMiB})) << "one session was not enough";
   EXPECT_TRUE(told.empty());
-
   CUdeviceptr address = 0;
-  EXPECT_EQ(table().cuMemAlloc_v2(&address, 65 * kMiB), CUDA_ERROR_OUT_OF_MEMORY);
-  EXPECT_EQ(lacking.size(), 2u) << "no end of a session helps";
-  ASSERT_EQ(told.size(), 1u);
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_EQ(table().cuMemAlloc_v2(&address, 65 * kMiB), CUDA_ERROR_OUT_OF_MEMORY);
+  }
+  ASSERT_EQ(told.size(), 1u) << "one line for a session";
   EXPECT_EQ(
       told[0],
       "the program asked for 66 MiB of device 5, but user ada may use 64 MiB of it and 24 MiB "
       "are left: it gets CUDA_ERROR_OUT_OF_MEMORY. It can free memory or end other sessions "
       "of its user; or raise device_memory in the server's configuration file");
-  for (int i = 0; i < 10; ++i) {
-    EXPECT_EQ(table().cuMemAlloc_v2(&address, 30 * kMiB), CUDA_ERROR_OUT_OF_MEMORY);
-  }
-  EXPECT_EQ(lacking.size(), 3u) << "further refusals within a second ask no more";
-  EXPECT_EQ(lacking.back(), 6 * kMiB);
-  ASSERT_EQ(told.size(), 2u) << "a line with the hint";
-  EXPECT_TRUE(told[1].ends_with("configuration file; and a hint")) << told[1];
   EXPECT_EQ(table().cuMemFree_v2(first), CUDA_SUCCESS);
-}
-
-TEST_F(MeteringTest, AFullDeviceIsAskedForToo) {
-  std::vector<uint64_t> lacking;
-  metered_.reset();
-  metered_.emplace(plain(), std::vector<SessionDevice>{{0, context_, kOrdinal}},
-                   std::make_shared<Quota>(), SessionLimits{.priorities = 1}, &done_);
-  metered_->memory.ask = [&](uint32_t row, uint64_t bytes, bool by_quota) {
-    EXPECT_EQ(row, kOrdinal);
-    EXPECT_FALSE(by_quota);
-    lacking.push_back(bytes);
-    return MemoryMeter::Help{lacking.size() < 3, ""};
-  };
-  size_t free = 0, total = 0;
-  ASSERT_EQ(plain().cuMemGetInfo_v2(&free, &total), CUDA_SUCCESS);
-  CUdeviceptr held = 0, address = 0;
-  ASSERT_EQ(plain().cuMemAlloc_v2(&held, free / 2), CUDA_SUCCESS);
-  ASSERT_EQ(plain().cuMemGetInfo_v2(&free, &total), CUDA_SUCCESS);
-  EXPECT_EQ(table().cuMemAlloc_v2(&address, total + kMiB), CUDA_ERROR_OUT_OF_MEMORY);
-  EXPECT_TRUE(lacking.empty()) << "the device has less";
-  EXPECT_EQ(table().cuMemAlloc_v2(&address, free + 4 * kMiB), CUDA_ERROR_OUT_OF_MEMORY);
-  EXPECT_EQ(lacking.size(), 3u);
-  EXPECT_GE(lacking.front(), 4 * kMiB);
-  EXPECT_EQ(plain().cuMemFree_v2(held), CUDA_SUCCESS);
 }
 
 TEST_F(MeteringTest, PitchedAndManagedMemoryCount) {
