@@ -181,7 +181,9 @@ Result<bool> Daemon::take_turn(std::chrono::milliseconds longest_wait) {
 // Ends sessions whose clients are disconnected, for clients that wait. Those report their place
 // each second, so a turn comes when a session has been spared for long enough.
 void Daemon::make_room() {
-  for (const uint32_t worker : admission_.in_the_way()) pool_->end_lost(worker);
+  for (const auto& [worker, user] : admission_.in_the_way()) {
+    pool_->end_lost(worker, "a program of user " + user);
+  }
 }
 
 bool Daemon::take_signal() {

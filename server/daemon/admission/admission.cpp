@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "common/base/units.h"
@@ -126,6 +127,12 @@ struct Admission::Budget {
            (limits.devices.most == 0 || devices - user.devices + more <= limits.devices.most) &&
            !slots.all();
   }
+  // Whether there would be room if so many sessions, which have these devices, were over.
+  bool has_room_after(uint32_t sessions_over, uint64_t devices_over, uint32_t more) const {
+    return (limits.sessions.most == 0 || sessions - sessions_over < limits.sessions.most) &&
+           (limits.devices.most == 0 || devices - devices_over + more <= limits.devices.most) &&
+           (sessions_over != 0 || !slots.all());
+  }
   std::string shortage(uint32_t more) const;
 };
 
@@ -217,20 +224,35 @@ std::string Admission::Applicant::remedy() const {
          (lacks_ == admission_->server_.get() ? "--max-sessions" : "the limit") + " on the server";
 }
 
-std::string Admission::Applicant::lost_hint() const {
-  std::optional<LostSession> longest;
+std::string Admission::Applicant::lost_hint(bool waited) const {
+  const auto rank = [&](const LostSession& lost) {
+    return std::tuple(lost.client.ends, same_user(lost.who, user_), lost.client.lost_for);
+  };
+  std::optional<LostSession> first;
   for (LostSession& lost : admission_->lost_()) {
     if (!lost.permit->has_place_in(*lacks_)) continue;
-    if (!longest || lost.client.lost_for > longest->client.lost_for) longest = std::move(lost);
+    if (!first || rank(lost) > rank(*first)) first = std::move(lost);
   }
-  if (!longest) return {};
-  return hint_of(longest->client, same_user(longest->who, user_), "a place");
+  return first ? hint_of(first->client, same_user(first->who, user_), waited, "a place") : "";
+}
+
+bool Admission::Applicant::fits_without(const std::vector<const Permit*>& over) const {
+  return std::ranges::all_of(budgets_, [&](const BudgetPointer& budget) {
+    uint32_t sessions = 0;
+    uint64_t devices = 0;
+    for (const Permit* permit : over) {
+      if (!permit->has_place_in(*budget)) continue;
+      ++sessions;
+      devices += permit->devices_;
+    }
+    return budget->has_room_after(sessions, devices, count());
+  });
 }
 
 Status Admission::Applicant::timeout(std::chrono::milliseconds waited) const {
   std::string text = "it waited " + time_text(std::chrono::ceil<std::chrono::seconds>(waited)) +
                      " (RCUDA_WAIT) and is in place " + std::to_string(place()) + ": " + reason();
-  if (obstacle_.ok()) text += ": wait longer, or " + remedy() + lost_hint();
+  if (obstacle_.ok()) text += ": wait longer, or " + remedy() + lost_hint(true);
   return Status(Code::kTimeout, std::move(text));
 }
 
@@ -302,7 +324,7 @@ Result<std::unique_ptr<Admission::Applicant>> Admission::apply(const Identity& u
   if (!may_wait) {
     return Status(Code::kUnavailable, applicant->reason() +
                                           ": wait for a session to end (RCUDA_WAIT=60s does), or " +
-                                          applicant->remedy() + applicant->lost_hint());
+                                          applicant->remedy() + applicant->lost_hint(false));
   }
   RCUDA_RETURN_IF_ERROR(check_queue(*applicant));
   return applicant;
@@ -406,23 +428,37 @@ void Admission::review() {
   }
 }
 
-std::vector<uint32_t> Admission::in_the_way() const {
-  std::vector<uint32_t> workers;
-  if (queue_.empty()) return workers;
-  const std::vector<LostSession> lost = lost_();
+std::vector<Admission::InTheWay> Admission::in_the_way() const {
+  std::vector<InTheWay> found;
+  if (queue_.empty()) return found;
+  std::vector<LostSession> lost = lost_();
   for (const Applicant* applicant : queue_) {
     if (applicant->place_ != 1 || !applicant->obstacle_.ok() || applicant->behind_) continue;
-    const LostClient* longest = nullptr;
-    bool one_ends = false;
-    for (const LostSession& session : lost) {
-      if (!session.permit->has_place_in(*applicant->lacks_)) continue;
-      one_ends |= session.client.ends;
-      if (!session.client.may_end()) continue;
-      if (!longest || session.client.lost_for > longest->lost_for) longest = &session.client;
+    std::vector<LostSession*> may_end;
+    std::vector<const Permit*> over;
+    for (LostSession& session : lost) {
+      if (session.client.ends) over.push_back(session.permit);
+      if (session.client.may_end()) may_end.push_back(&session);
     }
-    if (longest && !one_ends) workers.push_back(longest->worker);
+    if (applicant->fits_without(over)) continue;
+    std::ranges::sort(may_end, {}, [&](const LostSession* session) {
+      return std::pair(same_user(session->who, applicant->user_), session->client.lost_for);
+    });
+    for (const LostSession* session : may_end) over.push_back(session->permit);
+    if (!applicant->fits_without(over)) continue;
+    // Other users' sessions and the shortest losses first: those stay if they can.
+    for (LostSession* session : may_end) {
+      std::vector<const Permit*> fewer = over;
+      std::erase(fewer, session->permit);
+      if (applicant->fits_without(fewer)) {
+        over = std::move(fewer);
+        continue;
+      }
+      session->client.ends = true;
+      found.push_back({session->client.worker, applicant->user_.user});
+    }
   }
-  return workers;
+  return found;
 }
 
 bool Admission::waits_for_lease(Applicant& applicant, std::map<uint32_t, size_t>* ahead) const {

@@ -120,8 +120,11 @@ class Admission {
     friend class Admission;
     Applicant() = default;
 
-    std::string remedy() const;     // what the administrator can do
-    std::string lost_hint() const;  // that names a session whose client is disconnected
+    std::string remedy() const;  // what the administrator can do
+    // Names a session that makes room. `waited`: the client has waited.
+    std::string lost_hint(bool waited) const;
+    // Whether it would be admitted if the sessions of these permits were over.
+    bool fits_without(const std::vector<const Permit*>& over) const;
     uint32_t count() const { return static_cast<uint32_t>(devices_.size()); }
 
     Admission* admission_ = nullptr;
@@ -136,17 +139,21 @@ class Admission {
     bool behind_ = false;            // the budget has enough, but others came earlier
   };
 
-  // A session whose client is disconnected.
+  // A session that makes room.
   struct LostSession {
     LostClient client;
     Identity who;
     const Permit* permit = nullptr;
   };
   using Lost = std::function<std::vector<LostSession>()>;
-  // Where the sessions whose clients are disconnected are known; without a call, there are none.
+  // Where those sessions are known; without a call, there are none.
   void set_lost(Lost lost) { lost_ = std::move(lost); }
-  // Workers whose sessions are to end now, because an applicant waits for their room.
-  std::vector<uint32_t> in_the_way() const;
+  // Sessions that are to end now, because an applicant waits for their room and gets it by that.
+  struct InTheWay {
+    uint32_t worker = 0;
+    std::string user;  // of the applicant
+  };
+  std::vector<InTheWay> in_the_way() const;
 
   using Offered = std::function<std::vector<uint32_t>()>;
 

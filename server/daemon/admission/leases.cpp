@@ -34,10 +34,11 @@ std::string end_text(const Lease& lease) {
 }
 
 std::string lost_text(const LostClient& lost) {
-  const std::string end =
-      "rcuda-lease take --wait 60s ends that session, and so does " + lost.command;
-  return " (worker " + std::to_string(lost.worker) + ", disconnected for " +
-         time_text(lost.lost_for) + (lost.ends ? ", ends now)" : ": " + end + ")");
+  const std::string worker = " (worker " + std::to_string(lost.worker);
+  if (lost.ends) return worker + ", ends now)";
+  return worker + ", disconnected for " + time_text(lost.lost_for) +
+         ": rcuda-lease take --wait 60s ends that session" + lost.when() + ", and so does " +
+         lost.command() + ")";
 }
 
 // The user of a lease, to be compared with that of a session.
@@ -211,14 +212,16 @@ std::vector<LostClient> Leases::in_the_way(const Lease& wish, uint32_t count,
     return Leases(*this).take(wish, count, offered, with, now).ok();
   };
   if (!fits(stay)) return {};
-  // The shortest losses first: those sessions stay if they can.
-  std::ranges::sort(lost, {}, [](const Use& use) { return use.lost->lost_for; });
+  // The shortest losses first: those sessions stay if they can. Sessions that end already come
+  // last, because their devices are free soon.
+  std::ranges::sort(lost, {},
+                    [](const Use& use) { return std::pair(use.lost->ends, use.lost->lost_for); });
   std::vector<LostClient> ends;
   for (Use& use : lost) {
     stay.push_back(use);
     if (fits(stay)) continue;
     stay.pop_back();
-    ends.push_back(*use.lost);
+    if (!use.lost->ends) ends.push_back(*use.lost);
   }
   return ends;
 }

@@ -61,7 +61,7 @@ class Leases {
   struct Use {
     Identity who;
     std::vector<uint32_t> devices;
-    std::optional<LostClient> lost{};
+    std::optional<LostClient> lost{};  // it makes room
   };
   struct Taken {
     Lease lease;

@@ -4,15 +4,20 @@
 
 namespace rcuda::server {
 
-std::string hint_of(const LostClient& lost, bool own, const std::string& what) {
-  const std::string holds =
-      " has been disconnected for " + time_text(lost.lost_for) +
-      (lost.ends ? ", holds " + what + ", and ends now" : " and holds " + what);
-  if (lost.ends) return "; a session" + holds;
-  const std::string wait = "a program that waits for it (RCUDA_WAIT=60s) ends that session";
-  if (!own) return "; a session of another user" + holds + ": " + wait;
-  return "; the session with worker " + std::to_string(lost.worker) + holds + ": " + wait +
-         ", and so does " + lost.command;
+std::string LostClient::when() const {
+  return lost_for < kSpared ? " " + time_text(kSpared) + " after its loss" : "";
+}
+
+std::string hint_of(const LostClient& lost, bool own, bool waited, const std::string& what) {
+  if (lost.ends) return "; a session that holds " + what + " ends now";
+  std::string text = own ? "; the session with worker " + std::to_string(lost.worker)
+                         : "; a session of another user";
+  text += " has been disconnected for " + time_text(lost.lost_for) + " and holds " + what;
+  if (!waited) {
+    text += ": a program that waits for it (RCUDA_WAIT=60s) ends that session" + lost.when();
+  }
+  if (own) text += (waited ? ": " : ", and so does ") + lost.command();
+  return text + (own && waited ? " ends that session" : "");
 }
 
 }  // namespace rcuda::server

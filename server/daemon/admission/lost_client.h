@@ -1,7 +1,9 @@
-// LostClient: the client of a session is disconnected, and may come back (RCUDA_RECONNECT).
+// LostClient: a session that makes room. Its client is disconnected and may come back
+// (RCUDA_RECONNECT), or the session ends already, for whatever reason.
 //
-// The session keeps its room until a client waits for it. Such a session is then the first that the
-// daemon ends, the one with the longest loss before others. Plain values.
+// A disconnected session keeps its room until a client waits for it. Such a session is then the
+// first that the daemon ends: one of the waiting client's user before others, and the one with the
+// longest loss. Plain values.
 #pragma once
 
 #include <chrono>
@@ -11,20 +13,28 @@
 namespace rcuda::server {
 
 struct LostClient {
-  // A session is spared for so long: a client whose network is back needs up to 6 s for its next
-  // attempt.
-  static constexpr std::chrono::seconds kSpared{10};
+  // A session is spared for so long after its loss. A client needs 10 s to notice a loss that only
+  // the server has seen, and up to 6 s for its next attempt when its network is back. The rest is
+  // for the outage itself.
+  static constexpr std::chrono::seconds kSpared{30};
+  // And for so long after an attempt to connect: the worker needs all of the client's sockets.
+  static constexpr std::chrono::seconds kSparedAfterAttempt{10};
 
   uint32_t worker = 0;  // the process of the session's worker
   std::chrono::seconds lost_for{0};
-  bool ends = false;    // it has been ended, and its room is not free yet
-  std::string command;  // that ends it, such as "rcuda-smi end node1 1234"
+  bool ends = false;  // it has been ended, and its room is not free yet
+  // Since the client's last attempt to connect.
+  std::chrono::seconds quiet_for = std::chrono::seconds::max();
 
-  bool may_end() const { return !ends && lost_for >= kSpared; }
+  bool may_end() const { return !ends && lost_for >= kSpared && quiet_for >= kSparedAfterAttempt; }
+  // When a client that waits ends it: a clause that is empty if that is now.
+  std::string when() const;
+  // The command that ends it.
+  std::string command() const { return "rcuda-smi end SERVER " + std::to_string(worker); }
 };
 
 // The clause for a refusal of a client that lacks `what`, such as "a place". `own`: the session
-// belongs to the client's user.
-std::string hint_of(const LostClient& lost, bool own, const std::string& what);
+// belongs to the client's user. `waited`: the client has waited, so waiting is no advice.
+std::string hint_of(const LostClient& lost, bool own, bool waited, const std::string& what);
 
 }  // namespace rcuda::server

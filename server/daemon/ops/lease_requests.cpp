@@ -201,7 +201,7 @@ Result<bool> LeaseRequests::take(const wire::LeaseRequest& request, const Identi
   if (made.status().code() == Code::kUnavailable && request.waits) {
     for (const LostClient& client :
          admission_.leases().in_the_way(wish, request.count, offered, uses, now)) {
-      pool_.end_lost(client.worker);
+      pool_.end_lost(client.worker, "a lease that user " + who.user + " takes");
     }
   }
   RCUDA_ASSIGN_OR_RETURN(const Leases::Taken taken, std::move(made));

@@ -223,6 +223,7 @@ Status WorkerPool::attach(const wire::Attach& attach, size_t peeked, UniqueFd so
           wire::attach_token(worker.token, attach.index, attach.attempt);
       if (CRYPTO_memcmp(token.data(), attach.token, token.size()) != 0) continue;
       least = attach.attempt + 1;
+      worker.attempted_at = Clock::now();
       if (pass_on(worker, FurtherSocket{attach, static_cast<uint32_t>(peeked)}, &socket)) return {};
       return {Code::kUnavailable, "the session's worker takes no further connection now"};
     }
@@ -434,7 +435,7 @@ void WorkerPool::handle_end(Worker& worker, std::optional<int> status) {
   if (worker.is(State::kStarting) || worker.is(State::kBusy)) read(worker);  // its last report
   log_end(worker, status);
   enter(worker, State::kEnded,
-        !worker.ended_by.empty() ? worker.ended_by
+        !worker.ended_by.empty() ? worker.ended_by + worker.ended_for
         : worker.totals          ? worker.totals->outcome
                                  : outcome_of(status));
 }

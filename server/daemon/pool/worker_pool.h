@@ -152,11 +152,11 @@ class WorkerPool {
   Status end_session(uint32_t worker_pid, const std::function<bool(const Identity& owner)>& may_end,
                      const std::string& why);
   // worker_pool_room.cpp: ends the session of that worker, whose client is disconnected, because
-  // another client waits for its room.
-  void end_lost(uint32_t worker_pid);
+  // another client waits for its room. `by`: that client, for the log and the audit.
+  void end_lost(uint32_t worker_pid, const std::string& by);
   // What runs, and under which leases.
   std::vector<Leases::Use> uses() const;
-  // The sessions with permits whose clients are disconnected.
+  // The sessions with permits that make room.
   std::vector<Admission::LostSession> lost() const;
   // worker_pool_report.cpp: adds what the sessions under a lease have done, until end_leased().
   void report(wire::LeaseInfo* lease) const;
@@ -208,7 +208,8 @@ class WorkerPool {
     wire::AttachName name{};              // attach_name() of it
     // By Attach::index: the least Attach::attempt that is still valid.
     std::array<uint32_t, wire::kMostSockets> attempts{};
-    bool reconnects = false;  // attempts after the first are valid
+    bool reconnects = false;           // attempts after the first are valid
+    Clock::time_point attempted_at{};  // when its client last connected with a valid token
     Identity identity;
     std::unique_ptr<Admission::Permit> permit;
     std::optional<WorkPage> work;
@@ -222,6 +223,7 @@ class WorkerPool {
     std::optional<Clock::time_point> kill_at;     // its session should have ended
     std::string fallback;                         // Hello::fallback
     std::string ended_by;                         // the daemon's reason, for the audit
+    std::string ended_for;                        // a clause more, which the client does not read
     bool lease_ended = false;                     // what the session does counts for no lease
     std::vector<std::byte> start;                 // the SessionStart, without its key
 
@@ -243,7 +245,8 @@ class WorkerPool {
   void count_end(const Worker& worker);
   // Of a session whose client is disconnected: since then.
   static std::optional<uint64_t> lost_seconds(const Worker& worker);
-  std::optional<LostClient> lost_client(const Worker& worker) const;
+  // None if the session makes no room.
+  static std::optional<LostClient> lost_client(const Worker& worker);
   // The session, as it is now.
   static wire::ServerStatus::Session session_of(const Worker& worker);
   static AuditedSession audited(const Worker& worker);

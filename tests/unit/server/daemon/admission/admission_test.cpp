@@ -454,19 +454,21 @@ struct LostHall : Hall {
   Permit lose(const Identity& who, uint32_t worker, int64_t lost_for,
               const std::vector<uint32_t>& devices = {0}) {
     Permit permit = session(who, devices);
-    const LostClient client{worker, std::chrono::seconds(lost_for), false,
-                            "rcuda-smi end node1 " + std::to_string(worker)};
-    lost.push_back({client, who, permit.get()});
+    lost.push_back({{worker, std::chrono::seconds(lost_for)}, who, permit.get()});
     admission.set_lost([this] { return lost; });
     return permit;
   }
-  std::vector<uint32_t> ends() const { return admission.in_the_way(); }
+  std::vector<uint32_t> ends() const {
+    std::vector<uint32_t> workers;
+    for (const auto& [worker, user] : admission.in_the_way()) workers.push_back(worker);
+    return workers;
+  }
   std::vector<Admission::LostSession> lost;
 };
 
 TEST(AdmissionTest, ADisconnectedSessionEndsWhenAClientWaitsForItsRoom) {
   LostHall hall("[limits.user]\nsessions = 2\n", 3);
-  const Permit ada1 = hall.lose(user("ada"), 1, 20), ada2 = hall.lose(user("ada"), 2, 30);
+  const Permit ada1 = hall.lose(user("ada"), 1, 40), ada2 = hall.lose(user("ada"), 2, 50);
   EXPECT_TRUE(hall.ends().empty()) << "nobody waits";
   const Permit bob = hall.session(user("bob"));
   {
@@ -479,6 +481,53 @@ TEST(AdmissionTest, ADisconnectedSessionEndsWhenAClientWaitsForItsRoom) {
   EXPECT_TRUE(hall.ends().empty());
   const Applicant cleo = hall.wait(user("cleo")), second = hall.wait(user("dan"));
   EXPECT_EQ(hall.ends(), std::vector<uint32_t>{2}) << "for the first in the queue only";
+  EXPECT_EQ(hall.admission.in_the_way().front().user, "cleo");
+}
+
+// A program that was killed and starts again costs nobody else a session.
+TEST(AdmissionTest, TheUsersOwnDisconnectedSessionEndsFirst) {
+  LostHall hall("", 2);
+  const Permit ada = hall.lose(user("ada"), 1, 40), bob = hall.lose(user("bob"), 2, 100);
+  {
+    const Applicant waits = hall.wait(user("ada"));
+    EXPECT_EQ(hall.ends(), std::vector<uint32_t>{1});
+  }
+  const Applicant waits = hall.wait(user("cleo"));
+  EXPECT_EQ(hall.ends(), std::vector<uint32_t>{2});
+}
+
+TEST(AdmissionTest, NoSessionEndsIfThatIsNotEnough) {
+  LostHall hall("[limits.groups.students]\ndevices = 4\n[limits.user]\nsessions = 1\n", 3);
+  const Permit cleo = hall.session(user("cleo", {'s'}), {0, 1}),
+               bob = hall.lose(user("bob", {'s'}), 1, 100, {0}),
+               eve = hall.lose(user("eve", {'s'}), 2, 50, {1});
+  {
+    const Applicant waits = hall.wait(user("dan", {'s'}), {0, 1, 2});
+    EXPECT_TRUE(hall.ends().empty()) << "2 + 3 devices of 4, even without both";
+  }
+  {
+    const Applicant waits = hall.wait(user("dan", {'s'}), {0, 1});
+    EXPECT_EQ(hall.ends(), (std::vector<uint32_t>{2, 1})) << "both are needed";
+  }
+  {
+    const Applicant waits = hall.wait(user("dan", {'s'}), {0});
+    EXPECT_EQ(hall.ends(), std::vector<uint32_t>{1});
+  }
+  hall.admission.set_max_sessions(2);
+  const Applicant waits = hall.wait(user("bob", {'s'}), {0});
+  EXPECT_EQ(hall.ends(), (std::vector<uint32_t>{2, 1}))
+      << "its user's place, and two of the server's";
+  hall.admission.set_max_sessions(1);
+  EXPECT_TRUE(hall.ends().empty()) << "its user's place would be free, but none of the server's";
+}
+
+TEST(AdmissionTest, ASessionThatEndsForAnotherReasonIsWaitedFor) {
+  LostHall hall("", 2);
+  const Permit ada = hall.lose(user("ada"), 1, 0), bob = hall.lose(user("bob"), 2, 100);
+  hall.lost[0].client.ends = true;
+  EXPECT_TRUE(has(hall.refusal(user("cleo")), "; a session that holds a place ends now"));
+  const Applicant waits = hall.wait(user("cleo"));
+  EXPECT_TRUE(hall.ends().empty());
 }
 
 TEST(AdmissionTest, ADisconnectedSessionThatHoldsNoRoomOfTheClientStays) {
@@ -491,12 +540,14 @@ TEST(AdmissionTest, ADisconnectedSessionThatHoldsNoRoomOfTheClientStays) {
 }
 
 // A connection that is back soon does not end the session, also with a long queue.
-TEST(AdmissionTest, ASessionIsSparedForTenSeconds) {
+TEST(AdmissionTest, ASessionIsSparedAfterItsLossAndAfterAnAttemptToConnect) {
   LostHall hall("", 1);
-  const Permit running = hall.lose(user("ada"), 1, 9);
+  const Permit running = hall.lose(user("ada"), 1, 29);
   const Applicant waits = hall.wait(user("bob"));
   EXPECT_TRUE(hall.ends().empty());
-  hall.lost[0].client.lost_for = std::chrono::seconds(10);
+  hall.lost[0].client = {1, std::chrono::seconds(30), false, std::chrono::seconds(9)};
+  EXPECT_TRUE(hall.ends().empty()) << "its client is coming back";
+  hall.lost[0].client.quiet_for = std::chrono::seconds(10);
   EXPECT_EQ(hall.ends(), std::vector<uint32_t>{1});
 }
 
@@ -508,7 +559,7 @@ TEST(AdmissionTest, ARefusalNamesTheDisconnectedSessionAndItsEnd) {
   EXPECT_TRUE(has(own,
                   "; the session with worker 77 has been disconnected for 40s and holds a "
                   "place: a program that waits for it (RCUDA_WAIT=60s) ends that session, "
-                  "and so does rcuda-smi end node1 77"))
+                  "and so does rcuda-smi end SERVER 77"))
       << own;
   const std::string other = hall.refusal(user("bob"));
   EXPECT_TRUE(has(other,
@@ -518,7 +569,14 @@ TEST(AdmissionTest, ARefusalNamesTheDisconnectedSessionAndItsEnd) {
   EXPECT_FALSE(has(other, "77")) << other;
   EXPECT_FALSE(has(other, "rcuda-smi end")) << other;
   const Applicant waits = hall.wait(user("ada"));
-  EXPECT_TRUE(has(waits->timeout(std::chrono::seconds(2)).message(), "rcuda-smi end node1 77"));
+  const std::string late = waits->timeout(std::chrono::seconds(2)).message();
+  EXPECT_TRUE(has(late,
+                  "has been disconnected for 40s and holds a place: rcuda-smi end SERVER 77 ends "
+                  "that session"))
+      << late;
+  EXPECT_FALSE(has(late, "RCUDA_WAIT=60s")) << "it has waited: " << late;
+  hall.lost[0].client.lost_for = std::chrono::seconds(5);
+  EXPECT_TRUE(has(hall.refusal(user("bob")), "ends that session 30s after its loss"));
   hall.lost.clear();
   EXPECT_FALSE(has(hall.refusal(user("ada")), "disconnected"));
 }

@@ -1,5 +1,6 @@
 #include "server/daemon/admission/leases.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -364,23 +365,26 @@ TEST_F(LeasesTest, ALeaseThatIsWaitedForEndsDisconnectedSessions) {
     Devices devices;            // of the wish
     uint32_t count;
     std::vector<uint32_t> ends;  // devices of the sessions that end
+    Devices ending{};            // of the sessions that end already
   };
-  const std::vector<Row> rows = {{{-1, -1, -1, -1}, {}, 1, {}},
-                                 {{-1, 20, -1, -1}, {}, 1, {1}},
-                                 {{30, 20, 40, 60}, {}, 1, {3}},
-                                 {{30, 20, 40, 60}, {}, 2, {2, 3}},
-                                 {{30, 20, 40, 60}, {1}, 1, {1}},
-                                 {{30, 20, 40, 60}, {0, 1}, 2, {0, 1}},
-                                 {{-1, 20, 40, 60}, {0}, 1, {}},
-                                 {{-1, 20, 40, 60}, {0, 1}, 2, {}},
-                                 {{9, 9, 9, 9}, {}, 1, {}},
-                                 {{10, 9, 9, 9}, {}, 1, {0}},
-                                 {{30, 20, 40, 60}, {}, 4, {0, 1, 2, 3}}};
+  const std::vector<Row> rows = {
+      {{-1, -1, -1, -1}, {}, 1, {}},           {{-1, 40, -1, -1}, {}, 1, {1}},
+      {{50, 40, 60, 80}, {}, 1, {3}},          {{50, 40, 60, 80}, {}, 2, {2, 3}},
+      {{50, 40, 60, 80}, {1}, 1, {1}},         {{50, 40, 60, 80}, {0, 1}, 2, {0, 1}},
+      {{-1, 40, 60, 80}, {0}, 1, {}},          {{-1, 40, 60, 80}, {0, 1}, 2, {}},
+      {{29, 29, 29, 29}, {}, 1, {}},           {{30, 29, 29, 29}, {}, 1, {0}},
+      {{50, 40, 60, 80}, {}, 4, {0, 1, 2, 3}}, {{50, 40, 60, 80}, {}, 1, {}, {1}},
+      {{-1, -1, -1, 80}, {}, 1, {}, {0}},      {{-1, -1, -1, 80}, {}, 2, {3}, {0}},
+      {{-1, -1, -1, 80}, {3}, 1, {3}, {0}}};
   for (const Row& row : rows) {
     std::vector<Leases::Use> uses;
     for (uint32_t device = 0; device < row.lost_for.size(); ++device) {
       uses.push_back({kBobHimself, {device}});
-      if (row.lost_for[device] >= 0) uses.back().lost = {device, seconds(row.lost_for[device])};
+      const bool ends = std::ranges::find(row.ending, device) != row.ending.end();
+      const int lost_for = row.lost_for[device];
+      if (ends || lost_for >= 0) {
+        uses.back().lost = LostClient{device, seconds(std::max(lost_for, 0)), ends};
+      }
     }
     Wish wanted = wish(row.count);
     wanted.devices = row.devices;
@@ -396,18 +400,17 @@ TEST_F(LeasesTest, ALeaseThatIsWaitedForEndsDisconnectedSessions) {
 }
 
 TEST_F(LeasesTest, ARefusalNamesTheDisconnectedSession) {
-  std::vector<Leases::Use> uses = {
-      {kBobHimself, {0}, LostClient{77, seconds(40), false, "rcuda-smi end node1 77"}}};
+  std::vector<Leases::Use> uses = {{kBobHimself, {0}, LostClient{77, seconds(40)}}};
   Wish wanted = wish(1);
   wanted.devices = {0};
   const Status refused = take(wanted, uses).status();
   EXPECT_TRUE(
       contains(refused,
                "device 0 has a session of bob (worker 77, disconnected for 40s: rcuda-lease "
-               "take --wait 60s ends that session, and so does rcuda-smi end node1 77)"))
+               "take --wait 60s ends that session, and so does rcuda-smi end SERVER 77)"))
       << refused.message();
   uses[0].lost->ends = true;
-  EXPECT_TRUE(contains(take(wanted, uses).status(), "disconnected for 40s, ends now)"));
+  EXPECT_TRUE(contains(take(wanted, uses).status(), "(worker 77, ends now)"));
 }
 
 }  // namespace
