@@ -51,6 +51,8 @@ class Accounts {
 
   // The answer, or nothing while it is being looked up; then descriptor() becomes readable.
   std::optional<Result<Account>> find(const AccountKey& key, Clock::time_point now);
+  // Later calls of find() ask the name service again.
+  void forget() { kept_.clear(); }
   int descriptor() const { return lookups_.descriptor(); }
   // Makes descriptor() unreadable until the next answer.
   void acknowledge() { lookups_.acknowledge(); }

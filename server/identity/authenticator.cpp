@@ -115,6 +115,17 @@ Status Authenticator::find_certificate(const Settings& settings, MissingKey miss
   return {};
 }
 
+void Authenticator::set(Trust trust) {
+  trust_ = std::move(trust);
+  accounts_.forget();
+}
+
+bool Authenticator::serves(const Identity& who) const {
+  if (who.method == "insecure" || (who.roles && trust_.takes_all_tokens)) return true;
+  if (!who.uid) return trust_.served.serves_everybody();
+  return trust_.served.contains(*who.uid, who.gid, who.groups);
+}
+
 std::string Authenticator::served_text() const {
   const bool by_token = trust_.takes_all_tokens && speaks_tls();
   return trust_.served.text() + (by_token ? ", users with tokens" : "");
@@ -128,15 +139,19 @@ bool Authenticator::is_operator(const Identity& who) const {
 }
 
 Status Authenticator::not_operator(const Identity& who, const std::string& what) const {
-  const std::string token = "\"rcuda-token create --user " + who.user +
-                            " --role operator\" on the server's machine makes a token";
-  std::string why =
-      ": the server's own user and root may, those that its setting operators names "
-      "(RCUDA_SERVER_OPERATORS), and holders of a token of the role operator (" +
-      token + ")";
+  const std::string named =
+      "the server's own user and root may, and so may users that its setting operators names "
+      "(RCUDA_SERVER_OPERATORS)";
+  const std::string makes_token = "\"rcuda-token create --user " + who.user +
+                                  " --role operator\" on the server's machine makes one";
+  std::string why = ": " + named;
   if (who.roles) {
-    why = ", because its token has the role " + who.roles->text() + ", not operator: " + token +
-          " of that role, also for users that its setting operators names";
+    why = ", because its token has the role " + who.roles->text() +
+          ", not operator: " + makes_token +
+          "; a token with another role keeps even a user of the setting operators from it";
+  } else if (who.method != "local socket" && who.method != "ticket") {
+    // Nobody asks for a token on the server's own machine.
+    why += " and holders of a token of the role operator (" + makes_token + ")";
   }
   return Status(Code::kDenied, "user " + who.user + " may not " + what + why);
 }
@@ -217,12 +232,11 @@ std::optional<Result<Identity>> Authenticator::identify(Proof& proof, const std:
     proof.answer = std::move((*outcome)->answer);
   }
   const std::string* name = std::get_if<std::string>(&*proof.account);
-  const auto not_named = [&](const std::string& user) {
+  const auto not_named = [&](const std::string& user, const std::string& remedy) {
     return Result<Identity>(Status(
         Code::kDenied, "the server does not serve user " + user + ": its setting users names " +
-                           "others" + (proof.roles ? ", and holds for tokens too" : "") +
-                           "; its administrator adds " + user +
-                           " there, or to a group that it names"));
+                           "others" + (proof.roles ? ", and holds for tokens too" : "") + "; " +
+                           remedy));
   };
   const auto without_account = [&] {
     Identity identity{{}, 0, *name, {}, proof.method, from};
@@ -238,7 +252,9 @@ std::optional<Result<Identity>> Authenticator::identify(Proof& proof, const std:
     // knows the client's.
     if (account->status().code() == Code::kNotFound && proof.roles && name && ::geteuid() != 0) {
       const bool is_served = trust_.takes_all_tokens || trust_.served.serves_everybody();
-      return is_served ? without_account() : not_named(*name);
+      return is_served ? without_account()
+                       : not_named(*name, "the server's machine does not know " + *name +
+                                              ", so users = \"*\" or an empty one is needed");
     }
     return Result<Identity>(account->status());
   }
@@ -252,7 +268,8 @@ std::optional<Result<Identity>> Authenticator::identify(Proof& proof, const std:
   }
   const bool suffices = proof.roles && trust_.takes_all_tokens;
   if (!suffices && !trust_.served.contains(user.uid, user.gid, user.groups)) {
-    return not_named(user.user);
+    return not_named(user.user,
+                     "its administrator adds " + user.user + " there, or to a group that it names");
   }
   Identity identity{user.uid, user.gid, user.user, user.groups, proof.method, from};
   identity.roles = proof.roles;

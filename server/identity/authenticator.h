@@ -75,14 +75,17 @@ class Authenticator {
   // Reads the same but for the tokens for other settings of this server, after open(), and changes
   // nothing. set() takes it over: it holds for clients that have not identified themselves yet.
   Result<Trust> read(const Settings& settings, MissingKey missing = MissingKey::kIsMade) const;
-  void set(Trust trust) { trust_ = std::move(trust); }
+  // Groups of users are looked up again, too.
+  void set(Trust trust);
 
   // Whether the server has a certificate.
   bool speaks_tls() const { return trust_.certificate.has_value(); }
   // Whether clients of other machines may do without encryption and proof.
   bool allows_anybody() const { return security_ == wire::Security::kNone; }
   const ServedUsers& served() const { return trust_.served; }  // operators included
-  // The same for messages.
+  // Whether a client that has been identified may have a session by what set() has brought since.
+  bool serves(const Identity& who) const;
+  // The users that are served, for messages.
   std::string served_text() const;
   // Of this process, such as "root (uid 0)".
   const std::string& own_user() const { return own_user_; }

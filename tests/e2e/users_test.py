@@ -143,13 +143,39 @@ class UsersTest(unittest.TestCase):
         for command in (("drain", at), ("resume", at)):
             denied = self.control(server, NOBODY, *command)
             self.assertEqual(denied.returncode, 1)
-            self.assertRegex(denied.stderr, "user nobody may not drain this server or reload its settings: .* operators "
-                             "names .*rcuda-token create --user nobody --role operator")
+            self.assertIn("user nobody may not drain this server or reload its settings: the server's own user and root may, "
+                          "and so may users that its setting operators names (RCUDA_SERVER_OPERATORS)", denied.stderr)
+            self.assertNotIn("rcuda-token", denied.stderr)  # which the server's own machine does not ask for
         self.assertRegex(self.control(server, OTHER, "end", at, worker).stderr,
                          "no session of yours .*; only operators may end those of others")
         self.assertIsNone(session.poll())
         self.assertEqual(self.control(server, NOBODY, "end", at, worker).returncode, 0)
         self.assertIn("nobody ended the session", session.communicate(timeout=60)[1])
+
+    # Also if it was served when it began to wait.
+    def test_a_user_who_is_removed_gets_no_session(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".toml") as config:
+            config.write('users = "nobody"\nmax_sessions = 1\n')
+            config.flush()
+            server = self.server(options=["--config", config.name])
+            def start(user, **settings):
+                run = subprocess.Popen([os.path.join(BUILD, "tests/e2e/endless")], stdout=subprocess.PIPE,
+                                       stderr=subprocess.PIPE, text=True, user=user, group=user, extra_groups=[], cwd="/",
+                                       env=client_environment(BUILD, [server], "tcp", **settings))
+                self.addCleanup(lambda: (run.kill(), run.communicate()))
+                return run
+            self.assertEqual(start(0).stdout.readline(), "running\n")
+            waits = start(NOBODY, RCUDA_WAIT="10min")
+            self.assertTrue(eventually(lambda: ", 1 waiting, " in server.status(BUILD)), server.status(BUILD))
+            config.truncate(0)
+            config.seek(0)
+            config.write("max_sessions = 2\n")
+            config.flush()
+            asked = self.control(server, 0, "reload", f"127.0.0.1:{server.port}")
+            self.assertEqual(asked.returncode, 0, asked.stderr)
+            out, err = waits.communicate(timeout=60)
+            self.assertNotEqual(waits.returncode, 0, out + err)
+            self.assertIn("the server does not serve user nobody any more", err)
 
     def figures(self, server, user):
         """The first device, and the sessions, as rcuda-smi tells them to that user."""

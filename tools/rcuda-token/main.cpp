@@ -149,21 +149,32 @@ Result<std::string> line_start(const std::string& server) {
 void note_if_not_served(const Options& options, const std::string& user) {
   const std::string file = server::default_config_file();
   server::Settings settings;
-  if (options.file != server::default_tokens_file() || ::access(file.c_str(), R_OK) != 0 ||
+  if (::access(file.c_str(), R_OK) != 0 ||
       !config::load_toml_file(settings.registry, file, "limits").ok() ||
       settings.users.get().empty()) {
     return;
   }
+  const std::string& tokens = settings.tokens.get();
+  if (options.file != (tokens.empty() ? server::default_tokens_file() : tokens)) return;
   const Result<server::Account> account = server::look_up_account(user);
   Result<server::ServedUsers> served = server::ServedUsers::read(settings.users.get());
   const auto operators = server::ServedUsers::read(settings.operators.get());
-  if (!account.ok() || !served.ok() || !operators.ok()) return;
+  if (!served.ok() || !operators.ok()) return;
   served->add(*operators);
-  if (served->contains(account->uid, account->gid, account->groups)) return;
-  std::fprintf(stderr,
-               "rcuda-token: users = \"%s\" in %s does not name %s, so the token gives no session: "
-               "add %s there, or to a group that it names\n",
-               settings.users.get().c_str(), file.c_str(), user.c_str(), user.c_str());
+  const bool is_known = account.status().code() != Code::kNotFound;
+  if (served->serves_everybody() || (is_known && !account.ok()) ||
+      (is_known && served->contains(account->uid, account->gid, account->groups))) {
+    return;
+  }
+  const std::string remedy =
+      is_known ? "add " + user + " there, or to a group that it names"
+      : ::geteuid() == 0
+          ? "make an account for " + user + " here, and add " + user + " there"
+          : "this machine does not know " + user + ", so users = \"*\" or an empty one is needed";
+  std::fprintf(
+      stderr,
+      "rcuda-token: users = \"%s\" in %s does not name %s, so the token gives no session: %s\n",
+      settings.users.get().c_str(), file.c_str(), user.c_str(), remedy.c_str());
 }
 
 Status create(const Options& options) {

@@ -29,6 +29,10 @@ Status Connection::try_advance() {
   if (is_refused_) return find_account() ? not_served() : Status();
   if (request_) return find_account() ? carry_out() : Status();
   RCUDA_RETURN_IF_ERROR(services_.control.check_draining());
+  if (!services_.authenticator.serves(*identity_)) {
+    return {Code::kDenied, "the server does not serve user " + identity_->user +
+                               " any more: its setting users changed while the program waited"};
+  }
   if (is(State::kNaming) && find_account()) RCUDA_RETURN_IF_ERROR(apply());
   if (is(State::kQueued) && applicant_->is_decided()) {
     RCUDA_ASSIGN_OR_RETURN(permit_, applicant_->take());
