@@ -22,8 +22,10 @@ AccountKey key_of(const std::string& word) {
   return word;
 }
 
-Status unknown(const char* setting, const std::string& word, const std::string& why) {
-  return Status(Code::kInvalidArgument, std::string(setting) + " names \"" + word + "\": " + why);
+// The user database may not be reachable yet, so no name is a setting that is never usable.
+Status unknown(const char* setting, const std::string& word, const Status& why) {
+  const Code code = why.code() == Code::kNotFound ? Code::kNotFound : Code::kUnavailable;
+  return Status(code, std::string(setting) + " names \"" + word + "\": " + why.context());
 }
 
 }  // namespace
@@ -42,7 +44,7 @@ Result<ServedUsers> ServedUsers::read(const std::string& list, const char* setti
     }
     if (word.front() == '@') {
       const Result<gid_t> group = identity::group_id(word.substr(1));
-      if (!group.ok()) return unknown(setting, word, group.status().context());
+      if (!group.ok()) return unknown(setting, word, group.status());
       users.groups_.insert(*group);
       continue;
     }
@@ -53,7 +55,7 @@ Result<ServedUsers> ServedUsers::read(const std::string& list, const char* setti
       continue;
     }
     const Result<Account> account = look_up_account(key);
-    if (!account.ok()) return unknown(setting, word, account.status().context());
+    if (!account.ok()) return unknown(setting, word, account.status());
     users.users_.insert(account->uid);
     users.names_root_ |= account->uid == kRoot;
   }

@@ -2,8 +2,8 @@
 // setting names. RCUDA_SERVER_USERS names whom the server serves, RCUDA_SERVER_OPERATORS who may
 // lease its devices.
 //
-// A plain value; any thread. Blocking: read() and text(), for the name service. Errors:
-// kInvalidArgument for a name that this machine does not know.
+// A plain value; any thread. Blocking: read() and text(), for the name service. Errors: kNotFound
+// for a name that this machine does not know, kUnavailable if the name service failed.
 #pragma once
 
 #include <optional>

@@ -52,7 +52,6 @@ class SettingsTest(unittest.TestCase):
     def test_the_check_finds_what_makes_the_start_fail(self):
         text = self.write("text", "neither a key nor a token\n")
         open_tokens = self.write("open", "", 0o644)
-        good = self.write("good.toml", "[limits.user]\nsessions = 1\n")
         for options, settings, *said in (
                 (["--audit", self.path("none/audit")], {}, "RCUDA_SERVER_AUDIT", "none/audit", "No such file"),
                 (["--listen", "no such host"], {}, "no such host", "--listen takes an address"),
@@ -71,7 +70,6 @@ class SettingsTest(unittest.TestCase):
                 (["--config", self.write("value.toml", "pool = 100\n")], {}, "value.toml:1)", "from 0 to 64"),
                 (["--lisen", "127.0.0.1"], {}, "rcuda-server: unknown option --lisen; did you mean --listen?"),
                 (["--staging-bytes", "64"], {}, "at least 2 MiB"),
-                (["--config", good, "--users", "no-such-user"], {}, "no-such-user"),
                 (["--insecure", "--listen", "0.0.0.0"], {}, "public address")):
             for check in ([], ["--check-config"]):
                 with self.subTest(options=options, check=check):
@@ -86,7 +84,9 @@ class SettingsTest(unittest.TestCase):
         for options, settings, *said in (
                 (["--listen", "192.0.2.1"], {}, "192.0.2.1", "--listen takes an address of this machine"),
                 ([], {"RCUDA_SERVER_CGROUP": self.path("group")}, "RCUDA_SERVER_CGROUP=" + self.path("group"),
-                 "has no controllers")):
+                 "has no controllers"),
+                (["--users", "no-such-user"], {}, "RCUDA_SERVER_USERS", "no-such-user"),
+                (["--operators", "@no-such-group"], {}, "RCUDA_SERVER_OPERATORS", "@no-such-group")):
             for check in ([], ["--check-config"]):
                 with self.subTest(options=options, check=check):
                     result = self.run_server(*options, *check, **settings)

@@ -125,7 +125,7 @@ TEST(ServedUsersTest, NamesNumbersGroupsAndEverybody) {
   EXPECT_TRUE(ServedUsers::read("*")->contains(4'000'000'001, 1, {}));
   for (const char* list : {"nobody,no-such-user", "@no-such-group"}) {
     const Status status = ServedUsers::read(list).status();
-    EXPECT_EQ(status.code(), Code::kInvalidArgument);
+    EXPECT_EQ(status.code(), Code::kNotFound);
     EXPECT_NE(status.context().find("no-such-"), std::string::npos) << status.context();
   }
 }
