@@ -106,7 +106,7 @@ nvmlReturn_t Pool::read_list() {
   }
   auto pool = devices_from(variable);
   if (!pool.ok()) return fail(pool.status());
-  if (const Status status = resolve_uuids(&*pool); !status.ok()) {
+  if (const Status status = resolve_uuids(&*pool, Clock::now()); !status.ok()) {
     read_ = false;  // the server may answer later
     read_from_ = Clock::now() + kListPause;
     return fail(status);

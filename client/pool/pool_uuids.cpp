@@ -48,8 +48,7 @@ Status resolve(const wire::GpuReport& report, DeviceAddress* device) {
 }  // namespace
 
 Result<std::vector<std::string>> uuids_of(const std::vector<DeviceAddress>& pool,
-                                          std::chrono::milliseconds wait) {
-  const Clock::time_point deadline = Clock::now() + wait;
+                                          Clock::time_point deadline) {
   RCUDA_ASSIGN_OR_RETURN(std::vector<ServerDevices> servers, group_by_server(pool));
   std::vector<std::string> uuids(pool.size());
   for (const ServerDevices& server : servers) {
@@ -70,8 +69,7 @@ Result<std::vector<std::string>> uuids_of(const std::vector<DeviceAddress>& pool
   return uuids;
 }
 
-Status resolve_uuids(std::vector<DeviceAddress>* pool, std::chrono::milliseconds wait) {
-  const Clock::time_point deadline = Clock::now() + wait;
+Status resolve_uuids(std::vector<DeviceAddress>* pool, Clock::time_point deadline) {
   for (size_t i = 0; i < pool->size(); ++i) {
     if ((*pool)[i].uuid.empty()) continue;
     const std::string host = (*pool)[i].host;

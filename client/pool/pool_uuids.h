@@ -1,7 +1,8 @@
 // The GPUs of the pool and their UUIDs, which the servers report without a session.
 //
 // Threads: any. Blocking: queries the servers one after another, at most five seconds each. Tries
-// again within `wait` (RCUDA_WAIT) while a server does not run, with the pauses of retry_pause.h.
+// again until the deadline (RCUDA_WAIT) while a server does not run, with the pauses of
+// retry_pause.h.
 // Errors: the error of a server that does not answer; kNotFound if a server has no such GPU.
 #pragma once
 
@@ -16,9 +17,10 @@ namespace rcuda::client {
 
 // Returns one UUID for each device, as nvidia-smi -L prints it.
 Result<std::vector<std::string>> uuids_of(const std::vector<DeviceAddress>& pool,
-                                          std::chrono::milliseconds wait = {});
+                                          std::chrono::steady_clock::time_point deadline);
 
 // Sets the numbers of the GPUs that are named by their UUIDs. Queries only the servers of these.
-Status resolve_uuids(std::vector<DeviceAddress>* pool, std::chrono::milliseconds wait = {});
+Status resolve_uuids(std::vector<DeviceAddress>* pool,
+                     std::chrono::steady_clock::time_point deadline);
 
 }  // namespace rcuda::client

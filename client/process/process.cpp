@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -34,6 +35,8 @@
 namespace rcuda::client {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 struct ContextStack {
   std::vector<Ref<Context>> contexts;  // the current one last
 };
@@ -63,8 +66,8 @@ Result<bool> connects_eagerly(size_t servers) {
 // The devices of the pool that CUDA_VISIBLE_DEVICES selects.
 Result<std::vector<DeviceAddress>> selected_devices(const std::vector<DeviceAddress>& pool,
                                                     const Environment& environment,
-                                                    std::chrono::milliseconds wait) {
-  const PoolUuids uuids = [&] { return uuids_of(pool, wait); };
+                                                    Clock::time_point deadline) {
+  const PoolUuids uuids = [&] { return uuids_of(pool, deadline); };
   RCUDA_ASSIGN_OR_RETURN(
       VisibleSelection selection,
       visible_devices(pool, environment, uuids).with_context("CUDA_VISIBLE_DEVICES"));
@@ -180,7 +183,6 @@ Status Process::connect() {
   options.credentials = &credentials;
   options.synchronous = set.synchronous.get();
   options.hello = std::move(hello);
-  options.hello.wait_ms = static_cast<uint32_t>(set.wait.milliseconds().count());
   options.hello.reconnect_ms = static_cast<uint32_t>(set.reconnect.milliseconds().count());
   // The workers know the valid values, and refuse the session for any other.
   options.hello.p2p_strategy = set.p2p_strategy.get();
@@ -190,9 +192,16 @@ Status Process::connect() {
     return static_cast<const char*>(::secure_getenv(name));
   };
   RCUDA_ASSIGN_OR_RETURN(std::vector<DeviceAddress> pool, devices_from(environment));
-  RCUDA_RETURN_IF_ERROR(resolve_uuids(&pool, set.wait.milliseconds()));
+  const std::chrono::milliseconds wait = set.wait.milliseconds();
+  const Clock::time_point deadline = Clock::now() + wait;
+  RCUDA_RETURN_IF_ERROR(resolve_uuids(&pool, deadline));
   RCUDA_ASSIGN_OR_RETURN(const std::vector<DeviceAddress> chosen,
-                         selected_devices(pool, environment, set.wait.milliseconds()));
+                         selected_devices(pool, environment, deadline));
+  if (wait.count() != 0) {
+    // The servers that report UUIDs may have used a part of the time.
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+    options.hello.wait_ms = static_cast<uint32_t>(std::max<int64_t>(left.count(), 1));
+  }
   RCUDA_ASSIGN_OR_RETURN(std::vector<ServerDevices> servers, group_by_server(chosen));
 
   if (servers.size() > wire::kMostServers) {
