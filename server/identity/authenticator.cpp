@@ -254,7 +254,7 @@ std::optional<Result<Identity>> Authenticator::identify(Proof& proof, const std:
       const bool is_served = trust_.takes_all_tokens || trust_.served.serves_everybody();
       return is_served ? without_account()
                        : not_named(*name, "the server's machine does not know " + *name +
-                                              ", so users = \"*\" or an empty one is needed");
+                                              ", so users = \"*\" or users = \"\" is needed");
     }
     return Result<Identity>(account->status());
   }

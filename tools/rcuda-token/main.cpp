@@ -166,11 +166,10 @@ void note_if_not_served(const Options& options, const std::string& user) {
       (is_known && served->contains(account->uid, account->gid, account->groups))) {
     return;
   }
-  const std::string remedy =
-      is_known ? "add " + user + " there, or to a group that it names"
-      : ::geteuid() == 0
-          ? "make an account for " + user + " here, and add " + user + " there"
-          : "this machine does not know " + user + ", so users = \"*\" or an empty one is needed";
+  // Root makes tokens only for users that this machine knows.
+  const std::string remedy = is_known ? "add " + user + " there, or to a group that it names"
+                                      : "this machine does not know " + user +
+                                            ", so users = \"*\" or users = \"\" is needed";
   std::fprintf(
       stderr,
       "rcuda-token: users = \"%s\" in %s does not name %s, so the token gives no session: %s\n",

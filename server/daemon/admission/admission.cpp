@@ -127,7 +127,7 @@ struct Admission::Budget {
            (limits.devices.most == 0 || devices - user.devices + more <= limits.devices.most) &&
            !slots.all();
   }
-  // Whether there would be room if so many sessions, which have these devices, were over.
+  // Whether there would be room if these sessions, which have these devices, were over.
   bool has_room_after(uint32_t sessions_over, uint64_t devices_over, uint32_t more) const {
     return (limits.sessions.most == 0 || sessions - sessions_over < limits.sessions.most) &&
            (limits.devices.most == 0 || devices - devices_over + more <= limits.devices.most) &&

@@ -120,7 +120,7 @@ class Admission {
     friend class Admission;
     Applicant() = default;
 
-    std::string remedy() const;  // what the administrator can do
+    std::string remedy() const;  // for the administrator
     // Names a session that makes room. `waited`: the client has waited.
     std::string lost_hint(bool waited) const;
     // Whether it would be admitted if the sessions of these permits were over.

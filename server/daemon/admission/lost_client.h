@@ -34,7 +34,8 @@ struct LostClient {
 };
 
 // The clause for a refusal of a client that lacks `what`, such as "a place". `own`: the session
-// belongs to the client's user. `waited`: the client has waited, so waiting is no advice.
+// belongs to the client's user. `waited`: the client has waited, so the clause does
+// not advise it to wait.
 std::string hint_of(const LostClient& lost, bool own, bool waited, const std::string& what);
 
 }  // namespace rcuda::server

@@ -188,6 +188,13 @@ class TokenTest(unittest.TestCase):
             self.assertEqual(result.returncode, 0, result.stderr)
             self.assertEqual(f'users = "{users}" in /etc/rcuda/server.toml does not name nobody, so the token gives no session: '
                              "add nobody there" in result.stderr, noted, (users, role, result.stderr))
+        # For the server's own file of tokens only.
+        for file, noted in (("/etc/rcuda/other", True), ("/etc/rcuda/third", False)):
+            result = subprocess.run([*inside, 'root"\ntokens = "/etc/rcuda/other', self.program, "create", "--user", "nobody",
+                                     "--file", file, "--certificate", "/etc/rcuda/pem"],
+                                    capture_output=True, text=True, cwd="/")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual("does not name nobody" in result.stderr, noted, result.stderr)
 
     def test_roles(self):
         made, said = self.create("--role", "operator,session", "--label", "both")
