@@ -69,6 +69,9 @@ TEST(AccountsTest, AnAnswerIsWaitedForByNobodyAndKept) {
   EXPECT_EQ(wait_for(accounts, std::string("bob")).status().code(), Code::kNotFound);
   EXPECT_TRUE(accounts.find(uid_t{5}, Clock::now()));
   EXPECT_EQ(service->asked, 2);
+  accounts.forget();
+  EXPECT_FALSE(accounts.find(uid_t{5}, Clock::now())) << "it is asked for again";
+  EXPECT_TRUE(wait_for(accounts, uid_t{5}).ok());
   EXPECT_FALSE(accounts.find(uid_t{5}, Clock::now() + std::chrono::hours(1))) << "it has expired";
 }
 
