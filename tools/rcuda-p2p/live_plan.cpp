@@ -90,7 +90,8 @@ Status Pair::open(const LiveQuery& query, uint64_t most_bytes) {
   for (const std::string& text : {query.from, query.to}) {
     RCUDA_ASSIGN_OR_RETURN(devices.emplace_back(), client::parse_device(text));
   }
-  RCUDA_RETURN_IF_ERROR(client::resolve_uuids(&devices));
+  RCUDA_RETURN_IF_ERROR(
+      client::resolve_uuids(&devices, std::chrono::steady_clock::now() + kTimeout));
   const client::DeviceAddress &from = devices[0], &to = devices[1];
   wire::Credentials credentials;
   RCUDA_RETURN_IF_ERROR(credentials.registry.load_environment());
