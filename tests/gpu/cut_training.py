@@ -80,11 +80,11 @@ def main():
     arguments = parser.parse_args()
     from cutting_proxy import CuttingProxy
     from servers import client_environment, Server
-    server = Server(arguments.build, arguments.driver, options=["--pool", "0"])
-    remote = client_environment(arguments.build, [server], "tcp")
-    remote.update(RCUDA_SECURITY="none", RCUDA_RECONNECT="60s", RCUDA_LOG="error")
+    server = Server(arguments.build, arguments.driver, "0", options=["--pool", "0"])
+    os.environ["CUDA_VISIBLE_DEVICES"] = "0"
+    remote = client_environment(arguments.build, [server], "tcp", RCUDA_RECONNECT="60s", RCUDA_LOG="error")
     proxy = CuttingProxy(server.port, seconds=arguments.seconds)
-    cut = dict(remote, RCUDA_DEVICES=proxy.address())
+    cut = dict(remote, RCUDA_DEVICES=proxy.address(), RCUDA_SECURITY="none")
     ways = [("native", os.environ, None), ("reconnecting", remote, None), ("cut", cut, proxy)]
     failed, native, whole = False, None, None
     print("| way | steps/s | ratio to native | cuts | share of the time that cuts cost | losses |\n|---|---|---|---|---|---|")
