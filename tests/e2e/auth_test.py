@@ -27,7 +27,7 @@ from servers import (client_environment, eventually, local_connection, make_cert
 
 BUILD = PROGRAMS = None
 TLS_HANDSHAKE = 0x16
-PLAIN_LINK = b"cudatcp2"  # the first bytes of a TCP Link, of a client as of a peer worker
+PLAIN_LINK = b"cudatcp3"  # the first bytes of a TCP Link, of a client as of a peer worker
 
 
 class AuthTest(AuthCase):
@@ -523,7 +523,7 @@ class AuthTest(AuthCase):
         for body in (message(2, os.urandom(24) + struct.pack("<2I", 0, 0)),
                      message(2, os.urandom(24) + struct.pack("<2I", 0, 1)),
                      message(7, os.urandom(16) + struct.pack("<3I", 0, 0, 0) +
-                             struct.pack("<I", 3) + b"tcp")):
+                             struct.pack("<I", 3) + b"tcp" + struct.pack("<I", 0) + bytes(16))):
             with socket.create_connection(("127.0.0.1", int(server.port)), timeout=60) as connection:
                 connection.sendall(body)
                 answer = connection.recv(1 << 16)

@@ -16,7 +16,7 @@ from servers import audit_lines, client_environment, eventually, make_token, run
 
 BUILD = SOFTGPU = PROGRAMS = None
 EXPECTED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../programs/expected")
-PLAIN_LINK = b"cudatcp2"  # the first bytes of a TCP Link that is not encrypted
+PLAIN_LINK = b"cudatcp3"  # the first bytes of a TCP Link that is not encrypted
 
 
 class MediaTest(unittest.TestCase):
