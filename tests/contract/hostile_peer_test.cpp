@@ -59,7 +59,7 @@ struct Victim {
 };
 
 Words tcp_hello(uint32_t peer_timeout_ms = 0) {
-  return Words().u64(0x3270637461647563).u64(kWindowBytes).u32(peer_timeout_ms).u32(1);
+  return Words().u64(0x3370637461647563).u64(kWindowBytes).u32(peer_timeout_ms).u32(1);
 }
 Words shm_hello() {
   return Words().u64(0x326d687361647563).u64(kWindowBytes).u32(0).u32(1).u64(0).u64(0);
@@ -145,7 +145,7 @@ TEST(HostileTcpPeer, GreetingsThatCannotBeAreRefused) {
   EXPECT_EQ(attack_tcp(Words().u64(1).u64(kWindowBytes).u32(0).u32(1).bytes()).refused.code(),
             Code::kProtocol);
   for (const uint64_t window : {uint64_t{0}, uint64_t{4097}, uint64_t{1} << 31, ~uint64_t{7}}) {
-    const auto greeting = Words().u64(0x3270637461647563).u64(window).u32(0).u32(1).bytes();
+    const auto greeting = Words().u64(0x3370637461647563).u64(window).u32(0).u32(1).bytes();
     EXPECT_EQ(attack_tcp(greeting).refused.code(), Code::kInvalidArgument);
   }
 }
