@@ -161,7 +161,7 @@ int result_of(CUresult error) {
 Status open_library() {
   if (version.load() != 0) return {};
   static Mutex mutex;
-  static Status failed;
+  static auto& failed = *new Status();  // never destroyed: other threads may call at exit
   MutexLock lock(mutex);
   if (version.load() != 0 || !failed.ok()) return failed;
   if (const CUresult ready = Process::get().initialize(); ready != CUDA_SUCCESS) {
