@@ -11,8 +11,8 @@ from errors import TableError
 PROPERTIES = {"since", "signature", "class"}
 SIGNATURE = re.compile(r"(int|void|const char\*|Team) \((.*)\)")
 PARAMETER = re.compile(r"(.*[ *])(\w+)")
-# What a call returns without a client library, by the type of its result. 2: ncclSystemError. If the program's own NCCL
-# lacks the function: 5, ncclInvalidUsage.
+# The result of a call without a client library, by its type. 2: ncclSystemError, which becomes 5, ncclInvalidUsage, if
+# the program's own NCCL lacks the function.
 FAILURES = {"int": "return 2;", "void": "return;", "const char*": 'return "rcuda\'s client library cannot be loaded";',
             "Team": "return {};"}
 
@@ -63,7 +63,7 @@ def emit_functions(functions):
 
 
 def emit_forwarded(functions):
-    """What the client defines."""
+    """Declares the functions that client/nccl defines."""
     lines = ["// The functions of NCCL that the client forwards.\n", NOTICE,
              '#pragma once\n\n#include "common/nccl/functions.h"\n\n'
              "namespace rcuda::client::nccl {\n\nusing namespace rcuda::nccl;\n\n"]
@@ -73,7 +73,7 @@ def emit_forwarded(functions):
 
 
 def emit_exports(functions):
-    """libnccl.so.2: each function finds the client's table at the first call."""
+    """The functions of libnccl.so.2. The first call finds the client's table."""
     lines = [NOTICE, '#include "client/nccl_stub/client_functions.h"\n\n'
              '#define RCUDA_EXPORT extern "C" __attribute__((visibility("default")))\n\n'
              "using namespace rcuda::nccl;\n\n"]
