@@ -34,9 +34,9 @@ struct Multimem {
   void* base;
 };
 
-inline constexpr int kUndefined = INT_MIN;  // of an int in a Config: NCCL chooses
+inline constexpr int kUndefined = INT_MIN;  // an int of a Config that NCCL chooses
 inline constexpr unsigned kConfigMagic = 0xcafebeef;
-inline constexpr int kNoColor = -1;          // of a split: the rank is in no part
+inline constexpr int kNoColor = -1;          // of a split: the rank joins no part
 inline constexpr int kBuiltInOperators = 5;  // sum to average
 
 // The configuration of a communicator. Later releases append members; `size` covers those

@@ -12,7 +12,7 @@ namespace rcuda::nccl {
 
 // The numbers are permanent.
 enum class Verb : uint16_t {
-  kInit = 1,    // `count` ranks, `peer` this rank, `value` ids; creates
+  kInit = 1,    // `count` ranks, `peer` this rank; the tail has the ids; creates
   kSplit = 2,   // `peer` the color, `value` the key; creates
   kShrink = 3,  // `value` flags; the tail has the excluded ranks; creates
   kFinalize = 4,
@@ -48,7 +48,7 @@ inline constexpr bool is_operation(Verb verb) {
          (verb >= Verb::kPutSignal && verb <= Verb::kWaitSignal);
 }
 inline constexpr bool creates(Verb verb) { return verb <= Verb::kShrink || verb == Verb::kGrow; }
-// Whether NCCL never returns kInProgress.
+// Whether NCCL never returns kInProgress for the call.
 inline constexpr bool is_immediate(Verb verb) {
   return verb == Verb::kDestroy || verb == Verb::kAbort ||
          (verb >= Verb::kPreMulSum && verb <= Verb::kDeregister);
@@ -74,8 +74,8 @@ struct Call {
 };
 static_assert(sizeof(Call) == 64);
 
-// The tail of calls that create a communicator begins with this. Then the unique ids (kInit) or the
-// excluded ranks (kShrink), then the two strings of the Config.
+// The tail of calls that create a communicator begins with this. Then the unique ids (kInit, kGrow)
+// or the excluded ranks (kShrink), then the two strings of the Config.
 struct CreateTail {
   uint32_t list_bytes = 0;
   uint16_t net_name_bytes = 0, comm_name_bytes = 0;  // 0: none

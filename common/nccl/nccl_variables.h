@@ -1,7 +1,7 @@
 // The environment variables of NCCL that a program may set for its workers.
 //
-// None of them names a file, a library, a program or an address: those belong to the server's
-// administrator, who sets them in the server's environment (docs/nccl.md). Nothing blocks.
+// None of them names a file, a library, a program or an address. The administrator sets variables
+// of that kind in the server's environment (docs/nccl.md). Nothing blocks.
 #pragma once
 
 #include <algorithm>
