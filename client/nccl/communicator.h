@@ -1,7 +1,7 @@
 // Communicator: the client's object of an ncclComm_t. The communicator itself is in a worker.
 //
-// Threads: NCCL allows one thread at a time to use a communicator, but any to query it or to abort
-// it. Nothing blocks.
+// Threads: NCCL allows one thread at a time to use a communicator, but any thread may query or
+// abort it. Nothing blocks.
 #pragma once
 
 #include <atomic>
@@ -27,20 +27,20 @@ struct Communicator : Object {
   // with the thread that waits for the call, because another thread may abort the communicator.
   const std::shared_ptr<std::atomic<int>> state = std::make_shared<std::atomic<int>>(kSuccess);
   std::atomic<int> ranks{0}, rank{0};
-  // NCCL has reported an error: operations wait for its answers.
+  // NCCL has reported an error. From then on each operation waits for its answer.
   std::atomic<bool> has_failed{false};
   // The program has registered memory: NCCL exchanges it with other ranks at its first use.
   std::atomic<bool> has_registrations{false};
 
-  // Now and then an operation waits for its answer although its connections exist, so that an error
-  // of the communicator is returned by a call, before the stream's queue is full of operations that
-  // never end (each takes 5 places, see room_of() in session.cpp).
+  // Whether an operation waits for its answer although its connections exist. So a call returns an
+  // error of the communicator before the stream's queue is full of operations that never end (a
+  // single operation takes 5 places, see room_of() in session.cpp).
   bool is_due_for_answer() {
     constexpr uint32_t kOften = 64;
     return posts_.fetch_add(1, std::memory_order_relaxed) % kOften == kOften - 1;
   }
 
-  // Whether the operation has been made before, with this peer or root: then its connections exist.
+  // Whether the operation was made before with this peer or root, so that its connections exist.
   bool is_connected(const Call& call) const {
     MutexLock lock(mutex_);
     return connected_.contains(key_of(call));

@@ -23,8 +23,8 @@ namespace {
 
 std::atomic<uint32_t> last_id{0};
 
-// The program's configuration, as far as its compiler and this library know the members. False if
-// it was not initialised.
+// Copies the members that both the program's compiler and this library know. Returns false if the
+// program has not initialised its configuration.
 bool read_config(const Config* given, Config* config) {
   if (!given) return true;
   const size_t known = std::min(given->size, sizeof *config);
@@ -80,8 +80,8 @@ int create_object(const Route& place, bool blocking, void** handle, Step* step) 
   return kSuccess;
 }
 
-// Takes the mark out of an id. A rank whose id was made elsewhere, or by another release, fails
-// inside of NCCL without a reason.
+// Removes the mark from an id. Warns if the id was made outside of rcuda's servers or by another
+// release, because NCCL then fails without a reason.
 UniqueId without_mark(UniqueId id, const Session& session) {
   IdMark mark;
   std::memcpy(&mark, id.bytes + kIdMarkOffset, sizeof mark);
@@ -89,7 +89,7 @@ UniqueId without_mark(UniqueId id, const Session& session) {
     if (first_report("nccl id")) {
       RCUDA_WARN(
           "an ncclUniqueId has no mark of rcuda: it was made outside of rcuda's servers, or by an "
-          "NCCL that leaves no place for the mark; all ranks must run their NCCL operations on "
+          "NCCL that uses the bytes of the mark; all ranks must run their NCCL operations on "
           "servers");
     }
     return id;
@@ -130,7 +130,7 @@ int init_here(void** comm, int ranks, int rank, std::span<const UniqueId> ids,
   return place ? init(*place, comm, ranks, rank, ids, given) : refuse(result_of(place.error()));
 }
 
-// The primary context of a device. It is kept, as the CUDA runtime keeps it.
+// The primary context of a device. Like the CUDA runtime, the client never releases it.
 CudaResult<Route> place_of(int ordinal) {
   const Device* const device = Process::get().device(ordinal);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
@@ -152,7 +152,7 @@ int make_id(const Route& place, UniqueId* id) {
   return made;
 }
 
-// A call on a communicator without operands.
+// Makes a call that has no operands but the communicator and `value`.
 int call(void* comm, Verb verb, int value = 0) {
   Communicator* const communicator = find<Communicator>(comm);
   if (!communicator) return refuse(kInvalidArgument);
@@ -161,7 +161,7 @@ int call(void* comm, Verb verb, int value = 0) {
   return submit(std::move(step));
 }
 
-// Makes a communicator of another communicator.
+// Creates a communicator from another communicator.
 int derive(void* comm, Step step, void** created, const Config* given,
            std::span<const std::byte> list) {
   Communicator* const parent = find<Communicator>(comm);
@@ -290,7 +290,7 @@ int ncclCommShrink(void* comm, int* excluded, int excluded_count, void** created
                 std::as_bytes(std::span(excluded, static_cast<size_t>(excluded_count))));
 }
 
-// Ranks of the communicator call it on it, and new ranks without one.
+// Existing ranks pass their communicator, new ranks pass null.
 int ncclCommGrow(void* comm, int ranks, const UniqueId* id, int rank, void** created,
                  Config* config) {
   Step step;
@@ -341,8 +341,8 @@ int ncclCommGetAsyncError(void* comm, int* error) {
                           {communicator->id, static_cast<uint32_t>(Question::kAsyncError), 0, 0});
   *error = asked.error;
   const bool has_failed = asked.error != kSuccess && asked.error != kInProgress;
-  // The program knows now. An operation that failed after it was posted has set the session's
-  // error, too.
+  // The program knows the error now. If a posted operation failed, the session has an error, too,
+  // which no later call must return.
   if (has_failed && !communicator->has_failed.exchange(true)) {
     (void)communicator->session->take_error();
   }
@@ -358,7 +358,7 @@ int ncclCommMemStats(void* comm, int which, uint64_t* value) {
   return asked.result;
 }
 
-// The texts of NCCL.
+// The same texts as NCCL's.
 const char* ncclGetErrorString(int result) {
   static constexpr const char* kTexts[] = {
       "no error",
@@ -375,7 +375,7 @@ const char* ncclGetErrorString(int result) {
   return index < std::size(kTexts) ? kTexts[index] : "unknown result code";
 }
 
-// Deprecated, and not for programs: only logging would change.
+// Deprecated in NCCL, where it changes only logging.
 void ncclResetDebugInit() {}
 
 void ncclParamDumpAll() { (void)not_forwarded("ncclParamDumpAll"); }

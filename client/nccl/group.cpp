@@ -27,8 +27,9 @@ struct Group {
 };
 thread_local Group group;
 
-// The steps do not happen: the communicators that they would have created end. Non-blocking ones
-// remain for ncclCommGetAsyncError until the program ends them.
+// The steps have failed. Destroys the communicators that they would have created. A non-blocking
+// communicator whose handle the program already has stays for ncclCommGetAsyncError, until the
+// program ends it.
 void drop(std::vector<Step>& steps) {
   for (Step& step : steps) {
     Communicator* const created = step.created.get();
@@ -49,7 +50,7 @@ void take_answer(Step& step, const Answer& answer) {
   if (step.answered) step.answered(answer);
 }
 
-// Objects end although NCCL reports an error, as the program's handles do.
+// Destroys the objects also if NCCL reports an error: the program's handles are invalid then, too.
 void end_communicators(const std::vector<Step>& steps) {
   for (const Step& step : steps) {
     if (step.call.verb != Verb::kDestroy && step.call.verb != Verb::kAbort) continue;
@@ -67,10 +68,10 @@ CUresult push_mirrors(const std::vector<Step>& steps) {
   return CUDA_SUCCESS;
 }
 
-// Elements stay where they are: a call in progress cannot be moved.
+// A list, because a batch with a call in progress must not move.
 using Batches = std::list<Batch>;
 
-// The communicators that a worker has made although another worker failed.
+// Aborts the communicators that one worker has created, because another worker has failed.
 void abort_created(const std::vector<Step>& steps) {
   Batch batch;
   for (const Step& step : steps) {
@@ -115,10 +116,10 @@ std::vector<State> states_of(const std::vector<Step>& steps) {
   return states;
 }
 
-// Waits for the answers on another thread, which then sets the states.
+// Starts a thread that waits for the answers and then sets the states.
 int finish_later(Batches batches, std::vector<State> states) {
   for (Batch& batch : batches) {
-    for (Step& step : batch.steps) step.handle = nullptr;  // the program's call returns
+    for (Step& step : batch.steps) step.handle = nullptr;  // may be gone after the program's call
   }
   auto kept = std::make_shared<Batches>(std::move(batches));
   std::thread thread;

@@ -1,11 +1,12 @@
 // Groups: the calls between ncclGroupStart and ncclGroupEnd are recorded in their thread and sent
 // at the outermost end. A call outside of a group is a group of one.
 //
-// The calls of each worker are one batch. All workers get theirs before the client waits for the
-// first answer because their ranks wait for each other. Operations whose connections exist are
-// posted; all other calls wait for the worker's answer, as they would wait in NCCL.
-// Threads: any; a group belongs to its thread. Blocking: submit() outside of a group and
-// end_group(), as long as the operations of NCCL do for a blocking communicator.
+// The calls for one worker form a batch. The client sends all batches before it waits for the first
+// answer, because the ranks of the workers wait for each other. Operations whose connections exist
+// are posted; all other calls wait for the worker's answer, as they would wait in NCCL.
+//
+// Threads: any; a group belongs to its thread. Blocking: submit() outside of a group,
+// submit_at_once() and end_group(), with blocking communicators: as long as NCCL's calls would.
 #pragma once
 
 #include "client/nccl/step.h"
@@ -14,12 +15,12 @@ namespace rcuda::client::nccl {
 
 void start_group();
 int end_group();
-// Sends the step, or records it. Returns an ncclResult_t: in a group, errors of the call itself are
-// reported by its end.
+// Sends the step, or records it in a group. Returns an ncclResult_t. In a group, the end of the
+// group returns the error of the call.
 int submit(Step step);
 // Sends the step also in a group: for calls that NCCL makes at once.
 int submit_at_once(Step step);
-// In a group, its end also fails. Returns `error`.
+// Returns `error`. In a group, also makes its end fail.
 int refuse(int error);
 
 }  // namespace rcuda::client::nccl

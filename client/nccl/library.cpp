@@ -28,7 +28,7 @@ namespace {
 
 std::atomic<int> version{0};
 
-// The variables for the workers, each as NAME=value with a zero after it.
+// The program's variables for the workers, each as NAME=value with a zero after it.
 std::string variables_of_program() {
   std::string all;
   for (const std::string_view name : kProgramVariables) {
@@ -43,7 +43,7 @@ struct Opening {
   Session::PendingCall call;
 };
 
-// By Session::index().
+// The answer of a worker. known() has one for each Session::index().
 struct Known {
   int version = 0;
   bool operations_wait = true;
@@ -53,7 +53,7 @@ std::vector<Known>& known() {
   return *all;
 }
 
-// The version of the worker's library. An error names the server and says why it has none.
+// Returns the version of the worker's library. An error names the server and the reason.
 Result<int> finish(Opening& opening) {
   Session& session = *opening.session;
   Reply reply;
@@ -74,7 +74,7 @@ Result<int> finish(Opening& opening) {
   return found;
 }
 
-// The lowest version of the servers' libraries.
+// Returns the lowest version of the servers' libraries.
 Result<int> open_on_servers() {
   const std::string variables = variables_of_program();
   const wire::NcclOpenBody body{static_cast<uint32_t>(variables.size()), 0};
@@ -83,8 +83,8 @@ Result<int> open_on_servers() {
   for (const auto& session : Process::get().sessions()) {
     if (!session->must_encrypt()) continue;
     return Status(Code::kUnsupported,
-                  "RCUDA_SECURITY=tls, and NCCL's connections between servers are not encrypted; "
-                  "RCUDA_SECURITY=auto leaves them to servers that trust their network");
+                  "RCUDA_SECURITY=tls forbids NCCL's connections between servers, which are not "
+                  "encrypted; RCUDA_SECURITY=auto allows them where servers trust their network");
   }
   for (const auto& session : Process::get().sessions()) {
     Opening& opening = openings.emplace_back();
@@ -101,7 +101,8 @@ Result<int> open_on_servers() {
   return lowest;
 }
 
-// The program's own library is used for one of these reasons.
+// Opens the program's own library. `why`: the reason, for the log. `is_chosen`: the reason needs no
+// warning.
 const Functions* use_local(const std::string& why, bool is_chosen) {
   static LocalLibrary* const library = [] {
     Result<LocalLibrary> found = open_local_library();
@@ -111,7 +112,7 @@ const Functions* use_local(const std::string& why, bool is_chosen) {
     RCUDA_ERROR("NCCL cannot be used: %s, and this machine has no libnccl.so.2", why.c_str());
     return &kFunctions;
   }
-  // Ranks on several servers do not find each other then.
+  // Ranks on different servers cannot join then.
   const bool is_notable = !is_chosen && Process::get().sessions().size() > 1;
   const char* const path = library->path.c_str();
   if (is_notable) {
@@ -122,7 +123,7 @@ const Functions* use_local(const std::string& why, bool is_chosen) {
   return &library->functions;
 }
 
-// RCUDA_NCCL.
+// Applies RCUDA_NCCL.
 const Functions* choose() {
   const CUresult ready = Process::get().initialize();
   const std::string_view choice = settings().nccl.get();
@@ -130,7 +131,7 @@ const Functions* choose() {
   if (ready != CUDA_SUCCESS) return use_local("there is no device", true);
   const Status opened = open_library();
   if (opened.ok()) {
-    RCUDA_INFO("NCCL %d of the servers is used", library_version());
+    RCUDA_INFO("NCCL runs in the servers (version %d)", library_version());
     return &kFunctions;
   }
   if (choice == "auto") return use_local(opened.context(), false);

@@ -1,4 +1,4 @@
-// The NCCL of the session's servers, and the place of a call: which worker and context.
+// The NCCL of the session's servers, and the place of a call: its worker and context.
 //
 // Threads: any. Blocking: open_library() at the first call, while it connects to the servers and
 // these load their NCCL; find_place() when it makes a context.
@@ -16,8 +16,8 @@ namespace rcuda::client::nccl {
 // The ncclResult_t for an error of the client or of a worker.
 int result_of(CUresult error);
 
-// Connects to the servers and makes each worker load its NCCL. An error says which server has none,
-// and why.
+// Connects to the servers and makes each worker load its NCCL. An error names the server that has
+// no NCCL, and the reason.
 Status open_library();
 // The lowest version of the servers' libraries; 0 before open_library() has succeeded.
 int library_version();
@@ -26,8 +26,8 @@ int library_version(const Session& session);
 // algorithm, or makes them wait for each other in a launch.
 bool operations_may_wait(const Session& session);
 
-// The current context. As in the CUDA runtime, a thread without one gets the primary context of
-// device 0.
+// The current context. As in the CUDA runtime, a thread without a context gets the primary context
+// of device 0.
 CudaResult<Route> find_place();
 
 }  // namespace rcuda::client::nccl

@@ -36,7 +36,7 @@ void add_each(std::string_view folders, const std::string& origin, std::vector<s
   }
 }
 
-// Adds the folders that a loaded library names for the libraries that it needs.
+// Adds the folders in which a loaded library finds the libraries that it needs.
 void add_own_folders(const dl_phdr_info& library, const std::string& origin,
                      std::vector<std::string>* all) {
   const ElfW(Dyn)* entry = nullptr;
@@ -77,7 +77,7 @@ std::vector<std::string> folders() {
   return all;
 }
 
-// Null if it cannot be opened, or is rcuda's.
+// Returns null if the library cannot be opened, or is rcuda's.
 void* open_in(const std::string& folder) {
   const std::string path = folder + "/" + kName;
   if (::access(path.c_str(), R_OK) != 0) return nullptr;

@@ -15,10 +15,10 @@ struct LocalLibrary {
   std::string path;
 };
 
-// Opens the libnccl.so.2 that the program would have without rcuda's: in the folders that loaded
-// libraries name (RPATH, a Python environment's packages), in LD_LIBRARY_PATH and in those of the
-// system. It is opened by its path and in a scope of its own, because rcuda's has the same name. An
-// error says that no library was found. It is never closed.
+// Opens the libnccl.so.2 that the program would have without rcuda. Searches the folders that
+// loaded libraries name (RPATH), the packages of a Python environment, LD_LIBRARY_PATH and the
+// system's folders. The library is opened by its path and in a scope of its own, because rcuda's
+// library has the same name. It is never closed. Errors: kNotFound.
 Result<LocalLibrary> open_local_library();
 
 }  // namespace rcuda::client::nccl

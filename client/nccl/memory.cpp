@@ -17,7 +17,7 @@ struct Memory {
   Mutex mutex;
   // By address: the size of the mapping.
   std::unordered_map<CUdeviceptr, size_t> mapped RCUDA_GUARDED_BY(mutex);
-  // The program's address of each window. Windows of two workers may be equal.
+  // The program's address of each window. Two workers may return the same handle of a window.
   std::map<std::pair<const Session*, void*>, void*> windows RCUDA_GUARDED_BY(mutex);
 };
 
@@ -38,8 +38,8 @@ CUmemAllocationProp properties_on(CUdevice device) {
   return properties;
 }
 
-// Memory of its own handle, which NCCL can share with other ranks. All devices of the server that
-// can reach it may access it.
+// Maps memory with a shareable handle, so that NCCL can share it with other ranks. All devices of
+// the server that can reach the memory may access it.
 CUresult map_memory(CUdevice device, size_t bytes, CUdeviceptr* address, size_t* mapped) {
   const CUmemAllocationProp properties = properties_on(device);
   size_t step = 0;

@@ -18,7 +18,7 @@
 namespace rcuda::client::nccl {
 namespace {
 
-// As NCCL checks the arguments of a call.
+// Checks the arguments of a call as NCCL does.
 bool is_valid(const Communicator& communicator, const Call& call) {
   const Verb verb = call.verb;
   if (verb == Verb::kSignal || verb == Verb::kWaitSignal) return true;
@@ -29,7 +29,7 @@ bool is_valid(const Communicator& communicator, const Call& call) {
   return call.peer >= 0 && call.peer < communicator.ranks;
 }
 
-// The default streams are those of the communicator's context, as for NCCL.
+// A default stream is that of the communicator's context, as in NCCL.
 int operate(Call call, void* comm, void* stream, std::vector<std::byte> tail = {}) {
   Communicator* const communicator = find<Communicator>(comm);
   if (!communicator || !is_valid(*communicator, call)) return refuse(kInvalidArgument);
@@ -68,7 +68,8 @@ Call call_of(Verb verb, const void* source, const void* target, size_t count, in
   return call;
 }
 
-// The members of the program's configuration that this library knows.
+// Copies the members of the program's configuration that this library knows. Returns an
+// ncclResult_t.
 int read_config(const OperationConfig& given, const Session* session, OperationTail* tail) {
   const size_t known = std::min(given.size, sizeof given);
   if (known < offsetof(OperationConfig, extensions) || given.magic != kConfigMagic) {
@@ -257,7 +258,7 @@ int ncclRedOpDestroy(int operation, void* comm) {
   Step step = step_on(*communicator, Verb::kDestroyOperation);
   step.call.operation = operation;
   communicator->remove_operator(operation);
-  // The operations of the group that use it are made before.
+  // In a group, the operations that use the operator precede this step.
   return submit(std::move(step));
 }
 

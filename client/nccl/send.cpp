@@ -39,13 +39,13 @@ std::vector<const StreamRoute*> streams_of(const Batch& batch) {
   return streams;
 }
 
-// Whether NCCL has nothing to say against the call's addresses.
+// Whether NCCL accepts the call's addresses.
 bool has_buffers(const Call& call) {
   const bool sends = call.verb != Verb::kReceive, receives = call.verb != Verb::kSend;
   return call.count == 0 || ((!sends || call.source) && (!receives || call.target));
 }
 
-// Whether no call of the batch waits for another rank, and no answer is needed.
+// Whether no call of the batch waits for another rank, and none needs an answer.
 bool may_post(const Batch& batch, size_t bytes) {
   if (bytes > kMostBytes || operations_may_wait(*batch.session) ||
       batch.session->answers(static_cast<uint16_t>(wire::Custom::kNcclPost))) {
@@ -77,14 +77,14 @@ void post_batch(Batch& batch, std::span<const std::byte> bytes) {
   }
 }
 
-// The work is in the streams.
+// Counts the batch's work, which is in the streams now, in their timelines.
 void note_work(Batch& batch) {
   for (const StreamRoute* stream : streams_of(batch)) {
     (void)batch.session->post(*stream, wire::NoteWorkBody{stream->id});
   }
 }
 
-// Sends the calls that precede the last command, if they do not fit into one.
+// Begins the call. If the batch does not fit into one command, NcclParts carry its first calls.
 void begin_batch(Batch& batch) {
   static std::atomic<uint64_t> batches{0};
   const Route route = batch.session->in_context(batch.steps.front().call.context);
@@ -121,7 +121,7 @@ void send(Batch& batch) {
 }
 
 int finish(Batch& batch, const std::function<void(Step&, const Answer&)>& answered) {
-  // The program gets errors of earlier work from its calls of CUDA.
+  // The program's calls of CUDA return errors of earlier work.
   if (batch.is_posted || batch.sent != CUDA_SUCCESS) return result_of(batch.sent);
   Reply reply;
   const CUresult result = batch.session->finish(batch.call, &reply);

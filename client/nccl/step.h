@@ -21,11 +21,11 @@ struct Step {
   Session* session = nullptr;
   CUstream stream = nullptr;                // as the program gave it
   std::optional<StreamRoute> route = {};    // of operations
-  std::shared_ptr<Timeline> timeline = {};  // of the route, which a stream may take with it
+  std::shared_ptr<Timeline> timeline = {};  // keeps the route's if its stream is destroyed
   Ref<Communicator> communicator = {};      // that the call uses
   Ref<Communicator> created = {};
   void** handle = nullptr;  // of the program, for the new communicator
-  // Called with the worker's answer of a call that has one.
+  // Called with the worker's answer, if the call has one.
   std::function<void(const Answer&)> answered = {};
 };
 
@@ -35,7 +35,7 @@ void append(std::vector<std::byte>* bytes, std::span<const T> items) {
   bytes->insert(bytes->end(), more.begin(), more.end());
 }
 
-// A call on a communicator.
+// Makes the step of a call on a communicator.
 Step step_on(Communicator& communicator, Verb verb);
 
 }  // namespace rcuda::client::nccl

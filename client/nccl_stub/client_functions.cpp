@@ -19,7 +19,7 @@ Find find_in(void* library) {
   return library ? reinterpret_cast<Find>(::dlsym(library, kSymbol)) : nullptr;
 }
 
-// Of the installation that this library belongs to: its folder has the driver's name, too.
+// Loads the client library of the same installation: this library's folder also has libcuda.so.1.
 void* load_own() {
   Dl_info info{};
   char real[PATH_MAX];
@@ -37,7 +37,7 @@ const rcuda::nccl::Functions* find_client() {
   if (find) return find();
   const char* const why = ::dlerror();
   std::fprintf(stderr, "rcuda: libnccl.so.2 of rcuda cannot load librcuda.so: %s\n",
-               why ? why : "it is of another build");
+               why ? why : "it is from another build");
   return nullptr;
 }
 

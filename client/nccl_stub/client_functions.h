@@ -3,7 +3,7 @@
 
 #include "common/nccl/functions.h"
 
-// The functions of librcuda.so, which the first call finds or loads. Null if it cannot be
-// loaded, which is reported once. Threads: any. Blocking: the first call, while the loader reads
-// the library.
+// Returns the functions of librcuda.so, which the first call finds or loads. Returns null if the
+// library cannot be loaded; the first call reports that. Threads: any. Blocking: the first call,
+// while the loader reads the library.
 const rcuda::nccl::Functions* client_functions();

@@ -70,7 +70,7 @@ class Pool {
   Result<std::vector<std::string>> uuids() RCUDA_REQUIRES(mutex_);
 
   Mutex mutex_;
-  bool read_ RCUDA_GUARDED_BY(mutex_) = false;  // the list, or it is wrong
+  bool read_ RCUDA_GUARDED_BY(mutex_) = false;  // the list has been read, or is invalid
   Clock::time_point read_from_ RCUDA_GUARDED_BY(mutex_) = Clock::time_point::min();
   nvmlReturn_t result_ RCUDA_GUARDED_BY(mutex_) = NVML_SUCCESS;
   std::vector<DeviceAddress> pool_ RCUDA_GUARDED_BY(mutex_);

@@ -1,5 +1,5 @@
-// How long Session::open() pauses before it tries again: 1 s at first, then twice as long each
-// time, at most 10 s. A server that drains for hours refuses each attempt of each waiting program.
+// How long a waiting program pauses before it asks a server again: 1 s at first, then twice as long
+// each time, at most 10 s. A server that drains for hours refuses each attempt of each program.
 // Not thread-safe; does not block.
 #pragma once
 

@@ -198,7 +198,7 @@ Status Process::connect() {
   RCUDA_ASSIGN_OR_RETURN(const std::vector<DeviceAddress> chosen,
                          selected_devices(pool, environment, deadline));
   if (wait.count() != 0) {
-    // The servers that report UUIDs may have used a part of the time.
+    // The queries for UUIDs may have used a part of the time.
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
     options.hello.wait_ms = static_cast<uint32_t>(std::max<int64_t>(left.count(), 1));
   }

@@ -55,7 +55,7 @@ uint64_t room_of(const wire::Command& command, bool moves_bytes) {
     return (copy.to_device && copy.immediate ? 1 : 0) + room_of(command, false);
   }
   if (command.is<wire::NcclPostBody>()) {
-    // In the stream: a wait, the kernels, a record, and as much in a stream of NCCL's own.
+    // Around the kernels: a wait and a record in the stream, and both in a stream of NCCL's own.
     constexpr uint64_t kAround = 4;
     wire::NcclCallsBody calls;
     std::memcpy(&calls, body.data(), sizeof calls);

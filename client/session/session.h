@@ -107,7 +107,7 @@ class Session final : public TimelineHost {
   bool encrypted() const { return encrypted_; }
   // RCUDA_SECURITY=tls: no medium that does not encrypt is chosen, between servers neither.
   bool must_encrypt() const { return must_encrypt_; }
-  // How long the session waits for lost connections (RCUDA_RECONNECT), also those between servers.
+  // How long lost connections may take to come back (RCUDA_RECONNECT), also between servers.
   uint32_t reconnect_ms() const { return reconnect_ms_; }
   uint64_t serial() const { return serial_; }        // unique among all sessions, also ended ones
   uint32_t index() const { return index_; }          // among the process's sessions, from 0

@@ -69,7 +69,7 @@ std::string address_of(const ServerDevices& server) {
   return server.host + ":" + std::to_string(server.port);
 }
 
-// Says if a lost connection may come back for less time than the program asks for.
+// Warns if the session waits less long for a lost connection than the program asks for.
 void report_reconnecting(const std::string& session, std::string_view medium, uint32_t granted_ms,
                          uint32_t asked_ms) {
   const bool is_tcp = medium == "tcp";
@@ -194,8 +194,8 @@ Status Session::link_up(Approach approach, const SessionOptions& options) {
   reconnect_ms_ = std::min(welcome_.reconnect_ms, options.hello.reconnect_ms);
   link_options.remedy_for_silence =
       options.hello.reconnect_ms == 0
-          ? "; with RCUDA_RECONNECT=5m a program gets over a lost connection"
-          : "; the server's reconnect_timeout is 0, so the session cannot get over that";
+          ? "; with RCUDA_RECONNECT=5m a program survives a lost connection"
+          : "; the server's reconnect_timeout is 0, so the session cannot survive that";
   RCUDA_ASSIGN_OR_RETURN(
       link_, wire::link_to_worker(std::move(approach.connection), welcome_.token, link_options,
                                   {options.handshake_timeout, options.connect_timeout,

@@ -300,7 +300,7 @@ CUresult Staging::to_device(const Route& route, CUdeviceptr destination, const v
   const size_t first = std::min(bytes, mapping_ ? kFirstBytes : chunk);
   const size_t chunks = 1 + (bytes - first + chunk - 1) / chunk;
   std::atomic<int> first_error{CUDA_SUCCESS};
-  // The Link copies what the worker does not have yet when all is sent.
+  // When all bytes are sent, take_back() copies those that the worker does not have yet.
   const bool is_lent = fills_behind(route);
   if (is_lent) session_.link().lend(source, bytes);
   const bool awaits = awaits_answers();  // of this thread; the chunks are posted by others as well
