@@ -22,7 +22,7 @@ namespace {
 
 using nccl::Verb;
 
-// One batch may name this many contexts' streams; more are malformed commands.
+// The most unique ids of one call; more make the command malformed.
 constexpr size_t kMostIds = 4096;
 
 std::vector<std::string> lines_of(std::span<const std::byte> bytes) {
@@ -45,7 +45,7 @@ bool read_text(BodyReader& in, size_t bytes, std::string* text) {
   return true;
 }
 
-// The tail of a call that creates a communicator.
+// Reads the tail of a call that creates a communicator.
 bool read_creation(std::span<const std::byte> tail, NcclStep* step) {
   BodyReader in(tail);
   nccl::CreateTail create;
@@ -76,7 +76,7 @@ bool is_blocking(const NcclStep& step) {
   return !step.communicator || step.communicator->blocking;
 }
 
-// The tail of a call that goes to a stream. *malformed for bytes that no client sends.
+// Reads the tail of a call that goes to a stream. Sets *malformed for bytes that no client sends.
 CUresult read_operation(NcclServices& services, std::span<const std::byte> tail, NcclStep* step,
                         bool* malformed) {
   BodyReader in(tail);
@@ -103,7 +103,8 @@ CUresult read_operation(NcclServices& services, std::span<const std::byte> tail,
   return CUDA_SUCCESS;
 }
 
-// The CUresult of a call whose ids name nothing; *malformed for bytes that no client sends.
+// Returns an error if the call's ids name no object. Sets *malformed for bytes that no client
+// sends.
 CUresult read_step(NcclServices& services, BodyReader& in, NcclStep* step, bool* malformed) {
   std::span<const std::byte> tail, padding;
   *malformed = !in.read(&step->call) || !in.bytes(step->call.tail_bytes, &tail) ||
@@ -143,7 +144,7 @@ HandlerResult read_steps(NcclServices& services, std::span<const std::byte> byte
   return CUDA_SUCCESS;
 }
 
-// Makes the ids of new communicators known.
+// Registers the ids of new communicators.
 CUresult create_communicators(NcclServices& services, NcclBatch& batch) {
   for (NcclStep& step : batch.steps) {
     if (!nccl::creates(step.call.verb)) continue;
@@ -175,7 +176,7 @@ HandlerResult nccl_open(NcclServices& services, const Command& command,
 
 namespace {
 
-// An NCCL that uses these bytes gets no mark.
+// Leaves the id without a mark if NCCL uses these bytes.
 void mark_id(nccl::UniqueId* id, int version) {
   char* const end = id->bytes + nccl::kIdMarkOffset;
   if (std::any_of(end, id->bytes + sizeof id->bytes, [](char byte) { return byte != 0; })) return;
@@ -219,7 +220,7 @@ void report_lacking(NcclServices& services, const NcclBatch& batch) {
 
 }  // namespace
 
-// The driver waits for the device when NCCL allocates memory.
+// A creation may: NCCL allocates memory, and the driver then waits for the device.
 bool nccl_calls_may_wait(NcclServices&, const Command& command, const wire::NcclCallsBody& body) {
   BodyReader in(command.tail);
   nccl::Call call;
@@ -273,7 +274,7 @@ HandlerResult nccl_part(NcclServices& services, const Command& command,
 namespace {
 
 // No call waits for the operation, so its error becomes the communicator's. Returns whether it is
-// the first of a communicator.
+// the first error of a communicator.
 bool note_error(NcclServices& services, const NcclBatch& batch, nccl::ResultCode result) {
   bool is_first = false;
   for (const NcclStep& step : batch.steps) {
@@ -319,7 +320,8 @@ HandlerResult nccl_ask(NcclServices& services, const Command&, const wire::NcclA
     case nccl::Question::kAsyncError:
       if (handle) result = functions.ncclCommGetAsyncError(handle, &error);
       if (handle && error == nccl::kSuccess) error = communicator->posted_error;
-      // The program knows now: operations that are posted later report nothing new.
+      // The program knows the error now, so operations that are posted later do not report it
+      // again.
       if (handle && error != nccl::kInProgress) communicator->posted_error = error;
       break;
     case nccl::Question::kLastError:

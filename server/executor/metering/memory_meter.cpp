@@ -109,8 +109,9 @@ void MemoryMeter::warn(CUdevice device, uint64_t bytes) {
       "the program asked for " + bytes_text(bytes) + " of " + where + ", but " + free->by->of +
       " may use " + bytes_text(host ? free->by->host_memory : free->by->device_memory) +
       " of it and " + bytes_text(free->free) +
-      " are left: it gets CUDA_ERROR_OUT_OF_MEMORY. It can free memory or end other sessions of "
-      "its user; or raise " +
+      " are left: it gets CUDA_ERROR_OUT_OF_MEMORY. Free memory, end other sessions of its user, "
+      "or "
+      "raise " +
       (host ? "host_memory" : "device_memory") + " in the server's configuration file";
   RCUDA_WARN("%s", text.c_str());
   if (tell) tell(text);

@@ -41,7 +41,7 @@ class MemoryMeter {
   // Called before anything is refused: gives back what the driver only keeps for reuse.
   std::function<void()> reclaim;
 
-  // Reports a refusal to the client.
+  // Sends the text of a refusal to the client.
   std::function<void(const std::string& text)> tell;
 
   // The current context of the calling thread.

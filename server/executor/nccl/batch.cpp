@@ -38,8 +38,8 @@ int init(const Functions& f, NcclStep& step) {
                                   config_of(step));
 }
 
-// Nothing is using the communicator any more: threads that wait for it have left. A communicator
-// that was never made is aborted without an error, as by NCCL.
+// Aborts the communicator after the threads that poll it have left. A communicator that was never
+// made is aborted without an error, as in NCCL.
 int abort(const Functions& f, NcclStep& step) {
   if (!step.communicator) return nccl::kSuccess;
   {
@@ -78,7 +78,7 @@ int register_memory(const Functions& f, NcclStep& step) {
                                                     step.call.count, &step.made));
 }
 
-// Null unless the step's communicator has this registration, which ends if `ends`.
+// Returns null unless the step's communicator has this registration. Forgets it if `ends`.
 void* registration(NcclStep& step, uint64_t handle, bool ends) {
   if (!step.communicator) return nullptr;
   MutexLock lock(step.communicator->mutex);
@@ -125,7 +125,8 @@ struct Row {
     verb, #function, [](const Functions& f, const NcclStep&) { return f.function != nullptr; }, \
         [](const Functions& f, [[maybe_unused]] NcclStep& s) -> int { return expression; }      \
   }
-// A collective, with or without a configuration. The arguments: those between datatype and comm.
+// A collective, with or without a configuration. The further arguments are those between datatype
+// and comm.
 #define RCUDA_COLLECTIVE(verb, function, ...)                                                    \
   {                                                                                              \
     verb, #function,                                                                             \
@@ -193,7 +194,7 @@ const Row* row_of(Verb verb) {
   return nullptr;
 }
 
-// Null: the library has all functions of the batch.
+// Returns the name of a function that the library lacks; null if it has all functions of the batch.
 const char* find_lacking(const Functions& functions, const NcclBatch& batch) {
   for (const NcclStep& step : batch.steps) {
     const Row* const row = row_of(step.call.verb);
@@ -224,8 +225,8 @@ int wait_for(const Functions& functions, NcclCommunicator& communicator) {
   return state;
 }
 
-// Publishes new communicators, so that another thread can abort them. An aborted one has no handle
-// any more.
+// Publishes new communicators, so that another thread can abort them. Leaves out those that were
+// aborted: their handles are invalid.
 void keep_created(NcclBatch& batch) {
   for (NcclStep& step : batch.steps) {
     if (!step.created) continue;
@@ -247,7 +248,7 @@ int wait_for_all(const Functions& functions, NcclBatch& batch) {
   return result;
 }
 
-// A blocking creation that failed: the program gets no handle to end the communicator.
+// Aborts communicators whose blocking creation failed: the program gets no handle to end them.
 void end_failed(const Functions& functions, NcclBatch& batch) {
   for (NcclStep& step : batch.steps) {
     if (!step.created || !step.created->blocking) continue;
@@ -275,7 +276,7 @@ nccl::ResultCode make(const Functions& functions, const api::DriverTable& driver
   }
   bool creates = false;
   for (const NcclStep& step : batch.steps) creates = creates || step.created;
-  // In a group NCCL makes the handle before it waits for other ranks.
+  // In a group, NCCL makes the handle before it waits for other ranks.
   const bool groups = batch.grouped || creates;
   int result = groups ? functions.ncclGroupStart() : nccl::kSuccess;
   const auto note = [&result](int one) {

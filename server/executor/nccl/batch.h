@@ -23,16 +23,16 @@ namespace rcuda::server {
 // One communicator of the session. Shared, because a thread may still be in a call on it.
 struct NcclCommunicator {
   std::atomic<void*> handle{nullptr};  // null until NCCL has made it
-  // NCCL writes the handle here, for the last time while an abort waits for NCCL's own threads. The
-  // batch that creates the communicator may be gone by then.
+  // NCCL writes the handle here, perhaps as late as in an abort, which waits for NCCL's own
+  // threads. The batch that creates the communicator may be gone by then.
   void* made = nullptr;
   bool blocking = true;
   std::atomic<int> posted_error{0};  // of an operation without an answer
   // The handles of its registered memory and windows: a client may name no others.
   Mutex mutex;
   std::set<uint64_t> registrations RCUDA_GUARDED_BY(mutex);
-  // A thread that waits for a non-blocking communicator leaves it when `aborted` is set, and counts
-  // in `waiting` until then.
+  // `waiting` counts the threads that poll this non-blocking communicator. They leave it when
+  // `aborted` is set.
   std::atomic<bool> aborted{false};
   std::atomic<int> waiting{0};
 };

@@ -1,7 +1,7 @@
 // NcclCallers: threads that make calls of NCCL which may wait for other ranks.
 //
-// A call has a thread to itself, so calls never wait for each other's ranks. Threads are kept for
-// later calls. Nothing waits for them: at the end of a session, a thread may still be in a call.
+// Each call has a thread to itself, so no call delays another one. Threads are kept for later
+// calls. Nothing waits for the threads: at the end of a session, a thread may still be in a call.
 // Threads: start() from one thread. Blocking: never.
 #pragma once
 
@@ -14,7 +14,7 @@ namespace rcuda::server {
 class NcclCallers {
  public:
   explicit NcclCallers(size_t most);
-  ~NcclCallers();  // work that runs goes on; idle threads end
+  ~NcclCallers();  // idle threads end; others finish their work
   NcclCallers(const NcclCallers&) = delete;
   NcclCallers& operator=(const NcclCallers&) = delete;
 

@@ -26,8 +26,8 @@ Result<NcclLibrary> open_library(const std::string& choice) {
   if (::dlsym(library, "rcuda_nccl_stub")) {
     return Status(Code::kInvalidArgument,
                   loaded.path +
-                      " is rcuda's client library and no NCCL: take its folder out of "
-                      "LD_LIBRARY_PATH for the server, or set `nccl` in its server.toml");
+                      " is rcuda's client library, not NCCL: remove its folder from the server's "
+                      "LD_LIBRARY_PATH, or set `nccl` in its server.toml");
   }
   nccl::load_functions(&loaded.functions,
                        [library](const char* name) { return ::dlsym(library, name); });

@@ -18,8 +18,8 @@ struct NcclLibrary {
   std::string path;
 };
 
-// `choice`: "auto" (the loader's path), "none" or a path. The first call decides. An error says why
-// there is no library, and names the setting.
+// `choice`: "auto" (the loader's path), "none" or a path. Later calls return the result of the
+// first call. An error says why the server has no library, and names the setting.
 Result<const NcclLibrary*> load_nccl(const std::string& choice);
 
 }  // namespace rcuda::server

@@ -12,12 +12,12 @@
 namespace rcuda::server {
 namespace {
 
-// Of the commands of unfinished groups, which take about ten times as much as steps. A group of
-// sends and receives with 4096 ranks has 512 KiB.
+// The most bytes of the commands of unfinished groups. Their steps take about ten times as much
+// memory. A group of sends and receives with 4096 ranks has 512 KiB.
 constexpr size_t kMostPartBytes = 8u << 20;
 
-// Called before the library is loaded, so that it reads the values at its first use. Values of the
-// server's environment win.
+// Called before the library is loaded, because NCCL reads the values at its first use. Values of
+// the server's environment win.
 void set_environment(const std::vector<std::string>& variables, const std::string& host_id) {
   for (const std::string& line : variables) {
     const size_t equals = line.find('=');
@@ -28,12 +28,12 @@ void set_environment(const std::vector<std::string>& variables, const std::strin
   if (!host_id.empty()) ::setenv("NCCL_HOSTID", host_id.c_str(), 0);
   // Collectives connect when the communicator is made, so that they never wait for other ranks.
   ::setenv("NCCL_RUNTIME_CONNECT", "0", 0);
-  // Without it, NCCL reads a file in the user's home, which may name plug-ins.
+  // Otherwise NCCL reads a file in the user's home, which may name plug-ins.
   ::setenv("NCCL_CONF_FILE", "/etc/nccl.conf", 0);
 }
 
-// Whether NCCL connects ranks at the first use of an algorithm, or lets them wait for each other in
-// a launch. Then any operation may wait for other ranks.
+// Whether any operation may wait for other ranks: NCCL connects ranks at the first use of an
+// algorithm, or lets them wait for each other in a launch.
 bool environment_waits() {
   const char* const connect = std::getenv("NCCL_RUNTIME_CONNECT");
   const char* const mode = std::getenv("NCCL_LAUNCH_MODE");
@@ -61,7 +61,7 @@ bool Nccl::run(CUcontext context, std::function<void()> work, std::function<void
                bool always) {
   return callers_.start(always, [&driver = driver_, door = door_, context, work = std::move(work),
                                  then = std::move(then)]() mutable {
-    // Other threads' captures do not concern this one's allocations.
+    // NCCL may allocate memory while another thread captures a stream.
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     if (context && driver.cuCtxSetCurrent(context) == CUDA_SUCCESS) {
       driver.cuThreadExchangeStreamCaptureMode(&mode);
@@ -115,7 +115,7 @@ void Nccl::forget_ended(const NcclBatch& batch) {
 
 bool Nccl::start(std::shared_ptr<NcclBatch> batch, std::function<void(nccl::ResultCode)> then) {
   const CUcontext context = batch->steps.empty() ? nullptr : batch->steps.front().context;
-  // Ends must be possible while other calls hang.
+  // An abort must be possible while other calls hang.
   const bool ends = std::ranges::all_of(
       batch->steps, [](const NcclStep& step) { return step.call.verb == nccl::Verb::kAbort; });
   const auto result = std::make_shared<nccl::ResultCode>(nccl::kInternalError);

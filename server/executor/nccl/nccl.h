@@ -1,15 +1,15 @@
 // Nccl: the collectives of a session. The server's NCCL makes them, for the program's
 // communicators.
 //
-// Calls that may wait for other ranks run on threads of NcclCallers; their answer is sent when NCCL
-// has returned, so the client's thread waits as long as it would wait in NCCL itself, and the ring
-// goes on. Operations whose connections exist run on the executor thread. A communicator in the
-// worker blocks if the program's does. (Rejected: only non-blocking communicators. From NCCL 2.27
-// on, each of their operations starts a thread, launches at an unknown time, and must be waited for
-// before the next one.)
+// Calls that may wait for other ranks run on threads of NcclCallers. The worker answers when NCCL
+// has returned, so the client's thread waits as long as it would wait in NCCL itself. Meanwhile the
+// worker executes other commands of the ring. Operations whose connections exist run on the
+// executor thread. A communicator in the worker blocks if the program's communicator does.
+// (Rejected: only non-blocking communicators. From NCCL 2.27 on, each of their operations starts a
+// thread and launches at an unknown time, and the next operation must wait for that.)
 //
-// Executor thread only. Nothing blocks. At the end of the session nothing waits for NCCL: calls in
-// progress are left to the end of the process.
+// Executor thread only. Blocking: make_here(), while NCCL launches. At the end of the session
+// nothing waits for NCCL: calls in progress are left to the end of the process.
 #pragma once
 
 #include <functional>
@@ -30,15 +30,15 @@ namespace rcuda::server {
 
 class Nccl {
  public:
-  // All outlive this object.
+  // `driver` and `jobs` outlive this object.
   Nccl(const api::DriverTable& driver, Jobs& jobs, const NcclSettings& settings);
   ~Nccl();
   Nccl(const Nccl&) = delete;
   Nccl& operator=(const Nccl&) = delete;
 
   using Opened = std::function<void(const Result<const NcclLibrary*>&)>;
-  // Sets the variables (NAME=value; those that a program may not set are left out), loads the
-  // library, and calls `then`. Returns false if no thread can be started.
+  // Sets the variables (NAME=value; except those that a program may not set), loads the library,
+  // and calls `then`. Returns false if no thread can be started.
   bool open(const std::vector<std::string>& variables, Opened then);
   // After open(): whether any operation may wait for other ranks, by the environment.
   bool operations_wait() const { return operations_wait_; }
@@ -51,17 +51,17 @@ class Nccl {
   std::shared_ptr<NcclCommunicator> create(uint32_t id, bool blocking);
 
   // Runs `work` on another thread, in this context, then `then` on the executor thread. Returns
-  // false if too many calls are in progress, which `always` ignores.
+  // false if too many calls are in progress, unless `always`, or if no thread can be started.
   bool run(CUcontext context, std::function<void()> work, std::function<void()> then,
            bool always = false);
-  // Makes the batch on another thread. Then, on the executor thread, forgets the communicators that
-  // have ended, and those that were not made, and calls `then`.
+  // Makes the batch on another thread. Then, on the executor thread, calls forget_ended() and
+  // `then`. Returns false as run() does.
   bool start(std::shared_ptr<NcclBatch> batch, std::function<void(nccl::ResultCode)> then);
   // Makes the batch on this thread, whose current context it changes.
   nccl::ResultCode make_here(NcclBatch& batch);
 
-  // The first calls of a batch that is too large for one command. Returns false if there are too
-  // many.
+  // Keeps the first calls of a batch that is too large for one command. Returns false if the
+  // session has too many of them.
   bool keep_part(uint64_t batch, std::vector<NcclStep> steps, size_t bytes);
   std::vector<NcclStep> take_parts(uint64_t batch);
 
@@ -69,7 +69,7 @@ class Nccl {
   void forget_ended(const NcclBatch& batch);
 
  private:
-  // What a thread needs after the session: nothing of it, once `jobs` is null.
+  // Shared with threads that may outlive the session. `jobs` is null when the session has ended.
   struct Door {
     Mutex mutex;
     Jobs* jobs RCUDA_GUARDED_BY(mutex);

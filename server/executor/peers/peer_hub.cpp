@@ -200,7 +200,7 @@ void PeerHub::report_lost(const Introduction& introduction, const Status& why) c
                   " will fail: " + why.context() + "\n");
 }
 
-// A connection that was made is lost.
+// An established connection is lost for good: reports that copies will fail.
 void PeerHub::lost(p2p::PeerId link, const Status& why) {
   MutexLock lock(mutex_);
   const auto found = introduced_.find(link);

@@ -165,7 +165,7 @@ class PeerHub {
   Result<std::unique_ptr<transport::Link>> connect_peer(Attempt& attempt,
                                                         const transport::Medium* wanted);
   Result<std::unique_ptr<transport::Link>> await_peer(Attempt& attempt, size_t tries);
-  // How a Link over TCP outlives its connections; `hello`: of its control socket.
+  // Describes the Link for PeerReturns. `hello`: of its control socket.
   PeerReturns::PeerLinkName returning(const Introduction& introduction,
                                       const wire::PeerHello& hello) const;
   static std::string other_server(const Introduction& introduction);

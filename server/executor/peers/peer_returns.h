@@ -1,11 +1,11 @@
-// PeerReturns: how the Links over TCP between two workers outlive the loss of their connections.
+// PeerReturns: replaces lost connections of the Links over TCP between two workers.
 //
-// The worker that made the connection makes each next one: a PeerHello with the number of the
-// attempt and a token that is derived from the secret of the introduction and valid once. The other
-// worker answers Attached, or Refusal if the Link does not exist any more. With encryption, a TLS
-// handshake with a key for this attempt follows.
+// The worker that made the first connection also makes the next ones. It sends a PeerHello with the
+// number of the attempt and a token, which is derived from the secret of the introduction and valid
+// once. The other worker answers Attached, or Refusal if the Link does not exist any more. With
+// encryption, a TLS handshake with a key for this attempt follows.
 //
-// Threads: any. Blocking: the functions of Reconnecting, as it says. Errors: none.
+// Threads: any. Blocking: the functions of Reconnecting, as link.h says. Errors: none.
 #pragma once
 
 #include <array>
@@ -40,9 +40,9 @@ class PeerReturns {
 
   // For the side that connects, to this address.
   transport::Reconnecting connecting(const PeerLinkName& link, const wire::PeerAddress& address);
-  // For the other side. This object outlives the Link.
+  // For the side that waits. This object outlives the Link.
   transport::Reconnecting awaiting(const PeerLinkName& link);
-  // Takes a connection whose PeerHello has an attempt.
+  // Takes a connection whose PeerHello has the number of an attempt.
   void accept(const wire::PeerHello& hello, UniqueFd socket);
 
  private:

@@ -76,9 +76,8 @@ class Completions {
   // capture.
   void forget_event(CUevent event);
 
-  // Answers some of the watches with `waits` whose record is reached. To be called between the
-  // commands of a burst: it asks for a few events only, and a thread of the Link sends the answers,
-  // if one is awake.
+  // Answers watches with `waits` whose record is reached. Called between the commands of a burst,
+  // so it queries a few events only, and leaves the sending to a thread of the Link that is awake.
   void poll_watches();
   // Runs the actions of complete events. Returns whether there were any.
   bool poll();

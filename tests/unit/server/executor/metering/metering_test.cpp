@@ -44,8 +44,8 @@ TEST_F(MeteringTest, TheFirstRefusalOfASessionIsReported) {
   EXPECT_EQ(
       told[0],
       "the program asked for 66 MiB of device 5, but user ada may use 64 MiB of it and 24 MiB "
-      "are left: it gets CUDA_ERROR_OUT_OF_MEMORY. It can free memory or end other sessions "
-      "of its user; or raise device_memory in the server's configuration file");
+      "are left: it gets CUDA_ERROR_OUT_OF_MEMORY. Free memory, end other sessions of its user, "
+      "or raise device_memory in the server's configuration file");
   EXPECT_EQ(table().cuMemFree_v2(first), CUDA_SUCCESS);
 }
 
