@@ -22,8 +22,8 @@ Result<UniqueFd> open_private_file(const std::string& path);
 Result<std::string> read_to_end(int file, const std::string& path, size_t most_bytes);
 Result<std::string> read_private_file(const std::string& path, size_t most_bytes);
 
-// Makes the file, or replaces it. kLater: does not wait for the disk, so a machine that loses its
-// power may have the earlier file.
+// Makes the file, or replaces it. kLater: does not wait for the disk, so the earlier file may be
+// back after a power failure.
 enum class OnDisk { kNow, kLater };
 Status replace_private_file(const std::string& path, const std::string& text,
                             OnDisk when = OnDisk::kNow);

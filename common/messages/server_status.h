@@ -39,7 +39,7 @@ struct ServerStatus {
   };
   struct Leased {
     uint32_t ordinal = 0;
-    // The exclusive lease, or empty. Its user for askers that may know it.
+    // The exclusive lease, or empty. Its user, if the viewer may know it.
     std::string id, user;
     uint64_t until = 0;   // seconds since 1970; 0: no end
     uint32_t shared = 0;  // the number of shared leases

@@ -166,8 +166,8 @@ ssize_t Connection::send(std::span<const iovec> pieces) {
   return std::exchange(begun_, 0);
 }
 
-// A thread that polls an empty socket does not hold the mutex in the system call: the sending
-// thread would find it locked, and sleep.
+// A thread that polls an empty socket does not hold the mutex in the system call. Otherwise the
+// sending thread would find the mutex locked, and sleep.
 ssize_t Connection::recv(void* data, size_t bytes, bool peek) {
   if (bytes == 0) return 0;
   const int most = static_cast<int>(std::min(bytes, kRecordBytes));

@@ -78,8 +78,7 @@ class Connection final : public Cipher {
   Mutex mutex_;
   // Sending thread only: bytes whose records are in the buffer, and which send() has not reported.
   ssize_t begun_ = 0;
-  // Receiving thread only: OpenSSL is known to hold no decrypted bytes, so the next ones come from
-  // the socket.
+  // Receiving thread only: OpenSSL has no decrypted bytes, so the next bytes come from the socket.
   bool is_drained_ = false;
   std::unique_ptr<std::byte[]> record_ RCUDA_GUARDED_BY(mutex_);  // gathers small pieces
   uint64_t records_ RCUDA_GUARDED_BY(mutex_) = 0;                 // sent with the present key

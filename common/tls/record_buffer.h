@@ -27,13 +27,15 @@ class RecordBuffer {
   bool add(std::span<const std::byte> bytes);
   // As recv(2) on a non-blocking socket. -1, and EPROTO, beyond the limit.
   ssize_t take(std::span<std::byte> to);
-  // With `reads_ahead`: receives bytes for take(), if it has none. As recv(2); positive if take()
-  // has some. Without `reads_ahead` it does nothing and returns a positive number: take() receives.
+  // With `reads_ahead`: receives bytes unless take() still has some. Returns a positive number if
+  // take() has bytes, otherwise as recv(2). Without `reads_ahead`, does nothing and returns a
+  // positive number, because take() receives.
   ssize_t fill();
   // Whether take() has bytes that were received ahead.
   bool has_bytes() const { return begin_ < end_; }
-  // While the sending thread is inside OpenSSL, take() returns EAGAIN: OpenSSL also reads when it
-  // sends, if it has a part of a handshake message, and the receiving thread may be in fill().
+  // While the sending thread is inside OpenSSL (`sealing`), take() fails with EAGAIN. OpenSSL also
+  // reads when it sends, if it has a part of a handshake message; but the receiving thread may be
+  // in fill().
   void set_sealing(bool sealing) { sealing_ = sealing; }
   // How many more bytes may be received.
   void limit_received(size_t most) { most_received_ = most; }

@@ -175,11 +175,12 @@ class Link {
   // it blocks until the peer has released the region, so a TransferDone must not call it.
   virtual Status unexpose(RegionId region) = 0;
 
-  // With Reconnecting, the source of a write in [base, base+bytes) may be read until the peer has
-  // all of its bytes, so that they need not be copied: after `done`, they must not change before
-  // that. Other sources, and those of put_region(), belong to the caller as described below. Both
-  // functions do nothing on other Links. After take_back(), with the same arguments, the memory is
-  // read no more.
+  // Lends [base, base+bytes) to a Link with Reconnecting, so that the Link need not copy the
+  // sources of writes in this memory. The Link reads such a source until the peer has all of its
+  // bytes, also after `done`: the source must not change before. Other sources, and those of
+  // put_region(), belong to the caller as described below. take_back(), with the same arguments,
+  // copies the bytes that the peer lacks; afterwards the Link does not read the memory. On other
+  // Links, both functions do nothing.
   virtual void lend(const void*, size_t) {}
   virtual void take_back(const void*, size_t) {}
 
@@ -269,8 +270,8 @@ struct LinkOptions {
   // The part of this side's own window that has the answers to its calls. Writes into it do not
   // wake threads that wait for other data (WokenBy::kNotAnswers); a wake-up costs the peer 1.7 us.
   WindowPart answers;
-  // tcp: sockets for transfers; verbs: queue pairs for transfers. The server's value is used. 0: tcp
-  // chooses by the processors of both sides (tcp/tcp_connect.cpp), verbs takes four.
+  // tcp: sockets for transfers; verbs: queue pairs for transfers. The server's value is used. 0:
+  // tcp chooses by the processors of both sides (tcp/tcp_connect.cpp), verbs takes four.
   int bulk_streams = 0;
   // tcp: how long a receiving thread polls for more data before it sleeps; the thread that receives
   // puts polls up to four times as long (tcp/adaptive_spin.h).
@@ -299,9 +300,9 @@ struct Reconnecting {
   // come, before next() returns it; with nullptr, no function. Returns when the previous function
   // cannot run any more.
   std::function<void(std::function<void(int index)>)> on_connection;
-  // Called at the first loss, and when all connections are back. May be empty. `is_new`: false if
-  // the peer replaces sockets one after another, and some are back already. Their loss has been
-  // reported.
+  // Called at the first loss, and when all connections are back. May be empty. `is_new`: false for
+  // a loss that belongs to one that has been reported, because the peer replaces its sockets one
+  // after another.
   std::function<void(bool is_lost, bool is_new)> changed;
   std::string peer;  // its name, for the log
 };

@@ -106,7 +106,7 @@ class RingReader {
   Result<std::span<const std::byte>> try_next();
   // Whether try_next() has something to do: the predicate for Link::wait.
   bool pending() const;
-  // Frames and wrap marks are numbered from 1. The number of the last one that try_next() took.
+  // The number of the last frame or wrap mark that try_next() took. They are numbered from 1.
   uint64_t taken() const { return number_ - 1; }
   struct Ahead {
     uint64_t number = 0;
@@ -114,7 +114,7 @@ class RingReader {
   };
   // Copies the first bytes of the next frame that neither try_next() nor look() has returned, and
   // leaves it in the ring; nullopt if none has arrived. An invalid frame is left to try_next(). The
-  // peer can still change the bytes that try_next() copies later.
+  // peer can change the frame until try_next() copies it.
   std::optional<Ahead> look(std::span<std::byte> to);
   // Where in the receiver's window the next frame's header will be. A nonzero word there means that
   // a frame has arrived. Other threads may read it if the owner gives them this offset.

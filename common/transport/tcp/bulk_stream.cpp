@@ -243,7 +243,7 @@ bool BulkStream::next_message(uint64_t most) {
   return true;
 }
 
-// The memory of a piece that the peer answers is the caller's again after the answer.
+// After the answer to a piece, the memory of the piece belongs to the caller again.
 void BulkStream::keep_source(const Piece& piece, Message* message) {
   if (!piece.is_answered()) message->kept = lent_.find(piece.local, piece.bytes);
   message->is_kept = piece.is_answered() || message->kept;

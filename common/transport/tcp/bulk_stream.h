@@ -116,7 +116,7 @@ class BulkStream {
     uint64_t payload_bytes = 0;
     // The region with the payload; null: the payload is the caller's memory.
     std::shared_ptr<ExposedRegions::Entry> region;
-    // Of the payload only the address is retained until the peer has it (KeptPiece).
+    // The payload is retained by its address only, until the peer has it (KeptPiece).
     bool is_kept = false;
     std::shared_ptr<ExposedRegions::Entry> kept;
     bool has_done = false;

@@ -46,7 +46,7 @@ class ExposedRegions {
   Result<Region> add(void* base, size_t bytes);
   // Returns the region, which no thread of the Link touches any more.
   Result<std::shared_ptr<Entry>> remove(RegionId region);
-  // No Pin of the entry is valid any more after the return.
+  // Returns when the entry has no valid Pin, and no further Pin can become valid.
   static void retire(Entry& entry);
   // Checks a request of the peer: kNotFound, or kInvalidArgument if it is outside of the region.
   Result<std::shared_ptr<Entry>> find(uint64_t id, uint64_t offset, uint64_t bytes);

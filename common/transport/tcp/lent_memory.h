@@ -26,7 +26,7 @@ class LentMemory {
     MutexLock lock(mutex_);
     entries_.emplace(base, std::move(entry));
   }
-  // After the return, the memory is read no more through an entry of this add().
+  // After the return, no thread reads the memory through the entry of that add().
   void remove(const void* base, size_t bytes) {
     std::shared_ptr<Entry> entry;
     {
@@ -39,8 +39,8 @@ class LentMemory {
     }
     ExposedRegions::retire(*entry);
   }
-  // Null if no lent memory holds all of these bytes. May also miss memory that was lent in many
-  // overlapping parts.
+  // Returns null if no lent memory holds all of these bytes. May also miss memory that was lent in
+  // many overlapping parts.
   std::shared_ptr<Entry> find(const std::byte* begin, size_t bytes) {
     constexpr int kTries = 4;
     MutexLock lock(mutex_);

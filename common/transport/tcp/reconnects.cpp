@@ -25,7 +25,7 @@ constexpr int kRefusals = 3;
 // Between two attempts. Doubles up to the second value.
 constexpr auto kFirstPause = std::chrono::milliseconds(20);
 constexpr auto kLongestPause = std::chrono::seconds(1);
-// Sockets that the peer replaces so soon after the others were lost with them.
+// A socket that the peer replaces within this time after the others were back was lost with them.
 constexpr auto kSameLoss = std::chrono::seconds(10);
 
 std::string rounded_text(std::chrono::nanoseconds time) {

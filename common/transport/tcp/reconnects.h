@@ -3,9 +3,9 @@
 // and reports a loss and the return once for all sockets.
 //
 // The client connects again, the worker waits (Reconnecting in link.h). Acknowledgements travel
-// with the puts of the Link (take_due()). Those that a peer may need urgently take a socket of
-// their own in each direction, which nothing else can hold up. It needs no copy of its bytes: each
-// message has a whole count, and after a loss each side sends all counts again.
+// with the puts of the Link (take_due()). Urgent acknowledgements use a socket of their own, which
+// nothing else can delay. That socket retains no bytes: each message has a whole count, and after a
+// loss each side sends all counts again.
 //
 // Threads: any; one of its own receives acknowledgements. Blocking: connect(), until the limit;
 // destructor and stop(), until that thread has ended. Errors: connect() says why there is no next
@@ -46,7 +46,7 @@ class Reconnects {
   // arrives on one of them. A loss counts after this time.
   static constexpr auto kFarewellTime = std::chrono::milliseconds(10);
 
-  // Why a connection is lost that the peer has replaced.
+  // The reason of a loss that becomes known because the peer has connected again.
   static constexpr char kReplaced[] = "the peer has connected again";
 
   // `prepare` sets the options of each further connection.
@@ -83,12 +83,12 @@ class Reconnects {
                          const std::function<bool()>& is_over);
   ResumableSocket* find(uint32_t index) const;  // null: not protected
   std::chrono::milliseconds limit() const { return how_.limit; }
-  // The stream `index` has received this many bytes: sends that to the peer.
+  // Sends the peer how many bytes the stream `index` has received.
   void acknowledge(uint32_t index, uint64_t received);
   // Some stream has received bytes that the next put may acknowledge.
   void note_due() { has_due_.store(true, std::memory_order_relaxed); }
   bool has_due() const { return has_due_.load(std::memory_order_relaxed); }
-  // The acknowledgements that the caller sends.
+  // Returns the due acknowledgements, which the caller must send.
   std::vector<Acknowledgement> take_due();
   // Takes an acknowledgement of the peer. Returns false if the peer cannot have received the bytes.
   bool take(const Acknowledgement& acknowledgement);

@@ -26,7 +26,7 @@ constexpr auto kAgreement = std::chrono::seconds(5);
 // After a connection that failed at once.
 constexpr auto kPause = std::chrono::milliseconds(50);
 constexpr size_t kMostPieces = 16;
-// Of one call that sends again: memory is pinned for its duration.
+// The most bytes of one call that sends again, because memory is pinned for its duration.
 constexpr size_t kMostPinned = 1u << 20;
 
 bool is_temporary(int error) { return error == EAGAIN || error == EINTR; }
@@ -401,8 +401,8 @@ void ResumableSocket::send_again(MutexLock& lock, uint64_t from) {
   changed_.notify_all();
 }
 
-// Makes one attempt, and waits for a full socket. Memory that cannot be pinned any more is being
-// copied: the next attempt gets the copy. Returns why the connection failed.
+// Makes one attempt, and waits if the socket is full. Memory that cannot be pinned any more is
+// being copied: the next attempt gets the copy. Returns the reason if the connection failed.
 std::string ResumableSocket::send_part(const RetainedBytes::Part& part, uint64_t* from) const {
   ssize_t count = 0;
   {

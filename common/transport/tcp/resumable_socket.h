@@ -2,9 +2,9 @@
 //
 // Each side counts the bytes that it has sent and received, and retains the bytes that it has sent,
 // or their addresses, until the peer has acknowledged them (retained_bytes.h). After a loss, both
-// sides get the next connection (reconnects.h), tell each other how many bytes they have received,
-// and send again what the other lacks. So the stream above has no gap and no repetition, wherever
-// it was cut, and its users notice only that a call takes longer.
+// sides get the next connection (reconnects.h), exchange how many bytes they have received, and
+// send the missing bytes again. So the stream has no gap and no repetition, wherever it was cut,
+// and its users notice only that a call takes longer.
 //
 // The bytes themselves are not framed: a stream over its first connection looks as one without this
 // layer. Acknowledgements take another socket of the Link (Reconnects), so that the stream's own
@@ -35,7 +35,8 @@ class Reconnects;
 
 class ResumableSocket final : public SocketLayer {
  public:
-  // The peer gets an acknowledgement after at most this many bytes; with the next put, after fewer.
+  // The peer gets an acknowledgement at the latest after kAcknowledgedBytes; a put carries one
+  // after kAcknowledgedByPut.
   static constexpr uint64_t kAcknowledgedBytes = RetainedBytes::kBytes / 2;
   static constexpr uint64_t kAcknowledgedByPut = 128u << 10;
 
@@ -46,7 +47,7 @@ class ResumableSocket final : public SocketLayer {
   ssize_t send(std::span<const iovec> pieces, int flags) override {
     return send(pieces, flags, {});
   }
-  // The same; of the piece `kept`, only the address is retained.
+  // The same. The piece `kept` is retained by its address only.
   ssize_t send(std::span<const iovec> pieces, int flags, const KeptPiece& kept);
   ssize_t recv(void* data, size_t bytes, int flags) override;
   bool wait(short events, int timeout_ms) override;
@@ -61,17 +62,17 @@ class ResumableSocket final : public SocketLayer {
 
   uint32_t index() const { return index_; }
   uint64_t received() const;
-  // The same if kAcknowledgedByPut of it are not acknowledged yet, otherwise 0. The caller
-  // acknowledges them.
+  // Returns received() if the peer lacks an acknowledgement for kAcknowledgedByPut of these bytes,
+  // otherwise 0. The caller must send the acknowledgement.
   uint64_t take_unacknowledged();
   // The peer has received this many bytes. Returns false if the peer cannot have received them.
   bool acknowledge(uint64_t bytes);
-  // The peer has answered what was sent before `place`, so it has received those bytes. Afterwards
-  // they are not read any more: if the answer was false, the stream ends with its next connection.
+  // The peer has answered the messages before `place`, so it has received those bytes. They are not
+  // read after the return. If the answer was false, the stream ends with its next connection.
   void confirm(uint64_t place);
-  // Copies what is retained of this memory only by its address.
+  // Copies the bytes of this memory that are retained by their address only.
   void own(const void* begin, size_t bytes);
-  // For a stream that has ended: blocks until nothing that was sent is read any more.
+  // For a stream that has ended: blocks until no thread reads memory that was sent.
   void await_end();
   void end(const std::string& why);
   // The peer has said that it ends: the next end of the connection ends the stream, and so does a
@@ -97,7 +98,7 @@ class ResumableSocket final : public SocketLayer {
   bool resume(Socket next, uint64_t peer_received) RCUDA_REQUIRES(mutex_);
   void send_again(MutexLock& lock, uint64_t from) RCUDA_REQUIRES(mutex_, lock);
 
-  static constexpr uint64_t kNothingResent = ~uint64_t{0};  // nothing is sent again now
+  static constexpr uint64_t kNothingResent = ~uint64_t{0};
 
   const uint32_t index_;
   const std::string name_;  // for the log
@@ -119,7 +120,7 @@ class ResumableSocket final : public SocketLayer {
   // Bytes of the next send() that the peer has received over an earlier connection. sent_ has them.
   uint64_t ahead_ RCUDA_GUARDED_BY(mutex_) = 0;
   uint64_t acknowledged_ RCUDA_GUARDED_BY(mutex_) = 0;
-  // While bytes are sent again: those before this place are not read.
+  // While bytes are sent again: the place of the next such bytes; earlier bytes are not read.
   uint64_t resent_ RCUDA_GUARDED_BY(mutex_) = kNothingResent;
   uint64_t received_ RCUDA_GUARDED_BY(mutex_) = 0;
   uint64_t told_ RCUDA_GUARDED_BY(mutex_) = 0;     // of received_, to the peer

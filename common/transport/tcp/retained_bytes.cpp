@@ -43,7 +43,7 @@ void RetainedBytes::append(uint64_t place, std::span<const iovec> pieces, size_t
   }
 }
 
-// own() comes after `retired`: it does not miss the segment.
+// If the region is not retired yet, its own() follows and finds the segment.
 void RetainedBytes::keep(Segment segment) {
   if (segment.part.bytes == 0) return;
   State& state = *state_;
@@ -110,7 +110,7 @@ void RetainedBytes::release(uint64_t place) {
     state.segments.pop_front();
     if (index != kNoBlock) drop_use_locked(state, index);
   }
-  // Nothing needs the block: it is filled from its beginning again, whose pages are warm.
+  // No segment uses the block: it is filled from its beginning again, whose pages are warm.
   if (state.segments.empty() && state.current != kNoBlock &&
       state.uses[static_cast<size_t>(state.current)] == 1) {
     state.filled = 0;
@@ -132,7 +132,7 @@ void RetainedBytes::own(const void* begin, size_t bytes) {
   }
 }
 
-// A copy of the segment, in free blocks or, without any, in further memory.
+// Copies the segment into free blocks or, if none is left, into further memory.
 std::vector<RetainedBytes::Segment> RetainedBytes::owned_locked(State& state,
                                                                 const Segment& segment) {
   std::vector<Segment> result;

@@ -1,9 +1,9 @@
 // RetainedBytes: the sent bytes of a stream that the peer has not acknowledged, by their place in
 // the stream.
 //
-// Bytes are copied into blocks of memory, which is allocated page by page as it is used. The block
-// that was used last is used again first: its pages are warm. Of a KeptPiece only the address is
-// retained, until own() copies those of its bytes that are still needed.
+// Bytes are copied into blocks of memory, which the kernel allocates page by page at the first use.
+// The block that was used last is used again first, because its pages are warm. A KeptPiece is
+// retained by its address only, until own() copies those of its bytes that are still needed.
 //
 // Threads: append() on one thread at a time, the others on any. Nothing blocks. make() fails
 // without memory.
@@ -30,13 +30,14 @@ namespace rcuda::transport {
 struct KeptPiece {
   static constexpr size_t kNone = ~size_t{0};
   size_t index = kNone;
-  // Pinned to read the memory. Null: the memory outlives ResumableSocket::confirm() of its bytes.
+  // Pinned to read the memory. Null: the memory is valid until ResumableSocket::confirm() of its
+  // bytes.
   std::shared_ptr<ExposedRegions::Entry> region;
 };
 
 class RetainedBytes {
  public:
-  // The most copied bytes, and the most bytes together.
+  // The most bytes that append() keeps as copies, and the most retained bytes.
   static constexpr size_t kBytes = 4u << 20;
   static constexpr size_t kWindow = 16u << 20;
 
@@ -55,7 +56,7 @@ class RetainedBytes {
   void append(uint64_t place, std::span<const iovec> pieces, size_t bytes, const KeptPiece& kept);
   // Bytes before this place are not needed any more.
   void release(uint64_t place);
-  // Copies what is retained of this memory only by its address.
+  // Copies the bytes of this memory that are retained by their address only.
   void own(const void* begin, size_t bytes);
   // Some of the bytes at `place`, which must be retained.
   Part at(uint64_t place) const;
@@ -77,7 +78,7 @@ class RetainedBytes {
     Mutex mutex;
     std::deque<Segment> segments RCUDA_GUARDED_BY(mutex);              // in order of their places
     std::array<uint32_t, 2 * kBlocks> uses RCUDA_GUARDED_BY(mutex){};  // segments in each block
-    // The last used block at the end.
+    // The block that was used last is at the end.
     std::vector<int> free RCUDA_GUARDED_BY(mutex), free_to_own RCUDA_GUARDED_BY(mutex);
     // The block that append() fills, and where.
     int current RCUDA_GUARDED_BY(mutex) = kNoBlock;

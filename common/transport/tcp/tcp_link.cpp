@@ -27,7 +27,7 @@ constexpr size_t kBufferedPut = 16u << 10;
 // If the peer may stay silent without limit, its host counts as lost when data stays unacknowledged
 // for this time. The kernel of a stopped peer still acknowledges probes of a closed window.
 constexpr std::chrono::milliseconds kHostLost = std::chrono::seconds(60);
-// The same for a Link that gets over it.
+// The same for a Link with Reconnecting.
 constexpr std::chrono::milliseconds kConnectionLost = std::chrono::seconds(10);
 // How long a closing Link waits until its writes in order are sent, and then until the peer also
 // closes. Otherwise the last bytes sent could be discarded with the connection. Also how long the
@@ -162,7 +162,7 @@ Status TcpLink::put(uint64_t offset, std::span<const Bytes> pieces, Wake wake) {
   return {};
 }
 
-// With the next put.
+// Queues the due acknowledgements, which the next put carries.
 void TcpLink::acknowledge() {
   for (const Acknowledgement& one : reconnects_->take_due()) {
     const PutHeader header{sizeof one, kAcknowledged};
