@@ -9,7 +9,7 @@ local rcuda = {pool = "/etc/rcuda/slurm-pool"}
 
 local units = {[""] = 1 / 1024 / 1024, k = 1 / 1024, m = 1, g = 1024, t = 1024 * 1024}
 
--- As common/base/units.h takes sizes: 20G, 1.5T, 20 GiB. Nil for other texts, and below 1 MiB.
+-- Reads sizes as common/base/units.h does: 20G, 1.5T, 20 GiB. Nil for other texts, and below 1 MiB.
 function rcuda.mebibytes(text)
   local number, unit, rest = text:lower():match("^(%d+%.?%d*) ?([kmgt]?)(i?b?)$")
   if not number or not tonumber(number) or rest == "i" or (unit == "" and rest == "ib") then return nil end

@@ -103,7 +103,7 @@ def _load(pool):
     os.environ["RCUDA_DEVICES"] = pool
     # For the processes that this one starts.
     os.environ["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, (LIBRARIES, os.environ.get("LD_LIBRARY_PATH"))))
-    # PyTorch looks for NCCL in a folder of its own before it looks there.
+    # PyTorch looks for NCCL in a folder of its own before it looks in LD_LIBRARY_PATH.
     os.environ["LD_PRELOAD"] = os.pathsep.join(filter(None, (os.environ.get("LD_PRELOAD"),
                                                              os.path.join(LIBRARIES, NAMES[3]))))
     # From here on, a library that opens one of these names gets ours.

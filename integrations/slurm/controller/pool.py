@@ -29,7 +29,7 @@ def parse_memory(text):
     found = re.fullmatch(r"(\d+(?:\.\d*)?)([MGT])(?:i?B)?", text, re.IGNORECASE)
     size = found and int(float(found[1]) * {"M": 1, "G": 1024, "T": 1024 * 1024}[found[2].upper()])
     if not size:
-        raise ValueError(f"{text} is no size: write the memory of a GPU with its unit (80G)")
+        raise ValueError(f"{text} is not a size: write the memory of a GPU with its unit (80G)")
     return size
 
 
