@@ -178,8 +178,8 @@ Result<bool> Daemon::take_turn(std::chrono::milliseconds longest_wait) {
   return !control_->may_stop();
 }
 
-// Ends sessions whose clients are disconnected, for clients that wait. Those report their place
-// each second, so a turn comes when a session has been spared for long enough.
+// Ends sessions whose clients are disconnected, for clients that wait. The daemon reports their
+// places to waiting clients each second, so it also notices when a session is no longer spared.
 void Daemon::make_room() {
   for (const auto& [worker, user] : admission_.in_the_way()) {
     pool_->end_lost(worker, "a program of user " + user);

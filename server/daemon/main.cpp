@@ -79,7 +79,7 @@ int report_settings(const Status& status) {
   return kUnusableSettings;
 }
 
-// Of a start, or of a check that does the same.
+// Reports the failure of a start or of --check-config. Returns the exit status.
 int report_start(const Status& status) {
   // kDenied: others have access to a file with secrets.
   const bool is_setting = status.code() == Code::kInvalidArgument || status.code() == Code::kDenied;

@@ -127,7 +127,7 @@ struct Admission::Budget {
            (limits.devices.most == 0 || devices - user.devices + more <= limits.devices.most) &&
            !slots.all();
   }
-  // Whether there would be room if these sessions, which have these devices, were over.
+  // Whether there would be room after the end of these sessions, which have these devices.
   bool has_room_after(uint32_t sessions_over, uint64_t devices_over, uint32_t more) const {
     return (limits.sessions.most == 0 || sessions - sessions_over < limits.sessions.most) &&
            (limits.devices.most == 0 || devices - devices_over + more <= limits.devices.most) &&
@@ -446,7 +446,7 @@ std::vector<Admission::InTheWay> Admission::in_the_way() const {
     });
     for (const LostSession* session : may_end) over.push_back(session->permit);
     if (!applicant->fits_without(over)) continue;
-    // Other users' sessions and the shortest losses first: those stay if they can.
+    // Other users' sessions and the shortest losses come first: they stay if the others suffice.
     for (LostSession* session : may_end) {
       std::vector<const Permit*> fewer = over;
       std::erase(fewer, session->permit);

@@ -121,9 +121,9 @@ class Admission {
     Applicant() = default;
 
     std::string remedy() const;  // for the administrator
-    // Names a session that makes room. `waited`: the client has waited.
+    // A clause that names a session that makes room. `waited`: the client has waited.
     std::string lost_hint(bool waited) const;
-    // Whether it would be admitted if the sessions of these permits were over.
+    // Whether it would be admitted after the end of the sessions of these permits.
     bool fits_without(const std::vector<const Permit*>& over) const;
     uint32_t count() const { return static_cast<uint32_t>(devices_.size()); }
 
@@ -146,9 +146,9 @@ class Admission {
     const Permit* permit = nullptr;
   };
   using Lost = std::function<std::vector<LostSession>()>;
-  // Where those sessions are known; without a call, there are none.
+  // Sets the function that lists these sessions. Before this call, there are none.
   void set_lost(Lost lost) { lost_ = std::move(lost); }
-  // Sessions that are to end now, because an applicant waits for their room and gets it by that.
+  // Sessions that must end now: an applicant waits for their room, and their ends suffice.
   struct InTheWay {
     uint32_t worker = 0;
     std::string user;  // of the applicant

@@ -212,8 +212,8 @@ std::vector<LostClient> Leases::in_the_way(const Lease& wish, uint32_t count,
     return Leases(*this).take(wish, count, offered, with, now).ok();
   };
   if (!fits(stay)) return {};
-  // The shortest losses first: those sessions stay if they can. Sessions that end already come
-  // last, because their devices are free soon.
+  // The shortest losses come first: those sessions stay if the others suffice. Sessions that are
+  // already ending come last, because their devices are free soon.
   std::ranges::sort(lost, {},
                     [](const Use& use) { return std::pair(use.lost->ends, use.lost->lost_for); });
   std::vector<LostClient> ends;

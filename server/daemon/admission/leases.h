@@ -61,7 +61,7 @@ class Leases {
   struct Use {
     Identity who;
     std::vector<uint32_t> devices;
-    std::optional<LostClient> lost{};  // it makes room
+    std::optional<LostClient> lost{};  // if the session makes room
   };
   struct Taken {
     Lease lease;
@@ -78,8 +78,8 @@ class Leases {
   // kUnavailable if devices are taken; the text names their holders.
   Result<Taken> take(Lease wish, uint32_t count, const std::vector<uint32_t>& offered,
                      const std::vector<Use>& uses, Time now);
-  // Of the sessions whose clients are disconnected, those that have to end before take() succeeds;
-  // empty: none, or their ends would not suffice.
+  // The sessions with disconnected clients that must end before take() succeeds. Empty if none must
+  // end, or if their ends would not suffice.
   std::vector<LostClient> in_the_way(const Lease& wish, uint32_t count,
                                      const std::vector<uint32_t>& offered,
                                      const std::vector<Use>& uses, Time now) const;

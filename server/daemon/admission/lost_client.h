@@ -1,9 +1,9 @@
 // LostClient: a session that makes room. Its client is disconnected and may come back
-// (RCUDA_RECONNECT), or the session ends already, for whatever reason.
+// (RCUDA_RECONNECT), or the session is already ending, for any reason.
 //
-// A disconnected session keeps its room until a client waits for it. Such a session is then the
-// first that the daemon ends: one of the waiting client's user before others, and the one with the
-// longest loss. Plain values.
+// A disconnected session keeps its room until a client waits for it. Then the daemon ends it: a
+// session of the waiting client's user before others, and the session with the longest loss first.
+// Plain values.
 #pragma once
 
 #include <chrono>
@@ -13,11 +13,11 @@
 namespace rcuda::server {
 
 struct LostClient {
-  // A session is spared for so long after its loss. A client needs 10 s to notice a loss that only
-  // the server has seen, and up to 6 s for its next attempt when its network is back. The rest is
-  // for the outage itself.
+  // A session is spared for this time after its loss. A client needs 10 s to notice a loss that
+  // only the server has seen, and up to 6 s for its next attempt when its network is back. The rest
+  // is for the outage itself.
   static constexpr std::chrono::seconds kSpared{30};
-  // And for so long after an attempt to connect: the worker needs all of the client's sockets.
+  // And for this time after an attempt to connect: the worker needs all of the client's sockets.
   static constexpr std::chrono::seconds kSparedAfterAttempt{10};
 
   uint32_t worker = 0;  // the process of the session's worker
@@ -27,15 +27,15 @@ struct LostClient {
   std::chrono::seconds quiet_for = std::chrono::seconds::max();
 
   bool may_end() const { return !ends && lost_for >= kSpared && quiet_for >= kSparedAfterAttempt; }
-  // When a client that waits ends it: a clause that is empty if that is now.
+  // A clause that says from when on a waiting client ends the session; empty: from now on.
   std::string when() const;
   // The command that ends it.
   std::string command() const { return "rcuda-smi end SERVER " + std::to_string(worker); }
 };
 
 // The clause for a refusal of a client that lacks `what`, such as "a place". `own`: the session
-// belongs to the client's user. `waited`: the client has waited, so the clause does
-// not advise it to wait.
+// belongs to the client's user. `waited`: the client has waited, so the clause does not advise it
+// to wait.
 std::string hint_of(const LostClient& lost, bool own, bool waited, const std::string& what);
 
 }  // namespace rcuda::server

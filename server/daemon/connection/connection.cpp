@@ -57,7 +57,7 @@ Status Connection::recognise(Entrance entrance) {
   }
   identity_ = std::move(identity);
   // A session may be of a user who is served by a token only, and its worker looks exports up.
-  (void)find_account();  // begins to look it up
+  (void)find_account();  // begins the look-up
   if (is_served() || services_.pool.runs_as(user_)) return {};
   if (find_account()) return not_served();
   is_refused_ = true;

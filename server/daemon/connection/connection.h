@@ -119,7 +119,7 @@ class Connection {
   void enter(State state, Clock::time_point deadline = Clock::time_point::max());
   void expire();
   bool is_served() const;  // of a local client
-  Status not_served();     // the refusal of one that is not
+  Status not_served();     // the refusal of a client that is not served
   // Where the client's messages come from.
   const Socket& channel() const { return passage_ ? passage_->stream : socket_; }
   Status recognise(Entrance entrance);
@@ -181,7 +181,7 @@ class Connection {
   std::optional<Identity> identity_;       // once it is known
   wire::PartialMessage received_{kMostIntroduction};
   bool is_refused_ = false;  // Naming: the server does not serve the user, and says so by name
-  // Naming: a request that is carried out under the user's name; none: Hello.
+  // Naming: the request that waits for the user's name; none: a Hello waits.
   std::optional<std::pair<wire::MessageType, std::vector<std::byte>>> request_;
   wire::LeaseRequest lease_request_;  // Leasing
   Clock::time_point asked_at_{};      // Measuring

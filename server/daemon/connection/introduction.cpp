@@ -168,7 +168,7 @@ Status Connection::take_request(MessageType type, const std::vector<std::byte>& 
   return {};
 }
 
-// The log, the audit and leases have the user's name.
+// Runs when the user's name is known, because the log, the audit and leases contain it.
 Status Connection::carry_out() {
   const auto [type, body] = *std::exchange(request_, std::nullopt);
   if (type == MessageType::kControlRequest) {

@@ -44,7 +44,7 @@ class LeaseRequests {
   Result<std::optional<wire::LeaseAnswer>> answer(const wire::LeaseRequest& request,
                                                   const Identity& who);
 
-  // Adds which devices have leases, and for whom as far as the viewer may know.
+  // Adds the devices that have leases, and the leases' users that the viewer may know.
   void report(wire::ServerStatus* status, const Viewer& to) const;
 
   // Ends the leases whose time is over, and their sessions.

@@ -43,7 +43,7 @@ std::string outcome_of(std::optional<int> process) {
   return std::string("signal ") + ::strsignal(WTERMSIG(status));
 }
 
-// Another program may make the group later.
+// kUnavailable if the group is missing, because another program may create it later.
 Status unusable_cgroup(const Settings& settings, const Status& why) {
   const bool is_missing = ::access(settings.cgroup.get().c_str(), F_OK) != 0 && errno == ENOENT;
   return Status(is_missing ? Code::kUnavailable : Code::kInvalidArgument,

@@ -154,9 +154,9 @@ class WorkerPool {
   // worker_pool_room.cpp: ends the session of that worker, whose client is disconnected, because
   // another client waits for its room. `by`: that client, for the log and the audit.
   void end_lost(uint32_t worker_pid, const std::string& by);
-  // What runs, and under which leases.
+  // The running sessions and their leases.
   std::vector<Leases::Use> uses() const;
-  // The sessions with permits that make room.
+  // The sessions that make room and have a permit.
   std::vector<Admission::LostSession> lost() const;
   // worker_pool_report.cpp: adds what the sessions under a lease have done, until end_leased().
   void report(wire::LeaseInfo* lease) const;
@@ -223,9 +223,9 @@ class WorkerPool {
     std::optional<Clock::time_point> kill_at;     // its session should have ended
     std::string fallback;                         // Hello::fallback
     std::string ended_by;                         // the daemon's reason, for the audit
-    std::string ended_for;                        // a clause more, which the client does not read
-    bool lease_ended = false;                     // what the session does counts for no lease
-    std::vector<std::byte> start;                 // the SessionStart, without its key
+    std::string ended_for;         // appended in the log and the audit, not for the client
+    bool lease_ended = false;      // what the session does counts for no lease
+    std::vector<std::byte> start;  // the SessionStart, without its key
 
     bool is(State what) const { return state == what; }
     bool is_spare() const { return is(State::kStarting) || is(State::kIdle); }
@@ -243,7 +243,7 @@ class WorkerPool {
   static void add_to_lease(const Worker& worker, wire::LeaseInfo* lease);
   // Adds a session that has ended to the totals and to its lease's.
   void count_end(const Worker& worker);
-  // Of a session whose client is disconnected: since then.
+  // The time since the loss, if the session's client is disconnected.
   static std::optional<uint64_t> lost_seconds(const Worker& worker);
   // None if the session makes no room.
   static std::optional<LostClient> lost_client(const Worker& worker);
@@ -321,7 +321,7 @@ class WorkerPool {
   std::function<bool(pid_t)> is_other_;
   std::set<pid_t> not_of_workers_;  // children of this process from before the first worker
   std::set<pid_t> killed_orphans_;
-  // The latest sessions that the daemon has ended while their clients may come back, with reasons.
+  // The latest sessions that the daemon has ended although their clients may come back, and why.
   std::deque<std::pair<wire::AttachName, std::string>> ended_;
   std::optional<Clock::time_point> orphans_at_;  // when to look for them again
   Clock::time_point retry_at_{};
