@@ -148,9 +148,9 @@ Status Authenticator::not_operator(const Identity& who, const std::string& what)
   if (who.roles) {
     why = ", because its token has the role " + who.roles->text() +
           ", not operator: " + makes_token +
-          "; a token with another role keeps even a user of the setting operators from it";
+          "; with a token of another role, even a user of the setting operators may not";
   } else if (who.method != "local socket" && who.method != "ticket") {
-    // Nobody asks for a token on the server's own machine.
+    // The server's own machine needs no tokens.
     why += " and holders of a token of the role operator (" + makes_token + ")";
   }
   return Status(Code::kDenied, "user " + who.user + " may not " + what + why);
@@ -268,8 +268,8 @@ std::optional<Result<Identity>> Authenticator::identify(Proof& proof, const std:
   }
   const bool suffices = proof.roles && trust_.takes_all_tokens;
   if (!suffices && !trust_.served.contains(user.uid, user.gid, user.groups)) {
-    return not_named(user.user,
-                     "its administrator adds " + user.user + " there, or to a group that it names");
+    return not_named(user.user, "ask its administrator to add " + user.user +
+                                    " there, or to a group that it names");
   }
   Identity identity{user.uid, user.gid, user.user, user.groups, proof.method, from};
   identity.roles = proof.roles;

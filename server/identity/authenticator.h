@@ -75,7 +75,7 @@ class Authenticator {
   // Reads the same but for the tokens for other settings of this server, after open(), and changes
   // nothing. set() takes it over: it holds for clients that have not identified themselves yet.
   Result<Trust> read(const Settings& settings, MissingKey missing = MissingKey::kIsMade) const;
-  // Groups of users are looked up again, too.
+  // Also forgets the groups of users, which are then looked up again.
   void set(Trust trust);
 
   // Whether the server has a certificate.
@@ -83,11 +83,12 @@ class Authenticator {
   // Whether clients of other machines may do without encryption and proof.
   bool allows_anybody() const { return security_ == wire::Security::kNone; }
   const ServedUsers& served() const { return trust_.served; }  // operators included
-  // Whether a client that has been identified may have a session by what set() has brought since.
+  // Whether an identified client may have a session by the present settings: set() may have changed
+  // them since the client was identified.
   bool serves(const Identity& who) const;
   // The users that are served, for messages.
   std::string served_text() const;
-  // Of this process, such as "root (uid 0)".
+  // The user of this process, such as "root (uid 0)".
   const std::string& own_user() const { return own_user_; }
   // Whether a client may lease devices to others, end their sessions and drain the server. A client
   // that has proved no identity may not.

@@ -22,7 +22,7 @@ AccountKey key_of(const std::string& word) {
   return word;
 }
 
-// The user database may not be reachable yet, so no name is a setting that is never usable.
+// An unknown name is not an invalid setting: the user database may not be reachable yet.
 Status unknown(const char* setting, const std::string& word, const Status& why) {
   const Code code = why.code() == Code::kNotFound ? Code::kNotFound : Code::kUnavailable;
   return Status(code, std::string(setting) + " names \"" + word + "\": " + why.context());
