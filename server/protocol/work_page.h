@@ -45,7 +45,7 @@ class WorkPage {
   void set_idle_end(uint64_t ns) { page_->idle_end.store(ns, std::memory_order_relaxed); }
   uint64_t idle_end() const { return page_->idle_end.load(std::memory_order_relaxed); }
   // When the connection to the client was lost, in monotonic nanoseconds; 0: it is not lost.
-  // `counts`: as a loss of its own.
+  // `counts`: losses() counts this loss.
   void set_lost_since(uint64_t ns, bool counts);
   uint64_t lost_since() const { return page_->lost_since.load(std::memory_order_relaxed); }
   uint32_t losses() const { return page_->losses.load(std::memory_order_relaxed); }

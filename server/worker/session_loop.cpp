@@ -95,7 +95,7 @@ Status SessionLoop::run() {
   Result<transport::Region> staging =
       link_.expose(resources.staging, resources.staging_bytes, resources.staging_file);
   if (!staging.ok()) return Status(staging.status()).with_context("exposing the staging region");
-  // A slot changes only when the client has its bytes.
+  // A slot changes only after the client has received its bytes.
   link_.lend(resources.staging, resources.staging_bytes);
   transport::Region marks;
   if (const std::span<std::byte> written = services_.completions.marks(); !written.empty()) {

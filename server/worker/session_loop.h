@@ -79,11 +79,12 @@ class SessionLoop {
   // When the loop must look at the session's limits again; SessionTime::kNever without limits.
   uint64_t limits_due() const;
   void note_busy();
-  // Executes the next command. Returns false if there is none, or if it must wait.
+  // Executes the next command. Returns false without a command, or if the command must wait.
   Result<bool> next();
-  // `ahead`: it is carried out before its turn, and counted in its turn by next().
+  // `ahead`: the command is executed before its turn; next() counts it in its turn.
   Status handle(std::span<const std::byte> frame, bool ahead = false);
-  // Carries out waits for events ahead of the commands before them, and ends those that are over.
+  // Executes waits for events before the commands that precede them, and ends the waits whose
+  // events are reached.
   Status look_ahead();
   // `number`: the command's number in the session, from 1, as traces show it; 0 before its turn.
   Status carry_out(const wire::CommandHeader& header, std::span<const std::byte> body,

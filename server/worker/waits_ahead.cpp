@@ -15,7 +15,7 @@ bool is(const wire::CommandHeader& header, wire::Custom opcode) {
 
 }  // namespace
 
-// Looks at a frame that has come into view. Returns false if no later command may overtake it.
+// Examines the next frame. Returns false if no later command may overtake it.
 bool WaitsAhead::view(const wire::RingReader::Ahead& frame) {
   const Frame request = std::exchange(request_, {});
   const auto payload = std::span(bytes_).first(std::min(frame.payload_bytes, bytes_.size()));
@@ -60,7 +60,7 @@ std::vector<WaitsAhead::Payload> WaitsAhead::next(uint64_t commands) {
   search();
   if (found_.empty()) [[likely]]
     return {};
-  // The executor has reached these in their turn.
+  // The executor has executed these in their turn.
   std::erase_if(found_, [taken = ring_.taken()](const Wait& wait) {
     return wait.frames.front().number <= taken;
   });
@@ -77,7 +77,7 @@ std::vector<WaitsAhead::Payload> WaitsAhead::next(uint64_t commands) {
 }
 
 bool WaitsAhead::was_ahead() {
-  // A client that changes frames in the ring can make the reader pass some.
+  // A client that changes frames in the ring can make try_next() skip some.
   while (!ahead_.empty() && ahead_.front() < ring_.taken()) ahead_.pop_front();
   if (ahead_.empty() || ahead_.front() != ring_.taken()) return false;
   ahead_.pop_front();

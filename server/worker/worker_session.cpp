@@ -373,7 +373,7 @@ void WorkerSession::prepare() {
   nccl.library = settings.nccl.get();
   if (!encrypts_because().empty()) {
     nccl.unavailable =
-        "the session is encrypted, and NCCL's connections between servers are not; set "
+        "the session is encrypted, but NCCL's connections between servers are not; set "
         "`trusted_fabric` in its server.toml if the network between servers is trusted";
   }
   // Workers of two servers of one machine cannot open each other's GPUs.
