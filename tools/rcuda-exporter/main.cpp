@@ -94,7 +94,7 @@ Status check_address(const std::string& address) {
                     "127.0.0.1:9309 or [::1]:9309; 0.0.0.0:9309 is all IPv4 addresses");
 }
 
-// The web server says only that it cannot listen. This binds the address before it does.
+// Binds the address before the web server does, because the web server's error has no reason.
 Status check_free(const std::string& address) {
   std::string host;
   uint16_t port = 0;

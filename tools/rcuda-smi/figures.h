@@ -16,7 +16,7 @@ std::string scaled(double value, double base = 1000);
 std::string memory_text(std::optional<uint64_t> bytes);
 // Seconds since 1970 as 2027-01-15T08:00:00Z.
 std::string date_text(uint64_t seconds);
-// ", leased to ada until ...", or what else a device's leases are; empty: it has none.
+// The leases of a device for its line, such as ", leased to ada until ..."; empty without leases.
 std::string lease_text(const wire::ServerStatus& status, uint32_t ordinal);
 // At most `length` characters.
 std::string cut(std::string text, size_t length);

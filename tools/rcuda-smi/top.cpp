@@ -67,7 +67,8 @@ std::string server_lines(const Look& look) {
 
 using Columns = std::vector<std::string>;
 
-// The rows, the titles first, with columns as wide as their longest text.
+// Returns the rows as text, with columns as wide as their longest cell. The first row has the
+// titles.
 std::string table_of(const std::vector<Columns>& rows) {
   constexpr std::string_view kLeftAligned = "l.l.ll";  // the other columns have numbers
   std::vector<size_t> widths;
