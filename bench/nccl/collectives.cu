@@ -2,7 +2,7 @@
 // frameworks do.
 //
 //   collectives --rank R --ranks N --id FILE [--device D] [--min 8] [--max 1G] [--factor 8]
-//   [--seconds 0.1]
+//               [--seconds 0.1]
 //               [--operations all_reduce,all_gather,reduce_scatter,alltoall,sendrecv]
 //
 // The ranks meet through FILE, which must not exist before. Rank 0 prints the columns of NCCL's own
@@ -60,7 +60,7 @@ struct Ranks {
   cudaStream_t stream = nullptr;
 };
 
-// Element `index` of what `rank` sends. Sums over eight ranks are exact.
+// Element `index` of the data that `rank` sends. Sums over eight ranks are exact.
 __host__ __device__ float value(int rank, size_t index) {
   return static_cast<float>((rank + 1) * (index % 13 + 1));
 }
@@ -71,7 +71,7 @@ __global__ void fill(float* data, size_t count, int rank) {
     data[i] = value(rank, i);
 }
 
-// The value that an element of the result must have.
+// The values that the result must have.
 enum class Result { kSum, kPartOfSum, kPartOfEach, kPartForMe, kOfNeighbour };
 
 __global__ void check(const float* data, size_t count, size_t part, Result result, int rank,

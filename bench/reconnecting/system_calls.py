@@ -3,10 +3,10 @@
 
     system_calls.py --build FOLDER [--operations 200] [--rounds 3]
 
-Each round runs every operation --operations times and twice as often, with client and server under strace, and divides
-the difference of the counts. The tables show the medians: calls that send, calls that receive, and futex, which stands
-for sleeps and wake-ups of threads. strace slows both processes down, so threads sleep more often than without it; compare
-the two columns of a row. Runs on softgpu, and needs strace.
+Each round runs every operation --operations times and twice as often, with client and server under strace. The difference
+of the counts, divided by --operations, is the cost of an operation. The table shows medians: calls that send, calls that
+receive, poll, and futex, with which threads sleep and wake each other. strace slows both processes down, so threads sleep
+more often than without it; compare the two columns of a row. Runs on softgpu, and needs strace.
 """
 
 import argparse
@@ -84,7 +84,7 @@ def run(build, reconnect, operation, count):
         subprocess.run([*strace(paths[1]), sys.executable, __file__, "--client", operation, "--operations", str(count)],
                        env=environment, check=True)
         server.stop()
-        # It writes after the programs have ended.
+        # strace writes after the programs have ended.
         assert eventually(lambda: all(os.path.exists(path) and os.path.getsize(path) for path in paths))
         of_sides = [counts(path) for path in paths]
     return {group: sum(each[group] for each in of_sides) for group in GROUPS}
