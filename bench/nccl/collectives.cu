@@ -7,9 +7,9 @@
 //
 // The ranks meet through FILE, which must not exist before. Rank 0 prints the columns of NCCL's own
 // tests, out of place, with their definitions: the size is that of the larger buffer, algorithm
-// bandwidth is size / time, and bus bandwidth is what a ring would move over each link. Operations
-// are queued without waits in between. `errors` counts elements of all ranks that are wrong after
-// the last operation.
+// bandwidth is size / time, and bus bandwidth is the rate of each link if a ring did the operation.
+// Operations are queued without waits in between. `errors` counts the elements of all ranks that
+// are wrong after the last operation.
 #include <cmath>
 #include <cstring>
 #include <fstream>

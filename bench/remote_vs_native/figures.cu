@@ -45,8 +45,8 @@ decltype(&cuLaunchKernel) driver_launch() {
   return reinterpret_cast<decltype(&cuLaunchKernel)>(entry);
 }
 
-// A step like that of a simulation: kernels, a number for the host, an event, more kernels, and then
-// a wait for the event.
+// A step like that of a simulation: kernels, a number for the host, an event, more kernels, and
+// then a wait for the event.
 auto step_with_an_event(cudaEvent_t event) {
   int *number, *on_host;
   CHECK(cudaMalloc(&number, sizeof *number));
