@@ -1,5 +1,5 @@
-// Collectives in CUDA graphs: captured between kernels, launched several times, cloned, and beside
-// operations that are not captured.
+// Collectives in CUDA graphs: captured between kernels, launched several times, cloned, and mixed
+// with operations that are not captured.
 #include "ranks.h"
 
 constexpr int kCount = 512;
@@ -116,7 +116,7 @@ void graphs(Ranks& ranks, bool after_first_use) {
   });
   launch(all);
   check_values(all, expected += count);
-  // A copy of the graph, after the graph itself has gone.
+  // A copy of the graph, after the graph itself was destroyed.
   for (Captured& each : all) {
     cudaGraph_t copy;
     CUDA(cudaSetDevice(each.rank->device));

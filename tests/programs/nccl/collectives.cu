@@ -55,7 +55,7 @@ class Buffers {
   std::vector<T*> data_;
 };
 
-// The element of `rank`'s buffer must be what `expected` says of its index.
+// Each element of a rank's buffer must have the value that `expected` returns for its index.
 template <typename T>
 void check(Ranks& ranks, Buffers<T>& buffers, int first, int count,
            const std::function<double(int rank, int index)>& expected, const char* what) {

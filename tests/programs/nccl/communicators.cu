@@ -212,7 +212,7 @@ void not_blocking(Ranks& ranks) {
   say(ranks, "calls that do not block: right");
 }
 
-// Memory of ncclMemAlloc is memory as any other.
+// Programs use memory of ncclMemAlloc as any other memory.
 void memory(Ranks& ranks) {
   constexpr size_t kBytes = 3 << 20;
   std::vector<void*> data(ranks.size()), handles(ranks.size());

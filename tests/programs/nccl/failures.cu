@@ -117,8 +117,7 @@ void different_order(Place& place) {
   CUDA(cudaStreamSynchronize(second));
 }
 
-// The others hear of a rank that dies between operations, and of one that dies while they wait for
-// it.
+// The others get an error if a rank dies between operations, and if it dies while they wait for it.
 void killed(Place& place) {
   settle(place);
   if (is_last(place)) {
@@ -192,7 +191,7 @@ void never_comes(Place& place) {
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   ncclResult_t state = ncclSuccess;
   NCCL(ncclCommGetAsyncError(rank.comm, &state));
-  CHECK(state != ncclSuccess);  // it waits, or hears that others have given up
+  CHECK(state != ncclSuccess);  // it waits, or learns that others have given up
   abort(place);
 }
 

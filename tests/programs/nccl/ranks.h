@@ -76,8 +76,7 @@ inline bool within_a_minute(const std::function<bool()>& condition) {
   return true;
 }
 
-// A communicator of non-blocking calls: waits until the last call has ended, and returns its
-// result.
+// Waits until the last call on a non-blocking communicator has ended, and returns its result.
 inline ncclResult_t outcome(ncclComm_t comm) {
   ncclResult_t state = ncclInProgress;
   CHECK(within_a_minute([&] {
@@ -102,7 +101,7 @@ inline Rank make_rank(int rank, int ranks, const ncclUniqueId& id) {
   return made;
 }
 
-// A rank's process may end only when others need it no more, so all ranks meet first.
+// A rank's process may end only when no other rank needs it, so all ranks meet first.
 inline void end_ranks(Ranks& ranks) {
   std::vector<void*> words(ranks.size());
   each(ranks, [&](Rank& rank) {

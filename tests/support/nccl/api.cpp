@@ -1,5 +1,5 @@
-// The entry points. A function that this library lacks is one that an old NCCL lacks: device
-// communicators, windows, one-sided operations, suspension, parameters, encryption.
+// The entry points. The library lacks functions that an old NCCL lacks, too: device communicators,
+// windows, one-sided operations, suspension, parameters, encryption.
 #include <algorithm>
 #include <climits>
 #include <cstring>
@@ -42,7 +42,7 @@ ncclResult_t make_id(ncclUniqueId* id) {
   return ncclSuccess;
 }
 
-// As NCCL, which is a program of the runtime: without a context, device 0 gets its primary one.
+// As in NCCL, which uses the CUDA runtime: a thread without a context gets device 0's primary one.
 CUcontext current_context() {
   CUcontext context = nullptr;
   if (cuCtxGetCurrent(&context) != CUDA_SUCCESS || context) return context;
@@ -66,7 +66,7 @@ ncclResult_t init(ncclComm_t* comm, int ranks, const ncclUniqueId& unique, int r
                   "rank " + std::to_string(rank) + " of " + std::to_string(ranks));
   }
   const Id id = read_id(unique);
-  if (id.address.sin_family != AF_INET) return refuse(ncclInvalidArgument, "this is no unique id");
+  if (id.address.sin_family != AF_INET) return refuse(ncclInvalidArgument, "not a unique id");
   if (const ncclResult_t result = read_config(config, &blocking); result != ncclSuccess)
     return result;
   const CommunicatorPtr made = make(comm, ranks, rank, blocking);
@@ -253,7 +253,7 @@ ncclResult_t ncclMemFree(void* pointer) {
   const std::lock_guard lock(memory_mutex);
   const auto found = memory().find(pointer);
   if (found == memory().end())
-    return refuse(ncclInvalidArgument, "ncclMemFree: not of ncclMemAlloc");
+    return refuse(ncclInvalidArgument, "ncclMemFree: the memory is not of ncclMemAlloc");
   const auto address = reinterpret_cast<CUdeviceptr>(pointer);
   (void)cuMemUnmap(address, found->second);
   (void)cuMemAddressFree(address, found->second);

@@ -74,7 +74,7 @@ bool Communicator::join(const Id& id, Lane which) {
   }
   Bytes hello;
   put(hello, Hello{id.key, ranks_, rank_, which});
-  Message welcome;  // from now on this rank hears of failures
+  Message welcome;  // from now on this rank receives failures
   return channel->send(Kind::kHello, hello) && receive(which, &welcome);
 }
 
@@ -152,7 +152,7 @@ ncclResult_t Communicator::check_members() {
   return ncclSuccess;
 }
 
-// Hears of failures of others.
+// Receives the failures of others.
 void Communicator::watch() {
   Message message;
   if (!receive(Lane::kNotices, &message) && !ended_) shut_lanes();

@@ -21,7 +21,7 @@
 
 namespace testnccl {
 
-// Makes a context current, and captures of other streams no obstacle, until the end of its scope.
+// Until the end of its scope, makes a context current and allows calls during captures of streams.
 class Current {
  public:
   explicit Current(CUcontext context);
@@ -65,9 +65,9 @@ struct Leg {
 
 class Communicator;
 
-// Between the copies from and to the device, an operation is a host function that hands it to the
-// communicator's thread, and a wait in the stream for `word`. So it may lie in a graph, and no
-// thread of the driver is held.
+// Between its copies from and to the device, an operation consists of a host function, which hands
+// it to the communicator's thread, and a wait of the stream for `word`. So a graph may contain it,
+// and it blocks no thread of the driver.
 struct Operation {
   std::shared_ptr<Communicator> owner;
   Kind kind;
@@ -87,8 +87,8 @@ struct Operation {
 
 int library_version();  // TESTNCCL_VERSION, by default that of nccl_api.h
 
-// A thread at a time uses a communicator, but for abort() and what only asks. enter() returns
-// whether the calling thread is the one, and leave() ends its use.
+// One thread at a time uses a communicator; abort() and queries may come from any thread. enter()
+// returns false if another thread uses it, and leave() ends the calling thread's use.
 class Communicator : public std::enable_shared_from_this<Communicator> {
  public:
   Communicator(int ranks, int rank, bool blocking, CUcontext context);

@@ -14,14 +14,14 @@ using CommunicatorPtr = std::shared_ptr<Communicator>;
 // Handles are numbers, not addresses. A number is used once.
 ncclComm_t add_handle(const CommunicatorPtr& communicator);
 CommunicatorPtr find(ncclComm_t handle);
-CommunicatorPtr take(ncclComm_t handle);  // and the handle is invalid from now on
+CommunicatorPtr take(ncclComm_t handle);  // the handle is invalid afterwards
 
 // The last error of the thread that belongs to no communicator.
 ncclResult_t refuse(ncclResult_t result, const std::string& text);
 const std::string& last_refusal();
 
-// The communicator for a call of this thread, which uses it until its group ends. Otherwise
-// `*result` says why not.
+// The communicator for a call of this thread, which uses it until its group ends. Returns nullptr
+// and sets *result if the thread may not use it.
 CommunicatorPtr use(ncclComm_t handle, ncclResult_t* result, bool also_failed = false);
 
 // A call that makes or ends communicators. It blocks, and runs at the same time as the others of

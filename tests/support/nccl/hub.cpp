@@ -202,7 +202,7 @@ void Hub::finish_connects() {
   }
 }
 
-// Puts the sent data into the mail.
+// Puts the data that a rank sends into the mail.
 void Hub::begin_transfers(int rank) {
   Member& member = members_[static_cast<size_t>(rank)];
   Reader reader(member.operation->body);
@@ -223,8 +223,7 @@ void Hub::begin_transfers(int rank) {
   }
 }
 
-// Takes from the mail what the rank's pending receives wait for. Returns false when data do not
-// fit.
+// Takes the data for the rank's pending receives from the mail. Returns false if data do not fit.
 bool Hub::match(int rank) {
   Member& member = members_[static_cast<size_t>(rank)];
   for (size_t i = 0; i < member.transfers.size(); ++i) {
@@ -298,7 +297,7 @@ void Hub::check_mixture() {
   }
 }
 
-// Compares what the ranks have begun in communicators that they share.
+// Compares the operations that the ranks have begun in communicators that they share.
 std::string Hub::difference_in_order() const {
   Call call;
   const std::vector<Order> first = orders_of(*members_[0].operation, &call);

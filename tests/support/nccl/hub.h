@@ -1,7 +1,6 @@
-// The meeting point of a communicator's ranks: a thread for each connection, which answers when all
-// ranks have called. It checks that they call the same. A hub is also what a unique id names: there
-// the ranks exchange the addresses of the communicator's own hub, which is in the process of rank
-// 0.
+// The meeting point of a communicator's ranks. A thread for each connection answers when all ranks
+// have called, and checks that they make the same call. A unique id names a hub, too: there the
+// ranks exchange the addresses of the communicator's own hub, which is in the process of rank 0.
 #pragma once
 
 #include <array>
@@ -19,8 +18,8 @@
 
 namespace testnccl {
 
-// Each rank has a connection for calls, one for operations of streams, and one on which it hears of
-// failures. A rank whose last ends without kBye is lost.
+// Each rank has a connection for calls, one for operations of streams, and one on which it receives
+// failures. A rank whose connection for failures ends without kBye is lost.
 enum class Lane : uint32_t { kCalls, kStreams, kNotices };
 constexpr size_t kLanes = 3;
 
@@ -65,7 +64,7 @@ class Hub : public std::enable_shared_from_this<Hub> {
 
   const Id& id() const { return id_; }
   void close();
-  // Tells the ranks that this process may end before they have ended the communicator.
+  // Sends the ranks kBye: this process may end before they have ended the communicator.
   void farewell();
 
   Hub(int listener, const Id& id, Life life) : listener_(listener), id_(id), life_(life) {}

@@ -56,7 +56,7 @@ constexpr int kNcclNoColor = -1;
 constexpr unsigned kNcclMagic = 0xcafebeef;
 constexpr int kNcclShrinkAbort = 1;
 
-// As far as NCCL 2.18 had it: the library learns from `size` which fields there are.
+// The fields of NCCL 2.18: `size` tells the library which fields exist.
 struct ncclConfig_t {
   size_t size = sizeof(ncclConfig_t);
   unsigned magic = kNcclMagic;

@@ -56,7 +56,7 @@ Operation* Communicator::make_operation(Kind kind, Bytes head, size_t sent, size
     }
   }
   if (!operation) {
-    // Operations of graphs live as long as the process: a graph does not tell when it ends.
+    // Operations of graphs live as long as the process, because the end of a graph is not known.
     static std::mutex all_mutex;
     static auto* all = new std::vector<std::unique_ptr<Operation>>;
     auto made = std::make_unique<Operation>();
