@@ -127,7 +127,7 @@ TEST_P(OrderContract, APutAfterAWriteInOrderIsSeenAfterItsBytes) {
     const size_t size = kSizes[static_cast<size_t>(i) % std::size(kSizes)];
     const uint64_t offset = static_cast<uint64_t>(i) % 13;
     fill_pattern(std::span(bytes).first(size), i);
-    const bool is_lent = i % 4 < 2;  // the bytes need not be copied, until they are taken back
+    const bool is_lent = i % 4 < 2;  // the Link may read the bytes until they are taken back
     if (is_lent) server().lend(bytes.data(), bytes.size());
     write(region->id, offset, size);
     if (i % 3 == 0) {  // what is put meanwhile is in order, too
@@ -216,7 +216,7 @@ TEST_P(OrderContract, ManyThreadsInAnyOrder) {
     threads.emplace_back([&, t] {
       const uint64_t offset = t * kPart;
       std::vector<std::byte> bytes(kPart);
-      server().lend(bytes.data(), bytes.size());  // they change when the client has them
+      server().lend(bytes.data(), bytes.size());  // they change only after the client has them
       for (int i = 1; i <= count; ++i) {
         const size_t size = i % 2 == 0 ? kPart : 70'000;
         const std::span<std::byte> some = std::span(bytes).first(t % 3 == 1 ? 5000 : size);

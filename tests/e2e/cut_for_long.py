@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs the tests of programs and Python clients whose connections are cut at random, until the time is over.
+"""Repeats the tests of programs and Python clients whose connections are cut at random, until the time is over.
 
     cut_for_long.py --build FOLDER --seconds SECONDS
 

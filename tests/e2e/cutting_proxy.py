@@ -150,7 +150,7 @@ class CuttingProxy:
                     self.newest.passed = dict.fromkeys(self.newest.ends(), 0)
 
     def are_complete(self):
-        """Whether all sessions that have begun to shake hands have begun: a lost handshake does not come back."""
+        """Whether no session is in its handshakes: a client does not repeat a handshake that is cut."""
         with self.mutex:
             return self.missing == 0 and (self.newest is None or all(self.newest.passed.values()))
 
@@ -203,7 +203,7 @@ class CuttingProxy:
             self.cut(pair, way)
 
     def refuse(self, kind):
-        """Connections that began with a message of this kind end, and no others of this kind come through."""
+        """Ends the connections that began with a message of this kind, and lets no others through."""
         self.refused_kind = kind
         with self.mutex:
             pairs = [pair for pair in self.pairs if pair.kind == kind]

@@ -274,7 +274,7 @@ class LeasesTest(unittest.TestCase):
         self.assertEqual(self.must(server, "revoke", "--job", "slurm 1").stderr, "")
         self.assertIn("there is no lease of slurm 1", self.must(server, "revoke", "--job", "slurm 1").stderr)
 
-    # Without a word about its end, a lease would keep the devices until somebody notices.
+    # A lease that nobody meant to be endless would keep its devices until an administrator notices.
     def test_a_lease_says_how_long_it_lasts(self):
         server = self.server()
         name = f"127.0.0.1:{server.port}"

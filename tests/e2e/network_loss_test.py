@@ -72,7 +72,7 @@ class NetworkLossTest(AuthCase):
         run = self.start(server, RCUDA_RECONNECT="5m")
         self.set_link("down")
         meanwhile()
-        # Both notice it while the link is down, the server without peer_timeout.
+        # Both sides notice the loss while the link is down, the server without peer_timeout.
         for text in (self.client_text, server.text):
             self.assertTrue(eventually(lambda: "the connection is lost" in text()), text())
         self.set_link("up")

@@ -248,8 +248,8 @@ def case_plan(build):
 
 
 def proxied_client(rig, **more):
-    """A client that copies, and whose servers are reached through the proxies."""
-    # Not over shared memory: the proxies stand for other machines.
+    """A client that copies, and that reaches its servers through the proxies."""
+    # Not over shared memory: the proxies take the place of other machines.
     proxies = [CuttingProxy(server.port, seconds=1e6) for server in rig.servers]
     client = rig.client("going-on", RCUDA_DEVICES=",".join(proxy.address() for proxy in proxies), RCUDA_TRANSPORT="tcp",
                         RCUDA_SECURITY="none", **more)

@@ -122,7 +122,7 @@ class ReconnectTest(AuthCase):
         err = self.check_lost(run, "")
         self.assertNotIn("goes on if it is back", err)
 
-    # One line at the client, unless it gets as much as it asks for.
+    # The client prints one line, unless the server allows the whole time.
     def test_a_client_reads_how_long_the_server_lets_it_reconnect(self):
         for allowed, line in (("0", "RCUDA_RECONNECT asks for 1m, but a lost connection ends the session: "),
                               ("30s", "RCUDA_RECONNECT asks for 1m, but a lost connection ends the session after 30s: "),
@@ -137,7 +137,7 @@ class ReconnectTest(AuthCase):
                     self.assertIn(line + "reconnect_timeout of the server allows no more", lines[0])
 
     def disconnected(self, rules, arguments=(), **more):
-        """A server with these rules, and a program of it, of the argument, that has just lost its connections."""
+        """A server with these rules, and a program with these arguments that has just lost its connections."""
         with open(self.path("server.toml"), "w") as file:
             file.write(rules)
         server = self.server(options=["--config", self.path("server.toml")], **more)
@@ -163,7 +163,7 @@ class ReconnectTest(AuthCase):
         self.check_lost(run, "its client was disconnected, and another program waited for its room on ")
         self.assertRegex(server.text(), f"the session of worker {worker} ends: its client was disconnected.* [(]for a .* user root")
 
-    # Its room stays its own until a program waits for it.
+    # A disconnected session keeps its room until a program waits for it.
     def test_a_disconnected_session_ends_when_a_program_waits_for_its_place(self):
         server, proxy, run = self.disconnected("[limits.user]\nsessions = 1\n")
         worker = server.sessions(self.build)[run.pid]
@@ -175,7 +175,7 @@ class ReconnectTest(AuthCase):
         self.assert_works(self.run_program([server.address()], RCUDA_WAIT="60s"))
         self.check_taken(server, proxy, run, worker)
 
-    # An allocation waits for nothing, so it ends no session. The refusal is one line at the client.
+    # An allocation never waits, so it ends no session. The client prints one line about the refusal.
     def test_a_disconnected_session_keeps_its_memory(self):
         server, proxy, run = self.disconnected('[limits.user]\ndevice_memory = "64M"\n', ["40"])
         environment = client_environment(self.build, [server], "tcp", RCUDA_WAIT="60s")

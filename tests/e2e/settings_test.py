@@ -80,7 +80,7 @@ class SettingsTest(unittest.TestCase):
                         self.assertIn(part, result.stderr)
 
     # systemd starts the server again: the address, or the cgroup, may be there then.
-    def test_what_a_restart_may_mend_is_another_status(self):
+    def test_a_failure_that_a_restart_may_fix_has_another_status(self):
         for options, settings, *said in (
                 (["--listen", "192.0.2.1"], {}, "192.0.2.1", "--listen takes an address of this machine"),
                 ([], {"RCUDA_SERVER_CGROUP": self.path("group")}, "RCUDA_SERVER_CGROUP=" + self.path("group"),
@@ -95,7 +95,7 @@ class SettingsTest(unittest.TestCase):
                         self.assertIn(part, result.stderr)
 
     @unittest.skipIf(os.geteuid() != 0, "mounts a full disk")
-    def test_a_full_disk_is_no_wrong_setting(self):
+    def test_a_full_disk_is_not_a_wrong_setting(self):
         full = self.path("full")
         os.mkdir(full)
         mount = ["unshare", "-m", "sh", "-c", f'mount -t tmpfs -o nr_inodes=1 none {full} && exec "$@"', "sh"]

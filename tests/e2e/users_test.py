@@ -145,7 +145,7 @@ class UsersTest(unittest.TestCase):
             self.assertEqual(denied.returncode, 1)
             self.assertIn("user nobody may not drain this server or reload its settings: the server's own user and root may, "
                           "and so may users that its setting operators names (RCUDA_SERVER_OPERATORS)", denied.stderr)
-            self.assertNotIn("rcuda-token", denied.stderr)  # which the server's own machine does not ask for
+            self.assertNotIn("rcuda-token", denied.stderr)  # the server's own machine needs no token
         self.assertRegex(self.control(server, OTHER, "end", at, worker).stderr,
                          "no session of yours .*; only operators may end those of others")
         self.assertIsNone(session.poll())

@@ -6,7 +6,7 @@ be equal.
 
 The proxy cuts some of the session's connections after each pause of up to twice --seconds. Prints a table of steps per
 second, of cuts, and of the share of time that they cost. Exits with 1 if a way fails or its losses differ from the
-native ones. Needs PyTorch. (`cut_training.py train STEPS` is the program that is run.)
+native losses. Needs PyTorch. (Each way runs `cut_training.py train STEPS`.)
 """
 
 import argparse

@@ -3,14 +3,15 @@
 
     nccl.py --build FOLDER [--ranks 2] [--parts collectives,training] [--transports shm,tcp] [--max 1G] [--nccl LIBRARY]
 
-Two hosts: each has half of the ranks, and rank r runs on GPU r; on a machine with one GPU two ranks share it. Natively
-the hosts have different NCCL_HOSTIDs; remotely each is a server on this machine. With a GPU for each rank also one host:
-one server has all GPUs, each rank uses one, and once each rank sees only one. Natively and remotely NCCL uses the same file, PyTorch's unless --nccl names another,
-and the loopback interface between hosts.
+Two hosts: each has half of the ranks, and rank r runs on GPU r; on a machine with one GPU, two ranks share it. Natively
+the hosts have different NCCL_HOSTIDs; remotely each host is a server on this machine. With a GPU for each rank, the ranks
+also run on one host: one server has all GPUs, and each rank uses one of them; in a further way, each rank sees only its
+own GPU. Native and remote ranks load the same NCCL, PyTorch's unless --nccl names another file. Between hosts, NCCL uses
+the loopback interface.
 
-Prints what each way printed, then a table: microseconds and bus bandwidth (GB/s) by size, with the ratio to native;
+Prints the output of each way, then tables: microseconds and bus bandwidth (GB/s) by size, with the ratio to native;
 losses and steps per second of a small transformer with DDP and FSDP. Exits with 1 if a way fails, an element is wrong,
-or losses differ from the native ones. NVLink multicast is off everywhere.
+or losses differ from the native losses. NVLink multicast is off everywhere.
 
     nccl.py --build FOLDER --driver softgpu --nccl FOLDER/tests/support/nccl/lib/libnccl.so.2 --parts collectives --max 64K
 """

@@ -38,7 +38,7 @@ def split(parameters):
 
 
 def kind(text):
-    """What matters to the caller: a pointer, a struct by value, or a number of some width."""
+    """The kind of a parameter for the caller: a pointer, a struct by value, or a number of some width."""
     if "*" in text or re.search(r"\b(ncclComm_t|ncclWindow_t|cudaStream_t|ncclParamHandle_t)\b", text):
         return "pointer"
     for name, by_value in (("UniqueId", "id"), ("Team", "team"), ("Multimem", "multimem")):

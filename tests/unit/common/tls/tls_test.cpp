@@ -198,9 +198,9 @@ TEST(KeyedTest, AChangedBitEndsTheConnection) {
   EXPECT_EQ(errno, EPROTO);
 }
 
-// A call that returns the bytes before a broken record drops its error. Later calls have it, or the
+// A call that returns the bytes before a broken record drops the error. Later calls return it, or the
 // end of the stream.
-TEST(KeyedTest, TheErrorAfterGoodBytesIsTold) {
+TEST(KeyedTest, TheErrorAfterGoodBytesIsReturned) {
   Wire wire;
   wire.start();
   Encrypted ends = encrypt_both(wire.ends(), kKey, kKey);

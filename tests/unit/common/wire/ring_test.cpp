@@ -269,7 +269,7 @@ TEST_P(RingTest, LooksAtEachFrameOnceAndTakesNone) {
 }
 
 // After the reader has overtaken look(), look() goes on where the reader is.
-TEST_P(RingTest, LooksNeverBack) {
+TEST_P(RingTest, NeverLooksBack) {
   const RingLayout small = layout(1024, 100);
   RingWriter writer(*sender_, small);
   RingReader reader(*receiver_, small);

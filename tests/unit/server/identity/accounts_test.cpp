@@ -70,7 +70,7 @@ TEST(AccountsTest, AnAnswerIsWaitedForByNobodyAndKept) {
   EXPECT_TRUE(accounts.find(uid_t{5}, Clock::now()));
   EXPECT_EQ(service->asked, 2);
   accounts.forget();
-  EXPECT_FALSE(accounts.find(uid_t{5}, Clock::now())) << "it is asked for again";
+  EXPECT_FALSE(accounts.find(uid_t{5}, Clock::now())) << "the name service is queried again";
   EXPECT_TRUE(wait_for(accounts, uid_t{5}).ok());
   EXPECT_FALSE(accounts.find(uid_t{5}, Clock::now() + std::chrono::hours(1))) << "it has expired";
 }

@@ -52,14 +52,14 @@ class WaitsAheadTest : public testing::Test {
     std::memcpy(&header, payload.data(), sizeof header);
     return static_cast<Custom>(header.opcode);
   }
-  // Takes the next frame in its turn. Returns its opcode; kInvalid: it was carried out ahead.
+  // Takes the next frame in its turn. Returns its opcode; kInvalid: it was executed ahead.
   Custom take() {
     Result<std::span<const std::byte>> frame = reader_->try_next();
     EXPECT_TRUE(frame.ok());
     EXPECT_FALSE(frame->empty());
     return waits_->was_ahead() ? Custom::kInvalid : opcode_of(*frame);
   }
-  // The opcodes of what is carried out ahead, after so many commands.
+  // The opcodes of the commands that are executed ahead, after this number of commands.
   std::vector<Custom> ahead(uint64_t commands) {
     std::vector<Custom> opcodes;
     for (const WaitsAhead::Payload& payload : waits_->next(commands)) {

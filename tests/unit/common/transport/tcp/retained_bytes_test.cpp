@@ -62,7 +62,7 @@ TEST_F(RetainedBytesTest, CopiesAreIndependentOfTheirSources) {
   expect(777'777, kPieces * kPiece);
 }
 
-TEST_F(RetainedBytesTest, WhatIsReleasedMakesRoom) {
+TEST_F(RetainedBytesTest, ReleasedBytesMakeRoom) {
   uint64_t place = 0;
   for (int round = 0; round < 100; ++round) {
     std::vector<std::byte> memory = bytes_from(place, 1'000'000);
@@ -111,7 +111,7 @@ TEST_F(RetainedBytesTest, MemoryThatWasTakenBackDuringTheSendIsCopied) {
   expect(0, 600'000);
 }
 
-TEST(LentMemoryTest, FindsWhatHoldsAllBytes) {
+TEST(LentMemoryTest, FindsMemoryThatHoldsAllBytes) {
   std::vector<std::byte> memory(1000);
   std::byte* const begin = memory.data();
   LentMemory lent;

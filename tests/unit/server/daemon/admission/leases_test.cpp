@@ -356,12 +356,11 @@ TEST_F(LeasesTest, ADamagedFileIsNamedByItsLine) {
   }
 }
 
-// Sessions of bob: a device each, and for how many seconds their clients have been disconnected
-// (-1: they are not). A client that waits for an exclusive lease ends those that it needs, and no
-// others.
+// Each session of bob has one device. A client that waits for an exclusive lease ends the
+// disconnected sessions whose devices it needs, and no others.
 TEST_F(LeasesTest, ALeaseThatIsWaitedForEndsDisconnectedSessions) {
   struct Row {
-    std::vector<int> lost_for;  // of the session on each of the devices 0 to 3
+    std::vector<int> lost_for;  // seconds, of the session on each device, 0 to 3; -1: connected
     Devices devices;            // of the wish
     uint32_t count;
     std::vector<uint32_t> ends;  // devices of the sessions that end

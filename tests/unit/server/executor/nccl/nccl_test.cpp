@@ -23,7 +23,7 @@ std::atomic<int> polls_left{0};
 std::atomic<bool> never_ends{false};
 int communicator_there = 0;
 
-// A library that notes its calls.
+// A library that records its calls.
 nccl::Functions library() {
   nccl::Functions functions;
   functions.ncclGroupStart = [] {
@@ -109,7 +109,7 @@ TEST(NcclBatchTest, AConfigurationNeedsItsOwnFunction) {
   EXPECT_EQ(run(batch), nccl::kInvalidUsage);
 }
 
-TEST(NcclBatchTest, ASingleOperationIsNoGroup) {
+TEST(NcclBatchTest, ASingleOperationIsNotAGroup) {
   NcclBatch batch;
   batch.steps.push_back(step(Verb::kAllReduce, communicator()));
   EXPECT_EQ(run(batch), nccl::kSuccess);

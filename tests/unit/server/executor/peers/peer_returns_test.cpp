@@ -70,7 +70,7 @@ TEST_F(PeerReturnsTest, AnAttemptIsValidOnce) {
   const UniqueFd first = accept(hello(3));
   for (const uint32_t attempt : {1u, 2u, 3u}) EXPECT_TRUE(is_closed(accept(hello(attempt))));
   EXPECT_FALSE(is_closed(first));
-  const UniqueFd later = accept(hello(4));  // the caller has given the first one up
+  const UniqueFd later = accept(hello(4));  // the caller has given up the first connection
   EXPECT_TRUE(is_closed(first));
   EXPECT_FALSE(is_closed(later));
   EXPECT_EQ(arrived_.size(), 2u);
