@@ -36,7 +36,7 @@ void add_each(std::string_view folders, const std::string& origin, std::vector<s
   }
 }
 
-// Adds the folders in which a loaded library finds the libraries that it needs.
+// Adds the folders of a loaded library's RPATH or RUNPATH.
 void add_own_folders(const dl_phdr_info& library, const std::string& origin,
                      std::vector<std::string>* all) {
   const ElfW(Dyn)* entry = nullptr;

@@ -145,7 +145,7 @@ Result<std::string> line_start(const std::string& server) {
                                             "[address]:port, or \"*\" for every server");
 }
 
-// Prints a note if the server's setting users does not name the user, who then gets no session.
+// Prints a note if the server's setting users does not name the user: the token gives no session.
 void note_if_not_served(const Options& options, const std::string& user) {
   const std::string file = server::default_config_file();
   server::Settings settings;

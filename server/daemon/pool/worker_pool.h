@@ -224,7 +224,7 @@ class WorkerPool {
     std::string fallback;                         // Hello::fallback
     std::string ended_by;                         // the daemon's reason, for the audit
     std::string ended_for;         // appended in the log and the audit, not for the client
-    bool lease_ended = false;      // what the session does counts for no lease
+    bool lease_ended = false;      // the session's work counts for no lease
     std::vector<std::byte> start;  // the SessionStart, without its key
 
     bool is(State what) const { return state == what; }
