@@ -32,9 +32,9 @@ struct Communicator : Object {
   // The program has registered memory: NCCL exchanges it with other ranks at its first use.
   std::atomic<bool> has_registrations{false};
 
-  // Whether an operation waits for its answer although its connections exist. So a call returns an
-  // error of the communicator before the stream's queue is full of operations that never end (a
-  // single operation takes 5 places, see room_of() in session.cpp).
+  // True for every 64th operation, which waits for its answer although its connections exist. So a
+  // call returns an error of the communicator before the stream's queue is full of operations that
+  // never end (a single operation takes 5 places, see room_of() in session.cpp).
   bool is_due_for_answer() {
     constexpr uint32_t kOften = 64;
     return posts_.fetch_add(1, std::memory_order_relaxed) % kOften == kOften - 1;

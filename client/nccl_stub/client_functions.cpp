@@ -29,7 +29,7 @@ void* load_own() {
   return ::dlopen((folder + "/libcuda.so.1").c_str(), RTLD_NOW | RTLD_GLOBAL);
 }
 
-// The process's libcuda.so.1 is the client library, unless the program has loaded none yet.
+// If the program has already loaded libcuda.so.1, that is the client library.
 const rcuda::nccl::Functions* find_client() {
   Find find = find_in(RTLD_DEFAULT);
   if (!find) find = find_in(::dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD));

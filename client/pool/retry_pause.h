@@ -10,7 +10,7 @@ namespace rcuda::client {
 
 class RetryPause {
  public:
-  // `left`: how long the program still waits. Zero: it does not try again.
+  // Returns 0 if the program must not try again. `left`: how long the program still waits.
   std::chrono::milliseconds next(std::chrono::milliseconds left) {
     if (left <= kLeast) return {};
     const std::chrono::milliseconds pause = std::min(pause_, left);

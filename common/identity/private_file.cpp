@@ -58,7 +58,6 @@ class Temporary {
   }
   Temporary(const Temporary&) = delete;
 
-  // Writes the text to the file.
   Status fill(const std::string& text, OnDisk when = OnDisk::kNow) {
     if (!file_) return Status::from_errno(errno, "cannot make a file in " + folder_);
     const bool done = ::fchmod(file_.get(), 0600) == 0 &&

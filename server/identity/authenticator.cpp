@@ -150,7 +150,7 @@ Status Authenticator::not_operator(const Identity& who, const std::string& what)
           ", not operator: " + makes_token +
           "; with a token of another role, even a user of the setting operators may not";
   } else if (who.method != "local socket" && who.method != "ticket") {
-    // The server's own machine needs no tokens.
+    // A client on the server's own machine needs no token.
     why += " and holders of a token of the role operator (" + makes_token + ")";
   }
   return Status(Code::kDenied, "user " + who.user + " may not " + what + why);

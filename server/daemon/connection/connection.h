@@ -180,7 +180,7 @@ class Connection {
   std::optional<Proof> proof_;             // Held, Proving
   std::optional<Identity> identity_;       // once it is known
   wire::PartialMessage received_{kMostIntroduction};
-  bool is_refused_ = false;  // Naming: the server does not serve the user, and says so by name
+  bool is_refused_ = false;  // Naming: the server does not serve the user; the refusal has the name
   // Naming: the request that waits for the user's name; none: a Hello waits.
   std::optional<std::pair<wire::MessageType, std::vector<std::byte>>> request_;
   wire::LeaseRequest lease_request_;  // Leasing

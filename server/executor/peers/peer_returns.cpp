@@ -125,7 +125,7 @@ void PeerReturns::accept(const wire::PeerHello& hello, UniqueFd socket) {
   const wire::AttachToken token =
       wire::peer_attach_token(awaited.name.secret, hello.link, hello.stream, hello.attempt);
   if (CRYPTO_memcmp(token.data(), hello.token, token.size()) != 0) {
-    RCUDA_WARN("dropped a connection whose token is not that of %s", awaited.name.peer.c_str());
+    RCUDA_WARN("%s: dropped a new connection with an invalid token", awaited.name.peer.c_str());
     return;
   }
   awaited.least[index] = hello.attempt + 1;
