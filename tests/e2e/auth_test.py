@@ -199,7 +199,7 @@ class AuthTest(AuthCase):
         token = self.token_file(self.make_token(named))
         self.assert_works(self.run_program([self.proxy(named).address()], RCUDA_TOKEN_FILE=token))
 
-    # An administrator who names users shuts out all others, whatever they hold.
+    # An administrator who names users shuts out all others, also those with tokens.
     @unittest.skipIf(os.geteuid() != 0, "makes a token for another user")
     def test_the_setting_users_holds_for_tokens_too(self):
         group = grp.getgrgid(pwd.getpwnam("nobody").pw_gid).gr_name

@@ -484,7 +484,7 @@ TEST(AdmissionTest, ADisconnectedSessionEndsWhenAClientWaitsForItsRoom) {
   EXPECT_EQ(hall.admission.in_the_way().front().user, "cleo");
 }
 
-// A program that was killed and starts again costs nobody else a session.
+// A program that was killed and starts again costs no other user a session.
 TEST(AdmissionTest, TheUsersOwnDisconnectedSessionEndsFirst) {
   LostHall hall("", 2);
   const Permit ada = hall.lose(user("ada"), 1, 40), bob = hall.lose(user("bob"), 2, 100);
