@@ -300,6 +300,7 @@ TEST_F(RawPeerTest, BytesMayBeAcknowledgedWhileTheyAreSentAgain) {
   send_pattern(stream_, 0, RetainedBytes::kBytes, 1 << 16);
   reader.join();
   resume(0);
+  while (stream_.connections() < 2) std::this_thread::yield();
   const uint64_t acknowledgement[2] = {kStream, RetainedBytes::kBytes};
   ASSERT_TRUE(send_all(acknowledgements_, bytes_of(acknowledgement), kForever).ok());
   std::this_thread::sleep_for(std::chrono::milliseconds(50));  // until it is read
