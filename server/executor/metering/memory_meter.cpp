@@ -110,8 +110,7 @@ void MemoryMeter::warn(CUdevice device, uint64_t bytes) {
       " may use " + bytes_text(host ? free->by->host_memory : free->by->device_memory) +
       " of it and " + bytes_text(free->free) +
       " are left: it gets CUDA_ERROR_OUT_OF_MEMORY. Free memory, end other sessions of its user, "
-      "or "
-      "raise " +
+      "or raise " +
       (host ? "host_memory" : "device_memory") + " in the server's configuration file";
   RCUDA_WARN("%s", text.c_str());
   if (tell) tell(text);

@@ -18,8 +18,6 @@ import unittest
 TABLE, LIBRARY, NM, READELF = sys.argv[1:5]
 FOLDERS = [pathlib.Path(path) for path in sys.argv[5:]]
 OURS = {"rcuda_nccl_stub"}
-# Of windows only, or inline.
-NOT_EXPORTED = {"ncclGinOutboxCreateRequirement", "ncclGinInboxA2ACreateRequirement"}
 
 
 def run(*command):
