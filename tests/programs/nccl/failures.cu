@@ -312,10 +312,22 @@ constexpr Case kCases[] = {
     {"two_threads", two_threads, false},
 };
 
+// Returns when each rank has its communicator. NCCL's initialization is no barrier: one rank may
+// return from it while another is still in it, which then fails if the first one aborts.
+void meet(const Place& place) {
+  const std::string prefix = place.id_file + ".rank";
+  std::ofstream(prefix + std::to_string(place.rank.rank)).flush();
+  for (int rank = 0; rank < place.rank.ranks; ++rank) {
+    const std::string path = prefix + std::to_string(rank);
+    CHECK(within_a_minute([&] { return access(path.c_str(), F_OK) == 0; }));
+  }
+}
+
 void run_rank(const Case& scenario, int rank, int ranks, const std::string& id_file) {
   Place place{{rank, ranks, device_of(rank), nullptr, nullptr}, id_file, nullptr};
   if (!scenario.makes_communicators) {
     place.rank = make_rank(rank, ranks, id_through(id_file, rank));
+    meet(place);
   } else {
     CUDA(cudaSetDevice(place.rank.device));
     CUDA(cudaStreamCreateWithFlags(&place.rank.stream, cudaStreamNonBlocking));
@@ -353,8 +365,7 @@ int main(int argc, char** argv) {
         threads.emplace_back([&, rank] { run_rank(scenario, rank, count, id_file); });
       }
       for (std::thread& thread : threads) thread.join();
-      (void)unlink(id_file.c_str());
-      (void)rmdir(folder);
+      std::filesystem::remove_all(folder);
     }
     CHECK(killed == scenario.killed);
     std::printf("%s: as expected\n", scenario.name);

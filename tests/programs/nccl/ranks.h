@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <string>
@@ -180,8 +181,7 @@ inline std::vector<int> fork_ranks(
   }
   std::vector<int> statuses;
   for (const pid_t child : children) CHECK(waitpid(child, &statuses.emplace_back(), 0) == child);
-  (void)unlink((std::string(folder) + "/id").c_str());
-  (void)rmdir(folder);
+  std::filesystem::remove_all(folder);
   return statuses;
 }
 
