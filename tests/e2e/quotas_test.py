@@ -159,6 +159,14 @@ class QuotasTest(unittest.TestCase):
                                "(sessions of [limits.user] in", "server.toml:2)",
                                "RCUDA_WAIT=60s", "raise the limit on the server")
 
+    # A session ends a moment after its program, and the next program starts in that moment.
+    def test_programs_that_run_one_after_the_other_need_one_place(self):
+        server = self.server("[limits.user]\nsessions = 1\n")
+        for transport in TRANSPORTS:
+            for _ in range(10):
+                program = self.start(server, transport, program=os.path.join(PROGRAMS, "vector_add"))
+                self.assertEqual(program.wait(timeout=120), 0, self.said(program))
+
     def test_what_can_never_fit_is_refused_also_if_the_program_would_wait(self):
         server = self.server("[limits.session]\ndevices = 1\n[limits.user]\ndevices = 1\n",
                              environment={"SOFTGPU_DEVICES": "2"})

@@ -249,7 +249,21 @@ bool Admission::Applicant::fits_without(const std::vector<const Permit*>& over) 
   });
 }
 
+bool Admission::Applicant::fits_after_ends() const {
+  std::vector<const Permit*> over;
+  for (const LostSession& session : admission_->lost_()) {
+    if (session.client.ends) over.push_back(session.permit);
+  }
+  return !over.empty() && obstacle_.ok() && !behind_ && fits_without(over);
+}
+
 Status Admission::Applicant::timeout(std::chrono::milliseconds waited) const {
+  if (!may_wait_ && !obstacle_.ok()) return obstacle_;
+  if (!may_wait_) {
+    return Status(Code::kUnavailable, reason() +
+                                          ": wait for a session to end (RCUDA_WAIT=60s does), or " +
+                                          remedy() + lost_hint(false));
+  }
   std::string text = "it waited " + time_text(std::chrono::ceil<std::chrono::seconds>(waited)) +
                      " (RCUDA_WAIT) and is in place " + std::to_string(place()) + ": " + reason();
   if (obstacle_.ok()) text += ": wait longer, or " + remedy() + lost_hint(true);
@@ -315,17 +329,13 @@ Result<std::unique_ptr<Admission::Applicant>> Admission::apply(const Identity& u
   std::unique_ptr<Applicant> applicant(new Applicant);
   applicant->admission_ = this;
   applicant->user_ = user;
+  applicant->may_wait_ = may_wait;
   applicant->devices_.assign(unique.begin(), unique.end());
   RCUDA_RETURN_IF_ERROR(set_limits(*applicant));
   queue_.push_back(applicant.get());
   review();
   if (applicant->is_decided()) return applicant;
   if (!may_wait && !applicant->obstacle_.ok()) return applicant->obstacle_;
-  if (!may_wait) {
-    return Status(Code::kUnavailable, applicant->reason() +
-                                          ": wait for a session to end (RCUDA_WAIT=60s does), or " +
-                                          applicant->remedy() + applicant->lost_hint(false));
-  }
   RCUDA_RETURN_IF_ERROR(check_queue(*applicant));
   return applicant;
 }
@@ -433,7 +443,8 @@ std::vector<Admission::InTheWay> Admission::in_the_way() const {
   if (queue_.empty()) return found;
   std::vector<LostSession> lost = lost_();
   for (const Applicant* applicant : queue_) {
-    if (applicant->place_ != 1 || !applicant->obstacle_.ok() || applicant->behind_) continue;
+    if (applicant->place_ != 1 || !applicant->may_wait_) continue;
+    if (!applicant->obstacle_.ok() || applicant->behind_) continue;
     std::vector<LostSession*> may_end;
     std::vector<const Permit*> over;
     for (LostSession& session : lost) {

@@ -3,7 +3,8 @@
 // server.
 //
 // A client applies. It is admitted at once if nothing that it needs is taken; else it waits in a
-// queue, if it wants to. What is taken belongs to budgets: the server, each user, and each group
+// queue. A client that does not want to wait stays there for a moment only (Connection), because
+// the session of a program that has just exited may still hold its place. What is taken belongs to budgets: the server, each user, and each group
 // with limits. First come, first served, for each budget: an applicant that lacks something of a
 // budget holds back later ones of the same budget, and no others. An applicant whose devices have
 // leases of others keeps its place in the queue, and holds nobody back.
@@ -115,6 +116,8 @@ class Admission {
     std::string reason() const;
     // The refusal of a client that has waited for as long as it wanted.
     Status timeout(std::chrono::milliseconds waited) const;
+    // Whether it is admitted when the sessions that are ending now are over.
+    bool fits_after_ends() const;
 
    private:
     friend class Admission;
@@ -135,6 +138,7 @@ class Admission {
     std::vector<BudgetPointer> budgets_;  // the server's first, then the user's
     std::unique_ptr<Permit> permit_;
     size_t place_ = 0;
+    bool may_wait_ = false;
     const Budget* lacks_ = nullptr;  // one of budgets_
     bool behind_ = false;            // the budget has enough, but others came earlier
   };
@@ -181,8 +185,8 @@ class Admission {
     return leases_.check_devices(devices, lease, offered_());
   }
 
-  // `devices`: that the client asks for. If `may_wait`, the applicant may have to wait; otherwise
-  // it is admitted, or there is an error.
+  // `devices`: that the client asks for. `may_wait`: the client wants to wait, so sessions may be
+  // ended for it (in_the_way()), and it may wait for the end of a lease.
   Result<std::unique_ptr<Applicant>> apply(const Identity& user,
                                            const std::vector<uint32_t>& devices, bool may_wait);
   // What a session that the user starts now could use of a device's memory; none without a limit.

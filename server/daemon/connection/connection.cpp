@@ -160,7 +160,7 @@ void Connection::expire() {
       return enter(State::kEnded);
     case State::kQueued:
       if (applicant_->is_decided()) return;  // at the last moment
-      return refuse(applicant_->timeout(std::chrono::milliseconds(hello_.wait_ms)));
+      return leave_queue();
     case State::kAdmitted: {
       const Status& failure = services_.pool.last_failure();
       return refuse(failure.ok()

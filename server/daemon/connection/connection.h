@@ -72,6 +72,10 @@ class Connection {
   static constexpr std::chrono::seconds kLongestExamination{4};
   // For the name of a local user. If the name service takes longer, the user appears by number.
   static constexpr std::chrono::milliseconds kLongestWaitForName{100};
+  // A client that does not wait stays in the queue for this time, and longer while sessions that
+  // hold its place are ending. A user who runs one program after the other needs one place only: a
+  // worker notices within this time that its program has exited, even on a loaded machine.
+  static constexpr std::chrono::milliseconds kNoticesExit{500};
 
   // The services outlive the connection.
   Connection(const ConnectionServices& services, Accepted accepted, Entrance entrance);
@@ -157,6 +161,7 @@ class Connection {
   bool find_account();
   Status apply();
   Status assign();
+  void leave_queue();
 
   const ConnectionServices& services_;
   State state_ = State::kReading;

@@ -1,6 +1,8 @@
 // A client that waits for a session: for its user's name, for its turn, and for a worker.
 #include <poll.h>
 
+#include <algorithm>
+
 #include "common/base/log.h"
 #include "server/daemon/connection/connection.h"
 
@@ -58,7 +60,7 @@ Status Connection::apply() {
   const std::chrono::milliseconds wait(hello_.wait_ms);
   RCUDA_ASSIGN_OR_RETURN(applicant_,
                          services_.admission.apply(*identity_, hello_.devices, wait.count() != 0));
-  enter(State::kQueued, waits_since_ + wait);
+  enter(State::kQueued, waits_since_ + std::max(wait, kNoticesExit));
   return {};
 }
 
@@ -89,10 +91,21 @@ Status Connection::assign() {
   return {};
 }
 
+// The client has waited for as long as it wanted.
+void Connection::leave_queue() {
+  const Clock::time_point now = Clock::now();
+  const bool ends_soon = now < waits_since_ + services_.settings.stop_timeout.get();
+  if (hello_.wait_ms == 0 && ends_soon && applicant_->fits_after_ends()) {
+    deadline_ = now + kNoticesExit;
+    return;
+  }
+  refuse(applicant_->timeout(std::chrono::milliseconds(hello_.wait_ms)));
+}
+
 void Connection::report_queue(Clock::time_point now) {
   if (!waits(state_) || now < report_at_) return;
   wire::Queued queued;
-  if (applicant_) {
+  if (applicant_ && hello_.wait_ms != 0) {
     queued.place = static_cast<uint32_t>(applicant_->place());
     queued.reason = applicant_->reason();
   }

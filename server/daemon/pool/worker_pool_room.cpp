@@ -7,10 +7,10 @@ namespace rcuda::server {
 
 std::optional<LostClient> WorkerPool::lost_client(const Worker& worker) {
   const auto lost_for = lost_seconds(worker);
-  if (!lost_for && !(worker.is(State::kBusy) && worker.kill_at)) return std::nullopt;
+  const bool ends = worker.is(State::kBusy) && (worker.kill_at || worker.totals);
+  if (!lost_for && !ends) return std::nullopt;
   return LostClient{
-      static_cast<uint32_t>(worker.pid), std::chrono::seconds(lost_for.value_or(0)),
-      worker.kill_at.has_value(),
+      static_cast<uint32_t>(worker.pid), std::chrono::seconds(lost_for.value_or(0)), ends,
       std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - worker.attempted_at)};
 }
 

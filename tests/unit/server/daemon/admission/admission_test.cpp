@@ -45,12 +45,13 @@ struct Hall {
   // A session, or null if there is none now.
   Permit session(const Identity& who, const std::vector<uint32_t>& devices = {0}) {
     Result<Applicant> applicant = admission.apply(who, devices, false);
-    if (!applicant.ok()) return nullptr;
+    if (!applicant.ok() || !(*applicant)->is_decided()) return nullptr;
     return std::move((*applicant)->take()).value();
   }
   std::string refusal(const Identity& who, const std::vector<uint32_t>& devices = {0}) {
     const Result<Applicant> applicant = admission.apply(who, devices, false);
-    return applicant.ok() ? "" : applicant.status().message();
+    if (!applicant.ok()) return applicant.status().message();
+    return (*applicant)->is_decided() ? "" : (*applicant)->timeout({}).message();
   }
   Admission admission;
 };
@@ -482,6 +483,22 @@ TEST(AdmissionTest, ADisconnectedSessionEndsWhenAClientWaitsForItsRoom) {
   const Applicant cleo = hall.wait(user("cleo")), second = hall.wait(user("dan"));
   EXPECT_EQ(hall.ends(), std::vector<uint32_t>{2}) << "for the first in the queue only";
   EXPECT_EQ(hall.admission.in_the_way().front().user, "cleo");
+}
+
+// Programs that run one after the other need one place, although a session ends after its program.
+TEST(AdmissionTest, AClientThatDoesNotWaitIsAdmittedAfterTheEndOfASessionThatIsOver) {
+  LostHall hall("[limits.user]\nsessions = 1\n", 3);
+  Permit over = hall.lose(user("ada"), 1, 100);
+  const Applicant next = hall.admission.apply(user("ada"), {0}, false).value();
+  EXPECT_FALSE(next->is_decided());
+  EXPECT_TRUE(hall.ends().empty()) << "nobody's session ends for a client that does not wait";
+  EXPECT_FALSE(next->fits_after_ends());
+  hall.lost[0].client.ends = true;
+  EXPECT_TRUE(next->fits_after_ends());
+  hall.lost.clear();
+  EXPECT_FALSE(next->fits_after_ends());
+  over.reset();
+  EXPECT_TRUE(next->is_decided());
 }
 
 // A program that was killed and starts again costs no other user a session.
