@@ -340,12 +340,7 @@ int ncclCommGetAsyncError(void* comm, int* error) {
   const Asked asked = ask(*communicator->session,
                           {communicator->id, static_cast<uint32_t>(Question::kAsyncError), 0, 0});
   *error = asked.error;
-  const bool has_failed = asked.error != kSuccess && asked.error != kInProgress;
-  // The program knows the error now. If a posted operation failed, the session has an error, too,
-  // which no later call must return.
-  if (has_failed && !communicator->has_failed.exchange(true)) {
-    (void)communicator->session->take_error();
-  }
+  if (asked.error != kSuccess && asked.error != kInProgress) communicator->has_failed = true;
   return asked.result;
 }
 

@@ -1,6 +1,7 @@
 #include "client/nccl/group.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <list>
 #include <memory>
@@ -70,33 +71,82 @@ CUresult push_mirrors(const std::vector<Step>& steps) {
 
 // A list, because a batch with a call in progress must not move.
 using Batches = std::list<Batch>;
+using Clock = std::chrono::steady_clock;
 
-// Aborts the communicators that one worker has created, because another worker has failed.
-void abort_created(const std::vector<Step>& steps) {
+void abort(Session* session, std::vector<Step> aborts) {
+  if (aborts.empty()) return;
   Batch batch;
-  for (const Step& step : steps) {
-    Communicator* const created = step.created.get();
-    if (!created || !created->blocking) continue;
-    batch.session = created->session;
-    batch.steps.push_back(step_on(*created, Verb::kAbort));
-  }
-  if (batch.steps.empty()) return;
+  batch.session = session;
+  batch.steps = std::move(aborts);
   send(batch);
   (void)finish(batch, take_answer);
 }
 
+// Aborts the communicators that one worker has created, because another worker has failed.
+void abort_created(const Batch& batch) {
+  std::vector<Step> aborts;
+  for (const Step& step : batch.steps) {
+    Communicator* const created = step.created.get();
+    if (created && created->blocking) aborts.push_back(step_on(*created, Verb::kAbort));
+  }
+  abort(batch.session, std::move(aborts));
+}
+
+// Aborts the communicators for which one worker's calls wait, because another worker has failed.
+void abort_waiting(const Batch& batch) {
+  std::vector<Step> aborts;
+  for (const Step& step : batch.steps) {
+    if (step.call.verb == Verb::kDestroy || step.call.verb == Verb::kAbort) continue;
+    if (Communicator* const created = step.created.get()) {
+      aborts.push_back(step_on(*created, Verb::kAbort));
+    }
+    Communicator* const used = step.communicator.get();
+    if (!used || used->state->exchange(kRemoteError) == kRemoteError) continue;
+    used->has_failed = true;
+    aborts.push_back(step_on(*used, Verb::kAbort));
+  }
+  abort(batch.session, std::move(aborts));
+}
+
+// Returns a batch that needs no wait any more. Aborts the others when their time is over.
+std::vector<Batch*>::iterator next_of(std::vector<Batch*>& pending, Clock::time_point* patience) {
+  // A worker's answer ends a wait for that worker at once, and a wait for another one after this.
+  constexpr auto kLook = std::chrono::milliseconds(100);
+  for (;;) {
+    const auto over = std::ranges::find_if(
+        pending, [](const Batch* batch) { return await(*batch, Clock::time_point::min()); });
+    if (over != pending.end()) return over;
+    if (Clock::now() >= *patience) {
+      *patience = Clock::time_point::max();
+      for (Batch* const batch : pending) abort_waiting(*batch);
+    }
+    if (await(*pending.front(), Clock::now() + kLook)) return pending.begin();
+  }
+}
+
 // Waits for the workers' answers.
 int finish(Batches& batches) {
+  // The other workers mostly fail as well, and their own error says more than an abort.
+  constexpr auto kPatience = std::chrono::seconds(2);
   int result = kSuccess;
-  std::vector<Batch*> made;
-  for (Batch& batch : batches) {
+  std::vector<Batch*> pending, made;
+  for (Batch& batch : batches) pending.push_back(&batch);
+  Clock::time_point patience = Clock::time_point::max();
+  while (!pending.empty()) {
+    const auto next =
+        pending.size() == 1 && result == kSuccess ? pending.begin() : next_of(pending, &patience);
+    Batch& batch = **next;
     const int one = finish(batch, take_answer);
+    pending.erase(next);
     if (one == kSuccess) made.push_back(&batch);
-    if (result == kSuccess) result = one;
+    if (result == kSuccess && one != kSuccess) {
+      result = one;
+      patience = Clock::now() + kPatience;
+    }
     end_communicators(batch.steps);
   }
   if (result == kSuccess) return result;
-  for (Batch* const batch : made) abort_created(batch->steps);
+  for (const Batch* const batch : made) abort_created(*batch);
   for (Batch& batch : batches) drop(batch.steps);
   return result;
 }

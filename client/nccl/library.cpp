@@ -154,6 +154,8 @@ int result_of(CUresult error) {
       return kSystemError;
     case CUDA_ERROR_NOT_SUPPORTED:
       return kInvalidUsage;
+    case kSessionLost:
+      return kRemoteError;
     default:
       return kCudaError;
   }

@@ -26,11 +26,12 @@ constexpr std::string_view kSystemFolders[] = {"/usr/lib/x86_64-linux-gnu",
                                                "/usr/local/cuda/lib64"};
 
 void add_each(std::string_view folders, const std::string& origin, std::vector<std::string>* all) {
-  constexpr std::string_view kOrigin = "$ORIGIN";
   while (!folders.empty()) {
     const size_t end = std::min(folders.find(':'), folders.size());
     std::string folder(folders.substr(0, end));
-    if (folder.starts_with(kOrigin)) folder.replace(0, kOrigin.size(), origin);
+    for (const std::string_view token : {"$ORIGIN", "${ORIGIN}"}) {
+      if (folder.starts_with(token)) folder.replace(0, token.size(), origin);
+    }
     if (!folder.empty()) all->push_back(std::move(folder));
     folders.remove_prefix(std::min(end + 1, folders.size()));
   }

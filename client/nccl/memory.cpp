@@ -100,10 +100,10 @@ int ncclMemFree(void* address) {
     const auto found = memory().mapped.find(at);
     if (found == memory().mapped.end()) return kInvalidArgument;
     bytes = found->second;
+    // After a failure the memory is still there, and the program may call again.
+    if (cuMemUnmap(at, bytes) != CUDA_SUCCESS) return kCudaError;
     memory().mapped.erase(found);
   }
-  const CUresult unmapped = cuMemUnmap(at, bytes);
-  if (unmapped != CUDA_SUCCESS) return kCudaError;
   return cuMemAddressFree(at, bytes) == CUDA_SUCCESS ? kSuccess : kCudaError;
 }
 

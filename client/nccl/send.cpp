@@ -120,6 +120,11 @@ void send(Batch& batch) {
   may_post(batch, bytes.size()) ? post_batch(batch, bytes) : begin_batch(batch);
 }
 
+bool await(const Batch& batch, std::chrono::steady_clock::time_point deadline) {
+  const bool is_over = batch.is_posted || batch.sent != CUDA_SUCCESS;
+  return is_over || batch.session->await(batch.call, deadline);
+}
+
 int finish(Batch& batch, const std::function<void(Step&, const Answer&)>& answered) {
   // The program's calls of CUDA return errors of earlier work.
   if (batch.is_posted || batch.sent != CUDA_SUCCESS) return result_of(batch.sent);
@@ -129,7 +134,7 @@ int finish(Batch& batch, const std::function<void(Step&, const Answer&)>& answer
   std::span<const std::byte> body = reply.body();
   struct {
     int32_t result;
-    uint32_t count;
+    uint32_t reserved;
   } head{};
   if (body.size() < sizeof head) return kInternalError;
   std::memcpy(&head, body.data(), sizeof head);

@@ -5,6 +5,7 @@
 // worker has answered.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <vector>
 
@@ -24,6 +25,8 @@ struct Batch {
 };
 
 void send(Batch& batch);
+// Waits until finish() would not wait, or until the deadline. Returns whether it would not.
+bool await(const Batch& batch, std::chrono::steady_clock::time_point deadline);
 // Returns an ncclResult_t. `answered`: called with each answer.
 int finish(Batch& batch, const std::function<void(Step&, const Answer&)>& answered);
 

@@ -151,6 +151,17 @@ CUresult Session::finish(PendingCall& call, Reply* reply) {
   return result;
 }
 
+bool Session::await(const PendingCall& call, std::chrono::steady_clock::time_point deadline) {
+  const CancellationOff off;
+  const auto decided = [&] {
+    return !call.sent.is_sent() || channel_->has_reply(call.slot) || lost();
+  };
+  if (decided()) return true;
+  if (deadline <= std::chrono::steady_clock::now()) return false;
+  (void)channel_->wait_until(decided, deadline);
+  return decided();
+}
+
 CUresult Session::call(const Route& route, const wire::Command& command, size_t reply_bytes,
                        Reply* reply, SentCommand* sent) {
   PendingCall call;

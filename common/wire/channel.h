@@ -138,6 +138,11 @@ class Channel {
   // and after Link::interrupt().
   template <typename Ready>
   Status wait(const Ready& ready) {
+    return wait_until(ready, deadline());
+  }
+  // The same, until the deadline at the latest; then kTimeout.
+  template <typename Ready>
+  Status wait_until(const Ready& ready, std::chrono::steady_clock::time_point end) {
     // An answer that needs no GPU work arrives within this time. After it, the thread yields the
     // core to others.
     constexpr auto kAnswer = std::chrono::microseconds(50);
@@ -149,7 +154,7 @@ class Channel {
       }
       if (waited > kAnswer) std::this_thread::yield();
     }
-    return sleep_until(ready);
+    return sleep_until(ready, end);
   }
 
  private:
@@ -169,9 +174,8 @@ class Channel {
   };
 
   template <typename Ready>
-  Status sleep_until(const Ready& ready) {
+  Status sleep_until(const Ready& ready, Clock::time_point end) {
     constexpr auto kLongest = std::chrono::hours(24);
-    const Clock::time_point end = deadline();
     while (true) {
       const Status status = link_.wait(ready, std::min(end, Clock::now() + kLongest));
       if (status.ok() || ready()) return {};

@@ -25,7 +25,8 @@ Result<WorkPage> WorkPage::open(UniqueFd memory) {
 std::string WorkPage::layout() {
   std::string text = "work";
   for (const auto& name : wire::kWorkNames) text += std::string(",") + name;
-  return text + ",held" + std::to_string(kDevices) + ",idle_end,fell_back";
+  return text + ",held" + std::to_string(kDevices) + ",communicators" +
+         std::to_string(kCommunicators) + ",idle_end,fell_back";
 }
 
 void WorkPage::write(const wire::Work& work) {
@@ -49,6 +50,25 @@ void WorkPage::hold(uint32_t device, uint64_t bytes) {
 void WorkPage::set_lost_since(uint64_t ns, bool counts) {
   page_->lost_since.store(ns, std::memory_order_relaxed);
   if (ns != 0 && counts) page_->losses.fetch_add(1, std::memory_order_relaxed);
+}
+
+void WorkPage::replace_tag(uint64_t old, uint64_t tag) {
+  for (std::atomic<uint64_t>& slot : page_->communicators) {
+    if (slot.load(std::memory_order_relaxed) != old) continue;
+    return slot.store(tag, std::memory_order_relaxed);
+  }
+}
+
+void WorkPage::leave_all() {
+  for (std::atomic<uint64_t>& slot : page_->communicators) slot.store(0, std::memory_order_relaxed);
+}
+
+std::vector<uint64_t> WorkPage::communicators() const {
+  std::vector<uint64_t> tags;
+  for (const std::atomic<uint64_t>& slot : page_->communicators) {
+    if (const uint64_t tag = slot.load(std::memory_order_relaxed)) tags.push_back(tag);
+  }
+  return tags;
 }
 
 uint64_t WorkPage::held(uint32_t device) const {

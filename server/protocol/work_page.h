@@ -1,6 +1,6 @@
 // WorkPage: what a worker has done for its session, what memory the session holds, whether it is
-// over its client's second choice of a medium, and whether its connection is lost, in a page of
-// memory that the daemon reads.
+// over its client's second choice of a medium, whether its connection is lost, and its NCCL
+// communicators, in a page of memory that the daemon reads.
 //
 // The daemon makes it and passes it on with the session. It reads what the worker wrote and
 // believes none of it: the numbers are for people and their monitoring. Threads: one writes, any
@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "common/base/memory_file.h"
 #include "common/base/status.h"
@@ -50,11 +51,19 @@ class WorkPage {
   uint64_t lost_since() const { return page_->lost_since.load(std::memory_order_relaxed); }
   uint32_t losses() const { return page_->losses.load(std::memory_order_relaxed); }
   bool fell_back() const { return page_->fell_back.load(std::memory_order_relaxed); }
+  // The NCCL communicators of which the session has a rank, by tags that are not 0. A tag counts as
+  // often as it has joined. Of more than kCommunicators nothing is kept. One thread.
+  static constexpr size_t kCommunicators = 256;
+  void join(uint64_t tag) { replace_tag(0, tag); }
+  void leave(uint64_t tag) { replace_tag(tag, 0); }
+  void leave_all();
+  std::vector<uint64_t> communicators() const;
 
  private:
   struct Page {
     std::array<std::atomic<uint64_t>, wire::kWorkNames.size()> counts;
     std::array<std::atomic<uint64_t>, kDevices> held;
+    std::array<std::atomic<uint64_t>, kCommunicators> communicators;
     std::atomic<uint64_t> idle_end;
     std::atomic<uint64_t> lost_since;
     std::atomic<uint32_t> losses;  // so far
@@ -62,6 +71,7 @@ class WorkPage {
   };
   WorkPage(UniqueFd memory, Mapped<Page> page)
       : memory_(std::move(memory)), page_(std::move(page)) {}
+  void replace_tag(uint64_t old, uint64_t tag);
 
   UniqueFd memory_;
   Mapped<Page> page_;

@@ -9,6 +9,7 @@
 #include "common/messages/message_codec.h"
 #include "common/messages/work_codec.h"
 #include "server/protocol/limits_codec.h"
+#include "server/protocol/work_page.h"
 
 namespace rcuda::server {
 namespace {
@@ -78,6 +79,11 @@ template <typename Visitor, typename Introduction>
 void fields(Visitor& visit, PassedSocket<Introduction>& m) {
   visit.message("introduction", m.introduction);
   visit.number("peeked", m.peeked);
+}
+
+template <typename Visitor>
+void fields(Visitor& visit, RanksLost& m) {
+  visit.list("tags", m.tags, WorkPage::kCommunicators);
 }
 
 template <typename Visitor>

@@ -12,6 +12,7 @@
 //                   of that client
 //   ExportCall      the socket of another worker  daemon_listener.cpp
 //                   of that user
+//   RanksLost       none                          daemon_listener.cpp
 //   StopRequest     none                          all of them
 //
 //   to the daemon   meaning                       handled by
@@ -76,6 +77,11 @@ using FurtherSocket = PassedSocket<wire::Attach>;
 using PeerCall = PassedSocket<wire::PeerHello>;
 using ExportCall = PassedSocket<wire::ExportQuery>;
 
+// Another worker has died that had ranks of these NCCL communicators (WorkPage::communicators()).
+struct RanksLost {
+  std::vector<uint64_t> tags{};
+};
+
 struct StopRequest {
   std::string why{};  // for the session's client and the audit; empty: the worker has no session
 };
@@ -108,7 +114,7 @@ struct SessionTotals {
 };
 
 using ToWorker = std::variant<LedgerMemory, WorkMemory, SessionStart, FurtherSocket, PeerCall,
-                              ExportCall, StopRequest>;
+                              ExportCall, RanksLost, StopRequest>;
 using ToDaemon = std::variant<WorkerReady, StartFailure, SessionTotals>;
 
 inline constexpr size_t kMostWorkerMessageBytes = 96u << 10;

@@ -118,7 +118,8 @@ bool DaemonListener::take_message() {
     changed_.notify_all();
     return true;
   }
-  if (std::get_if<PeerCall>(received) || std::get_if<ExportCall>(received)) {
+  if (std::get_if<PeerCall>(received) || std::get_if<ExportCall>(received) ||
+      std::get_if<RanksLost>(received)) {
     caller_(std::move(*received));
     return true;
   }

@@ -1,10 +1,10 @@
 // DaemonListener: receives the daemon's messages while a session begins and runs: further sockets
-// of the client, sockets of other workers, lookups of exports, and the request to stop. It also
-// notices the daemon's death, and, while the session begins, that of the client.
+// of the client, sockets of other workers, lookups of exports, lost ranks of NCCL, and the request
+// to stop. It also notices the daemon's death, and, while the session begins, that of the client.
 //
 // Threads: one of its own, from start() to the destructor. It calls `caller`, for sockets of other
-// workers and lookups, and at most once `stop`. Blocking: wait_for_stream(), until the deadline.
-// Errors: start() fails if the thread cannot be started.
+// workers, lookups and lost ranks, and at most once `stop`. Blocking: wait_for_stream(), until the
+// deadline. Errors: start() fails if the thread cannot be started.
 #pragma once
 
 #include <chrono>
@@ -25,8 +25,8 @@ class DaemonListener {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `socket`, and the pipe for `reports`, outlive the listener. `caller` gets each PeerCall and
-  // ExportCall. `stop` gets the reason of the end.
+  // `socket`, and the pipe for `reports`, outlive the listener. `caller` gets each PeerCall,
+  // ExportCall and RanksLost. `stop` gets the reason of the end.
   DaemonListener(int socket, int reports, std::function<void(ToWorker)> caller,
                  std::function<void(std::string why)> stop);
   ~DaemonListener();

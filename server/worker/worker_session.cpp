@@ -282,6 +282,10 @@ void WorkerSession::accept_caller(ToWorker caller) {
     if (loop_) loop_->executor().names.answer(call->introduction, std::move(call->descriptor));
     return;
   }
+  if (auto* const lost = std::get_if<RanksLost>(&caller)) {
+    if (loop_) loop_->executor().nccl.lose(std::move(lost->tags));
+    return;
+  }
   auto& call = std::get<PeerCall>(caller);
   // Another worker may connect before loop_ is set: the client's end of the Link may be complete
   // before this one, and the client may already have introduced the two workers.
@@ -378,6 +382,9 @@ void WorkerSession::prepare() {
   }
   // Workers of two servers of one machine cannot open each other's GPUs.
   nccl.host_id = p2p::host_identity() + ":" + std::to_string(grant_.port);
+  nccl.note_rank = [work = &*granted_.work](uint64_t tag, bool joins) {
+    joins ? work->join(tag) : work->leave(tag);
+  };
 }
 
 Status WorkerSession::run() {
@@ -439,6 +446,8 @@ void WorkerSession::end(const Status& status, SessionLoop& session) {
       static_cast<unsigned long long>(counters.transfer_bytes + counters.window_bytes),
       outcome.c_str());
   link_->close();
+  // The program has ended by itself: its other ranks need not learn that.
+  if (session.ended_by_client()) granted_.work->leave_all();
   report_totals({work, outcome});
   look_for_leaks();
   ::_exit(status.ok() || status.code() == Code::kUnavailable ? 0 : 2);

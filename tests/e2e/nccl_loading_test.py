@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """How programs get rcuda's libnccl.so.2, and whose NCCL answers: linked programs with an RPATH, programs that open the
-library by its name, CuPy; by rcuda-run and by rcuda.connect().
+library by its name, CuPy; by rcuda-run and by rcuda.connect(). And what happens when a server's NCCL fails.
 
     nccl_loading_test.py --build FOLDER --linked PROGRAM --nccl LIBRARY --wheels FOLDER [unittest arguments]
 
@@ -134,6 +134,16 @@ class LoadingTest(unittest.TestCase):
         result = self.run_remotely(sys.executable, "-c", textwrap.dedent(LACKING))
         self.assertEqual(result.stdout, "5 5\n")  # ncclInvalidUsage
         self.assertEqual(result.stderr.count("ncclCommSuspend"), 1, result.stderr)
+
+    def test_rank_that_does_not_come(self):
+        # The rank of one server fails or dies before it meets the other one, which waits for it in its server.
+        for fault, result in ("fails", 2), ("dies", 6):  # ncclSystemError, ncclRemoteError
+            for order in (1, -1):
+                with self.subTest(fault, order=order):
+                    self.start(*({"TESTNCCL_INIT": fault}, {})[::order])
+                    ended = self.run_remotely(sys.executable, "-c", textwrap.dedent(PAIR))
+                    self.assertEqual(ended.stdout.splitlines(), [f"NCCL {OWN}", str(result)], ended.stderr)
+                    self.doCleanups()
 
 
 if __name__ == "__main__":

@@ -434,6 +434,7 @@ void WorkerPool::handle_end(Worker& worker, std::optional<int> status) {
   worker.log.finish(Clock::now());
   if (worker.is(State::kStarting) || worker.is(State::kBusy)) read(worker);  // its last report
   log_end(worker, status);
+  if (worker.is(State::kBusy)) report_lost_ranks(worker);
   enter(worker, State::kEnded,
         !worker.ended_by.empty() ? worker.ended_by + worker.ended_for
         : worker.totals          ? worker.totals->outcome

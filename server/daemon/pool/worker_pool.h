@@ -262,6 +262,7 @@ class WorkerPool {
   CarriedWorker carry(const Worker& worker, const Admission& admission) const;
   Result<Worker> restore(const CarriedWorker& carried);
   void log_end(const Worker& worker, std::optional<int> status);
+  void report_lost_ranks(const Worker& dead);
   void stop_worker(Worker& worker, const std::string& why = {});
   // Starts a worker, for a client or for the pool. False if that fails or too many are starting.
   bool try_start(const wire::Hello* hello, const DeviceSets::Key& devices, uint32_t sm_percent);

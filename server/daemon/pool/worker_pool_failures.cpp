@@ -34,6 +34,22 @@ bool WorkerPool::ends_again(const Worker& worker, std::optional<int> status) {
   return again;
 }
 
+// NCCL itself does not notice over NVLink that another process has died.
+void WorkerPool::report_lost_ranks(const Worker& dead) {
+  if (!dead.work) return;
+  const std::vector<uint64_t> lost = dead.work->communicators();
+  if (lost.empty()) return;
+  for (const Worker& worker : workers_) {
+    if (&worker == &dead || !worker.is(State::kBusy) || !worker.work) continue;
+    RanksLost message;
+    for (const uint64_t tag : worker.work->communicators()) {
+      if (std::ranges::find(lost, tag) != lost.end()) message.tags.push_back(tag);
+    }
+    if (message.tags.empty()) continue;
+    (void)send_to_worker(worker.control.get(), message, -1, Clock::now());
+  }
+}
+
 void WorkerPool::did_not_start(const Worker& worker, const Status& status, bool is_lasting) {
   // The base may have too few addresses for the driver to start.
   doublings_ = std::min(std::max(doublings_, worker.base.doublings + 1), kMostDoublings);

@@ -1,5 +1,7 @@
 #include "server/executor/answers/answers.h"
 
+#include <algorithm>
+
 #include "common/base/log.h"
 #include "common/cuda/errors.h"
 
@@ -45,24 +47,40 @@ void Answers::reply(const ReplyTarget& target, CUresult result, std::span<const 
                   target.wake);
 }
 
-void Answers::latch(CUresult error) {
+uint64_t Answers::latch(CUresult error) {
   MutexLock lock(mutex_);
-  if (sticky_ != CUDA_SUCCESS) return;
+  if (sticky_ != CUDA_SUCCESS) return 0;
   if (cuda::is_sticky(error)) {
     sticky_ = error;
     RCUDA_INFO("the session's context is lost: CUDA error %d", static_cast<int>(error));
   }
-  publish(error);
+  return publish(error);
+}
+
+void Answers::withdraw(uint64_t number) {
+  MutexLock lock(mutex_);
+  const auto found = std::ranges::find(errors_, number, wire::CompletionWord::sequence);
+  if (number == 0 || found == errors_.end()) return;
+  const bool is_last = *found == errors_.back();
+  errors_.erase(found);
+  if (is_last) put_error_word(errors_.empty() ? 0 : errors_.back());
 }
 
 void Answers::forget_sticky() {
   MutexLock lock(mutex_);
-  if (sticky_ != CUDA_SUCCESS) publish(CUDA_SUCCESS);
+  if (sticky_ != CUDA_SUCCESS) (void)publish(CUDA_SUCCESS);
   sticky_ = CUDA_SUCCESS;
 }
 
-void Answers::publish(CUresult error) {
-  const uint64_t value = wire::CompletionWord::make(++errors_, static_cast<uint32_t>(error));
+uint64_t Answers::publish(CUresult error) {
+  const uint64_t value = wire::CompletionWord::make(++last_error_, static_cast<uint32_t>(error));
+  errors_.push_back(value);
+  if (errors_.size() > kMostKept) errors_.pop_front();
+  put_error_word(value);
+  return last_error_;
+}
+
+void Answers::put_error_word(uint64_t value) {
   (void)link_.put(wire::ClientWindow::kErrorWord, std::as_bytes(std::span(&value, 1)), {},
                   transport::Wake::kNo);
 }

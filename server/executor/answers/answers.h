@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <span>
 #include <utility>
@@ -58,14 +59,21 @@ class Answers {
   void reply(const ReplyTarget& target, CUresult result, std::span<const std::byte> body);
   // Sets the session's error word after a posted command failed, or work failed asynchronously. A
   // sticky error is never overwritten. The engine of peer copies latches a stream's error before it
-  // releases the stream.
-  void latch(CUresult error);
+  // releases the stream. Returns the number of the error; 0: a sticky error stays.
+  uint64_t latch(CUresult error);
+  // Removes the error with this number, because the program has learned it otherwise. If it is the
+  // last one, the error word has the error before it again. The client skips errors whose number it
+  // has reported.
+  void withdraw(uint64_t number);
   // Clears the sticky error. To be called after its context was reset.
   void forget_sticky();
   EventSink& events() { return events_; }
 
  private:
-  void publish(CUresult error) RCUDA_REQUIRES(mutex_);
+  static constexpr size_t kMostKept = 16;  // of errors_
+
+  uint64_t publish(CUresult error) RCUDA_REQUIRES(mutex_);
+  void put_error_word(uint64_t value) RCUDA_REQUIRES(mutex_);
 
   transport::Link& link_;
   EventSink events_;
@@ -75,7 +83,8 @@ class Answers {
   std::vector<uint64_t> words_ RCUDA_GUARDED_BY(words_mutex_) =
       std::vector<uint64_t>(wire::ClientWindow::kCompletionCount);
   Mutex mutex_;
-  uint64_t errors_ RCUDA_GUARDED_BY(mutex_) = 0;
+  uint64_t last_error_ RCUDA_GUARDED_BY(mutex_) = 0;           // its number
+  std::deque<uint64_t> errors_ RCUDA_GUARDED_BY(mutex_) = {};  // the last values of the error word
   CUresult sticky_ RCUDA_GUARDED_BY(mutex_) = CUDA_SUCCESS;
 };
 

@@ -148,7 +148,7 @@ HandlerResult read_steps(NcclServices& services, std::span<const std::byte> byte
 CUresult create_communicators(NcclServices& services, NcclBatch& batch) {
   for (NcclStep& step : batch.steps) {
     if (!nccl::creates(step.call.verb)) continue;
-    step.created = services.nccl.create(step.call.created, is_blocking(step));
+    step.created = services.nccl.create(step, is_blocking(step));
     if (!step.created) return CUDA_ERROR_INVALID_VALUE;
   }
   return CUDA_SUCCESS;
@@ -248,14 +248,10 @@ HandlerResult nccl_calls(NcclServices& services, const Command& command,
     report_lacking(services, *batch);
     std::vector<std::byte> reply;
     append(&reply, int32_t{result});
-    uint32_t count = 0;
-    append(&reply, count);
+    append(&reply, uint32_t{0});
     for (const NcclStep& step : batch->steps) {
-      if (!nccl::is_answered(step.call.verb)) continue;
-      append(&reply, step.answer);
-      ++count;
+      if (nccl::is_answered(step.call.verb)) append(&reply, step.answer);
     }
-    std::memcpy(reply.data() + sizeof(int32_t), &count, sizeof count);
     services.answers.reply(target, CUDA_SUCCESS, reply);
   };
   return services.nccl.start(batch, then) ? kDeferred : HandlerResult(CUDA_ERROR_OPERATING_SYSTEM);
@@ -273,19 +269,22 @@ HandlerResult nccl_part(NcclServices& services, const Command& command,
 
 namespace {
 
-// No call waits for the operation, so its error becomes the communicator's. Returns whether it is
-// the first error of a communicator.
-bool note_error(NcclServices& services, const NcclBatch& batch, nccl::ResultCode result) {
-  bool is_first = false;
+// No call waits for the operation, so its error becomes the communicator's. The first error of a
+// communicator is also the session's.
+void note_error(NcclServices& services, const NcclBatch& batch, nccl::ResultCode result) {
+  std::vector<NcclCommunicator*> first;
   for (const NcclStep& step : batch.steps) {
-    if (step.communicator) is_first |= step.communicator->posted_error.exchange(result) == 0;
+    if (step.communicator && step.communicator->posted_error.exchange(result) == 0) {
+      first.push_back(step.communicator.get());
+    }
   }
-  if (!is_first) return false;
+  if (first.empty()) return;
+  const uint64_t number = services.answers.latch(CUDA_ERROR_UNKNOWN);
+  for (NcclCommunicator* const communicator : first) communicator->error_number = number;
   const char* const text = services.nccl.library()->functions.ncclGetErrorString(result);
   RCUDA_WARN("an operation of NCCL failed: %s", text);
   (void)services.answers.events().output(
       true, std::string("rcuda: an operation of NCCL failed in the worker: ") + text + "\n");
-  return true;
 }
 
 }  // namespace
@@ -302,9 +301,28 @@ HandlerResult nccl_post(NcclServices& services, const Command& command,
   }
   const nccl::ResultCode result = services.nccl.make_here(batch);
   services.objects.forget_current();
-  const bool is_news = result != nccl::kSuccess && note_error(services, batch, result);
-  return is_news ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
+  if (result != nccl::kSuccess) note_error(services, batch, result);
+  return CUDA_SUCCESS;
 }
+
+namespace {
+
+// Returns the communicator's error, which the program then knows: operations that are posted later
+// do not report it again, and no call of CUDA returns it.
+int tell_error(NcclServices& services, const nccl::Functions& functions,
+               NcclCommunicator& communicator, int* error) {
+  int result = nccl::kSuccess;
+  void* const handle = communicator.handle.load();
+  if (handle) result = functions.ncclCommGetAsyncError(handle, error);
+  if (*error == nccl::kSuccess) *error = communicator.posted_error;
+  if (communicator.is_lost && *error == nccl::kSuccess) *error = nccl::kRemoteError;
+  if (*error == nccl::kSuccess || *error == nccl::kInProgress) return result;
+  communicator.posted_error = *error;
+  services.answers.withdraw(std::exchange(communicator.error_number, 0));
+  return result;
+}
+
+}  // namespace
 
 HandlerResult nccl_ask(NcclServices& services, const Command&, const wire::NcclAskBody& body,
                        std::vector<std::byte>* reply) {
@@ -318,15 +336,16 @@ HandlerResult nccl_ask(NcclServices& services, const Command&, const wire::NcclA
   std::string text;
   switch (static_cast<nccl::Question>(body.question)) {
     case nccl::Question::kAsyncError:
-      if (handle) result = functions.ncclCommGetAsyncError(handle, &error);
-      if (handle && error == nccl::kSuccess) error = communicator->posted_error;
-      // The program knows the error now, so operations that are posted later do not report it
-      // again.
-      if (handle && error != nccl::kInProgress) communicator->posted_error = error;
+      if (handle || (communicator && communicator->is_lost)) {
+        result = tell_error(services, functions, *communicator, &error);
+      }
       break;
     case nccl::Question::kLastError:
       result = nccl::kSuccess;
       if (functions.ncclGetLastError) text = functions.ncclGetLastError(handle);
+      if (communicator && communicator->is_lost && text.empty()) {
+        text = "the worker of another rank has died";
+      }
       break;
     case nccl::Question::kMemory:
       result = nccl::kInvalidUsage;

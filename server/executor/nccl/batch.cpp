@@ -1,5 +1,6 @@
 #include "server/executor/nccl/batch.h"
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <iterator>
@@ -42,16 +43,21 @@ int init(const Functions& f, NcclStep& step) {
 // made is aborted without an error, as in NCCL.
 int abort(const Functions& f, NcclStep& step) {
   if (!step.communicator) return nccl::kSuccess;
+  NcclCommunicator& communicator = *step.communicator;
   {
-    MutexLock lock(step.communicator->mutex);
-    step.communicator->aborted = true;
+    MutexLock lock(communicator.mutex);
+    communicator.made_or_failed.wait(
+        lock, [&]() RCUDA_REQUIRES(communicator.mutex) { return !communicator.is_being_made; });
+    communicator.aborted = true;
   }
-  while (step.communicator->waiting.load() > 0) std::this_thread::sleep_for(kPoll);
-  void* const handle = step.communicator->handle.exchange(nullptr);
+  while (communicator.waiting.load() > 0) std::this_thread::sleep_for(kPoll);
+  void* const handle = communicator.handle.exchange(nullptr);
   return handle ? f.ncclCommAbort(handle) : nccl::kSuccess;
 }
 
+// NCCL may wait for ranks that are lost.
 int destroy(const Functions& f, NcclStep& step) {
+  if (step.communicator && step.communicator->is_lost) return abort(f, step);
   void* const handle = step.communicator ? step.communicator->handle.exchange(nullptr) : nullptr;
   return handle ? f.ncclCommDestroy(handle) : nccl::kInvalidArgument;
 }
@@ -232,7 +238,23 @@ void keep_created(NcclBatch& batch) {
     if (!step.created) continue;
     MutexLock lock(step.created->mutex);
     if (!step.created->aborted) step.created->handle = step.created->made;
+    step.created->is_being_made = false;
+    step.created->made_or_failed.notify_all();
   }
+}
+
+// Whether all ranks of the communicator must take part.
+bool needs_all_ranks(Verb verb) {
+  return nccl::is_operation(verb) || verb == Verb::kSplit || verb == Verb::kGrow ||
+         verb == Verb::kFinalize || verb == Verb::kRegisterWindow;
+}
+
+// Whether a call needs ranks that are lost.
+bool needs_lost(const NcclBatch& batch) {
+  return std::ranges::any_of(batch.steps, [](const NcclStep& step) {
+    return (step.communicator && step.communicator->is_lost && needs_all_ranks(step.call.verb)) ||
+           (step.created && step.created->is_lost);
+  });
 }
 
 int wait_for_all(const Functions& functions, NcclBatch& batch) {
@@ -270,9 +292,10 @@ void answer_created(const Functions& functions, NcclBatch& batch) {
 
 nccl::ResultCode make(const Functions& functions, const api::DriverTable& driver,
                       NcclBatch& batch) {
-  if (const char* const name = find_lacking(functions, batch)) {
-    batch.lacking = name;
-    return nccl::kInvalidUsage;
+  if (const char* const name = find_lacking(functions, batch)) batch.lacking = name;
+  if (!batch.lacking.empty() || needs_lost(batch)) {
+    keep_created(batch);
+    return batch.lacking.empty() ? nccl::kRemoteError : nccl::kInvalidUsage;
   }
   bool creates = false;
   for (const NcclStep& step : batch.steps) creates = creates || step.created;
@@ -296,6 +319,7 @@ nccl::ResultCode make(const Functions& functions, const api::DriverTable& driver
   if (groups) note(functions.ncclGroupEnd());
   keep_created(batch);
   if (result == nccl::kInProgress) result = wait_for_all(functions, batch);
+  if (result != nccl::kSuccess && needs_lost(batch)) result = nccl::kRemoteError;
   if (creates) {
     result == nccl::kSuccess ? answer_created(functions, batch) : end_failed(functions, batch);
   }

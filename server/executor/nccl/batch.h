@@ -28,8 +28,18 @@ struct NcclCommunicator {
   void* made = nullptr;
   bool blocking = true;
   std::atomic<int> posted_error{0};  // of an operation without an answer
-  // The handles of its registered memory and windows: a client may name no others.
+  uint64_t error_number = 0;         // of Answers::latch(), for posted_error; executor thread
+  // Equal in all its ranks, whatever workers they are in; 0: unknown.
+  uint64_t tag = 0;
+  uint32_t splits = 0;  // so far; executor thread
+  // The worker of another rank has died.
+  std::atomic<bool> is_lost{false};
+  std::atomic<int> calls{0};  // on threads of NcclCallers
   Mutex mutex;
+  // From Nccl::create() until NCCL has made the handle, or has failed. An abort waits for that.
+  bool is_being_made RCUDA_GUARDED_BY(mutex) = false;
+  CondVar made_or_failed;
+  // The handles of its registered memory and windows: a client may name no others.
   std::set<uint64_t> registrations RCUDA_GUARDED_BY(mutex);
   // `waiting` counts the threads that poll this non-blocking communicator. They leave it when
   // `aborted` is set.
@@ -66,7 +76,8 @@ struct NcclBatch {
 };
 
 // Returns the first error. With a function that the library lacks, nothing is called, and the
-// result is kInvalidUsage.
+// result is kInvalidUsage. If a communicator is lost, its failures and further calls are
+// kRemoteError.
 nccl::ResultCode make(const nccl::Functions& functions, const api::DriverTable& driver,
                       NcclBatch& batch);
 

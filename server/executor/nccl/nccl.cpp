@@ -1,10 +1,14 @@
 #include "server/executor/nccl/nccl.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
+#include <cstring>
 #include <iterator>
 #include <string_view>
 #include <utility>
+
+#include <unistd.h>
 
 #include "common/base/log.h"
 #include "common/nccl/nccl_variables.h"
@@ -17,19 +21,54 @@ namespace {
 constexpr size_t kMostPartBytes = 8u << 20;
 
 // Called before the library is loaded, because NCCL reads the values at its first use. Values of
-// the server's environment win.
+// the server's environment win. Other threads may read the environment meanwhile, and setenv()
+// would move it under them. So they find either the old array or a new one, and both stay.
 void set_environment(const std::vector<std::string>& variables, const std::string& host_id) {
+  std::vector<std::string> lines;
   for (const std::string& line : variables) {
     const size_t equals = line.find('=');
-    if (equals == std::string::npos) continue;
-    const std::string name = line.substr(0, equals);
-    if (nccl::may_program_set(name)) ::setenv(name.c_str(), line.c_str() + equals + 1, 0);
+    if (equals != std::string::npos && nccl::may_program_set(line.substr(0, equals))) {
+      lines.push_back(line);
+    }
   }
-  if (!host_id.empty()) ::setenv("NCCL_HOSTID", host_id.c_str(), 0);
+  if (!host_id.empty()) lines.push_back("NCCL_HOSTID=" + host_id);
   // Collectives connect when the communicator is made, so that they never wait for other ranks.
-  ::setenv("NCCL_RUNTIME_CONNECT", "0", 0);
+  lines.push_back("NCCL_RUNTIME_CONNECT=0");
   // Otherwise NCCL reads a file in the user's home, which may name plug-ins.
-  ::setenv("NCCL_CONF_FILE", "/etc/nccl.conf", 0);
+  lines.push_back("NCCL_CONF_FILE=/etc/nccl.conf");
+  auto& all = *new std::vector<char*>;  // never freed, and neither are the new lines
+  for (char** entry = environ; entry && *entry; ++entry) all.push_back(*entry);
+  for (const std::string& line : lines) {
+    const size_t equals = line.find('=');
+    const bool is_set = std::ranges::any_of(all, [&](const char* entry) {
+      return line.compare(0, equals + 1, entry, equals + 1) == 0;
+    });
+    if (!is_set) all.push_back(::strdup(line.c_str()));
+  }
+  all.push_back(nullptr);
+  std::atomic_ref<char**>(environ).store(all.data(), std::memory_order_release);
+}
+
+// All ranks of a communicator call its splits in the same order.
+uint64_t tag_of(const NcclStep& step) {
+  const auto hash = [](const void* data, size_t bytes) {
+    return std::hash<std::string_view>()({static_cast<const char*>(data), bytes});
+  };
+  if (step.call.verb == nccl::Verb::kInit) {
+    return hash(step.ids.data(), step.ids.size() * sizeof(nccl::UniqueId));
+  }
+  if (!step.communicator || step.communicator->tag == 0) return 0;
+  const uint64_t parent = step.communicator->tag;
+  if (step.call.verb == nccl::Verb::kShrink) {
+    const uint64_t parts[] = {parent,
+                              hash(step.excluded.data(), step.excluded.size() * sizeof(int))};
+    return hash(parts, sizeof parts);
+  }
+  // The ranks of a communicator that grows have nothing in common before they meet.
+  if (step.call.verb != nccl::Verb::kSplit) return 0;
+  const uint64_t parts[] = {parent, ++step.communicator->splits,
+                            static_cast<uint32_t>(step.call.peer)};
+  return hash(parts, sizeof parts);
 }
 
 // Whether any operation may wait for other ranks: NCCL connects ranks at the first use of an
@@ -97,19 +136,58 @@ std::shared_ptr<NcclCommunicator> Nccl::find(uint32_t id) const {
   return found == communicators_.end() ? nullptr : found->second;
 }
 
-std::shared_ptr<NcclCommunicator> Nccl::create(uint32_t id, bool blocking) {
-  if (id == 0 || communicators_.size() >= nccl::kMostCommunicators) return nullptr;
+std::shared_ptr<NcclCommunicator> Nccl::create(const NcclStep& step, bool blocking) {
+  const uint32_t id = step.call.created;
+  const bool may = id != 0 && communicators_.size() < nccl::kMostCommunicators;
+  if (!may || communicators_.contains(id)) return nullptr;
   auto made = std::make_shared<NcclCommunicator>();
   made->blocking = blocking;
-  return communicators_.emplace(id, made).second ? made : nullptr;
+  made->tag = tag_of(step);
+  {
+    MutexLock lock(made->mutex);
+    made->is_being_made = true;
+  }
+  communicators_.emplace(id, made);
+  if (made->tag != 0) settings_.note_rank(made->tag, true);
+  return made;
+}
+
+void Nccl::forget(uint32_t id) {
+  const auto found = communicators_.extract(id);
+  if (found && found.mapped()->tag != 0) settings_.note_rank(found.mapped()->tag, false);
+}
+
+void Nccl::lose(std::vector<uint64_t> tags) {
+  MutexLock lock(door_->mutex);
+  if (!door_->jobs) return;
+  door_->jobs->post([this, tags = std::move(tags)] { lose_now(tags); });
+}
+
+// A call in progress may wait for the lost rank for ever, so its communicator is aborted. Otherwise
+// the program does that, because its streams may use the communicator.
+void Nccl::lose_now(const std::vector<uint64_t>& tags) {
+  for (const auto& [id, communicator] : communicators_) {
+    if (std::ranges::find(tags, communicator->tag) == tags.end()) continue;
+    if (communicator->is_lost.exchange(true)) continue;
+    RCUDA_WARN("the worker of another rank of a communicator has died");
+    if (communicator->calls.load() == 0) continue;
+    NcclStep step;
+    step.call.verb = nccl::Verb::kAbort;
+    step.communicator = communicator;
+    const auto batch = std::make_shared<NcclBatch>();
+    batch->steps.push_back(std::move(step));
+    (void)callers_.start(true, [&driver = driver_, library = library_, batch] {
+      (void)make(library->functions, driver, *batch);
+    });
+  }
 }
 
 void Nccl::forget_ended(const NcclBatch& batch) {
   for (const NcclStep& step : batch.steps) {
     const nccl::Verb verb = step.call.verb;
     const bool ends = verb == nccl::Verb::kDestroy || verb == nccl::Verb::kAbort;
-    if (ends) communicators_.erase(step.call.communicator);
-    if (step.created && !step.created->handle.load()) communicators_.erase(step.call.created);
+    if (ends) forget(step.call.communicator);
+    if (step.created && !step.created->handle.load()) forget(step.call.created);
   }
 }
 
@@ -119,16 +197,28 @@ bool Nccl::start(std::shared_ptr<NcclBatch> batch, std::function<void(nccl::Resu
   const bool ends = std::ranges::all_of(
       batch->steps, [](const NcclStep& step) { return step.call.verb == nccl::Verb::kAbort; });
   const auto result = std::make_shared<nccl::ResultCode>(nccl::kInternalError);
-  return run(
+  const auto count = [](const NcclBatch& calls, int by) {
+    for (const NcclStep& step : calls.steps) {
+      if (step.communicator) step.communicator->calls += by;
+      if (step.created) step.created->calls += by;
+    }
+  };
+  count(*batch, 1);
+  const bool started = run(
       context,
       [&driver = driver_, library = library_, batch, result] {
         *result = make(library->functions, driver, *batch);
       },
-      [this, batch, result, then = std::move(then)] {
+      [this, batch, result, count, then = std::move(then)] {
+        count(*batch, -1);
         forget_ended(*batch);
         then(*result);
       },
       ends);
+  if (started) return true;
+  count(*batch, -1);
+  forget_ended(*batch);
+  return false;
 }
 
 nccl::ResultCode Nccl::make_here(NcclBatch& batch) {

@@ -8,8 +8,8 @@
 // (Rejected: only non-blocking communicators. From NCCL 2.27 on, each of their operations starts a
 // thread and launches at an unknown time, and the next operation must wait for that.)
 //
-// Executor thread only. Blocking: make_here(), while NCCL launches. At the end of the session
-// nothing waits for NCCL: calls in progress are left to the end of the process.
+// Executor thread only, except lose(). Blocking: make_here(), while NCCL launches. At the end of
+// the session nothing waits for NCCL: calls in progress are left to the end of the process.
 #pragma once
 
 #include <functional>
@@ -47,8 +47,11 @@ class Nccl {
 
   // Null if there is no such communicator.
   std::shared_ptr<NcclCommunicator> find(uint32_t id) const;
-  // Null if the id is in use, or too many communicators exist.
-  std::shared_ptr<NcclCommunicator> create(uint32_t id, bool blocking);
+  // For a step that creates one. Null if the id is in use, or too many communicators exist.
+  std::shared_ptr<NcclCommunicator> create(const NcclStep& step, bool blocking);
+  // Workers with ranks of these communicators have died. Their calls in progress and all further
+  // ones return kRemoteError. Any thread.
+  void lose(std::vector<uint64_t> tags);
 
   // Runs `work` on another thread, in this context, then `then` on the executor thread. Returns
   // false if too many calls are in progress, unless `always`, or if no thread can be started.
@@ -69,6 +72,9 @@ class Nccl {
   void forget_ended(const NcclBatch& batch);
 
  private:
+  void forget(uint32_t id);
+  void lose_now(const std::vector<uint64_t>& tags);
+
   // Shared with threads that may outlive the session. `jobs` is null when the session has ended.
   struct Door {
     Mutex mutex;

@@ -1,6 +1,8 @@
 // NcclSettings: a worker's settings for NCCL. Plain values.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <string>
 
 namespace rcuda::server {
@@ -11,6 +13,10 @@ struct NcclSettings {
   // NCCL_HOSTID, unless the environment sets it: equal in workers that can open each other's GPUs.
   // Empty: NCCL chooses.
   std::string host_id;
+  // Called on the executor thread with the tag of each communicator that the session has a rank of
+  // (`joins`), or no longer has. If another worker with such a rank dies, Nccl::lose() gets the
+  // tag.
+  std::function<void(uint64_t tag, bool joins)> note_rank = [](uint64_t, bool) {};
 };
 
 }  // namespace rcuda::server

@@ -2,6 +2,8 @@
 // windows, one-sided operations, suspension, parameters, encryption.
 #include <algorithm>
 #include <climits>
+#include <csignal>
+#include <cstdlib>
 #include <cstring>
 
 #include "tests/support/nccl/group.h"
@@ -58,6 +60,14 @@ CommunicatorPtr make(ncclComm_t* handle, int ranks, int rank, bool blocking) {
   return made;
 }
 
+// TESTNCCL_INIT: a rank `fails` or `dies` before it has met the others.
+ncclResult_t meet(Communicator& made, const Id& id) {
+  const char* const fault = std::getenv("TESTNCCL_INIT");
+  if (fault && std::strcmp(fault, "dies") == 0) (void)std::raise(SIGKILL);
+  if (fault) return made.fail(ncclSystemError, "TESTNCCL_INIT says that it fails", true);
+  return made.meet(id);
+}
+
 ncclResult_t init(ncclComm_t* comm, int ranks, const ncclUniqueId& unique, int rank,
                   const ncclConfig_t* config) {
   bool blocking = true;
@@ -71,7 +81,7 @@ ncclResult_t init(ncclComm_t* comm, int ranks, const ncclUniqueId& unique, int r
     return result;
   const CommunicatorPtr made = make(comm, ranks, rank, blocking);
   if (!made) return refuse(ncclUnhandledCudaError, "there is no context");
-  add({[made, id] { return made->meet(id); }, made, comm});
+  add({[made, id] { return meet(*made, id); }, made, comm});
   return ncclSuccess;
 }
 

@@ -1,6 +1,9 @@
 // What a session does, in memory that its worker and the daemon share.
 #include "server/protocol/work_page.h"
 
+#include <algorithm>
+#include <vector>
+
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -24,6 +27,24 @@ TEST(WorkPageTest, OneSideWritesAndTheOtherReads) {
   EXPECT_EQ(daemons->held(3), 12u);
   workers->hold(WorkPage::kDevices, 13);
   EXPECT_EQ(daemons->held(WorkPage::kDevices), 0u);
+}
+
+TEST(WorkPageTest, CommunicatorsJoinAndLeave) {
+  Result<WorkPage> page = WorkPage::make();
+  ASSERT_TRUE(page.ok());
+  using Tags = std::vector<uint64_t>;
+  page->join(7);
+  page->join(8);
+  page->join(7);
+  page->leave(7);
+  page->leave(9);
+  Tags tags = page->communicators();
+  std::ranges::sort(tags);
+  EXPECT_EQ(tags, (Tags{7, 8}));
+  for (uint64_t tag = 1; tag <= WorkPage::kCommunicators; ++tag) page->join(100 + tag);
+  EXPECT_EQ(page->communicators().size(), WorkPage::kCommunicators);
+  page->leave_all();
+  EXPECT_EQ(page->communicators(), Tags{});
 }
 
 TEST(WorkPageTest, NobodyCanChangeItsSize) {

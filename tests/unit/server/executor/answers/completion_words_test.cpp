@@ -1,4 +1,4 @@
-// Completion words that several threads signal at once.
+// Completion words that several threads signal at once, and the error word.
 #include <atomic>
 #include <thread>
 #include <vector>
@@ -25,8 +25,8 @@ class CompletionWordsTest : public ::testing::Test {
     links_ = std::move(made).value();
     words_ = std::make_unique<Answers>(*links_.server);
   }
-  uint64_t seen() {
-    auto* word = links_.client->window().data() + Window::kCompletionWords + 8ull * kWord;
+  uint64_t seen(uint64_t offset = Window::kCompletionWords + 8ull * kWord) {
+    auto* word = links_.client->window().data() + offset;
     return std::atomic_ref(*reinterpret_cast<uint64_t*>(word)).load(std::memory_order_acquire);
   }
   uint64_t sequence() { return wire::CompletionWord::sequence(seen()); }
@@ -40,6 +40,23 @@ TEST_F(CompletionWordsTest, ALateSignalIsDropped) {
   words_->signal({kWord, 4}, CUDA_SUCCESS, transport::Wake::kYes);
   words_->signal({kWord, 0}, CUDA_SUCCESS, transport::Wake::kYes);
   EXPECT_EQ(seen(), wire::CompletionWord::make(5, CUDA_ERROR_LAUNCH_FAILED));
+}
+
+TEST_F(CompletionWordsTest, AnErrorThatIsWithdrawnUncoversTheOneBefore) {
+  const uint64_t first = words_->latch(CUDA_ERROR_INVALID_VALUE);
+  const uint64_t second = words_->latch(CUDA_ERROR_UNKNOWN);
+  const uint64_t third = words_->latch(CUDA_ERROR_UNKNOWN);
+  words_->withdraw(second);
+  EXPECT_EQ(seen(Window::kErrorWord), wire::CompletionWord::make(third, CUDA_ERROR_UNKNOWN));
+  words_->withdraw(third);
+  EXPECT_EQ(seen(Window::kErrorWord), wire::CompletionWord::make(first, CUDA_ERROR_INVALID_VALUE));
+  words_->withdraw(third);
+  words_->withdraw(0);
+  EXPECT_EQ(seen(Window::kErrorWord), wire::CompletionWord::make(first, CUDA_ERROR_INVALID_VALUE));
+  words_->withdraw(first);
+  EXPECT_EQ(seen(Window::kErrorWord), 0u);
+  EXPECT_EQ(words_->latch(CUDA_ERROR_ILLEGAL_ADDRESS), 4u);
+  EXPECT_EQ(words_->latch(CUDA_ERROR_UNKNOWN), 0u) << "a sticky error stays";
 }
 
 TEST_F(CompletionWordsTest, AWordThatManyThreadsSignalNeverGoesBack) {

@@ -1,7 +1,9 @@
 // Which calls of NCCL a worker makes, on which threads, and which it refuses.
+#include <algorithm>
 #include <atomic>
 #include <latch>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -19,6 +21,11 @@ std::vector<std::string>& calls() {
   static std::vector<std::string> made;
   return made;
 }
+void record(const char* name) {
+  static Mutex mutex;
+  MutexLock lock(mutex);
+  calls().push_back(name);
+}
 std::atomic<int> polls_left{0};
 std::atomic<bool> never_ends{false};
 int communicator_there = 0;
@@ -27,19 +34,19 @@ int communicator_there = 0;
 nccl::Functions library() {
   nccl::Functions functions;
   functions.ncclGroupStart = [] {
-    calls().push_back("start");
+    record("start");
     return int{nccl::kSuccess};
   };
   functions.ncclGroupEnd = [] {
-    calls().push_back("end");
+    record("end");
     return int{polls_left > 0 ? nccl::kInProgress : nccl::kSuccess};
   };
   functions.ncclAllReduce = [](const void*, void*, size_t, int, int, void*, void*) {
-    calls().push_back("all-reduce");
+    record("all-reduce");
     return int{nccl::kSuccess};
   };
   functions.ncclCommInitRankConfig = [](void** comm, int, nccl::UniqueId, int, nccl::Config*) {
-    calls().push_back("init");
+    record("init");
     *comm = &communicator_there;
     return int{nccl::kSuccess};
   };
@@ -56,11 +63,15 @@ nccl::Functions library() {
     return int{nccl::kSuccess};
   };
   functions.ncclCommDeregister = [](void*, void*) {
-    calls().push_back("deregister");
+    record("deregister");
+    return int{nccl::kSuccess};
+  };
+  functions.ncclCommDestroy = [](void*) {
+    record("destroy");
     return int{nccl::kSuccess};
   };
   functions.ncclCommAbort = [](void*) {
-    calls().push_back("abort");
+    record("abort");
     return int{nccl::kSuccess};
   };
   return functions;
@@ -164,6 +175,41 @@ TEST(NcclBatchTest, AnAbortEndsAWait) {
   EXPECT_EQ(waited->handle.load(), nullptr);
   never_ends = false;
   polls_left = 0;
+}
+
+// Its calls could wait for the lost rank for ever.
+TEST(NcclBatchTest, ALostCommunicatorIsOnlyEnded) {
+  const auto lost = communicator();
+  lost->is_lost = true;
+  NcclBatch batch;
+  batch.steps.push_back(step(Verb::kAllReduce, lost));
+  EXPECT_EQ(run(batch), nccl::kRemoteError);
+  EXPECT_TRUE(calls().empty());
+  NcclBatch end;
+  end.steps.push_back(step(Verb::kDestroy, lost));
+  EXPECT_EQ(run(end), nccl::kSuccess);
+  EXPECT_EQ(calls(), std::vector<std::string>{"abort"});
+}
+
+TEST(NcclBatchTest, AnAbortWaitsUntilTheCommunicatorCanBeAborted) {
+  NcclBatch batch;
+  batch.steps.push_back(step(Verb::kInit, nullptr));
+  batch.steps.front().ids.emplace_back();
+  const auto created = std::make_shared<NcclCommunicator>();
+  batch.steps.front().created = created;
+  {
+    MutexLock lock(created->mutex);
+    created->is_being_made = true;
+  }
+  static const api::DriverTable table = driver();
+  calls().clear();
+  NcclBatch end;
+  end.steps.push_back(step(Verb::kAbort, created));
+  std::thread aborts([&] { (void)make(library(), table, end); });
+  (void)make(library(), table, batch);
+  aborts.join();
+  EXPECT_EQ(created->handle.load(), nullptr);
+  EXPECT_EQ(std::ranges::count(calls(), "abort"), 1);
 }
 
 // A client may name any id.
