@@ -110,7 +110,7 @@ void abort_waiting(const Batch& batch) {
 
 // Returns a batch that needs no wait any more. Aborts the others when their time is over.
 std::vector<Batch*>::iterator next_of(std::vector<Batch*>& pending, Clock::time_point* patience) {
-  // A worker's answer ends a wait for that worker at once, and a wait for another one after this.
+  // The wait is for the first worker. Answers of the others are noticed after this time.
   constexpr auto kLook = std::chrono::milliseconds(100);
   for (;;) {
     const auto over = std::ranges::find_if(

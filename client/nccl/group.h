@@ -5,9 +5,9 @@
 // answer, because the ranks of the workers wait for each other. Operations whose connections exist
 // are posted; all other calls wait for the worker's answer, as they would wait in NCCL.
 //
-// If one worker's batch fails, the ranks of the other workers may wait for its ranks for ever. NCCL
-// aborts the communicators of a group that fails in one process. So the client aborts those of the
-// batches that have no answer after some time, and their calls return ncclRemoteError.
+// If one worker's batch fails, the ranks of the other workers may wait for its ranks without end.
+// NCCL aborts the communicators of a group that fails in one process. So the client aborts those of
+// the batches that have no answer after some time, and their calls return ncclRemoteError.
 //
 // Threads: any; a group belongs to its thread. Blocking: submit() outside of a group,
 // submit_at_once() and end_group(), with blocking communicators: as long as NCCL's calls would.

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "common/config/settings.h"
+#include "server/protocol/network_list.h"
 
 namespace rcuda::server {
 
@@ -59,6 +60,9 @@ struct Settings {
       registry, "RCUDA_SERVER_NCCL", "auto",
       "the NCCL library of sessions: auto (libnccl.so.2 by the loader's path), none "
       "or a path"};
+  NetworkList nccl_networks{registry, "RCUDA_SERVER_NCCL_NETWORKS",
+                            "networks into which the NCCL of a session may connect, separated by "
+                            "commas; auto: those of this machine's interfaces; any"};
   config::Choice device_isolation{registry,
                                   "RCUDA_SERVER_DEVICE_ISOLATION",
                                   {"server", kIsolateSessions, "commands"},

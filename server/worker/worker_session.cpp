@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 #include <fcntl.h>
@@ -382,6 +384,13 @@ void WorkerSession::prepare() {
   }
   // Workers of two servers of one machine cannot open each other's GPUs.
   nccl.host_id = p2p::host_identity() + ":" + std::to_string(grant_.port);
+  nccl.may_connect = [&settings](const sockaddr& address) {
+    const char* const chosen = std::getenv("NCCL_SOCKET_IFNAME");
+    const std::string_view interfaces = chosen ? chosen : "";
+    const bool uses_loopback =
+        !interfaces.starts_with('^') && interfaces.find("lo") != std::string_view::npos;
+    return settings.nccl_networks.contains(address, uses_loopback);
+  };
   nccl.note_rank = [work = &*granted_.work](uint64_t tag, bool joins) {
     joins ? work->join(tag) : work->leave(tag);
   };

@@ -66,7 +66,8 @@ class LoadingTest(unittest.TestCase):
     def start(self, *variables):
         """A server with each of these settings of NCCL."""
         def server(index, more):
-            made = Server(BUILD, index=index, environment={"RCUDA_SERVER_NCCL": NCCL, **more})
+            made = Server(BUILD, index=index,
+                          environment={"RCUDA_SERVER_NCCL": NCCL, "NCCL_SOCKET_IFNAME": "lo", **more})
             self.addCleanup(lambda: self.assertEqual(made.stop(), 0, made.text()))
             return made
         self.devices = ",".join(server(index, more).address() for index, more in enumerate(variables))
@@ -135,8 +136,18 @@ class LoadingTest(unittest.TestCase):
         self.assertEqual(result.stdout, "5 5\n")  # ncclInvalidUsage
         self.assertEqual(result.stderr.count("ncclCommSuspend"), 1, result.stderr)
 
+    def test_address_outside_of_the_networks(self):
+        # The id is that of a rank on the loopback interface. The second server connects elsewhere only.
+        for networks in "10.0.0.0/8,fd00::/8", "auto":
+            with self.subTest(networks):
+                self.start({}, {"RCUDA_SERVER_NCCL_NETWORKS": networks, "NCCL_SOCKET_IFNAME": "^lo"})
+                result = self.run_remotely(sys.executable, "-c", textwrap.dedent(PAIR))
+                self.assertEqual(result.stdout.splitlines(), [f"NCCL {OWN}", "5"], result.stderr)  # ncclInvalidUsage
+                self.assertEqual(result.stderr.count("nccl_networks"), 1, result.stderr)
+                self.doCleanups()
+
     def test_rank_that_does_not_come(self):
-        # The rank of one server fails or dies before it meets the other one, which waits for it in its server.
+        # The rank of one server fails or dies before it meets the rank of the other server, which waits for it.
         for fault, result in ("fails", 2), ("dies", 6):  # ncclSystemError, ncclRemoteError
             for order in (1, -1):
                 with self.subTest(fault, order=order):

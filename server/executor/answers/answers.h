@@ -61,9 +61,9 @@ class Answers {
   // sticky error is never overwritten. The engine of peer copies latches a stream's error before it
   // releases the stream. Returns the number of the error; 0: a sticky error stays.
   uint64_t latch(CUresult error);
-  // Removes the error with this number, because the program has learned it otherwise. If it is the
-  // last one, the error word has the error before it again. The client skips errors whose number it
-  // has reported.
+  // Removes the error with this number, because the program has learned it otherwise. Without a
+  // later error, the error word has the previous error again. The client skips errors whose number
+  // it has reported.
   void withdraw(uint64_t number);
   // Clears the sticky error. To be called after its context was reset.
   void forget_sticky();

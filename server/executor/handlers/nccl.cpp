@@ -211,11 +211,18 @@ HandlerResult nccl_unique_id(NcclServices& services, const Command& command,
 
 namespace {
 
-void report_lacking(NcclServices& services, const NcclBatch& batch) {
-  if (batch.lacking.empty() || !first_report("nccl lacks " + batch.lacking)) return;
-  (void)services.answers.events().output(true, "rcuda: the server's NCCL (" +
-                                                   services.nccl.library()->path + ") lacks " +
-                                                   batch.lacking + "\n");
+void report_refusal(NcclServices& services, const NcclBatch& batch) {
+  if (batch.refusal.empty() || !first_report("nccl: " + batch.refusal)) return;
+  RCUDA_WARN("NCCL (%s): %s", services.nccl.library()->path.c_str(), batch.refusal.c_str());
+  (void)services.answers.events().output(true, "rcuda: " + batch.refusal + "\n");
+}
+
+void check_ids(NcclServices& services, NcclBatch& batch) {
+  for (const NcclStep& step : batch.steps) {
+    for (const nccl::UniqueId& id : step.ids) {
+      if (batch.refusal.empty()) batch.refusal = services.nccl.check_id(id);
+    }
+  }
 }
 
 }  // namespace
@@ -244,8 +251,9 @@ HandlerResult nccl_calls(NcclServices& services, const Command& command,
     services.nccl.forget_ended(*batch);
     return created;
   }
+  check_ids(services, *batch);
   const auto then = [&services, batch, target = command.target](nccl::ResultCode result) {
-    report_lacking(services, *batch);
+    report_refusal(services, *batch);
     std::vector<std::byte> reply;
     append(&reply, int32_t{result});
     append(&reply, uint32_t{0});

@@ -292,10 +292,12 @@ void answer_created(const Functions& functions, NcclBatch& batch) {
 
 nccl::ResultCode make(const Functions& functions, const api::DriverTable& driver,
                       NcclBatch& batch) {
-  if (const char* const name = find_lacking(functions, batch)) batch.lacking = name;
-  if (!batch.lacking.empty() || needs_lost(batch)) {
+  if (const char* const name = find_lacking(functions, batch)) {
+    batch.refusal = std::string("the server's NCCL lacks ") + name;
+  }
+  if (!batch.refusal.empty() || needs_lost(batch)) {
     keep_created(batch);
-    return batch.lacking.empty() ? nccl::kRemoteError : nccl::kInvalidUsage;
+    return batch.refusal.empty() ? nccl::kRemoteError : nccl::kInvalidUsage;
   }
   bool creates = false;
   for (const NcclStep& step : batch.steps) creates = creates || step.created;

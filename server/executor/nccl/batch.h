@@ -72,11 +72,12 @@ struct NcclStep {
 struct NcclBatch {
   std::vector<NcclStep> steps;
   bool grouped = false;
-  std::string lacking;  // a function that the library lacks; empty: none
+  // Why nothing is called; empty: it is. One line for the program.
+  std::string refusal;
 };
 
-// Returns the first error. With a function that the library lacks, nothing is called, and the
-// result is kInvalidUsage. If a communicator is lost, its failures and further calls are
+// Returns the first error. With a refusal, or a function that the library lacks, nothing is called,
+// and the result is kInvalidUsage. If a communicator is lost, its failures and further calls are
 // kRemoteError.
 nccl::ResultCode make(const nccl::Functions& functions, const api::DriverTable& driver,
                       NcclBatch& batch);

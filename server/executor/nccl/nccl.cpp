@@ -8,8 +8,11 @@
 #include <string_view>
 #include <utility>
 
+#include <netdb.h>
+#include <netinet/in.h>
 #include <unistd.h>
 
+#include "common/base/host_name.h"
 #include "common/base/log.h"
 #include "common/nccl/nccl_variables.h"
 
@@ -152,6 +155,27 @@ std::shared_ptr<NcclCommunicator> Nccl::create(const NcclStep& step, bool blocki
   return made;
 }
 
+// A unique id of NCCL is a random number and the address of the rank that made it. Releases before
+// 2.18 may have the address alone.
+std::string Nccl::check_id(const nccl::UniqueId& id) const {
+  constexpr int kNumberFirst = 21800;
+  bool names_address = false;
+  for (const size_t offset : {sizeof(uint64_t), size_t{0}}) {
+    if (offset == 0 && library_->version >= kNumberFirst) continue;
+    sockaddr_in6 address{};  // also for IPv4, whose members have the same places
+    std::memcpy(&address, id.bytes + offset, sizeof address);
+    const auto& generic = reinterpret_cast<const sockaddr&>(address);
+    if (generic.sa_family != AF_INET && generic.sa_family != AF_INET6) continue;
+    names_address = true;
+    if (settings_.may_connect(generic)) continue;
+    char host[NI_MAXHOST] = "an address";
+    (void)::getnameinfo(&generic, sizeof address, host, sizeof host, nullptr, 0, NI_NUMERICHOST);
+    return std::string("an ncclUniqueId names ") + host + ", to which the server " + host_name() +
+           " does not connect: add its network to nccl_networks in server.toml";
+  }
+  return names_address ? "" : "an ncclUniqueId names no address: NCCL has not made it";
+}
+
 void Nccl::forget(uint32_t id) {
   const auto found = communicators_.extract(id);
   if (found && found.mapped()->tag != 0) settings_.note_rank(found.mapped()->tag, false);
@@ -163,8 +187,8 @@ void Nccl::lose(std::vector<uint64_t> tags) {
   door_->jobs->post([this, tags = std::move(tags)] { lose_now(tags); });
 }
 
-// A call in progress may wait for the lost rank for ever, so its communicator is aborted. Otherwise
-// the program does that, because its streams may use the communicator.
+// A call in progress may wait for the lost rank without end, so its communicator is aborted.
+// Otherwise the program does that, because its streams may use the communicator.
 void Nccl::lose_now(const std::vector<uint64_t>& tags) {
   for (const auto& [id, communicator] : communicators_) {
     if (std::ranges::find(tags, communicator->tag) == tags.end()) continue;

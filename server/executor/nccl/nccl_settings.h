@@ -5,6 +5,8 @@
 #include <functional>
 #include <string>
 
+#include <sys/socket.h>
+
 namespace rcuda::server {
 
 struct NcclSettings {
@@ -13,6 +15,8 @@ struct NcclSettings {
   // NCCL_HOSTID, unless the environment sets it: equal in workers that can open each other's GPUs.
   // Empty: NCCL chooses.
   std::string host_id;
+  // Whether NCCL may connect to an address that a unique id names.
+  std::function<bool(const sockaddr&)> may_connect = [](const sockaddr&) { return true; };
   // Called on the executor thread with the tag of each communicator that the session has a rank of
   // (`joins`), or no longer has. If another worker with such a rank dies, Nccl::lose() gets the
   // tag.
