@@ -63,7 +63,7 @@ void Peer::lose(const Status& why) {
     last_copies_ = environment_.lanes.now();
   }
   if (prober_) prober_->abandon();
-  if (!sender_.empty() || !receiver_.empty()) say_lost();
+  if (!sender_.empty() || !receiver_.empty() || !signals_.empty() || !awaited_.empty()) say_lost();
   sender_.lose(lost_);
   receiver_.lose(lost_);
   end_signals();
@@ -96,6 +96,7 @@ void Peer::add(PeerCopy copy, StreamPlace place, uint64_t predecessor, const Sta
 void Peer::signal(uint64_t id, StreamRef stream, StreamPlace place, const Status& failure,
                   std::shared_ptr<const Status> outcome) {
   environment_.places.add(place, stream);
+  if (!lost_.ok()) say_lost();
   if (!lost_.ok()) return environment_.places.release(place, {});
   // A stream that cannot be observed has failed. The waiting side is notified at once.
   if (!failure.ok())
@@ -105,6 +106,7 @@ void Peer::signal(uint64_t id, StreamRef stream, StreamPlace place, const Status
 
 void Peer::await(uint64_t id, StreamRef stream, StreamPlace place) {
   environment_.places.add(place, stream);
+  if (!lost_.ok()) say_lost();
   if (!lost_.ok()) return environment_.places.release(place, lost_);
   const auto early = early_.find(id);
   if (early != early_.end()) {

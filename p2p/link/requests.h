@@ -88,8 +88,8 @@ struct EngineOptions {
   std::chrono::nanoseconds spin{0};
   // Called when a peer has become open or is lost. On the engine thread; must not block.
   std::function<void(PeerId)> on_decided;
-  // Called once for an established connection that is lost, when copies fail, and only by the side
-  // that made the connection. Likewise.
+  // Called once for an established connection that is lost, when copies or waits for events fail,
+  // and only by the side that made the connection. Likewise.
   std::function<void(PeerId, const Status& why)> on_lost;
   // Called when a copy to a peer has ended well, with how it was made. Likewise.
   std::function<void(const Plan&)> on_sent;

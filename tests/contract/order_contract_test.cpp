@@ -3,6 +3,7 @@
 #include <atomic>
 #include <iterator>
 #include <thread>
+#include <utility>
 
 #include <sys/mman.h>
 
@@ -127,7 +128,7 @@ TEST_P(OrderContract, APutAfterAWriteInOrderIsSeenAfterItsBytes) {
     const size_t size = kSizes[static_cast<size_t>(i) % std::size(kSizes)];
     const uint64_t offset = static_cast<uint64_t>(i) % 13;
     fill_pattern(std::span(bytes).first(size), i);
-    const bool is_lent = i % 4 < 2;  // the Link may read the bytes until they are taken back
+    bool is_lent = i % 4 < 2;  // the Link may read the bytes until they are taken back
     if (is_lent) server().lend(bytes.data(), bytes.size());
     write(region->id, offset, size);
     if (i % 3 == 0) {  // what is put meanwhile is in order, too
@@ -136,7 +137,7 @@ TEST_P(OrderContract, APutAfterAWriteInOrderIsSeenAfterItsBytes) {
     }
     if (i % 2 == 0) {  // the bytes are on their way, and are the caller's again
       ASSERT_TRUE(pending.wait());
-      if (is_lent) server().take_back(bytes.data(), bytes.size());
+      if (std::exchange(is_lent, false)) server().take_back(bytes.data(), bytes.size());
       std::memset(bytes.data(), 0xff, size);
     }
     ASSERT_TRUE(put_word(server(), 0, i).ok());

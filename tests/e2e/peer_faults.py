@@ -90,31 +90,39 @@ def client_copying():
 
 
 def client_going_on():
-    """Copies between two devices, checks the bytes that arrive and prints the count, until its
-    stdin ends."""
+    """Copies between two devices and checks the bytes that arrive, until its stdin ends. For each byte
+    of stdin prints a line when three further copies are done."""
     cuda = Cuda()
     size = 3 * MIB + 1
     source, target = cuda.allocate(0, size), cuda.allocate(1, size)
     got = ctypes.create_string_buffer(size)
     rounds = 0
+    awaited = []  # the numbers of rounds to report
     os.set_blocking(0, False)
     while True:
         given = bytes([rounds % 251 + 1]) * size
         cuda.use(0)
         cuda.check("cuMemcpyHtoD_v2", source, given, ctypes.c_size_t(size))
-        cuda.check("cuMemcpyPeer", target, cuda.contexts[1], source, cuda.contexts[0],
-                   ctypes.c_size_t(size))
+        if cuda.call("cuMemcpyPeer", target, cuda.contexts[1], source, cuda.contexts[0], ctypes.c_size_t(size)) != 0:
+            break
         cuda.use(1)
         cuda.check("cuMemcpyDtoH_v2", got, target, ctypes.c_size_t(size))
         if got.raw != given:
             sys.exit("wrong bytes")
         rounds += 1
-        print(rounds, flush=True)
+        while awaited and awaited[0] <= rounds:
+            print(awaited.pop(0), flush=True)
         try:
             if os.read(0, 1) == b"":
                 return
+            awaited.append(rounds + 3)
         except BlockingIOError:
             pass
+    # Only one worker reports the reason, perhaps after the other one has reported the error.
+    os.set_blocking(0, True)
+    while os.read(0, 1) != b"":
+        pass
+    sys.exit("the copies have failed")
 
 
 def client_once():
@@ -166,7 +174,7 @@ def case_killed(build):
     # The link is so slow that the copies last for seconds.
     rig = Rig(build, SOFTGPU_PCIE_GBPS="0.5")
     other = rig.client("going-on")
-    rig.expect(other.stdout.readline() != "", "another session copies")
+    go_on(rig, other)
     # The other session's worker and one pool worker on each server.
     settled = [2, 2]
     eventually(lambda: [len(server.workers()) for server in rig.servers] == settled)
@@ -184,8 +192,7 @@ def case_killed(build):
                "the stream of the device that is left gets an error")
     rig.expect(lines[2] == "1" and int(lines[3]) == UNAVAILABLE,
                "the dead worker's device is unavailable")
-    for _ in range(5):
-        rig.expect(other.stdout.readline() != "", "the other session goes on")
+    go_on(rig, other)
     eventually(lambda: [len(server.workers()) for server in rig.servers] == settled)
     eventually(lambda: [server.descriptors() for server in rig.servers] == before)
     other.stdin.close()
@@ -258,10 +265,12 @@ def proxied_client(rig, **more):
 
 
 def go_on(rig, client):
-    for _ in range(3):
-        if client.stdout.readline() == "":
-            print(client.communicate()[1], file=sys.stderr)
-            rig.expect(False, "the copies go on")
+    """Returns when the client has made copies that began after the call."""
+    client.stdin.write("?")
+    client.stdin.flush()
+    if client.stdout.readline() == "":
+        print(client.communicate()[1], file=sys.stderr)
+        rig.expect(False, "the copies go on")
 
 
 def case_cut(build):
@@ -283,10 +292,16 @@ def case_lost(build):
     proxies, client = proxied_client(rig, RCUDA_RECONNECT="1s")
     for proxy in proxies:
         proxy.refuse(PEER_HELLO)
-    error = client.stderr.read()  # until it ends, because a copy fails
-    client.wait()
-    print(error)
-    lines = [line for line in error.splitlines() if line.startswith("rcuda: copies between ")]
+    def is_reason(line):
+        return line.startswith("rcuda: copies between ")
+    error = []
+    while not error or not is_reason(error[-1]):
+        error.append(client.stderr.readline())
+        rig.expect(error[-1] != "", "the client goes on until it is ended")
+    error += client.communicate()[1].splitlines(True)
+    print("".join(error))
+    lines = [line for line in error if is_reason(line)]
+    rig.expect(client.returncode != 0 and "the copies have failed\n" in error, "a copy fails")
     rig.expect(len(lines) == 1, "one line")
     rig.expect("127.0.0.1:" in lines[0] and "did not come back within 1s" in lines[0], "it names the server and the reason")
     rig.stop()

@@ -51,7 +51,12 @@ void RetainedBytes::keep(Segment segment) {
   if (!segment.part.region || !segment.part.region->retired.load()) {
     return push_locked(state, std::move(segment));
   }
-  for (Segment& copy : owned_locked(state, segment)) state.segments.push_back(std::move(copy));
+  for (size_t at = 0; at < segment.part.bytes; at += kBlockBytes) {
+    const size_t some = std::min(kBlockBytes, segment.part.bytes - at);
+    Segment copy = room_to_own_locked(state, segment.place + at, some);
+    std::memcpy(const_cast<std::byte*>(copy.part.data), segment.part.data + at, some);
+    state.segments.push_back(std::move(copy));
+  }
 }
 
 // Segments grow while their memory is contiguous.
@@ -110,6 +115,9 @@ void RetainedBytes::release(uint64_t place) {
     state.segments.pop_front();
     if (index != kNoBlock) drop_use_locked(state, index);
   }
+  if (!state.segments.empty() && state.segments.front().place < place) {
+    trim(state.segments.front(), place);
+  }
   // No segment uses the block: it is filled from its beginning again, whose pages are warm.
   if (state.segments.empty() && state.current != kNoBlock &&
       state.uses[static_cast<size_t>(state.current)] == 1) {
@@ -117,44 +125,61 @@ void RetainedBytes::release(uint64_t place) {
   }
 }
 
+// Each turn copies one part without the mutex, so that a thread that sends is not kept waiting. The
+// peer may acknowledge the bytes meanwhile.
 void RetainedBytes::own(const void* begin, size_t bytes) {
   const auto* const first = static_cast<const std::byte*>(begin);
-  State& state = *state_;
-  MutexLock lock(state.mutex);
-  for (size_t i = 0; i < state.segments.size(); ++i) {
-    const Part& part = state.segments[i].part;
-    const bool is_own = state.segments[i].block != kNoBlock || part.memory;
-    if (is_own || part.data >= first + bytes || first >= part.data + part.bytes) continue;
-    const std::vector<Segment> owned = owned_locked(state, state.segments[i]);
-    const auto at = state.segments.erase(state.segments.begin() + static_cast<ptrdiff_t>(i));
-    state.segments.insert(at, owned.begin(), owned.end());
-    i += owned.size() - 1;
+  while (own_next(*state_, first, first + bytes)) {
   }
 }
 
-// Copies the segment into free blocks or, if none is left, into further memory.
-std::vector<RetainedBytes::Segment> RetainedBytes::owned_locked(State& state,
-                                                                const Segment& segment) {
-  std::vector<Segment> result;
-  for (size_t at = 0; at < segment.part.bytes; at += kBlockBytes) {
-    const size_t some = std::min(kBlockBytes, segment.part.bytes - at);
-    Segment copy{segment.place + at, {nullptr, some, nullptr, nullptr}};
-    std::byte* to = nullptr;
-    if (!state.free_to_own.empty()) {
-      copy.block = state.free_to_own.back();
-      state.free_to_own.pop_back();
-      state.uses[static_cast<size_t>(copy.block)] = 1;
-      to = block(copy.block);
-    } else {
-      const std::shared_ptr<std::byte[]> memory(new std::byte[some]);
-      to = memory.get();
-      copy.part.memory = memory;
-    }
-    std::memcpy(to, segment.part.data + at, some);
-    copy.part.data = to;
-    result.push_back(std::move(copy));
+bool RetainedBytes::own_next(State& state, const std::byte* begin, const std::byte* end) {
+  MutexLock lock(state.mutex);
+  const auto needed = std::ranges::find_if(state.segments, [&](const Segment& one) {
+    return !one.is_own() && one.part.data < end && begin < one.part.data + one.part.bytes;
+  });
+  if (needed == state.segments.end()) return false;
+  const uint64_t place = needed->place;
+  const std::byte* const source = needed->part.data;
+  const size_t size = std::min(kBlockBytes, needed->part.bytes);
+  Segment copy = room_to_own_locked(state, place, size);
+  auto* const to = const_cast<std::byte*>(copy.part.data);
+  lock.unlock();
+  std::memcpy(to, source, size);
+  lock.lock();
+  // What is left of the segment has the same end, or has grown there.
+  const auto left =
+      std::ranges::find_if(state.segments, [&](const Segment& one) { return one.end() > place; });
+  // Another thread may have copied it, for memory that overlaps this one.
+  if (left == state.segments.end() || left->place >= copy.end() || left->is_own()) {
+    if (copy.block != kNoBlock) drop_use_locked(state, copy.block);
+    return true;
   }
-  return result;
+  trim(copy, left->place);
+  if (left->end() == copy.end()) {
+    *left = std::move(copy);
+  } else {
+    trim(*left, copy.end());
+    state.segments.insert(left, std::move(copy));
+  }
+  return true;
+}
+
+// Bytes in a free block or, if none is left, in further memory.
+RetainedBytes::Segment RetainedBytes::room_to_own_locked(State& state, uint64_t place,
+                                                         size_t bytes) {
+  Segment copy{place, {nullptr, bytes, nullptr, nullptr}};
+  if (!state.free_to_own.empty()) {
+    copy.block = state.free_to_own.back();
+    state.free_to_own.pop_back();
+    state.uses[static_cast<size_t>(copy.block)] = 1;
+    copy.part.data = block(copy.block);
+  } else {
+    const std::shared_ptr<std::byte[]> memory(new std::byte[bytes]);
+    copy.part.data = memory.get();
+    copy.part.memory = memory;
+  }
+  return copy;
 }
 
 RetainedBytes::Part RetainedBytes::at(uint64_t place) const {

@@ -56,7 +56,8 @@ class RetainedBytes {
   void append(uint64_t place, std::span<const iovec> pieces, size_t bytes, const KeptPiece& kept);
   // Bytes before this place are not needed any more.
   void release(uint64_t place);
-  // Copies the bytes of this memory that are retained by their address only.
+  // Copies the bytes of this memory that are retained by their address only, and that no append()
+  // adds any more. The memory must stay as it is until the return.
   void own(const void* begin, size_t bytes);
   // Some of the bytes at `place`, which must be retained.
   Part at(uint64_t place) const;
@@ -73,7 +74,15 @@ class RetainedBytes {
     Part part;
     int block = kNoBlock;  // with the bytes of `part`
     uint64_t end() const { return place + part.bytes; }
+    bool is_own() const { return block != kNoBlock || part.memory; }
   };
+  // Removes the bytes before `place`, which is in the segment.
+  static void trim(Segment& segment, uint64_t place) {
+    const uint64_t removed = place - segment.place;
+    segment.place = place;
+    segment.part.data += removed;
+    segment.part.bytes -= removed;
+  }
   struct State {
     Mutex mutex;
     std::deque<Segment> segments RCUDA_GUARDED_BY(mutex);              // in order of their places
@@ -93,8 +102,9 @@ class RetainedBytes {
   void keep(Segment segment);
   void copy(uint64_t place, const std::byte* data, size_t bytes);
   void drop_use_locked(State& state, int block) RCUDA_REQUIRES(state.mutex);
-  std::vector<Segment> owned_locked(State& state, const Segment& segment)
+  Segment room_to_own_locked(State& state, uint64_t place, size_t bytes)
       RCUDA_REQUIRES(state.mutex);
+  bool own_next(State& state, const std::byte* begin, const std::byte* end);
 
   Mapping memory_;  // of all blocks
   std::unique_ptr<State> state_;

@@ -12,11 +12,28 @@ std::span<const std::byte> bytes_of(const T& item) {
   return std::as_bytes(std::span(&item, 1));
 }
 
+wire::OutputEvent output_event(bool is_stderr, std::string_view text) {
+  wire::OutputEvent event{};
+  event.header = {wire::Event::kOutput,
+                  static_cast<uint32_t>(sizeof event - sizeof event.header + text.size())};
+  event.is_stderr = is_stderr;
+  event.text_bytes = static_cast<uint32_t>(text.size());
+  return event;
+}
+
 }  // namespace
 
 Status EventSink::append(std::span<const std::byte> head, std::span<const std::byte> body) {
   MutexLock lock(mutex_);
   return ring_.append(head, body, transport::Wake::kYes);
+}
+
+Status EventSink::try_append(std::span<const std::byte> head, std::span<const std::byte> body) {
+  MutexLock lock(mutex_, std::defer_lock);
+  if (!lock.try_lock())
+    return {Code::kTimeout, "another thread waits for the client to take events"};
+  return ring_.append(head, body, transport::Wake::kYes,
+                      std::chrono::steady_clock::time_point::min());
 }
 
 Status EventSink::ready(const transport::Region& staging, const transport::Region& marks,
@@ -51,15 +68,17 @@ Status EventSink::released(uint64_t callback) {
 Status EventSink::output(bool is_stderr, std::string_view text) {
   while (!text.empty()) {
     const std::string_view part = text.substr(0, kMaxTextBytes);
-    wire::OutputEvent event{};
-    event.header = {wire::Event::kOutput,
-                    static_cast<uint32_t>(sizeof event - sizeof event.header + part.size())};
-    event.is_stderr = is_stderr;
-    event.text_bytes = static_cast<uint32_t>(part.size());
+    const wire::OutputEvent event = output_event(is_stderr, part);
     RCUDA_RETURN_IF_ERROR(append(bytes_of(event), std::as_bytes(std::span(part))));
     text.remove_prefix(part.size());
   }
   return {};
+}
+
+Status EventSink::try_output(bool is_stderr, std::string_view line) {
+  line = line.substr(0, kMaxTextBytes);
+  const wire::OutputEvent event = output_event(is_stderr, line);
+  return try_append(bytes_of(event), std::as_bytes(std::span(line)));
 }
 
 Status EventSink::notice(bool ends, std::string_view text) {
@@ -69,11 +88,7 @@ Status EventSink::notice(bool ends, std::string_view text) {
                   static_cast<uint32_t>(sizeof event - sizeof event.header + text.size())};
   event.ends = ends;
   event.text_bytes = static_cast<uint32_t>(text.size());
-  MutexLock lock(mutex_, std::defer_lock);
-  if (!lock.try_lock())
-    return {Code::kTimeout, "another thread waits for the client to take events"};
-  return ring_.append(bytes_of(event), std::as_bytes(std::span(text)), transport::Wake::kYes,
-                      std::chrono::steady_clock::time_point::min());
+  return try_append(bytes_of(event), std::as_bytes(std::span(text)));
 }
 
 Status EventSink::trace(std::span<const wire::TraceEvent> events) {

@@ -2,7 +2,7 @@
 //
 // Threads: any (the executor thread, the output reader, the driver's callback threads). Blocking:
 // each call blocks while the ring is full, until the client takes an event or the Link breaks;
-// notice() never blocks.
+// notice() and try_output() never block.
 // Errors: those of the Link.
 #pragma once
 
@@ -31,12 +31,15 @@ class EventSink {
   Status released(uint64_t callback);
   // Any length; split into events of bounded size.
   Status output(bool is_stderr, std::string_view text);
+  // A line. kTimeout, and nothing is sent, if the client takes no events.
+  Status try_output(bool is_stderr, std::string_view line);
   // `ends`: NoticeEvent's. kTimeout, and nothing is sent, if the client takes no events.
   Status notice(bool ends, std::string_view text);
   Status trace(std::span<const wire::TraceEvent> events);
 
  private:
   Status append(std::span<const std::byte> head, std::span<const std::byte> body);
+  Status try_append(std::span<const std::byte> head, std::span<const std::byte> body);
 
   Mutex mutex_;
   wire::RingWriter ring_ RCUDA_GUARDED_BY(mutex_);

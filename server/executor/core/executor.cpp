@@ -12,8 +12,10 @@ PeerHub::Options peer_options(const PeerSettings& settings, Answers& answers, Jo
   options.on_error = [&answers](CUresult error) { answers.latch(error); };
   // Wakes an executor thread whose CommandScheduler may wait for it.
   options.on_change = [&jobs] { jobs.wake(); };
-  options.report = [&answers](const std::string& line) {
-    (void)answers.events().output(true, line);
+  // Without room in the event ring, the executor thread waits for room, and not the engine's.
+  options.report = [&answers, &jobs](const std::string& line) {
+    if (answers.events().try_output(true, line).ok()) return;
+    jobs.post([&answers, line] { (void)answers.events().output(true, line); });
   };
   return options;
 }

@@ -391,8 +391,12 @@ bool PeerHub::is_decided(p2p::PeerId link) const {
 }
 
 void PeerHub::accept_caller(const wire::PeerHello& hello, UniqueFd socket) {
-  if (hello.attempt != 0) return returns_.accept(hello, std::move(socket));
   MutexLock lock(mutex_);
+  if (hello.attempt != 0) {
+    const bool is_being_made = introduced_.contains(hello.link) && !decided_.contains(hello.link);
+    lock.unlock();
+    return returns_.accept(hello, std::move(socket), is_being_made);
+  }
   const Clock::time_point now = Clock::now();
   std::erase_if(callers_, [&](const auto& entry) {
     return now - entry.second.since > options_.handshake_timeout;

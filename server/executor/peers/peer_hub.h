@@ -53,7 +53,7 @@ class PeerHub {
  public:
   struct Options : PeerSettings {
     std::function<void(CUresult)> on_error;          // a copy of this worker failed
-    std::function<void(const std::string&)> report;  // one line for the user
+    std::function<void(const std::string&)> report;  // one line for the user; must not block
     // Called when no stream is held any more, when a connection is made or has failed, and when a
     // pause is requested or has ended. The owner of the hub then grants pauses; without this
     // function, pauses need no grant.

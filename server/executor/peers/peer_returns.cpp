@@ -99,19 +99,25 @@ Result<Socket> PeerReturns::next(uint32_t link, int index, Clock::time_point dea
   Arrival arrival = std::move(found->second.arrived.extract(index).mapped());
   const PeerLinkName name = found->second.name;
   lock.unlock();
-  const auto until = Clock::now() + handshake_timeout_;
+  // The peer's next attempt waits for the end of this one, whose network may lose everything.
+  constexpr std::chrono::milliseconds kAttempt{3000};
+  const auto until = Clock::now() + std::min(handshake_timeout_, kAttempt);
   RCUDA_RETURN_IF_ERROR(
       wire::write_message(arrival.socket.get(), wire::MessageType::kAttached, {}, until));
   return secured(name, stream_of(index), arrival.attempt, std::move(arrival.socket),
                  tls::Role::kServer, until);
 }
 
-void PeerReturns::accept(const wire::PeerHello& hello, UniqueFd socket) {
+void PeerReturns::accept(const wire::PeerHello& hello, UniqueFd socket, bool is_being_made) {
   MutexLock lock(mutex_);
   const auto found = awaited_.find(hello.link);
   if (found == awaited_.end()) {
-    const wire::Refusal refusal{static_cast<uint32_t>(Code::kNotFound),
-                                "the connection between the servers has ended"};
+    const wire::Refusal refusal =
+        is_being_made ? wire::Refusal{static_cast<uint32_t>(Code::kUnavailable),
+                                      "the connection between the servers is still being made"}
+                      : wire::Refusal{static_cast<uint32_t>(Code::kNotFound),
+                                      "the connection between the servers has ended"};
+    lock.unlock();
     (void)wire::write_message(socket.get(), wire::MessageType::kRefusal, wire::encode(refusal),
                               Clock::now());
     return;
@@ -125,7 +131,9 @@ void PeerReturns::accept(const wire::PeerHello& hello, UniqueFd socket) {
   const wire::AttachToken token =
       wire::peer_attach_token(awaited.name.secret, hello.link, hello.stream, hello.attempt);
   if (CRYPTO_memcmp(token.data(), hello.token, token.size()) != 0) {
-    RCUDA_WARN("%s: dropped a new connection with an invalid token", awaited.name.peer.c_str());
+    // A stranger may make any number of such connections.
+    RCUDA_LOG(std::exchange(awaited.has_warned, true) ? LogLevel::kDebug : LogLevel::kWarn,
+              "%s: dropped a new connection with an invalid token", awaited.name.peer.c_str());
     return;
   }
   awaited.least[index] = hello.attempt + 1;

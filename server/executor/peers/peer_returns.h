@@ -2,8 +2,9 @@
 //
 // The worker that made the first connection also makes the next ones. It sends a PeerHello with the
 // number of the attempt and a token, which is derived from the secret of the introduction and valid
-// once. The other worker answers Attached, or Refusal if the Link does not exist any more. With
-// encryption, a TLS handshake with a key for this attempt follows.
+// once. The other worker answers Attached, or Refusal: kNotFound if the Link does not exist any
+// more, kUnavailable if it is still being made. With encryption, a TLS handshake with a key for
+// this attempt follows.
 //
 // Threads: any. Blocking: the functions of Reconnecting, as link.h says. Errors: none.
 #pragma once
@@ -42,8 +43,9 @@ class PeerReturns {
   transport::Reconnecting connecting(const PeerLinkName& link, const wire::PeerAddress& address);
   // For the side that waits. This object outlives the Link.
   transport::Reconnecting awaiting(const PeerLinkName& link);
-  // Takes a connection whose PeerHello has the number of an attempt.
-  void accept(const wire::PeerHello& hello, UniqueFd socket);
+  // Takes a connection whose PeerHello has the number of an attempt. `is_being_made`: the Link does
+  // not await such connections yet, but soon will.
+  void accept(const wire::PeerHello& hello, UniqueFd socket, bool is_being_made);
 
  private:
   struct Arrival {
@@ -55,6 +57,7 @@ class PeerReturns {
     std::function<void(int)> arrive;
     std::array<uint32_t, wire::kMostSockets> least{};  // the lowest attempt that is valid
     std::map<int, Arrival> arrived;                    // by index
+    bool has_warned = false;                           // of a token
   };
   Result<Socket> next(uint32_t link, int index, std::chrono::steady_clock::time_point deadline);
   static Result<Socket> secured(const PeerLinkName& link, uint32_t stream, uint32_t attempt,

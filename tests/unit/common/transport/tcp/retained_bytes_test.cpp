@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <memory>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -89,6 +90,40 @@ TEST_F(RetainedBytesTest, LentMemoryIsNotCopiedUntilItIsTakenBack) {
   expect(0, 3'000'050);
   EXPECT_FALSE(retained_.at(50).region);
   retained_.release(3'000'050);
+  EXPECT_EQ(retained_.room(), RetainedBytes::kBytes);
+}
+
+TEST_F(RetainedBytesTest, AcknowledgedBytesAreNotCopied) {
+  std::vector<std::byte> memory = bytes_from(0, 3'000'000);
+  append(0, memory, lent(memory));
+  retained_.release(2'000'000);
+  take_back(memory);
+  std::memset(memory.data(), 0xff, memory.size());
+  expect(2'000'000, 3'000'000);
+  EXPECT_EQ(retained_.at(2'000'000).bytes, 256u << 10) << "the first copy begins here";
+}
+
+TEST_F(RetainedBytesTest, MemoryIsTakenBackWhileAnotherThreadSends) {
+  constexpr size_t kLent = 1'000'000, kCopied = 20'000;
+  uint64_t place = 0;
+  for (int round = 0; round < 100; ++round) {
+    std::vector<std::byte> memory = bytes_from(place, kLent);
+    append(place, memory, lent(memory));
+    std::thread taker([&] {
+      take_back(memory);
+      std::memset(memory.data(), 0xff, memory.size());
+    });
+    for (uint64_t i = 0; i < 10; ++i) {
+      std::vector<std::byte> piece = bytes_from(place + kLent + i * kCopied, kCopied);
+      append(place + kLent + i * kCopied, piece);
+      retained_.release(place + i * kLent / 20);
+    }
+    taker.join();
+    const uint64_t kept = place + 9 * kLent / 20;
+    place += kLent + 10 * kCopied;
+    expect(kept, place);
+    retained_.release(place);
+  }
   EXPECT_EQ(retained_.room(), RetainedBytes::kBytes);
 }
 

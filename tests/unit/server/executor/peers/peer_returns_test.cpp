@@ -39,11 +39,17 @@ class PeerReturnsTest : public ::testing::Test {
     return result;
   }
   // The caller's end.
-  UniqueFd accept(const wire::PeerHello& hello) {
+  UniqueFd accept(const wire::PeerHello& hello, bool is_being_made = false) {
     int ends[2];
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
-    returns_.accept(hello, UniqueFd(ends[0]));
+    returns_.accept(hello, UniqueFd(ends[0]), is_being_made);
     return UniqueFd(ends[1]);
+  }
+  static Code refusal(const UniqueFd& caller) {
+    const auto answer = wire::read_message(caller.get(), Clock::now() + std::chrono::seconds(10));
+    if (!answer.ok() || answer->first != MessageType::kRefusal) return Code::kOk;
+    return wire::refusal_error(answer->second, "refused", Code::kUnavailable, {Code::kNotFound})
+        .code();
   }
   static bool is_closed(const UniqueFd& socket) {
     char byte;
@@ -91,10 +97,9 @@ TEST_F(PeerReturnsTest, AMadeUpTokenIsDropped) {
 
 TEST_F(PeerReturnsTest, ALinkThatHasEndedIsRefused) {
   how_.on_connection(nullptr);
-  const UniqueFd caller = accept(hello(1));
-  const auto answer = wire::read_message(caller.get(), Clock::now() + std::chrono::seconds(10));
-  ASSERT_TRUE(answer.ok());
-  EXPECT_EQ(answer->first, MessageType::kRefusal);
+  EXPECT_EQ(refusal(accept(hello(1))), Code::kNotFound);
+  // The caller tries again, because the Link is not there yet.
+  EXPECT_EQ(refusal(accept(hello(1), true)), Code::kUnavailable);
   EXPECT_EQ(how_.next(kIndex, Clock::now()).status().code(), Code::kNotFound);
 }
 
