@@ -120,14 +120,14 @@ constexpr char kNvidia[] = "libcuda.so.1";
 
 // Returns the file by which this machine has NVIDIA's driver, a library or a device file. Returns an
 // empty text if there is none.
-std::string trace_of_nvidia(const std::vector<std::string>& gpu_nodes) {
+std::string trace_of_nvidia(const std::vector<std::string>& nodes) {
   link_map* map = nullptr;
   void* const library = ::dlopen(kNvidia, RTLD_LAZY | RTLD_LOCAL);
   if (library && ::dlinfo(library, RTLD_DI_LINKMAP, &map) == 0) {
     const std::string path = real_path(map->l_name);
     if (!is_client_library(path)) return path;
   }
-  return gpu_nodes.empty() ? "" : "/dev/" + gpu_nodes.front();
+  return nodes.empty() ? "" : "/dev/" + nodes.front();
 }
 
 constexpr std::string_view kConnectionsVariable = "CUDA_DEVICE_MAX_CONNECTIONS";
@@ -139,7 +139,7 @@ int connections_of(const char* value) { return std::clamp(std::atoi(value), 0, 3
 }  // namespace
 
 Result<LoadedDriver> load_driver(const std::string& choice,
-                                 const std::vector<std::string>& gpu_nodes) {
+                                 const std::vector<std::string>& nvidia_nodes) {
   if (choice == "nvidia") return try_named(kNvidia);
   const std::string softgpu = softgpu_path();
   if (choice == "softgpu") {
@@ -153,7 +153,7 @@ Result<LoadedDriver> load_driver(const std::string& choice,
   if (choice != "auto") return try_named(choice);
   Result<LoadedDriver> nvidia = try_driver(kNvidia);
   if (nvidia.ok() || softgpu.empty()) return nvidia;
-  if (const std::string trace = trace_of_nvidia(gpu_nodes); !trace.empty()) {
+  if (const std::string trace = trace_of_nvidia(nvidia_nodes); !trace.empty()) {
     return Status(nvidia.status())
         .with_context("this machine has NVIDIA's driver (" + trace +
                       "), but it does not work; repair it, or name softgpu to serve the software "

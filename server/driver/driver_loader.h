@@ -28,10 +28,10 @@ struct LoadedDriver {
   int device_count = 0;
 };
 
-// `choice`: "auto", "nvidia", "softgpu" or a path. `gpu_nodes`: NVIDIA's device files on this
-// machine.
+// `choice`: "auto", "nvidia", "softgpu" or a path. `nvidia_nodes`: the device files of
+// NVIDIA's kernel driver on this machine, also those that belong to no single GPU.
 Result<LoadedDriver> load_driver(const std::string& choice,
-                                 const std::vector<std::string>& gpu_nodes = {});
+                                 const std::vector<std::string>& nvidia_nodes = {});
 
 // Returns this process's environment, changed for a worker: without LD_PRELOAD; without the folders
 // of LD_LIBRARY_PATH in which libcuda.so.1 is rcuda's client library; with `more` added or

@@ -155,13 +155,20 @@ bool is_gpu_node(const std::string& name) {
                      [](unsigned char c) { return std::isdigit(c) != 0; });
 }
 
-std::vector<std::string> gpu_nodes(const std::string& folder) {
+std::vector<std::string> nvidia_nodes(const std::string& folder) {
   std::vector<std::string> nodes;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    if (is_gpu_node(entry.path().filename())) nodes.push_back(entry.path().filename());
+    const std::string name = entry.path().filename();
+    if (name.starts_with(kGpuNode)) nodes.push_back(name);
   }
   std::sort(nodes.begin(), nodes.end());
+  return nodes;
+}
+
+std::vector<std::string> gpu_nodes(const std::string& folder) {
+  std::vector<std::string> nodes = nvidia_nodes(folder);
+  std::erase_if(nodes, [](const std::string& name) { return !is_gpu_node(name); });
   return nodes;
 }
 

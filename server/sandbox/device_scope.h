@@ -4,8 +4,8 @@
 // CUDA_VISIBLE_DEVICES for the driver). The worker finds the devices by their UUIDs, because a
 // driver numbers only the devices that it sees. A worker without a scope uses the devices of the
 // server's settings.
-// Any thread. Blocking: node_of() and gpu_nodes(), for the kernel. Errors: parse_scope() returns
-// kInvalidArgument.
+// Any thread. Blocking: node_of(), nvidia_nodes() and gpu_nodes(), for the kernel. Errors:
+// parse_scope() returns kInvalidArgument.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,10 @@ inline constexpr char kNvidiaDriver[] = "/proc/driver/nvidia";
 // The device node of a GPU, as NVIDIA's kernel driver reports it below `driver`. Empty if it knows
 // no such GPU.
 std::string node_of(const std::string& pci_bus_id, const std::string& driver = kNvidiaDriver);
-// The nodes of single GPUs in a folder of device nodes: nvidia0, nvidia1, ...
+// The nodes of NVIDIA's kernel driver in a folder of device nodes: nvidiactl, nvidia-uvm, nvidia0,
+// ...
+std::vector<std::string> nvidia_nodes(const std::string& folder = "/dev");
+// Of these the nodes of single GPUs: nvidia0, nvidia1, ...
 std::vector<std::string> gpu_nodes(const std::string& folder = "/dev");
 bool is_gpu_node(const std::string& name);
 

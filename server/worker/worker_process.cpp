@@ -145,7 +145,7 @@ Status work(const Settings& settings, const Daemon& daemon, uint32_t base_number
     RCUDA_DEBUG("compiled PTX is kept as the driver does it: %s", code.status().message().c_str());
     code = CodeFolder();
   }
-  Result<LoadedDriver> driver = load_driver(settings.driver.get(), gpu_nodes());
+  Result<LoadedDriver> driver = load_driver(settings.driver.get(), nvidia_nodes());
   if (!driver.ok()) return fail(daemon, driver.status());
   auto devices =
       DeviceSet::prepare(driver->table, settings.devices.get(), std::move(staging).value(), *scope);
