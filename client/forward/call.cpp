@@ -1,5 +1,6 @@
 #include "client/forward/call.h"
 
+#include "common/base/units.h"
 #include "common/cuda/return_if_error.h"
 
 namespace rcuda::client {
@@ -132,8 +133,8 @@ wire::ObjectId Call::create(wire::Kind kind, void** handle) {
 
 bool Call::may_send() {
   if (!failed() && !in_.ok()) {
-    RCUDA_WARN("a call's arguments exceed %zu bytes, which one command cannot carry",
-               wire::kMaxBodyBytes);
+    RCUDA_WARN("a call's arguments exceed %s, which one command cannot carry",
+               exact_bytes_text(wire::kMaxBodyBytes).c_str());
     fix(CUDA_ERROR_NOT_SUPPORTED);
   }
   if (failed()) retire_created();

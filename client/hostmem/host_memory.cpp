@@ -27,6 +27,7 @@
 #include "common/base/mutex.h"
 #include "common/base/pages.h"
 #include "common/base/unique_fd.h"
+#include "common/base/units.h"
 #include "common/cuda/return_if_error.h"
 
 namespace rcuda::client {
@@ -410,11 +411,10 @@ CUresult check_pinning(const std::vector<MappedPart>& parts, uint64_t first, siz
       return CUDA_SUCCESS;
     case Pinning::kWrittenBack:
       RCUDA_WARN(
-          "%zu bytes at %p cannot be registered: Linux does not pin writable shared pages of a "
-          "file "
-          "on a disk; map the file private or read-only (cudaHostRegisterReadOnly), or move it to "
+          "%s at %p cannot be registered: Linux does not pin writable shared pages of a file on a "
+          "disk; map the file private or read-only (cudaHostRegisterReadOnly), or move it to "
           "/dev/shm",
-          length, reinterpret_cast<void*>(first));
+          exact_bytes_text(length).c_str(), reinterpret_cast<void*>(first));
       return CUDA_ERROR_INVALID_VALUE;
     case Pinning::kUnmapped:
     case Pinning::kInaccessible:
@@ -473,8 +473,8 @@ CUresult register_host(void* address, size_t bytes, unsigned flags) {
     unexpose_all(run.exposed, run.first, route);
   });
   if (!ready && !route.session->lost()) {
-    RCUDA_WARN("kernels cannot use the registered memory at %p (%zu bytes), only copies can: %s",
-               address, bytes,
+    RCUDA_WARN("kernels cannot use the registered memory at %p (%s), only copies can: %s", address,
+               exact_bytes_text(bytes).c_str(),
                refused == CUDA_ERROR_OUT_OF_MEMORY
                    ? "a server has no memory for it"
                    : "a server uses these addresses, or the program has since remapped them");
@@ -505,9 +505,9 @@ void mirror_now(const Route& route, const void* address, MirrorUse use) {
   // in the worker.
   if (Timeline::host_writes_pending()) (void)await_idle(*route.session, route.context);
   RCUDA_INFO(
-      "%zu bytes of page-locked memory at %p are kept equal on the server from now on: work "
+      "%s of page-locked memory at %p are kept equal on the server from now on: work "
       "on the GPU may use them",
-      bytes, reinterpret_cast<void*>(base));
+      exact_bytes_text(bytes).c_str(), reinterpret_cast<void*>(base));
   mirror_where_needed(reinterpret_cast<void*>(base), bytes, use);
   unmirrored().remove(reinterpret_cast<void*>(base));
 }

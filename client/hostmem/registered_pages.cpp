@@ -16,6 +16,7 @@
 #include "common/base/log.h"
 #include "common/base/mutex.h"
 #include "common/base/unique_fd.h"
+#include "common/base/units.h"
 
 namespace rcuda::client {
 namespace {
@@ -240,8 +241,8 @@ bool move_run(PageRun* run, int backing, std::span<const MappedPart> parts) {
 void give_back(const PageRun& run) RCUDA_NO_THREAD_SAFETY_ANALYSIS {
   for (const MappedPart& part : moved_parts(run, run.first, run.first + run.bytes)) {
     if (!move_off(part, !shared_with_child)) {
-      RCUDA_WARN("%zu bytes at %p, no longer registered, stay shared memory: %s", part.bytes(),
-                 part.address(), std::strerror(errno));
+      RCUDA_WARN("%s at %p, no longer registered, stay shared memory: %s",
+                 exact_bytes_text(part.bytes()).c_str(), part.address(), std::strerror(errno));
     }
   }
 }

@@ -23,6 +23,7 @@
 #include "common/base/mutex.h"
 #include "common/base/pages.h"
 #include "common/base/unique_fd.h"
+#include "common/base/units.h"
 
 namespace rcuda::client {
 namespace {
@@ -152,7 +153,8 @@ CUresult add(Session& session, wire::ObjectId context, std::byte* address, size_
   mirror->address = address;
   mirror->bytes = bytes;
   char name[64];
-  std::snprintf(name, sizeof name, "mirror of %zu bytes at %p", bytes, static_cast<void*>(address));
+  std::snprintf(name, sizeof name, "mirror of %s at %p", exact_bytes_text(bytes).c_str(),
+                static_cast<void*>(address));
   mirror->name = name;
   mirror->tracker = tracker;
   mirror->all_written = !tracker;
@@ -167,7 +169,7 @@ CUresult add(Session& session, wire::ObjectId context, std::byte* address, size_
   mirror->known = {static_cast<std::byte*>(known), UnmapPages{bytes}};
   bool fetched = false;
   if (CUresult result = introduce(*mirror, &fetched); result != CUDA_SUCCESS) {
-    RCUDA_WARN("%zu bytes at %p are not mirrored with %s: CUDA error %d", bytes,
+    RCUDA_WARN("%s at %p are not mirrored with %s: CUDA error %d", exact_bytes_text(bytes).c_str(),
                static_cast<void*>(address), session.name().c_str(), static_cast<int>(result));
     return result;
   }

@@ -7,6 +7,7 @@
 
 #include "common/base/log.h"
 #include "common/base/memory_file.h"
+#include "common/base/units.h"
 
 namespace rcuda::client {
 
@@ -36,9 +37,9 @@ bool is_usable(const UniqueFd& backing, size_t bytes) {
   }
   if (has_size(backing.get(), bytes)) return true;
   RCUDA_ERROR(
-      "no server has sized a shared memory file of %zu bytes, and this program may not make files "
+      "no server has sized a shared memory file of %s, and this program may not make files "
       "of this size: raise its limit (ulimit -f)",
-      bytes);
+      exact_bytes_text(bytes).c_str());
   return false;
 }
 

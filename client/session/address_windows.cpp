@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 
 #include "common/base/pages.h"
+#include "common/base/units.h"
 #include "common/wire/address_ranges.h"
 
 namespace rcuda::client {
@@ -35,9 +36,8 @@ bool is_for_devices(const wire::AddressWindow& window) {
 
 std::string text_of(const wire::AddressWindow& window) {
   char text[64];
-  std::snprintf(text, sizeof text, "0x%llx (%llu bytes)",
-                static_cast<unsigned long long>(window.base),
-                static_cast<unsigned long long>(window.bytes));
+  std::snprintf(text, sizeof text, "0x%llx (%s)", static_cast<unsigned long long>(window.base),
+                exact_bytes_text(window.bytes).c_str());
   return text;
 }
 

@@ -8,6 +8,7 @@
 #include "client/trace/trace.h"
 #include "common/base/cancellation_off.h"
 #include "common/base/log.h"
+#include "common/base/units.h"
 #include "common/cuda/errors.h"
 #include "common/cuda/return_if_error.h"
 
@@ -81,8 +82,9 @@ CUresult Session::send(wire::CommandHeader header, Timeline* timeline, const wir
   }
   const size_t bytes = sizeof header + command.body.size() + command.tail.size();
   if (bytes > wire::kMaxCommandBytes) {
-    RCUDA_ERROR("a command (opcode %u) of %zu bytes exceeds the limit of %u: it is not sent",
-                command.opcode, bytes, wire::kMaxCommandBytes);
+    RCUDA_ERROR("a command (opcode %u) of %s exceeds the limit of %s: it is not sent",
+                command.opcode, exact_bytes_text(bytes).c_str(),
+                exact_bytes_text(wire::kMaxCommandBytes).c_str());
     return CUDA_ERROR_INVALID_VALUE;
   }
   // The Link may still be open for a moment, in which the worker would answer.

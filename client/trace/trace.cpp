@@ -27,6 +27,7 @@
 #include "common/base/start_thread.h"
 #include "common/base/thread_object.h"
 #include "common/base/unique_fd.h"
+#include "common/base/units.h"
 
 namespace rcuda::client::trace {
 
@@ -229,8 +230,9 @@ void Writer::stop() {
       event(R"({"name":"process_labels","ph":"M","pid":%u,"args":{"labels":"same clock"}})", pid);
     } else if (server.clock.known) {
       event(R"({"name":"process_labels","ph":"M","pid":%u,)"
-            R"("args":{"labels":"clock known to %.1f us","clock_uncertainty_us":%.3f}})",
-            pid, server.worst_uncertainty_ns / 1000, server.worst_uncertainty_ns / 1000);
+            R"("args":{"labels":"clock known to %s","clock_uncertainty_us":%.3f}})",
+            pid, microseconds_text(server.worst_uncertainty_ns / 1000).c_str(),
+            server.worst_uncertainty_ns / 1000);
     }
   }
   if (dropped_ != 0) {

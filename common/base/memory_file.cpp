@@ -8,6 +8,8 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include "common/base/units.h"
+
 namespace rcuda {
 namespace {
 
@@ -42,8 +44,8 @@ Status size_memory_file(int file, uint64_t bytes) {
   if (seals < 0 || (seals & F_SEAL_GROW) != 0 || !has_size(file, 0)) return {};
   if (!may_make_files_of(bytes)) {
     return {Code::kOutOfMemory, "neither side of the session may make a memory file of " +
-                                    std::to_string(bytes) +
-                                    " bytes: raise the limit on files (ulimit -f)"};
+                                    exact_bytes_text(bytes) +
+                                    ": raise the limit on files (ulimit -f)"};
   }
   if (::ftruncate(file, static_cast<off_t>(bytes)) == 0) return {};
   return Status::from_errno(errno, "sizing a memory file of the peer");

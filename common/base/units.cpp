@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdio>
 #include <iterator>
 #include <limits>
@@ -19,6 +20,7 @@ struct TimeUnit {
   uint64_t ns;
   bool is_printed;
 };
+constexpr uint64_t kSecondNs = 1'000'000'000;
 // The largest first.
 constexpr TimeUnit kTimeUnits[] = {
     {"w", 604'800'000'000'000, false},
@@ -26,7 +28,7 @@ constexpr TimeUnit kTimeUnits[] = {
     {"h", 3'600'000'000'000, true},
     {"m", 60'000'000'000, true},
     {"min", 60'000'000'000, false},
-    {"s", 1'000'000'000, true},
+    {"s", kSecondNs, true},
     {"ms", 1'000'000, true},
     {"us", 1'000, true},
     {"ns", 1, true},
@@ -69,6 +71,27 @@ std::optional<int> shift_of(const std::string& unit) {
   return std::nullopt;
 }
 
+// A number from the front of a text: the whole part, and what follows the point in units of 1e-9.
+struct Number {
+  uint64_t whole = 0, billionths = 0;
+  bool has_fraction = false;
+};
+
+std::optional<Number> take(std::string_view* text) {
+  const std::optional<uint64_t> whole = take_number(text);
+  if (!whole) return std::nullopt;
+  const bool has_fraction = text->starts_with('.');
+  const std::optional<uint64_t> billionths = take_fraction(text);
+  if (!billionths) return std::nullopt;
+  return Number{*whole, *billionths, has_fraction};
+}
+
+// The number in a unit, in the smallest unit. The whole part has been checked.
+uint64_t in_unit(const Number& number, uint64_t unit) {
+  const auto part = static_cast<unsigned __int128>(number.billionths) * unit / 1'000'000'000;
+  return number.whole * unit + static_cast<uint64_t>(part);
+}
+
 // "1.5 GiB" with a printf format for the number.
 std::string size_text(const char* format, uint64_t bytes, size_t unit) {
   char text[40];
@@ -86,26 +109,32 @@ size_t size_unit(uint64_t bytes) {
 
 }  // namespace
 
-std::optional<std::chrono::nanoseconds> parse_time(std::string_view text, BareNumber bare) {
-  const std::optional<uint64_t> count = take_number(&text);
-  if (!count || (text.empty() && bare == BareNumber::kRefused)) return std::nullopt;
+std::optional<std::chrono::nanoseconds> parse_time(std::string_view text) {
+  const std::optional<Number> number = take(&text);
+  if (!number) return std::nullopt;
   const std::string name = text.empty() ? "s" : unit_of(text);
   const auto* const unit = std::find_if(std::begin(kTimeUnits), std::end(kTimeUnits),
                                         [&](const TimeUnit& known) { return known.name == name; });
   constexpr auto kMost = static_cast<uint64_t>(std::chrono::nanoseconds(kLongestTime).count());
-  if (unit == std::end(kTimeUnits) || *count > kMost / unit->ns) return std::nullopt;
-  return std::chrono::nanoseconds(static_cast<int64_t>(*count * unit->ns));
+  if (unit == std::end(kTimeUnits) || number->whole > kMost / unit->ns) return std::nullopt;
+  const uint64_t ns = in_unit(*number, unit->ns);
+  if (ns > kMost) return std::nullopt;
+  return std::chrono::nanoseconds(static_cast<int64_t>(ns));
+}
+
+std::optional<std::chrono::seconds> parse_life(std::string_view text) {
+  if (text == "never" || text == "ever") return std::chrono::seconds(0);
+  const auto time = parse_time(text);
+  if (!time || *time < std::chrono::seconds(1)) return std::nullopt;
+  return std::chrono::ceil<std::chrono::seconds>(*time);
 }
 
 std::optional<uint64_t> parse_bytes(std::string_view text) {
-  const std::optional<uint64_t> count = take_number(&text);
-  const bool has_fraction = text.starts_with('.');
-  const std::optional<uint64_t> fraction = take_fraction(&text);
+  const std::optional<Number> number = take(&text);
   const std::optional<int> shift = shift_of(unit_of(text));
-  if (!count || !fraction || !shift || (has_fraction && *shift == 0)) return std::nullopt;
-  if (*count > std::numeric_limits<uint64_t>::max() >> *shift) return std::nullopt;
-  const auto part = static_cast<unsigned __int128>(*fraction) << *shift;
-  return (*count << *shift) + static_cast<uint64_t>(part / 1'000'000'000);
+  if (!number || !shift || (number->has_fraction && *shift == 0)) return std::nullopt;
+  if (number->whole > std::numeric_limits<uint64_t>::max() >> *shift) return std::nullopt;
+  return in_unit(*number, uint64_t{1} << *shift);
 }
 
 std::string time_text(std::chrono::nanoseconds time) {
@@ -115,6 +144,24 @@ std::string time_text(std::chrono::nanoseconds time) {
       std::find_if(std::begin(kTimeUnits), std::end(kTimeUnits),
                    [&](const TimeUnit& one) { return one.is_printed && ns % one.ns == 0; });
   return std::to_string(ns / unit->ns) + unit->name;
+}
+
+std::string rounded_time_text(std::chrono::nanoseconds time) {
+  constexpr double kTenths = 10, kWholeFrom = 100;
+  for (const TimeUnit& unit : kTimeUnits) {
+    const double number = static_cast<double>(time.count()) / static_cast<double>(unit.ns);
+    const double tenths = number < kWholeFrom ? kTenths : 1;
+    const double rounded = std::round(number * tenths) / tenths;
+    if (!unit.is_printed || rounded < (unit.ns > kSecondNs ? 2 : 1)) continue;
+    char text[40];
+    std::snprintf(text, sizeof text, "%.15g", rounded);
+    return std::string(text) + unit.name;
+  }
+  return "0s";
+}
+
+std::string microseconds_text(double us) {
+  return rounded_time_text(std::chrono::nanoseconds(std::llround(us * 1000)));
 }
 
 std::string bytes_text(uint64_t bytes) { return size_text("%.4g", bytes, size_unit(bytes)); }

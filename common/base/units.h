@@ -1,8 +1,13 @@
-// Times and sizes as people write and read them, in settings, options and messages.
+// Times and sizes as people write and read them, in settings, options, files and messages. No other
+// code parses or prints them.
 //
-// Units of time: ns, us, ms, s, m (or min), h, d, w. Units of size: K, M, G, T (also KB, KiB, ...),
-// all powers of 1024. Case does not matter, and a blank may precede the unit. Pure functions; any
-// thread.
+// Units of time: ns, us, ms, s, m (or min), h, d, w; a number without a unit is in seconds. Units
+// of size: K, M, G, T (also KB, KiB, ...), all powers of 1024; a number without a unit is in bytes.
+// Numbers may have a fraction. Case does not matter, and a blank may precede the unit.
+//
+// Excepted are counts of bytes in errors of a protocol, which are exact ("37 bytes"), and the rates
+// of media and of copies, which are in GB/s as those of adapters are.
+// Pure functions; any thread.
 #pragma once
 
 #include <chrono>
@@ -16,18 +21,24 @@ namespace rcuda {
 // The longest time that parse_time() accepts: about a hundred years.
 inline constexpr std::chrono::hours kLongestTime{100 * 366 * 24};
 
-// What a number without a unit means.
-enum class BareNumber { kSeconds, kRefused };
-
-// "80us", "10m", "2d". Returns nullopt for other texts, and for times above kLongestTime.
-std::optional<std::chrono::nanoseconds> parse_time(std::string_view text,
-                                                   BareNumber bare = BareNumber::kSeconds);
+// "80us", "10m", "1.5h", "2d". Returns nullopt for other texts, and for times above kLongestTime. A
+// fraction of a nanosecond is dropped.
+std::optional<std::chrono::nanoseconds> parse_time(std::string_view text);
+// The life of a token or a lease: "never" (it does not end) becomes 0, a time of a second or more
+// becomes whole seconds, rounded up. Returns nullopt for other texts. "ever" is an earlier word for
+// never.
+std::optional<std::chrono::seconds> parse_life(std::string_view text);
+inline constexpr char kLifeForms[] = "a time from now such as 90m, 12h, 30d or 8w, or never";
 // "4096", "64M", "1.5G". Returns nullopt for other texts, and for sizes that do not fit 64 bits. A
 // fraction of a byte is dropped.
 std::optional<uint64_t> parse_bytes(std::string_view text);
 
 // "10s", "90m", "2d": a whole number of the largest unit that fits. parse_time() returns the time.
 std::string time_text(std::chrono::nanoseconds time);
+// A measured time, rounded: one digit after the point below 100, in the largest unit of which there
+// is at least one, from minutes on at least two. "4.7ms", "12s", "90s", "2.5h".
+std::string rounded_time_text(std::chrono::nanoseconds time);
+std::string microseconds_text(double us);
 // "64 MiB", "1.5 GiB", with four significant digits.
 std::string bytes_text(uint64_t bytes);
 // The same without rounding: parse_bytes() returns the size.

@@ -12,6 +12,7 @@
 #include <openssl/rand.h>
 #include <openssl/x509.h>
 
+#include "common/base/units.h"
 #include "common/identity/encoding.h"
 #include "common/identity/private_file.h"
 
@@ -81,8 +82,8 @@ Status add_to_chain(X509* x509, Certificate* parsed) {
   size_t bytes = 0;
   for (const DerCertificate& each : parsed->chain) bytes += each.der.size();
   if (bytes > kMostChainBytes) {
-    return {Code::kInvalidArgument, "its certificates have " + std::to_string(bytes) +
-                                        " bytes or more; " + std::to_string(kMostChainBytes) +
+    return {Code::kInvalidArgument, "its certificates have " + exact_bytes_text(bytes) +
+                                        " or more; " + exact_bytes_text(kMostChainBytes) +
                                         " are the most"};
   }
   if (!parsed->x509) parsed->x509 = std::move(one);

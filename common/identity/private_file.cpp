@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "common/base/file_io.h"
+#include "common/base/units.h"
 
 namespace rcuda::identity {
 namespace {
@@ -110,8 +111,9 @@ Result<std::string> read_to_end(int file, const std::string& path, size_t most_b
     if (count == 0) return text;
     text.append(part, static_cast<size_t>(count));
     if (text.size() > most_bytes) {
-      return Status(Code::kInvalidArgument, path + " is larger than " + std::to_string(most_bytes) +
-                                                " bytes, too large for a file of this kind");
+      return Status(Code::kInvalidArgument, path + " is larger than " +
+                                                exact_bytes_text(most_bytes) +
+                                                ", too large for a file of this kind");
     }
   }
 }

@@ -292,9 +292,9 @@ void Prober::finish_job() {
     }
   }
   if (leg) {
-    RCUDA_DEBUG("measured the %s of device %d: %.1f us for %s, %.2f GB/s at the most", job.name,
-                job.device, leg->time_us(kSmallestBytes), bytes_text(kSmallestBytes).c_str(),
-                leg->peak_gbps());
+    RCUDA_DEBUG("measured the %s of device %d: %s for %s, %.2f GB/s at the most", job.name,
+                job.device, microseconds_text(leg->time_us(kSmallestBytes)).c_str(),
+                bytes_text(kSmallestBytes).c_str(), leg->peak_gbps());
     *job.leg = *std::move(leg);
   }
   jobs_.pop_front();

@@ -29,11 +29,7 @@ std::string to_string(const Chunking& chunking) {
 std::string to_string(const Plan& plan) {
   std::string text = std::string(to_string(plan.staging)) + " over " + to_string(plan.route) +
                      ", " + to_string(plan.chunking) + ", ";
-  if (plan.predicted_us > 0) {
-    char prediction[48];
-    std::snprintf(prediction, sizeof prediction, "%.1f us predicted: ", plan.predicted_us);
-    text += prediction;
-  }
+  if (plan.predicted_us > 0) text += microseconds_text(plan.predicted_us) + " predicted: ";
   return text + plan.reason;
 }
 

@@ -4,6 +4,8 @@
 #include <bit>
 #include <cstdio>
 
+#include "common/base/units.h"
+
 namespace rcuda::p2p {
 namespace {
 
@@ -241,10 +243,8 @@ std::string Planner::table(uint64_t bytes) {
     } else if (!shown) {
       text += "not measured";
     } else {
-      char cell[80];
-      std::snprintf(cell, sizeof cell, "%.1f us%s, %s", shown->predicted_us, chosen ? " *" : "",
-                    to_string(shown->chunking).c_str());
-      text += cell;
+      text += microseconds_text(shown->predicted_us) + (chosen ? " *, " : ", ") +
+              to_string(shown->chunking);
     }
     text += "\n";
   }

@@ -17,7 +17,7 @@ constexpr char kTables[] =
     "[limits.groups.NAME] and [limits.groups.NAME.session]";
 
 constexpr auto kLongestTimeNs =
-    static_cast<uint64_t>(std::chrono::nanoseconds(config::Duration::kLongest).count());
+    static_cast<uint64_t>(std::chrono::nanoseconds(kLongestTime).count());
 
 enum class Unit { kBytes, kTime, kCount };
 
@@ -65,9 +65,9 @@ const Rules::KeyInfo Rules::kKeys[] = {
     {Key::kDevices, "devices", Unit::kCount, true, true, 0, 100'000,
      "a whole number up to 100000; 0: no limit"},
     {Key::kSessionTime, "session_time", Unit::kTime, true, false, 0, kLongestTimeNs,
-     "a time up to 24 days, such as \"12h\"; 0: no limit"},
+     "a time up to 100 years, such as \"12h\"; 0: no limit"},
     {Key::kIdleTime, "idle_time", Unit::kTime, true, false, 0, kLongestTimeNs,
-     "a time up to 24 days, such as \"30m\"; 0: no limit"},
+     "a time up to 100 years, such as \"30m\"; 0: no limit"},
     {Key::kPriorities, "priorities", Unit::kCount, true, false, 0, 1000,
      "how many priorities above the lowest, up to 1000; 0: only the lowest"},
     {Key::kSmPercent, "sm_percent", Unit::kCount, true, false, 0, 100,

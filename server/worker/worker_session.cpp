@@ -17,6 +17,7 @@
 #include "common/base/log.h"
 #include "common/base/monotonic.h"
 #include "common/base/passed_descriptors.h"
+#include "common/base/units.h"
 #include "common/base/usable_processors.h"
 #include "common/messages/export_messages.h"
 #include "common/messages/message_io.h"
@@ -439,21 +440,18 @@ void WorkerSession::end(const Status& status, SessionLoop& session) {
     loop_ = nullptr;  // later connections of workers end with this process
     ended_by = stopped_;
   }
-  const double seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
   const std::string outcome = session.ended_by_client() ? "ended by the client"
                               : !ended_by.empty()       ? ended_by
                                                         : status.message();
   const wire::Work& work = session.executor().done;
   const transport::LinkCounters counters = link_->counters();
   RCUDA_INFO(
-      "session of %s (pid %u) over after %.1f s: %llu commands, %llu answers, %llu bytes copied, "
-      "%llu bytes over the link; %s",
-      grant_.user.c_str(), hello_.pid, seconds,
+      "session of %s (pid %u) over after %s: %llu commands, %llu answers, %s copied, %s over the "
+      "link; %s",
+      grant_.user.c_str(), hello_.pid, rounded_time_text(Clock::now() - begin_).c_str(),
       static_cast<unsigned long long>(work[wire::Counter::kCommands]),
-      static_cast<unsigned long long>(counters.puts),
-      static_cast<unsigned long long>(work.copied_bytes()),
-      static_cast<unsigned long long>(counters.transfer_bytes + counters.window_bytes),
-      outcome.c_str());
+      static_cast<unsigned long long>(counters.puts), bytes_text(work.copied_bytes()).c_str(),
+      bytes_text(counters.transfer_bytes + counters.window_bytes).c_str(), outcome.c_str());
   link_->close();
   // The program has ended by itself: its other ranks need not learn that.
   if (session.ended_by_client()) granted_.work->leave_all();

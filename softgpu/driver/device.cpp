@@ -11,6 +11,7 @@
 
 #include "api/exports/driver_version.h"
 #include "common/base/log.h"
+#include "common/base/units.h"
 #include "common/cuda/uuid_text.h"
 #include "common/cuda/visible_devices.h"
 #include "softgpu/driver/config.h"
@@ -152,8 +153,8 @@ CUresult initialize() {
   });
   std::atexit(shut_down_at_exit);
   state.store(CUDA_SUCCESS, std::memory_order_release);
-  RCUDA_INFO("%zu virtual device%s of %zu MiB, compute capability %u.%u", visible.size(),
-             visible.size() == 1 ? "" : "s", read->memory_bytes >> 20,
+  RCUDA_INFO("%zu virtual device%s of %s, compute capability %u.%u", visible.size(),
+             visible.size() == 1 ? "" : "s", rcuda::bytes_text(read->memory_bytes).c_str(),
              read->compute_capability / 10, read->compute_capability % 10);
   return shared.result = CUDA_SUCCESS;
 }

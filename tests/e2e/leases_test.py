@@ -46,7 +46,7 @@ class LeasesTest(unittest.TestCase):
     def rcuda_lease(self, server, command, *arguments, user=None):
         identity = {} if user is None else dict(user=user, group=user, extra_groups=[], cwd="/")
         if command in ("take", "extend") and "--for" not in arguments:
-            arguments = (*arguments, "--for", "ever")
+            arguments = (*arguments, "--for", "never")
         return subprocess.run([os.path.join(BUILD, "bin/rcuda-lease"), command, f"127.0.0.1:{server.port}",
                                *arguments], capture_output=True, text=True, timeout=120, **identity)
 
@@ -278,10 +278,10 @@ class LeasesTest(unittest.TestCase):
     def test_a_lease_says_how_long_it_lasts(self):
         server = self.server()
         name = f"127.0.0.1:{server.port}"
-        for arguments, status, said in ((["take", name], 2, "--for is missing: say how long the lease lasts (30s, 90m"),
-                                        (["extend", name, "1a2b3c4d"], 2, "or --for ever for one that lasts until it is revoked"),
-                                        (["take", name, "--for", "2"], 2, "--for 2 is not usable: write a time with its unit"),
-                                        (["take", name, "--for", "1h"], 0, ""), (["take", name, "--for", "ever"], 0, "")):
+        for arguments, status, said in ((["take", name], 2, "--for is missing: write a time from now such as 90m"),
+                                        (["extend", name, "1a2b3c4d"], 2, "--for is missing: write a time from now such as 90m, 12h, 30d or 8w, or never (until it is revoked)"),
+                                        (["take", name, "--for", "2x"], 2, "--for 2x is not usable: write a time from now such as 90m"),
+                                        (["take", name, "--for", "1h"], 0, ""), (["take", name, "--for", "never"], 0, "")):
             run = subprocess.run([os.path.join(BUILD, "bin/rcuda-lease"), *arguments], capture_output=True, text=True, timeout=60)
             self.assertEqual(run.returncode, status, run.stderr)
             self.assertIn(said, run.stderr)
@@ -289,6 +289,16 @@ class LeasesTest(unittest.TestCase):
         look = subprocess.run([os.path.join(BUILD, "bin/rcuda-smi"), name], capture_output=True, text=True, timeout=60)
         self.assertRegex(look.stdout, r"(?m)^ +device 0 .*, leased until \S+ \(lease [0-9a-f]{8}\)$")
         self.assertRegex(look.stdout, r"(?m)^ +device 1 .*, leased \(lease [0-9a-f]{8}\)$")
+
+    def test_a_lease_of_a_user_who_is_not_served_is_reported(self):
+        for users, user, is_reported in (("root", "65534", True), ("root,65534", "65534", False), ("*", "65534", False),
+                                         ("", "65534", False), ("root", "0", False)):  # with "", a token is enough
+            with self.subTest(users=users, user=user):
+                server = self.server(RCUDA_SERVER_USERS=users)
+                taken = self.must(server, "take", "--user", user)
+                self.assertIn("RCUDA_LEASE=", taken.stdout)
+                said = f"this server does not serve user {user}, who cannot use the lease: its setting users names others"
+                self.assertEqual(said in taken.stderr, is_reported, taken.stderr)
 
     def test_who_has_the_devices(self):
         server = self.server()

@@ -5,12 +5,11 @@
 """
 
 import os
-import re
 import subprocess
 import tempfile
 import unittest
 
-from servers import Server, client_environment, load_trace, run_tests
+from servers import audit_lines, Server, client_environment, load_trace, run_tests
 
 BUILD = None
 ALL = 16 << 20
@@ -20,18 +19,20 @@ LITTLE = 1 << 20
 
 class ManagedBytesTest(unittest.TestCase):
     def run_program(self, way, mode, **more):
-        """What a program prints, and what its server does."""
-        server = Server(BUILD)
+        """What a program prints, and the bytes that its worker has copied."""
+        audit = tempfile.NamedTemporaryFile()
+        self.addCleanup(audit.close)
+        server = Server(BUILD, environment=dict(RCUDA_SERVER_AUDIT=audit.name))
         environment = client_environment(BUILD, [server], "tcp", RCUDA_MANAGED=mode, **more)
         program = os.path.join(BUILD, "tests/e2e/managed_bytes")
         result = subprocess.run([program, way], env=environment, capture_output=True, text=True, timeout=100)
         self.assertEqual(server.stop(), 0)
         self.assertEqual((result.returncode, result.stderr), (0, ""))
-        return result.stdout, server.text()
+        ended, = audit_lines(audit.name, "session")
+        return result.stdout, sum(value for name, value in ended.items() if name.startswith("bytes_"))
 
     def travelled(self, way, mode=""):
-        """The bytes that the worker of a program has copied."""
-        return int(re.search(r"(\d+) bytes copied", self.run_program(way, mode)[1])[1])
+        return self.run_program(way, mode)[1]
 
     def test_a_large_fetch_leaves_no_memory_behind_for_ever(self):
         for mode in ("tracked", "compared"):

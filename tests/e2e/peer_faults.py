@@ -247,8 +247,8 @@ def case_plan(build):
     lines = done.stdout.splitlines()
     rig.expect(done.returncode == 0 and "needs GPUDirect" in done.stdout, "methods and what they need")
     for line, size in zip(lines[-2:], ("4 KiB", "1 MiB")):
-        costs, measured, plan = re.match(rf" *{size} +(.*\*.*?)  +([0-9.]+) +[0-9.]+  (.*)", line).groups()
-        rig.expect(re.match(r"[0-9.]+ us \*, \d+ x ", costs) and float(measured) > 0,
+        costs, measured, plan = re.match(rf" *{size} +(.*\*.*?)  +([0-9.]+)[um]?s +[0-9.]+  (.*)", line).groups()
+        rig.expect(re.match(r"[0-9.]+[um]?s \*, \d+ x ", costs) and float(measured) > 0,
                    "predicted and measured times")
         rig.expect("host over shm" in plan and "least of" in plan, "the plan and its reason")
     rig.stop()

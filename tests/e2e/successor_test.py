@@ -170,7 +170,7 @@ class SuccessorTest(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stderr)
             return done.stdout
         key = dict(line.split("=", 1) for line in
-                   lease("take", "--devices", "=0", "--for", "ever", "--job", "of a test").splitlines())["RCUDA_LEASE"]
+                   lease("take", "--devices", "=0", "--for", "never", "--job", "of a test").splitlines())["RCUDA_LEASE"]
         self.assertIn("lease", self.refusal(server))
         old = self.session(server, "own", RCUDA_LEASE=key)
         self.upgrade()

@@ -210,7 +210,7 @@ class UsersTest(unittest.TestCase):
         self.assertEqual((device["quota_bytes"], held["quota_bytes"]), (1 << 30, 1 << 30))
         self.assertGreater(device["quota_used_bytes"], 0)
         top = self.control(server, 0, "top", "--every", "0.1", "--rounds", "1", f"127.0.0.1:{server.port}").stdout
-        self.assertRegex(top, r"device 0 .* of \d+\.\dG .* 1 session, your quota: 0 of 1\.0G\n")
+        self.assertRegex(top, r"device 0 .* of \d+ GiB .* 1 session, your quota: 0 B of 1 GiB\n")
 
     def test_the_daemon_turns_another_user_away_itself(self):
         """The client of this test makes no checks itself."""

@@ -105,12 +105,6 @@ Result<wire::ServerStatus> ask_status(const wire::Connection& connection,
   return wire::decode<wire::ServerStatus>(answer.second);
 }
 
-std::string skew_text(std::chrono::milliseconds skew) {
-  constexpr auto kSecond = std::chrono::seconds(1);
-  return skew < kSecond ? time_text(skew)
-                        : time_text(std::chrono::floor<std::chrono::seconds>(skew));
-}
-
 }  // namespace
 
 Findings describe_server(const wire::ServerStatus& status, const std::string& own_version,
@@ -131,10 +125,10 @@ Findings describe_server(const wire::ServerStatus& status, const std::string& ow
   const std::chrono::milliseconds skew(ahead ? status.clock_ms - clock_ms
                                              : clock_ms - status.clock_ms);
   if (skew <= kLargestSkew) {
-    findings.push_back(good("clock: " + skew_text(skew) + " apart"));
+    findings.push_back(good("clock: " + rounded_time_text(skew) + " apart"));
   } else {
     findings.push_back({Verdict::kWarning,
-                        "clock: the server's is " + skew_text(skew) +
+                        "clock: the server's is " + rounded_time_text(skew) +
                             (ahead ? " ahead" : " behind") +
                             "; tokens, leases and MUNGE credentials end by a clock",
                         "synchronise both machines (chrony, systemd-timesyncd)"});
@@ -163,9 +157,9 @@ Findings check_server(const std::string& host, uint16_t port) {
   const Clock::time_point begin = Clock::now(), deadline = begin + kPatience;
   Result<UniqueFd> socket = wire::connect_tcp(host, port, deadline);
   if (!socket.ok()) return end(bad(socket.status()));
-  const auto took = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begin);
+  const auto took = Clock::now() - begin;
   findings.push_back(good("port: " + std::to_string(port) + " accepts connections, after " +
-                          std::to_string(took.count()) + " us"));
+                          rounded_time_text(took)));
 
   wire::Credentials credentials;
   const Status loaded = credentials.registry.load_environment();

@@ -1,7 +1,7 @@
 // rcuda-lease: leases devices of a server to users and jobs (docs/leases.md).
 //
 //   rcuda-lease take node1 --devices 2 --for 2h --user ada --job "slurm 4711"
-//   rcuda-lease list node1
+//   rcuda-lease list node1                  without a name: the servers of RCUDA_DEVICES
 //   rcuda-lease extend node1 1a2b3c4d --for 1h
 //   rcuda-lease revoke node1 --job "slurm 4711"
 //
@@ -13,7 +13,9 @@
 #include <charconv>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <ctime>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <thread>
@@ -23,6 +25,7 @@
 #include <sys/random.h>
 
 #include "common/base/json_text.h"
+#include "common/base/printable.h"
 #include "common/base/standard_descriptors.h"
 #include "common/base/status.h"
 #include "common/base/units.h"
@@ -53,24 +56,19 @@ that is gone succeeds. So prologs and epilogs may run twice.)";
 constexpr auto kRetryInterval = std::chrono::milliseconds(500);
 
 struct Options {
+  std::vector<std::string> nodes;  // of list
   std::string node, id, job, user, devices = "1", lasts, wait = "0s";
   bool shared = false, json = false;
 };
 
+// When the lease ends: in seconds from now, 0 for one that lasts until it is revoked.
 Result<uint64_t> seconds_of(const std::string& text) {
-  if (text == "ever") return uint64_t{0};
   if (text.empty()) {
     return Status(Code::kInvalidArgument,
-                  "--for is missing: say how long the lease lasts (30s, 90m, 12h, 30d), or --for "
-                  "ever for one that lasts until it is revoked");
+                  std::string("--for is missing: write ") + kLifeForms + " (until it is revoked)");
   }
-  const auto time = parse_time(text, BareNumber::kRefused);
-  if (time && *time >= std::chrono::seconds(1)) {
-    return static_cast<uint64_t>(std::chrono::ceil<std::chrono::seconds>(*time).count());
-  }
-  return Status(Code::kInvalidArgument, "--for " + text +
-                                            " is not usable: write a time with its unit (30s, "
-                                            "90m, 12h, 30d), or ever");
+  if (const auto life = parse_life(text)) return static_cast<uint64_t>(life->count());
+  return Status(Code::kInvalidArgument, "--for " + text + " is not usable: write " + kLifeForms);
 }
 
 // "2": two devices; "=0,3" or "0,3": these. A single device is named with the equals sign.
@@ -150,6 +148,13 @@ Result<wire::LeaseAnswer> ask_for_list(const tools::Server& server, wire::LeaseR
   return all;
 }
 
+// Prints the server's note on a request that it has carried out.
+void print_message(const tools::Server& server, const wire::LeaseAnswer& answer) {
+  if (answer.message.empty()) return;
+  std::fprintf(stderr, "rcuda-lease: %s: %s\n", server.text().c_str(),
+               printable(answer.message).c_str());
+}
+
 // With --wait, retries while devices are taken: devices of an ended lease stay busy until its
 // sessions have ended.
 Status take(const Options& options, const tools::Server& server, wire::LeaseRequest request) {
@@ -189,6 +194,7 @@ Status take(const Options& options, const tools::Server& server, wire::LeaseRequ
   if (answer->leases.size() != 1 || !wire::is_lease_id(answer->leases.front().id)) {
     return Status(Code::kProtocol, server.text() + " answered without a lease");
   }
+  print_message(server, *answer);
   const wire::LeaseInfo& lease = answer->leases.front();
   const wire::LeaseKey key{server.host, server.port, lease.id, answer->secret};
   std::printf("RCUDA_DEVICES=%s\nRCUDA_LEASE=%s\n",
@@ -207,17 +213,23 @@ std::string work_json(const wire::LeaseInfo& lease) {
   return json;
 }
 
-void print_json(const std::vector<wire::LeaseInfo>& leases) {
+struct Listed {
+  std::string server;
+  wire::LeaseInfo lease;
+};
+
+void print_json(const std::vector<Listed>& leases) {
   std::printf("[");
   const char* before = "";
-  for (const wire::LeaseInfo& lease : leases) {
+  for (const auto& [server, lease] : leases) {
     std::printf(
-        "%s\n  {\"id\": %s, \"job\": %s, \"user\": %s, \"creator\": %s, \"devices\": [%s], "
-        "\"exclusive\": %s, \"created\": %s, \"until\": %s, \"sessions\": %u, %s}",
-        before, json_text(lease.id).c_str(), json_text(lease.job).c_str(),
-        json_text(lease.user).c_str(), json_text(lease.creator).c_str(),
-        device_list(lease.devices, "").c_str(), lease.shared ? "false" : "true",
-        json_text(date_text(lease.created)).c_str(),
+        "%s\n  {\"server\": %s, \"id\": %s, \"job\": %s, \"user\": %s, \"creator\": %s, "
+        "\"devices\": [%s], \"exclusive\": %s, \"created\": %s, \"until\": %s, \"sessions\": %u, "
+        "%s}",
+        before, json_text(server).c_str(), json_text(lease.id).c_str(),
+        json_text(lease.job).c_str(), json_text(lease.user).c_str(),
+        json_text(lease.creator).c_str(), device_list(lease.devices, "").c_str(),
+        lease.shared ? "false" : "true", json_text(date_text(lease.created)).c_str(),
         lease.until == 0 ? "null" : json_text(date_text(lease.until)).c_str(), lease.sessions,
         work_json(lease).c_str());
     before = ",";
@@ -225,16 +237,49 @@ void print_json(const std::vector<wire::LeaseInfo>& leases) {
   std::printf("%s]\n", leases.empty() ? "" : "\n");
 }
 
-void print_table(const std::vector<wire::LeaseInfo>& leases) {
+// `names_servers`: the leases may be of several servers.
+void print_table(const std::vector<Listed>& leases, bool names_servers) {
   if (leases.empty()) return;
-  std::printf("%-8s  %-9s  %-12s  %-8s  %-20s  %-8s  %s\n", "ID", "KIND", "DEVICES", "USER",
-              "UNTIL", "SESSIONS", "JOB");
-  for (const wire::LeaseInfo& lease : leases) {
-    std::printf("%-8s  %-9s  %-12s  %-8s  %-20s  %-8u  %s\n", lease.id.c_str(),
+  size_t widest = std::strlen("SERVER");
+  for (const Listed& each : leases) widest = std::max(widest, each.server.size());
+  const int width = names_servers ? static_cast<int>(widest) + 2 : 0;
+  std::printf("%-*s%-8s  %-9s  %-12s  %-8s  %-20s  %-8s  %s\n", width, width ? "SERVER" : "", "ID",
+              "KIND", "DEVICES", "USER", "UNTIL", "SESSIONS", "JOB");
+  for (const auto& [server, lease] : leases) {
+    std::printf("%-*s%-8s  %-9s  %-12s  %-8s  %-20s  %-8u  %s\n", width,
+                width ? server.c_str() : "", lease.id.c_str(),
                 lease.shared ? "shared" : "exclusive", device_list(lease.devices, "").c_str(),
                 lease.user.empty() ? "-" : lease.user.c_str(), date_text(lease.until).c_str(),
                 lease.sessions, lease.job.c_str());
   }
+}
+
+std::vector<Listed> listed(const tools::Server& server, std::vector<wire::LeaseInfo> leases) {
+  std::vector<Listed> all;
+  for (wire::LeaseInfo& lease : leases) all.push_back({server.text(), std::move(lease)});
+  return all;
+}
+
+// Lists the leases of all servers that answer.
+Status list(const Options& options) {
+  RCUDA_ASSIGN_OR_RETURN(const std::vector<tools::Server> servers,
+                         tools::choose_servers(options.nodes));
+  wire::LeaseRequest request;
+  request.operation = wire::LeaseOperation::kList;
+  request.job = options.job;
+  std::vector<Listed> all;
+  Status failed;
+  for (const tools::Server& server : servers) {
+    Result<wire::LeaseAnswer> answer = ask_for_list(server, request);
+    if (!answer.ok()) {
+      if (!failed.ok()) std::fprintf(stderr, "rcuda-lease: %s\n", failed.context().c_str());
+      failed = answer.status();
+      continue;
+    }
+    std::ranges::move(listed(server, std::move(answer->leases)), std::back_inserter(all));
+  }
+  options.json ? print_json(all) : print_table(all, servers.size() > 1);
+  return failed;
 }
 
 Status carry_out(const Options& options, wire::LeaseOperation operation, uint64_t seconds) {
@@ -245,16 +290,13 @@ Status carry_out(const Options& options, wire::LeaseOperation operation, uint64_
   request.job = options.job;
   request.seconds = seconds;
   if (operation == wire::LeaseOperation::kTake) return take(options, server, std::move(request));
-  RCUDA_ASSIGN_OR_RETURN(const wire::LeaseAnswer answer, operation == wire::LeaseOperation::kList
-                                                             ? ask_for_list(server, request)
-                                                             : ask(server, request));
-  if (!answer.message.empty()) {
-    std::fprintf(stderr, "rcuda-lease: %s: %s\n", server.text().c_str(), answer.message.c_str());
-  }
-  if (options.json) print_json(answer.leases);
-  if (operation == wire::LeaseOperation::kList && !options.json) print_table(answer.leases);
+  RCUDA_ASSIGN_OR_RETURN(wire::LeaseAnswer answer, ask(server, request));
+  print_message(server, answer);
+  if (options.json) print_json(listed(server, std::move(answer.leases)));
   return {};
 }
+
+Status check_server(const std::string& name) { return tools::parse_server(name).status(); }
 
 // Adds the options that select a lease: its id or its job.
 void add_lease(config::CommandLine* command, Options* options) {
@@ -276,14 +318,22 @@ int start(int argc, char** argv) {
   config::CommandLine& revoking = line.subcommand("revoke", "end a lease and its sessions");
   config::CommandLine& listing = line.subcommand(
       "list", "show the leases; only operators of the server see leases of other users");
-  for (config::CommandLine* command : {&taking, &extending, &revoking, &listing}) {
-    command->option("node", &options.node, "host or host:port").type_name("NODE").required();
+  for (config::CommandLine* command : {&taking, &extending, &revoking}) {
+    command->option("node", &options.node, "host or host:port")
+        .type_name("NODE")
+        .required()
+        .check(check_server);
   }
+  listing
+      .option("node", &options.nodes,
+              "host or host:port (default: the servers of RCUDA_DEVICES, or localhost)")
+      .type_name("NODE")
+      .check(check_server);
   taking.option("--devices", &options.devices, "a number of devices, or their list (=0,3)")
       .type_name("N")
       .show_default();
   for (config::CommandLine* command : {&taking, &extending}) {
-    command->option("--for", &options.lasts, "30s, 90m, 12h, 30d from now, or ever; required")
+    command->option("--for", &options.lasts, std::string(kLifeForms) + "; required")
         .type_name("TIME");
   }
   taking.option("--user", &options.user, "the user of the lease (default: everyone with its key)")
@@ -317,7 +367,8 @@ int start(int argc, char** argv) {
     std::fprintf(stderr, "rcuda-lease: %s\n", seconds.status().context().c_str());
     return config::CommandLine::kWrongUse;
   }
-  const Status status = carry_out(options, operation, *seconds);
+  const Status status =
+      listing.is_chosen() ? list(options) : carry_out(options, operation, *seconds);
   if (status.ok()) return 0;
   std::fprintf(stderr, "rcuda-lease: %s\n", status.context().c_str());
   return 1;

@@ -212,7 +212,7 @@ void print_heading(const std::vector<LiveMethod>& methods, std::FILE* out) {
   for (const LiveMethod& method : methods) {
     if (method.possible()) std::fprintf(out, "  %-28s", method.name.c_str());
   }
-  std::fprintf(out, " %11s %8s  plan (*)\n", "measured us", "GB/s");
+  std::fprintf(out, " %8s %8s  plan (*)\n", "measured", "GB/s");
 }
 
 }  // namespace
@@ -249,7 +249,8 @@ Status print_live_plan(const LiveQuery& query, std::FILE* out) {
     for (const LiveMethod& method : copy.methods) {
       if (method.possible()) std::fprintf(out, "  %-28s", method.cost.c_str());
     }
-    std::fprintf(out, " %11.1f %8.2f  %s\n", copy.measured_us, copy.gbps(), copy.plan.c_str());
+    std::fprintf(out, " %8s %8.2f  %s\n", microseconds_text(copy.measured_us).c_str(), copy.gbps(),
+                 copy.plan.c_str());
     std::fflush(out);
   };
   return measure_copies(query, begun, copied);

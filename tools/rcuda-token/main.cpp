@@ -17,6 +17,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <iostream>
 #include <optional>
 #include <string>
@@ -99,16 +100,16 @@ server::Seconds now() {
   return std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now());
 }
 
-// 90m, 12h, 30d, 8w, or never.
-Result<std::optional<server::Seconds>> parse_expiry(const std::string& text, server::Seconds from) {
-  if (text == "never") return std::optional<server::Seconds>();
-  const auto time = parse_time(text, BareNumber::kRefused);
-  if (time && *time >= std::chrono::seconds(1)) {
-    return std::optional(from + std::chrono::ceil<std::chrono::seconds>(*time));
-  }
-  return Status(Code::kInvalidArgument, "--expires " + text +
-                                            " is not usable: write a time from now with its unit "
-                                            "(90m, 12h, 30d, 8w), or never");
+Status check_expiry(const std::string& text) {
+  if (parse_life(text)) return {};
+  return Status(Code::kInvalidArgument,
+                "--expires " + text + " is not usable: write " + kLifeForms);
+}
+
+// Returns none for a token that does not expire. `text`: accepted by check_expiry().
+std::optional<server::Seconds> end_of(const std::string& text, server::Seconds from) {
+  const auto life = parse_life(text);
+  return !life || life->count() == 0 ? std::nullopt : std::optional(from + *life);
 }
 
 // Returns the user of a new token. Root must name the user. A token without the session role needs
@@ -176,10 +177,19 @@ void note_if_not_served(const Options& options, const std::string& user) {
       settings.users.get().c_str(), file.c_str(), user.c_str(), remedy.c_str());
 }
 
+// Whether a server has its local name on this machine.
+bool runs_server() {
+  std::ifstream sockets("/proc/net/unix");
+  for (std::string line; std::getline(sockets, line);) {
+    if (line.find(" @rcuda-") != line.npos) return true;
+  }
+  return false;
+}
+
 Status create(const Options& options) {
   RCUDA_ASSIGN_OR_RETURN(const std::string start, line_start(options.server));
   const server::Seconds created = now();
-  RCUDA_ASSIGN_OR_RETURN(const auto expires, parse_expiry(options.expires, created));
+  const std::optional<server::Seconds> expires = end_of(options.expires, created);
   RCUDA_ASSIGN_OR_RETURN(const server::Roles roles,
                          server::Roles::parse(options.role).with_context("--role"));
   RCUDA_ASSIGN_OR_RETURN(const std::string user, choose_user(options.user, roles));
@@ -202,6 +212,14 @@ Status create(const Options& options) {
                expires ? server::format_time(*expires).c_str() : "never");
   std::printf("%s%s\n", start.c_str(), identity::format(token).c_str());
   if (roles.has(server::Role::kSession)) note_if_not_served(options, user);
+  if (!runs_server()) {
+    std::fprintf(
+        stderr,
+        "rcuda-token: no rcuda-server runs on this machine, %s: the token is only for a "
+        "server that starts here with %s; for a server of another machine, run rcuda-token "
+        "create there\n",
+        host_name().c_str(), options.certificate.c_str());
+  }
   return {};
 }
 
@@ -335,7 +353,8 @@ config::CommandLine& add_creating(config::CommandLine* line, Options* options) {
       .option("--server", &options->server,
               "how clients name this server, host or host:port (default: this machine's name); "
               "\"*\": every server")
-      .type_name("NAME");
+      .type_name("NAME")
+      .check([](const std::string& text) { return line_start(text).status(); });
   creating
       .option("--user", &options->user,
               "the user whose sessions the token is for; only root may name another user")
@@ -344,9 +363,13 @@ config::CommandLine& add_creating(config::CommandLine* line, Options* options) {
       .option("--role", &options->role,
               "session, observer or operator, or several separated by commas")
       .type_name("ROLE")
+      .check([](const std::string& text) {
+        return Status(server::Roles::parse(text).status()).with_context("--role");
+      })
       .show_default();
-  creating.option("--expires", &options->expires, "90m, 12h, 30d, 8w from now, or never")
+  creating.option("--expires", &options->expires, kLifeForms)
       .type_name("TIME")
+      .check(check_expiry)
       .show_default();
   creating.option("--label", &options->label, "a text for the list of tokens").type_name("TEXT");
   creating
@@ -363,7 +386,8 @@ config::CommandLine& add_adding(config::CommandLine* line, Options* options) {
   adding
       .option("--server", &options->server,
               "how RCUDA_DEVICES names the server, if not as in the line; \"*\": every server")
-      .type_name("NAME");
+      .type_name("NAME")
+      .check([](const std::string& text) { return line_start(text).status(); });
   adding
       .option("--file", &options->client_file,
               "the user's file (default: RCUDA_TOKEN_FILE, or ~/.config/rcuda/token)")

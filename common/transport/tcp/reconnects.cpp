@@ -28,12 +28,6 @@ constexpr auto kLongestPause = std::chrono::seconds(1);
 // A socket that the peer replaces within this time after the others were back was lost with them.
 constexpr auto kSameLoss = std::chrono::seconds(10);
 
-std::string rounded_text(std::chrono::nanoseconds time) {
-  using std::chrono::milliseconds, std::chrono::seconds, std::chrono::round;
-  return time_text(time < seconds(10) ? std::chrono::nanoseconds(round<milliseconds>(time))
-                                      : round<seconds>(time));
-}
-
 }  // namespace
 
 Reconnects::Reconnects(Reconnecting how, Prepare prepare)
@@ -210,7 +204,7 @@ void Reconnects::back() {
   back_at_ = Clock::now();
   if (is_new_loss_) {
     RCUDA_WARN("%s: the connection is back after %s", how_.peer.c_str(),
-               rounded_text(back_at_ - lost_at_).c_str());
+               rounded_time_text(back_at_ - lost_at_).c_str());
   }
   if (how_.changed) how_.changed(false, is_new_loss_);
 }

@@ -1,6 +1,8 @@
 #include "common/transport/tcp/tcp_sockets.h"
 
+#include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstdint>
 #include <cstring>
 #include <thread>
@@ -89,7 +91,8 @@ void tune(int socket, std::chrono::milliseconds peer_timeout) {
   set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, 3);
   // Not for a peer that may be stopped: the kernel also counts the time that a window stays closed.
   if (peer_timeout.count() != 0) {
-    set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(peer_timeout.count()));
+    set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT,
+               static_cast<int>(std::min<int64_t>(peer_timeout.count(), INT_MAX)));
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include <arpa/inet.h>
 
+#include "common/base/units.h"
 #include "common/transport/verbs/errors.h"
 
 namespace rcuda::transport::verbs {
@@ -160,8 +161,7 @@ Status BulkEngine::make_slots_locked() {
   const size_t bytes = kSlots * kSlotBytes;
   void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (base == MAP_FAILED) {
-    return allocation_error(errno,
-                            "allocating slots for transfers, " + std::to_string(bytes) + " bytes");
+    return allocation_error(errno, "allocating slots for transfers, " + exact_bytes_text(bytes));
   }
   slot_memory_ = Mapping(base, bytes);
   auto slots = std::make_shared<Registration>();

@@ -4,6 +4,7 @@
 
 #include <net/if.h>
 
+#include "common/base/units.h"
 #include "common/transport/verbs/locked_memory.h"
 
 namespace rcuda::transport::verbs {
@@ -28,9 +29,8 @@ Status allocation_error(int error, const std::string& what) {
   if (error != ENOMEM && error != EPERM && error != EAGAIN) return Status::from_errno(error, what);
   if (const LockedMemoryLimit limit = locked_memory_limit(); !limit.none) {
     return {Code::kOutOfMemory,
-            what + ": the limit on locked memory (RLIMIT_MEMLOCK) is " +
-                std::to_string(limit.bytes) +
-                " bytes; raise it (ulimit -l unlimited, 'memlock' in limits.conf, LimitMEMLOCK= of "
+            what + ": the limit on locked memory (RLIMIT_MEMLOCK) is " + bytes_text(limit.bytes) +
+                "; raise it (ulimit -l unlimited, 'memlock' in limits.conf, LimitMEMLOCK= of "
                 "the service)"};
   }
   if (error != ENOMEM) return Status::from_errno(error, what);
@@ -41,8 +41,7 @@ Status allocation_error(int error, const std::string& what) {
 }
 
 Status registration_error(int error, size_t bytes) {
-  return allocation_error(error,
-                          "registering " + std::to_string(bytes) + " bytes of memory for RDMA");
+  return allocation_error(error, "registering " + exact_bytes_text(bytes) + " of memory for RDMA");
 }
 
 std::string completion_problem(ibv_wc_status status, const std::string& what) {

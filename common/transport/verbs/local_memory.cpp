@@ -60,9 +60,10 @@ size_t measure_threshold(ibv_pd* pd) {
               : std::clamp(static_cast<size_t>(std::min<double>(even, kMaxThreshold)),
                            kMinThreshold, kMaxThreshold);
   RCUDA_INFO(
-      "verbs: pageable memory is registered from %s on: copying costs %.0f us/MiB, "
-      "registering %.0f us and %.0f us/MiB",
-      bytes_text(threshold).c_str(), copy_us * (1u << 20), fixed_us, page_us * (1u << 20));
+      "verbs: pageable memory is registered from %s on: copying costs %s for each MiB, "
+      "registering %s and %s for each MiB",
+      bytes_text(threshold).c_str(), microseconds_text(copy_us * (1u << 20)).c_str(),
+      microseconds_text(fixed_us).c_str(), microseconds_text(page_us * (1u << 20)).c_str());
   return threshold;
 }
 
@@ -95,8 +96,8 @@ Result<std::shared_ptr<Registration>> LocalMemory::expose_device(void* base, siz
                                                 memory.dma_buf, kAccess)
                             : ibv_reg_mr(pd_, base, bytes, kAccess));
   if (!made->mr) {
-    return Status::from_errno(errno, "registering " + std::to_string(bytes) +
-                                         " bytes of device memory " +
+    return Status::from_errno(errno, "registering " + exact_bytes_text(bytes) +
+                                         " of device memory " +
                                          (as_dma_buf ? "as dma-buf" : "by their address"));
   }
   return add(std::move(made));

@@ -11,6 +11,7 @@
 #include "common/base/log.h"
 #include "common/base/socket_io.h"
 #include "common/base/start_thread.h"
+#include "common/base/units.h"
 #include "common/transport/verbs/device.h"
 #include "common/transport/verbs/errors.h"
 #include "common/transport/verbs/verbs_link.h"
@@ -20,7 +21,7 @@ namespace rcuda::transport::verbs {
 Status VerbsLink::make_window(size_t bytes) {
   void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (base == MAP_FAILED) {
-    return allocation_error(errno, "allocating a window of " + std::to_string(bytes) + " bytes");
+    return allocation_error(errno, "allocating a window of " + exact_bytes_text(bytes));
   }
   window_ = Mapping(base, bytes);
   window_mr_.reset(

@@ -26,8 +26,9 @@ class Type:
 
 
 def parse_memory(text):
-    found = re.fullmatch(r"(\d+(?:\.\d*)?)([MGT])(?:i?B)?", text, re.IGNORECASE)
-    size = found and int(float(found[1]) * {"M": 1, "G": 1024, "T": 1024 * 1024}[found[2].upper()])
+    """As sizes are read in settings: 80G, 80GiB, 1.5T."""
+    found = re.fullmatch(r"(\d+(?:\.\d{1,9})?)([KMGT])(?:i?B)?", text, re.IGNORECASE)
+    size = found and int(float(found[1]) * 1024 ** ("KMGT".index(found[2].upper()) - 1))
     if not size:
         raise ValueError(f"{text} is not a size: write the memory of a GPU with its unit (80G)")
     return size

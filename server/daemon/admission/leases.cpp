@@ -36,7 +36,7 @@ std::string end_text(const Lease& lease) {
 std::string lost_text(const LostClient& lost) {
   const std::string worker = " (worker " + std::to_string(lost.worker);
   if (lost.ends) return worker + ", ends now)";
-  return worker + ", disconnected for " + time_text(lost.lost_for) +
+  return worker + ", disconnected for " + rounded_time_text(lost.lost_for) +
          ": rcuda-lease take --wait 60s ends that session" + lost.when() + ", and so does " +
          lost.command() + ")";
 }

@@ -12,7 +12,7 @@ std::string hint_of(const LostClient& lost, bool own, bool waited, const std::st
   if (lost.ends) return "; a session that holds " + what + " ends now";
   std::string text = own ? "; the session with worker " + std::to_string(lost.worker)
                          : "; a session of another user";
-  text += " has been disconnected for " + time_text(lost.lost_for) + " and holds " + what;
+  text += " has been disconnected for " + rounded_time_text(lost.lost_for) + " and holds " + what;
   if (!waited) {
     text += ": a program that waits for it (RCUDA_WAIT=60s) ends that session" + lost.when();
   }

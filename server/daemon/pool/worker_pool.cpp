@@ -14,6 +14,7 @@
 
 #include "common/base/log.h"
 #include "common/base/socket_io.h"
+#include "common/base/units.h"
 #include "common/identity/encoding.h"
 #include "common/reach/connect.h"
 #include "common/transport/media.h"
@@ -319,9 +320,8 @@ std::vector<Leases::Use> WorkerPool::uses() const {
 void WorkerPool::enter(Worker& worker, State state, const std::string& outcome) {
   const Clock::time_point now = Clock::now();
   assert(may_follow(worker.state, state));
-  RCUDA_DEBUG("worker %d: %s -> %s after %.0f ms", worker.pid, to_string(worker.state),
-              to_string(state),
-              std::chrono::duration<double, std::milli>(now - worker.since).count());
+  RCUDA_DEBUG("worker %d: %s -> %s after %s", worker.pid, to_string(worker.state), to_string(state),
+              rounded_time_text(now - worker.since).c_str());
   if (worker.is(State::kBusy)) {
     count_end(worker);
     if (audit_) audit_->ended(audited(worker), worker.totals, outcome);

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "common/base/log.h"
+#include "common/base/units.h"
 #include "common/identity/encoding.h"
 
 namespace rcuda::server {
@@ -57,8 +58,8 @@ Result<ImagePointer> ImageCache::insert(const Sha256& hash, std::span<const std:
     if (status.ok()) {
       if (ImagePointer image = find(hash, bytes.size())) return image;
     } else {
-      RCUDA_WARN("an image of %zu bytes is kept for this session only: %s", bytes.size(),
-                 status.message().c_str());
+      RCUDA_WARN("an image of %s is kept for this session only: %s",
+                 bytes_text(bytes.size()).c_str(), status.message().c_str());
     }
   }
   ImagePointer image = in_memory(bytes);

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "common/base/log.h"
+#include "common/base/units.h"
 #include "common/cuda/return_if_error.h"
 
 namespace rcuda::server {
@@ -180,8 +181,8 @@ std::unique_ptr<BlockDigests> BlockDigests::make(const api::DriverTable& driver,
   const uint64_t needed = made->memory_bytes();
   if (result == CUDA_SUCCESS) made->memory_ = memory.take(context.id, needed, &result);
   if (result != CUDA_SUCCESS) {
-    RCUDA_WARN("changes of %llu bytes of shared memory are not tracked: CUDA error %d",
-               static_cast<unsigned long long>(bytes), static_cast<int>(result));
+    RCUDA_WARN("changes of %s of shared memory are not tracked: CUDA error %d",
+               exact_bytes_text(bytes).c_str(), static_cast<int>(result));
     return nullptr;
   }
   std::memset(made->memory_, 0xff, needed);

@@ -9,6 +9,7 @@
 
 #include "common/base/pages.h"
 #include "common/base/start_thread.h"
+#include "common/base/units.h"
 #include "common/base/usable_processors.h"
 #include "server/executor/host_memory/dma_buf.h"
 #include "server/executor/host_memory/gpu_direct.h"
@@ -56,8 +57,8 @@ Status CudaDeviceOps::register_host(void* base, size_t bytes) {
   make_pages(static_cast<std::byte*>(base), bytes);
   const CUresult result = driver_.cuMemHostRegister_v2(base, bytes, CU_MEMHOSTREGISTER_PORTABLE);
   if (result == CUDA_SUCCESS) return {};
-  return Status::from_cuda(result, "cuMemHostRegister of " + std::to_string(bytes) +
-                                       " bytes of staging memory (is the memlock limit too low?)");
+  return Status::from_cuda(result, "cuMemHostRegister of " + exact_bytes_text(bytes) +
+                                       " of staging memory (is the memlock limit too low?)");
 }
 
 void CudaDeviceOps::unregister_host(void* base) {

@@ -1,6 +1,8 @@
 #include "common/base/units.h"
 
 #include <limits>
+#include <optional>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -11,23 +13,44 @@ using namespace std::chrono_literals;
 
 TEST(Units, TimesAreRead) {
   const std::pair<const char*, std::chrono::nanoseconds> cases[] = {
-      {"0", 0s},           {"7", 7s},
-      {"1s", 1s},          {"80us", 80us},
-      {"3ns", 3ns},        {"250ms", 250ms},
-      {"2m", 2min},        {"5min", 5min},
-      {"90m", 90min},      {"10 M", 10min},
-      {"2h", 2h},          {"2d", 48h},
-      {"8w", 8 * 7 * 24h}, {"878400h", kLongestTime}};
+      {"0", 0s},      {"7", 7s},         {"1s", 1s},          {"80us", 80us},
+      {"3ns", 3ns},   {"250ms", 250ms},  {"2m", 2min},        {"5min", 5min},
+      {"90m", 90min}, {"10 M", 10min},   {"2h", 2h},          {"2d", 48h},
+      {"30d", 720h},  {"1.5h", 90min},   {"0.5", 500ms},      {"4.7 ms", 4700us},
+      {"0.5ns", 0ns}, {"0.25 s", 250ms}, {"8w", 8 * 7 * 24h}, {"878400h", kLongestTime}};
   for (const auto& [text, time] : cases) EXPECT_EQ(parse_time(text), time) << text;
 }
 
 TEST(Units, OtherTextsAreNoTimes) {
-  for (const char* text : {"", "s", "soon", "-1s", "1.5h", "1y", "1 s ", " 1s", "878401h", "1s1s",
-                           "99999999999999999999d", "0x10"}) {
+  for (const char* text :
+       {"", "s", "soon", "-1s", "1.h", ".5h", "1,5h", "never", "1y", "1 s ", " 1s", "878400.5h",
+        "878401h", "1s1s", "99999999999999999999d", "0x10"}) {
     EXPECT_EQ(parse_time(text), std::nullopt) << text;
   }
-  EXPECT_EQ(parse_time("30", BareNumber::kRefused), std::nullopt);
-  EXPECT_EQ(parse_time("30s", BareNumber::kRefused), 30s);
+}
+
+TEST(Units, LivesAreRead) {
+  const std::pair<const char*, std::optional<std::chrono::seconds>> cases[] = {
+      {"never", 0s},         {"90m", 90min},
+      {"30d", 720h},         {"12", 12s},
+      {"1.5s", 2s},          {"1s", 1s},
+      {"0", std::nullopt},   {"999ms", std::nullopt},
+      {"ever", 0s},          {"Never", std::nullopt},
+      {"", std::nullopt},    {"-1d", std::nullopt},
+      {"100y", std::nullopt}};
+  for (const auto& [text, life] : cases) EXPECT_EQ(parse_life(text), life) << text;
+}
+
+TEST(Units, MeasuredTimesArePrinted) {
+  const std::pair<std::chrono::nanoseconds, const char*> cases[] = {
+      {0ns, "0s"},        {7ns, "7ns"},      {1234ns, "1.2us"},      {99'960ns, "100us"},
+      {999'999ns, "1ms"}, {4667us, "4.7ms"}, {123'456us, "123ms"},   {2s, "2s"},
+      {90s, "90s"},       {115s, "115s"},    {150s, "2.5m"},         {3725s, "62.1m"},
+      {30h, "30h"},       {100h, "4.2d"},    {24h * 12345, "12345d"}};
+  for (const auto& [time, text] : cases) {
+    EXPECT_EQ(rounded_time_text(time), text);
+    EXPECT_TRUE(parse_time(text)) << text;
+  }
 }
 
 TEST(Units, TimesArePrinted) {

@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/base/units.h"
 #include "tests/support/pair_models.h"
 
 namespace rcuda::p2p {
@@ -223,12 +224,11 @@ TEST(PlannerTest, TheTableHasEveryMethodWithItsCostOrItsNeed) {
   EXPECT_THAT(table, HasSubstr("mapped over ipc\tneeds mapped memory of the peer\n"));
   EXPECT_THAT(table, HasSubstr("host over shm\tneeds a connection over shm\n"));
   const Plan plan = *planner.plan(4 * kKiB, true);
-  char cost[64];
-  std::snprintf(cost, sizeof cost, "device over verbs\t%.1f us *, 1 x 4 KiB\n", plan.predicted_us);
-  EXPECT_THAT(table, HasSubstr(cost));
+  EXPECT_THAT(table, HasSubstr("device over verbs\t" + microseconds_text(plan.predicted_us) +
+                               " *, 1 x 4 KiB\n"));
   EXPECT_THAT(Planner({}, verbs_only(), {}).table(1), HasSubstr("host over tcp\tnot measured"));
   Planner fixed(*parse_planner_options("v3b", ""), verbs_gpudirect(), published_testbed());
-  EXPECT_THAT(fixed.table(4 * kMiB), HasSubstr("us *, 4 x 512 KiB"));
+  EXPECT_THAT(fixed.table(4 * kMiB), HasSubstr("s *, 4 x 512 KiB"));
 }
 
 TEST(PlannerTest, MemoryThatCannotBeRegisteredOrMappedIsStagedInHostMemory) {

@@ -162,7 +162,7 @@ TEST(RulesTest, ABadFileIsRefusedWithThePlaceAndWhatIsAccepted) {
       {"[limits.user]\nsessions = -1", {":2: ", "a whole number up to 100000"}},
       {"[limits.user]\nsessions = \"\"", {":2: ", "a whole number up to 100000"}},
       {"[limits.session]\nidle_time = \"30 parsecs\"", {":2: ", "such as \"30m\""}},
-      {"[limits.session]\nidle_time = \"25d\"", {":2: ", "up to 24 days"}},
+      {"[limits.session]\nidle_time = \"5300w\"", {":2: ", "up to 100 years"}},
       {"[limits.session]\nsm_percent = 101", {":2: ", "up to 100"}},
       {"[limits]\nsessions = 1", {":2: ", "'sessions'", "[limits.user]"}},
       {"[limits.users]\nada = 1", {":2: ", "'ada'", "[limits.users.NAME]"}},

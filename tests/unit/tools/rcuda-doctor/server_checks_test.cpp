@@ -51,7 +51,7 @@ TEST(ServerChecksTest, OtherBuildsClocksAndDrainsAreNamed) {
                           "has 0.1.0"});
   status.clock_ms = kNow + 90'500;
   expect_finding(status, {Verdict::kWarning,
-                          "clock: the server's is 90s ahead; tokens, leases and MUNGE "
+                          "clock: the server's is 90.5s ahead; tokens, leases and MUNGE "
                           "credentials end by a clock"});
   status.clock_ms = kNow - 30'001;
   expect_finding(status, {Verdict::kWarning,

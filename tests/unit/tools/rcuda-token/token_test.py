@@ -117,6 +117,15 @@ class TokenTest(unittest.TestCase):
         for path in (folder, *(os.path.join(folder, name) for name in os.listdir(folder))):
             self.assertEqual(stat.S_IMODE(os.stat(path).st_mode) & 0o077, 0, path)
 
+    @unittest.skipIf(os.geteuid() != 0, "makes a network of its own, where no server can be")
+    def test_a_machine_without_a_server_is_reported(self):
+        made = subprocess.run(["unshare", "-n", self.program, "create", "--user", "root",
+                               *(part for name in ("file", "certificate") for part in ("--" + name, os.path.join(self.folder, name)))],
+                              capture_output=True, text=True, env=dict(os.environ, HOME=self.home))
+        self.assertEqual(made.returncode, 0, made.stderr)
+        self.assertIn("no rcuda-server runs on this machine", made.stderr)
+        self.assertIn("for a server of another machine, run rcuda-token create there", made.stderr)
+
     def test_files_may_be_elsewhere(self):
         files = [os.path.join(self.folder, name) for name in ("elsewhere/a", "elsewhere/b")]
         made, _ = self.create("--file", files[0], "--certificate", files[1])
@@ -127,7 +136,7 @@ class TokenTest(unittest.TestCase):
         self.assertEqual(self.run_tool("list", "--file", files[0]).stdout, "")
 
     def test_the_time_after_which_a_token_expires(self):
-        for given, seconds in ((None, 90 * 86400), ("2m", 120), ("90min", 5400), ("12h", 43200), ("30d", 30 * 86400), ("8w", 56 * 86400)):
+        for given, seconds in ((None, 90 * 86400), ("2m", 120), ("90min", 5400), ("12h", 43200), ("30d", 30 * 86400), ("8w", 56 * 86400), ("30", 30), ("1.5d", 129600)):
             made, said = self.create(*(["--expires", given] if given else []))
             expires = re.search(r"expires (\S+Z)", said)[1]
             created, listed = self.rows()[made[1]].split()[2:4]
@@ -135,8 +144,10 @@ class TokenTest(unittest.TestCase):
             times = [calendar.timegm(time.strptime(text, "%Y-%m-%dT%H:%M:%SZ")) for text in (created, expires)]
             self.assertEqual(times[1] - times[0], seconds)
         self.assertIn("expires never", self.create("--expires", "never")[1])
-        for bad in ("30", "d", "0d", "-1d", "1y", "1.5d", "30d ", "99999999999999999999d", "999999999w"):
-            self.check_refused(self.run_tool("create", "--expires=" + bad), "--expires", "30d", "never")
+        for bad in ("d", "0d", "-1d", "1y", "ad", "30d ", "99999999999999999999d", "999999999w"):
+            refused = self.run_tool("create", "--expires=" + bad)
+            self.check_refused(refused, "--expires", "30d", "never")
+            self.assertEqual(refused.returncode, 2)
 
     def test_an_expired_token_is_listed_as_one(self):
         self.create("--label", "old")
