@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/printable.h"
+#include "common/base/units.h"
 #include "tools/rcuda-smi/figures.h"
 
 namespace rcuda::smi {
@@ -40,18 +41,10 @@ std::vector<Look> look(const std::vector<tools::Server>& servers) {
 
 // ---- text --------------------------------------------------------------------------------------
 
-std::string scaled(double value, double base) {
-  static constexpr const char* kUnits[] = {"", "k", "M", "G", "T", "P"};
-  size_t unit = 0;
-  while (value >= base && unit + 1 < std::size(kUnits)) {
-    value /= base;
-    ++unit;
-  }
-  return fmt::format("{:.{}f}{}", value, unit == 0 || value >= 100 ? 0 : 1, kUnits[unit]);
-}
+std::string memory_text(std::optional<uint64_t> bytes) { return bytes ? bytes_text(*bytes) : "-"; }
 
-std::string memory_text(std::optional<uint64_t> bytes) {
-  return bytes ? scaled(static_cast<double>(*bytes), 1024) : "-";
+std::string age_text(uint64_t seconds) {
+  return rounded_time_text(std::chrono::seconds(static_cast<int64_t>(seconds)));
 }
 
 std::string date_text(uint64_t seconds) {
@@ -79,7 +72,7 @@ std::string device_line(const Look& look, const wire::ServerStatus::Device& devi
   const auto watts = gpu ? power_watts(look, *gpu) : std::nullopt;
   const long sessions = sessions_on(look.status, device.ordinal);
   std::string line = fmt::format(
-      "device {:<3} {:<24} {:>7} of {:<7} {:>4} {:>6}  {} session{}", device.ordinal,
+      "device {:<3} {:<24} {:>9} of {:<9} {:>4} {:>6}  {} session{}", device.ordinal,
       cut(device.name, 24), memory_text(gpu ? tools::known(gpu->used_bytes) : std::nullopt),
       memory_text(gpu ? gpu->total_bytes : device.total_bytes),
       busy ? fmt::format("{:.0f}%", *busy * 100) : "-",
@@ -104,11 +97,11 @@ std::string text_of(const Look& look) {
   }
   for (const wire::ServerStatus::Session& session : status.sessions) {
     text += fmt::format(
-        "  session {:<8} {} on {}, pid {}, over {}, {} s, worker {}: {}{}{}\n",
+        "  session {:<8} {} on {}, pid {}, over {}, {}, worker {}: {}{}{}\n",
         fmt::join(session.devices, ","), session.user, session.host, session.client_pid,
-        session.medium, session.seconds, session.worker_pid, session.program,
+        session.medium, age_text(session.seconds), session.worker_pid, session.program,
         session.job.empty() ? "" : ", job " + session.job,
-        session.lost_seconds ? fmt::format(", disconnected for {} s", *session.lost_seconds) : "");
+        session.lost_seconds ? ", disconnected for " + age_text(*session.lost_seconds) : "");
   }
   return text;
 }

@@ -9,19 +9,22 @@
 //   rcuda-smi end node1 4711      ends the session of worker 4711
 //   rcuda-smi drain node1         no new sessions; waits until the server has stopped
 //   rcuda-smi resume node1        cancels the drain
-//   rcuda-smi reload node1        lets the server read its settings again
+//   rcuda-smi reload node1        lets the server read its settings again; without a name, as above
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include <netdb.h>
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
+#include "common/base/nearest.h"
 #include "common/base/printable.h"
 #include "common/base/standard_descriptors.h"
 #include "common/base/status.h"
@@ -31,7 +34,6 @@
 #include "common/reach/connect.h"
 #include "tools/base/server_query.h"
 #include "tools/rcuda-smi/look.h"
-#include "tools/rcuda-smi/misspelt.h"
 #include "tools/rcuda-smi/topology.h"
 
 namespace rcuda {
@@ -44,11 +46,12 @@ using wire::ControlOperation;
 constexpr auto kDrainInterval = std::chrono::seconds(1);
 constexpr int kMostFailures = 20;  // of queries in a row, during a drain
 
-int fail(const Status& status) {
+int fail(const Status& status, int exit_status = 1) {
   std::fprintf(stderr, "rcuda-smi: %s\n", status.context().c_str());
-  return 1;
+  return exit_status;
 }
 
+constexpr const char* kCommands[] = {"top", "topo", "end", "drain", "resume", "reload"};
 constexpr const char* kServer = "host or host:port, 8308 unless given";
 constexpr const char* kServers =
     "host or host:port, 8308 unless given (default: the servers of RCUDA_DEVICES, or localhost)";
@@ -56,18 +59,28 @@ constexpr const char* kServers =
 // Makes a malformed server name an error of the command line.
 Status check_server(const std::string& name) { return tools::parse_server(name).status(); }
 
-// A word in the place of a command or a server. A misspelt command is not asked for as a server.
-Status check_word(const std::string& word) {
-  if (const char* const command = smi::find_misspelt(word)) {
-    return Status(Code::kInvalidArgument, "\"" + word + "\" is not a command; did you mean " +
-                                              command + "? For a server of that name, write " +
-                                              word + ":" + std::to_string(wire::kDefaultPort));
-  }
-  return check_server(word);
-}
-
 // `name`: accepted by check_server().
 Server server_of(const std::string& name) { return tools::parse_server(name).value(); }
+
+// Refuses a word that is neither a command nor a host: it has no address.
+Status check_hosts(const std::vector<std::string>& words) {
+  const std::vector<std::string> commands(std::begin(kCommands), std::end(kCommands));
+  for (const std::string& word : words) {
+    const bool is_word = word.find_first_of(":@.[") == word.npos;
+    addrinfo* addresses = nullptr;
+    const int error = is_word ? ::getaddrinfo(word.c_str(), nullptr, nullptr, &addresses) : 0;
+    if (addresses) ::freeaddrinfo(addresses);
+    if (error == 0) continue;
+    std::string remedy = did_you_mean(word, commands);
+    if (remedy.empty()) {
+      for (const std::string& command : commands) remedy += (remedy.empty() ? "" : ", ") + command;
+      remedy = "; the commands are " + remedy + "; without one, rcuda-smi shows servers";
+    }
+    return Status(Code::kInvalidArgument, "\"" + word + "\" is neither a command nor a host (" +
+                                              ::gai_strerror(error) + ")" + remedy);
+  }
+  return {};
+}
 
 void print_json(const nlohmann::json& json, int indent = 2) {
   std::fputs(smi::json_text_of(json, indent).c_str(), stdout);
@@ -88,10 +101,7 @@ int show(const std::vector<Server>& servers, Form form) {
   int failed = 0;
   if (form == Form::kJson) print_json(json_of(looks));
   for (const Look& look : looks) {
-    if (look.error.code() == Code::kNotFound) {  // the name of the host
-      failed = fail(Status(look.error.code(), look.error.context() + "; rcuda-smi --help lists the "
-                                                                     "commands"));
-    } else if (!look.error.ok()) {
+    if (!look.error.ok()) {
       failed = fail(look.error);
     } else if (form != Form::kJson) {
       std::fputs(form == Form::kList ? smi::list_of(look).c_str() : smi::text_of(look).c_str(),
@@ -151,13 +161,22 @@ void print_answer(const Server& server, const wire::ControlAnswer& answer) {
 }
 
 // Sends a request that is done when the server has answered.
-int send_request(const std::string& name, const wire::ControlRequest& request, bool as_json) {
-  const Server server = server_of(name);
+int send_request(const Server& server, const wire::ControlRequest& request, bool as_json) {
   const auto answer = control(server, request);
   if (!answer.ok()) return fail(answer.status());
   if (as_json) print_answer(server, *answer);
   if (!as_json && !answer->text.empty()) std::printf("%s\n", printable(answer->text).c_str());
   return 0;
+}
+
+int reload(const std::vector<Server>& servers, bool as_json) {
+  int failed = 0;
+  for (const Server& server : servers) {
+    if (servers.size() > 1 && !as_json) std::printf("%s: ", server.text().c_str());
+    std::fflush(stdout);
+    failed |= send_request(server, {ControlOperation::kReload, 0}, as_json);
+  }
+  return failed;
 }
 
 // Whether nothing listens where the server did. Any other failure of a query says less: the server
@@ -234,11 +253,11 @@ Commands add_commands(config::CommandLine& line, Arguments* to) {
                       "ended"),
       line.subcommand("resume", "for operators: ends a drain"),
       line.subcommand("reload", "for operators: the server reads its settings again")};
-  for (config::CommandLine* command : {&commands.top, &commands.topology}) {
+  for (config::CommandLine* command : {&commands.top, &commands.topology, &commands.reload}) {
     command->option("server", &to->names, kServers).type_name("").check(check_server);
   }
-  for (config::CommandLine* command :
-       {&commands.end, &commands.drain, &commands.resume, &commands.reload}) {
+  // Without a default: these end sessions.
+  for (config::CommandLine* command : {&commands.end, &commands.drain, &commands.resume}) {
     command->option("server", &to->name, kServer).required().type_name("").check(check_server);
   }
   commands.top.option("--every", &to->seconds, "time between two rounds, such as 2s or 500ms")
@@ -267,7 +286,7 @@ int start(int argc, char** argv) {
   config::CommandLine line("rcuda-smi", "Shows the devices and sessions of rcuda servers.",
                            version_of("rcuda-smi"));
   Arguments arguments;
-  line.option("server", &arguments.names, kServers).type_name("").check(check_word);
+  line.option("server", &arguments.names, kServers).type_name("").check(check_server);
   line.flag("-L,--list-gpus", &arguments.list, "a line for each GPU, with its UUID");
   line.flag("--json", &arguments.as_json, "a list with an object for each server");
   const Commands commands = add_commands(line, &arguments);
@@ -275,19 +294,20 @@ int start(int argc, char** argv) {
   const bool as_json = arguments.as_json;
   const std::string& name = arguments.name;
   if (commands.end.is_chosen()) {
-    return send_request(name, {ControlOperation::kEnd, arguments.worker}, as_json);
+    return send_request(server_of(name), {ControlOperation::kEnd, arguments.worker}, as_json);
   }
   if (commands.drain.is_chosen()) return drain(name, !arguments.no_wait, as_json);
   if (commands.resume.is_chosen()) {
-    return send_request(name, {ControlOperation::kResume, 0}, as_json);
-  }
-  if (commands.reload.is_chosen()) {
-    return send_request(name, {ControlOperation::kReload, 0}, as_json);
+    return send_request(server_of(name), {ControlOperation::kResume, 0}, as_json);
   }
   const Result<std::vector<Server>> servers = tools::choose_servers(arguments.names);
   if (!servers.ok()) return fail(servers.status());
+  if (commands.reload.is_chosen()) return reload(*servers, as_json);
   if (commands.top.is_chosen()) return top(*servers, arguments.seconds, arguments.rounds, as_json);
   if (commands.topology.is_chosen()) return topology(*servers, !arguments.no_measure, as_json);
+  if (const Status hosts = check_hosts(arguments.names); !hosts.ok()) {
+    return fail(hosts, config::CommandLine::kWrongUse);
+  }
   return show(*servers, as_json ? Form::kJson : arguments.list ? Form::kList : Form::kText);
 }
 

@@ -1,5 +1,6 @@
 // The screen of rcuda-smi top.
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,6 +15,19 @@ namespace rcuda::smi {
 namespace {
 
 using Session = wire::ServerStatus::Session;
+
+// A number of launches: 1234567 as 1.2M.
+std::string scaled(double value) {
+  static constexpr const char* kUnits[] = {"", "k", "M", "G", "T"};
+  size_t unit = 0;
+  while (value >= 1000 && unit + 1 < std::size(kUnits)) {
+    value /= 1000;
+    ++unit;
+  }
+  return fmt::format("{:.{}f}{}", value, unit == 0 || value >= 100 ? 0 : 1, kUnits[unit]);
+}
+
+std::string byte_rate(double bytes) { return bytes_text(static_cast<uint64_t>(bytes)); }
 
 const Session* find(const std::vector<Look>& looks, const std::string& server,
                     const Session& session) {
@@ -111,9 +125,8 @@ std::string top_of(const std::vector<Look>& before, const std::vector<Look>& now
          cut(fmt::format("{}", fmt::join(session.devices, ",")), 6), cut(session.medium, 5),
          memory_text(memory_of(*row.look, session)),
          memory_text(session.work[Counter::kPeakMemory]), scaled(row.rate(Counter::kLaunches)),
-         scaled(row.rate(Counter::kGraphLaunches)), scaled(row.rate(Counter::kBytesToDevice), 1024),
-         scaled(row.rate(Counter::kBytesToHost), 1024),
-         time_text(std::chrono::seconds(session.seconds)),
+         scaled(row.rate(Counter::kGraphLaunches)), byte_rate(row.rate(Counter::kBytesToDevice)),
+         byte_rate(row.rate(Counter::kBytesToHost)), age_text(session.seconds),
          session.host + ": " + session.program +
              (session.job.empty() ? "" : ", job " + session.job)});
   }

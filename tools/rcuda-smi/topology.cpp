@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/units.h"
 #include "common/nvml/nvml_api.h"
 #include "tools/rcuda-p2p/live_plan.h"
 #include "tools/rcuda-smi/figures.h"
@@ -156,8 +157,8 @@ std::string network_of(const std::vector<Look>& looks) {
   std::string text;
   for (const Measured& pair : measure_pairs(looks)) {
     text += fmt::format("  {} to {}: ", pair.from, pair.to);
-    text += pair.error.ok() ? fmt::format("{:.1f} us, {:.2f} GB/s ({})\n", pair.latency_us,
-                                          pair.gbps, pair.route)
+    text += pair.error.ok() ? fmt::format("{}, {:.2f} GB/s ({})\n",
+                                          microseconds_text(pair.latency_us), pair.gbps, pair.route)
                             : pair.error.context() + "\n";
   }
   if (text.empty()) return text;
