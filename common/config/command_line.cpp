@@ -130,9 +130,9 @@ Option& Option::as_bytes() {
 Option& Option::as_seconds() {
   option_->transform(CLI::Validator(
       [](std::string& value) {
-        if (const auto time = parse_time(value)) {
-          value = std::to_string(std::chrono::duration<double>(*time).count());
-        }
+        const auto time = parse_time(value);
+        if (!time) return "\"" + value + "\" is not a time: write for example 2s or 500ms";
+        value = std::to_string(std::chrono::duration<double>(*time).count());
         return std::string();
       },
       "TIME"));
@@ -229,13 +229,13 @@ std::optional<int> CommandLine::parse(int argc, const char* const* argv) {
                  text_of(error, *app_).c_str(), path_of(*app_).c_str());
     return kWrongUse;
   }
-  if (reports_variables_) report_variables();
+  if (reports_variables_) report_unknown_variables(app_->get_name());
   return std::nullopt;
 }
 
-void CommandLine::report_variables() const {
+void report_unknown_variables(const std::string& program) {
   for (const std::string& line : unknown_variables(environ)) {
-    std::fprintf(stderr, "%s: %s\n", app_->get_name().c_str(), line.c_str());
+    std::fprintf(stderr, "%s: %s\n", program.c_str(), line.c_str());
   }
 }
 

@@ -43,14 +43,16 @@ class Option {
   Option& within(double least, double most);
   Option& one_of(const std::vector<std::string>& values);
   Option& as_bytes();
-  // Each value is a time, as parse_time() reads it, and becomes a number of seconds. Such a number,
-  // also with a fraction, is accepted as well.
+  // Each value is a time, as parse_time() reads it, and becomes a number of seconds.
   Option& as_seconds();
   Option& check(std::function<Status(const std::string& value)> check);
 
  private:
   CLI::Option* option_;
 };
+
+// Prints a line for each variable of the environment that rcuda does not know (variables.h).
+void report_unknown_variables(const std::string& program);
 
 class CommandLine {
  public:
@@ -99,7 +101,6 @@ class CommandLine {
 
  private:
   explicit CommandLine(CLI::App* subcommand);
-  void report_variables() const;
 
   std::unique_ptr<CLI::App> owned_;  // null in a subcommand
   CLI::App* app_;

@@ -147,11 +147,11 @@ class Bytes : public SettingBase {
   bool takes_zero_;
 };
 
-// A time (common/base/units.h); a bare number means seconds. At most kLongest, so that the
-// milliseconds fit the int that poll() takes.
+// A time (common/base/units.h). At most kLongest, so that the milliseconds fit the 32 bits that
+// they have in messages.
 class Duration : public SettingBase {
  public:
-  static constexpr std::chrono::hours kLongest{24 * 24};
+  static constexpr std::chrono::hours kLongest{49 * 24};
 
   Duration(Registry& registry, const char* variable, std::chrono::nanoseconds initial,
            const char* help)
@@ -163,7 +163,7 @@ class Duration : public SettingBase {
   }
   std::string text() const override { return time_text(value_); }
   std::string accepted() const override {
-    return "a time such as 80us, 250ms, 10s, 5m, 2h or 1d, 24 days at most";
+    return "a time such as 80us, 250ms, 10s, 5m, 2h or 1d, 49 days at most";
   }
 
  protected:

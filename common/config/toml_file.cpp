@@ -1,10 +1,13 @@
 #include "common/config/toml_file.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <optional>
-#include <sstream>
+#include <string_view>
 #include <utility>
 
 #include <sys/stat.h>
@@ -87,6 +90,71 @@ Status collect(const toml::table& table, const std::vector<std::string>& above,
   return {};
 }
 
+std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t\r";
+  const size_t first = text.find_first_not_of(kBlanks);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
+}
+
+// The line with this number, from 1.
+std::string_view line_of(std::string_view text, size_t number) {
+  for (; number > 1 && !text.empty(); --number) {
+    text.remove_prefix(std::min(text.find('\n'), text.size() - 1) + 1);
+  }
+  return trimmed(text.substr(0, text.find('\n')));
+}
+
+// What is wrong with a line that toml++ refuses, in the words of people who write settings.
+std::string explain(std::string_view line, std::string_view description) {
+  constexpr const char* kForms =
+      "write NAME = \"text\", NAME = 12, NAME = true, NAME = [\"a\", \"b\"] or [table]";
+  const size_t equals = line.find('=');
+  const std::string name(trimmed(line.substr(0, equals)));
+  const bool is_name = !name.empty() && name.find_first_of("[]\"'#{}, ") == std::string::npos;
+  if (description.find("redefine") != description.npos) {
+    return "'" + std::string(is_name ? name : line) + "' is there twice: remove one of them";
+  }
+  if (line.starts_with('[')) {
+    return "'" + std::string(line) + "' is not the name of a table: write [limits.user]";
+  }
+  if (equals == line.npos || !is_name) {
+    return "'" + std::string(line) + "' is not a setting: " + kForms;
+  }
+  std::string_view value = trimmed(line.substr(equals + 1));
+  const bool has_quotes = value.find_first_of("\"'[]{}=") != value.npos;
+  if (!has_quotes) value = trimmed(value.substr(0, value.find('#')));
+  if (value.empty()) return name + " has no value: " + kForms;
+  const char quote = value.front();
+  if ((quote == '"' || quote == '\'') && value.find(quote, 1) == value.npos) {
+    return "the text of " + name + " has no closing quote: write " + name + " = " +
+           std::string(value) + quote;
+  }
+  if (!has_quotes) {
+    return name + " = " + std::string(value) + " lacks quotes: write " + name + " = \"" +
+           std::string(value) + "\"";
+  }
+  return "the value of " + name + " is not usable: " + kForms;
+}
+
+// The whole file.
+Result<std::string> read_text_of(const std::string& path) {
+  std::error_code error;
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  if (std::filesystem::is_directory(path, error)) {
+    return Status(Code::kInvalidArgument, path + " is a folder: name a file");
+  }
+  if (!file) {
+    const int reason = errno;
+    if (reason == ENOENT) {
+      return Status(Code::kInvalidArgument, "there is no file " + path + ": correct its name");
+    }
+    return Status(Code::kInvalidArgument, "cannot read " + path + ": " + std::strerror(reason));
+  }
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
 // A server may run as its user what its settings name. For root's, that is everybody's matter. The
 // files of a user whose umask is 002 can be written by the group that is this user's own.
 Status check_writers(const std::string& path) {
@@ -118,24 +186,19 @@ Status unknown_key(const Registry& registry, const TomlItem& item, const std::st
 
 Result<std::vector<TomlItem>> read_toml_file(const std::string& path) {
   std::vector<TomlItem> items;
+  RCUDA_ASSIGN_OR_RETURN(const std::string text, read_text_of(path));
+  if (const auto line = foreign_character(text)) {
+    return Status(Code::kInvalidArgument,
+                  at(path, *line) +
+                      "only comment lines may contain characters outside ASCII; in \"text\" write "
+                      "\\u00e9");
+  }
   try {
-    std::ifstream file(path, std::ios::binary);
-    const std::string text(std::istreambuf_iterator<char>(file), {});
-    if (const auto line = foreign_character(text)) {
-      return Status(Code::kInvalidArgument,
-                    at(path, *line) +
-                        "only comment lines may contain characters outside ASCII; in "
-                        "\"text\" write \\u00e9");
-    }
-    // If the file could not be opened, toml++ reports it.
-    const toml::table table = file ? toml::parse(text, path) : toml::parse_file(path);
-    RCUDA_RETURN_IF_ERROR(collect(table, {}, path, &items));
+    RCUDA_RETURN_IF_ERROR(collect(toml::parse(text, path), {}, path, &items));
   } catch (const toml::parse_error& error) {
-    std::ostringstream where;
-    where << path << ":" << error.source().begin.line << ": " << error.description();
-    return Status(Code::kInvalidArgument, where.str());
-  } catch (const std::ios_base::failure& error) {  // a folder, for instance
-    return Status(Code::kInvalidArgument, path + ": " + error.code().message());
+    const size_t line = error.source().begin.line;
+    return Status(Code::kInvalidArgument,
+                  at(path, line) + explain(line_of(text, line), error.description()));
   }
   std::stable_sort(items.begin(), items.end(),
                    [](const TomlItem& a, const TomlItem& b) { return a.line < b.line; });

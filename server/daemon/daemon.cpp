@@ -70,6 +70,7 @@ Status Daemon::listen() {
   RCUDA_ASSIGN_OR_RETURN(
       listener_, listen_on(settings_.listen.get(), static_cast<uint16_t>(settings_.port.get())));
   RCUDA_RETURN_IF_ERROR(check_exposure(settings_, listener_));
+  RCUDA_RETURN_IF_ERROR(check_named_files(settings_));
   pool_ =
       std::make_unique<WorkerPool>(settings_, Bases(host_name(), listener_.port), listener_.port);
   RCUDA_RETURN_IF_ERROR(pool_->prepare());

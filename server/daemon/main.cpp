@@ -44,6 +44,7 @@
 #include "common/base/executable.h"
 #include "common/base/log.h"
 #include "common/base/standard_descriptors.h"
+#include "common/base/units.h"
 #include "common/base/version.h"
 #include "common/config/command_line.h"
 #include "common/config/toml_file.h"
@@ -64,9 +65,9 @@ namespace {
 
 using config::CommandLine;
 
-// The exit status for settings that are not usable (EX_CONFIG of sysexits.h): systemd's unit does
-// not start such a server again. What may work later is 1, also a user who is not known at the
-// start.
+// The exit status for settings that are not usable (EX_CONFIG of sysexits.h). systemd's unit starts
+// neither such a server again nor a server with wrong options (CommandLine::kWrongUse). What may
+// work later is 1, also a user who is not known at the start.
 constexpr int kUnusableSettings = 78;
 
 int report(const Status& status) {
@@ -125,9 +126,9 @@ void raise_file_limit() {
   limit.rlim_cur = limit.rlim_max;
   (void)::setrlimit(RLIMIT_FSIZE, &limit);
   RCUDA_WARN(
-      "files of this server are limited to %llu bytes, and so are pieces of its sessions' "
+      "files of this server are limited to %s, and so are pieces of its sessions' "
       "memory: start it without that limit (ulimit -f unlimited)",
-      static_cast<unsigned long long>(limit.rlim_max));
+      bytes_text(limit.rlim_max).c_str());
 }
 
 // The path, or nothing if there is no such file.
@@ -312,9 +313,7 @@ int start(int argc, char** argv) {
   }
   line.leave_variables();
   add_options(&line, &settings, &options);  // after loading: the help shows the current values
-  if (const std::optional<int> status = line.parse(argc, argv)) {
-    return *status == 0 ? 0 : kUnusableSettings;
-  }
+  if (const std::optional<int> status = line.parse(argc, argv)) return *status;
 
   set_log_level(settings.log.text().c_str());
   signal(SIGXFSZ, SIG_IGN);  // calls that exceed RLIMIT_FSIZE fail instead

@@ -1,7 +1,11 @@
 #include "server/daemon/start_check.h"
 
 #include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <poll.h>
@@ -50,7 +54,62 @@ Status check_worker(WorkerPool* pool) {
   return pool->start_failure();
 }
 
+Status unusable(const config::SettingBase& setting, const std::string& why) {
+  return Status(Code::kInvalidArgument, std::string(setting.variable()) + "=" + setting.text() +
+                                            " (from " + setting.origin() +
+                                            ") is not usable: " + why);
+}
+
+// The parent folder of a path.
+std::string folder_above(const std::string& path) {
+  const size_t end = path.find_last_not_of('/') + 1;
+  const size_t slash = path.rfind('/', end - 1);
+  return slash == path.npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+}
+
+Status check_writable(const config::SettingBase& setting, const std::string& folder) {
+  std::error_code error;
+  if (std::filesystem::exists(folder, error) && !std::filesystem::is_directory(folder, error)) {
+    return unusable(setting, folder + " is not a folder");
+  }
+  if (::access(folder.c_str(), W_OK | X_OK) == 0) return {};
+  return errno == ENOENT ? unusable(setting, "there is no folder " + folder + ": make it")
+                         : unusable(setting, "cannot write to the folder " + folder + ": " +
+                                                 std::strerror(errno));
+}
+
+// Whether the file may be a library. Only a worker loads it.
+Status check_library(const config::String& setting) {
+  constexpr std::string_view kMagic = "\177ELF";
+  const std::string& path = setting.get();
+  if (path.find('/') == path.npos) {
+    return unusable(setting, "it takes auto, none or the path of a libnccl.so.2");
+  }
+  std::ifstream file(path, std::ios::binary);
+  const int error = errno;
+  char start[kMagic.size()] = {};
+  if (!file) return unusable(setting, std::string("cannot read the file: ") + std::strerror(error));
+  file.read(start, sizeof start);
+  if (std::string_view(start, sizeof start) == kMagic) return {};
+  return unusable(setting, "the file is not a library: name a libnccl.so.2");
+}
+
 }  // namespace
+
+Status check_named_files(const Settings& settings) {
+  const std::string& leases = settings.leases.get();
+  if (leases != "auto" && leases != "none") {
+    RCUDA_RETURN_IF_ERROR(check_writable(settings.leases, folder_above(leases)));
+  }
+  const std::string& images = settings.image_cache.get();
+  if (images != "auto" && images != "none") {
+    const bool exists = ::access(images.c_str(), F_OK) == 0;
+    RCUDA_RETURN_IF_ERROR(
+        check_writable(settings.image_cache, exists ? images : folder_above(images)));
+  }
+  const std::string& nccl = settings.nccl.get();
+  return nccl == "auto" || nccl == "none" ? Status() : check_library(settings.nccl);
+}
 
 Status check_exposure(const Settings& settings, const Listener& listener) {
   if (settings.security.get() != "insecure" || listener.is_private) return {};
@@ -63,6 +122,7 @@ Status check_exposure(const Settings& settings, const Listener& listener) {
 Status check_start(const Settings& settings) {
   RCUDA_ASSIGN_OR_RETURN(Listener listener, listen_beside(settings));
   RCUDA_RETURN_IF_ERROR(check_exposure(settings, listener));
+  RCUDA_RETURN_IF_ERROR(check_named_files(settings));
   RCUDA_RETURN_IF_ERROR(WorkerPool::check_cgroup(settings));
   Authenticator authenticator(settings);
   RCUDA_RETURN_IF_ERROR(

@@ -16,6 +16,11 @@ namespace rcuda::server {
 // world.
 Status check_exposure(const Settings& settings, const Listener& listener);
 
+// Refuses a file or folder that a setting names and that a server could not use: the folder of the
+// leases' file, that of the images, and the library of NCCL. Those of "auto" are made when they are
+// needed.
+Status check_named_files(const Settings& settings);
+
 // Blocks until a worker has started its driver, for the start timeout at most. The error is that of
 // the start.
 Status check_start(const Settings& settings);

@@ -23,7 +23,7 @@ import unittest
 
 from auth_case import AUTHENTICATE, AUTHENTICATED, AuthCase, EXPECTED, REFUSAL, STATUS
 from servers import (client_environment, eventually, local_connection, make_certificate, message, read_message, run_tests, Server,
-                     UNUSABLE_SETTINGS, without_seccomp)
+                     UNUSABLE_SETTINGS, without_seccomp, WRONG_OPTIONS)
 
 BUILD = PROGRAMS = None
 TLS_HANDSHAKE = 0x16
@@ -374,7 +374,7 @@ class AuthTest(AuthCase):
                                          (UNUSABLE_SETTINGS, ("--tokens", self.path("text")), "text"),
                                          (UNUSABLE_SETTINGS, ("--certificate", self.path("text")), "text"),
                                          (UNUSABLE_SETTINGS, ("--client-authorities", self.path("text")), "text"),
-                                         (UNUSABLE_SETTINGS, ("--security", "some"), "insecure-public")):
+                                         (WRONG_OPTIONS, ("--security", "some"), "insecure-public")):
             with self.subTest(options=options):
                 result = check(*options)
                 self.assertEqual((result.returncode, result.stdout), (status, ""))
@@ -384,7 +384,7 @@ class AuthTest(AuthCase):
         result = subprocess.run([os.path.join(BUILD, "bin/rcuda-server"), "--port", "0", "--driver",
                                  "softgpu", "--security", "some"],
                                 capture_output=True, text=True, timeout=60)
-        self.assertEqual(result.returncode, UNUSABLE_SETTINGS)
+        self.assertEqual(result.returncode, WRONG_OPTIONS)
         self.assertIn("tls | insecure | insecure-public", result.stderr)
 
     # ---- messages in the wrong order, by another TLS client ----

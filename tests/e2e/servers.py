@@ -226,6 +226,7 @@ class Server:
 PROTOCOL_VERSION = 2
 
 UNUSABLE_SETTINGS = 78  # the exit status of a server that does not start because of them
+WRONG_OPTIONS = 2       # and of every program
 
 # A sanitizer's runtime, which is preloaded before libraries that are built with it.
 PRELOAD = ""

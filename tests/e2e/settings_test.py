@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import unittest
 
-from servers import eventually, make_certificate, run_tests, Server, UNUSABLE_SETTINGS
+from servers import eventually, make_certificate, run_tests, Server, UNUSABLE_SETTINGS, WRONG_OPTIONS
 
 BUILD = None
 NOBODY = 65534
@@ -54,6 +54,20 @@ class SettingsTest(unittest.TestCase):
         open_tokens = self.write("open", "", 0o644)
         for options, settings, *said in (
                 (["--audit", self.path("none/audit")], {}, "RCUDA_SERVER_AUDIT", "none/audit", "No such file"),
+                ([], {"RCUDA_SERVER_LEASES": self.path("none/leases")}, "RCUDA_SERVER_LEASES=",
+                 "there is no folder " + self.path("none") + ": make it"),
+                (["--image-cache", self.path("none/images")], {}, "RCUDA_SERVER_IMAGE_CACHE=",
+                 "there is no folder " + self.path("none") + ": make it"),
+                (["--image-cache", text], {}, "RCUDA_SERVER_IMAGE_CACHE=", text + " is not a folder"),
+                ([], {"RCUDA_SERVER_NCCL": self.path("none.so")}, "RCUDA_SERVER_NCCL=" + self.path("none.so"),
+                 "cannot read the file: No such file"),
+                ([], {"RCUDA_SERVER_NCCL": text}, "the file is not a library: name a libnccl.so.2"),
+                ([], {"RCUDA_SERVER_NCCL": "libnccl.so.2"}, "it takes auto, none or the path of a libnccl.so.2"),
+                (["--config", self.write("nccl.toml", "port = 0\nnccl = '/no/such/nccl.so'\n")], {},
+                 "nccl.toml:2", "/no/such/nccl.so"),
+                (["--config", self.write("quotes.toml", "port = 0\nlisten = 0.0.0.0\n")], {}, "quotes.toml:2: ",
+                 'write listen = "0.0.0.0"'),
+                (["--config", self.path("none.toml")], {}, f"there is no file {self.path('none.toml')}: correct its name"),
                 (["--listen", "no such host"], {}, "no such host", "--listen takes an address"),
                 (["--devices", "7"], {}, "this machine has no device 7"),
                 (["--driver", self.path("libcuda.so")], {}, "libcuda.so", "RCUDA_DRIVER"),
@@ -68,14 +82,23 @@ class SettingsTest(unittest.TestCase):
                 (["--config", self.write("table.toml", "[limits.user]\nport = 1\n")], {}, "table.toml:2: ",
                  "settings of the server are above the first [table]"),
                 (["--config", self.write("value.toml", "pool = 100\n")], {}, "value.toml:1)", "from 0 to 64"),
-                (["--lisen", "127.0.0.1"], {}, "rcuda-server: unknown option --lisen; did you mean --listen?"),
-                (["--staging-bytes", "64"], {}, "at least 2 MiB"),
                 (["--insecure", "--listen", "0.0.0.0"], {}, "public address")):
             for check in ([], ["--check-config"]):
                 with self.subTest(options=options, check=check):
                     result = self.run_server(*options, *check, **settings)
                     self.assertEqual(result.returncode, UNUSABLE_SETTINGS, result.stderr)
                     self.assertEqual(result.stdout, "")
+                    for part in said:
+                        self.assertIn(part, result.stderr)
+
+    def test_wrong_options_have_the_same_status_in_all_programs(self):
+        for options, *said in ((["--lisen", "127.0.0.1"], "rcuda-server: unknown option --lisen; did you mean --listen?"),
+                               (["--staging-bytes", "64"], "at least 2 MiB"),
+                               (["--port"], "rcuda-server: --port")):
+            for check in ([], ["--check-config"]):
+                with self.subTest(options=options, check=check):
+                    result = self.run_server(*check, *options)
+                    self.assertEqual((result.returncode, result.stdout), (WRONG_OPTIONS, ""), result.stderr)
                     for part in said:
                         self.assertIn(part, result.stderr)
 
@@ -186,13 +209,13 @@ class SettingsTest(unittest.TestCase):
 
     def test_tools_refuse_wrong_options_alike(self):
         tools = sorted(name for name in os.listdir(os.path.join(BUILD, "bin"))
-                       if name.startswith("rcuda-") and name != "rcuda-server")
+                       if name.startswith("rcuda-"))
         self.assertIn("rcuda-smi", tools)
         for tool in tools:
             with self.subTest(tool=tool):
                 result = subprocess.run([os.path.join(BUILD, "bin", tool), "--vesrion"], capture_output=True, text=True,
                                         timeout=60)
-                self.assertEqual((result.returncode, result.stdout), (2, ""), result.stderr)
+                self.assertEqual((result.returncode, result.stdout), (WRONG_OPTIONS, ""), result.stderr)
                 self.assertTrue(result.stderr.startswith(f"{tool}: unknown option --vesrion; did you mean --version?"),
                                 result.stderr)
 

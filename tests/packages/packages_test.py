@@ -174,7 +174,7 @@ echo "server: $?"
     def test_the_unit(self):
         # There is no man here to find the page with.
         with open(self.root + UNIT) as file:
-            self.assertIn(f"RestartPreventExitStatus={UNUSABLE_SETTINGS}\n", file.read())
+            self.assertIn(f"RestartPreventExitStatus=2 {UNUSABLE_SETTINGS}\n", file.read())
         exposure = self.inside("systemd-analyze", "security", "--offline=true", "--no-pager", UNIT)
         (level,) = re.findall(r"Overall exposure level.*?: ([0-9.]+)", exposure)
         self.assertLess(float(level), 5.0, exposure)

@@ -248,10 +248,15 @@ int run(int argc, char** argv) {
   if (!options.devices.empty()) setenv("RCUDA_DEVICES", options.devices.c_str(), 1);
   if (!has_pool()) {
     if (options.demo) return run_on_own_server(options, client);
+    // In the program, the client library does that.
+    config::report_unknown_variables("rcuda-run");
     return fail("no GPUs are named; write --devices host:gpu,... or set RCUDA_DEVICES", 2);
   }
   set_settings(options);
-  if (options.cdi) return print_cdi(client);
+  if (options.cdi) {
+    config::report_unknown_variables("rcuda-run");
+    return print_cdi(client);
+  }
   set_libraries(client);
   return execute(options.program);
 }
