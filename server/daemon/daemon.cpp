@@ -99,7 +99,7 @@ Status Daemon::open_parts() {
   leases_.emplace(settings_, admission_, authenticator_, audit_, *pool_);
   pool_->record_in(&audit_);
   reload_.emplace(settings_, start_.load, admission_, authenticator_, audit_, *pool_,
-                  [this] { return settings_applied(); });
+                  service_manager_, [this] { return settings_applied(); });
   control_.emplace(settings_, authenticator_, audit_, *pool_, *reload_);
   connections_.emplace(
       ConnectionServices{settings_, listener_, closer_, authenticator_, doors_, tickets_,

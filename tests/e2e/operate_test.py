@@ -215,11 +215,34 @@ class OperateTest(unittest.TestCase):
         self.assertNotEqual(run.returncode, 0)
         self.assertIn("node1", run.stderr)
 
-    def test_a_misspelt_command_is_an_error(self):
-        run = subprocess.run([os.path.join(BUILD, "bin/rcuda-smi"), "drian", "node1"], capture_output=True, text=True,
-                             timeout=60)
-        self.assertNotEqual(run.returncode, 0)
-        self.assertIn("did you mean drain?", run.stdout + run.stderr)
+    def test_a_word_that_is_no_host_is_an_error(self):
+        server = self.server()
+        for word, said in (("drian", "did you mean drain?"), ("tpo", "did you mean top?"), ("relaod", "did you mean reload?"),
+                           ("ends", "did you mean end?"), ("status", "the commands are top, topo, end, drain, resume, reload")):
+            for arguments in ([word], [word, self.at(server)], [self.at(server), word]):
+                with self.subTest(arguments=arguments):
+                    run = subprocess.run([os.path.join(BUILD, "bin/rcuda-smi"), *arguments], capture_output=True, text=True,
+                                         timeout=60)
+                    self.assertEqual((run.returncode, run.stdout), (2, ""))
+                    self.assertIn(f'"{word}" is neither a command nor a host', run.stderr)
+                    self.assertIn(said, run.stderr)
+        self.smi("localhost", result=1)  # a host: nothing listens there
+
+    def test_the_pool_is_the_default(self):
+        first, second = self.server(), self.server()
+        pool = dict(os.environ, RCUDA_DEVICES=f"{first.address()},{second.address()}")
+        for command in (["rcuda-smi"], ["rcuda-smi", "-L"], ["rcuda-smi", "top", "--rounds", "1", "--every", "0.1s"],
+                        ["rcuda-smi", "topo", "--no-measure"], ["rcuda-smi", "reload"], ["rcuda-lease", "list"]):
+            with self.subTest(command=command):
+                if command[0] == "rcuda-lease":
+                    for server in (first, second):
+                        subprocess.run([os.path.join(BUILD, "bin/rcuda-lease"), "take", self.at(server), "--for", "1h"],
+                                       check=True, stdout=subprocess.DEVNULL)
+                run = subprocess.run([os.path.join(BUILD, "bin", command[0]), *command[1:]], capture_output=True, text=True,
+                                     timeout=60, env=pool)
+                self.assertEqual(run.returncode, 0, run.stderr)
+                for server in (first, second):
+                    self.assertRegex(run.stdout, f"127.0.0.1[:@]{server.port}")
 
     def test_the_serving_line_has_names_and_the_build(self):
         server = self.server()
@@ -228,6 +251,15 @@ class OperateTest(unittest.TestCase):
         shown = subprocess.run([os.path.join(BUILD, "bin/rcuda-server"), "--version"], capture_output=True, text=True).stdout
         self.assertTrue(said.endswith(shown.strip()), (said, shown))
         self.assertRegex(server.text(), r"(?m)^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} rcuda-server\[\d+\] info: serving ")
+
+    def test_all_programs_have_the_build_of_the_server(self):
+        server = self.server()
+        one, = json.loads(self.smi("--json", self.at(server)))
+        tools = [name for name in os.listdir(os.path.join(BUILD, "bin")) if name.startswith("rcuda-")]
+        self.assertLessEqual({"rcuda-server", "rcuda-smi", "rcuda-run"}, set(tools))
+        for tool in tools:
+            shown = subprocess.run([os.path.join(BUILD, "bin", tool), "--version"], capture_output=True, text=True).stdout
+            self.assertEqual(shown, f"{tool} {one['version']} (build {one['build']})\n")
 
     def test_top_shows_rates(self):
         server = self.server()
@@ -240,13 +272,14 @@ class OperateTest(unittest.TestCase):
         seen = []
         for line in top.stdout:
             if str(program.pid) in line:
-                self.assertEqual(line.split()[7], "4.0M", "PEAK")
-                seen.append(line.split()[10])  # TO GPU/s
-                if seen[-1] != "0":
+                columns = re.split("  +", line)
+                self.assertEqual(columns[7], "4 MiB", "PEAK")
+                seen.append(columns[10])  # TO GPU/s
+                if seen[-1] != "0 B":
                     break
                 program.stdin.write("\n")
                 program.stdin.flush()
-        self.assertRegex(seen[-1], r"^[\d.]+[kM]$", seen)
+        self.assertRegex(seen[-1], r"^[\d.]+ [KM]iB$", seen)
 
     def test_topology_of_two_servers(self):
         first = self.server(SOFTGPU_DEVICES="2")
@@ -266,7 +299,7 @@ class OperateTest(unittest.TestCase):
         measured = measured.splitlines()[1:]
         self.assertEqual(len(measured), 2)
         for line in measured:
-            self.assertRegex(line, r": [\d.]+ us, [\d.]+ GB/s \([^,]+\)$")
+            self.assertRegex(line, r": [\d.]+[um]s, [\d.]+ GB/s \([^,]+\)$")
         self.assertEqual(self.smi("topo", "-m", "--no-measure", self.at(first), self.at(second)), matrix)
 
     # ---- what they do ----
@@ -355,6 +388,12 @@ class OperateTest(unittest.TestCase):
 
     # ---- systemd ----
 
+    def test_the_unit_asks_for_the_state(self):
+        with open(os.path.join(SOURCE, "debian/rcuda-server.service")) as file:
+            unit = file.read().splitlines()
+        for line in ("Type=notify", "WatchdogSec=3min", "ExecReload=/bin/kill -HUP $MAINPID", "RestartPreventExitStatus=2 78"):
+            self.assertIn(line, unit)
+
     def test_the_service_manager_learns_the_state(self):
         path = os.path.join(self.folder(), "notify")
         said, stops = [], "STOPPING=1\nSTATUS=the server was stopped (SIGTERM)"
@@ -376,9 +415,17 @@ class OperateTest(unittest.TestCase):
             for worker in server.workers():
                 with open(f"/proc/{worker}/environ") as environment:
                     self.assertNotRegex(environment.read(), "NOTIFY_SOCKET|WATCHDOG")
+            self.smi("reload", self.at(server))
+            server.process.send_signal(signal.SIGHUP)
+            self.assertTrue(eventually(lambda: said.count("READY=1") == 2), said)
             self.assertEqual(server.stop(), 0)
             listening.join()
-        self.assertEqual([text for text in said if text != "WATCHDOG=1"], [ready, stops])
+        self.assertIn("WATCHDOG=1", said)
+        states = [text for text in said if text != "WATCHDOG=1"]
+        self.assertEqual([text.split("\n")[0] for text in states], ["READY=1", *["RELOADING=1", "READY=1"] * 2, "STOPPING=1"])
+        self.assertEqual((states[0], states[-1]), (ready, stops))
+        for text in states[1:-1:2]:
+            self.assertRegex(text, r"^RELOADING=1\nMONOTONIC_USEC=\d+$")
 
     def test_a_watchdog_for_another_process_gets_nothing(self):
         path = os.path.join(self.folder(), "notify")

@@ -67,6 +67,13 @@ void Reload::apply(Next& next) {
 }
 
 Result<std::string> Reload::run(const std::optional<Identity>& by) {
+  service_manager_.reloading();
+  Result<std::string> done = run_now(by);
+  service_manager_.reloaded();
+  return done;
+}
+
+Result<std::string> Reload::run_now(const std::optional<Identity>& by) {
   const std::string why = by ? "as " + by->user + " requested" : "after SIGHUP";
   Next next;
   if (const Status status = read(&next); !status.ok()) {

@@ -21,6 +21,7 @@
 #include "common/base/status.h"
 #include "server/daemon/admission/admission.h"
 #include "server/daemon/admission/audit.h"
+#include "server/daemon/ops/service_manager.h"
 #include "server/daemon/pool/worker_pool.h"
 #include "server/identity/authenticator.h"
 #include "server/identity/identity.h"
@@ -49,13 +50,15 @@ class Reload {
 
   // All outlive this object. `applied` is called after that, and returns what else there is to say.
   Reload(Settings& settings, Load load, Admission& admission, Authenticator& authenticator,
-         Audit& audit, WorkerPool& pool, std::function<std::string()> applied)
+         Audit& audit, WorkerPool& pool, const ServiceManager& service_manager,
+         std::function<std::string()> applied)
       : settings_(settings),
         load_(std::move(load)),
         admission_(admission),
         authenticator_(authenticator),
         audit_(audit),
         pool_(pool),
+        service_manager_(service_manager),
         applied_(std::move(applied)) {}
 
   // `by`: the operator; none for a signal. Returns one line that says what has changed.
@@ -65,6 +68,7 @@ class Reload {
   struct Next;
   Status read(Next* next);
   void apply(Next& next);
+  Result<std::string> run_now(const std::optional<Identity>& by);
 
   Settings& settings_;
   const Load load_;
@@ -72,6 +76,7 @@ class Reload {
   Authenticator& authenticator_;
   Audit& audit_;
   WorkerPool& pool_;
+  const ServiceManager& service_manager_;
   const std::function<std::string()> applied_;
 };
 

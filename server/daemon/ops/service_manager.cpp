@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <string>
 #include <utility>
 
@@ -55,9 +56,18 @@ ServiceManager::ServiceManager() : socket_(connect_to(take_variable("NOTIFY_SOCK
 }
 
 void ServiceManager::restore(const CarriedServiceManager& carried) {
+  is_ready_ = true;
   socket_.reset(carried.socket);
   pause_ = std::chrono::nanoseconds(carried.pause);
   if (carried.pause != 0) next_beat_ = Clock::now();
+}
+
+void ServiceManager::reloading() const {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  const uint64_t us =
+      static_cast<uint64_t>(now.tv_sec) * 1'000'000 + static_cast<uint64_t>(now.tv_nsec) / 1'000;
+  if (is_ready_) send("RELOADING=1\nMONOTONIC_USEC=" + std::to_string(us));
 }
 
 void ServiceManager::beat(Clock::time_point now) {

@@ -30,7 +30,16 @@ class ServiceManager {
   void restore(const CarriedServiceManager& carried);
 
   // Clients are served from now on. `status`: a sentence for systemctl status.
-  void ready(const std::string& status) const { send("READY=1\nSTATUS=" + status); }
+  void ready(const std::string& status) {
+    is_ready_ = true;
+    send("READY=1\nSTATUS=" + status);
+  }
+  // Around a reload, after ready(): systemctl reload returns after the second. Before ready(),
+  // systemd waits for that.
+  void reloading() const;
+  void reloaded() const {
+    if (is_ready_) send("READY=1");
+  }
   void stopping(const std::string& status) const { send("STOPPING=1\nSTATUS=" + status); }
 
   // Call it in each round of the loop. Sends a sign of life when one is due.
@@ -41,6 +50,7 @@ class ServiceManager {
  private:
   void send(const std::string& text) const;
 
+  bool is_ready_ = false;
   UniqueFd socket_;  // none: no message is wanted
   Clock::duration pause_{};
   Clock::time_point next_beat_ = Clock::time_point::max();
