@@ -126,9 +126,13 @@ bool Authenticator::serves(const Identity& who) const {
   return trust_.served.contains(*who.uid, who.gid, who.groups);
 }
 
+bool Authenticator::may_serve(const Account* account) const {
+  if (allows_anybody() || takes_tokens() || trust_.served.serves_everybody()) return true;
+  return account && trust_.served.contains(account->uid, account->gid, account->groups);
+}
+
 std::string Authenticator::served_text() const {
-  const bool by_token = trust_.takes_all_tokens && speaks_tls();
-  return trust_.served.text() + (by_token ? ", users with tokens" : "");
+  return trust_.served.text() + (takes_tokens() ? ", users with tokens" : "");
 }
 
 bool Authenticator::is_operator(const Identity& who) const {

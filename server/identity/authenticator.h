@@ -86,6 +86,9 @@ class Authenticator {
   // Whether an identified client may have a session by the present settings: set() may have changed
   // them since the client was identified.
   bool serves(const Identity& who) const;
+  // Whether a user may have a session at all, if need be with a token. `account`: null if this
+  // machine does not know the user.
+  bool may_serve(const Account* account) const;
   // The users that are served, for messages.
   std::string served_text() const;
   // The user of this process, such as "root (uid 0)".
@@ -122,6 +125,8 @@ class Authenticator {
   void acknowledge();
 
  private:
+  // Whether a token is enough for a session of a client of another machine.
+  bool takes_tokens() const { return trust_.takes_all_tokens && speaks_tls(); }
   // Sets certificate_, if the server has or needs one.
   Status find_certificate(const Settings& settings, MissingKey missing, Trust* trust) const;
   Result<Proof> examine_token(const wire::Authenticate& message, const tls::Key& binding);

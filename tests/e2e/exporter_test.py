@@ -117,6 +117,23 @@ class ExporterTest(unittest.TestCase):
         self.assertTrue(eventually(all_over), text)
         return text
 
+    def test_leases_of_a_gpu(self):
+        def lease(*arguments):
+            return subprocess.run([os.path.join(BUILD, "bin/rcuda-lease"), *arguments, f"localhost:{self.server.port}"],
+                                  capture_output=True, text=True, check=True).stdout
+
+        def seen():
+            text = self.scrape()
+            return ([self.value(text, "rcuda_gpu_leases", gpu="0", kind=kind) for kind in ("exclusive", "shared")],
+                    len(self.values(text, "rcuda_gpu_lease_end_timestamp_seconds", gpu="0")))
+
+        self.export(f"localhost:{self.server.port}")
+        self.assertEqual(seen(), ([0, 0], 0))
+        for kind, lasts, expected in (([], "1h", ([1, 0], 1)), ([], "never", ([1, 0], 0)), (["--shared"], "1h", ([0, 1], 0))):
+            lease("take", "--job", "a job", "--for", lasts, *kind)
+            self.assertEqual(seen(), expected)
+            lease("revoke", "--job", "a job")
+
     def test_what_sessions_did_is_counted_by_medium(self):
         self.export(f"localhost:{self.server.port}")
         self.run_call("shm", 10)

@@ -172,7 +172,10 @@ class ReconnectTest(AuthCase):
         self.assertRegex(result.stderr, f"the session with worker {worker} has been disconnected for .* and holds a "
                          f"place: .*RCUDA_WAIT=60s.* rcuda-smi end SERVER {worker}")
         self.assertIn(run.pid, server.sessions(self.build))
-        self.assert_works(self.run_program([server.address()], RCUDA_WAIT="60s"))
+        waited = self.run_program([server.address()], RCUDA_WAIT="60s")
+        self.assert_works(waited)
+        self.assertRegex(waited.stderr, "waiting, place 1: .*; a disconnected session ends for this program( 30s after its "
+                         "loss)?, unless its client is back\n")
         self.check_taken(server, proxy, run, worker)
 
     # An allocation never waits, so it ends no session. The client prints one line about the refusal.

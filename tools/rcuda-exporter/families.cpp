@@ -51,6 +51,9 @@ constexpr std::array kMetrics{
               "Total start time of the workers that became ready"},
     Described{"rcuda_gpu_info", MetricType::Gauge, "The GPU's name"},
     Described{"rcuda_gpu_sessions", MetricType::Gauge, "Sessions that have the GPU"},
+    Described{"rcuda_gpu_leases", MetricType::Gauge, "Leases of the GPU"},
+    Described{"rcuda_gpu_lease_end_timestamp_seconds", MetricType::Gauge,
+              "When the exclusive lease of the GPU ends, in seconds since 1970"},
     Described{"rcuda_gpu_memory_total_bytes", MetricType::Gauge, "Memory of the GPU"},
     Described{"rcuda_gpu_memory_used_bytes", MetricType::Gauge, "Memory of the GPU in use"},
     Described{"rcuda_gpu_memory_quota_bytes", MetricType::Gauge,
@@ -250,6 +253,23 @@ void Families::add_memory(const Labels& labels, const wire::ServerStatus& status
   }
 }
 
+void Families::add_leases(const Labels& labels, const wire::ServerStatus& status,
+                          uint32_t ordinal) {
+  const auto found =
+      std::ranges::find(status.leased, ordinal, &wire::ServerStatus::Leased::ordinal);
+  const wire::ServerStatus::Leased leased =
+      found == status.leased.end() ? wire::ServerStatus::Leased() : *found;
+  const std::pair<const char*, uint32_t> kinds[] = {{"exclusive", leased.id.empty() ? 0 : 1},
+                                                    {"shared", leased.shared}};
+  for (const auto& [kind, count] : kinds) {
+    Labels of = labels;
+    of["kind"] = kind;
+    add("rcuda_gpu_leases", of, count);
+  }
+  if (leased.until == 0) return;
+  add("rcuda_gpu_lease_end_timestamp_seconds", labels, static_cast<double>(leased.until));
+}
+
 void Families::add_gpus(const std::string& server, const wire::ServerStatus& status,
                         const wire::GpuReport& report) {
   for (const wire::GpuReport::Gpu& gpu : report.gpus) {
@@ -261,6 +281,7 @@ void Families::add_gpus(const std::string& server, const wire::ServerStatus& sta
     };
     add("rcuda_gpu_info", with("name", gpu.name), 1);
     add_memory(labels, status, gpu);
+    add_leases(labels, status, gpu.ordinal);
     int sessions = 0;
     for (const auto& session : status.sessions) {
       sessions +=

@@ -34,6 +34,7 @@ class Families {
   using Labels = std::map<std::string, std::string>;
   void add_memory(const Labels& labels, const wire::ServerStatus& status,
                   const wire::GpuReport::Gpu& gpu);
+  void add_leases(const Labels& labels, const wire::ServerStatus& status, uint32_t ordinal);
   void add_totals(const std::string& server, const wire::ServerStatus::Totals& totals);
   void add(const char* name, const Labels& labels, double value);
 

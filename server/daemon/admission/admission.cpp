@@ -236,6 +236,21 @@ std::string Admission::Applicant::lost_hint(bool waited) const {
   return first ? hint_of(first->client, same_user(first->who, user_), waited, "a place") : "";
 }
 
+// As in_the_way() decides, when the sessions are no longer spared.
+std::string Admission::Applicant::room_hint() const {
+  if (place_ != 1 || !obstacle_.ok() || behind_) return "";
+  std::vector<const Permit*> over;
+  std::chrono::seconds newest = std::chrono::seconds::max();
+  for (const LostSession& lost : admission_->lost_()) {
+    over.push_back(lost.permit);
+    if (!lost.client.ends) newest = std::min(newest, lost.client.lost_for);
+  }
+  if (over.empty() || !fits_without(over)) return "";
+  const LostClient newest_client{.lost_for = newest};
+  return "; a disconnected session ends for this program" + newest_client.when() +
+         ", unless its client is back";
+}
+
 bool Admission::Applicant::fits_without(const std::vector<const Permit*>& over) const {
   return std::ranges::all_of(budgets_, [&](const BudgetPointer& budget) {
     uint32_t sessions = 0;

@@ -114,6 +114,8 @@ class Admission {
     // While it waits: its place among those that wait for the same, from 1, and what is taken.
     size_t place() const { return place_; }
     std::string reason() const;
+    // A clause that says that disconnected sessions end for it, if they do; empty otherwise.
+    std::string room_hint() const;
     // The refusal of a client that has waited for as long as it wanted.
     Status timeout(std::chrono::milliseconds waited) const;
     // Whether it is admitted when the sessions that are ending now are over.

@@ -107,7 +107,7 @@ void Connection::report_queue(Clock::time_point now) {
   wire::Queued queued;
   if (applicant_ && hello_.wait_ms != 0) {
     queued.place = static_cast<uint32_t>(applicant_->place());
-    queued.reason = applicant_->reason();
+    queued.reason = applicant_->reason() + applicant_->room_hint();
   }
   report_at_ = now + wire::kQueuedInterval;
   const Status sent =
