@@ -28,6 +28,18 @@ size_t place_of(const wire::GpuReport& report, uint32_t gpu) {
   return static_cast<size_t>(found - report.gpus.begin());
 }
 
+// Reports a device of RCUDA_DEVICES that its server does not have.
+void report_missing(const std::string& server, uint32_t gpu, const wire::GpuReport& report) {
+  std::string offered;
+  for (const auto& one : report.gpus) {
+    offered += (offered.empty() ? "" : ", ") + std::to_string(one.ordinal);
+  }
+  const std::string text = server + " does not offer device " + std::to_string(gpu) +
+                           " (it offers " + (offered.empty() ? "none" : offered) +
+                           "): correct RCUDA_DEVICES";
+  if (first_report(text)) RCUDA_WARN("NVML: %s", text.c_str());
+}
+
 const char* variable(const char* name) { return ::secure_getenv(name); }
 
 }  // namespace
@@ -54,7 +66,10 @@ nvmlReturn_t Pool::look(uint32_t index, View* view, bool now) {
   name_addresses();
   if (!server.report) return NVML_ERROR_GPU_IS_LOST;
   view->place = place_of(*server.report, device.gpu);
-  if (view->place == server.report->gpus.size()) return NVML_ERROR_GPU_IS_LOST;
+  if (view->place == server.report->gpus.size()) {
+    report_missing(server.host + ":" + std::to_string(server.port), device.gpu, *server.report);
+    return NVML_ERROR_GPU_IS_LOST;
+  }
   view->index = index;
   view->server = device.server;
   view->pci_bus_id = device.pci_bus_id;

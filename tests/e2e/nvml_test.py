@@ -15,6 +15,7 @@ import unittest
 from servers import message, read_message, run_tests, Server
 
 BUILD = WHEELS = None
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 GIB = 1 << 30
 DRIVER = "580.0.0-softgpu"
 REFUSAL, GPU_QUERY = 4, 19  # of common/messages/message_io.h
@@ -121,6 +122,15 @@ class NvmlTest(unittest.TestCase):
             self.assertEqual(energy, [0, 1000000 + number])
             self.assertEqual((power[0], unknown[0]), (not_supported, not_supported))
             self.assertEqual((device["fan"], device["setting"]), ("Not Supported", "Insufficient Permissions"))
+
+    def test_a_device_that_the_server_does_not_have(self):
+        server = self.server(environment=dict(SOFTGPU_DEVICES="2"))
+        ask = os.path.join(SOURCE, "python/rcuda/_ask.py")
+        asked = subprocess.run([sys.executable, "-I", ask, os.path.join(BUILD, "lib/rcuda/libnvidia-ml.so.1")],
+                               capture_output=True, text=True, env=self.environment([server.address(7)]))
+        self.assertNotEqual(asked.returncode, 0)
+        line = f"127.0.0.1:{server.port} does not offer device 7 (it offers 0, 1): correct RCUDA_DEVICES\n"
+        self.assertIn(line, asked.stderr)  # rcuda.connect() raises an error of this line
 
     def test_memory_is_the_quota(self):
         server = self.server("[limits.session]\ndevice_memory = \"3G\"\n[limits.user]\ndevice_memory = \"5G\"\n")

@@ -45,6 +45,16 @@ class ConnectTest(unittest.TestCase):
                              (lost, "GPU 0 of the list: GPU is lost"), ("", "")):
             self.assertEqual(load()._reason_of(text), reason)
 
+    def test_a_list_that_is_no_pool(self):
+        for pool, reason in (("node1", '"node1" is not a device: the ":gpu" is missing'),
+                             ("node1:0;node2:0", "commas separate devices, semicolons do not"),
+                             ("node1:x", '"x" is not a GPU number'), ("udp:node1:0", '"udp" is not a medium')):
+            module = load()
+            with self.assertRaises(module.Error) as raised:
+                module.connect(pool)
+            self.assertIn(f"no connection to {pool}: ", str(raised.exception))
+            self.assertIn(reason, str(raised.exception))
+
     def test_a_server_that_is_not_there(self):
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
