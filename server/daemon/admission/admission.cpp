@@ -269,7 +269,7 @@ bool Admission::Applicant::fits_after_ends() const {
   for (const LostSession& session : admission_->lost_()) {
     if (session.client.ends) over.push_back(session.permit);
   }
-  return !over.empty() && obstacle_.ok() && !behind_ && fits_without(over);
+  return !over.empty() && obstacle_.ok() && place_ == 1 && !behind_ && fits_without(over);
 }
 
 Status Admission::Applicant::timeout(std::chrono::milliseconds waited) const {
@@ -351,7 +351,7 @@ Result<std::unique_ptr<Admission::Applicant>> Admission::apply(const Identity& u
   review();
   if (applicant->is_decided()) return applicant;
   if (!may_wait && !applicant->obstacle_.ok()) return applicant->obstacle_;
-  RCUDA_RETURN_IF_ERROR(check_queue(*applicant));
+  if (may_wait) RCUDA_RETURN_IF_ERROR(check_queue(*applicant));
   return applicant;
 }
 
@@ -399,16 +399,21 @@ Result<Admission::BudgetPointer> Admission::budget(const std::string& key,
   return found;
 }
 
+size_t Admission::waiting() const {
+  return static_cast<size_t>(std::ranges::count_if(
+      queue_, [](const Applicant* applicant) { return applicant->may_wait_; }));
+}
+
 // Whether one more may wait. One user has a quarter of the places.
 Status Admission::check_queue(const Applicant& applicant) const {
   const BudgetPointer& user = applicant.budgets_[kUser];
   const auto of_user = std::count_if(queue_.begin(), queue_.end(), [&](const Applicant* other) {
-    return other->budgets_[kUser] == user;
+    return other->may_wait_ && other->budgets_[kUser] == user;
   });
+  const size_t all = waiting();
   const size_t most_of_user = (most_waiting_ + 3) / 4;
-  if (queue_.size() <= most_waiting_ && static_cast<size_t>(of_user) <= most_of_user) return {};
-  return Status(Code::kUnavailable, applicant.reason() + ", and " +
-                                        std::to_string(queue_.size() - 1) +
+  if (all <= most_waiting_ && static_cast<size_t>(of_user) <= most_of_user) return {};
+  return Status(Code::kUnavailable, applicant.reason() + ", and " + std::to_string(all - 1) +
                                         " clients wait already, " + std::to_string(of_user - 1) +
                                         " of them of this user: try again when there are fewer");
 }
@@ -429,7 +434,7 @@ void Admission::review() {
       applicant.behind_ = has_room;
     }
     applicant.place_ = std::max(applicant.place_, ahead + 1);
-    ++(holds_back ? short_of[&budget] : of_user);
+    if (applicant.may_wait_) ++(holds_back ? short_of[&budget] : of_user);
   };
   for (auto next = queue_.begin(); next != queue_.end();) {
     Applicant& applicant = **next;

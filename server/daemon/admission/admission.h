@@ -3,11 +3,13 @@
 // server.
 //
 // A client applies. It is admitted at once if nothing that it needs is taken; else it waits in a
-// queue. A client that does not want to wait stays there for a moment only (Connection), because
-// the session of a program that has just exited may still hold its place. What is taken belongs to budgets: the server, each user, and each group
-// with limits. First come, first served, for each budget: an applicant that lacks something of a
-// budget holds back later ones of the same budget, and no others. An applicant whose devices have
-// leases of others keeps its place in the queue, and holds nobody back.
+// queue. What is taken belongs to budgets: the server, each user, and each group with limits. First
+// come, first served, for each budget: an applicant that lacks something of a budget holds back
+// later ones of the same budget, and no others. An applicant whose devices have leases of others
+// keeps its place in the queue, and holds nobody back.
+//
+// A client that does not want to wait is in the queue for a moment only (Connection), because the
+// session of a program that has just exited may still hold its place. It holds nobody back.
 //
 // An admitted client has a Permit. It names what its session may use, and holds its places in the
 // budgets. The WorkerPool keeps it until the session's worker has ended, so nothing stays
@@ -200,7 +202,8 @@ class Admission {
   void carry(CarriedState* state) const;
   CarriedPermit carry(const Permit& permit) const;
   Result<std::vector<std::unique_ptr<Permit>>> restore(const CarriedState& state);
-  size_t waiting() const { return queue_.size(); }
+  // The clients that want to wait.
+  size_t waiting() const;
 
  private:
   UserRules rules_for(const Identity& user) const;

@@ -1,7 +1,7 @@
 // A client that waits for a session: for its user's name, for its turn, and for a worker.
-#include <poll.h>
-
 #include <algorithm>
+
+#include <poll.h>
 
 #include "common/base/log.h"
 #include "server/daemon/connection/connection.h"
@@ -60,7 +60,8 @@ Status Connection::apply() {
   const std::chrono::milliseconds wait(hello_.wait_ms);
   RCUDA_ASSIGN_OR_RETURN(applicant_,
                          services_.admission.apply(*identity_, hello_.devices, wait.count() != 0));
-  enter(State::kQueued, waits_since_ + std::max(wait, kNoticesExit));
+  const Clock::time_point now = Clock::now();
+  enter(State::kQueued, std::max(waits_since_ + wait, now + kNoticesExit));
   return {};
 }
 

@@ -387,6 +387,7 @@ void WorkerPool::read(Worker& worker) {
     read_start(worker, std::move(**message));
   } else if (auto* const totals = *message ? std::get_if<SessionTotals>(&**message) : nullptr) {
     worker.totals = std::move(*totals);
+    worker.over_at = Clock::now();
   }
 }
 

@@ -214,6 +214,7 @@ class WorkerPool {
     std::unique_ptr<Admission::Permit> permit;
     std::optional<WorkPage> work;
     std::optional<SessionTotals> totals;  // once it has said that its session is over
+    Clock::time_point over_at{};          // when it has; the epoch after a takeover
     wire::ExportPlace exports{};          // where others look up what it exports
     uint8_t client[16] = {};              // session_name() of Hello::session
     uint32_t index = 0;                   // Hello::worker

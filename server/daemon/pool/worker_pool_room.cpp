@@ -6,8 +6,11 @@
 namespace rcuda::server {
 
 std::optional<LostClient> WorkerPool::lost_client(const Worker& worker) {
+  // After this time, a worker that has said that its session is over hangs in the driver.
+  constexpr auto kExits = std::chrono::seconds(10);
   const auto lost_for = lost_seconds(worker);
-  const bool ends = worker.is(State::kBusy) && (worker.kill_at || worker.totals);
+  const bool exits = worker.totals && Clock::now() < worker.over_at + kExits;
+  const bool ends = worker.is(State::kBusy) && (worker.kill_at || exits);
   if (!lost_for && !ends) return std::nullopt;
   return LostClient{
       static_cast<uint32_t>(worker.pid), std::chrono::seconds(lost_for.value_or(0)), ends,

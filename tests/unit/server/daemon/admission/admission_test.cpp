@@ -501,6 +501,20 @@ TEST(AdmissionTest, AClientThatDoesNotWaitIsAdmittedAfterTheEndOfASessionThatIsO
   EXPECT_TRUE(next->is_decided());
 }
 
+TEST(AdmissionTest, AClientThatDoesNotWaitHoldsNobodyBack) {
+  LostHall hall("[limits.user]\ndevices = 4\n", 3);
+  const Permit lost = hall.lose(user("ada"), 1, 100);
+  const Permit more = hall.session(user("ada"), {1, 2});
+  const Applicant large = hall.admission.apply(user("ada"), {3, 4}, false).value();
+  EXPECT_FALSE(large->is_decided());
+  EXPECT_EQ(hall.admission.waiting(), 0u);
+  EXPECT_TRUE(hall.session(user("ada"), {5})) << "it fits";
+  const Applicant waits = hall.wait(user("ada"), {3, 4});
+  const Applicant later = hall.admission.apply(user("ada"), {3, 4}, false).value();
+  hall.lost[0].client.ends = true;
+  EXPECT_FALSE(later->fits_after_ends()) << "another client came earlier";
+}
+
 // A program that was killed and starts again costs no other user a session.
 TEST(AdmissionTest, TheUsersOwnDisconnectedSessionEndsFirst) {
   LostHall hall("", 2);
