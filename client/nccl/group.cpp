@@ -223,6 +223,13 @@ int end_group() {
   return steps.empty() ? kSuccess : run(std::move(steps), true);
 }
 
+void drop_group() {
+  if (group.depth == 0 || --group.depth > 0) return;
+  std::vector<Step> steps = std::exchange(group.steps, {});
+  group.error = kSuccess;
+  drop(steps);
+}
+
 int refuse(int error) {
   if (group.depth > 0 && group.error == kSuccess) group.error = error;
   return error;

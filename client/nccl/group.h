@@ -19,6 +19,8 @@ namespace rcuda::client::nccl {
 
 void start_group();
 int end_group();
+// Ends the group without its calls.
+void drop_group();
 // Sends the step, or records it in a group. Returns an ncclResult_t. In a group, the end of the
 // group returns the error of the call.
 int submit(Step step);

@@ -64,6 +64,7 @@ void fields(Visitor& visit, ServerStatus& m) {
   visit.text("method", m.method);
   visit.text("roles", m.roles);
   visit.text("driver", m.driver);
+  visit.text("nccl", m.nccl);
   visit.number("idle_workers", m.idle_workers);
   visit.number("max_sessions", m.max_sessions);
   visit.number("waiting", m.waiting);

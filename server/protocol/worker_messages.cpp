@@ -102,6 +102,7 @@ void fields(Visitor& visit, WorkerReady& m) {
   visit.string("driver", m.driver);
   visit.string("warning", m.warning);
   visit.string("driver_path", m.driver_path);
+  visit.string("nccl", m.nccl);
   visit.number("driver_version", m.driver_version);
   visit.list("devices", m.devices, wire::kMaxDevices);
   visit.list("identities", m.identities, wire::kMaxDevices);

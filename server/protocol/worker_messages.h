@@ -98,6 +98,9 @@ struct WorkerReady {
   std::string warning;        // a failure that the daemon logs once; empty: none
   std::string driver_path{};  // of its file
   uint32_t driver_version = 0;
+  // The NCCL of sessions, if the daemon has asked for it (kAskNcclVariable): version and path, or
+  // why there is none.
+  std::string nccl{};
   std::vector<uint32_t> ordinals() const;
 };
 
@@ -116,6 +119,9 @@ struct SessionTotals {
 using ToWorker = std::variant<LedgerMemory, WorkMemory, SessionStart, FurtherSocket, PeerCall,
                               ExportCall, RanksLost, StopRequest>;
 using ToDaemon = std::variant<WorkerReady, StartFailure, SessionTotals>;
+
+// In the environment of a worker that reports the NCCL of sessions.
+inline constexpr char kAskNcclVariable[] = "RCUDA_WORKER_ASK_NCCL";
 
 inline constexpr size_t kMostWorkerMessageBytes = 96u << 10;
 

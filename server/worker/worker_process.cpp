@@ -19,6 +19,7 @@
 #include "server/addresses/address_fence.h"
 #include "server/addresses/address_window.h"
 #include "server/driver/driver_loader.h"
+#include "server/executor/nccl/library.h"
 #include "server/protocol/reports.h"
 #include "server/protocol/start_failure.h"
 #include "server/protocol/work_page.h"
@@ -75,8 +76,25 @@ Result<DeviceScope> enter_scope(const Settings& settings, std::string* warning) 
   return scope;
 }
 
-WorkerReady offer_of(const LoadedDriver& driver, const DeviceSet& devices, std::string warning) {
+// Loads the library, which the sessions of this worker would do at their first call.
+std::string describe_nccl(const Settings& settings) {
+  const std::string& choice = settings.nccl.get();
+  const Result<const NcclLibrary*> library = load_nccl(choice);
+  if (!library.ok()) return "no NCCL: " + library.status().context();
+  const int version = (*library)->version;
+  std::string text = "NCCL " + std::to_string(version / 10000) + "." +
+                     std::to_string(version / 100 % 100) + "." + std::to_string(version % 100) +
+                     " by " + (*library)->path + (choice == "auto" ? " (auto)" : "");
+  if (settings.device_isolation.get() == kIsolateSessions) {
+    text += "; no NVLink between sessions (device_isolation is session)";
+  }
+  return text;
+}
+
+WorkerReady offer_of(const Settings& settings, const LoadedDriver& driver, const DeviceSet& devices,
+                     std::string warning) {
   WorkerReady ready;
+  if (std::getenv(kAskNcclVariable)) ready.nccl = describe_nccl(settings);
   ready.warning = std::move(warning);
   ready.driver = "CUDA " + std::to_string(driver.version / 1000) + "." +
                  std::to_string(driver.version % 1000 / 10) + " by " + driver.path;
@@ -151,7 +169,7 @@ Status work(const Settings& settings, const Daemon& daemon, uint32_t base_number
       DeviceSet::prepare(driver->table, settings.devices.get(), std::move(staging).value(), *scope);
   if (!devices.ok()) return fail(daemon, devices.status());
   tls::prepare();
-  const WorkerReady ready = offer_of(*driver, **devices, std::move(warning));
+  const WorkerReady ready = offer_of(settings, *driver, **devices, std::move(warning));
   // If the daemon has died, this worker is not needed, and nothing is logged.
   if (!send_report(daemon.reports, ready, Deadline::max()).ok()) return {};
   RCUDA_RETURN_IF_ERROR(

@@ -32,6 +32,7 @@
 #include "server/executor/peers/peer_hub.h"
 #include "server/protocol/reports.h"
 #include "server/quota/quota.h"
+#include "server/sandbox/device_scope.h"
 #include "server/sandbox/isolation.h"
 #include "server/worker/compute_share.h"
 #include "server/worker/end_watch.h"
@@ -382,6 +383,11 @@ void WorkerSession::prepare() {
     nccl.unavailable =
         "the session is encrypted, but NCCL's connections between servers are not; set "
         "`trusted_fabric` in its server.toml if the network between servers is trusted";
+  }
+  if (settings.device_isolation.get() == kIsolateSessions && ::getenv(kScopeVariable)) {
+    nccl.apart = "NCCL does not use NVLink between this rank and ranks of other sessions on " +
+                 host_name() +
+                 ": the server's device_isolation is session, so a session sees only its own GPUs";
   }
   // Workers of two servers of one machine cannot open each other's GPUs.
   nccl.host_id = p2p::host_identity() + ":" + std::to_string(grant_.port);

@@ -7,6 +7,7 @@ library by its name, CuPy; by rcuda-run and by rcuda.connect(). And what happens
 The library of tests/support/nccl is the servers' and the program's own: the version tells them apart.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -50,6 +51,16 @@ LACKING = """
     nccl, comm, device = ctypes.CDLL("libnccl.so.2"), ctypes.c_void_p(), ctypes.c_int(0)
     assert nccl.ncclCommInitAll(ctypes.byref(comm), 1, ctypes.byref(device)) == 0
     print(nccl.ncclCommSuspend(comm, 1), nccl.ncclCommSuspend(comm, 1))
+    assert nccl.ncclCommDestroy(comm) == 0
+"""
+
+SIMULATED = """
+    import ctypes
+    nccl, comm, device = ctypes.CDLL("libnccl.so.2"), ctypes.c_void_p(), ctypes.c_int(0)
+    assert nccl.ncclGroupStart() == 0
+    assert nccl.ncclCommInitAll(ctypes.byref(comm), 1, ctypes.byref(device)) == 0
+    print(nccl.ncclGroupSimulateEnd(None), nccl.ncclGroupEnd())
+    assert nccl.ncclCommInitAll(ctypes.byref(comm), 1, ctypes.byref(device)) == 0
     assert nccl.ncclCommDestroy(comm) == 0
 """
 
@@ -135,6 +146,19 @@ class LoadingTest(unittest.TestCase):
         result = self.run_remotely(sys.executable, "-c", textwrap.dedent(LACKING))
         self.assertEqual(result.stdout, "5 5\n")  # ncclInvalidUsage
         self.assertEqual(result.stderr.count("ncclCommSuspend"), 1, result.stderr)
+
+    def test_simulation_ends_its_group(self):
+        self.start({})
+        result = self.run_remotely(sys.executable, "-c", textwrap.dedent(SIMULATED))
+        self.assertEqual(result.stdout, "5 5\n")  # ncclInvalidUsage: not forwarded, and no group is open
+        self.assertEqual(result.stderr.count("ncclGroupSimulateEnd"), 1, result.stderr)
+
+    def test_tools_show_it(self):
+        self.start({"TESTNCCL_VERSION": "22907"}, {"RCUDA_SERVER_NCCL": "none"})
+        shown = self.run_program(os.path.join(BUILD, "bin/rcuda-smi"), "--json", RCUDA_DEVICES=self.devices)
+        first, second = (server["nccl"] for server in json.loads(shown.stdout))
+        self.assertEqual(first, f"NCCL 2.29.7 by {os.path.realpath(NCCL)}")
+        self.assertEqual(second, "no NCCL: its setting `nccl` is none")
 
     def test_address_outside_of_the_networks(self):
         # The id is that of a rank on the loopback interface. The second server connects elsewhere only.

@@ -141,6 +141,7 @@ Findings describe_server(const wire::ServerStatus& status, const std::string& ow
   } else {
     findings.push_back(good("sessions: " + devices));
   }
+  if (!status.nccl.empty()) findings.push_back(good("collectives: " + status.nccl));
   return findings;
 }
 

@@ -92,6 +92,7 @@ std::string text_of(const Look& look) {
       status.max_sessions, status.waiting == 0 ? "" : fmt::format("{} waiting, ", status.waiting),
       status.idle_workers, status.idle_workers == 1 ? "" : "s", status.version, status.build,
       status.driver);
+  if (!status.nccl.empty()) text += fmt::format("  {}\n", status.nccl);
   for (const wire::ServerStatus::Device& device : status.devices) {
     text += "  " + device_line(look, device);
   }
@@ -203,6 +204,7 @@ nlohmann::json json_of(const Look& look) {
                          {"version", status.version},
                          {"build", status.build},
                          {"driver", status.driver},
+                         {"nccl", status.nccl},
                          {"draining", status.draining},
                          {"max_sessions", status.max_sessions},
                          {"waiting", status.waiting},

@@ -409,6 +409,8 @@ void WorkerPool::read_start(Worker& worker, ToDaemon message) {
   }
   const bool scout = !worker.devices;
   if (scout) device_sets_.learn(*ready);
+  if (ready->nccl.empty()) ready->nccl = offer_.nccl;
+  asks_nccl_ = ready->nccl.empty();
   if (scout || !device_sets_.per_session()) offer_ = std::move(*ready);
   failures_ = 0;
   last_failure_ = {};

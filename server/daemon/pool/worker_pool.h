@@ -317,7 +317,8 @@ class WorkerPool {
     Clock::time_point at;
   };
   std::optional<Crash> crash_;
-  bool asked_ = false;  // for the devices
+  bool asked_ = false;     // for the devices
+  bool asks_nccl_ = true;  // the next worker reports the NCCL of sessions
   int failures_ = 0;    // in a row
   bool adopts_ = false;
   std::function<bool(pid_t)> is_other_;

@@ -124,6 +124,7 @@ void WorkerPool::refill(const std::vector<Waiting>& waiting, bool drains) {
 }
 
 void WorkerPool::renew_idle() {
+  asks_nccl_ = true;  // its setting may be another
   for (Worker& worker : workers_) {
     if (worker.is_spare()) stop_worker(worker);
   }
@@ -163,6 +164,7 @@ Status WorkerPool::start(const Base& base, const DeviceSets::Key& devices, uint3
   std::vector<std::string> own = settings_.registry.environment();
   std::ranges::move(device_sets_.environment(devices), std::back_inserter(own));
   std::ranges::move(share_environment(sm_percent), std::back_inserter(own));
+  if (asks_nccl_) own.push_back(std::string(kAskNcclVariable) + "=1");
   RCUDA_ASSIGN_OR_RETURN(
       worker.pid, start_process({settings_.worker_binary,
                                  {"rcuda-worker", "--worker", std::to_string(base.number())},

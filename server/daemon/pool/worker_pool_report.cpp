@@ -98,6 +98,7 @@ void WorkerPool::report(wire::LeaseInfo* lease) const {
 
 void WorkerPool::report(wire::ServerStatus* status, const Viewer& to) const {
   status->driver = offer_.driver;
+  status->nccl = offer_.nccl;
   status->devices = offer_.devices;
   if (to.sees_all) status->totals = totals_;
   for (const Worker& worker : workers_) {

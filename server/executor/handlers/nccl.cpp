@@ -217,6 +217,16 @@ void report_refusal(NcclServices& services, const NcclBatch& batch) {
   (void)services.answers.events().output(true, "rcuda: " + batch.refusal + "\n");
 }
 
+void report_apart(NcclServices& services, const NcclBatch& batch) {
+  const std::string& line = services.nccl.apart();
+  if (line.empty()) return;
+  const bool has_others = std::ranges::any_of(batch.steps, [&](const NcclStep& step) {
+    return step.call.verb == Verb::kInit && step.call.count > batch.steps.size();
+  });
+  if (!has_others || !first_report("nccl apart")) return;
+  (void)services.answers.events().output(true, "rcuda: " + line + "\n");
+}
+
 void check_ids(NcclServices& services, NcclBatch& batch) {
   for (const NcclStep& step : batch.steps) {
     for (const nccl::UniqueId& id : step.ids) {
@@ -252,6 +262,7 @@ HandlerResult nccl_calls(NcclServices& services, const Command& command,
     return created;
   }
   check_ids(services, *batch);
+  report_apart(services, *batch);
   const auto then = [&services, batch, target = command.target](nccl::ResultCode result) {
     report_refusal(services, *batch);
     std::vector<std::byte> reply;

@@ -49,6 +49,7 @@ class Nccl {
   std::shared_ptr<NcclCommunicator> find(uint32_t id) const;
   // For a step that creates one. Null if the id is in use, or too many communicators exist.
   std::shared_ptr<NcclCommunicator> create(const NcclStep& step, bool blocking);
+  const std::string& apart() const { return settings_.apart; }  // NcclSettings
   // Whether NCCL may connect to the address that the id names. Empty: it may; otherwise the reason,
   // for the program.
   std::string check_id(const nccl::UniqueId& id) const;
