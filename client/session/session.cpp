@@ -277,8 +277,9 @@ CUresult Session::lose(const Status& why) {
     MutexLock lock(loss_mutex_);
     if (is_over(state_.get())) return kSessionLost;
     // First: a program may end as soon as another thread's call has returned the error.
+    const std::string reason = why.code() == Code::kUnavailable ? why.context() : why.message();
     RCUDA_ERROR("%s is lost: %s; every call on its devices returns an error from now on",
-                name_.c_str(), why.message().c_str());
+                name_.c_str(), reason.c_str());
     state_.move(SessionEvent::kLoss, name_);
   }
   if (link_->status().ok()) link_->close();

@@ -105,11 +105,6 @@ Option& Option::take_last() {
   return *this;
 }
 
-Option& Option::within(double least, double most) {
-  option_->check(CLI::Range(least, most));
-  return *this;
-}
-
 Option& Option::one_of(const std::vector<std::string>& values) {
   option_->check(CLI::IsMember(values));
   return *this;
@@ -127,10 +122,13 @@ Option& Option::as_bytes() {
   return *this;
 }
 
-Option& Option::as_seconds() {
+Option& Option::as_seconds(std::chrono::nanoseconds least, std::chrono::nanoseconds most) {
   option_->transform(CLI::Validator(
-      [](std::string& value) {
+      [least, most](std::string& value) {
         const auto time = parse_time(value);
+        if (time && (*time < least || *time > most)) {
+          return value + " is not from " + time_text(least) + " to " + time_text(most);
+        }
         if (!time) return "\"" + value + "\" is not a time: write for example 2s or 500ms";
         value = std::to_string(std::chrono::duration<double>(*time).count());
         return std::string();

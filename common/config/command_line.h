@@ -6,6 +6,7 @@
 // One thread. Nothing throws.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -38,13 +39,13 @@ class Option {
   Option& takes(int values);
   // The last value counts if the option is repeated.
   Option& take_last();
-  // Each value: within a range; one of a list; a size, as parse_bytes() reads it; refused by
-  // `check`.
-  Option& within(double least, double most);
+  // Each value: one of a list; a size, as parse_bytes() reads it; refused by `check`, whose error
+  // does not repeat the option's name.
   Option& one_of(const std::vector<std::string>& values);
   Option& as_bytes();
-  // Each value is a time, as parse_time() reads it, and becomes a number of seconds.
-  Option& as_seconds();
+  // Each value is a time between two others, as parse_time() reads it, and becomes a number of
+  // seconds.
+  Option& as_seconds(std::chrono::nanoseconds least, std::chrono::nanoseconds most);
   Option& check(std::function<Status(const std::string& value)> check);
 
  private:

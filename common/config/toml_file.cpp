@@ -83,8 +83,8 @@ Status collect(const toml::table& table, const std::vector<std::string>& above,
     } else {
       return Status(Code::kInvalidArgument,
                     at(path, item.line) + "'" + dotted(item.keys) +
-                        "' is neither text, a whole number, true/false nor a list of texts and "
-                        "whole numbers");
+                        "' is of another kind: write a text in quotes, a whole number, true or "
+                        "false, or a list of texts and whole numbers");
     }
   }
   return {};

@@ -280,7 +280,12 @@ class LeasesTest(unittest.TestCase):
         name = f"127.0.0.1:{server.port}"
         for arguments, status, said in ((["take", name], 2, "--for is missing: write a time from now such as 90m"),
                                         (["extend", name, "1a2b3c4d"], 2, "--for is missing: write a time from now such as 90m, 12h, 30d or 8w, or never (until it is revoked)"),
-                                        (["take", name, "--for", "2x"], 2, "--for 2x is not usable: write a time from now such as 90m"),
+                                        (["take", name, "--for", "2x"], 2, "rcuda-lease: --for: \"2x\" is not usable: write a time from now such as 90m"),
+                                        (["take", name, "--for", "1h", "--wait", "x"], 2, '--wait: "x" is not usable: write a time such as 30s'),
+                                        (["take", name, "--for", "1h", "--devices", "x"], 2, '--devices: "x" is not usable: write a number'),
+                                        (["take", name, "--for", "1h", "--id", "x"], 2, '--id: "x" is not usable: an id has eight'),
+                                        (["take", "a:b:c", "--for", "1h"], 2, '"a:b:c" is not a server'),
+                                        (["list", "a:b:c"], 2, '"a:b:c" is not a server'),
                                         (["take", name, "--for", "1h"], 0, ""), (["take", name, "--for", "never"], 0, "")):
             run = subprocess.run([os.path.join(BUILD, "bin/rcuda-lease"), *arguments], capture_output=True, text=True, timeout=60)
             self.assertEqual(run.returncode, status, run.stderr)

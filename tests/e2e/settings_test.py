@@ -192,6 +192,25 @@ class SettingsTest(unittest.TestCase):
         result = self.run_server("--driver", "softgpu", "--check-config", LD_LIBRARY_PATH=self.folder)
         self.assertEqual(result.returncode, 0, result.stderr)
 
+    @unittest.skipIf(os.geteuid() != 0, "makes device nodes")
+    def test_a_trace_of_a_driver_is_not_passed_over(self):
+        """Each of the nodes of NVIDIA's kernel driver, without a library."""
+        nodes = self.path("dev")
+        os.mkdir(nodes)
+        script = (f'mount -t tmpfs none {nodes} && cp -a /dev/null /dev/zero /dev/random /dev/urandom /dev/fd {nodes} && '
+                  f'mkdir {nodes}/shm && cp -a /dev/null {nodes}/$1 && mount --bind {nodes} /dev && shift && exec "$@"')
+        for node in ("nvidia0", "nvidiactl", "nvidia-uvm"):
+            for driver, check, status in (("auto", [], 1), ("auto", ["--check-config"], 1), ("softgpu", ["--check-config"], 0)):
+                with self.subTest(node=node, driver=driver, check=check):
+                    result = subprocess.run(
+                        ["unshare", "-m", "sh", "-c", script, "sh", node, os.path.join(BUILD, "bin/rcuda-server"), "--config",
+                         "/dev/null", "--port", "0", "--driver", driver, *check],
+                        env=dict(os.environ, RCUDA_SERVER_LEASES="none"), capture_output=True, text=True, timeout=60)
+                    self.assertEqual(result.returncode, status, result.stderr)
+                    if status:
+                        self.assertIn(f"this machine has NVIDIA's driver (/dev/{node}), but it does not work", result.stderr)
+                        self.assertIn("--driver softgpu", result.stderr)
+
     def test_settings_are_listed_as_people_write_them(self):
         config = self.write("server.toml", "start_timeout = '2m'\n[image_cache]\nbytes = '1.5G'\n")
         result = self.run_server("--list-settings", "--config", config, RCUDA_SERVER_STOP_TIMEOUT="1500ms")
@@ -206,6 +225,25 @@ class SettingsTest(unittest.TestCase):
         for part in ("RCUDA_SERVER_USER is not a variable of rcuda; did you mean RCUDA_SERVER_USERS?",
                      "RCUDA_DEVICE is not a variable of rcuda; did you mean RCUDA_DEVICES?"):
             self.assertEqual(result.stderr.count(part), 1, result.stderr)
+
+    def test_wrong_values_of_options_are_refused_alike(self):
+        for arguments, said in ((["rcuda-run", "--wait", "ten", "--", "true"], '"ten" is not a time'),
+                                (["rcuda-smi", "top", "--every", "2h"], "2h is not from 100ms to 1h"),
+                                (["rcuda-smi", "a:b:c"], '"a:b:c" is not a server'),
+                                (["rcuda-token", "create", "--expires", "soon"], '"soon" is not usable: write a time from now'),
+                                (["rcuda-token", "create", "--role", "x"], '"x" is not a role'),
+                                (["rcuda-token", "create", "--server", "a b"], '"a b" is not usable: write host'),
+                                (["rcuda-p2p", "plan", "--from", "node1", "--to", "node2:0"], '"node1" is not a device'),
+                                (["rcuda-p2p", "plan", "--from", "node1:0", "--to", "node2:0", "--sizes", "4Q"], '"4Q" is not a size'),
+                                (["rcuda-lease", "take", "node1", "--for", "2x"], '"2x" is not usable: write a time from now'),
+                                (["rcuda-server", "--pool-time", "x"], "unknown option --pool-time"),
+                                (["rcuda-server", "--port", "x"], "--port=x (from the command line) is not usable")):
+            with self.subTest(arguments=arguments):
+                result = subprocess.run([os.path.join(BUILD, "bin", arguments[0]), *arguments[1:]], capture_output=True,
+                                        text=True, timeout=60)
+                self.assertEqual((result.returncode, result.stdout), (WRONG_OPTIONS, ""), result.stderr)
+                self.assertTrue(result.stderr.startswith(arguments[0] + ": "), result.stderr)
+                self.assertIn(said, result.stderr)
 
     def test_tools_refuse_wrong_options_alike(self):
         tools = sorted(name for name in os.listdir(os.path.join(BUILD, "bin"))

@@ -61,20 +61,28 @@ struct Options {
   bool shared = false, json = false;
 };
 
-// When the lease ends: in seconds from now, 0 for one that lasts until it is revoked.
-Result<uint64_t> seconds_of(const std::string& text) {
-  if (text.empty()) {
-    return Status(Code::kInvalidArgument,
-                  std::string("--for is missing: write ") + kLifeForms + " (until it is revoked)");
-  }
-  if (const auto life = parse_life(text)) return static_cast<uint64_t>(life->count());
-  return Status(Code::kInvalidArgument, "--for " + text + " is not usable: write " + kLifeForms);
+Status check_life(const std::string& text) {
+  if (parse_life(text)) return {};
+  return Status(Code::kInvalidArgument,
+                "\"" + text + "\" is not usable: write " + kLifeForms + " (until it is revoked)");
+}
+
+Status check_wait(const std::string& text) {
+  if (parse_time(text)) return {};
+  return Status(Code::kInvalidArgument, "\"" + text + "\" is not usable: write a time such as 30s");
+}
+
+Status check_id(const std::string& text) {
+  if (wire::is_lease_id(text)) return {};
+  return Status(Code::kInvalidArgument, "\"" + text +
+                                            "\" is not usable: an id has eight lower-case "
+                                            "hexadecimal digits");
 }
 
 // "2": two devices; "=0,3" or "0,3": these. A single device is named with the equals sign.
 Status parse_devices(std::string text, wire::LeaseRequest* request) {
   const Status refused(Code::kInvalidArgument,
-                       "--devices " + text + " is not usable: write a number (2) or a list (=0,3)");
+                       "\"" + text + "\" is not usable: write a number (2) or a list (=0,3)");
   const bool named = text.starts_with('=') || text.find(',') != std::string::npos;
   if (text.starts_with('=')) text.erase(0, 1);
   while (!text.empty()) {
@@ -158,17 +166,8 @@ void print_message(const tools::Server& server, const wire::LeaseAnswer& answer)
 // With --wait, retries while devices are taken: devices of an ended lease stay busy until its
 // sessions have ended.
 Status take(const Options& options, const tools::Server& server, wire::LeaseRequest request) {
-  const auto patience = parse_time(options.wait);
-  if (!patience) {
-    return Status(Code::kInvalidArgument,
-                  "--wait " + options.wait + " is not usable: write a time such as 30s");
-  }
+  const auto patience = parse_time(options.wait);  // check_wait() has accepted it
   RCUDA_RETURN_IF_ERROR(parse_devices(options.devices, &request));
-  if (!request.id.empty() && !wire::is_lease_id(request.id)) {
-    return Status(Code::kInvalidArgument, "--id " + request.id +
-                                              " is not usable: an id has eight lower-case "
-                                              "hexadecimal digits");
-  }
   if (request.id.empty()) RCUDA_RETURN_IF_ERROR(choose_id(&request));
   request.user = options.user;
   request.shared = options.shared;
@@ -331,20 +330,27 @@ int start(int argc, char** argv) {
       .check(check_server);
   taking.option("--devices", &options.devices, "a number of devices, or their list (=0,3)")
       .type_name("N")
+      .check([](const std::string& text) {
+        wire::LeaseRequest request;
+        return parse_devices(text, &request);
+      })
       .show_default();
   for (config::CommandLine* command : {&taking, &extending}) {
     command->option("--for", &options.lasts, std::string(kLifeForms) + "; required")
-        .type_name("TIME");
+        .type_name("TIME")
+        .check(check_life);
   }
   taking.option("--user", &options.user, "the user of the lease (default: everyone with its key)")
       .type_name("NAME");
   taking.option("--id", &options.id, "the new lease's id, such as one for several servers")
-      .type_name("ID");
+      .type_name("ID")
+      .check(check_id);
   taking.option("--job", &options.job, "free text; a job has one lease on a server")
       .type_name("TEXT");
   taking.flag("--shared", &options.shared, "others may have leases of the same devices");
   taking.option("--wait", &options.wait, "how long to retry if devices are taken")
       .type_name("TIME")
+      .check(check_wait)
       .show_default();
   add_lease(&extending, &options);
   add_lease(&revoking, &options);
@@ -362,13 +368,16 @@ int start(int argc, char** argv) {
                                                                  : wire::LeaseOperation::kList;
   const bool needs_end =
       operation == wire::LeaseOperation::kTake || operation == wire::LeaseOperation::kExtend;
-  const Result<uint64_t> seconds = needs_end ? seconds_of(options.lasts) : Result<uint64_t>(0);
-  if (!seconds.ok()) {
-    std::fprintf(stderr, "rcuda-lease: %s\n", seconds.status().context().c_str());
+  if (needs_end && options.lasts.empty()) {
+    std::fprintf(stderr, "rcuda-lease: --for is missing: write %s (until it is revoked)\n",
+                 kLifeForms);
     return config::CommandLine::kWrongUse;
   }
+  const auto life = parse_life(options.lasts);
   const Status status =
-      listing.is_chosen() ? list(options) : carry_out(options, operation, *seconds);
+      listing.is_chosen()
+          ? list(options)
+          : carry_out(options, operation, life ? static_cast<uint64_t>(life->count()) : 0);
   if (status.ok()) return 0;
   std::fprintf(stderr, "rcuda-lease: %s\n", status.context().c_str());
   return 1;

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "client/pool/device_list.h"
 #include "common/base/standard_descriptors.h"
 #include "common/base/version.h"
 #include "common/config/command_line.h"
@@ -16,6 +17,9 @@
 
 int main(int argc, char** argv) {
   using namespace rcuda;
+  const auto check_device = [](const std::string& text) {
+    return client::parse_device(text).status();
+  };
 
   open_standard_descriptors();
   config::CommandLine line("rcuda-p2p",
@@ -27,8 +31,11 @@ int main(int argc, char** argv) {
   config::CommandLine& plan =
       line.subcommand("plan", "The methods and the plan for each copy size between two GPUs");
   plan.option("--from", &query.from, "The source GPU of a running server: host[@port]:gpu")
-      .required();
-  plan.option("--to", &query.to, "The destination GPU, in the same form").required();
+      .required()
+      .check(check_device);
+  plan.option("--to", &query.to, "The destination GPU, in the same form")
+      .required()
+      .check(check_device);
   plan.option("--strategy", &query.strategy, "As RCUDA_P2P_STRATEGY");
   plan.option("--path", &query.path, "As RCUDA_P2P_PATH");
   plan.option("--sizes", &query.sizes, "Copy sizes, as 65536, 64K or 1M")

@@ -27,6 +27,7 @@
 #include <unistd.h>
 
 #include "client/pool/device_list.h"
+#include "common/base/units.h"
 #include "common/base/version.h"
 #include "common/config/command_line.h"
 #include "common/transport/media.h"
@@ -94,10 +95,15 @@ std::optional<int> parse(int argc, char** argv, Options* options) {
   for (const auto& medium : transport::media()) transports.push_back(medium.name());
   line.option("-t,--transport", &options->transport, "auto, " + transport::medium_names())
       .one_of(transports);
-  line.option(
-      "--wait", &options->wait,
-      "how long to wait for a turn at a busy server, and for one that restarts or drains, such as "
-      "60s (RCUDA_WAIT)");
+  line.option("--wait", &options->wait,
+              "how long to wait for a turn at a busy server, and for one that restarts or drains, "
+              "such as "
+              "60s (RCUDA_WAIT)")
+      .check([](const std::string& text) {
+        if (parse_time(text)) return Status();
+        return Status(Code::kInvalidArgument,
+                      "\"" + text + "\" is not a time: write for example 60s or 10m");
+      });
   line.option("--log", &options->log,
               "trace, debug, info, warn, error or off; LEVEL:FILE writes to a file");
   line.option("--trace", &options->trace,

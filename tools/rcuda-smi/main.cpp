@@ -160,21 +160,23 @@ void print_answer(const Server& server, const wire::ControlAnswer& answer) {
   print_json(object, -1);
 }
 
-// Sends a request that is done when the server has answered.
-int send_request(const Server& server, const wire::ControlRequest& request, bool as_json) {
+// Sends a request that is done when the server has answered. `names_server`: before the answer.
+int send_request(const Server& server, const wire::ControlRequest& request, bool as_json,
+                 bool names_server = false) {
   const auto answer = control(server, request);
   if (!answer.ok()) return fail(answer.status());
   if (as_json) print_answer(server, *answer);
-  if (!as_json && !answer->text.empty()) std::printf("%s\n", printable(answer->text).c_str());
+  if (!as_json && !answer->text.empty()) {
+    std::printf("%s%s\n", names_server ? (server.text() + ": ").c_str() : "",
+                printable(answer->text).c_str());
+  }
   return 0;
 }
 
 int reload(const std::vector<Server>& servers, bool as_json) {
   int failed = 0;
   for (const Server& server : servers) {
-    if (servers.size() > 1 && !as_json) std::printf("%s: ", server.text().c_str());
-    std::fflush(stdout);
-    failed |= send_request(server, {ControlOperation::kReload, 0}, as_json);
+    failed |= send_request(server, {ControlOperation::kReload, 0}, as_json, servers.size() > 1);
   }
   return failed;
 }
@@ -261,8 +263,7 @@ Commands add_commands(config::CommandLine& line, Arguments* to) {
     command->option("server", &to->name, kServer).required().type_name("").check(check_server);
   }
   commands.top.option("--every", &to->seconds, "time between two rounds, such as 2s or 500ms")
-      .as_seconds()
-      .within(0.1, 3600.0)
+      .as_seconds(std::chrono::milliseconds(100), std::chrono::hours(1))
       .show_default();
   commands.top.option("--rounds", &to->rounds, "end after this many rounds; 0: never")
       .show_default();

@@ -102,8 +102,7 @@ server::Seconds now() {
 
 Status check_expiry(const std::string& text) {
   if (parse_life(text)) return {};
-  return Status(Code::kInvalidArgument,
-                "--expires " + text + " is not usable: write " + kLifeForms);
+  return Status(Code::kInvalidArgument, "\"" + text + "\" is not usable: write " + kLifeForms);
 }
 
 // Returns none for a token that does not expire. `text`: accepted by check_expiry().
@@ -141,8 +140,8 @@ Result<std::string> line_start(const std::string& server) {
   uint16_t port = 0;
   const bool is_word = server.find_first_of(" \t#") == std::string::npos;
   if (is_word && parse_host_port(server, ":@", &host, &port)) return server + " ";
-  return Status(Code::kInvalidArgument, "--server " + server +
-                                            " is not usable: write host, host:port or "
+  return Status(Code::kInvalidArgument, "\"" + server +
+                                            "\" is not usable: write host, host:port or "
                                             "[address]:port, or \"*\" for every server");
 }
 
@@ -363,9 +362,7 @@ config::CommandLine& add_creating(config::CommandLine* line, Options* options) {
       .option("--role", &options->role,
               "session, observer or operator, or several separated by commas")
       .type_name("ROLE")
-      .check([](const std::string& text) {
-        return Status(server::Roles::parse(text).status()).with_context("--role");
-      })
+      .check([](const std::string& text) { return server::Roles::parse(text).status(); })
       .show_default();
   creating.option("--expires", &options->expires, kLifeForms)
       .type_name("TIME")

@@ -1,6 +1,8 @@
 #include "common/config/command_line.h"
 
+#include <chrono>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -84,19 +86,26 @@ TEST(CommandLineTest, ATimeBecomesSeconds) {
   for (const auto& [text, seconds] : cases) {
     CommandLine line("tool", "A tool.");
     double read = 0;
-    line.option("--every", &read, "").as_seconds().within(0.1, 3600);
+    line.option("--every", &read, "")
+        .as_seconds(std::chrono::milliseconds(100), std::chrono::hours(1));
     const char* const arguments[] = {"tool", "--every", text};
     EXPECT_EQ(line.parse(3, arguments), std::nullopt) << text;
     EXPECT_DOUBLE_EQ(read, seconds) << text;
   }
-  for (const char* text : {"2h", "50ms", "soon", "1x"}) {
+  const std::pair<const char*, const char*> refused[] = {
+      {"2h", "tool: --every: 2h is not from 100ms to 1h; "},
+      {"50ms", "tool: --every: 50ms is not from 100ms to 1h; "},
+      {"soon", "tool: --every: \"soon\" is not a time: write for example 2s or 500ms; "},
+      {"1x", "tool: --every: \"1x\" is not a time: write for example 2s or 500ms; "}};
+  for (const auto& [text, said] : refused) {
     CommandLine line("tool", "A tool.");
     double read = 0;
-    line.option("--every", &read, "").as_seconds().within(0.1, 3600);
+    line.option("--every", &read, "")
+        .as_seconds(std::chrono::milliseconds(100), std::chrono::hours(1));
     const char* const arguments[] = {"tool", "--every", text};
     testing::internal::CaptureStderr();
     EXPECT_EQ(line.parse(3, arguments), CommandLine::kWrongUse) << text;
-    testing::internal::GetCapturedStderr();
+    EXPECT_TRUE(testing::internal::GetCapturedStderr().starts_with(said)) << text;
   }
 }
 
