@@ -78,7 +78,7 @@ bool Control::take_signal(int number) {
 }
 
 std::string Control::why_stopped() const {
-  if (signal_ == 0) return "the server stops";
+  if (signal_ == 0) return "the server was drained";
   const char* const name = ::sigabbrev_np(signal_);
   const std::string by = name ? std::string("SIG") + name : "signal " + std::to_string(signal_);
   if (!drain_until_ || Clock::now() < *drain_until_) return "the server was stopped (" + by + ")";
