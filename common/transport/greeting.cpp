@@ -12,8 +12,13 @@ Greeting make_greeting(uint64_t magic, const LinkOptions& options, size_t most_s
   const bool are_set = options.bulk_streams != 0;
   const size_t wanted =
       are_set ? static_cast<size_t>(std::max(options.bulk_streams, 1)) : usual_streams;
-  return {magic, options.window_bytes, static_cast<uint32_t>(options.peer_timeout.count()),
-          static_cast<uint16_t>(std::clamp<size_t>(wanted, 1, most_streams)), are_set};
+  return {magic,
+          options.window_bytes,
+          static_cast<uint32_t>(options.peer_timeout.count()),
+          static_cast<uint8_t>(std::clamp<size_t>(wanted, 1, most_streams)),
+          are_set,
+          static_cast<uint16_t>(
+              std::clamp<size_t>(options.retained_bytes / kRetainedBlock, 1, UINT16_MAX))};
 }
 
 Status check_greeting(const Greeting& peer, uint64_t magic, const char* protocol) {

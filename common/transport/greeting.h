@@ -16,9 +16,11 @@ struct Greeting {
   uint64_t magic = 0;  // names the medium and the version of its protocol
   uint64_t window_bytes = 0;
   uint32_t peer_timeout_ms = 0;  // this side expects a heartbeat within this time
-  uint16_t streams = 0;          // for transfers; tcp: sockets, verbs: queue pairs, shm: 1
-  uint16_t streams_are_set = 0;  // 1: by a setting, not by the medium
+  uint8_t streams = 0;           // for transfers; tcp: sockets, verbs: queue pairs, shm: 1
+  uint8_t streams_are_set = 0;   // 1: by a setting, not by the medium
+  uint16_t retained_blocks = 0;  // tcp: LinkOptions::retained_bytes, in kRetainedBlock
 };
+inline constexpr size_t kRetainedBlock = 256u << 10;
 static_assert(sizeof(Greeting) == 24);
 
 // The number of streams is limited to 1 to `most_streams`; `usual_streams` if the options leave it

@@ -265,6 +265,8 @@ class Link {
 // otherwise.
 std::chrono::nanoseconds default_receive_spin();
 
+inline constexpr size_t kRetainedBytes = 4u << 20;
+
 struct LinkOptions {
   size_t window_bytes = 8u << 20;  // of this side's own window; at most 1 GiB
   // The part of this side's own window that has the answers to its calls. Writes into it do not
@@ -283,6 +285,9 @@ struct LinkOptions {
   // breaks. Zero: this side waits for a silent peer (a client in a debugger), and the Link breaks
   // only when the peer process ends or its host is lost.
   std::chrono::milliseconds peer_timeout{10'000};
+  // tcp, with Reconnecting: the bytes that each direction of a socket copies and keeps until the
+  // peer has them; four times as many are unacknowledged at most. The server's value is used.
+  size_t retained_bytes = kRetainedBytes;
   // tcp, without Reconnecting: added to the reason when the peer is silent for too long.
   std::string remedy_for_silence;
 };

@@ -131,6 +131,10 @@ struct Settings {
       registry, "RCUDA_SERVER_RECONNECT_TIMEOUT", std::chrono::minutes(2),
       "the longest time that a session over tcp waits for its client to connect again, if the "
       "client asks for that (RCUDA_RECONNECT); 0: a lost connection ends the session"};
+  config::Bytes reconnect_memory{
+      registry, "RCUDA_SERVER_RECONNECT_MEMORY", 4u << 20, 1u << 20,
+      "host memory with which each direction of a socket keeps bytes for a peer that connects "
+      "again"};
   config::Duration spin{registry, "RCUDA_SERVER_SPIN", std::chrono::nanoseconds(0),
                         "how long a worker polls for the next command or peer copy before "
                         "sleeping; 0: by the processors that the worker may use"};

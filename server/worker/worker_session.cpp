@@ -211,6 +211,7 @@ Status WorkerSession::check_request() {
   peers.trusted_fabric = settings.trusted_fabric.get();
   peers.handshake_timeout = settings.handshake_timeout.milliseconds();
   peers.link.bulk_streams = static_cast<int>(settings.bulk_streams.get());
+  peers.link.retained_bytes = settings.reconnect_memory.get();
   peers.link.near_pci = pci_address(worker_.driver.table, resources_.devices.front().device);
   peers.spin = settings.spin.get();
 
@@ -324,6 +325,7 @@ Status WorkerSession::connect(Socket client) {
   transport::LinkOptions options = resources_.peers.link;
   options.peer_timeout = worker_.settings.peer_timeout.milliseconds();
   options.window_bytes = wire::WorkerWindow::kBytes;
+  options.retained_bytes = worker_.settings.reconnect_memory.get();
   Result<wire::SessionLink> made =
       wire::make_session_link({medium_, fallback_}, std::move(bootstrap), options);
   listener_->watch({});

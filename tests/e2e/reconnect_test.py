@@ -63,7 +63,7 @@ class ReconnectTest(AuthCase):
         self.check_survives(server, self.proxy(server))
 
     def test_a_program_survives_cuts_under_tls(self):
-        server = self.server(RCUDA_SERVER_RECONNECT_TIMEOUT="30s")
+        server = self.server(RCUDA_SERVER_RECONNECT_TIMEOUT="30s", RCUDA_SERVER_RECONNECT_MEMORY="1M")
         token = self.token_file(self.make_token(server))
         self.check_survives(server, self.proxy(server, tickets=False), RCUDA_TOKEN_FILE=token)
 

@@ -30,11 +30,11 @@ constexpr auto kSameLoss = std::chrono::seconds(10);
 
 }  // namespace
 
-Reconnects::Reconnects(Reconnecting how, Prepare prepare)
-    : how_(std::move(how)), prepare_(std::move(prepare)) {}
+Reconnects::Reconnects(Reconnecting how, Prepare prepare, size_t retained_bytes)
+    : how_(std::move(how)), prepare_(std::move(prepare)), retained_bytes_(retained_bytes) {}
 
 Result<Socket> Reconnects::protect(Socket connection, uint32_t index) {
-  RCUDA_ASSIGN_OR_RETURN(RetainedBytes retained, RetainedBytes::make());
+  RCUDA_ASSIGN_OR_RETURN(RetainedBytes retained, RetainedBytes::make(retained_bytes_));
   auto made =
       std::make_unique<ResumableSocket>(std::move(connection), std::move(retained), index, *this);
   sockets_.push_back(made.get());

@@ -51,7 +51,8 @@ class Reconnects {
 
   // `prepare` sets the options of each further connection.
   using Prepare = std::function<void(uint32_t index, int socket)>;
-  Reconnects(Reconnecting how, Prepare prepare);
+  // `retained_bytes`: of each stream (LinkOptions), equal on both sides.
+  Reconnects(Reconnecting how, Prepare prepare, size_t retained_bytes = kRetainedBytes);
   ~Reconnects() { stop(); }
   Reconnects(const Reconnects&) = delete;
   Reconnects& operator=(const Reconnects&) = delete;
@@ -105,6 +106,7 @@ class Reconnects {
 
   const Reconnecting how_;
   const Prepare prepare_;
+  const size_t retained_bytes_;
   std::vector<ResumableSocket*> sockets_;  // fixed by start()
   std::atomic<bool> stopped_{false};
   std::atomic<bool> has_due_{false};

@@ -108,7 +108,7 @@ ssize_t ResumableSocket::recv(void* data, size_t bytes, int flags) {
     if (count > 0) {
       const uint64_t received = received_;
       const uint64_t unacknowledged = received - told_;
-      const bool is_urgent = unacknowledged >= kAcknowledgedBytes;
+      const bool is_urgent = unacknowledged >= retained_.bytes() / 2;
       if (is_urgent) told_ = received;
       lock.unlock();
       if (is_urgent) {

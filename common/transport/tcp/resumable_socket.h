@@ -35,9 +35,8 @@ class Reconnects;
 
 class ResumableSocket final : public SocketLayer {
  public:
-  // The peer gets an acknowledgement at the latest after kAcknowledgedBytes; a put carries one
-  // after kAcknowledgedByPut.
-  static constexpr uint64_t kAcknowledgedBytes = RetainedBytes::kBytes / 2;
+  // The peer gets an acknowledgement at the latest after half of the bytes that it retains; a put
+  // carries one after kAcknowledgedByPut.
   static constexpr uint64_t kAcknowledgedByPut = 128u << 10;
 
   // `index`: of the session's socket, for Reconnects, which outlives this object.
@@ -87,7 +86,7 @@ class ResumableSocket final : public SocketLayer {
   void end_locked(const std::string& why) RCUDA_REQUIRES(mutex_);
   bool can(short events) const RCUDA_REQUIRES(mutex_);
   uint64_t room() const RCUDA_REQUIRES(mutex_) {
-    return RetainedBytes::kWindow - (sent_ - acknowledged_);
+    return retained_.window() - (sent_ - acknowledged_);
   }
   std::string send_part(const RetainedBytes::Part& part, uint64_t* from) const;
   // The stream's own thread.

@@ -9,18 +9,21 @@
 
 namespace rcuda::transport {
 
-Result<RetainedBytes> RetainedBytes::make() {
-  void* const memory = ::mmap(nullptr, 2 * kBytes, PROT_READ | PROT_WRITE,
+Result<RetainedBytes> RetainedBytes::make(size_t bytes) {
+  void* const memory = ::mmap(nullptr, 2 * bytes, PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) return Status::from_errno(errno, "memory for bytes that were sent");
   RetainedBytes result;
-  result.memory_ = Mapping(memory, 2 * kBytes);
+  result.bytes_ = bytes;
+  result.memory_ = Mapping(memory, 2 * bytes);
   result.state_ = std::make_unique<State>();
   State& state = *result.state_;
   MutexLock lock(state.mutex);
-  for (int index = kBlocks; index-- > 0;) {
+  const auto blocks = static_cast<int>(bytes / kBlockBytes);
+  state.uses.resize(2 * bytes / kBlockBytes);
+  for (int index = blocks; index-- > 0;) {
     state.free.push_back(index);
-    state.free_to_own.push_back(kBlocks + index);
+    state.free_to_own.push_back(blocks + index);
   }
   return result;
 }
@@ -104,7 +107,8 @@ void RetainedBytes::copy(uint64_t place, const std::byte* data, size_t bytes) {
 
 void RetainedBytes::drop_use_locked(State& state, int block) {
   if (--state.uses[static_cast<size_t>(block)] != 0) return;
-  (block < kBlocks ? state.free : state.free_to_own).push_back(block);
+  const bool is_to_own = static_cast<size_t>(block) * kBlockBytes >= bytes_;
+  (is_to_own ? state.free_to_own : state.free).push_back(block);
 }
 
 void RetainedBytes::release(uint64_t place) {

@@ -9,7 +9,6 @@
 // without memory.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -21,6 +20,7 @@
 
 #include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/transport/greeting.h"
 #include "common/transport/mapping.h"
 #include "common/transport/tcp/exposed_regions.h"
 
@@ -37,10 +37,6 @@ struct KeptPiece {
 
 class RetainedBytes {
  public:
-  // The most bytes that append() keeps as copies, and the most retained bytes.
-  static constexpr size_t kBytes = 4u << 20;
-  static constexpr size_t kWindow = 16u << 20;
-
   struct Part {
     const std::byte* data = nullptr;
     size_t bytes = 0;
@@ -48,8 +44,12 @@ class RetainedBytes {
     std::shared_ptr<const std::byte[]> memory;      // keeps `data`, unless null
   };
 
-  static Result<RetainedBytes> make();
+  // `bytes`: the most that append() keeps as copies; a multiple of kRetainedBlock.
+  static Result<RetainedBytes> make(size_t bytes = kRetainedBytes);
 
+  size_t bytes() const { return bytes_; }
+  // The most retained bytes.
+  size_t window() const { return 4 * bytes_; }
   // How many bytes append() can copy at least.
   size_t room() const;
   // Appends the first `bytes` of `pieces` at this place of the stream; copies room() at most.
@@ -63,10 +63,7 @@ class RetainedBytes {
   Part at(uint64_t place) const;
 
  private:
-  static constexpr size_t kBlockBytes = 256u << 10;
-  // For append(), and as many for own(): a cipher may have begun to send the bytes for which there
-  // was room.
-  static constexpr int kBlocks = kBytes / kBlockBytes;
+  static constexpr size_t kBlockBytes = kRetainedBlock;
   static constexpr int kNoBlock = -1;
 
   struct Segment {
@@ -86,7 +83,7 @@ class RetainedBytes {
   struct State {
     Mutex mutex;
     std::deque<Segment> segments RCUDA_GUARDED_BY(mutex);              // in order of their places
-    std::array<uint32_t, 2 * kBlocks> uses RCUDA_GUARDED_BY(mutex){};  // segments in each block
+    std::vector<uint32_t> uses RCUDA_GUARDED_BY(mutex){};              // segments in each block
     // The block that was used last is at the end.
     std::vector<int> free RCUDA_GUARDED_BY(mutex), free_to_own RCUDA_GUARDED_BY(mutex);
     // The block that append() fills, and where.
@@ -106,7 +103,10 @@ class RetainedBytes {
       RCUDA_REQUIRES(state.mutex);
   bool own_next(State& state, const std::byte* begin, const std::byte* end);
 
-  Mapping memory_;  // of all blocks
+  size_t bytes_ = 0;
+  // Of the blocks for append(), and of as many for own(): a cipher may have begun to send the bytes
+  // for which there was room.
+  Mapping memory_;
   std::unique_ptr<State> state_;
 };
 

@@ -44,13 +44,15 @@ size_t streams_of(const Greeting& server, const Greeting& client) {
 
 // Makes the sockets outlive their connections.
 Result<std::unique_ptr<Reconnects>> protect(Bootstrap* bootstrap, std::vector<Socket>* streams,
-                                            std::chrono::milliseconds peer_timeout) {
+                                            std::chrono::milliseconds peer_timeout,
+                                            size_t retained_bytes) {
   const auto prepare = [peer_timeout](uint32_t index, int socket) {
     tune(socket, peer_timeout);
     if (index == Reconnects::kControl)
       set_receive_timeout(socket, silence_checks(peer_timeout, true));
   };
-  auto reconnects = std::make_unique<Reconnects>(std::move(bootstrap->reconnecting), prepare);
+  auto reconnects =
+      std::make_unique<Reconnects>(std::move(bootstrap->reconnecting), prepare, retained_bytes);
   const auto& further = bootstrap->server ? bootstrap->accept_stream : bootstrap->open_stream;
   RCUDA_ASSIGN_OR_RETURN(Socket acknowledgements, further(int{Reconnects::kAcknowledgements}));
   prepare(Reconnects::kAcknowledgements, acknowledgements.fd());
@@ -92,7 +94,10 @@ Result<std::unique_ptr<Link>> tcp::make_link(Bootstrap bootstrap, const LinkOpti
   RCUDA_ASSIGN_OR_RETURN(std::vector<Socket> streams, make_streams(bootstrap, count, deadline));
   for (const Socket& stream : streams) tune(stream.fd(), options.peer_timeout);
   if (bootstrap.reconnecting.limit.count() != 0) {
-    RCUDA_ASSIGN_OR_RETURN(setup.reconnects, protect(&bootstrap, &streams, options.peer_timeout));
+    const Greeting& server = bootstrap.server ? own : peer;
+    const size_t retained = std::max<size_t>(server.retained_blocks, 1) * kRetainedBlock;
+    RCUDA_ASSIGN_OR_RETURN(setup.reconnects,
+                           protect(&bootstrap, &streams, options.peer_timeout, retained));
   } else {
     set_receive_timeout(bootstrap.control.fd(), silence_checks(options.peer_timeout, false));
   }

@@ -127,13 +127,13 @@ INSTANTIATE_TEST_SUITE_P(Ways, CutAtEachByte,
 
 // Both directions at once, much more than is retained.
 TEST(ResumableSocketTest, MuchPassesOverManyConnections) {
-  constexpr uint64_t kBytes = 8 * RetainedBytes::kBytes;
+  constexpr uint64_t kBytes = 8 * kRetainedBytes;
   Crossing crossing(std::chrono::minutes(1));
   std::mt19937 random(7);
   crossing.between = [&](int index, Crossing::Pair pair) -> Result<Crossing::Pair> {
     if (index != int{kStream} || crossing.made() > 12) return pair;
-    pair.first = CutSocket::after(random() % (2 * RetainedBytes::kBytes), Cut::kReset,
-                                  std::move(pair.first));
+    pair.first =
+        CutSocket::after(random() % (2 * kRetainedBytes), Cut::kReset, std::move(pair.first));
     return pair;
   };
   Crossing::Pair first = Crossing::make_pair();
@@ -150,7 +150,7 @@ TEST(ResumableSocketTest, MuchPassesOverManyConnections) {
 }
 
 TEST(ResumableSocketTest, AcknowledgementsComeOverTheirNextSocketToo) {
-  constexpr uint64_t kBytes = 4 * RetainedBytes::kBytes;
+  constexpr uint64_t kBytes = 4 * kRetainedBytes;
   Crossing crossing(std::chrono::minutes(1));
   Reconnects client(crossing.client(), [](uint32_t, int) {});
   Reconnects server(crossing.server(), [](uint32_t, int) {});
@@ -250,7 +250,7 @@ TEST_F(RawPeerTest, NoMoreIsSentThanIsRetained) {
   std::vector<std::byte> bytes(1 << 16);
   std::thread reader([&] {
     std::vector<std::byte> sink(1 << 16);
-    uint64_t left = RetainedBytes::kBytes + 100;
+    uint64_t left = kRetainedBytes + 100;
     while (left != 0) {
       const ssize_t count = peer_.recv(sink.data(), std::min<uint64_t>(sink.size(), left), 0);
       if (count <= 0) return;
@@ -258,12 +258,12 @@ TEST_F(RawPeerTest, NoMoreIsSentThanIsRetained) {
     }
   });
   uint64_t sent = 0;
-  while (sent < RetainedBytes::kBytes) {
+  while (sent < kRetainedBytes) {
     const ssize_t count = stream_.send(bytes.data(), bytes.size(), 0);
     ASSERT_GT(count, 0);
     sent += static_cast<uint64_t>(count);
   }
-  EXPECT_EQ(sent, RetainedBytes::kBytes);
+  EXPECT_EQ(sent, kRetainedBytes);
   EXPECT_EQ(stream_.send(bytes.data(), 1, MSG_DONTWAIT), -1);
   EXPECT_EQ(errno, EAGAIN);
   const struct {
@@ -278,7 +278,7 @@ TEST_F(RawPeerTest, NoMoreIsSentThanIsRetained) {
 // An acknowledgement that comes while send() still waits for the socket makes room as well.
 TEST_F(RawPeerTest, BytesMayBeAcknowledgedBeforeTheirSendReturns) {
   constexpr uint64_t kEarly = 3u << 20;
-  const std::vector<std::byte> bytes(RetainedBytes::kBytes);
+  const std::vector<std::byte> bytes(kRetainedBytes);
   std::thread sender([&] {
     EXPECT_EQ(stream_.send(bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
   });
@@ -294,19 +294,19 @@ TEST_F(RawPeerTest, BytesMayBeAcknowledgedBeforeTheirSendReturns) {
 
 // The peer says that it lacks bytes, and then acknowledges them while they are sent again.
 TEST_F(RawPeerTest, BytesMayBeAcknowledgedWhileTheyAreSentAgain) {
-  std::vector<std::byte> bytes(RetainedBytes::kBytes);
+  std::vector<std::byte> bytes(kRetainedBytes);
   std::thread reader(
       [&, peer = std::move(peer_)] { EXPECT_TRUE(recv_all(peer, bytes, kForever).ok()); });
-  send_pattern(stream_, 0, RetainedBytes::kBytes, 1 << 16);
+  send_pattern(stream_, 0, kRetainedBytes, 1 << 16);
   reader.join();
   resume(0);
   while (stream_.connections() < 2) std::this_thread::yield();
-  const uint64_t acknowledgement[2] = {kStream, RetainedBytes::kBytes};
+  const uint64_t acknowledgement[2] = {kStream, kRetainedBytes};
   ASSERT_TRUE(send_all(acknowledgements_, bytes_of(acknowledgement), kForever).ok());
   std::this_thread::sleep_for(std::chrono::milliseconds(50));  // until it is read
-  expect_pattern(peer_, 0, RetainedBytes::kBytes, 1 << 16);
-  send_pattern(stream_, RetainedBytes::kBytes, 100, 100);
-  expect_pattern(peer_, RetainedBytes::kBytes, 100, 100);
+  expect_pattern(peer_, 0, kRetainedBytes, 1 << 16);
+  send_pattern(stream_, kRetainedBytes, 100, 100);
+  expect_pattern(peer_, kRetainedBytes, 100, 100);
 }
 
 TEST_F(RawPeerTest, APeerThatHasReceivedMoreThanWasSentIsRefused) {

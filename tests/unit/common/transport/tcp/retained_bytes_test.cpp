@@ -13,6 +13,8 @@
 namespace rcuda::transport {
 namespace {
 
+constexpr size_t kWindow = 4 * kRetainedBytes;
+
 std::byte pattern(uint64_t at) { return static_cast<std::byte>(at * 131 + (at >> 8)); }
 
 std::vector<std::byte> bytes_from(uint64_t place, size_t bytes) {
@@ -52,7 +54,7 @@ class RetainedBytesTest : public ::testing::Test {
 
 TEST_F(RetainedBytesTest, CopiesAreIndependentOfTheirSources) {
   constexpr size_t kPiece = 100'000;
-  constexpr uint64_t kPieces = RetainedBytes::kBytes / kPiece;
+  constexpr uint64_t kPieces = kRetainedBytes / kPiece;
   for (uint64_t i = 0; i < kPieces; ++i) {
     std::vector<std::byte> memory = bytes_from(i * kPiece, kPiece);
     append(i * kPiece, memory);
@@ -75,7 +77,7 @@ TEST_F(RetainedBytesTest, ReleasedBytesMakeRoom) {
     expect(kept, place);
   }
   retained_.release(place);
-  EXPECT_EQ(retained_.room(), RetainedBytes::kBytes);
+  EXPECT_EQ(retained_.room(), kRetainedBytes);
 }
 
 TEST_F(RetainedBytesTest, LentMemoryIsNotCopiedUntilItIsTakenBack) {
@@ -84,13 +86,13 @@ TEST_F(RetainedBytesTest, LentMemoryIsNotCopiedUntilItIsTakenBack) {
   append(50, lent_bytes, lent(lent_bytes));
   EXPECT_EQ(retained_.at(50).data, lent_bytes.data());
   EXPECT_TRUE(retained_.at(50).region);
-  EXPECT_GE(retained_.room(), RetainedBytes::kBytes - 50);
+  EXPECT_GE(retained_.room(), kRetainedBytes - 50);
   take_back(lent_bytes);
   std::memset(lent_bytes.data(), 0xff, lent_bytes.size());
   expect(0, 3'000'050);
   EXPECT_FALSE(retained_.at(50).region);
   retained_.release(3'000'050);
-  EXPECT_EQ(retained_.room(), RetainedBytes::kBytes);
+  EXPECT_EQ(retained_.room(), kRetainedBytes);
 }
 
 TEST_F(RetainedBytesTest, AcknowledgedBytesAreNotCopied) {
@@ -124,17 +126,30 @@ TEST_F(RetainedBytesTest, MemoryIsTakenBackWhileAnotherThreadSends) {
     expect(kept, place);
     retained_.release(place);
   }
-  EXPECT_EQ(retained_.room(), RetainedBytes::kBytes);
+  EXPECT_EQ(retained_.room(), kRetainedBytes);
+}
+
+TEST_F(RetainedBytesTest, ItsSizeIsASetting) {
+  retained_ = *RetainedBytes::make(1u << 20);
+  EXPECT_EQ(retained_.window(), 4u << 20);
+  for (uint64_t place = 0; place < 10'000'000; place += 1u << 20) {
+    ASSERT_EQ(retained_.room(), 1u << 20);
+    std::vector<std::byte> memory = bytes_from(place, 1u << 20);
+    append(place, memory);
+    EXPECT_EQ(retained_.room(), 0u);
+    expect(place, place + memory.size());
+    retained_.release(place + memory.size());
+  }
 }
 
 // More than there are blocks for.
 TEST_F(RetainedBytesTest, AWholeWindowCanBeTakenBack) {
-  std::vector<std::byte> memory = bytes_from(0, RetainedBytes::kWindow);
+  std::vector<std::byte> memory = bytes_from(0, kWindow);
   append(0, memory, lent(memory));
   take_back(memory);
   std::memset(memory.data(), 0xff, memory.size());
-  expect(0, RetainedBytes::kWindow);
-  EXPECT_EQ(retained_.room(), RetainedBytes::kBytes);
+  expect(0, kWindow);
+  EXPECT_EQ(retained_.room(), kRetainedBytes);
 }
 
 TEST_F(RetainedBytesTest, MemoryThatWasTakenBackDuringTheSendIsCopied) {
