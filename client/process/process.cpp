@@ -182,6 +182,7 @@ Status Process::connect() {
   options.medium = transport::find_medium(set.transport.get());  // null for auto
   options.credentials = &credentials;
   options.synchronous = set.synchronous.get();
+  options.wake_wait = set.wake_wait.milliseconds();
   options.hello = std::move(hello);
   options.hello.reconnect_ms = static_cast<uint32_t>(set.reconnect.milliseconds().count());
   // The workers know the valid values, and refuse the session for any other.

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "api/opcodes.h"
 #include "api/traits.h"
 #include "client/session/capture_answers.h"
 #include "client/trace/trace.h"
@@ -26,6 +27,12 @@ namespace {
 
 bool is_of_fetches(const Timeline* timeline) {
   return timeline && timeline->stream() == wire::kFetchStream;
+}
+
+// Whether a parked session wakes for the command (server/worker/session_park.cpp).
+bool wakes(const wire::Command& command) {
+  return !command.is<wire::PingBody>() && !command.is<wire::SessionEndBody>() &&
+         command.opcode != static_cast<uint16_t>(api::Opcode::cuMemGetInfo_v2);
 }
 
 // Whether the GPU may write to the program's memory after the command, given the room that it
@@ -89,6 +96,10 @@ CUresult Session::send(wire::CommandHeader header, Timeline* timeline, const wir
   }
   // The Link may still be open for a moment, in which the worker would answer.
   if (state_.get() == SessionState::kLost) return kSessionLost;
+  if (wake_wait_.count() != 0) [[unlikely]] {
+    const uint64_t park_word = channel_->park_word();
+    if (park_word != 0 && wakes(command)) RCUDA_RETURN_IF_CUDA_ERROR(await_wake(park_word));
+  }
   header.thread = thread_number();
   SentCommand counted;
   const auto count = [&](uint64_t number) {
@@ -107,6 +118,22 @@ CUresult Session::send(wire::CommandHeader header, Timeline* timeline, const wir
   if (appended.ok()) return CUDA_SUCCESS;
   sent->number = 0;
   return lose(appended);
+}
+
+// Wakes the session and waits, for RCUDA_WAKE_WAIT at most. Without that limit a command simply
+// waits in the ring.
+CUresult Session::await_wake(uint64_t park_word) {
+  const CancellationOff off;
+  if (woken_.exchange(park_word) != park_word) {
+    wire::CommandHeader header{};
+    header.thread = thread_number();
+    const Status sent = channel_->send(header, wire::WakeBody{});
+    if (!sent.ok()) return lose(sent);
+  }
+  const auto is_awake = [&] { return channel_->park_word() != park_word; };
+  const Status status = link_->wait(is_awake, std::chrono::steady_clock::now() + wake_wait_);
+  if (status.ok() || is_awake()) return CUDA_SUCCESS;
+  return status.code() == Code::kTimeout ? CUDA_ERROR_OUT_OF_MEMORY : lose(status);
 }
 
 CUresult Session::post(const Route& route, const wire::Command& command, transport::Wake wake,

@@ -88,6 +88,7 @@ struct SessionOptions {
   std::chrono::milliseconds handshake_timeout{30'000};  // for each step after the Welcome
   transport::LinkOptions link;
   bool synchronous = false;                        // RCUDA_SYNC=1: every post() is a round trip
+  std::chrono::milliseconds wake_wait{0};          // RCUDA_WAKE_WAIT; 0: without a limit
   const wire::Credentials* credentials = nullptr;  // null: the defaults; outlives open()
   // Called about once a second while open() waits for the program's turn (RCUDA_WAIT); may be null.
   std::function<void()> while_waiting;
@@ -130,7 +131,8 @@ class Session final : public TimelineHost {
   // Sends one command. With RCUDA_SYNC or while awaits_answers() is true (capture_answers.h),
   // post() waits for the worker's answer and returns the worker's error. Any other error means that
   // the command was not sent: kSessionLost, CUDA_ERROR_INVALID_VALUE if it exceeds
-  // wire::kMaxCommandBytes, or CUDA_ERROR_NOT_SUPPORTED if it is one of lacking(). Errors of
+  // wire::kMaxCommandBytes, CUDA_ERROR_NOT_SUPPORTED if it is one of lacking(), or
+  // CUDA_ERROR_OUT_OF_MEMORY if the session is parked for longer than RCUDA_WAKE_WAIT. Errors of
   // earlier commands are left to take_error(). *sent: whether it was sent, and its place.
   CUresult post(const Route& route, const wire::Command& command,
                 transport::Wake wake = transport::Wake::kYes, SentCommand* sent = nullptr);
@@ -227,6 +229,7 @@ class Session final : public TimelineHost {
                                                 const SessionOptions& options);
   CUresult send(wire::CommandHeader header, Timeline* timeline, const wire::Command& command,
                 transport::Wake wake, SentCommand* sent);
+  CUresult await_wake(uint64_t park_word);
   CUresult wait_for_reply(const PendingCall& call, Reply* reply);
   template <typename Ready>
   CUresult wait_until(const Ready& ready);
@@ -247,6 +250,8 @@ class Session final : public TimelineHost {
   bool must_encrypt_ = false;
   uint32_t reconnect_ms_ = 0;
   bool synchronous_ = false;
+  std::chrono::milliseconds wake_wait_{0};
+  std::atomic<uint64_t> woken_{0};  // the park word for which Wake was sent
   transport::MediumTraits traits_;
   uint32_t trace_ = 0;            // this session's number in the trace
   transport::Arrivals arrivals_;  // before the Link, whose threads use both

@@ -140,6 +140,7 @@ Status Session::connect(const ServerDevices& server, const SessionOptions& optio
   server_ = server;
   index_ = options.hello.worker;
   synchronous_ = options.synchronous;
+  wake_wait_ = options.wake_wait;
   encrypted_ = approach.connection.key.has_value();
   must_encrypt_ = approach.connection.must_encrypt;
 

@@ -26,6 +26,10 @@ struct Settings {
   config::Duration reconnect{registry, "RCUDA_RECONNECT", std::chrono::seconds(0),
                              "how long a program over tcp waits for a lost connection to come "
                              "back; 0: not at all"};
+  config::Duration wake_wait{
+      registry, "RCUDA_WAKE_WAIT", std::chrono::seconds(0),
+      "how long a call on a parked session waits for room on its GPUs, before "
+      "it returns CUDA_ERROR_OUT_OF_MEMORY; 0: without a limit"};
   config::Bool synchronous{registry, "RCUDA_SYNC", false,
                            "make every call a round trip, so that it returns its own error"};
   config::String trace{registry, "RCUDA_TRACE", "", "file for a timeline of the calls"};

@@ -15,11 +15,11 @@ constexpr std::string_view kUnchecked[] = {"TEST_", "SLURM_"};
 // README.md lists them ("Settings of a program"), and the server's that have no prefix of their
 // own.
 constexpr const char* kPrograms[] = {
-    "COPY_THREADS", "DEVICES",         "DEVICE_COUNT",    "DRIVER",     "LEASE",
-    "LOG",          "MANAGED",         "MUNGE_SOCKET",    "NCCL",       "P2P",
-    "P2P_PATH",     "P2P_STRATEGY",    "PLUGIN_DIR",      "RECONNECT",  "SECURITY",
-    "SYNC",         "TLS_AUTHORITIES", "TLS_CERTIFICATE", "TOKEN_FILE", "TRACE",
-    "TRANSPORT",    "TRUST_USER",      "VERBS_DEVICE",    "VERBS_GID",  "WAIT",
+    "COPY_THREADS",    "DEVICES",      "DEVICE_COUNT", "DRIVER",    "LEASE",      "LOG",
+    "MANAGED",         "MUNGE_SOCKET", "NCCL",         "P2P",       "P2P_PATH",   "P2P_STRATEGY",
+    "PLUGIN_DIR",      "RECONNECT",    "SECURITY",     "WAKE_WAIT", "SYNC",       "TLS_AUTHORITIES",
+    "TLS_CERTIFICATE", "TOKEN_FILE",   "TRACE",        "TRANSPORT", "TRUST_USER", "VERBS_DEVICE",
+    "VERBS_GID",       "WAIT",
 };
 
 // DEVICE_0, DEVICE_1, ...: each names a device.

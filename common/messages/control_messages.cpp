@@ -6,7 +6,8 @@ namespace rcuda::wire {
 
 template <typename Visitor>
 void fields(Visitor& visit, ControlRequest& m) {
-  static constexpr const char* kOperations[] = {"end", "drain", "resume", "ask", "reload"};
+  static constexpr const char* kOperations[] = {"end",    "drain", "resume", "ask",
+                                                "reload", "park",  "wake"};
   visit.choice("operation", m.operation, kOperations);
   visit.number("worker_pid", m.worker_pid);
 }

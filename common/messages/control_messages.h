@@ -1,4 +1,5 @@
-// An operator's requests: end a session, drain the server, or let it read its settings again.
+// An operator's requests: end, park or wake a session, drain the server, or let it read its
+// settings again.
 //
 //   operator -> daemon   ControlRequest, on an identified connection like a Hello's
 //   daemon -> operator   ControlAnswer, or Refusal; the daemon closes
@@ -20,14 +21,16 @@ enum class ControlOperation : uint32_t {
   kDrain = 2,   // accepts no new sessions
   kResume = 3,  // accepts sessions again
   kAsk = 4,     // changes nothing
-  kReload = 5   // reads the settings again
+  kReload = 5,  // reads the settings again
+  kPark = 6,    // begins to park a session; its user may also request this, and the next
+  kWake = 7     // begins to wake a session
 };
 
 struct ControlRequest {
   static constexpr char kName[] = "ControlRequest";
   static constexpr MessageType kForm = MessageType::kControlRequest;
   ControlOperation operation{};
-  uint32_t worker_pid = 0;  // kEnd: the session's worker, from ServerStatus
+  uint32_t worker_pid = 0;  // kEnd, kPark, kWake: the session's worker, from ServerStatus
 };
 
 struct ControlAnswer {

@@ -24,6 +24,10 @@ void fields(Visitor& visit, ServerStatus::Session& m) {
   visit.list("devices", m.devices, kMaxDevices);
   visit.number("losses", m.losses);
   visit.optional("lost_seconds", m.lost_seconds);
+  visit.text("park", m.park);
+  visit.text("park_refused", m.park_refused);
+  visit.number("parked_bytes", m.parked_bytes);
+  visit.number("parked_seconds", m.parked_seconds);
   visit.text("job", m.job);
   visit.object("work", m.work);
 }
@@ -51,6 +55,9 @@ void fields(Visitor& visit, ServerStatus::Totals& m) {
   visit.number("worker_starts", m.worker_starts);
   visit.number("worker_failures", m.worker_failures);
   visit.number("worker_start_us", m.worker_start_us);
+  visit.number("parks", m.parks);
+  visit.number("wakes", m.wakes);
+  visit.number("parked_seconds", m.parked_seconds);
   visit.list("accounts", m.users, kMaxUserTotals);
 }
 

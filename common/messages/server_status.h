@@ -36,6 +36,11 @@ struct ServerStatus {
     Work work{};                             // so far
     uint32_t losses = 0;                     // of the connection, so far
     std::optional<uint64_t> lost_seconds{};  // since the last loss, while it is not back
+    // docs/parking.md: "parking", "parked", "waiting" for room or "waking"; empty: none of it.
+    std::string park{};
+    std::string park_refused{};   // why the last attempt to park it failed; empty: it did not fail
+    uint64_t parked_bytes = 0;    // of its GPUs, while they are in the host's memory
+    uint64_t parked_seconds = 0;  // so far, likewise
   };
   struct Leased {
     uint32_t ordinal = 0;
@@ -55,6 +60,8 @@ struct ServerStatus {
     uint64_t worker_starts = 0, worker_failures = 0;
     uint64_t worker_start_us = 0;   // sum over all successful starts, until the worker was ready
     std::vector<UserTotals> users;  // by user and medium; at most kMaxUserTotals
+    // How often sessions were parked and woken, and for how long those that were woken.
+    uint64_t parks = 0, wakes = 0, parked_seconds = 0;
   };
   std::string server;          // host name
   std::string version, build;  // common/base/version.h, of the running daemon

@@ -134,6 +134,9 @@ class Channel {
   // CompletionWord: the number and the last error of posted commands; 0: none has failed.
   uint64_t error_word() const { return word_at(ClientWindow::kErrorWord); }
 
+  // ClientWindow::kParkWord.
+  uint64_t park_word() const { return word_at(ClientWindow::kParkWord); }
+
   // Waits until `ready` returns true. It is called again whenever the worker has written something,
   // and after Link::interrupt().
   template <typename Ready>

@@ -166,6 +166,7 @@ Result<bool> Daemon::take_turn(std::chrono::milliseconds longest_wait) {
   if (items[1].revents || items[2].revents) authenticator_.acknowledge();
   if (items[3].revents) monitor_.acknowledge();
   pool_->handle(std::span(items).subspan(first_worker));
+  pool_->advance_parking(monitor_);
   leases_->expire();
   connections_->handle(items.data() + first_connection);
   // First, so that new connections replace none that has just introduced itself.

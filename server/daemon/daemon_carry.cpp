@@ -60,7 +60,9 @@ void Daemon::try_successor() {
     connections_->refuse_newcomers(
         Status(Code::kUnavailable, "the server changes to another build: connect again"));
   }
-  if (!connections_->empty() || closer_.has_more() || has_stuck_thread()) return;
+  if (!connections_->empty() || closer_.has_more() || has_stuck_thread() || pool_->has_helpers()) {
+    return;
+  }
   if (file_id(executable_path()) != successor_->file) {  // an upgrade meanwhile
     (void)choose_successor();
     return;

@@ -28,6 +28,10 @@
 //     rcuda-end-watch ends a session whose client is gone, or that does not end (end_watch.h)
 //     others          kernels' output, staging, Links, copies between servers; the driver's own
 //
+//   park            Started by the daemon with the hidden option --park, to park or wake one
+//   session.
+//                   Calls the driver for that worker, and ends (park_process.h).
+//
 // A worker gets its settings from the daemon, through the environment.
 
 #include <cstdio>
@@ -58,6 +62,7 @@
 #include "server/identity/authenticator.h"
 #include "server/identity/default_paths.h"
 #include "server/protocol/settings.h"
+#include "server/worker/park_process.h"
 #include "server/worker/worker_process.h"
 
 namespace rcuda::server {
@@ -163,6 +168,7 @@ int run_daemon(Settings& settings, int ready, Daemon::Start start) {
 // The options of the command line that are not settings.
 struct Options {
   std::string config_file;
+  std::string park;  // run_park_process()
   int ready = -1;
   int worker_base = -1;
   int carries = -1;
@@ -208,6 +214,7 @@ void add_options(CommandLine* line, Settings* settings, Options* options) {
   line->flag("--list-settings", &options->list_settings,
              "print every setting and where it came from");
   line->option("--worker", &options->worker_base).hide_from_help();
+  line->option(kParkOption, &options->park).hide_from_help();
   line->option(kCarriesOption, &options->carries).hide_from_help();
 }
 
@@ -220,8 +227,8 @@ Status load_settings(int argc, char** argv, Settings* settings) {
     const std::string argument = argv[i];
     if (argument == "--config" && i + 1 < argc) file = argv[i + 1];
     if (argument.rfind("--config=", 0) == 0) file = argument.substr(9);
-    // A worker has its settings from the daemon, by the environment.
-    if (argument == "--worker") is_worker = true;
+    // A worker, and a process that parks one, has its settings from the daemon, by the environment.
+    if (argument == "--worker" || argument == kParkOption) is_worker = true;
   }
   if (file.empty() && !is_worker) file = existing(default_config_file());
   if (!file.empty()) {
@@ -322,6 +329,7 @@ int start(int argc, char** argv) {
     return run_worker(settings, UniqueFd(kWorkerControl), UniqueFd(kWorkerReports),
                       static_cast<uint32_t>(options.worker_base));
   }
+  if (!options.park.empty()) return run_park_process(settings, options.park);
   set_log_name("rcuda-server");
   for (const std::string& unknown : config::unknown_variables(environ, &settings.registry)) {
     RCUDA_WARN("%s", unknown.c_str());

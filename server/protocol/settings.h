@@ -127,6 +127,10 @@ struct Settings {
   config::Duration peer_timeout{registry, "RCUDA_SERVER_PEER_TIMEOUT", std::chrono::seconds(0),
                                 "end the session of a client that is silent for this long, for "
                                 "example because its process is stopped; 0: never"};
+  config::Duration park_after{
+      registry, "RCUDA_SERVER_PARK_AFTER", std::chrono::seconds(0),
+      "park a session that has been idle for this long: its GPU memory goes "
+      "to the host until it needs the GPU again; 0: never"};
   config::Duration reconnect_timeout{
       registry, "RCUDA_SERVER_RECONNECT_TIMEOUT", std::chrono::minutes(2),
       "the longest time that a session over tcp waits for its client to connect again, if the "

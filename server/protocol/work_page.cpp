@@ -26,7 +26,7 @@ std::string WorkPage::layout() {
   std::string text = "work";
   for (const auto& name : wire::kWorkNames) text += std::string(",") + name;
   return text + ",held" + std::to_string(kDevices) + ",communicators" +
-         std::to_string(kCommunicators) + ",idle_end,fell_back";
+         std::to_string(kCommunicators) + ",idle_end,used_at,fell_back";
 }
 
 void WorkPage::write(const wire::Work& work) {

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -45,6 +46,11 @@ class WorkPage {
   static constexpr uint64_t kBusy = ~uint64_t{0};
   void set_idle_end(uint64_t ns) { page_->idle_end.store(ns, std::memory_order_relaxed); }
   uint64_t idle_end() const { return page_->idle_end.load(std::memory_order_relaxed); }
+  // When the session last did something, as of the monotonic clock.
+  void set_used_at(std::chrono::nanoseconds at) {
+    page_->used_at.store(static_cast<uint64_t>(at.count()), std::memory_order_relaxed);
+  }
+  uint64_t used_at() const { return page_->used_at.load(std::memory_order_relaxed); }
   // When the connection to the client was lost, in monotonic nanoseconds; 0: it is not lost.
   // `counts`: losses() counts this loss.
   void set_lost_since(uint64_t ns, bool counts);
@@ -65,6 +71,7 @@ class WorkPage {
     std::array<std::atomic<uint64_t>, kDevices> held;
     std::array<std::atomic<uint64_t>, kCommunicators> communicators;
     std::atomic<uint64_t> idle_end;
+    std::atomic<uint64_t> used_at;
     std::atomic<uint64_t> lost_since;
     std::atomic<uint32_t> losses;  // so far
     std::atomic<bool> fell_back;

@@ -87,6 +87,20 @@ void fields(Visitor& visit, RanksLost& m) {
 }
 
 template <typename Visitor>
+void fields(Visitor& visit, ParkStep& m) {
+  static constexpr const char* kSteps[] = {"rest", "parked", "stay", "wake", "awake"};
+  visit.choice("what", m.what, kSteps);
+}
+
+template <typename Visitor>
+void fields(Visitor& visit, ParkAnswer& m) {
+  static constexpr const char* kAnswers[] = {"at rest", "busy", "cannot", "wake wanted"};
+  visit.choice("what", m.what, kAnswers);
+  visit.string("why", m.why);
+  if constexpr (Visitor::kReads) m.why.resize(std::min(m.why.size(), kMostOutcomeBytes));
+}
+
+template <typename Visitor>
 void fields(Visitor& visit, StopRequest& m) {
   visit.string("why", m.why);
 }

@@ -13,11 +13,13 @@
 //   ExportCall      the socket of another worker  daemon_listener.cpp
 //                   of that user
 //   RanksLost       none                          daemon_listener.cpp
+//   ParkStep        none                          session_park.cpp, during the session
 //   StopRequest     none                          all of them
 //
 //   to the daemon   meaning                       handled by
 //   WorkerReady     its driver has started        WorkerPool::read_start()
 //   StartFailure    it ends without a session     WorkerPool::read_start()
+//   ParkAnswer      to a ParkStep                 WorkerPool::read_park()
 //   SessionTotals   its session is over           WorkerPool::read()
 //
 // To a worker they go over a sequenced-packet socket, from a worker as reports through a pipe
@@ -82,6 +84,12 @@ struct RanksLost {
   std::vector<uint64_t> tags{};
 };
 
+// server/worker/parker.h
+struct ParkStep {
+  enum class What : uint32_t { kRest = 1, kParked = 2, kStay = 3, kWake = 4, kAwake = 5 };
+  What what{};
+};
+
 struct StopRequest {
   std::string why{};  // for the session's client and the audit; empty: the worker has no session
 };
@@ -110,6 +118,12 @@ struct StartFailure {
   bool is_setting = false;  // a setting is the reason
 };
 
+struct ParkAnswer {
+  enum class What : uint32_t { kAtRest = 1, kBusy = 2, kCannot = 3, kWakeWanted = 4 };
+  What what{};
+  std::string why{};
+};
+
 // What a worker says of its session when that ends. The daemon believes none of it.
 struct SessionTotals {
   wire::Work work;
@@ -117,8 +131,8 @@ struct SessionTotals {
 };
 
 using ToWorker = std::variant<LedgerMemory, WorkMemory, SessionStart, FurtherSocket, PeerCall,
-                              ExportCall, RanksLost, StopRequest>;
-using ToDaemon = std::variant<WorkerReady, StartFailure, SessionTotals>;
+                              ExportCall, RanksLost, ParkStep, StopRequest>;
+using ToDaemon = std::variant<WorkerReady, StartFailure, ParkAnswer, SessionTotals>;
 
 // In the environment of a worker that reports the NCCL of sessions.
 inline constexpr char kAskNcclVariable[] = "RCUDA_WORKER_ASK_NCCL";

@@ -119,7 +119,7 @@ bool DaemonListener::take_message() {
     return true;
   }
   if (std::get_if<PeerCall>(received) || std::get_if<ExportCall>(received) ||
-      std::get_if<RanksLost>(received)) {
+      std::get_if<RanksLost>(received) || std::get_if<ParkStep>(received)) {
     caller_(std::move(*received));
     return true;
   }

@@ -1,6 +1,7 @@
 // DaemonListener: receives the daemon's messages while a session begins and runs: further sockets
-// of the client, sockets of other workers, lookups of exports, lost ranks of NCCL, and the request
-// to stop. It also notices the daemon's death, and, while the session begins, that of the client.
+// of the client, sockets of other workers, lookups of exports, lost ranks of NCCL, steps of
+// parking, and the request to stop. It also notices the daemon's death, and, while the session
+// begins, that of the client.
 //
 // Threads: one of its own, from start() to the destructor. It calls `caller`, for sockets of other
 // workers, lookups and lost ranks, and at most once `stop`. Blocking: wait_for_stream(), until the
@@ -26,7 +27,7 @@ class DaemonListener {
   using Clock = std::chrono::steady_clock;
 
   // `socket`, and the pipe for `reports`, outlive the listener. `caller` gets each PeerCall,
-  // ExportCall and RanksLost. `stop` gets the reason of the end.
+  // ExportCall, RanksLost and ParkStep. `stop` gets the reason of the end.
   DaemonListener(int socket, int reports, std::function<void(ToWorker)> caller,
                  std::function<void(std::string why)> stop);
   ~DaemonListener();

@@ -38,16 +38,6 @@ constexpr auto kSleepForArrivals = std::chrono::microseconds(100);
 constexpr auto kShortestSleep = std::chrono::microseconds(20);
 constexpr auto kLongestSleep = std::chrono::microseconds(500);
 
-// Whether the header names one of the client's reply slots. A reply is written nowhere else.
-bool slot_exists(const wire::CommandHeader& header) {
-  const auto inside = [&](uint64_t base, uint32_t count, uint32_t bytes) {
-    return header.reply_bytes == bytes && header.reply_slot >= base &&
-           (header.reply_slot - base) % bytes == 0 && (header.reply_slot - base) / bytes < count;
-  };
-  return inside(Window::kSmallReplies, Window::kSmallReplyCount, Window::kSmallReplyBytes) ||
-         inside(Window::kLargeReplies, Window::kLargeReplyCount, Window::kLargeReplyBytes);
-}
-
 Status malformed(uint16_t opcode, const char* what) {
   return Status(Code::kProtocol, "the client sent a malformed command (opcode " +
                                      std::to_string(opcode) + ": " + what + ")");
@@ -68,6 +58,15 @@ SessionLoop::SessionLoop(const SessionResources& resources, const SessionLoopOpt
                  [this](const wire::CommandHeader& header, std::span<const std::byte> body) {
                    return custom_command(header.opcode)->may_wait(executor_, {header, body, {}});
                  }) {}
+
+bool SessionLoop::has_reply_slot(const wire::CommandHeader& header) {
+  const auto inside = [&](uint64_t base, uint32_t count, uint32_t bytes) {
+    return header.reply_bytes == bytes && header.reply_slot >= base &&
+           (header.reply_slot - base) % bytes == 0 && (header.reply_slot - base) / bytes < count;
+  };
+  return inside(Window::kSmallReplies, Window::kSmallReplyCount, Window::kSmallReplyBytes) ||
+         inside(Window::kLargeReplies, Window::kLargeReplyCount, Window::kLargeReplyBytes);
+}
 
 SessionLoop::~SessionLoop() {
   if (services_.resources.output) services_.resources.output->set_sink(nullptr);
@@ -153,9 +152,13 @@ Status SessionLoop::serve() {
     RCUDA_RETURN_IF_ERROR(failure_);
     if (time_.limits() || contexts_.watches()) [[unlikely]]
       RCUDA_RETURN_IF_ERROR(check_limits());
+    if (options_.parker && options_.parker->any()) [[unlikely]]
+      RCUDA_RETURN_IF_ERROR(take_step());
+    if (ended_) return {};
     if (worked) {
       last_activity_ = Clock::now();
       publish_work();
+      if (options_.work) options_.work->set_used_at(last_activity_.time_since_epoch());
     } else {
       RCUDA_RETURN_IF_ERROR(idle());
     }
@@ -172,6 +175,7 @@ Status SessionLoop::check_limits() {
   if (options_.work) options_.work->set_idle_end(time_.idle_end());
   if (at < time_.due()) return {};
   const std::optional<SessionTime::Notice> notice = time_.poll(at, [this] {
+    if (parked_) return !held_back_.empty();  // it wakes
     return !held_back_.empty() || services_.peers.copying() || services_.idle.any_work();
   });
   if (!notice) return {};
@@ -290,7 +294,8 @@ Status SessionLoop::idle() {
   const bool limited = due != SessionTime::kNever;
   const auto ready = [this, due, limited, receives] {
     return stop_.load() || services_.jobs.any() || (held_back_.empty() && ring_.pending()) ||
-           (limited && this->now() >= due) || (receives && services_.arrivals.expected() == 0);
+           (options_.parker && options_.parker->any()) || (limited && this->now() >= due) ||
+           (receives && services_.arrivals.expected() == 0);
   };
   // At most an hour; what a falsified ledger says may be more than a time_point holds.
   std::chrono::nanoseconds pause = std::chrono::hours(1);
@@ -315,7 +320,7 @@ Status SessionLoop::handle(std::span<const std::byte> frame, bool ahead) {
   wire::CommandHeader header;
   if (frame.size() < sizeof header) return Status(Code::kProtocol, "a command without a header");
   std::memcpy(&header, frame.data(), sizeof header);
-  if (header.call != 0 && !slot_exists(header)) {
+  if (header.call != 0 && !has_reply_slot(header)) {
     return malformed(header.opcode, "no such reply slot");
   }
   const uint64_t number = ahead ? 0 : ++services_.done[wire::Counter::kCommands];

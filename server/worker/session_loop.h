@@ -17,7 +17,9 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -30,6 +32,7 @@
 #include "server/executor/core/executor.h"
 #include "server/protocol/work_page.h"
 #include "server/worker/compute_share.h"
+#include "server/worker/parker.h"
 #include "server/worker/session_time.h"
 #include "server/worker/waits_ahead.h"
 
@@ -48,6 +51,7 @@ struct SessionLoopOptions {
   bool yields = false;
   // With fewer: it sleeps while bytes of the client are to arrive.
   bool sleeps_for_arrivals = false;
+  Parker* parker = nullptr;  // null: the session is never parked
 };
 
 class SessionLoop {
@@ -60,6 +64,8 @@ class SessionLoop {
   // Makes run() return soon. Any thread. `why`: for the client's line about the lost session;
   // empty: the client learns nothing. Only one call has a reason.
   void stop(std::string why = {});
+  // Makes run() look for a step of the Parker. Any thread.
+  void interrupt() { link_.interrupt(); }
   // An error if the session has outlived its time limit, whatever the executor thread does.
   Status over() const;
 
@@ -79,6 +85,18 @@ class SessionLoop {
   // When the loop must look at the session's limits again; SessionTime::kNever without limits.
   uint64_t limits_due() const;
   void note_busy();
+  // session_park.cpp
+  Status take_step();
+  Status rest();
+  std::optional<ParkAnswer> obstacle();
+  void remember_memory();
+  bool answer_at_rest(std::span<const std::byte> frame);
+  bool is_over() const;
+  Status read_at_rest();
+  Result<std::optional<ParkStep>> next_step(Clock::time_point until);
+  Status wake_up();
+  // Whether the header names one of the client's reply slots. A reply is written nowhere else.
+  static bool has_reply_slot(const wire::CommandHeader& header);
   // Executes the next command. Returns false without a command, or if the command must wait.
   Result<bool> next();
   // `ahead`: the command is executed before its turn; next() counts it in its turn.
@@ -115,7 +133,15 @@ class SessionLoop {
   Clock::time_point last_activity_;
   bool copied_ = false;  // a peer copy was in progress when the loop was last idle
   CommandScheduler scheduler_;
-  std::vector<std::byte> held_back_;  // the next command, while the scheduler holds it back
+  // The next command, while the scheduler holds it back, or while the session is parked.
+  std::vector<std::byte> held_back_;
+  bool parked_ = false;       // the driver must not be called
+  bool wake_wanted_ = false;  // by a command or a user
+  uint64_t rests_ = 0;        // how often the session has come to rest
+  struct MemoryInfo {
+    size_t free = 0, total = 0;
+  };
+  std::map<CUdevice, MemoryInfo> memory_info_;  // when the session came to rest
   std::vector<std::byte> reply_;
   std::vector<wire::TraceEvent> trace_;
   std::unique_ptr<DeviceTrace> device_trace_;  // null: no command was traced so far

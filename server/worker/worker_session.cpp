@@ -85,7 +85,10 @@ WorkerSession::WorkerSession(const PreparedWorker& worker, GrantedSession& grant
     : worker_(worker),
       granted_(granted),
       grant_(granted.start.grant),
-      hello_(granted.start.hello) {}
+      hello_(granted.start.hello),
+      parker_([reports = worker.reports](const ParkAnswer& answer) {
+        (void)send_report(reports, answer, Clock::now());
+      }) {}
 
 WorkerSession::~WorkerSession() = default;
 
@@ -271,8 +274,7 @@ Status WorkerSession::limit_devices() {
 // Messages of the daemon may arrive before the session runs.
 Status WorkerSession::listen() {
   listener_.emplace(
-      worker_.daemon, worker_.reports,
-      [this](ToWorker caller) { accept_caller(std::move(caller)); },
+      worker_.daemon, worker_.reports, [this](ToWorker message) { receive(std::move(message)); },
       [this](std::string why) {
         MutexLock lock(mutex_);
         stopped_ = std::move(why);
@@ -281,17 +283,22 @@ Status WorkerSession::listen() {
   return listener_->start();
 }
 
-void WorkerSession::accept_caller(ToWorker caller) {
+void WorkerSession::receive(ToWorker message) {
   MutexLock lock(mutex_);
-  if (auto* const call = std::get_if<ExportCall>(&caller)) {
+  if (auto* const step = std::get_if<ParkStep>(&message)) {
+    parker_.receive(std::move(*step));
+    if (loop_) loop_->interrupt();
+    return;
+  }
+  if (auto* const call = std::get_if<ExportCall>(&message)) {
     if (loop_) loop_->executor().names.answer(call->introduction, std::move(call->descriptor));
     return;
   }
-  if (auto* const lost = std::get_if<RanksLost>(&caller)) {
+  if (auto* const lost = std::get_if<RanksLost>(&message)) {
     if (loop_) loop_->executor().nccl.lose(std::move(lost->tags));
     return;
   }
-  auto& call = std::get<PeerCall>(caller);
+  auto& call = std::get<PeerCall>(message);
   // Another worker may connect before loop_ is set: the client's end of the Link may be complete
   // before this one, and the client may already have introduced the two workers.
   if (loop_) {
@@ -423,7 +430,8 @@ Status WorkerSession::run() {
                                    {},
                                    &*granted_.work,
                                    processors < kManyProcessors,
-                                   processors < kFewProcessors});
+                                   processors < kFewProcessors,
+                                   &parker_});
   {
     MutexLock lock(mutex_);
     loop_ = &session;

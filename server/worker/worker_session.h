@@ -41,6 +41,7 @@
 #include "server/protocol/worker_messages.h"
 #include "server/worker/daemon_listener.h"
 #include "server/worker/device_set.h"
+#include "server/worker/parker.h"
 #include "server/worker/user_folders.h"
 
 namespace rcuda::server {
@@ -91,7 +92,8 @@ class WorkerSession {
   Status run();
   [[noreturn]] void end(const Status& status, SessionLoop& session);
 
-  void accept_caller(ToWorker caller);
+  // `message`: any of the daemon's but a StopRequest and a FurtherSocket.
+  void receive(ToWorker message);
 
   const PreparedWorker worker_;
   GrantedSession& granted_;
@@ -111,6 +113,7 @@ class WorkerSession {
   std::vector<std::pair<wire::PeerHello, UniqueFd>> early_ RCUDA_GUARDED_BY(mutex_);
   std::string stopped_ RCUDA_GUARDED_BY(mutex_);  // why the session must end; empty: it continues
 
+  Parker parker_;
   std::optional<DaemonListener> listener_;
   std::unique_ptr<transport::Link> link_;
   std::optional<ImageCache> images_;

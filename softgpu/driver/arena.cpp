@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include "common/base/log.h"
 
@@ -14,7 +15,36 @@ constexpr size_t kChunkBytes = size_t{2} << 20;
 constexpr size_t kLargestShared = kChunkBytes / 2;
 constexpr size_t kPageBytes = 4096;
 
+// The arenas' files, by inode.
+struct Files {
+  std::mutex mutex;
+  std::map<uint64_t, int> by_inode;
+};
+
+Files& files() {
+  static auto* instance = new Files;
+  return *instance;
+}
+
+void add_file(int file) {
+  struct stat status {};
+  if (::fstat(file, &status) != 0) return;
+  std::lock_guard lock(files().mutex);
+  files().by_inode[status.st_ino] = file;
+}
+
+void remove_file(int file) {
+  std::lock_guard lock(files().mutex);
+  std::erase_if(files().by_inode, [&](const auto& entry) { return entry.second == file; });
+}
+
 }  // namespace
+
+int arena_file_of(uint64_t inode) {
+  std::lock_guard lock(files().mutex);
+  const auto found = files().by_inode.find(inode);
+  return found == files().by_inode.end() ? -1 : found->second;
+}
 
 std::optional<uint64_t> FreeRanges::take(uint64_t bytes, uint64_t align) {
   for (auto it = free_.begin(); it != free_.end(); ++it) {
@@ -47,9 +77,12 @@ void FreeRanges::give_back(uint64_t offset, uint64_t bytes) {
 }
 
 Arena::Arena(std::string name, rcuda::UniqueFd file)
-    : name_(std::move(name)), file_(std::move(file)), offsets_(kArenaFileBytes) {}
+    : name_(std::move(name)), file_(std::move(file)), offsets_(kArenaFileBytes) {
+  if (file_) add_file(file_.get());
+}
 
 Arena::~Arena() {
+  if (file_) remove_file(file_.get());
   for (const auto& [address, chunk] : chunks_) {
     ::munmap(reinterpret_cast<void*>(address), kChunkBytes);
   }
@@ -68,6 +101,7 @@ int Arena::file_locked() {
     return -1;
   }
   file_ = std::move(made);
+  add_file(file_.get());
   return file_.get();
 }
 

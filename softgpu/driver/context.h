@@ -42,6 +42,8 @@ class StreamHub {
   // Waits until all work submitted to any stream of the context is done. Returns the context's
   // sticky error if it has one then.
   virtual CUresult synchronize() = 0;
+  // Whether all work submitted so far is done.
+  virtual bool idle() = 0;
   // The context is being torn down (Context::stopping() is already true): drops queued work, ends
   // running work, joins the threads and invalidates the handles of streams and events. No call
   // follows.

@@ -14,6 +14,8 @@
 #include "common/base/units.h"
 #include "common/cuda/uuid_text.h"
 #include "common/cuda/visible_devices.h"
+#include "softgpu/driver/call_gate.h"
+#include "softgpu/driver/checkpoint.h"
 #include "softgpu/driver/config.h"
 #include "softgpu/driver/connections.h"
 #include "softgpu/driver/context.h"
@@ -120,6 +122,12 @@ bool Device::charge(size_t bytes) {
 
 CUresult check_initialized() {
   if (in_host_function()) return CUDA_ERROR_NOT_PERMITTED;
+  gate::pass();
+  return state.load(std::memory_order_acquire);
+}
+
+CUresult check_initialized_without_gate() {
+  if (in_host_function()) return CUDA_ERROR_NOT_PERMITTED;
   return state.load(std::memory_order_acquire);
 }
 
@@ -150,9 +158,11 @@ CUresult initialize() {
   ::pthread_atfork(nullptr, nullptr, [] {
     state.store(CUDA_ERROR_NOT_INITIALIZED, std::memory_order_relaxed);
     driver().result = CUDA_ERROR_NOT_INITIALIZED;
+    gate::open();
   });
   std::atexit(shut_down_at_exit);
   state.store(CUDA_SUCCESS, std::memory_order_release);
+  checkpoint::serve();
   RCUDA_INFO("%zu virtual device%s of %s, compute capability %u.%u", visible.size(),
              visible.size() == 1 ? "" : "s", rcuda::bytes_text(read->memory_bytes).c_str(),
              read->compute_capability / 10, read->compute_capability % 10);
@@ -162,7 +172,8 @@ CUresult initialize() {
 int device_count() { return static_cast<int>(driver().devices.size()); }
 
 Device* device_at(CUdevice ordinal) {
-  if (check_initialized() != CUDA_SUCCESS || ordinal < 0 || ordinal >= device_count()) {
+  if (check_initialized_without_gate() != CUDA_SUCCESS || ordinal < 0 ||
+      ordinal >= device_count()) {
     return nullptr;
   }
   return driver().devices[static_cast<size_t>(ordinal)].get();

@@ -100,8 +100,10 @@ class Device {
 // CUDA_SUCCESS after cuInit has succeeded in this process, otherwise CUDA_ERROR_NOT_INITIALIZED.
 // Also in a child of fork(), where a driver's state is unusable. CUDA_ERROR_DEINITIALIZED at the
 // end of the process, after exit handlers registered after cuInit have run.
-// CUDA_ERROR_NOT_PERMITTED inside a host function.
+// CUDA_ERROR_NOT_PERMITTED inside a host function. Blocks while the process is locked
+// (call_gate.h).
 CUresult check_initialized();
+CUresult check_initialized_without_gate();
 CUresult initialize();  // cuInit; may be called again
 
 int device_count();

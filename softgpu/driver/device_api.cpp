@@ -55,7 +55,7 @@ CUresult CUDAAPI cuInit(unsigned int flags) {
 
 CUresult CUDAAPI cuDriverGetVersion(int* version) {
   if (!version) return CUDA_ERROR_INVALID_VALUE;
-  if (check_initialized() == CUDA_ERROR_DEINITIALIZED) return CUDA_ERROR_DEINITIALIZED;
+  if (check_initialized_without_gate() == CUDA_ERROR_DEINITIALIZED) return CUDA_ERROR_DEINITIALIZED;
   *version = driver_version();
   return CUDA_SUCCESS;
 }

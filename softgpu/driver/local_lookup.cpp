@@ -55,11 +55,22 @@ Status address_of(const std::string& name, sockaddr_un* address, socklen_t* leng
   return {};
 }
 
-bool is_of_our_user(int socket) {
+// None if the system does not say.
+std::optional<ucred> peer_of(int socket) {
   ucred peer{};
   socklen_t bytes = sizeof peer;
-  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 &&
-         peer.uid == ::geteuid();
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0) return std::nullopt;
+  return peer;
+}
+
+bool is_of_our_user(int socket) {
+  const std::optional<ucred> peer = peer_of(socket);
+  return peer && peer->uid == ::geteuid();
+}
+
+bool is_of_root(int socket) {
+  const std::optional<ucred> peer = peer_of(socket);
+  return peer && peer->uid == 0;
 }
 
 Deadline in_a_second() { return std::chrono::steady_clock::now() + std::chrono::seconds(1); }
@@ -85,7 +96,7 @@ LookupServer::~LookupServer() {
   thread_.join();
 }
 
-Status LookupServer::start(const std::string& name, const char* thread, Find find) {
+Status LookupServer::start(const std::string& name, const char* thread, Find find, Serves serves) {
   sockaddr_un address;
   socklen_t length = 0;
   RCUDA_RETURN_IF_ERROR(address_of(name, &address, &length));
@@ -99,6 +110,7 @@ Status LookupServer::start(const std::string& name, const char* thread, Find fin
     return Status::from_errno(errno, "a local socket for other processes");
   }
   find_ = std::move(find);
+  serves_ = serves;
   return rcuda::start_thread(&thread_, [this, thread] {
     ::pthread_setname_np(::pthread_self(), thread);
     serve();
@@ -122,7 +134,9 @@ void LookupServer::serve() {
     const UniqueFd caller(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (caller) {
       warned = false;
-      if (is_of_our_user(caller.get())) answer(caller.get());
+      const bool is_served =
+          is_of_our_user(caller.get()) || (serves_ == Serves::kRootToo && is_of_root(caller.get()));
+      if (is_served) answer(caller.get());
       continue;
     }
     // The caller stays in the backlog, so poll() would return at once again.
@@ -138,30 +152,32 @@ void LookupServer::serve() {
 }
 
 void LookupServer::answer(int caller) const {
-  const Deadline deadline = in_a_second();
   Request request{};
-  if (!rcuda::recv_all(caller, rcuda::writable_bytes_of(request), deadline).ok()) return;
+  if (!rcuda::recv_all(caller, rcuda::writable_bytes_of(request), in_a_second()).ok()) return;
   const std::optional<Item> item = find_(request.kind, request.key);
   Answer answer{};
   if (item) answer = {item->note, 1};
   const bool passes = item && item->descriptor >= 0;
   (void)rcuda::send_with_fds(caller, rcuda::bytes_of(answer),
-                             {passes ? &item->descriptor : nullptr, passes}, deadline);
+                             {passes ? &item->descriptor : nullptr, passes}, in_a_second());
 }
 
 // ---- client ------------------------------------------------------------------------------------
 
-Result<LookupResult> look_up(const std::string& name, uint32_t kind, const LookupKey& key) {
+namespace {
+
+// `trusts`: whether the process at the other end of the socket is the right one.
+Result<LookupResult> ask(const std::string& name, uint32_t kind, const LookupKey& key,
+                         const std::function<bool(int socket)>& trusts, Deadline deadline) {
   sockaddr_un address;
   socklen_t length = 0;
   RCUDA_RETURN_IF_ERROR(address_of(name, &address, &length));
   UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!socket) return Status::from_errno(errno, "socket");
-  const Deadline deadline = in_a_second();
   const timeval second{1, 0};  // limits connect(), which waits while the backlog is full
   ::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &second, sizeof second);
   if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
-      !is_of_our_user(socket.get())) {
+      !trusts(socket.get())) {
     return not_found();
   }
   Request request{key, kind, 0};
@@ -177,6 +193,21 @@ Result<LookupResult> look_up(const std::string& name, uint32_t kind, const Looku
   LookupResult result{answer.note, {}};
   if (!descriptors.empty()) result.descriptor = std::move(descriptors.front());
   return result;
+}
+
+}  // namespace
+
+Result<LookupResult> look_up(const std::string& name, uint32_t kind, const LookupKey& key) {
+  return ask(name, kind, key, is_of_our_user, in_a_second());
+}
+
+Result<LookupResult> look_up_in(int pid, const std::string& name, uint32_t kind,
+                                const LookupKey& key) {
+  const auto trusts = [pid](int socket) {
+    const std::optional<ucred> peer = peer_of(socket);
+    return peer && peer->pid == pid && (::geteuid() == 0 || peer->uid == ::geteuid());
+  };
+  return ask(name, kind, key, trusts, Deadline::max());
 }
 
 }  // namespace softgpu::driver

@@ -1,5 +1,5 @@
 // LocalLookup: what one process keeps under a secret key, for other processes of the same user on
-// the same machine: a few bytes, and perhaps a descriptor.
+// the same machine: a few bytes, and perhaps a descriptor. A server may also serve root.
 //
 // The process that keeps it has a LookupServer, with one thread and an abstract Unix socket. Every
 // user can read the names of such sockets (/proc/net/unix) and may take one that is free. So both
@@ -7,9 +7,9 @@
 // a lookup that the other process decides look the same.
 //
 // Threads: any may call look_up(); the server calls `find` on its thread. Blocking: look_up(), for
-// at most a second. Errors: kNotFound if there is nothing under the key or no such server;
-// otherwise the resource that this process lacks. While a server's process has no free descriptor,
-// callers wait until it has one.
+// at most a second unless the caller names a peer. Errors: kNotFound if there is nothing under the
+// key or no such server; otherwise the resource that this process lacks. While a server's process
+// has no free descriptor, callers wait until it has one.
 #pragma once
 
 #include <array>
@@ -47,8 +47,10 @@ class LookupServer {
   LookupServer(const LookupServer&) = delete;
   LookupServer& operator=(const LookupServer&) = delete;
 
+  enum class Serves { kOwnUser, kRootToo };
   // `name`: of the socket, unique on the machine. `thread`: for debuggers, 15 characters at most.
-  rcuda::Status start(const std::string& name, const char* thread, Find find);
+  rcuda::Status start(const std::string& name, const char* thread, Find find,
+                      Serves serves = Serves::kOwnUser);
   bool started() const { return thread_.joinable(); }
 
  private:
@@ -58,6 +60,7 @@ class LookupServer {
   bool rest(std::chrono::milliseconds time) const;
 
   Find find_;
+  Serves serves_ = Serves::kOwnUser;
   rcuda::UniqueFd listener_;
   rcuda::UniqueFd stop_;
   std::thread thread_;
@@ -68,5 +71,8 @@ struct LookupResult {
   rcuda::UniqueFd descriptor;
 };
 rcuda::Result<LookupResult> look_up(const std::string& name, uint32_t kind, const LookupKey& key);
+// The same of a server with kRootToo in the process `pid`, for as long as its answer takes.
+rcuda::Result<LookupResult> look_up_in(int pid, const std::string& name, uint32_t kind,
+                                       const LookupKey& key);
 
 }  // namespace softgpu::driver

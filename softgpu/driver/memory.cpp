@@ -116,6 +116,12 @@ std::shared_ptr<Allocation> MemoryRegistry::find(uint64_t address) const {
   return implementation_.find(address);
 }
 
+bool MemoryRegistry::any(const std::function<bool(const Allocation&)>& predicate) const {
+  std::shared_lock lock(implementation_.mutex);
+  return std::ranges::any_of(implementation_.by_address,
+                             [&](const auto& entry) { return predicate(*entry.second); });
+}
+
 std::shared_ptr<Allocation> MemoryRegistry::hold(uint64_t address) {
   std::shared_lock lock(implementation_.mutex);
   std::shared_ptr<Allocation> allocation = implementation_.find(address);

@@ -98,6 +98,7 @@ class MemoryRegistry {
   bool covered(uint64_t address, size_t bytes, std::shared_ptr<Allocation>* first) const;
   // True if any byte of the range belongs to an allocation.
   bool overlaps(uint64_t address, size_t bytes) const;
+  bool any(const std::function<bool(const Allocation&)>& predicate) const;
   // Removes the allocation that begins at `address` from the registry and every map; nullptr if
   // there is none or `accept` declines it.
   std::shared_ptr<Allocation> remove(uint64_t address,

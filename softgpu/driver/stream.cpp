@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/base/thread_object.h"
+#include "softgpu/driver/call_gate.h"
 #include "softgpu/driver/capture.h"
 #include "softgpu/driver/connections.h"
 #include "softgpu/driver/context.h"
@@ -47,6 +48,7 @@ class Hub : public StreamHub {
     set_->synchronize();
     return set_->context().sticky();
   }
+  bool idle() override { return set_->idle(); }
   void stop() override {
     set_->shutdown();
     drop_events(set_->context());
@@ -101,6 +103,7 @@ size_t Connections::choose() {
 }
 
 CUresult Stream::enqueue(Operation operation, std::vector<Point> waits, Point* end) {
+  const gate::Submission submission;
   wait_for_room();
   return enqueue_at_once(std::move(operation), std::move(waits), end);
 }
@@ -111,13 +114,18 @@ void Stream::wait_for_room() {
 }
 
 CUresult Stream::enqueue_at_once(Operation operation, std::vector<Point> waits, Point* end) {
+  const gate::Submission submission;
   return enqueue_ordered(std::move(operation), std::move(waits), end, nullptr);
 }
 
 CUresult Stream::enqueue_and_wait(Operation operation) {
   Point end;
   uint64_t runner = 0;
-  const CUresult result = enqueue_ordered(std::move(operation), {}, &end, &runner);
+  CUresult result = CUDA_SUCCESS;
+  {
+    const gate::Submission submission;
+    result = enqueue_ordered(std::move(operation), {}, &end, &runner);
+  }
   if (result != CUDA_SUCCESS) return result;
   if (runner != 0) run(runner, end.value);
   wait_for(end.value);
@@ -390,7 +398,13 @@ void StreamSet::synchronize() {
   }
 }
 
+bool StreamSet::idle() {
+  const auto streams = snapshot();
+  return std::all_of(streams.begin(), streams.end(), [](const auto& s) { return s->idle(); });
+}
+
 CUresult StreamSet::record_all(Operation operation, Point* end) {
+  const gate::Submission submission;
   auto marker = std::make_shared<Stream>(shared_from_this(), Stream::Kind::kNonBlocking, 0);
   std::vector<Point> waits;
   std::lock_guard order(order_mutex_);
@@ -405,6 +419,7 @@ CUresult StreamSet::record_all(Operation operation, Point* end) {
 }
 
 CUresult StreamSet::wait_in_all(const Operation& operation, const std::vector<Point>& waits) {
+  const gate::Submission submission;
   legacy();  // streams made later wait for it if they are blocking
   std::lock_guard order(order_mutex_);
   if (closed_) return CUDA_ERROR_CONTEXT_IS_DESTROYED;

@@ -165,6 +165,7 @@ class StreamSet : public std::enable_shared_from_this<StreamSet> {
 
   // Waits for all work submitted before the call, in every stream of the context.
   void synchronize();
+  bool idle();
   // Appends an operation after all work of all streams. The context's streams do not wait for it.
   CUresult record_all(Operation operation, Point* end);
   // Makes later work in every existing stream, and in blocking streams made later, wait for `waits`

@@ -112,8 +112,9 @@ SessionHarness::SessionHarness(const Options& options) {
   resources_.host_memory.shared_address_space = true;
   resources_.limits = options.limits;
   if (options.quota) resources_.quota = options.quota;
-  loop_ = std::make_unique<server::SessionLoop>(
-      resources_, server::SessionLoopOptions{options.spin, options.now});
+  server::SessionLoopOptions loop_options{options.spin, options.now};
+  loop_options.parker = options.parker;
+  loop_ = std::make_unique<server::SessionLoop>(resources_, loop_options);
   thread_ = std::thread([this] {
     outcome_ = loop_->run();
     links_.server->close();

@@ -29,6 +29,13 @@ constexpr std::array kMetrics{
     Described{"rcuda_sessions", MetricType::Gauge, "Active sessions"},
     Described{"rcuda_sessions_disconnected", MetricType::Gauge,
               "Sessions whose connection is lost and may come back"},
+    Described{"rcuda_sessions_parked", MetricType::Gauge,
+              "Sessions whose GPU memory is in the host's memory"},
+    Described{"rcuda_parked_bytes", MetricType::Gauge, "GPU memory of sessions that is there"},
+    Described{"rcuda_parks_total", MetricType::Counter, "How often sessions were parked"},
+    Described{"rcuda_wakes_total", MetricType::Counter, "How often parked sessions were woken"},
+    Described{"rcuda_parked_seconds_total", MetricType::Counter,
+              "Total time that sessions were parked, of those that were woken"},
     Described{"rcuda_session_seconds", MetricType::Gauge, "Age of the oldest session"},
     Described{"rcuda_sessions_limit", MetricType::Gauge, "Limit of concurrent sessions"},
     Described{"rcuda_waiting_clients", MetricType::Gauge, "Clients that wait for a session"},
@@ -164,16 +171,21 @@ void Families::add_server(const std::string& server, const wire::ServerStatus& s
   add("rcuda_idle_workers", labels, status.idle_workers);
   std::map<std::pair<std::string, std::string>, int> sessions;
   uint64_t oldest = 0;
-  int disconnected = 0;
+  int disconnected = 0, parked = 0;
+  uint64_t parked_bytes = 0;
   for (const wire::ServerStatus::Session& session : status.sessions) {
     ++sessions[{session.user, session.medium}];
     oldest = std::max(oldest, session.seconds);
     if (session.lost_seconds) ++disconnected;
+    if (!session.park.empty() && session.park != "parking") ++parked;
+    parked_bytes += session.parked_bytes;
   }
   for (const auto& [of, count] : sessions) {
     add("rcuda_sessions", {{"server", server}, {"user", of.first}, {"medium", of.second}}, count);
   }
   add("rcuda_sessions_disconnected", labels, disconnected);
+  add("rcuda_sessions_parked", labels, parked);
+  add("rcuda_parked_bytes", labels, static_cast<double>(parked_bytes));
   add("rcuda_session_seconds", labels, static_cast<double>(oldest));
   add_totals(server, status.totals);
 }
@@ -194,6 +206,9 @@ void Families::add_totals(const std::string& server, const wire::ServerStatus::T
   }
   count("rcuda_worker_starts_total", labels, totals.worker_starts);
   count("rcuda_worker_failures_total", labels, totals.worker_failures);
+  count("rcuda_parks_total", labels, totals.parks);
+  count("rcuda_wakes_total", labels, totals.wakes);
+  count("rcuda_parked_seconds_total", labels, totals.parked_seconds);
   add("rcuda_worker_start_seconds_total", labels,
       static_cast<double>(totals.worker_start_us) * 1e-6);
   for (const wire::ServerStatus::UserTotals& user_totals : totals.users) {

@@ -98,13 +98,23 @@ std::string text_of(const Look& look) {
   }
   for (const wire::ServerStatus::Session& session : status.sessions) {
     text += fmt::format(
-        "  session {:<8} {} on {}, pid {}, over {}, {}, worker {}: {}{}{}\n",
+        "  session {:<8} {} on {}, pid {}, over {}, {}, worker {}: {}{}{}{}\n",
         fmt::join(session.devices, ","), session.user, session.host, session.client_pid,
         session.medium, age_text(session.seconds), session.worker_pid, session.program,
         session.job.empty() ? "" : ", job " + session.job,
-        session.lost_seconds ? ", disconnected for " + age_text(*session.lost_seconds) : "");
+        session.lost_seconds ? ", disconnected for " + age_text(*session.lost_seconds) : "",
+        session.park.empty() ? "" : ", " + park_text(session));
   }
   return text;
+}
+
+std::string park_text(const wire::ServerStatus::Session& session) {
+  if (session.park.empty() || session.park == "parking") return session.park;
+  return fmt::format("{}{}, {} in the host's memory", session.park == "parked" ? "" : "parked, ",
+                     session.park == "parked"    ? "parked for " + age_text(session.parked_seconds)
+                     : session.park == "waiting" ? "waits for room on its GPUs"
+                                                 : session.park,
+                     bytes_text(session.parked_bytes));
 }
 
 std::string list_of(const Look& look) {
@@ -183,7 +193,11 @@ nlohmann::json session_json(const Look& look, const wire::ServerStatus::Session&
                          {"used_bytes", number_of(memory_of(look, session))},
                          {"quota_bytes", number_of(quota_of(look, session))},
                          {"losses", session.losses},
-                         {"lost_seconds", number_of(session.lost_seconds)}};
+                         {"lost_seconds", number_of(session.lost_seconds)},
+                         {"park", session.park},
+                         {"park_refused", session.park_refused},
+                         {"parked_bytes", session.parked_bytes},
+                         {"parked_seconds", session.parked_seconds}};
   for (size_t i = 0; i < wire::kWorkNames.size(); ++i) {
     json[wire::kWorkNames[i]] = session.work.counts[i];
   }

@@ -30,6 +30,8 @@ struct Look {
 
 std::vector<Look> look(const std::vector<tools::Server>& servers);
 
+// Such as "parked for 5 s, 20 GiB in the host's memory"; empty for a session that is not parked.
+std::string park_text(const wire::ServerStatus::Session& session);
 // Lines as `rcuda-smi` prints them.
 std::string text_of(const Look& look);
 // Lines as `rcuda-smi -L` prints them: names, UUIDs, and the devices as RCUDA_DEVICES names them.

@@ -7,6 +7,8 @@
 //   rcuda-smi top node1 node2     their activity, every two seconds
 //   rcuda-smi topo node1 node2    the paths between their GPUs, measured
 //   rcuda-smi end node1 4711      ends the session of worker 4711
+//   rcuda-smi park node1 4711     moves the GPU memory of its session to the host
+//   rcuda-smi wake node1 4711     moves it back
 //   rcuda-smi drain node1         no new sessions; waits until the server has stopped
 //   rcuda-smi resume node1        cancels the drain
 //   rcuda-smi reload node1        lets the server read its settings again; without a name, as above
@@ -44,6 +46,7 @@ using tools::Server;
 using wire::ControlOperation;
 
 constexpr auto kDrainInterval = std::chrono::seconds(1);
+constexpr auto kParkInterval = std::chrono::milliseconds(100);
 constexpr int kMostFailures = 20;  // of queries in a row, during a drain
 
 int fail(const Status& status, int exit_status = 1) {
@@ -187,8 +190,8 @@ bool has_stopped(const Server& server) {
   constexpr auto kPatience = std::chrono::seconds(2);
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   const Result<UniqueFd> socket = wire::connect_tcp(server.host, server.port, deadline);
-  return !socket.ok() && socket.status().context().find(std::strerror(ECONNREFUSED)) !=
-                             std::string::npos;
+  return !socket.ok() &&
+         socket.status().context().find(std::strerror(ECONNREFUSED)) != std::string::npos;
 }
 
 // `wait`: returns only after the server has stopped.
@@ -221,11 +224,49 @@ int drain(const std::string& name, bool wait, bool as_json) {
       }
       failures = 0;
       if (!answer->draining) {
-        return fail(Status(Code::kUnavailable, server.text() + " is no longer draining: an operator "
-                                                               "ran rcuda-smi resume"));
+        return fail(Status(Code::kUnavailable, server.text() +
+                                                   " is no longer draining: an operator "
+                                                   "ran rcuda-smi resume"));
       }
       sessions = answer->sessions;
     }
+  }
+}
+
+Result<wire::ServerStatus::Session> session_of(const Server& server, uint32_t worker) {
+  const Look look = smi::look({server}).front();
+  RCUDA_RETURN_IF_ERROR(look.error);
+  for (const wire::ServerStatus::Session& session : look.status.sessions) {
+    if (session.worker_pid == worker) return session;
+  }
+  return Status(Code::kNotFound, "the session of worker " + std::to_string(worker) +
+                                     " has ended: see the server's log");
+}
+
+// Parks or wakes a session, and waits until that is done or refused.
+int park_or_wake(const std::string& name, bool parks, uint32_t worker, bool as_json) {
+  const Server server = server_of(name);
+  const auto answer =
+      control(server, {parks ? ControlOperation::kPark : ControlOperation::kWake, worker});
+  if (!answer.ok()) return fail(answer.status());
+  for (bool is_over = false;;) {
+    const auto session = session_of(server, worker);
+    if (!session.ok()) return fail(session.status());
+    is_over = parks ? session->park != "parking" : session->park.empty();
+    if (is_over && parks && !session->park_refused.empty()) {
+      return fail(Status(Code::kUnavailable, "the session of worker " + std::to_string(worker) +
+                                                 " is not parked: " + session->park_refused));
+    }
+    if (is_over && as_json) {
+      print_json({{"server", server.text()},
+                  {"worker", worker},
+                  {"park", session->park},
+                  {"parked_bytes", session->parked_bytes}},
+                 -1);
+    }
+    if (is_over && !as_json && parks) std::printf("%s\n", smi::park_text(*session).c_str());
+    if (is_over) return 0;
+    std::this_thread::sleep_for(kParkInterval);
   }
 }
 
@@ -240,7 +281,7 @@ struct Arguments {
 
 // The commands. Each has the option --json.
 struct Commands {
-  config::CommandLine &top, &topology, &end, &drain, &resume, &reload;
+  config::CommandLine &top, &topology, &end, &park, &wake, &drain, &resume, &reload;
 };
 
 Commands add_commands(config::CommandLine& line, Arguments* to) {
@@ -250,6 +291,11 @@ Commands add_commands(config::CommandLine& line, Arguments* to) {
       line.subcommand("topo",
                       "the paths between GPUs; measures copies between servers, as rcuda-p2p does"),
       line.subcommand("end", "ends a session; for its user and for operators"),
+      line.subcommand(
+          "park",
+          "moves the GPU memory of an idle session to the host, until the session needs "
+          "the GPU again; for its user and for operators"),
+      line.subcommand("wake", "moves it back; for its user and for operators"),
       line.subcommand("drain",
                       "for operators: no new sessions; the server stops when the last session has "
                       "ended"),
@@ -258,8 +304,9 @@ Commands add_commands(config::CommandLine& line, Arguments* to) {
   for (config::CommandLine* command : {&commands.top, &commands.topology, &commands.reload}) {
     command->option("server", &to->names, kServers).type_name("").check(check_server);
   }
-  // Without a default: these end sessions.
-  for (config::CommandLine* command : {&commands.end, &commands.drain, &commands.resume}) {
+  // Without a default: these are about one server.
+  for (config::CommandLine* command :
+       {&commands.end, &commands.park, &commands.wake, &commands.drain, &commands.resume}) {
     command->option("server", &to->name, kServer).required().type_name("").check(check_server);
   }
   commands.top.option("--every", &to->seconds, "time between two rounds, such as 2s or 500ms")
@@ -270,13 +317,16 @@ Commands add_commands(config::CommandLine& line, Arguments* to) {
   commands.topology.flag("-m,--matrix", &to->matrix,
                          "for compatibility with nvidia-smi; the matrix is always shown");
   commands.topology.flag("--no-measure", &to->no_measure, "only the matrix; copies nothing");
-  commands.end.option("worker", &to->worker, "the session's worker, as rcuda-smi lists it")
-      .required()
-      .type_name("");
+  for (config::CommandLine* command : {&commands.end, &commands.park, &commands.wake}) {
+    command->option("worker", &to->worker, "the session's worker, as rcuda-smi lists it")
+        .required()
+        .type_name("");
+  }
   commands.drain.flag("--no-wait", &to->no_wait, "do not wait until the server has stopped");
   commands.top.flag("--json", &to->as_json, "a line for each round: the list of rcuda-smi --json");
   for (config::CommandLine* command :
-       {&commands.topology, &commands.end, &commands.drain, &commands.resume, &commands.reload}) {
+       {&commands.topology, &commands.end, &commands.park, &commands.wake, &commands.drain,
+        &commands.resume, &commands.reload}) {
     command->flag("--json", &to->as_json, "print JSON");
   }
   return commands;
@@ -296,6 +346,10 @@ int start(int argc, char** argv) {
   const std::string& name = arguments.name;
   if (commands.end.is_chosen()) {
     return send_request(server_of(name), {ControlOperation::kEnd, arguments.worker}, as_json);
+  }
+  const bool parks = commands.park.is_chosen();
+  if (parks || commands.wake.is_chosen()) {
+    return park_or_wake(name, parks, arguments.worker, as_json);
   }
   if (commands.drain.is_chosen()) return drain(name, !arguments.no_wait, as_json);
   if (commands.resume.is_chosen()) {

@@ -128,7 +128,8 @@ std::string top_of(const std::vector<Look>& before, const std::vector<Look>& now
          scaled(row.rate(Counter::kGraphLaunches)), byte_rate(row.rate(Counter::kBytesToDevice)),
          byte_rate(row.rate(Counter::kBytesToHost)), age_text(session.seconds),
          session.host + ": " + session.program +
-             (session.job.empty() ? "" : ", job " + session.job)});
+             (session.job.empty() ? "" : ", job " + session.job) +
+             (session.park.empty() ? "" : ", " + park_text(session))});
   }
   return text + "\n" + table_of(table);
 }

@@ -10,6 +10,15 @@
 #include "common/base/units.h"
 
 namespace rcuda::server {
+namespace {
+
+bool concerns_session(wire::ControlOperation operation) {
+  using Operation = wire::ControlOperation;
+  return operation == Operation::kEnd || operation == Operation::kPark ||
+         operation == Operation::kWake;
+}
+
+}  // namespace
 
 Result<wire::ControlAnswer> Control::handle(const std::vector<std::byte>& body,
                                             const Identity& who) {
@@ -17,14 +26,8 @@ Result<wire::ControlAnswer> Control::handle(const std::vector<std::byte>& body,
                          wire::decode<wire::ControlRequest>(body));
   const bool is_operator = authenticator_.is_operator(who);
   std::string text;
-  if (request.operation == wire::ControlOperation::kEnd) {
-    const auto mine = [&](const Identity& owner) { return is_operator || same_user(owner, who); };
-    Status ended = pool_.end_session(request.worker_pid, mine, who.user + " ended the session");
-    if (ended.code() == Code::kNotFound && !is_operator) {
-      ended = {Code::kNotFound, ended.context() + "; only operators may end those of others"};
-    }
-    RCUDA_RETURN_IF_ERROR(ended);
-    audit_.control("end", who, request.worker_pid);
+  if (concerns_session(request.operation)) {
+    RCUDA_RETURN_IF_ERROR(handle_session(request, who));
   } else if (!is_operator) {
     return authenticator_.not_operator(who, "drain this server or reload its settings");
   } else if (request.operation == wire::ControlOperation::kReload) {
@@ -34,6 +37,27 @@ Result<wire::ControlAnswer> Control::handle(const std::vector<std::byte>& body,
                                        "as " + who.user + " requested"));
   }
   return wire::ControlAnswer{static_cast<uint32_t>(pool_.sessions()), std::move(text), draining_};
+}
+
+Status Control::handle_session(const wire::ControlRequest& request, const Identity& who) {
+  const bool is_operator = authenticator_.is_operator(who);
+  const auto mine = [&](const Identity& owner) { return is_operator || same_user(owner, who); };
+  Status done;
+  const char* what = "end";
+  if (request.operation == wire::ControlOperation::kPark) {
+    what = "park";
+    done = pool_.park_session(request.worker_pid, mine, who);
+  } else if (request.operation == wire::ControlOperation::kWake) {
+    what = "wake";
+    done = pool_.wake_session(request.worker_pid, mine, who);
+  } else {
+    done = pool_.end_session(request.worker_pid, mine, who.user + " ended the session");
+    if (done.ok()) audit_.control("end", who, request.worker_pid);
+  }
+  if (done.code() == Code::kNotFound && !is_operator) {
+    done = {Code::kNotFound, done.context() + "; only operators may " + what + " those of others"};
+  }
+  return done;
 }
 
 Status Control::set_draining(bool draining, const std::optional<Identity>& by,

@@ -1,8 +1,8 @@
-// Control: carries out requests of operators: to end sessions, to drain the server, and to reload
-// its settings (reload.h). A server that drains takes no new sessions and stops when the last
-// session has ended. An operator may resume it until then. A signal drains it too, for the drain
-// timeout at most. No operator may resume it after the signal, because who sent it waits for the
-// end of the process.
+// Control: carries out requests of operators: to end, park or wake sessions, to drain the server,
+// and to reload its settings (reload.h). A server that drains takes no new sessions and stops when
+// the last session has ended. An operator may resume it until then. A signal drains it too, for the
+// drain timeout at most. No operator may resume it after the signal, because who sent it waits for
+// the end of the process.
 //
 // Threads: the daemon's only thread. Blocking: nothing. Errors: kDenied if the client is not an
 // operator.
@@ -57,6 +57,8 @@ class Control {
   std::optional<Clock::time_point> drain_until() const { return drain_until_; }
 
  private:
+  // A request about one session, which its user may make as well.
+  Status handle_session(const wire::ControlRequest& request, const Identity& who);
   // `by`: none for a signal.
   Status set_draining(bool draining, const std::optional<Identity>& by, const std::string& why);
 

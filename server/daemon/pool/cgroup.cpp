@@ -116,6 +116,12 @@ Status WorkerCgroup::limit(const CgroupLimits& limits) {
   return {};
 }
 
+Status WorkerCgroup::add_memory(int64_t bytes) {
+  const std::string file = path_ + "/memory.max";
+  const int64_t now = std::strtoll(read_text(file).c_str(), nullptr, 10);
+  return now > 0 ? write_file(file, std::to_string(now + bytes)) : Status();  // "max": 0
+}
+
 OutOfMemory WorkerCgroup::out_of_memory() const {
   return parse_memory_events(read_text(path_ + "/memory.events"));
 }

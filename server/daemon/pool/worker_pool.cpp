@@ -288,14 +288,17 @@ void WorkerPool::end_leased(const std::string& lease, const std::string& why) {
   lease_totals_.erase(lease);
 }
 
-Status WorkerPool::end_session(uint32_t worker_pid,
-                               const std::function<bool(const Identity& owner)>& may_end,
-                               const std::string& why) {
+Status WorkerPool::end_session(uint32_t worker_pid, const MayUse& may_end, const std::string& why) {
+  RCUDA_ASSIGN_OR_RETURN(Worker* const worker, find_session(worker_pid, may_end));
+  stop_session(*worker, why);
+  return {};
+}
+
+Result<WorkerPool::Worker*> WorkerPool::find_session(uint32_t worker_pid, const MayUse& may_use) {
   for (Worker& worker : workers_) {
     if (worker.pid != static_cast<pid_t>(worker_pid) || !worker.is(State::kBusy)) continue;
-    if (!may_end(worker.identity)) break;
-    stop_session(worker, why);
-    return {};
+    if (!may_use(worker.identity)) break;
+    return &worker;
   }
   return Status(Code::kNotFound, "no session of yours has worker " + std::to_string(worker_pid) +
                                      " here: rcuda-smi lists the workers of sessions");
@@ -345,6 +348,7 @@ void WorkerPool::add_descriptors(std::vector<pollfd>* items) const {
     const int log = worker.log.descriptor(Clock::now());
     if (log >= 0) items->push_back({log, POLLIN, 0});
   }
+  for (const ParkHelper& helper : helpers_) items->push_back({helper.descriptor(), POLLIN, 0});
 }
 
 void WorkerPool::handle(std::span<const pollfd> items) {
@@ -388,6 +392,8 @@ void WorkerPool::read(Worker& worker) {
   } else if (auto* const totals = *message ? std::get_if<SessionTotals>(&**message) : nullptr) {
     worker.totals = std::move(*totals);
     worker.over_at = Clock::now();
+  } else if (auto* const answer = *message ? std::get_if<ParkAnswer>(&**message) : nullptr) {
+    if (worker.is(State::kBusy)) read_park(worker, *answer);
   }
 }
 
@@ -435,7 +441,10 @@ bool WorkerPool::reap(Worker& worker) {
 
 void WorkerPool::handle_end(Worker& worker, std::optional<int> status) {
   worker.log.finish(Clock::now());
-  if (worker.is(State::kStarting) || worker.is(State::kBusy)) read(worker);  // its last report
+  // Its last report, after answers that nobody has read.
+  constexpr int kMostReports = 8;
+  const bool reports = worker.is(State::kStarting) || worker.is(State::kBusy);
+  for (int i = 0; reports && i < kMostReports && !worker.totals; ++i) read(worker);
   log_end(worker, status);
   if (worker.is(State::kBusy)) report_lost_ranks(worker);
   enter(worker, State::kEnded,
@@ -482,7 +491,7 @@ void WorkerPool::log_end(const Worker& worker, std::optional<int> status) {
 
 WorkerPool::Clock::time_point WorkerPool::next_deadline() const {
   const Clock::time_point now = Clock::now();
-  Clock::time_point next = demand_.next_change(now);
+  Clock::time_point next = std::min(demand_.next_change(now), next_parking());
   if (adopts_ && orphans_at_) next = std::min(next, *orphans_at_);
   if (retry_at_ > now) next = std::min(next, retry_at_);
   for (const Worker& worker : workers_) {
@@ -500,6 +509,7 @@ WorkerPool::Clock::time_point WorkerPool::next_deadline() const {
 }
 
 void WorkerPool::shutdown(const std::string& why) {
+  helpers_.clear();  // their workers end
   for (Worker& worker : workers_) stop_worker(worker, why);
   collect(Clock::now() + settings_.stop_timeout.get());
   for (Worker& worker : workers_) {

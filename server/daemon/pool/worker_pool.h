@@ -51,10 +51,13 @@
 #include "server/daemon/admission/leases.h"
 #include "server/daemon/pool/cgroup.h"
 #include "server/daemon/pool/device_sets.h"
+#include "server/daemon/pool/park_helper.h"
+#include "server/daemon/pool/park_state.h"
 #include "server/daemon/pool/pool_demand.h"
 #include "server/daemon/pool/worker_log.h"
 #include "server/daemon/pool/worker_state.h"
 #include "server/identity/identity.h"
+#include "server/monitor/gpu_monitor.h"
 #include "server/protocol/reports.h"
 #include "server/protocol/session_grant.h"
 #include "server/protocol/settings.h"
@@ -149,8 +152,18 @@ class WorkerPool {
   // within twice the stop timeout is killed.
   void end_leased(const std::string& lease, const std::string& why);
   // Ends the session of that worker, likewise. kNotFound if there is none that `may_end`.
-  Status end_session(uint32_t worker_pid, const std::function<bool(const Identity& owner)>& may_end,
-                     const std::string& why);
+  using MayUse = std::function<bool(const Identity& owner)>;
+  Status end_session(uint32_t worker_pid, const MayUse& may_end, const std::string& why);
+  // worker_pool_park.cpp: begin to park or wake the session of that worker. kUnavailable if its
+  // state does not allow that, kNotFound as above. report() has what becomes of it.
+  Status park_session(uint32_t worker_pid, const MayUse& may_park, const Identity& by);
+  Status wake_session(uint32_t worker_pid, const MayUse& may_wake, const Identity& by);
+  // Goes on with the sessions that are being parked or woken. To be called in each round, also when
+  // the monitor has a sample.
+  void advance_parking(GpuMonitor& monitor);
+  // Whether a helper process runs: no other build can take over now.
+  bool has_helpers() const { return !helpers_.empty(); }
+  bool has_helper(pid_t process) const;
   // worker_pool_room.cpp: ends the session of that worker, whose client is disconnected, because
   // another client waits for its room. `by`: that client, for the log and the audit.
   void end_lost(uint32_t worker_pid, const std::string& by);
@@ -189,6 +202,17 @@ class WorkerPool {
 
  private:
   using State = WorkerState;
+  struct Park {
+    ParkState state = ParkState::kActive;
+    Clock::time_point since, parked_at;  // `since`: in this state
+    std::map<uint32_t, uint64_t> bytes;  // by device
+    std::optional<Identity> by;          // the requester; none: park_after, or its own program
+    std::string refused;                 // why it was not parked; empty: it was not refused
+    std::string logged;                  // the same, in the log
+    uint64_t tried_at = 0;               // WorkPage::used_at() when park_after tried it
+    Clock::time_point try_at,
+        room_asked;  // when park_after tries again; since when NVML may report room
+  };
   struct Worker {
     State state = State::kStarting;
     Clock::time_point since;  // when it entered the state
@@ -213,6 +237,7 @@ class WorkerPool {
     Identity identity;
     std::unique_ptr<Admission::Permit> permit;
     std::optional<WorkPage> work;
+    Park park;
     std::optional<SessionTotals> totals;  // once it has said that its session is over
     Clock::time_point over_at{};          // when it has; the epoch after a takeover
     wire::ExportPlace exports{};          // where others look up what it exports
@@ -235,6 +260,26 @@ class WorkerPool {
   // The only way in which a worker changes its state (worker_state.h). `outcome`: of its session,
   // if that is over.
   void enter(Worker& worker, State state, const std::string& outcome = {});
+  Result<Worker*> find_session(uint32_t worker_pid, const MayUse& may_use);
+  // worker_pool_park.cpp
+  static void enter(Worker& worker, ParkState state);
+  static void send_step(Worker& worker, ParkStep::What what);
+  void begin_park(Worker& worker, const std::optional<Identity>& by);
+  static void read_park(Worker& worker, const ParkAnswer& answer);
+  static void refuse_park(Worker& worker, const std::string& why);
+  void park_idle(Worker& worker, Clock::time_point now);
+  static Clock::time_point idle_since(const Worker& worker);
+  void measure(Worker& worker, GpuMonitor& monitor);
+  bool find_sample(GpuMonitor& monitor, Clock::time_point asked,
+                   std::shared_ptr<const GpuSample>* sample) const;
+  const GpuSample::Gpu* gpu_of(const GpuSample* sample, uint32_t ordinal) const;
+  Status allow_host_memory(Worker& worker, int64_t bytes) const;
+  Status start_helper(const Worker& worker, ParkTask task);
+  void wake_waiting(GpuMonitor& monitor, Clock::time_point now);
+  void wake_if_room(Worker& worker, GpuMonitor& monitor, Clock::time_point now);
+  void end_helpers();
+  void helper_ended(Worker& worker, const ParkHelper::Outcome& outcome);
+  Clock::time_point next_parking() const;
   size_t count(State state) const;
   Status start(const Base& base, const DeviceSets::Key& devices, uint32_t sm_percent);
   Status hold(Worker* worker);
@@ -297,6 +342,7 @@ class WorkerPool {
   PoolDemand demand_;
   std::unique_ptr<Cgroups> cgroups_;  // none: processes have limits of their own
   std::list<Worker> workers_;
+  std::list<ParkHelper> helpers_;
   // Of workers' starts and of ended sessions, by user and medium.
   wire::ServerStatus::Totals totals_;
   // Of ended sessions, by the id of their lease, which has not ended.
@@ -319,7 +365,7 @@ class WorkerPool {
   std::optional<Crash> crash_;
   bool asked_ = false;     // for the devices
   bool asks_nccl_ = true;  // the next worker reports the NCCL of sessions
-  int failures_ = 0;    // in a row
+  int failures_ = 0;       // in a row
   bool adopts_ = false;
   std::function<bool(pid_t)> is_other_;
   std::set<pid_t> not_of_workers_;  // children of this process from before the first worker

@@ -71,6 +71,13 @@ CarriedWorker WorkerPool::carry(const Worker& worker, const Admission& admission
   if (worker.totals) carried.totals = text_of(encode_message(ToDaemon(*worker.totals)));
   carried.ended_by = worker.ended_by;
   carried.lease_ended = worker.lease_ended;
+  carried.park = static_cast<uint32_t>(worker.park.state);
+  carried.park_since = ns_of(worker.park.since);
+  carried.parked_at = ns_of(worker.park.parked_at);
+  for (const uint32_t device : worker.session.devices) {
+    const auto bytes = worker.park.bytes.find(device);
+    if (bytes != worker.park.bytes.end()) carried.park_bytes.push_back(bytes->second);
+  }
   return carried;
 }
 
@@ -111,6 +118,17 @@ Result<WorkerPool::Worker> WorkerPool::restore(const CarriedWorker& carried) {
   }
   worker.ended_by = carried.ended_by;
   worker.lease_ended = carried.lease_ended;
+  const std::vector<uint32_t>& devices = worker.session.devices;
+  if (carried.park > static_cast<uint32_t>(kLastParkState) ||
+      (!carried.park_bytes.empty() && carried.park_bytes.size() != devices.size())) {
+    return Status(Code::kInternal, "the state of the server has a session in no known state");
+  }
+  worker.park.state = static_cast<ParkState>(carried.park);
+  worker.park.since = time_of(carried.park_since);
+  worker.park.parked_at = time_of(carried.parked_at);
+  for (size_t i = 0; i < carried.park_bytes.size(); ++i) {
+    worker.park.bytes[devices[i]] = carried.park_bytes[i];
+  }
   return worker;
 }
 

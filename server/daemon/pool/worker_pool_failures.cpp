@@ -140,7 +140,7 @@ void WorkerPool::end_orphans() {
   for (pid_t child = 0; children >> child;) {
     const bool is_worker = std::any_of(workers_.begin(), workers_.end(),
                                        [&](const Worker& worker) { return worker.pid == child; });
-    if (is_worker || not_of_workers_.contains(child) || is_other_(child) ||
+    if (is_worker || has_helper(child) || not_of_workers_.contains(child) || is_other_(child) ||
         ::waitpid(child, nullptr, WNOHANG) != 0) {
       continue;
     }

@@ -62,6 +62,14 @@ wire::ServerStatus::Session WorkerPool::session_of(const Worker& worker) {
   session.work = worker.work->read();
   session.losses = worker.work->losses();
   session.lost_seconds = lost_seconds(worker);
+  session.park = to_string(worker.park.state);
+  session.park_refused = worker.park.refused;
+  if (is_away(worker.park.state)) {
+    for (const auto& [device, bytes] : worker.park.bytes) session.parked_bytes += bytes;
+    session.parked_seconds = static_cast<uint64_t>(
+        std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - worker.park.parked_at)
+            .count());
+  }
   if (worker.work->fell_back() && !worker.fallback.empty()) session.medium = worker.fallback;
   return session;
 }
@@ -122,7 +130,8 @@ std::optional<Admission::Room> WorkerPool::report(wire::GpuReport::Gpu* gpu,
       continue;
     }
     wire::GpuReport::Process process{worker.session.host, worker.session.client_pid};
-    if (worker.work) process.used_bytes = worker.work->held(gpu->ordinal);
+    const bool is_there = !is_away(worker.park.state);
+    if (worker.work && is_there) process.used_bytes = worker.work->held(gpu->ordinal);
     const auto told = memory_of.find(static_cast<uint32_t>(worker.pid));
     if (told != memory_of.end()) process.used_bytes = told->second;
     if (worker.permit) {

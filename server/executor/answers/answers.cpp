@@ -72,6 +72,11 @@ void Answers::forget_sticky() {
   sticky_ = CUDA_SUCCESS;
 }
 
+void Answers::show_park_word(uint64_t word) {
+  (void)link_.put(wire::ClientWindow::kParkWord, std::as_bytes(std::span(&word, 1)), {},
+                  transport::Wake::kNow);
+}
+
 uint64_t Answers::publish(CUresult error) {
   const uint64_t value = wire::CompletionWord::make(++last_error_, static_cast<uint32_t>(error));
   errors_.push_back(value);

@@ -65,6 +65,8 @@ class Answers {
   // later error, the error word has the previous error again. The client skips errors whose number
   // it has reported.
   void withdraw(uint64_t number);
+  // ClientWindow::kParkWord.
+  void show_park_word(uint64_t word);
   // Clears the sticky error. To be called after its context was reset.
   void forget_sticky();
   EventSink& events() { return events_; }

@@ -54,6 +54,8 @@ class GpuDirect {
   std::shared_ptr<const void> find_registered(CUdeviceptr address, uint64_t bytes);
   // To be called when memory may have been freed.
   void sweep();
+  // Drops all registrations. No transfer is in flight.
+  void forget() { registrations_.clear(); }
 
  private:
   // A registered part of an allocation; transfers in flight share it.

@@ -93,6 +93,24 @@ void MemoryMeter::give_back(CUdevice device, uint64_t bytes) {
   known->held -= bytes;
 }
 
+void MemoryMeter::give_up() {
+  for (const Device& device : devices_) {
+    if (device.device != kHost) quota_->give(device.row, device.held);
+  }
+}
+
+bool MemoryMeter::take_back() {
+  for (auto device = devices_.begin(); device != devices_.end(); ++device) {
+    if (device->device == kHost || quota_->take(device->row, device->held)) continue;
+    while (device != devices_.begin()) {
+      --device;
+      if (device->device != kHost) quota_->give(device->row, device->held);
+    }
+    return false;
+  }
+  return true;
+}
+
 std::optional<Quota::Room> MemoryMeter::room(CUdevice device) const {
   const Device* const known = find(device);
   return known ? quota_->room(known->row) : std::nullopt;

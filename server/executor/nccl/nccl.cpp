@@ -123,6 +123,7 @@ bool Nccl::open(const std::vector<std::string>& variables, Opened then) {
     then(Status(Code::kUnsupported, settings_.unavailable));
     return true;
   }
+  is_used_ = true;
   set_environment(variables, settings_.host_id);
   operations_wait_ = environment_waits();
   const auto loaded = std::make_shared<Result<const NcclLibrary*>>(Status(Code::kInternal, ""));

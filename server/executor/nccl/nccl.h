@@ -42,6 +42,8 @@ class Nccl {
   bool open(const std::vector<std::string>& variables, Opened then);
   // After open(): whether any operation may wait for other ranks, by the environment.
   bool operations_wait() const { return operations_wait_; }
+  // Whether open() was called: threads of NCCL may call the driver from then on.
+  bool is_used() const { return is_used_; }
   // Null before open() has succeeded.
   const NcclLibrary* library() const { return library_; }
 
@@ -98,6 +100,7 @@ class Nccl {
   std::unordered_map<uint64_t, Parts> parts_;
   size_t part_bytes_ = 0;
   bool operations_wait_ = true;
+  bool is_used_ = false;
 };
 
 }  // namespace rcuda::server

@@ -1,0 +1,76 @@
+#include "server/daemon/pool/park_helper.h"
+
+#include <utility>
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "server/driver/driver_loader.h"
+#include "server/sandbox/start_process.h"
+
+namespace rcuda::server {
+namespace {
+
+// The driver moves 1.4 to 5 GB/s (docs/parking.md). Other sessions may wait for the same GPU.
+constexpr auto kLongestStart = std::chrono::seconds(60);
+constexpr uint64_t kLeastBytesPerSecond = 250'000'000;
+
+}  // namespace
+
+Result<ParkHelper> ParkHelper::start(const Settings& settings, ParkTask task, pid_t worker,
+                                     uint64_t bytes) {
+  int pipe[2];
+  if (::pipe2(pipe, O_CLOEXEC | O_NONBLOCK) != 0) return Status::from_errno(errno, "pipe2");
+  ParkHelper helper;
+  helper.says_.reset(pipe[0]);
+  const UniqueFd its(pipe[1]);
+  helper.worker_ = worker;
+  helper.deadline_ =
+      Clock::now() + kLongestStart + std::chrono::seconds(bytes / kLeastBytesPerSecond);
+  RCUDA_ASSIGN_OR_RETURN(
+      helper.pid_, start_process({settings.worker_binary,
+                                  {"rcuda-park", kParkOption, park_argument(task, worker)},
+                                  worker_environment(settings.registry.environment()),
+                                  {{its.get(), STDOUT_FILENO}, {STDERR_FILENO, STDERR_FILENO}}}));
+  helper.process_.reset(static_cast<int>(::syscall(SYS_pidfd_open, helper.pid_, 0)));
+  if (!helper.process_) return Status::from_errno(errno, "pidfd_open");
+  return helper;
+}
+
+ParkHelper::ParkHelper(ParkHelper&& other) noexcept
+    : pid_(std::exchange(other.pid_, -1)),
+      worker_(other.worker_),
+      process_(std::move(other.process_)),
+      says_(std::move(other.says_)),
+      deadline_(other.deadline_) {}
+
+ParkHelper::~ParkHelper() {
+  if (pid_ < 0) return;
+  ::kill(pid_, SIGKILL);
+  ::waitpid(pid_, nullptr, 0);
+}
+
+std::optional<ParkHelper::Outcome> ParkHelper::poll() {
+  const bool is_late = Clock::now() >= deadline_;
+  if (is_late) ::kill(pid_, SIGKILL);
+  int status = 0;
+  if (::waitpid(pid_, &status, WNOHANG) != pid_) return std::nullopt;
+  pid_ = -1;
+  Outcome outcome{ParkExit::kBroken, is_late ? "the driver did not end it in time" : ""};
+  if (WIFEXITED(status) && WEXITSTATUS(status) <= static_cast<int>(ParkExit::kBroken)) {
+    outcome.how = static_cast<ParkExit>(WEXITSTATUS(status));
+  }
+  char text[512];
+  const ssize_t bytes = ::read(says_.get(), text, sizeof text);
+  if (bytes > 0) outcome.why.assign(text, static_cast<size_t>(bytes));
+  while (outcome.why.ends_with('\n')) outcome.why.pop_back();
+  if (outcome.why.empty() && outcome.how != ParkExit::kDone) {
+    outcome.why = "the helper process ended without a word: see the server's log";
+  }
+  return outcome;
+}
+
+}  // namespace rcuda::server

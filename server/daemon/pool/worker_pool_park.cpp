@@ -1,0 +1,350 @@
+// Parking (docs/parking.md): sessions that give their GPU memory back while they do nothing.
+#include <algorithm>
+#include <cassert>
+#include <fstream>
+#include <string>
+#include <utility>
+
+#include <signal.h>
+#include <sys/resource.h>
+
+#include "common/base/log.h"
+#include "common/base/units.h"
+#include "server/daemon/pool/worker_pool.h"
+
+namespace rcuda::server {
+namespace {
+
+// How often waiting sessions look for room on their GPUs, while other processes use these.
+constexpr auto kRoomPause = std::chrono::milliseconds(200);
+// How long NVML may take to tell the size of a session, whose program may wait meanwhile.
+constexpr auto kLongestMeasure = std::chrono::seconds(10);
+// After this time park_after tries a session again that had work in progress.
+constexpr auto kBusyPause = std::chrono::seconds(10);
+
+uint64_t available_host_memory() {
+  std::ifstream file("/proc/meminfo");
+  for (std::string name; file >> name;) {
+    uint64_t kib = 0;
+    if (name == "MemAvailable:" && file >> kib) return kib << 10;
+    file.ignore(256, '\n');
+  }
+  return UINT64_MAX;
+}
+
+std::string by_text(const std::optional<Identity>& by) {
+  return by ? "as " + by->user + " requested" : "because it was idle (park_after)";
+}
+
+uint64_t sum_of(const std::map<uint32_t, uint64_t>& bytes) {
+  uint64_t sum = 0;
+  for (const auto& [device, of_device] : bytes) sum += of_device;
+  return sum;
+}
+
+}  // namespace
+
+void WorkerPool::enter(Worker& worker, ParkState state) {
+  assert(may_follow(worker.park.state, state));
+  RCUDA_DEBUG("the session of worker %d: %s -> %s", worker.pid, to_string(worker.park.state),
+              to_string(state));
+  worker.park.state = state;
+  worker.park.since = Clock::now();
+  // The worker is heard only when an answer is due, so it cannot keep the daemon busy.
+  worker.reads_reports = state == ParkState::kResting || state == ParkState::kParked;
+}
+
+void WorkerPool::send_step(Worker& worker, ParkStep::What what) {
+  const Status sent = send_to_worker(worker.control.get(), ParkStep{what}, -1, Clock::now());
+  if (sent.ok()) return;
+  RCUDA_WARN("worker %d takes no message and is ended: %s", worker.pid, sent.message().c_str());
+  ::kill(worker.pid, SIGKILL);
+}
+
+Status WorkerPool::park_session(uint32_t worker_pid, const MayUse& may_park, const Identity& by) {
+  RCUDA_ASSIGN_OR_RETURN(Worker* const worker, find_session(worker_pid, may_park));
+  if (worker->park.state != ParkState::kActive) {
+    return {Code::kUnavailable, "the session of worker " + std::to_string(worker_pid) + " is " +
+                                    to_string(worker->park.state) +
+                                    " already: rcuda-smi shows its state"};
+  }
+  begin_park(*worker, by);
+  return {};
+}
+
+Status WorkerPool::wake_session(uint32_t worker_pid, const MayUse& may_wake, const Identity& by) {
+  RCUDA_ASSIGN_OR_RETURN(Worker* const worker, find_session(worker_pid, may_wake));
+  if (!is_away(worker->park.state)) {
+    return {Code::kUnavailable, "the session of worker " + std::to_string(worker_pid) +
+                                    " is not parked: rcuda-smi shows its state"};
+  }
+  if (worker->park.state != ParkState::kParked) return {};
+  worker->park.by = by;
+  send_step(*worker, ParkStep::What::kWake);
+  return {};
+}
+
+void WorkerPool::begin_park(Worker& worker, const std::optional<Identity>& by) {
+  worker.park.by = by;
+  worker.park.refused.clear();
+  enter(worker, ParkState::kResting);
+  send_step(worker, ParkStep::What::kRest);
+}
+
+void WorkerPool::read_park(Worker& worker, const ParkAnswer& answer) {
+  using What = ParkAnswer::What;
+  Park& park = worker.park;
+  if (park.state == ParkState::kResting && answer.what == What::kAtRest) {
+    enter(worker, ParkState::kMeasuring);
+  } else if (park.state == ParkState::kResting && answer.what != What::kWakeWanted) {
+    if (answer.what == What::kBusy) park.try_at = Clock::now() + kBusyPause;
+    refuse_park(worker, answer.why);
+  } else if (park.state == ParkState::kParked && answer.what == What::kWakeWanted) {
+    enter(worker, ParkState::kWaiting);
+    park.room_asked = Clock::now();
+  }
+}
+
+void WorkerPool::refuse_park(Worker& worker, const std::string& why) {
+  worker.park.refused = why;
+  // An idle session is tried often; each reason is worth one line.
+  const bool is_news = worker.park.by || std::exchange(worker.park.logged, why) != why;
+  if (is_news) {
+    RCUDA_INFO("the session of worker %d (%s) is not parked: %s", worker.pid,
+               worker.identity.user.c_str(), why.c_str());
+  }
+  enter(worker, ParkState::kActive);
+}
+
+// Parks sessions that have been idle for park_after. Each idle time is tried once, unless the
+// session only had work in progress.
+void WorkerPool::park_idle(Worker& worker, Clock::time_point now) {
+  const auto idle = settings_.park_after.get();
+  Park& park = worker.park;
+  if (idle.count() == 0 || park.state != ParkState::kActive || !worker.work) return;
+  if (idle_since(worker) + idle > now) return;
+  const uint64_t used_at = worker.work->used_at();
+  if (park.tried_at == used_at && (park.try_at == Clock::time_point() || now < park.try_at)) return;
+  park.tried_at = used_at;
+  park.try_at = {};
+  begin_park(worker, std::nullopt);
+}
+
+WorkerPool::Clock::time_point WorkerPool::idle_since(const Worker& worker) {
+  const auto used = Clock::time_point(std::chrono::nanoseconds(worker.work->used_at()));
+  return std::max(worker.since, std::min(used, Clock::now()));
+}
+
+// How much the session has on each GPU: by NVML, otherwise what its worker counts.
+void WorkerPool::measure(Worker& worker, GpuMonitor& monitor) {
+  std::shared_ptr<const GpuSample> sample;
+  if (!find_sample(monitor, worker.park.since, &sample) &&
+      Clock::now() < worker.park.since + kLongestMeasure) {
+    return;
+  }
+  worker.park.bytes.clear();
+  for (const uint32_t ordinal : worker.session.devices) {
+    uint64_t bytes = worker.work ? worker.work->held(ordinal) : 0;
+    if (const GpuSample::Gpu* const gpu = gpu_of(sample.get(), ordinal)) {
+      const auto told = gpu->memory_of.find(static_cast<uint32_t>(worker.pid));
+      if (told != gpu->memory_of.end()) bytes = std::max(bytes, told->second);
+    }
+    worker.park.bytes[ordinal] = bytes;
+  }
+  const uint64_t needs = sum_of(worker.park.bytes);
+  uint64_t others = 0;  // that other sessions are about to take
+  for (const Worker& other : workers_) {
+    if (other.park.state == ParkState::kParking) others += sum_of(other.park.bytes);
+  }
+  Status ready;
+  if (const uint64_t there = available_host_memory(); needs + others > there) {
+    ready = {Code::kOutOfMemory, "its " + bytes_text(needs) +
+                                     " do not fit into the host's memory (" + bytes_text(there) +
+                                     " are available)"};
+  }
+  if (ready.ok()) ready = allow_host_memory(worker, static_cast<int64_t>(needs));
+  if (ready.ok()) ready = start_helper(worker, ParkTask::kPark);
+  if (ready.ok()) return enter(worker, ParkState::kParking);
+  send_step(worker, ParkStep::What::kStay);
+  refuse_park(worker, ready.context());
+}
+
+// Of a time after `asked`: a sample from before may lack what a helper has just moved.
+bool WorkerPool::find_sample(GpuMonitor& monitor, Clock::time_point asked,
+                             std::shared_ptr<const GpuSample>* sample) const {
+  std::vector<GpuName> names;
+  for (const WorkerReady::Identity& identity : offer_.identities) {
+    names.push_back({identity.pci_bus_id, identity.uuid});
+  }
+  return monitor.find(offer_.driver_path, names, asked + GpuMonitor::kFresh, sample);
+}
+
+const GpuSample::Gpu* WorkerPool::gpu_of(const GpuSample* sample, uint32_t ordinal) const {
+  const std::vector<uint32_t> ordinals = offer_.ordinals();
+  const auto found = std::find(ordinals.begin(), ordinals.end(), ordinal);
+  if (!sample || found == ordinals.end()) return nullptr;
+  const GpuSample::Gpu& gpu = sample->gpus[static_cast<size_t>(found - ordinals.begin())];
+  return gpu.known ? &gpu : nullptr;
+}
+
+// The driver copies GPU memory into the worker's own memory. `bytes`: less than 0 takes it back.
+Status WorkerPool::allow_host_memory(Worker& worker, int64_t bytes) const {
+  if (worker.cgroup && cgroups_->has("memory")) return worker.cgroup->add_memory(bytes);
+  rlimit limit{};
+  if (::prlimit(worker.pid, RLIMIT_DATA, nullptr, &limit) != 0) {
+    return Status::from_errno(errno, "reading RLIMIT_DATA of the worker");
+  }
+  if (limit.rlim_max == RLIM_INFINITY) return {};
+  limit.rlim_max += static_cast<rlim_t>(bytes);
+  limit.rlim_cur = limit.rlim_max;
+  if (::prlimit(worker.pid, RLIMIT_DATA, &limit, nullptr) == 0) return {};
+  return Status::from_errno(errno,
+                            "raising RLIMIT_DATA of the worker by the size of its GPU memory (run "
+                            "the server in a delegated cgroup, or without "
+                            "RCUDA_SERVER_SESSION_MEMORY)");
+}
+
+Status WorkerPool::start_helper(const Worker& worker, ParkTask task) {
+  RCUDA_ASSIGN_OR_RETURN(ParkHelper helper,
+                         ParkHelper::start(settings_, task, worker.pid, sum_of(worker.park.bytes)));
+  helpers_.push_back(std::move(helper));
+  return {};
+}
+
+// First come, first served, for each GPU: of two sessions that wake at once, one looks for room
+// when the other has its memory. A restore that finds no room cannot be repeated.
+void WorkerPool::wake_waiting(GpuMonitor& monitor, Clock::time_point now) {
+  std::vector<Worker*> waiting;
+  std::set<uint32_t> taken;  // devices
+  for (Worker& worker : workers_) {
+    if (!worker.is(State::kBusy)) continue;
+    if (worker.park.state == ParkState::kWaiting) waiting.push_back(&worker);
+    if (worker.park.state == ParkState::kWaking) {
+      taken.insert(worker.session.devices.begin(), worker.session.devices.end());
+    }
+  }
+  std::ranges::stable_sort(waiting, {}, [](const Worker* worker) { return worker->park.since; });
+  for (Worker* const worker : waiting) {
+    const bool is_next = std::ranges::none_of(
+        worker->session.devices, [&](uint32_t device) { return taken.contains(device); });
+    taken.insert(worker->session.devices.begin(), worker->session.devices.end());
+    if (is_next && now >= worker->park.room_asked) wake_if_room(*worker, monitor, now);
+  }
+}
+
+void WorkerPool::wake_if_room(Worker& worker, GpuMonitor& monitor, Clock::time_point now) {
+  std::shared_ptr<const GpuSample> sample;
+  if (!find_sample(monitor, worker.park.room_asked, &sample)) return;
+  for (const auto& [ordinal, bytes] : worker.park.bytes) {
+    const GpuSample::Gpu* const gpu = gpu_of(sample.get(), ordinal);
+    if (!gpu || gpu->told.total_bytes == 0) continue;  // without NVML the driver decides
+    const uint64_t used = gpu->told.used_bytes + gpu->told.reserved_bytes;
+    if (gpu->told.total_bytes - std::min(used, gpu->told.total_bytes) >= bytes) continue;
+    worker.park.room_asked = now + kRoomPause;
+    return;
+  }
+  if (const Status started = start_helper(worker, ParkTask::kWake); !started.ok()) {
+    RCUDA_ERROR("no process can wake the session of worker %d: %s", worker.pid,
+                started.message().c_str());
+    worker.park.room_asked = now + kRoomPause;
+    return;
+  }
+  enter(worker, ParkState::kWaking);
+}
+
+void WorkerPool::end_helpers() {
+  for (auto helper = helpers_.begin(); helper != helpers_.end();) {
+    const auto outcome = helper->poll();
+    if (!outcome) {
+      ++helper;
+      continue;
+    }
+    const auto found = std::ranges::find_if(workers_, [&](const Worker& worker) {
+      return worker.pid == helper->worker() && worker.is(State::kBusy);
+    });
+    // The worker may have ended meanwhile.
+    if (found != workers_.end()) helper_ended(*found, *outcome);
+    for (Worker& worker : workers_) worker.park.room_asked = Clock::now();
+    helper = helpers_.erase(helper);
+  }
+}
+
+void WorkerPool::helper_ended(Worker& worker, const ParkHelper::Outcome& outcome) {
+  Park& park = worker.park;
+  const auto bytes = static_cast<int64_t>(sum_of(park.bytes));
+  const bool parks = park.state == ParkState::kParking;
+  if (outcome.how == ParkExit::kBroken) {
+    const std::string why =
+        parks ? "parking it failed: " : "its GPU memory could not be restored: ";
+    RCUDA_ERROR("the session of worker %d ends: %s%s", worker.pid, why.c_str(),
+                outcome.why.c_str());
+    return stop_session(worker, why + outcome.why);
+  }
+  if (parks && outcome.how == ParkExit::kDone) {
+    enter(worker, ParkState::kParked);
+    park.parked_at = park.since;
+    ++totals_.parks;
+    RCUDA_INFO("the session of worker %d (%s) is parked, %s: %s of GPU memory", worker.pid,
+               worker.identity.user.c_str(), by_text(park.by).c_str(),
+               bytes_text(static_cast<uint64_t>(bytes)).c_str());
+    if (audit_) audit_->control("park", park.by, static_cast<uint32_t>(worker.pid));
+    park.by.reset();
+    return send_step(worker, ParkStep::What::kParked);
+  }
+  if (const Status lowered = allow_host_memory(worker, -bytes); !lowered.ok()) {
+    RCUDA_WARN("worker %d keeps a higher limit of its memory: %s", worker.pid,
+               lowered.message().c_str());
+  }
+  if (parks) {
+    send_step(worker, ParkStep::What::kStay);
+    return refuse_park(worker, outcome.why);
+  }
+  const double seconds = std::chrono::duration<double>(Clock::now() - park.parked_at).count();
+  totals_.parked_seconds += static_cast<uint64_t>(seconds);
+  ++totals_.wakes;
+  RCUDA_INFO("the session of worker %d (%s) is awake after %.1f s, %s", worker.pid,
+             worker.identity.user.c_str(), seconds,
+             park.by ? by_text(park.by).c_str() : "because its program needs the GPU");
+  if (audit_) audit_->control("wake", park.by, static_cast<uint32_t>(worker.pid));
+  enter(worker, ParkState::kActive);
+  send_step(worker, ParkStep::What::kAwake);
+}
+
+void WorkerPool::advance_parking(GpuMonitor& monitor) {
+  const Clock::time_point now = Clock::now();
+  end_helpers();
+  for (Worker& worker : workers_) {
+    if (!worker.is(State::kBusy) || worker.kill_at) continue;
+    park_idle(worker, now);
+    if (worker.park.state == ParkState::kMeasuring) measure(worker, monitor);
+  }
+  wake_waiting(monitor, now);
+}
+
+WorkerPool::Clock::time_point WorkerPool::next_parking() const {
+  Clock::time_point next = Clock::time_point::max();
+  for (const ParkHelper& helper : helpers_) next = std::min(next, helper.deadline());
+  const auto idle = settings_.park_after.get();
+  const Clock::time_point now = Clock::now();
+  for (const Worker& worker : workers_) {
+    if (!worker.is(State::kBusy)) continue;
+    const Park& park = worker.park;
+    if (park.state == ParkState::kMeasuring) next = std::min(next, park.since + kLongestMeasure);
+    // Of a time that has passed, the monitor reports.
+    if (park.state == ParkState::kWaiting && park.room_asked > now) {
+      next = std::min(next, park.room_asked);
+    }
+    if (idle.count() == 0 || park.state != ParkState::kActive || !worker.work) continue;
+    const auto due = idle_since(worker) + idle;
+    if (due > now) next = std::min(next, due);
+    if (park.try_at > now) next = std::min(next, park.try_at);
+  }
+  return next;
+}
+
+bool WorkerPool::has_helper(pid_t process) const {
+  return std::ranges::any_of(helpers_,
+                             [&](const ParkHelper& helper) { return helper.pid() == process; });
+}
+
+}  // namespace rcuda::server

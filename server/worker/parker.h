@@ -1,0 +1,58 @@
+// Parker: the worker's side of parking: the daemon's steps on their way to the executor thread, and
+// the worker's answers.
+//
+//   daemon                           worker (session_park.cpp)
+//   kRest     come to rest           kAtRest, or kBusy or kCannot with the reason: goes on
+//   kParked   its GPU memory is away; its driver must not be called
+//   kStay     it could not be parked; it goes on
+//   kWake     a user wants it back   kWakeWanted, if it is parked
+//   kAwake    its GPU memory is back; it goes on
+//
+// A step that does not fit the session's state is ignored: steps and answers cross on their way.
+//
+// Threads: receive() and any() from any thread, the rest on the executor thread. Blocking: none.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <utility>
+
+#include "common/base/mutex.h"
+#include "server/protocol/worker_messages.h"
+
+namespace rcuda::server {
+
+class Parker {
+ public:
+  // `answer` sends to the daemon.
+  explicit Parker(std::function<void(const ParkAnswer&)> answer) : answer_(std::move(answer)) {}
+
+  // The caller then wakes the executor thread.
+  void receive(ParkStep step) {
+    MutexLock lock(mutex_);
+    steps_.push_back(std::move(step));
+    any_.store(true);
+  }
+  bool any() const { return any_.load(std::memory_order_relaxed); }
+  std::optional<ParkStep> take() {
+    MutexLock lock(mutex_);
+    if (steps_.empty()) return std::nullopt;
+    ParkStep step = std::move(steps_.front());
+    steps_.pop_front();
+    any_.store(!steps_.empty());
+    return step;
+  }
+  void answer(ParkAnswer::What what, std::string why = {}) const {
+    answer_({what, std::move(why)});
+  }
+
+ private:
+  const std::function<void(const ParkAnswer&)> answer_;
+  std::atomic<bool> any_{false};
+  Mutex mutex_;
+  std::deque<ParkStep> steps_ RCUDA_GUARDED_BY(mutex_);
+};
+
+}  // namespace rcuda::server

@@ -1,0 +1,176 @@
+// A session's rest: from the daemon's wish to park it until its GPU memory is back (parker.h).
+//
+// From kAtRest on, no thread of the worker calls the driver: each such call would block as long as
+// the process is locked. The executor thread waits here. The other threads call the driver for work
+// in progress, for copies between servers, NCCL or exports only; a session that has any of them
+// does not come to rest.
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "api/opcodes.h"
+#include "common/wire/codec.h"
+#include "server/worker/session_loop.h"
+
+namespace rcuda::server {
+namespace {
+
+using What = ParkAnswer::What;
+using SteadyTime = std::chrono::steady_clock::duration;
+
+// How often a session that is to wake looks for room in its quota.
+constexpr SteadyTime kQuotaPause = std::chrono::milliseconds(50);
+constexpr SteadyTime kLongestWait = std::chrono::hours(1);
+
+}  // namespace
+
+// Why the session cannot rest: kBusy passes by itself.
+std::optional<ParkAnswer> SessionLoop::obstacle() {
+  const auto cannot = [](const char* why) { return ParkAnswer{What::kCannot, why}; };
+  if (contexts_.watches()) return cannot("its GPU is shared by NVIDIA's MPS");
+  if (services_.peers.active()) return cannot("it has connections to workers of other servers");
+  if (executor_.nccl.is_used()) return cannot("it uses NCCL");
+  if (executor_.names.are_used()) return cannot("it shares memory or events with other processes");
+  if (!held_back_.empty() || ring_.pending() || services_.jobs.any() ||
+      services_.device_waits.any() || !services_.completions.empty() ||
+      services_.mirrors.any_after_waits() || services_.arrivals.expected() != 0 ||
+      (device_trace_ && device_trace_->pending()) || services_.idle.any_work()) {
+    return ParkAnswer{What::kBusy, "it has work in progress"};
+  }
+  return std::nullopt;
+}
+
+// Keeps the values that cuMemGetInfo returns while the session is parked.
+void SessionLoop::remember_memory() {
+  memory_info_.clear();
+  ContextState* const before = services_.objects.current_context();
+  for (uint32_t i = 0; i < services_.resources.devices.size(); ++i) {
+    MemoryInfo info;
+    if (services_.objects.make_current(wire::primary_context_id(i)) == CUDA_SUCCESS &&
+        services_.driver.cuMemGetInfo_v2(&info.free, &info.total) == CUDA_SUCCESS) {
+      memory_info_[services_.resources.devices[i].device] = info;
+    }
+  }
+  if (before) (void)services_.objects.make_current(before->id);
+}
+
+// Carries out a command that needs no GPU. False: it needs one.
+bool SessionLoop::answer_at_rest(std::span<const std::byte> frame) {
+  wire::CommandHeader header;
+  if (frame.size() < sizeof header) return false;
+  std::memcpy(&header, frame.data(), sizeof header);
+  if (header.opcode == static_cast<uint16_t>(wire::Custom::kPing) && header.call == 0) return true;
+  if (header.opcode == static_cast<uint16_t>(wire::Custom::kWake) && header.call == 0) {
+    wake_wanted_ = true;
+    return true;
+  }
+  if (header.opcode == static_cast<uint16_t>(wire::Custom::kSessionEnd)) {
+    ended_ = true;
+    return true;
+  }
+  if (header.opcode != static_cast<uint16_t>(api::Opcode::cuMemGetInfo_v2) ||
+      !has_reply_slot(header)) {
+    return false;
+  }
+  const ContextState* const context = services_.objects.find_context(header.context);
+  const auto info = memory_info_.find(context ? context->device : -1);
+  if (info == memory_info_.end()) return false;
+  const ReplyTarget target{header.call, header.reply_slot, header.reply_bytes};
+  wire::Encoder out(target.capacity());
+  out.value<size_t>(info->second.free);
+  out.value<size_t>(info->second.total);
+  if (!out.ok()) return false;
+  services_.answers.reply(target, CUDA_SUCCESS, out.body());
+  return true;
+}
+
+// Takes commands out of the ring until one needs the GPU, which is then held back.
+Status SessionLoop::read_at_rest() {
+  while (held_back_.empty() && !ended_) {
+    RCUDA_ASSIGN_OR_RETURN(const std::span<const std::byte> frame, ring_.try_next());
+    if (frame.empty()) return {};
+    if (waits_ahead_.was_ahead() || answer_at_rest(frame)) {
+      ++services_.done[wire::Counter::kCommands];
+    } else {
+      held_back_.assign(frame.begin(), frame.end());
+      wake_wanted_ = true;
+    }
+  }
+  return {};
+}
+
+bool SessionLoop::is_over() const { return stop_.load() || ended_; }
+
+// Waits for the daemon's next step. None: the session is over, `until` has come, a limit of time is
+// due, or a command has come.
+Result<std::optional<ParkStep>> SessionLoop::next_step(Clock::time_point until) {
+  if (parked_ && time_.limits()) RCUDA_RETURN_IF_ERROR(check_limits());
+  const uint64_t due = parked_ ? limits_due() : SessionTime::kNever;
+  const auto ready = [this, due] {
+    return stop_.load() || options_.parker->any() ||
+           (parked_ && held_back_.empty() && ring_.pending()) ||
+           (due != SessionTime::kNever && now() >= due);
+  };
+  const Status status = link_.wait(ready, until);
+  if (!status.ok() && status.code() != Code::kTimeout) return status;
+  return stop_.load() ? std::nullopt : options_.parker->take();
+}
+
+// The daemon may park the session, or have a message for one that is not parked.
+Status SessionLoop::take_step() {
+  const std::optional<ParkStep> wish = options_.parker->take();
+  if (!wish || wish->what != ParkStep::What::kRest) return {};
+  if (const auto why = obstacle()) {
+    options_.parker->answer(why->what, why->why);
+    return {};
+  }
+  services_.answers.show_park_word(++rests_);
+  const Status status = rest();
+  if (!stop_.load()) services_.answers.show_park_word(0);
+  last_activity_ = Clock::now();
+  return status;
+}
+
+// Until the session is awake, stops or has ended.
+Status SessionLoop::rest() {
+  remember_memory();
+  services_.gpu_direct.forget();
+  flush_trace();
+  publish_work();
+  wake_wanted_ = false;
+  options_.parker->answer(What::kAtRest);
+  for (;;) {
+    RCUDA_ASSIGN_OR_RETURN(const auto step, next_step(Clock::now() + kLongestWait));
+    if (is_over() || (step && step->what == ParkStep::What::kStay)) return {};
+    if (step && step->what == ParkStep::What::kWake) wake_wanted_ = true;
+    if (step && step->what == ParkStep::What::kParked) break;
+  }
+  parked_ = true;
+  services_.meters.memory.give_up();
+  for (;;) {
+    RCUDA_RETURN_IF_ERROR(read_at_rest());
+    if (is_over()) return {};
+    if (wake_wanted_) return wake_up();
+    RCUDA_ASSIGN_OR_RETURN(const auto step, next_step(Clock::now() + kLongestWait));
+    if (step && step->what == ParkStep::What::kWake) wake_wanted_ = true;
+  }
+}
+
+Status SessionLoop::wake_up() {
+  bool is_booked = false;
+  for (;;) {
+    if (!is_booked && services_.meters.memory.take_back()) {
+      is_booked = true;
+      options_.parker->answer(What::kWakeWanted);
+    }
+    RCUDA_ASSIGN_OR_RETURN(const auto step,
+                           next_step(Clock::now() + (is_booked ? kLongestWait : kQuotaPause)));
+    RCUDA_RETURN_IF_ERROR(read_at_rest());
+    if (is_over()) return {};
+    if (!is_booked || !step || step->what != ParkStep::What::kAwake) continue;
+    parked_ = false;
+    return {};
+  }
+}
+
+}  // namespace rcuda::server

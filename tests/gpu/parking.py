@@ -1,0 +1,214 @@
+#!/usr/bin/env python3
+"""Parks and wakes sessions on a GPU, and compares the time with copies to page-locked memory.
+
+    parking.py --build FOLDER [--driver nvidia] [--sizes 1,20,60] [--steps 100] [--user UID]
+
+For each size in GiB, over shm and TCP: the time of `rcuda-smi park` and of the program's first call after it, cold (the first
+time) and warm (the second), the GPU's memory before, while parked and after, and whether the contents are right. A worker of
+another user (--user, as root) shows parking as packaged: not dumpable, with its filter of system calls and a /dev of its own.
+Where PyTorch is installed, a training loop that is parked ten times must have the losses of an undisturbed one; it prints the
+time of the first .item() after a park. Prints tables, and exits with 1 if anything is wrong. `--driver softgpu --sizes 0.1`
+tries the script without a GPU. (The programs are `parking.py hold BYTES` and `parking.py train STEPS`.)
+"""
+
+import argparse
+import ctypes
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "../e2e"))
+GIB = 1 << 30
+PARKS = 10
+
+
+def check(result):
+    if result != 0:
+        raise RuntimeError(f"CUDA error {result}")
+
+
+def driver_with_context():
+    cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+    check(cuda.cuInit(0))
+    check(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
+    check(cuda.cuCtxSetCurrent(context))
+    return cuda
+
+
+def hold(size):
+    """Holds so many bytes, each word with its piece's number. Each line of stdin checks the first and last word of all."""
+    cuda, piece, pieces = driver_with_context(), 64 << 20, []
+    for number in range(max(1, size // piece)):
+        pieces.append(ctypes.c_uint64())
+        check(cuda.cuMemAlloc_v2(ctypes.byref(pieces[-1]), ctypes.c_size_t(piece)))
+        check(cuda.cuMemsetD32_v2(pieces[-1], ctypes.c_uint(number), ctypes.c_size_t(piece // 4)))
+    check(cuda.cuCtxSynchronize())
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        begin = time.perf_counter()
+        check(cuda.cuCtxSynchronize())
+        seconds, right, word = time.perf_counter() - begin, True, ctypes.c_uint()
+        for number, address in enumerate(pieces):
+            for place in (0, piece - 4):
+                check(cuda.cuMemcpyDtoH_v2(ctypes.byref(word), ctypes.c_uint64(address.value + place), ctypes.c_size_t(4)))
+                right = right and word.value == number
+        print(json.dumps({"first_call": seconds, "right": right}), flush=True)
+
+
+def pinned(size):
+    """Prints GB/s of copies from the GPU to page-locked memory and back."""
+    cuda, host, device = driver_with_context(), ctypes.c_void_p(), ctypes.c_uint64()
+    size = min(size, 4 * GIB)
+    check(cuda.cuMemHostAlloc(ctypes.byref(host), ctypes.c_size_t(size), 0))
+    check(cuda.cuMemAlloc_v2(ctypes.byref(device), ctypes.c_size_t(size)))
+    rates = []
+    for copy in (lambda: cuda.cuMemcpyDtoH_v2(host, device, ctypes.c_size_t(size)),
+                 lambda: cuda.cuMemcpyHtoD_v2(device, host, ctypes.c_size_t(size))):
+        check(copy())
+        begin = time.perf_counter()
+        check(copy())
+        rates.append(size / (time.perf_counter() - begin) / 1e9)
+    print(json.dumps(rates))
+
+
+def train(steps):
+    """Prints the losses. After each tenth of the steps it waits for a line of stdin."""
+    import torch
+    torch.use_deterministic_algorithms(True)
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.GELU(), torch.nn.Linear(1024, 1)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    losses, first = [], []
+    for step in range(steps):
+        if step % (steps // PARKS) == 0:
+            torch.cuda.synchronize()
+            print("wait", flush=True)
+            sys.stdin.readline()
+            begin = time.perf_counter()
+            losses.append(model[0].weight.sum().item())
+            first.append(time.perf_counter() - begin)
+        loss = model(torch.randn(64, 256).cuda()).square().mean()
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    print(json.dumps({"losses": losses, "first_item": first}), flush=True)
+
+
+class Session:
+    def __init__(self, build, server, transport, *arguments):
+        from servers import client_environment
+        self.build, self.server = build, server
+        self.process = subprocess.Popen([sys.executable, os.path.abspath(__file__), *arguments], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, text=True,
+                                        env=client_environment(build, [server], transport, CUBLAS_WORKSPACE_CONFIG=":4096:8"))
+
+    def read(self):
+        return self.process.stdout.readline().strip()
+
+    def go_on(self):
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def worker(self):
+        return str(self.server.sessions(self.build)[self.process.pid])
+
+    def park(self):
+        """Seconds, or the refusal."""
+        begin = time.perf_counter()
+        done = subprocess.run([os.path.join(self.build, "bin/rcuda-smi"), "park", f"127.0.0.1:{self.server.port}", self.worker()],
+                              capture_output=True, text=True)
+        return time.perf_counter() - begin if done.returncode == 0 else done.stderr.strip()
+
+    def used(self):
+        """GiB of the GPU in use, once NVML has noticed."""
+        time.sleep(0.5)
+        shown = subprocess.run([os.path.join(self.build, "bin/rcuda-smi"), "--json", f"127.0.0.1:{self.server.port}"],
+                               capture_output=True, text=True, check=True).stdout
+        used = json.loads(shown)[0]["devices"][0]["used_bytes"]
+        return "?" if used is None else f"{used / GIB:.2f}"
+
+    def end(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def measure(build, server, transport, gib):
+    """Rows of the table, and whether all is right."""
+    session, rows, right = Session(build, server, transport, "hold", str(int(gib * GIB))), [], True
+    session.read()
+    for way in ("cold", "warm"):
+        before = session.used()
+        parked = session.park()
+        if isinstance(parked, str):
+            session.end()
+            return rows + [f"| {transport} | {gib:g} | {way} | {parked} | | | | |"], False
+        while_parked = session.used()
+        session.go_on()
+        answer = json.loads(session.read())
+        right = right and answer["right"]
+        rows.append(f"| {transport} | {gib:g} | {way} | {parked:.2f} | {gib * GIB / 1e9 / parked:.2f} | {answer['first_call']:.2f} | "
+                    f"{before}, {while_parked}, {session.used()} | {'right' if answer['right'] else 'WRONG'} |")
+    session.end()
+    return rows, right
+
+
+def trained(build, server, steps, parks):
+    session, refusals = Session(build, server, "shm", "train", str(steps)), []
+    for _ in range(PARKS):
+        if session.read() != "wait":
+            return None, ["the program failed"]
+        parked = session.park() if parks else 0
+        refusals += [parked] if isinstance(parked, str) else []
+        session.go_on()
+    found = json.loads(session.read())
+    session.end()
+    return found, refusals
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", required=True, type=os.path.abspath)
+    parser.add_argument("--driver", default="nvidia")
+    parser.add_argument("--sizes", default="1,20,60")
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--user", type=int, help="of the server and its workers; as root")
+    arguments = parser.parse_args()
+    from servers import Server
+    build, sizes, failed = arguments.build, [float(size) for size in arguments.sizes.split(",")], False
+    environment = {"SOFTGPU_MEMORY": "16G"} if arguments.driver == "softgpu" else {}
+    server = Server(build, arguments.driver, "0", options=["--pool", "0"], environment=environment, user=arguments.user)
+    native = dict(os.environ)
+    if arguments.driver == "softgpu":
+        native["LD_LIBRARY_PATH"] = os.path.join(build, "softgpu/lib")
+    rates = json.loads(subprocess.run([sys.executable, os.path.abspath(__file__), "pinned", str(int(max(sizes) * GIB))],
+                                      env=native, capture_output=True, text=True, check=True).stdout)
+    print(f"page-locked copies, natively: {rates[0]:.1f} GB/s to the host, {rates[1]:.1f} GB/s to the GPU\n")
+    print("| medium | GiB | | parked in s | GB/s | first call after it, s | GiB in use before, parked, after | contents |")
+    print("|---|---|---|---|---|---|---|---|")
+    for transport in ("shm", "tcp"):
+        for gib in sizes:
+            rows, right = measure(build, server, transport, gib)
+            failed = failed or not right
+            print("\n".join(rows), flush=True)
+    if importlib.util.find_spec("torch") and arguments.driver == "nvidia":
+        plain, _ = trained(build, server, arguments.steps, False)
+        parked, refusals = trained(build, server, arguments.steps, True)
+        equal = bool(plain and parked) and plain["losses"] == parked["losses"]
+        failed = failed or not equal or bool(refusals)
+        print(f"\ntraining, parked {PARKS} times: losses {'equal' if equal else 'DIFFER'}; refused: {refusals or 'never'}")
+        if parked:
+            print("first .item() after a park, s: " + ", ".join(f"{seconds:.2f}" for seconds in parked["first_item"]))
+    outcome = server.stop()
+    if outcome != 0 or failed:
+        print(server.text(), file=sys.stderr)
+    sys.exit(bool(outcome) or failed)
+
+
+if __name__ == "__main__":
+    programs = {"hold": hold, "pinned": pinned, "train": train}
+    programs[sys.argv[1]](int(sys.argv[2])) if sys.argv[1] in programs else main()

@@ -1,0 +1,216 @@
+// A session that is parked and woken: the worker's half, with this test in the daemon's place.
+#include <condition_variable>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+
+#include "api/opcodes.h"
+#include "server/worker/parker.h"
+#include "tests/support/session_harness.h"
+
+namespace rcuda::test {
+namespace {
+
+using server::Ledger;
+using server::ParkAnswer;
+using server::Parker;
+using server::ParkStep;
+using server::Quota;
+using Step = ParkStep::What;
+using What = ParkAnswer::What;
+
+constexpr uint64_t kLimit = 64u << 20;
+
+class SessionParkTest : public testing::Test {
+ protected:
+  SessionParkTest() {
+    SessionHarness::Options options;
+    options.devices = {0};
+    options.parker = &parker_;
+    std::vector<UniqueFd> ledgers;
+    ledgers.emplace_back(::fcntl(ledger_.descriptor(), F_DUPFD_CLOEXEC, 0));
+    ledger_.clear(0);
+    quota_ = std::make_shared<Quota>(
+        Quota::make({{.of = "user ada", .device_memory = kLimit, .slot = 0}}, std::move(ledgers))
+            .value());
+    options.quota = quota_;
+    harness_ = std::make_unique<SessionHarness>(options);
+  }
+
+  void send(Step step) {
+    parker_.receive({step});
+    harness_->loop().interrupt();
+  }
+  What answer() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return !answers_.empty(); });
+    const What what = answers_.front();
+    answers_.erase(answers_.begin());
+    return what;
+  }
+  bool has_answer() {
+    std::lock_guard lock(mutex_);
+    return !answers_.empty();
+  }
+  void park() {
+    send(Step::kRest);
+    ASSERT_EQ(answer(), What::kAtRest);
+    send(Step::kParked);
+  }
+  CUresult ping() {
+    const auto answer = harness_->client().call(wire::Custom::kPing, wire::PingBody{});
+    return answer ? answer->result : CUDA_ERROR_UNKNOWN;
+  }
+  std::optional<ProtocolClient::Answer> memory_info() {
+    const uint32_t both[] = {1, 1};
+    return harness_->client().call(static_cast<uint16_t>(api::Opcode::cuMemGetInfo_v2),
+                                   std::as_bytes(std::span(both)));
+  }
+  CUdeviceptr allocate(uint64_t bytes) {
+    const auto answer = harness_->client().call(static_cast<uint16_t>(api::Opcode::cuMemAlloc_v2),
+                                                std::as_bytes(std::span(&bytes, 1)));
+    CUdeviceptr address = 0;
+    if (answer && answer->result == CUDA_SUCCESS) {
+      std::memcpy(&address, answer->body.data(), sizeof address);
+    }
+    return address;
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<What> answers_;
+  Parker parker_{[this](const ParkAnswer& answer) {
+    std::lock_guard lock(mutex_);
+    answers_.push_back(answer.what);
+    changed_.notify_all();
+  }};
+  Ledger ledger_ = std::move(Ledger::make()).value();
+  std::shared_ptr<Quota> quota_;
+  std::unique_ptr<SessionHarness> harness_;
+};
+
+TEST_F(SessionParkTest, ACommandWakesTheSessionAndIsAnsweredAfterwards) {
+  park();
+  CUresult result = CUDA_ERROR_UNKNOWN;
+  std::thread client([&] { result = ping(); });
+  EXPECT_EQ(answer(), What::kWakeWanted);
+  send(Step::kAwake);
+  client.join();
+  EXPECT_EQ(result, CUDA_SUCCESS);
+  EXPECT_EQ(harness_->end().code(), Code::kOk);
+}
+
+TEST_F(SessionParkTest, QuestionsAboutMemoryAreAnsweredFromBefore) {
+  const auto before = memory_info();
+  ASSERT_TRUE(before && before->result == CUDA_SUCCESS);
+  park();
+  const auto meanwhile = memory_info();
+  ASSERT_TRUE(meanwhile);
+  EXPECT_EQ(meanwhile->result, CUDA_SUCCESS);
+  EXPECT_EQ(meanwhile->body, before->body);
+  EXPECT_FALSE(has_answer());
+  EXPECT_EQ(harness_->end().code(), Code::kOk);
+}
+
+TEST_F(SessionParkTest, ItsMemoryIsBookedAgainBeforeItWakes) {
+  ASSERT_NE(allocate(16u << 20), 0u);
+  ASSERT_EQ(ledger_.sum(0), 16u << 20);
+  park();
+  // The session gives its bytes back before it reads its next command.
+  ASSERT_TRUE(memory_info());
+  EXPECT_EQ(ledger_.sum(0), 0u);
+  // Another session takes them.
+  ledger_.clear(1);
+  ASSERT_TRUE(ledger_.take(0, 1, kLimit, kLimit));
+  std::thread client([&] { EXPECT_EQ(ping(), CUDA_SUCCESS); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_FALSE(has_answer());
+  ledger_.give(0, 1, kLimit);
+  EXPECT_EQ(answer(), What::kWakeWanted);
+  EXPECT_EQ(ledger_.sum(0), 16u << 20);
+  send(Step::kAwake);
+  client.join();
+}
+
+TEST_F(SessionParkTest, AUserWakesIt) {
+  park();
+  send(Step::kWake);
+  EXPECT_EQ(answer(), What::kWakeWanted);
+  send(Step::kAwake);
+  EXPECT_EQ(ping(), CUDA_SUCCESS);
+}
+
+TEST_F(SessionParkTest, AWishToWakeItThatComesTooEarlyIsKept) {
+  send(Step::kRest);
+  ASSERT_EQ(answer(), What::kAtRest);
+  send(Step::kWake);
+  send(Step::kParked);
+  EXPECT_EQ(answer(), What::kWakeWanted);
+  send(Step::kAwake);
+  EXPECT_EQ(ping(), CUDA_SUCCESS);
+}
+
+TEST_F(SessionParkTest, ASessionThatIsNotParkedInTheEndGoesOn) {
+  send(Step::kRest);
+  ASSERT_EQ(answer(), What::kAtRest);
+  std::thread client([&] { EXPECT_EQ(ping(), CUDA_SUCCESS); });
+  send(Step::kStay);
+  client.join();
+  EXPECT_FALSE(has_answer());
+}
+
+TEST_F(SessionParkTest, StepsThatDoNotFitAreIgnored) {
+  for (const Step step : {Step::kParked, Step::kStay, Step::kWake, Step::kAwake}) send(step);
+  EXPECT_EQ(ping(), CUDA_SUCCESS);
+  park();
+  for (const Step step : {Step::kRest, Step::kAwake, Step::kStay}) send(step);
+  ASSERT_TRUE(memory_info());
+  EXPECT_FALSE(has_answer());
+  send(Step::kWake);
+  EXPECT_EQ(answer(), What::kWakeWanted);
+  send(Step::kAwake);
+  EXPECT_EQ(ping(), CUDA_SUCCESS);
+}
+
+TEST_F(SessionParkTest, ASessionWithWorkInProgressDoesNotRest) {
+  uint32_t* word = nullptr;
+  CUstream stream = nullptr;
+  const api::DriverTable& driver = harness_->driver();
+  CUcontext context = nullptr;
+  ASSERT_EQ(driver.cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+  ASSERT_EQ(driver.cuCtxSetCurrent(context), CUDA_SUCCESS);
+  ASSERT_EQ(driver.cuMemHostAlloc(reinterpret_cast<void**>(&word), sizeof *word, 0), CUDA_SUCCESS);
+  *word = 0;
+  // Work in the legacy stream, which the session asks about.
+  ASSERT_EQ(driver.cuStreamWaitValue32_v2(stream, reinterpret_cast<CUdeviceptr>(word), 1,
+                                          CU_STREAM_WAIT_VALUE_EQ),
+            CUDA_SUCCESS);
+  send(Step::kRest);
+  EXPECT_EQ(answer(), What::kBusy);
+  std::atomic_ref(*word).store(1);
+  ASSERT_EQ(driver.cuCtxSynchronize(), CUDA_SUCCESS);
+  park();
+  EXPECT_EQ(harness_->end().code(), Code::kOk);
+  ASSERT_EQ(driver.cuMemFreeHost(word), CUDA_SUCCESS);
+}
+
+TEST_F(SessionParkTest, AParkedSessionStops) {
+  park();
+  harness_->loop().stop("the server stops");
+  EXPECT_EQ(harness_->wait_end().code(), Code::kOk);
+}
+
+TEST_F(SessionParkTest, AParkedSessionEndsWithItsConnection) {
+  park();
+  harness_->cut();
+  EXPECT_EQ(harness_->wait_end().code(), Code::kUnavailable);
+}
+
+}  // namespace
+}  // namespace rcuda::test
