@@ -22,6 +22,7 @@
 #include <toml++/toml.h>
 
 #include "common/base/nearest.h"
+#include "common/base/printable.h"
 #include "common/config/toml_text.h"
 
 namespace rcuda::config {
@@ -102,7 +103,8 @@ std::string_view line_of(std::string_view text, size_t number) {
   for (; number > 1 && !text.empty(); --number) {
     text.remove_prefix(std::min(text.find('\n'), text.size() - 1) + 1);
   }
-  return trimmed(text.substr(0, text.find('\n')));
+  constexpr size_t kMost = 120;  // longer lines are cut in messages
+  return trimmed(text.substr(0, std::min(text.find('\n'), kMost)));
 }
 
 // What is wrong with a line that toml++ refuses, in the words of people who write settings.
@@ -198,7 +200,7 @@ Result<std::vector<TomlItem>> read_toml_file(const std::string& path) {
   } catch (const toml::parse_error& error) {
     const size_t line = error.source().begin.line;
     return Status(Code::kInvalidArgument,
-                  at(path, line) + explain(line_of(text, line), error.description()));
+                  printable(at(path, line) + explain(line_of(text, line), error.description())));
   }
   std::stable_sort(items.begin(), items.end(),
                    [](const TomlItem& a, const TomlItem& b) { return a.line < b.line; });

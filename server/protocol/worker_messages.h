@@ -136,6 +136,9 @@ using ToDaemon = std::variant<WorkerReady, StartFailure, ParkAnswer, SessionTota
 
 // In the environment of a worker that reports the NCCL of sessions.
 inline constexpr char kAskNcclVariable[] = "RCUDA_WORKER_ASK_NCCL";
+// Its value for the workers of a start, which fail if the setting names a library that they cannot
+// use.
+inline constexpr char kCheckNccl[] = "check";
 
 inline constexpr size_t kMostWorkerMessageBytes = 96u << 10;
 

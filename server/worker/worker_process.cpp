@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -74,6 +75,18 @@ Result<DeviceScope> enter_scope(const Settings& settings, std::string* warning) 
   if (settings.device_isolation.get() == kIsolateSessions) return made;
   *warning = made.context();
   return scope;
+}
+
+// Refuses a library of NCCL that the settings name, at the server's start.
+Status check_nccl(const Settings& settings) {
+  const char* const asked = std::getenv(kAskNcclVariable);
+  const std::string& choice = settings.nccl.get();
+  if (!asked || std::string_view(asked) != kCheckNccl) return {};
+  if (choice == "auto" || choice == "none") return {};
+  const Status loaded = load_nccl(choice).status();
+  if (loaded.ok()) return {};
+  return Status(Code::kInvalidArgument, std::string(settings.nccl.variable()) + "=" + choice +
+                                            " is not usable: " + loaded.context());
 }
 
 // Loads the library, which the sessions of this worker would do at their first call.
@@ -168,6 +181,7 @@ Status work(const Settings& settings, const Daemon& daemon, uint32_t base_number
   auto devices =
       DeviceSet::prepare(driver->table, settings.devices.get(), std::move(staging).value(), *scope);
   if (!devices.ok()) return fail(daemon, devices.status());
+  if (const Status nccl = check_nccl(settings); !nccl.ok()) return fail(daemon, nccl);
   tls::prepare();
   const WorkerReady ready = offer_of(settings, *driver, **devices, std::move(warning));
   // If the daemon has died, this worker is not needed, and nothing is logged.

@@ -52,6 +52,7 @@ class SettingsTest(unittest.TestCase):
     def test_the_check_finds_what_makes_the_start_fail(self):
         text = self.write("text", "neither a key nor a token\n")
         open_tokens = self.write("open", "", 0o644)
+        other_library = os.path.join(BUILD, "tests/unit/server/libserver_broken_driver.so")
         for options, settings, *said in (
                 (["--audit", self.path("none/audit")], {}, "RCUDA_SERVER_AUDIT", "none/audit", "No such file"),
                 ([], {"RCUDA_SERVER_LEASES": self.path("none/leases")}, "RCUDA_SERVER_LEASES=",
@@ -61,6 +62,8 @@ class SettingsTest(unittest.TestCase):
                 (["--image-cache", text], {}, "RCUDA_SERVER_IMAGE_CACHE=", text + " is not a folder"),
                 ([], {"RCUDA_SERVER_NCCL": self.path("none.so")}, "RCUDA_SERVER_NCCL=" + self.path("none.so"),
                  "cannot read the file: No such file"),
+                ([], {"RCUDA_SERVER_NCCL": other_library}, f"RCUDA_SERVER_NCCL={other_library} is not usable: ",
+                 "is not an NCCL of version 2.14 or later"),
                 ([], {"RCUDA_SERVER_NCCL": text}, "the file is not a library: name a libnccl.so.2"),
                 ([], {"RCUDA_SERVER_NCCL": "libnccl.so.2"}, "it takes auto, none or the path of a libnccl.so.2"),
                 (["--config", self.write("nccl.toml", "port = 0\nnccl = '/no/such/nccl.so'\n")], {},

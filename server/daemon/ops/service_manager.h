@@ -34,8 +34,8 @@ class ServiceManager {
     is_ready_ = true;
     send("READY=1\nSTATUS=" + status);
   }
-  // Around a reload, after ready(): systemctl reload returns after the second. Before ready(),
-  // systemd waits for that.
+  // Before and after a reload: systemd shows the state "reloading" in between. Nothing is sent
+  // before ready().
   void reloading() const;
   void reloaded() const {
     if (is_ready_) send("READY=1");

@@ -164,7 +164,9 @@ Status WorkerPool::start(const Base& base, const DeviceSets::Key& devices, uint3
   std::vector<std::string> own = settings_.registry.environment();
   std::ranges::move(device_sets_.environment(devices), std::back_inserter(own));
   std::ranges::move(share_environment(sm_percent), std::back_inserter(own));
-  if (asks_nccl_) own.push_back(std::string(kAskNcclVariable) + "=1");
+  if (asks_nccl_) {
+    own.push_back(std::string(kAskNcclVariable) + "=" + (ever_ready() ? "1" : kCheckNccl));
+  }
   RCUDA_ASSIGN_OR_RETURN(
       worker.pid, start_process({settings_.worker_binary,
                                  {"rcuda-worker", "--worker", std::to_string(base.number())},

@@ -166,6 +166,7 @@ TEST(SettingsTest, AnErrorInAFileNamesTheLineAndTheRemedy) {
         Case{"flag = yes\n", ":1: ", "write flag = \"yes\""},
         Case{"name = \"ada\n", ":1: ", "the text of name has no closing quote"},
         Case{"port =\n", ":1: ", "port has no value: write NAME = \"text\""},
+        Case{"name = \x1b[2J\n", ":1: ", "the value of name is not usable: write"},
         Case{"timeout = 1.5\n", ":1: ", "'timeout' is of another kind: write a text in quotes"},
         Case{"port\n", ":1: ", "'port' is not a setting: write NAME"},
         Case{"port: 1\n", ":1: ", "'port: 1' is not a setting: write NAME"},
