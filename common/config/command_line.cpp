@@ -200,6 +200,8 @@ CommandLine& CommandLine::subcommand(const std::string& name, const std::string&
   return *subcommands_.back();
 }
 
+std::vector<std::string> CommandLine::subcommands() const { return subcommand_names(*app_); }
+
 void CommandLine::require_subcommand(int least, int most) {
   app_->require_subcommand(static_cast<size_t>(least), static_cast<size_t>(most));
 }

@@ -78,6 +78,7 @@ class CommandLine {
   // The reference is valid as long as this object. Subcommands inherit the footer that is set
   // before them.
   CommandLine& subcommand(const std::string& name, const std::string& help);
+  std::vector<std::string> subcommands() const;  // their names
   void require_subcommand(int least, int most);
   void footer(const std::string& text);
   // Stops at the first argument that is not an option of this program. rest() returns it and all

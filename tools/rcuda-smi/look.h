@@ -30,7 +30,7 @@ struct Look {
 
 std::vector<Look> look(const std::vector<tools::Server>& servers);
 
-// Such as "parked for 5 s, 20 GiB in the host's memory"; empty for a session that is not parked.
+// Such as "parked for 5s, 20 GiB in the host's memory"; empty for a session that is not parked.
 std::string park_text(const wire::ServerStatus::Session& session);
 // Lines as `rcuda-smi` prints them.
 std::string text_of(const Look& look);

@@ -16,7 +16,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <iterator>
 #include <optional>
 #include <string>
 #include <thread>
@@ -54,7 +53,6 @@ int fail(const Status& status, int exit_status = 1) {
   return exit_status;
 }
 
-constexpr const char* kCommands[] = {"top", "topo", "end", "drain", "resume", "reload"};
 constexpr const char* kServer = "host or host:port, 8308 unless given";
 constexpr const char* kServers =
     "host or host:port, 8308 unless given (default: the servers of RCUDA_DEVICES, or localhost)";
@@ -66,8 +64,8 @@ Status check_server(const std::string& name) { return tools::parse_server(name).
 Server server_of(const std::string& name) { return tools::parse_server(name).value(); }
 
 // Refuses a word that is neither a command nor a host: it has no address.
-Status check_hosts(const std::vector<std::string>& words) {
-  const std::vector<std::string> commands(std::begin(kCommands), std::end(kCommands));
+Status check_hosts(const std::vector<std::string>& words,
+                   const std::vector<std::string>& commands) {
   for (const std::string& word : words) {
     const bool is_word = word.find_first_of(":@.[") == word.npos;
     addrinfo* addresses = nullptr;
@@ -360,7 +358,7 @@ int start(int argc, char** argv) {
   if (commands.reload.is_chosen()) return reload(*servers, as_json);
   if (commands.top.is_chosen()) return top(*servers, arguments.seconds, arguments.rounds, as_json);
   if (commands.topology.is_chosen()) return topology(*servers, !arguments.no_measure, as_json);
-  if (const Status hosts = check_hosts(arguments.names); !hosts.ok()) {
+  if (const Status hosts = check_hosts(arguments.names, line.subcommands()); !hosts.ok()) {
     return fail(hosts, config::CommandLine::kWrongUse);
   }
   return show(*servers, as_json ? Form::kJson : arguments.list ? Form::kList : Form::kText);
