@@ -318,9 +318,8 @@ bool Session::accepts(uint64_t address, uint64_t bytes, const char* what) {
     return true;
   char text[160];
   std::snprintf(text, sizeof text,
-                "the worker returned %s of %llu bytes at 0x%llx, outside of its device addresses",
-                what, static_cast<unsigned long long>(bytes),
-                static_cast<unsigned long long>(address));
+                "the worker returned %s of %s at 0x%llx, outside of its device addresses", what,
+                exact_bytes_text(bytes).c_str(), static_cast<unsigned long long>(address));
   (void)lose(Status(Code::kProtocol, text));
   return false;
 }

@@ -299,11 +299,12 @@ void WorkerPool::helper_ended(Worker& worker, const ParkHelper::Outcome& outcome
     send_step(worker, ParkStep::What::kStay);
     return refuse_park(worker, outcome.why);
   }
-  const double seconds = std::chrono::duration<double>(Clock::now() - park.parked_at).count();
-  totals_.parked_seconds += static_cast<uint64_t>(seconds);
+  const Clock::duration time = Clock::now() - park.parked_at;
+  totals_.parked_seconds +=
+      static_cast<uint64_t>(std::chrono::floor<std::chrono::seconds>(time).count());
   ++totals_.wakes;
-  RCUDA_INFO("the session of worker %d (%s) is awake after %.1f s, %s", worker.pid,
-             worker.identity.user.c_str(), seconds,
+  RCUDA_INFO("the session of worker %d (%s) is awake after %s, %s", worker.pid,
+             worker.identity.user.c_str(), rounded_time_text(time).c_str(),
              park.by ? by_text(park.by).c_str() : "because its program needs the GPU");
   if (audit_) audit_->control("wake", park.by, static_cast<uint32_t>(worker.pid));
   enter(worker, ParkState::kActive);
