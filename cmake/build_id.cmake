@@ -1,5 +1,6 @@
 # Writes OUTPUT, a source file with the id of the build: the first 12 digits of the SHA-256 of all sources of the
-# programs in SOURCE, their paths included. The file is left as it is if the id is the same.
+# programs in SOURCE, their paths included, and of CUDA_HEADER, from which the API is generated. Compilers and their
+# options do not count. The file is left as it is if the id is the same.
 cmake_minimum_required(VERSION 3.25)
 
 set(patterns CMakeLists.txt)
@@ -8,14 +9,15 @@ foreach(folder api client cmake common p2p server softgpu tools)
 endforeach()
 list(TRANSFORM patterns PREPEND "${SOURCE}/")
 file(GLOB_RECURSE files LIST_DIRECTORIES false RELATIVE "${SOURCE}" ${patterns})
-list(FILTER files EXCLUDE REGEX "__pycache__|/[.]")
+list(FILTER files EXCLUDE REGEX "__pycache__|/[.]|~$")
 list(SORT files)
 set(all "")
 foreach(name ${files})
   file(SHA256 "${SOURCE}/${name}" digest)
   string(APPEND all "${digest} ${name}\n")
 endforeach()
-string(SHA256 digest "${all}")
+file(SHA256 "${CUDA_HEADER}" header)
+string(SHA256 digest "${all}${header}")
 string(SUBSTRING "${digest}" 0 12 id)
 file(CONFIGURE OUTPUT "${OUTPUT}" CONTENT "// Made by cmake/build_id.cmake.
 extern \"C\" {

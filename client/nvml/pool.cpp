@@ -34,9 +34,11 @@ void report_missing(const std::string& server, uint32_t gpu, const wire::GpuRepo
   for (const auto& one : report.gpus) {
     offered += (offered.empty() ? "" : ", ") + std::to_string(one.ordinal);
   }
-  const std::string text = server + " does not offer device " + std::to_string(gpu) +
-                           " (it offers " + (offered.empty() ? "none" : offered) +
-                           "): correct RCUDA_DEVICES";
+  const std::string text =
+      report.gpus.empty()
+          ? server + " knows none of its devices yet: try again, or see the log of that server"
+          : server + " does not offer device " + std::to_string(gpu) + " (it offers " + offered +
+                "): correct RCUDA_DEVICES";
   if (first_report(text)) RCUDA_WARN("NVML: %s", text.c_str());
 }
 

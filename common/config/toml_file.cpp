@@ -107,36 +107,54 @@ std::string_view line_of(std::string_view text, size_t number) {
   return trimmed(text.substr(0, std::min(text.find('\n'), kMost)));
 }
 
+// The line without a comment.
+std::string_view without_comment(std::string_view line) {
+  char quote = 0;
+  for (size_t i = 0; i < line.size(); ++i) {
+    const char c = line[i];
+    if (quote == 0 && c == '#') return trimmed(line.substr(0, i));
+    if (quote == 0 && (c == '"' || c == '\'')) {
+      quote = c;
+    } else if (c == quote) {
+      quote = 0;
+    }
+  }
+  return line;
+}
+
 // What is wrong with a line that toml++ refuses, in the words of people who write settings.
+// `description`: those of toml++, for a line of which nothing better is known.
 std::string explain(std::string_view line, std::string_view description) {
   constexpr const char* kForms =
       "write NAME = \"text\", NAME = 12, NAME = true, NAME = [\"a\", \"b\"] or [table]";
+  const std::string reason = " (" + std::string(description) + ")";
+  line = without_comment(line);
   const size_t equals = line.find('=');
   const std::string name(trimmed(line.substr(0, equals)));
   const bool is_name = !name.empty() && name.find_first_of("[]\"'#{}, ") == std::string::npos;
   if (description.find("redefine") != description.npos) {
     return "'" + std::string(is_name ? name : line) + "' is there twice: remove one of them";
   }
+  if (line.empty()) return "a value or list of the lines above has no end" + reason;
   if (line.starts_with('[')) {
-    return "'" + std::string(line) + "' is not the name of a table: write [limits.user]";
+    return "'" + std::string(line) +
+           "' is not the name of a table: write [limits.user], or [limits.users.\"a b\"] for a "
+           "name with blanks";
   }
   if (equals == line.npos || !is_name) {
-    return "'" + std::string(line) + "' is not a setting: " + kForms;
+    return "'" + std::string(line) + "' is not a setting: " + kForms + reason;
   }
-  std::string_view value = trimmed(line.substr(equals + 1));
-  const bool has_quotes = value.find_first_of("\"'[]{}=") != value.npos;
-  if (!has_quotes) value = trimmed(value.substr(0, value.find('#')));
+  const std::string value(trimmed(line.substr(equals + 1)));
   if (value.empty()) return name + " has no value: " + kForms;
   const char quote = value.front();
   if ((quote == '"' || quote == '\'') && value.find(quote, 1) == value.npos) {
-    return "the text of " + name + " has no closing quote: write " + name + " = " +
-           std::string(value) + quote;
+    return "the text of " + name + " has no closing quote: write " + name + " = " + value + quote;
   }
-  if (!has_quotes) {
-    return name + " = " + std::string(value) + " lacks quotes: write " + name + " = \"" +
-           std::string(value) + "\"";
+  const bool is_number = value.find_first_not_of("0123456789 _+-") == value.npos;
+  if (!is_number && value.find_first_of("\"'[]{}=") == value.npos) {
+    return name + " = " + value + " lacks quotes: write " + name + " = \"" + value + "\"";
   }
-  return "the value of " + name + " is not usable: " + kForms;
+  return "the value of " + name + " is not usable: " + kForms + reason;
 }
 
 // The whole file.

@@ -52,7 +52,7 @@ struct Plan {
   double predicted_us = 0;  // 0: legs not measured
   std::string reason;       // one line
 };
-// "host over shm, 4 x 1 MiB, 310.2 us predicted: least of 61 candidates"
+// "host over shm, 4 x 1 MiB, 310us predicted: least of 61 candidates"
 std::string to_string(const Plan& plan);
 
 }  // namespace rcuda::p2p

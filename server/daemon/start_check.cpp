@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "common/base/host_name.h"
+#include "common/identity/private_file.h"
 #include "server/daemon/admission/admission.h"
 #include "server/daemon/admission/audit.h"
 #include "server/daemon/admission/lease_file.h"
@@ -60,29 +61,27 @@ Status unusable(const config::SettingBase& setting, const std::string& why) {
                                             ") is not usable: " + why);
 }
 
-// The parent folder of a path.
-std::string folder_above(const std::string& path) {
-  const size_t end = path.find_last_not_of('/') + 1;
-  const size_t slash = path.rfind('/', end - 1);
-  return slash == path.npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
-}
-
-Status check_writable(const config::SettingBase& setting, const std::string& folder) {
+// Whether the server can write to the folder, or make it with those above it.
+Status check_folder(const config::SettingBase& setting, const std::string& folder) {
   std::error_code error;
-  if (std::filesystem::exists(folder, error) && !std::filesystem::is_directory(folder, error)) {
+  if (!std::filesystem::exists(folder, error)) {
+    const Status made = identity::check_can_make(folder);
+    return made.ok() ? made : unusable(setting, made.context());
+  }
+  if (!std::filesystem::is_directory(folder, error)) {
     return unusable(setting, folder + " is not a folder");
   }
   if (::access(folder.c_str(), W_OK | X_OK) == 0) return {};
-  return errno == ENOENT ? unusable(setting, "there is no folder " + folder + ": make it")
-                         : unusable(setting, "cannot write to the folder " + folder + ": " +
-                                                 std::strerror(errno));
+  return unusable(setting, "cannot write to the folder " + folder + ": " + std::strerror(errno));
 }
 
-// Whether the file may be a library. Only a worker loads it.
+// Whether the file may be a library. Only a worker loads it. A name without a folder is looked for
+// where the loader looks.
 Status check_library(const config::String& setting) {
   constexpr std::string_view kMagic = "\177ELF";
   const std::string& path = setting.get();
   if (path.find('/') == path.npos) {
+    if (path.find(".so") != path.npos) return {};
     return unusable(setting, "it takes auto, none or the path of a libnccl.so.2");
   }
   std::ifstream file(path, std::ios::binary);
@@ -99,13 +98,12 @@ Status check_library(const config::String& setting) {
 Status check_named_files(const Settings& settings) {
   const std::string& leases = settings.leases.get();
   if (leases != "auto" && leases != "none") {
-    RCUDA_RETURN_IF_ERROR(check_writable(settings.leases, folder_above(leases)));
+    const std::filesystem::path folder = std::filesystem::path(leases).parent_path();
+    RCUDA_RETURN_IF_ERROR(check_folder(settings.leases, folder.empty() ? "." : folder.string()));
   }
   const std::string& images = settings.image_cache.get();
   if (images != "auto" && images != "none") {
-    const bool exists = ::access(images.c_str(), F_OK) == 0;
-    RCUDA_RETURN_IF_ERROR(
-        check_writable(settings.image_cache, exists ? images : folder_above(images)));
+    RCUDA_RETURN_IF_ERROR(check_folder(settings.image_cache, images));
   }
   const std::string& nccl = settings.nccl.get();
   return nccl == "auto" || nccl == "none" ? Status() : check_library(settings.nccl);

@@ -10,8 +10,7 @@ namespace {
 constexpr uint64_t kSecond = 1'000'000'000;
 
 uint64_t limit_of(std::chrono::nanoseconds limit) {
-  constexpr int64_t kMost = int64_t{1} << 61;  // 73 years; sums do not overflow
-  return static_cast<uint64_t>(std::clamp<int64_t>(limit.count(), 0, kMost));
+  return static_cast<uint64_t>(std::max<int64_t>(limit.count(), 0));  // at most kLongestTime
 }
 
 // How long before the end the client is warned.

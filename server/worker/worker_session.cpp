@@ -67,6 +67,19 @@ std::chrono::nanoseconds spin_time(const Settings& settings) {
                                                              : 5);
 }
 
+// Whether NCCL may use the loopback by this value of NCCL_SOCKET_IFNAME: prefixes of names, or
+// whole names after "=", between commas.
+bool names_loopback(std::string_view interfaces) {
+  if (interfaces.starts_with('^')) return false;
+  if (interfaces.starts_with('=')) interfaces.remove_prefix(1);
+  while (!interfaces.empty()) {
+    const size_t end = std::min(interfaces.find(','), interfaces.size());
+    if (interfaces.substr(0, end) == "lo") return true;
+    interfaces.remove_prefix(std::min(end + 1, interfaces.size()));
+  }
+  return false;
+}
+
 std::string pci_address(const api::DriverTable& driver, CUdevice device) {
   char address[32] = {};
   if (driver.cuDeviceGetPCIBusId(address, sizeof address, device) != CUDA_SUCCESS) return {};
@@ -402,10 +415,7 @@ void WorkerSession::prepare() {
   nccl.host_id = p2p::host_identity() + ":" + std::to_string(grant_.port);
   nccl.may_connect = [&settings](const sockaddr& address) {
     const char* const chosen = std::getenv("NCCL_SOCKET_IFNAME");
-    const std::string_view interfaces = chosen ? chosen : "";
-    const bool uses_loopback =
-        !interfaces.starts_with('^') && interfaces.find("lo") != std::string_view::npos;
-    return settings.nccl_networks.contains(address, uses_loopback);
+    return settings.nccl_networks.contains(address, chosen && names_loopback(chosen));
   };
   nccl.note_rank = [work = &*granted_.work](uint64_t tag, bool joins) {
     joins ? work->join(tag) : work->leave(tag);

@@ -3,8 +3,8 @@
 
     check_log_lines.py ROOT
 
-Takes the texts of RCUDA_INFO, RCUDA_WARN and RCUDA_ERROR in server/ and p2p/. Each must begin like a line in the first
-column of the table there: " / " separates the lines of one row, and "..." and words in capitals stand for any text. Texts
+Takes the texts of RCUDA_INFO, RCUDA_WARN, RCUDA_ERROR and RCUDA_LOG in server/ and p2p/. Each must begin like a line in the
+first column of the table there: " / " separates the lines of one row, and "..." and names such as CLIENT stand for any text. Texts
 without two words of their own, such as "%s", are passed over. A line of the table that no text has is an error as well,
 unless it is put together elsewhere in server/, p2p/ or common/.
 """
@@ -13,11 +13,13 @@ import pathlib
 import re
 import sys
 
-CALL = re.compile(r'RCUDA_(?:INFO|WARN|ERROR)\(\s*((?:"(?:[^"\\]|\\.)*"\s*)+)')
+CALL = re.compile(r'RCUDA_(?:INFO\(|WARN\(|ERROR\(|LOG\([^"]*?,)\s*((?:"(?:[^"\\]|\\.)*"\s*)+)')
 LITERAL = re.compile(r'"((?:[^"\\]|\\.)*)"')
 FORMAT = re.compile(r"%[-+ #0-9.*]*(?:hh|h|ll|l|z|j|t)?[a-zA-Z]")
 WORD = re.compile(r"[a-z]{2,}")
-ANY = re.compile(r" ?\.\.\.|\b[A-Z][A-Z_]+\b|\bN\b|\(s\)")
+NAMES = ("ADDRESS BINARY CHANGED CLIENT FILE HOST MEDIUM MEMORY N NAME PEER PORT PROGRAM SIGNAL SIZE TIME USER USERS VARIABLE "
+         "VERSION WHY WORKER").split()
+ANY = re.compile(r" ?\.\.\.|\b(?:%s)\b|\(s\)" % "|".join(NAMES))
 
 
 def sources(root, *folders):

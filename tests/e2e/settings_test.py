@@ -55,17 +55,15 @@ class SettingsTest(unittest.TestCase):
         other_library = os.path.join(BUILD, "tests/unit/server/libserver_broken_driver.so")
         for options, settings, *said in (
                 (["--audit", self.path("none/audit")], {}, "RCUDA_SERVER_AUDIT", "none/audit", "No such file"),
-                ([], {"RCUDA_SERVER_LEASES": self.path("none/leases")}, "RCUDA_SERVER_LEASES=",
-                 "there is no folder " + self.path("none") + ": make it"),
-                (["--image-cache", self.path("none/images")], {}, "RCUDA_SERVER_IMAGE_CACHE=",
-                 "there is no folder " + self.path("none") + ": make it"),
+                ([], {"RCUDA_SERVER_LEASES": text + "/leases"}, "RCUDA_SERVER_LEASES=", text + " is not a folder"),
+                (["--image-cache", text + "/a/b"], {}, "RCUDA_SERVER_IMAGE_CACHE=", f"cannot make {text}/a/b: {text}: "),
                 (["--image-cache", text], {}, "RCUDA_SERVER_IMAGE_CACHE=", text + " is not a folder"),
                 ([], {"RCUDA_SERVER_NCCL": self.path("none.so")}, "RCUDA_SERVER_NCCL=" + self.path("none.so"),
                  "cannot read the file: No such file"),
                 ([], {"RCUDA_SERVER_NCCL": other_library}, f"RCUDA_SERVER_NCCL={other_library} is not usable: ",
                  "is not an NCCL of version 2.14 or later"),
                 ([], {"RCUDA_SERVER_NCCL": text}, "the file is not a library: name a libnccl.so.2"),
-                ([], {"RCUDA_SERVER_NCCL": "libnccl.so.2"}, "it takes auto, none or the path of a libnccl.so.2"),
+                ([], {"RCUDA_SERVER_NCCL": "yes"}, "it takes auto, none or the path of a libnccl.so.2"),
                 (["--config", self.write("nccl.toml", "port = 0\nnccl = '/no/such/nccl.so'\n")], {},
                  "nccl.toml:2", "/no/such/nccl.so"),
                 (["--config", self.write("quotes.toml", "port = 0\nlisten = 0.0.0.0\n")], {}, "quotes.toml:2: ",
@@ -91,6 +89,10 @@ class SettingsTest(unittest.TestCase):
                     result = self.run_server(*options, *check, **settings)
                     self.assertEqual(result.returncode, UNUSABLE_SETTINGS, result.stderr)
                     self.assertEqual(result.stdout, "")
+        # The server makes folders, and the loader finds a library by its name.
+        made = self.run_server("--check-config", "--image-cache", self.path("none/images"),
+                               RCUDA_SERVER_LEASES=self.path("none/leases"), RCUDA_SERVER_NCCL="libnccl.so.2")
+        self.assertEqual(made.returncode, 0, made.stderr)
                     for part in said:
                         self.assertIn(part, result.stderr)
 

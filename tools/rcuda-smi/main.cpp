@@ -63,7 +63,8 @@ Status check_server(const std::string& name) { return tools::parse_server(name).
 // `name`: accepted by check_server().
 Server server_of(const std::string& name) { return tools::parse_server(name).value(); }
 
-// Refuses a word that is neither a command nor a host: it has no address.
+// Refuses a word that is neither a command nor a host: it has no address, and it is alone or like a
+// command. A host that has no address now is shown with that error beside others.
 Status check_hosts(const std::vector<std::string>& words,
                    const std::vector<std::string>& commands) {
   for (const std::string& word : words) {
@@ -71,8 +72,9 @@ Status check_hosts(const std::vector<std::string>& words,
     addrinfo* addresses = nullptr;
     const int error = is_word ? ::getaddrinfo(word.c_str(), nullptr, nullptr, &addresses) : 0;
     if (addresses) ::freeaddrinfo(addresses);
-    if (error == 0) continue;
+    if (error != EAI_NONAME && error != EAI_NODATA) continue;
     std::string remedy = did_you_mean(word, commands);
+    if (remedy.empty() && words.size() > 1) continue;
     if (remedy.empty()) {
       for (const std::string& command : commands) remedy += (remedy.empty() ? "" : ", ") + command;
       remedy = "; the commands are " + remedy + "; without one, rcuda-smi shows servers";

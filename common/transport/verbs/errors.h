@@ -12,7 +12,7 @@ namespace rcuda::transport::verbs {
 // Registering memory failed with errno `error`.
 Status registration_error(int error, size_t bytes);
 // A call that locks or allocates memory in the kernel failed. `what` names the call:
-// "ibv_create_cq", or "allocating a window of 8388608 bytes".
+// "ibv_create_cq", or "allocating a window of 8 MiB".
 Status allocation_error(int error, const std::string& what);
 
 // Why a work request failed. `what` names the request.

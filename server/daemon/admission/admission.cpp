@@ -240,15 +240,20 @@ std::string Admission::Applicant::lost_hint(bool waited) const {
 std::string Admission::Applicant::room_hint() const {
   if (place_ != 1 || !obstacle_.ok() || behind_) return "";
   std::vector<const Permit*> over;
+  std::vector<LostSession> lost = admission_->lost_();
+  std::ranges::sort(lost, std::greater(), [&](const LostSession& session) {
+    return std::tuple(session.client.ends, same_user(session.who, user_), session.client.lost_for);
+  });
   std::chrono::seconds newest = std::chrono::seconds::max();
-  for (const LostSession& lost : admission_->lost_()) {
-    over.push_back(lost.permit);
-    if (!lost.client.ends) newest = std::min(newest, lost.client.lost_for);
+  for (const LostSession& session : lost) {
+    over.push_back(session.permit);
+    if (!session.client.ends) newest = std::min(newest, session.client.lost_for);
+    if (!fits_without(over)) continue;
+    if (session.client.ends) return "";  // the applicant gets this place
+    return "; a disconnected session ends for this program" +
+           LostClient{.lost_for = newest}.when() + ", unless its client is back";
   }
-  if (over.empty() || !fits_without(over)) return "";
-  const LostClient newest_client{.lost_for = newest};
-  return "; a disconnected session ends for this program" + newest_client.when() +
-         ", unless its client is back";
+  return "";
 }
 
 bool Admission::Applicant::fits_without(const std::vector<const Permit*>& over) const {

@@ -1,5 +1,6 @@
 #include "server/daemon/ops/service_manager.h"
 
+#include <cerrno>
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
@@ -67,17 +68,20 @@ void ServiceManager::reloading() const {
   ::clock_gettime(CLOCK_MONOTONIC, &now);
   const uint64_t us =
       static_cast<uint64_t>(now.tv_sec) * 1'000'000 + static_cast<uint64_t>(now.tv_nsec) / 1'000;
-  if (is_ready_) send("RELOADING=1\nMONOTONIC_USEC=" + std::to_string(us));
+  if (is_ready_) (void)send("RELOADING=1\nMONOTONIC_USEC=" + std::to_string(us));
 }
 
 void ServiceManager::beat(Clock::time_point now) {
+  if (now >= send_again_) send_ready("READY=1");
   if (now < next_beat_) return;
-  send("WATCHDOG=1");
+  (void)send("WATCHDOG=1");
   next_beat_ = now + pause_;
 }
 
-void ServiceManager::send(const std::string& text) const {
-  if (socket_) (void)!::send(socket_.get(), text.data(), text.size(), MSG_NOSIGNAL);
+// False: the socket has no room now.
+bool ServiceManager::send(const std::string& text) const {
+  return !socket_ || ::send(socket_.get(), text.data(), text.size(), MSG_NOSIGNAL) >= 0 ||
+         (errno != EAGAIN && errno != ENOBUFS);
 }
 
 }  // namespace rcuda::server

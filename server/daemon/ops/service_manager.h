@@ -4,11 +4,12 @@
 // Both variables are removed from the environment, so workers and doors do not have them. Without
 // them nothing is sent.
 //
-// Threads: the daemon's only thread, before it starts others. Blocking: nothing; a message that
-// does not fit is dropped. Errors: none. A server whose state is not known is ended by systemd,
-// which says so.
+// Threads: the daemon's only thread, before it starts others. Blocking: nothing. A message that
+// does not fit is dropped, except READY=1, which is sent again later: without it, systemd would
+// take the server for one that starts or reloads. Errors: none.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 
@@ -32,26 +33,32 @@ class ServiceManager {
   // Clients are served from now on. `status`: a sentence for systemctl status.
   void ready(const std::string& status) {
     is_ready_ = true;
-    send("READY=1\nSTATUS=" + status);
+    send_ready("READY=1\nSTATUS=" + status);
   }
   // Before and after a reload: systemd shows the state "reloading" in between. Nothing is sent
   // before ready().
   void reloading() const;
-  void reloaded() const {
-    if (is_ready_) send("READY=1");
+  void reloaded() {
+    if (is_ready_) send_ready("READY=1");
   }
-  void stopping(const std::string& status) const { send("STOPPING=1\nSTATUS=" + status); }
+  void stopping(const std::string& status) const { (void)send("STOPPING=1\nSTATUS=" + status); }
 
-  // Call it in each round of the loop. Sends a sign of life when one is due.
+  // Call it in each round of the loop. Sends what is due: a sign of life, or READY=1 again.
   void beat(Clock::time_point now);
-  // When beat() must be called; never without a watchdog.
-  Clock::time_point next_beat() const { return next_beat_; }
+  // When beat() must be called.
+  Clock::time_point next_beat() const { return std::min(next_beat_, send_again_); }
 
  private:
-  void send(const std::string& text) const;
+  static constexpr auto kAgain = std::chrono::milliseconds(100);
+
+  bool send(const std::string& text) const;
+  void send_ready(const std::string& text) {
+    send_again_ = send(text) ? Clock::time_point::max() : Clock::now() + kAgain;
+  }
 
   bool is_ready_ = false;
-  UniqueFd socket_;  // none: no message is wanted
+  Clock::time_point send_again_ = Clock::time_point::max();  // READY=1, which did not fit
+  UniqueFd socket_;                                          // none: no message is wanted
   Clock::duration pause_{};
   Clock::time_point next_beat_ = Clock::time_point::max();
 };

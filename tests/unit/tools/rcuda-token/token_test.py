@@ -123,7 +123,7 @@ class TokenTest(unittest.TestCase):
                                *(part for name in ("file", "certificate") for part in ("--" + name, os.path.join(self.folder, name)))],
                               capture_output=True, text=True, env=dict(os.environ, HOME=self.home))
         self.assertEqual(made.returncode, 0, made.stderr)
-        self.assertIn("no rcuda-server runs on this machine", made.stderr)
+        self.assertIn("no rcuda-server is visible on this machine", made.stderr)
         self.assertIn("for a server of another machine, run rcuda-token create there", made.stderr)
 
     def test_files_may_be_elsewhere(self):
