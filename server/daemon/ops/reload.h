@@ -50,7 +50,7 @@ class Reload {
 
   // All outlive this object. `applied` is called after that, and returns what else there is to say.
   Reload(Settings& settings, Load load, Admission& admission, Authenticator& authenticator,
-         Audit& audit, WorkerPool& pool, const ServiceManager& service_manager,
+         Audit& audit, WorkerPool& pool, ServiceManager& service_manager,
          std::function<std::string()> applied)
       : settings_(settings),
         load_(std::move(load)),
@@ -76,7 +76,7 @@ class Reload {
   Authenticator& authenticator_;
   Audit& audit_;
   WorkerPool& pool_;
-  const ServiceManager& service_manager_;
+  ServiceManager& service_manager_;
   const std::function<std::string()> applied_;
 };
 
