@@ -122,6 +122,11 @@ Option& Option::as_bytes() {
   return *this;
 }
 
+Option& Option::within(double least, double most) {
+  option_->check(CLI::Range(least, most));
+  return *this;
+}
+
 Option& Option::as_seconds(std::chrono::nanoseconds least, std::chrono::nanoseconds most) {
   option_->transform(CLI::Validator(
       [least, most](std::string& value) {

@@ -46,6 +46,8 @@ class Option {
   // Each value is a time between two others, as parse_time() reads it, and becomes a number of
   // seconds.
   Option& as_seconds(std::chrono::nanoseconds least, std::chrono::nanoseconds most);
+  // Each value is a number in this range.
+  Option& within(double least, double most);
   Option& check(std::function<Status(const std::string& value)> check);
 
  private:
