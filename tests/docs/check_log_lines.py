@@ -17,7 +17,7 @@ CALL = re.compile(r'RCUDA_(?:INFO\(|WARN\(|ERROR\(|LOG\([^"]*?,)\s*((?:"(?:[^"\\
 LITERAL = re.compile(r'"((?:[^"\\]|\\.)*)"')
 FORMAT = re.compile(r"%[-+ #0-9.*]*(?:hh|h|ll|l|z|j|t)?[a-zA-Z]")
 WORD = re.compile(r"[a-z]{2,}")
-NAMES = ("ADDRESS BINARY CHANGED CLIENT FILE HOST MEDIUM MEMORY N NAME PEER PORT PROGRAM SIGNAL SIZE TIME USER USERS VARIABLE "
+NAMES = ("ADDRESS BINARY CHANGED CLIENT FILE HOST MEDIUM MEMORY N NAME PATH PEER PORT PROGRAM SIGNAL SIZE TIME USER USERS VARIABLE "
          "VERSION WHY WORKER").split()
 ANY = re.compile(r" ?\.\.\.|\b(?:%s)\b|\(s\)" % "|".join(NAMES))
 

@@ -89,12 +89,12 @@ class SettingsTest(unittest.TestCase):
                     result = self.run_server(*options, *check, **settings)
                     self.assertEqual(result.returncode, UNUSABLE_SETTINGS, result.stderr)
                     self.assertEqual(result.stdout, "")
+                    for part in said:
+                        self.assertIn(part, result.stderr)
         # The server makes folders, and the loader finds a library by its name.
         made = self.run_server("--check-config", "--image-cache", self.path("none/images"),
                                RCUDA_SERVER_LEASES=self.path("none/leases"), RCUDA_SERVER_NCCL="libnccl.so.2")
         self.assertEqual(made.returncode, 0, made.stderr)
-                    for part in said:
-                        self.assertIn(part, result.stderr)
 
     def test_wrong_options_have_the_same_status_in_all_programs(self):
         for options, *said in ((["--lisen", "127.0.0.1"], "rcuda-server: unknown option --lisen; did you mean --listen?"),
