@@ -4,7 +4,7 @@ preloaded.
 
     with_servers.py --build FOLDER [--transport shm|tcp] [--servers N] [--driver softgpu|nvidia]
                     [--gpus N] [--reversed] [--devices LIST] [--driver-versions LIST] [--preload LIBRARY] [--late]
-                    [--server BINARY] [--cuts]
+                    [--server BINARY] [--cuts] [--parks]
                     -- PROGRAM [ARGUMENT...]
 
 Starts N servers on free ports, runs PROGRAM with one device of each (or as many as --gpus says, with
@@ -14,16 +14,41 @@ run. If the run fails, the servers' logs are printed. Each server is its own nod
 they share one node, and the n-th server has the n-th device of LIST. --driver-versions:
 SOFTGPU_DRIVER_VERSION of each server. --late: server and client also have the media of
 tests/support/late_media.h; the driver must then be a path. --server: another binary, in the build
-folder. --cuts: over tcp, through a proxy that cuts connections at random.
+folder. --cuts: over tcp, through a proxy that cuts connections at random. --parks: stops PROGRAM at random, so that the
+servers park its sessions, and continues it.
 """
 
 import argparse
 import os
+import random
+import signal
 import subprocess
 import sys
+import time
 
 from cutting_proxy import CuttingProxy
 from servers import Server, client_environment
+
+
+MOST_STOPS = 6
+
+
+def run_with_stops(program, environment, servers):
+    """The exit code of the program, which stands still until its sessions are parked, or for a moment if they are not."""
+    process, stops = subprocess.Popen(program, env=environment), 0
+    parks = lambda: sum(server.text().count(") is parked, ") for server in servers)
+    while process.poll() is None:
+        time.sleep(random.uniform(0, 0.04))
+        if stops == MOST_STOPS or not any("session of " in server.text() for server in servers):
+            continue
+        stops += 1
+        before, until = parks(), time.monotonic() + 0.4
+        process.send_signal(signal.SIGSTOP)
+        while parks() == before and time.monotonic() < until:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGCONT)
+    print(f"{stops} stops, {parks()} parks", file=sys.stderr)
+    return process.returncode
 
 
 def main():
@@ -40,6 +65,7 @@ def main():
     parser.add_argument("--late", action="store_true")
     parser.add_argument("--server", default="bin/rcuda-server", help="in the build folder")
     parser.add_argument("--cuts", action="store_true")
+    parser.add_argument("--parks", action="store_true")
     parser.add_argument("program", nargs=argparse.REMAINDER)
     arguments = parser.parse_args()
     program = arguments.program[1:] if arguments.program[:1] == ["--"] else arguments.program
@@ -49,6 +75,8 @@ def main():
     node = {"SOFTGPU_DEVICES": str(arguments.gpus)}
     if arguments.devices:
         node = {"SOFTGPU_NODE": "shared", "SOFTGPU_DEVICES": str(1 + max(map(int, gpus)))}
+    if arguments.parks:
+        node["RCUDA_SERVER_PARK_AFTER"] = "1ms"
     nodes = [dict(node) for _ in range(arguments.servers)]
     for each, version in zip(nodes, filter(None, arguments.driver_versions.split(","))):
         each["SOFTGPU_DRIVER_VERSION"] = version
@@ -69,7 +97,8 @@ def main():
                                             for gpu in ([gpus[i]] if arguments.devices
                                                         else range(arguments.gpus)[::-1 if arguments.reversed else 1]))
     try:
-        code = subprocess.run(program, env=environment).returncode
+        code = (run_with_stops(program, environment, servers) if arguments.parks
+                else subprocess.run(program, env=environment).returncode)
     except OSError as error:
         print(error, file=sys.stderr)
         code = 127

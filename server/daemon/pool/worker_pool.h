@@ -204,14 +204,14 @@ class WorkerPool {
   using State = WorkerState;
   struct Park {
     ParkState state = ParkState::kActive;
-    Clock::time_point since, parked_at;  // `since`: in this state
-    std::map<uint32_t, uint64_t> bytes;  // by device
-    std::optional<Identity> by;          // the requester; none: park_after, or its own program
-    std::string refused;                 // why it was not parked; empty: it was not refused
-    std::string logged;                  // the same, in the log
-    uint64_t tried_at = 0;               // WorkPage::used_at() when park_after tried it
-    Clock::time_point try_at,
-        room_asked;  // when park_after tries again; since when NVML may report room
+    Clock::time_point since, parked_at;       // `since`: in this state
+    std::map<uint32_t, uint64_t> bytes;       // by device
+    std::optional<Identity> by;               // the requester; none: park_after, or its own program
+    std::string refused;                      // why it was not parked; empty: it was not refused
+    std::string logged;                       // the same, in the log
+    uint64_t tried_at = ~uint64_t{0};         // WorkPage::used_at() when park_after tried it
+    std::optional<Clock::time_point> try_at;  // when park_after tries again
+    Clock::time_point room_asked;             // since when NVML may report room
   };
   struct Worker {
     State state = State::kStarting;
@@ -265,10 +265,10 @@ class WorkerPool {
   static void enter(Worker& worker, ParkState state);
   static void send_step(Worker& worker, ParkStep::What what);
   void begin_park(Worker& worker, const std::optional<Identity>& by);
-  static void read_park(Worker& worker, const ParkAnswer& answer);
+  void read_park(Worker& worker, const ParkAnswer& answer) const;
   static void refuse_park(Worker& worker, const std::string& why);
-  void park_idle(Worker& worker, Clock::time_point now);
-  static Clock::time_point idle_since(const Worker& worker);
+  std::optional<Clock::time_point> park_due(const Worker& worker) const;
+  void park_idle(Worker& worker);
   void measure(Worker& worker, GpuMonitor& monitor);
   bool find_sample(GpuMonitor& monitor, Clock::time_point asked,
                    std::shared_ptr<const GpuSample>* sample) const;
@@ -277,6 +277,7 @@ class WorkerPool {
   Status start_helper(const Worker& worker, ParkTask task);
   void wake_waiting(GpuMonitor& monitor, Clock::time_point now);
   void wake_if_room(Worker& worker, GpuMonitor& monitor, Clock::time_point now);
+  void look_later(Worker& worker, Clock::time_point now);
   void end_helpers();
   void helper_ended(Worker& worker, const ParkHelper::Outcome& outcome);
   Clock::time_point next_parking() const;
@@ -343,6 +344,7 @@ class WorkerPool {
   std::unique_ptr<Cgroups> cgroups_;  // none: processes have limits of their own
   std::list<Worker> workers_;
   std::list<ParkHelper> helpers_;
+  std::optional<Clock::time_point> next_room_;  // when a waiting session looks for room again
   // Of workers' starts and of ended sessions, by user and medium.
   wire::ServerStatus::Totals totals_;
   // Of ended sessions, by the id of their lease, which has not ended.

@@ -19,8 +19,9 @@ namespace {
 constexpr auto kRoomPause = std::chrono::milliseconds(200);
 // How long NVML may take to tell the size of a session, whose program may wait meanwhile.
 constexpr auto kLongestMeasure = std::chrono::seconds(10);
-// After this time park_after tries a session again that had work in progress.
-constexpr auto kBusyPause = std::chrono::seconds(10);
+// park_after tries a session again that had work in progress: after its own time, within these.
+constexpr std::chrono::nanoseconds kLeastBusyPause = std::chrono::milliseconds(100);
+constexpr std::chrono::nanoseconds kMostBusyPause = std::chrono::seconds(10);
 
 uint64_t available_host_memory() {
   std::ifstream file("/proc/meminfo");
@@ -91,13 +92,16 @@ void WorkerPool::begin_park(Worker& worker, const std::optional<Identity>& by) {
   send_step(worker, ParkStep::What::kRest);
 }
 
-void WorkerPool::read_park(Worker& worker, const ParkAnswer& answer) {
+void WorkerPool::read_park(Worker& worker, const ParkAnswer& answer) const {
   using What = ParkAnswer::What;
   Park& park = worker.park;
   if (park.state == ParkState::kResting && answer.what == What::kAtRest) {
     enter(worker, ParkState::kMeasuring);
   } else if (park.state == ParkState::kResting && answer.what != What::kWakeWanted) {
-    if (answer.what == What::kBusy) park.try_at = Clock::now() + kBusyPause;
+    if (answer.what == What::kBusy) {
+      park.try_at = Clock::now() + std::clamp<std::chrono::nanoseconds>(
+                                       settings_.park_after.get(), kLeastBusyPause, kMostBusyPause);
+    }
     refuse_park(worker, answer.why);
   } else if (park.state == ParkState::kParked && answer.what == What::kWakeWanted) {
     enter(worker, ParkState::kWaiting);
@@ -116,23 +120,25 @@ void WorkerPool::refuse_park(Worker& worker, const std::string& why) {
   enter(worker, ParkState::kActive);
 }
 
-// Parks sessions that have been idle for park_after. Each idle time is tried once, unless the
-// session only had work in progress.
-void WorkerPool::park_idle(Worker& worker, Clock::time_point now) {
+// When park_after tries the session. Each idle time is tried once, unless the session only had work
+// in progress.
+std::optional<WorkerPool::Clock::time_point> WorkerPool::park_due(const Worker& worker) const {
   const auto idle = settings_.park_after.get();
-  Park& park = worker.park;
-  if (idle.count() == 0 || park.state != ParkState::kActive || !worker.work) return;
-  if (idle_since(worker) + idle > now) return;
+  const Park& park = worker.park;
+  if (idle.count() == 0 || park.state != ParkState::kActive || !worker.work) return std::nullopt;
   const uint64_t used_at = worker.work->used_at();
-  if (park.tried_at == used_at && (park.try_at == Clock::time_point() || now < park.try_at)) return;
-  park.tried_at = used_at;
-  park.try_at = {};
-  begin_park(worker, std::nullopt);
+  if (park.tried_at == used_at) return park.try_at;
+  // The worker writes this time, so it may be anything.
+  const auto used = Clock::time_point(std::chrono::nanoseconds(used_at));
+  return std::max(worker.since, std::min(used, Clock::now())) + idle;
 }
 
-WorkerPool::Clock::time_point WorkerPool::idle_since(const Worker& worker) {
-  const auto used = Clock::time_point(std::chrono::nanoseconds(worker.work->used_at()));
-  return std::max(worker.since, std::min(used, Clock::now()));
+void WorkerPool::park_idle(Worker& worker) {
+  const auto due = park_due(worker);
+  if (!due || Clock::now() < *due) return;
+  worker.park.tried_at = worker.work->used_at();
+  worker.park.try_at.reset();
+  begin_park(worker, std::nullopt);
 }
 
 // How much the session has on each GPU: by NVML, otherwise what its worker counts.
@@ -232,6 +238,11 @@ void WorkerPool::wake_waiting(GpuMonitor& monitor, Clock::time_point now) {
   }
 }
 
+void WorkerPool::look_later(Worker& worker, Clock::time_point now) {
+  worker.park.room_asked = now + kRoomPause;
+  next_room_ = std::min(next_room_.value_or(worker.park.room_asked), worker.park.room_asked);
+}
+
 void WorkerPool::wake_if_room(Worker& worker, GpuMonitor& monitor, Clock::time_point now) {
   std::shared_ptr<const GpuSample> sample;
   if (!find_sample(monitor, worker.park.room_asked, &sample)) return;
@@ -240,14 +251,12 @@ void WorkerPool::wake_if_room(Worker& worker, GpuMonitor& monitor, Clock::time_p
     if (!gpu || gpu->told.total_bytes == 0) continue;  // without NVML the driver decides
     const uint64_t used = gpu->told.used_bytes + gpu->told.reserved_bytes;
     if (gpu->told.total_bytes - std::min(used, gpu->told.total_bytes) >= bytes) continue;
-    worker.park.room_asked = now + kRoomPause;
-    return;
+    return look_later(worker, now);
   }
   if (const Status started = start_helper(worker, ParkTask::kWake); !started.ok()) {
     RCUDA_ERROR("no process can wake the session of worker %d: %s", worker.pid,
                 started.message().c_str());
-    worker.park.room_asked = now + kRoomPause;
-    return;
+    return look_later(worker, now);
   }
   enter(worker, ParkState::kWaking);
 }
@@ -316,29 +325,22 @@ void WorkerPool::advance_parking(GpuMonitor& monitor) {
   end_helpers();
   for (Worker& worker : workers_) {
     if (!worker.is(State::kBusy) || worker.kill_at) continue;
-    park_idle(worker, now);
+    park_idle(worker);
     if (worker.park.state == ParkState::kMeasuring) measure(worker, monitor);
   }
+  if (next_room_ && now >= *next_room_) next_room_.reset();
   wake_waiting(monitor, now);
 }
 
 WorkerPool::Clock::time_point WorkerPool::next_parking() const {
   Clock::time_point next = Clock::time_point::max();
   for (const ParkHelper& helper : helpers_) next = std::min(next, helper.deadline());
-  const auto idle = settings_.park_after.get();
-  const Clock::time_point now = Clock::now();
+  if (next_room_) next = std::min(next, *next_room_);
   for (const Worker& worker : workers_) {
-    if (!worker.is(State::kBusy)) continue;
+    if (!worker.is(State::kBusy) || worker.kill_at) continue;
     const Park& park = worker.park;
     if (park.state == ParkState::kMeasuring) next = std::min(next, park.since + kLongestMeasure);
-    // Of a time that has passed, the monitor reports.
-    if (park.state == ParkState::kWaiting && park.room_asked > now) {
-      next = std::min(next, park.room_asked);
-    }
-    if (idle.count() == 0 || park.state != ParkState::kActive || !worker.work) continue;
-    const auto due = idle_since(worker) + idle;
-    if (due > now) next = std::min(next, due);
-    if (park.try_at > now) next = std::min(next, park.try_at);
+    if (const auto due = park_due(worker)) next = std::min(next, *due);
   }
   return next;
 }
