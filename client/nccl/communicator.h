@@ -27,6 +27,8 @@ struct Communicator : Object {
   // with the thread that waits for the call, because another thread may abort the communicator.
   const std::shared_ptr<std::atomic<int>> state = std::make_shared<std::atomic<int>>(kSuccess);
   std::atomic<int> ranks{0}, rank{0};
+  // The client has aborted it in its worker, but the program has not ended it yet.
+  std::atomic<bool> is_aborted{false};
   // NCCL has reported an error. From then on each operation waits for its answer.
   std::atomic<bool> has_failed{false};
   // The program has registered memory: NCCL exchanges it with other ranks at its first use.

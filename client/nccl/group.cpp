@@ -97,13 +97,12 @@ void abort_waiting(const Batch& batch) {
   std::vector<Step> aborts;
   for (const Step& step : batch.steps) {
     if (step.call.verb == Verb::kDestroy || step.call.verb == Verb::kAbort) continue;
-    if (Communicator* const created = step.created.get()) {
-      aborts.push_back(step_on(*created, Verb::kAbort));
+    for (const auto& one : {step.created, step.communicator}) {
+      Communicator* const communicator = one.get();
+      if (!communicator || communicator->is_aborted.exchange(true)) continue;
+      *communicator->state = kRemoteError;
+      aborts.push_back(step_on(*communicator, Verb::kAbort));
     }
-    Communicator* const used = step.communicator.get();
-    if (!used || used->state->exchange(kRemoteError) == kRemoteError) continue;
-    used->has_failed = true;
-    aborts.push_back(step_on(*used, Verb::kAbort));
   }
   abort(batch.session, std::move(aborts));
 }
@@ -166,6 +165,14 @@ std::vector<State> states_of(const std::vector<Step>& steps) {
   return states;
 }
 
+// Leaves the state of a communicator that abort_waiting() has aborted.
+void set_states(const std::vector<State>& states, int result) {
+  for (const State& state : states) {
+    int before = kInProgress;
+    state->compare_exchange_strong(before, result);
+  }
+}
+
 // Starts a thread that waits for the answers and then sets the states.
 int finish_later(Batches batches, std::vector<State> states) {
   for (Batch& batch : batches) {
@@ -173,20 +180,39 @@ int finish_later(Batches batches, std::vector<State> states) {
   }
   auto kept = std::make_shared<Batches>(std::move(batches));
   std::thread thread;
-  const Status started = start_thread(&thread, [kept, states] {
-    const int result = finish(*kept);
-    for (const State& state : states) *state = result;
-  });
+  const Status started =
+      start_thread(&thread, [kept, states] { set_states(states, finish(*kept)); });
   if (!started.ok()) {
     const int result = finish(*kept);
-    for (const State& state : states) *state = result;
+    set_states(states, result);
     return result;
   }
   thread.detach();
   return kInProgress;
 }
 
+// Takes out the calls on communicators that the client has aborted, which their workers do not know
+// any more. Their end succeeds, as the end of a communicator that the worker has aborted.
+int take_aborted(std::vector<Step>& steps) {
+  const auto ends = [](const Step& step) {
+    return step.call.verb == Verb::kDestroy || step.call.verb == Verb::kAbort;
+  };
+  std::vector<Step> taken, others;
+  for (Step& step : steps) {
+    const Communicator* const used = step.communicator.get();
+    (used && used->is_aborted ? taken : others).push_back(std::move(step));
+  }
+  steps = std::move(others);
+  end_communicators(taken);
+  drop(taken);
+  return std::ranges::all_of(taken, ends) ? kSuccess : kRemoteError;
+}
+
 int run(std::vector<Step> steps, bool grouped) {
+  if (const int taken = take_aborted(steps); taken != kSuccess || steps.empty()) {
+    drop(steps);
+    return taken;
+  }
   if (const CUresult pushed = push_mirrors(steps); pushed != CUDA_SUCCESS) {
     drop(steps);
     return result_of(pushed);

@@ -94,15 +94,16 @@ int ncclMemAlloc(void** address, size_t bytes) {
 int ncclMemFree(void* address) {
   if (!address) return kSuccess;
   const auto at = reinterpret_cast<CUdeviceptr>(address);
-  size_t bytes = 0;
-  {
+  const auto mapping = [at] {
     MutexLock lock(memory().mutex);
-    const auto found = memory().mapped.find(at);
-    if (found == memory().mapped.end()) return kInvalidArgument;
-    bytes = found->second;
-    // After a failure the memory is still there, and the program may call again.
-    if (cuMemUnmap(at, bytes) != CUDA_SUCCESS) return kCudaError;
-    memory().mapped.erase(found);
+    return memory().mapped.extract(at);
+  }();
+  if (!mapping) return kInvalidArgument;
+  const size_t bytes = mapping.mapped();
+  if (cuMemUnmap(at, bytes) != CUDA_SUCCESS) {
+    MutexLock lock(memory().mutex);
+    memory().mapped[at] = bytes;  // it is still there, and the program may call again
+    return kCudaError;
   }
   return cuMemAddressFree(at, bytes) == CUDA_SUCCESS ? kSuccess : kCudaError;
 }

@@ -72,6 +72,46 @@ PAIR = """
     print(nccl.ncclCommInitAll(comms, 2, None))
 """
 
+# The worker of rank 0 refuses its operation, whose buffers overlap. So rank 1 waits until the client aborts it.
+FAILED_GROUP = """
+    import ctypes, time
+    nccl, cuda, comms = ctypes.CDLL("libnccl.so.2"), ctypes.CDLL("libcuda.so.1"), (ctypes.c_void_p * 2)()
+
+    def outcome(comm):
+        state = ctypes.c_int(7)
+        while state.value == 7:
+            assert nccl.ncclCommGetAsyncError(comm, ctypes.byref(state)) == 0
+            time.sleep(0.002)
+        return state.value
+
+    def select(rank):
+        context = ctypes.c_void_p()
+        assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), rank) == 0
+        assert cuda.cuCtxSetCurrent(context) == 0
+
+    def all_reduce(rank, offset):
+        select(rank)
+        source, target = data[rank].value, data[rank].value + offset
+        return nccl.ncclAllReduce(ctypes.c_void_p(source), ctypes.c_void_p(target), ctypes.c_size_t(100), 2, 0,
+                                  ranks[rank], None)
+
+    assert cuda.cuInit(0) == 0
+    assert nccl.ncclCommInitAll(comms, 2, None) in (0, 7)
+    ranks, data = [ctypes.c_void_p(comm) for comm in comms], [ctypes.c_void_p(), ctypes.c_void_p()]
+    for rank in 0, 1:
+        assert outcome(ranks[rank]) == 0
+        select(rank)
+        assert nccl.ncclMemAlloc(ctypes.byref(data[rank]), ctypes.c_size_t(4096)) == 0
+    assert nccl.ncclGroupStart() == 0
+    for rank in 0, 1:
+        assert all_reduce(rank, 4 - 4 * rank) == 0
+    ended = nccl.ncclGroupEnd()
+    if ended == 7:
+        ended = outcome(ranks[0])
+    print(ended, outcome(ranks[1]), all_reduce(1, 0), nccl.ncclCommDestroy(ranks[1]))
+    assert nccl.ncclCommAbort(ranks[0]) == 0
+"""
+
 
 class LoadingTest(unittest.TestCase):
     def start(self, *variables):
@@ -179,6 +219,15 @@ class LoadingTest(unittest.TestCase):
                     ended = self.run_remotely(sys.executable, "-c", textwrap.dedent(PAIR))
                     self.assertEqual(ended.stdout.splitlines(), [f"NCCL {OWN}", str(result)], ended.stderr)
                     self.doCleanups()
+
+    def test_communicator_that_the_client_aborts(self):
+        for blocking in "1", "0":
+            with self.subTest(blocking=blocking):
+                self.start({}, {})
+                ended = self.run_remotely(sys.executable, "-c", textwrap.dedent(FAILED_GROUP), NCCL_COMM_BLOCKING=blocking)
+                # ncclInvalidUsage; then ncclRemoteError of all calls but the communicator's end.
+                self.assertEqual(ended.stdout, "5 6 6 0\n", ended.stderr)
+                self.doCleanups()
 
 
 if __name__ == "__main__":
