@@ -367,7 +367,7 @@ void WorkerPool::handle(std::span<const pollfd> items) {
       enter(*worker, State::kHanging);  // another worker takes its place
     }
     if (worker->is(State::kBusy) && now >= worker->look_at) {
-      worker->look_at = enforce_time(*worker, now);
+      worker->look_at = std::min(enforce_time(*worker, now), send_lost_ranks(*worker));
     }
     if (worker->kill_at && now >= *worker->kill_at) {
       RCUDA_WARN("worker %d did not end its session in time and is killed", worker->pid);

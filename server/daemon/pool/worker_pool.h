@@ -238,12 +238,14 @@ class WorkerPool {
     std::unique_ptr<Admission::Permit> permit;
     std::optional<WorkPage> work;
     Park park;
+    std::vector<uint64_t> lost_ranks;     // RanksLost that it has not got yet
     std::optional<SessionTotals> totals;  // once it has said that its session is over
     Clock::time_point over_at{};          // when it has; the epoch after a takeover
     wire::ExportPlace exports{};          // where others look up what it exports
     uint8_t client[16] = {};              // session_name() of Hello::session
     uint32_t index = 0;                   // Hello::worker
-    // When to act without an event. Busy: to enforce limits of time. Ended: to call waitpid().
+    // When to act without an event. Busy: to enforce limits of time, and to send lost_ranks. Ended:
+    // to call waitpid().
     Clock::time_point look_at{};
     std::optional<Clock::time_point> held_since;  // it has ended, and a debugger has its status
     std::optional<Clock::time_point> kill_at;     // its session should have ended
@@ -310,6 +312,7 @@ class WorkerPool {
   Result<Worker> restore(const CarriedWorker& carried);
   void log_end(const Worker& worker, std::optional<int> status);
   void report_lost_ranks(const Worker& dead);
+  static Clock::time_point send_lost_ranks(Worker& worker);
   void stop_worker(Worker& worker, const std::string& why = {});
   // Starts a worker, for a client or for the pool. False if that fails or too many are starting.
   bool try_start(const wire::Hello* hello, const DeviceSets::Key& devices, uint32_t sm_percent);

@@ -18,6 +18,7 @@ namespace rcuda::server {
 namespace {
 
 constexpr auto kLongestPause = std::chrono::seconds(30);
+constexpr auto kFullPause = std::chrono::milliseconds(100);
 constexpr auto kOrphanPause = std::chrono::milliseconds(10);
 constexpr auto kStuckPause = std::chrono::milliseconds(1000);
 
@@ -34,19 +35,34 @@ bool WorkerPool::ends_again(const Worker& worker, std::optional<int> status) {
   return again;
 }
 
+// Returns when to try again. A worker that is busy may read too slowly, so that its socket is full.
+WorkerPool::Clock::time_point WorkerPool::send_lost_ranks(Worker& worker) {
+  if (worker.lost_ranks.empty()) return Clock::time_point::max();
+  const Clock::time_point now = Clock::now();
+  const RanksLost message{worker.lost_ranks};
+  const Status sent = send_to_worker(worker.control.get(), message, -1, now);
+  if (sent.code() == Code::kTimeout) return now + kFullPause;
+  worker.lost_ranks.clear();  // also if the worker has just ended
+  return Clock::time_point::max();
+}
+
 // NCCL itself does not notice over NVLink that another process has died.
 void WorkerPool::report_lost_ranks(const Worker& dead) {
   if (!dead.work) return;
   const std::vector<uint64_t> lost = dead.work->communicators();
   if (lost.empty()) return;
-  for (const Worker& worker : workers_) {
+  for (Worker& worker : workers_) {
     if (&worker == &dead || !worker.is(State::kBusy) || !worker.work) continue;
-    RanksLost message;
+    std::vector<uint64_t>& tags = worker.lost_ranks;
     for (const uint64_t tag : worker.work->communicators()) {
-      if (std::ranges::find(lost, tag) != lost.end()) message.tags.push_back(tag);
+      const bool is_known = std::ranges::find(tags, tag) != tags.end();
+      if (!is_known && std::ranges::find(lost, tag) != lost.end()) tags.push_back(tag);
     }
-    if (message.tags.empty()) continue;
-    (void)send_to_worker(worker.control.get(), message, -1, Clock::now());
+    const Clock::time_point again = send_lost_ranks(worker);
+    if (again == Clock::time_point::max()) continue;
+    RCUDA_WARN("worker %d does not read its messages and learns later that ranks are lost",
+               worker.pid);
+    worker.look_at = std::min(worker.look_at, again);
   }
 }
 

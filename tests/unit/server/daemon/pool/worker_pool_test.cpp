@@ -2,6 +2,7 @@
 #include "server/daemon/pool/worker_pool.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <thread>
@@ -13,10 +14,13 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "common/base/log.h"
+#include "common/reach/connect.h"
 #include "common/reach/protocol_hash.h"
+#include "server/protocol/worker_messages.h"
 #include "tests/support/temp_folder.h"
 
 namespace rcuda::server {
@@ -344,6 +348,70 @@ TEST(WorkerPoolTest, AWorkerThatCannotBeKilledIsLeftBehind) {
   ASSERT_EQ(idle(pool), 1u) << pool.last_failure().message() << " (ptrace is not allowed here?)";
   pool.shutdown();
   EXPECT_EQ(idle(pool), 0u);
+}
+
+// The memory that the pool shares with the workers of its sessions.
+std::vector<WorkPage> work_pages() {
+  std::vector<WorkPage> pages;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const std::string name = std::filesystem::read_symlink(entry, error).string();
+    if (name.find("rcuda-work") == std::string::npos) continue;
+    Result<WorkPage> page =
+        WorkPage::open(UniqueFd(::dup(std::stoi(entry.path().filename().string()))));
+    if (page.ok()) pages.push_back(std::move(*page));
+  }
+  return pages;
+}
+
+// Sends the first worker connections, which it does not take, until its socket is full.
+void fill_socket(WorkerPool& pool) {
+  wire::PeerHello peer;
+  wire::session_name(hello().session, peer.session);
+  UniqueFd socket(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  ASSERT_TRUE(pool.pass_on(peer, 0, &socket));
+  do {
+    socket.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  } while (pool.pass_on(peer, 0, &socket));
+}
+
+// Reads what waits for a worker. Adds the tags of RanksLost.
+void read_lost(int control, std::vector<uint64_t>* tags) {
+  pollfd item{control, POLLIN, 0};
+  while (::poll(&item, 1, 0) > 0) {
+    const Result<ToWorker> message = receive_from_daemon(control);  // connections may be invalid
+    const auto* const lost = std::get_if<RanksLost>(message.ok() ? &*message : nullptr);
+    if (lost) tags->insert(tags->end(), lost->tags.begin(), lost->tags.end());
+  }
+}
+
+TEST(WorkerPoolTest, AWorkerThatReadsTooSlowlyLearnsOfLostRanksLater) {
+  PoolSettings settings("2", RCUDA_TEST_HELD_WORKER);
+  ASSERT_TRUE(settings.stop_timeout.set("50ms", "stop timeout", "the test").ok());
+  WorkerPool pool(settings, Bases("node0", 0));
+  pool.refill({});
+  run_until(pool, [&] { return pool.starting() == 0; });
+  ASSERT_EQ(idle(pool), 2u);
+  const UniqueFd clients[] = {begin_session(pool), begin_session(pool)};
+  wire::ServerStatus status;
+  pool.report(&status, {our_user(), true});
+  ASSERT_EQ(status.sessions.size(), 2u);
+  std::vector<WorkPage> pages = work_pages();
+  ASSERT_EQ(pages.size(), 2u);
+  for (WorkPage& page : pages) page.join(77);
+  fill_socket(pool);
+  const UniqueFd process(
+      static_cast<int>(::syscall(SYS_pidfd_open, status.sessions[0].worker_pid, 0)));
+  const UniqueFd control(static_cast<int>(::syscall(SYS_pidfd_getfd, process.get(), 3, 0)));
+  ASSERT_GE(control.get(), 0);
+  ASSERT_EQ(::kill(static_cast<pid_t>(status.sessions[1].worker_pid), SIGKILL), 0);
+  run_until(pool, [&] { return pool.sessions() == 1; });
+  std::vector<uint64_t> tags;
+  run_until(pool, [&] {
+    read_lost(control.get(), &tags);
+    return !tags.empty();
+  });
+  EXPECT_EQ(tags, std::vector<uint64_t>{77});
 }
 
 // Whether the worker ends, or is left behind.
