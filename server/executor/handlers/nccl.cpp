@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -258,7 +259,7 @@ HandlerResult nccl_calls(NcclServices& services, const Command& command,
   const HandlerResult read = read_steps(services, command.tail, body.count, &batch->steps);
   if (read.malformed || read.result != CUDA_SUCCESS) return read;
   if (const CUresult created = create_communicators(services, *batch); created != CUDA_SUCCESS) {
-    services.nccl.forget_ended(*batch);
+    services.nccl.forget_created(*batch);
     return created;
   }
   check_ids(services, *batch);
@@ -328,13 +329,13 @@ namespace {
 
 // Returns the communicator's error, which the program then knows: operations that are posted later
 // do not report it again, and no call of CUDA returns it.
-int tell_error(NcclServices& services, const nccl::Functions& functions,
+int tell_error(NcclServices& services, const nccl::Functions& functions, void* handle,
                NcclCommunicator& communicator, int* error) {
   int result = nccl::kSuccess;
-  void* const handle = communicator.handle.load();
   if (handle) result = functions.ncclCommGetAsyncError(handle, error);
   if (*error == nccl::kSuccess) *error = communicator.posted_error;
-  if (communicator.is_lost && *error == nccl::kSuccess) *error = nccl::kRemoteError;
+  // Otherwise it is the error of a communicator that the worker has revoked.
+  if (communicator.is_lost && *error != nccl::kInProgress) *error = nccl::kRemoteError;
   if (*error == nccl::kSuccess || *error == nccl::kInProgress) return result;
   communicator.posted_error = *error;
   services.answers.withdraw(std::exchange(communicator.error_number, 0));
@@ -349,20 +350,22 @@ HandlerResult nccl_ask(NcclServices& services, const Command&, const wire::NcclA
   if (!library) return CUDA_ERROR_INVALID_VALUE;
   const nccl::Functions& functions = library->functions;
   const auto communicator = services.nccl.find(body.communicator);
-  void* const handle = communicator ? communicator->handle.load() : nullptr;
+  std::optional<NcclUse> use;
+  if (communicator) use.emplace(*communicator);
+  void* const handle = use ? use->handle() : nullptr;
   int result = nccl::kInvalidArgument, error = nccl::kSuccess;
   uint64_t value = 0;
   std::string text;
   switch (static_cast<nccl::Question>(body.question)) {
     case nccl::Question::kAsyncError:
       if (handle || (communicator && communicator->is_lost)) {
-        result = tell_error(services, functions, *communicator, &error);
+        result = tell_error(services, functions, handle, *communicator, &error);
       }
       break;
     case nccl::Question::kLastError:
       result = nccl::kSuccess;
       if (functions.ncclGetLastError) text = functions.ncclGetLastError(handle);
-      if (communicator && communicator->is_lost && text.empty()) {
+      if (communicator && communicator->is_lost) {
         text = "the worker of another rank has died";
       }
       break;

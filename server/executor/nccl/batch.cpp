@@ -4,6 +4,7 @@
 #include <array>
 #include <chrono>
 #include <iterator>
+#include <optional>
 #include <thread>
 
 namespace rcuda::server {
@@ -21,9 +22,7 @@ nccl::Config* config_of(NcclStep& step) {
   return &step.config;
 }
 
-void* of(const NcclStep& step) {
-  return step.communicator ? step.communicator->handle.load() : nullptr;
-}
+void* of(const NcclStep& step) { return step.handle; }
 const void* source(const NcclStep& step) { return reinterpret_cast<const void*>(step.call.source); }
 void* target(const NcclStep& step) { return reinterpret_cast<void*>(step.call.target); }
 
@@ -39,27 +38,34 @@ int init(const Functions& f, NcclStep& step) {
                                   config_of(step));
 }
 
-// Aborts the communicator after the threads that poll it have left. A communicator that was never
-// made is aborted without an error, as in NCCL.
-int abort(const Functions& f, NcclStep& step) {
-  if (!step.communicator) return nccl::kSuccess;
-  NcclCommunicator& communicator = *step.communicator;
+// Takes the handle, for the call that frees the communicator. Waits until no other thread uses it.
+void* take_handle(NcclCommunicator& communicator) {
   {
     MutexLock lock(communicator.mutex);
     communicator.made_or_failed.wait(
         lock, [&]() RCUDA_REQUIRES(communicator.mutex) { return !communicator.is_being_made; });
-    communicator.aborted = true;
+    communicator.is_ended = true;
   }
-  while (communicator.waiting.load() > 0) std::this_thread::sleep_for(kPoll);
-  void* const handle = communicator.handle.exchange(nullptr);
+  while (communicator.users.load() > 0) std::this_thread::sleep_for(kPoll);
+  return communicator.handle.exchange(nullptr);
+}
+
+// A communicator that was never made is aborted without an error, as in NCCL.
+int abort(const Functions& f, NcclStep& step) {
+  void* const handle = step.communicator ? take_handle(*step.communicator) : nullptr;
   return handle ? f.ncclCommAbort(handle) : nccl::kSuccess;
 }
 
 // NCCL may wait for ranks that are lost.
 int destroy(const Functions& f, NcclStep& step) {
   if (step.communicator && step.communicator->is_lost) return abort(f, step);
-  void* const handle = step.communicator ? step.communicator->handle.exchange(nullptr) : nullptr;
+  void* const handle = step.communicator ? take_handle(*step.communicator) : nullptr;
   return handle ? f.ncclCommDestroy(handle) : nccl::kInvalidArgument;
+}
+
+int revoke(const Functions& f, NcclStep& step) {
+  if (step.communicator->is_revoked.exchange(false)) return nccl::kSuccess;
+  return f.ncclCommRevoke(of(step), step.call.value);
 }
 
 int premultiplied_sum(const Functions& f, NcclStep& step) {
@@ -158,7 +164,7 @@ constexpr Row kRows[] = {
     RCUDA_ROW(Verb::kFinalize, ncclCommFinalize, f.ncclCommFinalize(of(s))),
     RCUDA_ROW(Verb::kDestroy, ncclCommDestroy, destroy(f, s)),
     RCUDA_ROW(Verb::kAbort, ncclCommAbort, abort(f, s)),
-    RCUDA_ROW(Verb::kRevoke, ncclCommRevoke, f.ncclCommRevoke(of(s), s.call.value)),
+    RCUDA_ROW(Verb::kRevoke, ncclCommRevoke, revoke(f, s)),
     RCUDA_COLLECTIVE(Verb::kAllReduce, ncclAllReduce, s.call.operation),
     RCUDA_COLLECTIVE(Verb::kReduce, ncclReduce, s.call.operation, s.call.peer),
     RCUDA_COLLECTIVE(Verb::kBroadcast, ncclBroadcast, s.call.peer),
@@ -214,21 +220,18 @@ const char* find_lacking(const Functions& functions, const NcclBatch& batch) {
 
 // Waits until a non-blocking communicator is no longer in progress.
 int wait_for(const Functions& functions, NcclCommunicator& communicator) {
-  ++communicator.waiting;
-  int state = nccl::kInProgress;
   for (;;) {
-    void* const handle = communicator.handle.load();
-    if (communicator.aborted || !handle) {
-      state = communicator.aborted ? nccl::kInternalError : nccl::kSuccess;
-      break;
+    {
+      const NcclUse use(communicator);
+      if (communicator.is_ended) return nccl::kInternalError;
+      if (!use.handle()) return nccl::kSuccess;
+      int state = nccl::kInProgress;
+      const int result = functions.ncclCommGetAsyncError(use.handle(), &state);
+      if (result != nccl::kSuccess) return result;
+      if (state != nccl::kInProgress) return state;
     }
-    const int result = functions.ncclCommGetAsyncError(handle, &state);
-    if (result != nccl::kSuccess) state = result;
-    if (state != nccl::kInProgress) break;
     std::this_thread::sleep_for(kPoll);
   }
-  --communicator.waiting;
-  return state;
 }
 
 // Publishes new communicators, so that another thread can abort them. Leaves out those that were
@@ -237,7 +240,7 @@ void keep_created(NcclBatch& batch) {
   for (NcclStep& step : batch.steps) {
     if (!step.created) continue;
     MutexLock lock(step.created->mutex);
-    if (!step.created->aborted) step.created->handle = step.created->made;
+    if (!step.created->is_ended) step.created->handle = step.created->made;
     step.created->is_being_made = false;
     step.created->made_or_failed.notify_all();
   }
@@ -249,23 +252,55 @@ bool needs_all_ranks(Verb verb) {
          verb == Verb::kFinalize || verb == Verb::kRegisterWindow;
 }
 
-// Whether a call needs ranks that are lost.
-bool needs_lost(const NcclBatch& batch) {
-  return std::ranges::any_of(batch.steps, [](const NcclStep& step) {
-    return (step.communicator && step.communicator->is_lost && needs_all_ranks(step.call.verb)) ||
-           (step.created && step.created->is_lost);
-  });
+bool uses_communicator(const NcclStep& step) {
+  const Verb verb = step.call.verb;
+  if (verb == Verb::kGrow) return step.call.communicator != 0;  // a new rank has none yet
+  return verb != Verb::kInit && verb != Verb::kAbort && verb != Verb::kDestroy;
 }
 
+int error_of_ended(const NcclStep& step) {
+  const bool is_lost = step.communicator && step.communicator->is_lost;
+  return is_lost ? nccl::kRemoteError : nccl::kInvalidArgument;
+}
+
+// Returns why the step cannot be made; kSuccess: it can.
+int check(const NcclStep& step) {
+  if (needs_lost(step)) return nccl::kRemoteError;
+  if (!uses_communicator(step)) return nccl::kSuccess;
+  const bool is_there = step.communicator && step.communicator->handle.load();
+  return is_there ? nccl::kSuccess : error_of_ended(step);
+}
+
+int check(const NcclBatch& batch) {
+  for (const NcclStep& step : batch.steps) {
+    if (const int result = check(step); result != nccl::kSuccess) return result;
+  }
+  return nccl::kSuccess;
+}
+
+// NCCL itself does not check for a null handle in each of its calls.
+int make_step(const Functions& functions, NcclStep& step) {
+  const Row& row = *row_of(step.call.verb);
+  if (!uses_communicator(step)) return row.make(functions, step);
+  const bool is_short = nccl::is_immediate(step.call.verb);
+  std::optional<NcclUse> use;
+  if (is_short) use.emplace(*step.communicator);
+  step.handle = is_short ? use->handle() : step.communicator->handle.load();
+  return step.handle ? row.make(functions, step) : error_of_ended(step);
+}
+
+// NCCL makes the handle of a split or a shrink when it has ended.
 int wait_for_all(const Functions& functions, NcclBatch& batch) {
   int result = nccl::kSuccess;
-  for (NcclStep& step : batch.steps) {
-    for (const auto& communicator : {step.communicator, step.created}) {
+  for (const auto member : {&NcclStep::communicator, &NcclStep::created}) {
+    for (NcclStep& step : batch.steps) {
+      NcclCommunicator* const communicator = (step.*member).get();
       if (!communicator || communicator->blocking) continue;
       if (const int one = wait_for(functions, *communicator); result == nccl::kSuccess) {
         result = one;
       }
     }
+    keep_created(batch);
   }
   return result;
 }
@@ -281,23 +316,62 @@ void end_failed(const Functions& functions, NcclBatch& batch) {
 
 void answer_created(const Functions& functions, NcclBatch& batch) {
   for (NcclStep& step : batch.steps) {
-    void* const handle = step.created ? step.created->handle.load() : nullptr;
-    if (!handle) continue;
-    (void)functions.ncclCommCount(handle, &step.answer.ranks);
-    (void)functions.ncclCommUserRank(handle, &step.answer.rank);
+    if (!step.created) continue;
+    const NcclUse use(*step.created);
+    if (!use.handle()) continue;
+    (void)functions.ncclCommCount(use.handle(), &step.answer.ranks);
+    (void)functions.ncclCommUserRank(use.handle(), &step.answer.rank);
   }
 }
 
+// Aborts that end the wait of the batch. NCCL publishes the handle of a split or a shrink too late
+// for an abort, but an abort of the parent ends them as well.
+std::vector<NcclStep> aborts_for(const NcclBatch& batch) {
+  std::vector<NcclStep> aborts;
+  for (const NcclStep& step : batch.steps) {
+    if (!needs_lost(step)) continue;
+    for (const auto& communicator : {step.communicator, step.created}) {
+      const bool is_known =
+          std::ranges::find(aborts, communicator, &NcclStep::communicator) != aborts.end();
+      if (!communicator || is_known) continue;
+      NcclStep& abort = aborts.emplace_back();
+      abort.call.verb = Verb::kAbort;
+      abort.context = step.context;
+      abort.communicator = communicator;
+    }
+  }
+  return aborts;
+}
+
+// Returns whether NCCL can do it.
+bool revoke_lost(const Functions& functions, const api::DriverTable& driver, const NcclStep& step) {
+  NcclCommunicator& communicator = *step.communicator;
+  const NcclUse use(communicator);
+  if (!functions.ncclCommRevoke || !use.handle() || communicator.is_revoked.exchange(true) ||
+      driver.cuCtxSetCurrent(step.context) != CUDA_SUCCESS) {
+    return false;
+  }
+  const int result = functions.ncclCommRevoke(use.handle(), 0);
+  communicator.is_revoked = result == nccl::kSuccess || result == nccl::kInProgress;
+  return communicator.is_revoked;
+}
+
 }  // namespace
+
+bool needs_lost(const NcclStep& step) {
+  return (step.communicator && step.communicator->is_lost && needs_all_ranks(step.call.verb)) ||
+         (step.created && step.created->is_lost);
+}
 
 nccl::ResultCode make(const Functions& functions, const api::DriverTable& driver,
                       NcclBatch& batch) {
   if (const char* const name = find_lacking(functions, batch)) {
     batch.refusal = std::string("the server's NCCL lacks ") + name;
   }
-  if (!batch.refusal.empty() || needs_lost(batch)) {
+  const int refused = batch.refusal.empty() ? check(batch) : nccl::kInvalidUsage;
+  if (refused != nccl::kSuccess) {
     keep_created(batch);
-    return batch.refusal.empty() ? nccl::kRemoteError : nccl::kInvalidUsage;
+    return static_cast<nccl::ResultCode>(refused);
   }
   bool creates = false;
   for (const NcclStep& step : batch.steps) creates = creates || step.created;
@@ -315,13 +389,16 @@ nccl::ResultCode make(const Functions& functions, const api::DriverTable& driver
       if (driver.cuCtxSetCurrent(step.context) != CUDA_SUCCESS) note(nccl::kCudaError);
       current = step.context;
     }
-    note(row_of(step.call.verb)->make(functions, step));
+    note(make_step(functions, step));
   }
   keep_created(batch);
   if (groups) note(functions.ncclGroupEnd());
   keep_created(batch);
   if (result == nccl::kInProgress) result = wait_for_all(functions, batch);
-  if (result != nccl::kSuccess && needs_lost(batch)) result = nccl::kRemoteError;
+  if (result != nccl::kSuccess &&
+      std::ranges::any_of(batch.steps, [](const NcclStep& step) { return needs_lost(step); })) {
+    result = nccl::kRemoteError;
+  }
   if (creates) {
     result == nccl::kSuccess ? answer_created(functions, batch) : end_failed(functions, batch);
   }
@@ -329,6 +406,24 @@ nccl::ResultCode make(const Functions& functions, const api::DriverTable& driver
     if (step.call.verb == Verb::kRegisterWindow) (void)keep_registration(step, result);
   }
   return static_cast<nccl::ResultCode>(result);
+}
+
+void end_wait(const Functions& functions, const api::DriverTable& driver, NcclBatch& batch) {
+  constexpr auto kPatience = std::chrono::seconds(1), kPatienceIfRevoked = std::chrono::seconds(10);
+  NcclBatch end;
+  end.steps = aborts_for(batch);
+  bool is_revoked = false;
+  for (const NcclStep& step : batch.steps) {
+    if (!step.communicator || !needs_lost(step)) continue;  // NCCL revokes none that it still makes
+    is_revoked |= revoke_lost(functions, driver, step);
+  }
+  batch.is_being_revoked = false;
+  const auto until =
+      std::chrono::steady_clock::now() + (is_revoked ? kPatienceIfRevoked : kPatience);
+  while (!batch.is_made && std::chrono::steady_clock::now() < until) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  if (!batch.is_made) (void)make(functions, driver, end);
 }
 
 }  // namespace rcuda::server

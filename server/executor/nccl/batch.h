@@ -34,17 +34,36 @@ struct NcclCommunicator {
   uint32_t splits = 0;  // so far; executor thread
   // The worker of another rank has died.
   std::atomic<bool> is_lost{false};
-  std::atomic<int> calls{0};  // on threads of NcclCallers
+  // end_wait() has revoked it. NCCL refuses to revoke it twice, so the program's own call does
+  // nothing.
+  std::atomic<bool> is_revoked{false};
   Mutex mutex;
   // From Nccl::create() until NCCL has made the handle, or has failed. An abort waits for that.
   bool is_being_made RCUDA_GUARDED_BY(mutex) = false;
   CondVar made_or_failed;
   // The handles of its registered memory and windows: a client may name no others.
   std::set<uint64_t> registrations RCUDA_GUARDED_BY(mutex);
-  // `waiting` counts the threads that poll this non-blocking communicator. They leave it when
-  // `aborted` is set.
-  std::atomic<bool> aborted{false};
-  std::atomic<int> waiting{0};
+  // NCCL frees the communicator when `is_ended` is set and `users` (NcclUse) are none.
+  std::atomic<bool> is_ended{false};
+  std::atomic<int> users{0};
+};
+
+// While it exists, no other thread frees the communicator. For calls that wait for no other rank.
+class NcclUse {
+ public:
+  explicit NcclUse(NcclCommunicator& communicator) : communicator_(communicator) {
+    ++communicator_.users;
+    if (!communicator_.is_ended) handle_ = communicator_.handle.load();
+  }
+  ~NcclUse() { --communicator_.users; }
+  NcclUse(const NcclUse&) = delete;
+  NcclUse& operator=(const NcclUse&) = delete;
+
+  void* handle() const { return handle_; }  // null: the communicator has ended, or is not made
+
+ private:
+  NcclCommunicator& communicator_;
+  void* handle_ = nullptr;
 };
 
 struct NcclStep {
@@ -52,6 +71,7 @@ struct NcclStep {
   CUcontext context = nullptr;
   CUstream stream = nullptr;
   std::shared_ptr<NcclCommunicator> communicator, created;
+  void* handle = nullptr;  // of `communicator`, during the call
   // Of calls that create a communicator.
   std::vector<nccl::UniqueId> ids;
   std::vector<int> excluded;
@@ -74,12 +94,23 @@ struct NcclBatch {
   bool grouped = false;
   // Why nothing is called; empty: it is. One line for the program.
   std::string refusal;
+  std::atomic<bool> is_made{false};  // the caller of make() sets it afterwards
+  // Another thread may revoke the communicators: their next call must wait for that.
+  std::atomic<bool> is_being_revoked{false};
 };
 
+// Whether the call needs a rank that is lost, so that it would wait without end.
+bool needs_lost(const NcclStep& step);
+
 // Returns the first error. With a refusal, or a function that the library lacks, nothing is called,
-// and the result is kInvalidUsage. If a communicator is lost, its failures and further calls are
-// kRemoteError.
+// and the result is kInvalidUsage. Nothing is called either if a communicator has ended
+// (kInvalidArgument; kRemoteError if it is lost), or if a call needs a lost rank (kRemoteError).
 nccl::ResultCode make(const nccl::Functions& functions, const api::DriverTable& driver,
                       NcclBatch& batch);
+
+// Ends the wait of a batch that another thread makes, and whose calls need a lost rank. Revokes its
+// communicators, which the program can then shrink. Aborts them if the batch is not made ten
+// seconds later, or one second later if NCCL cannot revoke them. Blocking: until then.
+void end_wait(const nccl::Functions& functions, const api::DriverTable& driver, NcclBatch& batch);
 
 }  // namespace rcuda::server

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include <netdb.h>
@@ -44,7 +46,7 @@ void set_environment(const std::vector<std::string>& variables, const std::strin
   for (const std::string& line : lines) {
     const size_t equals = line.find('=');
     const bool is_set = std::ranges::any_of(all, [&](const char* entry) {
-      return line.compare(0, equals + 1, entry, equals + 1) == 0;
+      return std::string_view(entry).starts_with(std::string_view(line).substr(0, equals + 1));
     });
     if (!is_set) all.push_back(::strdup(line.c_str()));
   }
@@ -63,8 +65,9 @@ uint64_t tag_of(const NcclStep& step) {
   if (!step.communicator || step.communicator->tag == 0) return 0;
   const uint64_t parent = step.communicator->tag;
   if (step.call.verb == nccl::Verb::kShrink) {
-    const uint64_t parts[] = {parent,
-                              hash(step.excluded.data(), step.excluded.size() * sizeof(int))};
+    std::vector<int> excluded = step.excluded;  // each rank may have its own order
+    std::ranges::sort(excluded);
+    const uint64_t parts[] = {parent, hash(excluded.data(), excluded.size() * sizeof(int))};
     return hash(parts, sizeof parts);
   }
   // The ranks of a communicator that grows have nothing in common before they meet.
@@ -188,22 +191,47 @@ void Nccl::lose(std::vector<uint64_t> tags) {
   door_->jobs->post([this, tags = std::move(tags)] { lose_now(tags); });
 }
 
-// A call in progress may wait for the lost rank without end, so its communicator is aborted.
-// Otherwise the program does that, because its streams may use the communicator.
+// A call in progress may wait for the lost rank without end. Otherwise the program ends the
+// communicator, because its streams may use it.
 void Nccl::lose_now(const std::vector<uint64_t>& tags) {
+  std::vector<const NcclCommunicator*> lost;
   for (const auto& [id, communicator] : communicators_) {
     if (std::ranges::find(tags, communicator->tag) == tags.end()) continue;
     if (communicator->is_lost.exchange(true)) continue;
     RCUDA_WARN("the worker of another rank of a communicator has died");
-    if (communicator->calls.load() == 0) continue;
-    NcclStep step;
-    step.call.verb = nccl::Verb::kAbort;
-    step.communicator = communicator;
-    const auto batch = std::make_shared<NcclBatch>();
-    batch->steps.push_back(std::move(step));
-    (void)callers_.start(true, [&driver = driver_, library = library_, batch] {
-      (void)make(library->functions, driver, *batch);
-    });
+    lost.push_back(communicator.get());
+  }
+  const auto is_new = [&](const NcclStep& step) {
+    return needs_lost(step) && std::ranges::any_of(lost, [&](const NcclCommunicator* one) {
+             return one == step.communicator.get() || one == step.created.get();
+           });
+  };
+  for (const std::shared_ptr<NcclBatch>& batch : in_progress_) {
+    const auto step = std::ranges::find_if(batch->steps, is_new);
+    if (step == batch->steps.end()) continue;
+    batch->is_being_revoked = true;
+    if (batch->is_made) {
+      batch->is_being_revoked = false;
+      continue;
+    }
+    const bool started = run(
+        step->context,
+        [&driver = driver_, library = library_, batch] {
+          end_wait(library->functions, driver, *batch);
+        },
+        [] {}, true);
+    if (started) continue;
+    batch->is_being_revoked = false;
+    RCUDA_ERROR("no thread can end a call that waits for a lost rank");
+  }
+}
+
+void Nccl::forget_created(const NcclBatch& batch) {
+  for (const NcclStep& step : batch.steps) {
+    if (!step.created) continue;
+    const bool counts = step.call.verb == nccl::Verb::kSplit && step.created->tag != 0;
+    if (counts) --step.communicator->splits;
+    forget(step.call.created);
   }
 }
 
@@ -222,28 +250,21 @@ bool Nccl::start(std::shared_ptr<NcclBatch> batch, std::function<void(nccl::Resu
   const bool ends = std::ranges::all_of(
       batch->steps, [](const NcclStep& step) { return step.call.verb == nccl::Verb::kAbort; });
   const auto result = std::make_shared<nccl::ResultCode>(nccl::kInternalError);
-  const auto count = [](const NcclBatch& calls, int by) {
-    for (const NcclStep& step : calls.steps) {
-      if (step.communicator) step.communicator->calls += by;
-      if (step.created) step.created->calls += by;
-    }
-  };
-  count(*batch, 1);
   const bool started = run(
       context,
       [&driver = driver_, library = library_, batch, result] {
         *result = make(library->functions, driver, *batch);
+        batch->is_made = true;
+        while (batch->is_being_revoked) std::this_thread::sleep_for(std::chrono::microseconds(20));
       },
-      [this, batch, result, count, then = std::move(then)] {
-        count(*batch, -1);
+      [this, batch, result, then = std::move(then)] {
+        in_progress_.erase(batch);
         forget_ended(*batch);
         then(*result);
       },
       ends);
-  if (started) return true;
-  count(*batch, -1);
-  forget_ended(*batch);
-  return false;
+  started ? (void)in_progress_.insert(batch) : forget_created(*batch);
+  return started;
 }
 
 nccl::ResultCode Nccl::make_here(NcclBatch& batch) {

@@ -16,6 +16,7 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "api/driver_table.h"
@@ -55,16 +56,17 @@ class Nccl {
   // Whether NCCL may connect to the address that the id names. Empty: it may; otherwise the reason,
   // for the program.
   std::string check_id(const nccl::UniqueId& id) const;
-  // Workers with ranks of these communicators have died. Their calls in progress and all further
-  // ones return kRemoteError. Any thread.
+  // Workers with ranks of these communicators have died. The communicators' calls that need all
+  // ranks return kRemoteError, also those in progress. Their other calls go on, so that the program
+  // can shrink them. Any thread.
   void lose(std::vector<uint64_t> tags);
 
   // Runs `work` on another thread, in this context, then `then` on the executor thread. Returns
   // false if too many calls are in progress, unless `always`, or if no thread can be started.
   bool run(CUcontext context, std::function<void()> work, std::function<void()> then,
            bool always = false);
-  // Makes the batch on another thread. Then, on the executor thread, calls forget_ended() and
-  // `then`. Returns false as run() does.
+  // Makes the batch on another thread. Then, on the executor thread, calls `then`. Returns false as
+  // run() does, and calls forget_created().
   bool start(std::shared_ptr<NcclBatch> batch, std::function<void(nccl::ResultCode)> then);
   // Makes the batch on this thread, whose current context it changes.
   nccl::ResultCode make_here(NcclBatch& batch);
@@ -74,11 +76,13 @@ class Nccl {
   bool keep_part(uint64_t batch, std::vector<NcclStep> steps, size_t bytes);
   std::vector<NcclStep> take_parts(uint64_t batch);
 
-  // Forgets the communicators that the batch has ended, and those that it has not made.
-  void forget_ended(const NcclBatch& batch);
+  // Undoes create() for the communicators of a batch that is not made.
+  void forget_created(const NcclBatch& batch);
 
  private:
   void forget(uint32_t id);
+  // Forgets the communicators that the batch has ended, and those that it has not made.
+  void forget_ended(const NcclBatch& batch);
   void lose_now(const std::vector<uint64_t>& tags);
 
   // Shared with threads that may outlive the session. `jobs` is null when the session has ended.
@@ -93,6 +97,7 @@ class Nccl {
   NcclCallers callers_;
   const NcclLibrary* library_ = nullptr;
   std::unordered_map<uint32_t, std::shared_ptr<NcclCommunicator>> communicators_;
+  std::unordered_set<std::shared_ptr<NcclBatch>> in_progress_;  // of start()
   struct Parts {
     std::vector<NcclStep> steps;
     size_t bytes = 0;

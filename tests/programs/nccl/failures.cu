@@ -143,6 +143,92 @@ void survived(Place& place) {
   settle(place);
 }
 
+// Waits until all ranks below `ranks` have come here. Calls that a rank has begun before are then
+// known to its worker, if it has one.
+void gather(const Place& place, int ranks, const char* name) {
+  int* word;
+  CUDA(cudaMalloc(&word, sizeof(int)));
+  CUDA(cudaFree(word));
+  const std::string prefix = place.id_file + "." + name;
+  std::ofstream(prefix + std::to_string(place.rank.rank)).flush();
+  for (int rank = 0; rank < ranks; ++rank) {
+    const std::string path = prefix + std::to_string(rank);
+    CHECK(within_a_minute([&] { return access(path.c_str(), F_OK) == 0; }));
+  }
+}
+
+// A rank dies while the others wait for it in a call. They still have the communicator.
+void survived_in_call(Place& place) {
+  Rank& rank = place.rank;
+  int factor = 2;
+  ncclRedOp_t doubled;
+  NCCL(ncclRedOpCreatePreMulSum(&doubled, &factor, ncclInt32, ncclScalarHostImmediate, rank.comm));
+  gather(place, rank.ranks, "operator");
+  if (is_last(place)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    raise(SIGKILL);
+  }
+  CHECK(all_reduce(place) == ncclRemoteError);
+  NCCL(ncclRedOpDestroy(doubled, rank.comm));
+  int excluded[] = {rank.ranks - 1};
+  ncclComm_t smaller;
+  NCCL(ncclCommShrink(rank.comm, excluded, 1, &smaller, nullptr, kNcclShrinkAbort));
+  NCCL(ncclCommDestroy(rank.comm));
+  rank.comm = smaller;
+  settle(place);
+}
+
+// The new communicator, whose calls do not block, ends with an error. Its parent can be aborted.
+void expect_not_made(Place& place, ncclComm_t made) {
+  CHECK(outcome(made) == ncclRemoteError);
+  NCCL(ncclCommAbort(made));
+  abort(place);
+}
+
+// The last rank dies while the others wait for it in a split.
+void died_before_split(Place& place) {
+  Rank& rank = place.rank;
+  settle(place);
+  ncclConfig_t config;
+  config.blocking = 0;
+  ncclComm_t part = nullptr;
+  if (!is_last(place)) {
+    NCCL_EXPECT(ncclInProgress, ncclCommSplit(rank.comm, 0, rank.rank, &part, &config));
+  }
+  gather(place, rank.ranks - 1, "split");
+  if (is_last(place)) raise(SIGKILL);
+  expect_not_made(place, part);
+}
+
+// A second rank dies while it makes a smaller communicator with rank 0. Rank 1 does not come.
+void died_in_shrink(Place& place) {
+  Rank& rank = place.rank;
+  settle(place);
+  if (is_last(place)) raise(SIGKILL);
+  expect_failure(rank.comm, ncclRemoteError);
+  int excluded[] = {rank.ranks - 1};
+  ncclConfig_t config;
+  config.blocking = 0;
+  ncclComm_t smaller = nullptr;
+  if (rank.rank != 1) {
+    NCCL_EXPECT(ncclInProgress,
+                ncclCommShrink(rank.comm, excluded, 1, &smaller, &config, kNcclShrinkAbort));
+  }
+  gather(place, rank.ranks - 1, "shrink");
+  if (rank.rank == 1) return abort(place);
+  if (rank.rank == rank.ranks - 2) raise(SIGKILL);
+  expect_not_made(place, smaller);
+}
+
+// The program ends the communicator without an abort.
+void destroyed(Place& place) {
+  settle(place);
+  if (is_last(place)) raise(SIGKILL);
+  expect_failure(place.rank.comm, ncclRemoteError);
+  NCCL(ncclCommDestroy(place.rank.comm));
+  place.rank.comm = nullptr;
+}
+
 // A call in the stream that waits for a rank which does not call.
 void aborted_operation(Place& place) {
   settle(place);
@@ -300,6 +386,10 @@ constexpr Case kCases[] = {
     {"different_order", different_order, false},
     {"killed", killed, false, 1},
     {"survived", survived, false, 1},
+    {"survived_in_call", survived_in_call, false, 1},
+    {"died_before_split", died_before_split, false, 1},
+    {"died_in_shrink", died_in_shrink, false, 2},
+    {"destroyed", destroyed, false, 1},
     {"aborted_operation", aborted_operation, false},
     {"aborted_first_operation", aborted_first_operation, false},
     {"never_comes", never_comes, true},

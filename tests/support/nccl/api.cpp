@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <climits>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
@@ -95,7 +96,7 @@ ncclResult_t split(const CommunicatorPtr& parent, const CommunicatorPtr& made, i
   Bytes mine;
   put(mine, Choice{color, key, hub->id()});
   const Bytes all = parent->exchange(mine);
-  if (all.empty()) return parent->state();
+  if (all.empty()) return parent->failure();
   Reader reader(all);
   std::vector<std::pair<Choice, int>> group;  // and the rank in the parent
   for (int rank = 0; rank < parent->ranks(); ++rank) {
@@ -174,6 +175,13 @@ ncclResult_t answer(ncclComm_t comm, T* place, T (*ask)(const Communicator&)) {
     return refuse(ncclInvalidArgument, "the communicator is not ready");
   *place = ask(*communicator);
   return ncclSuccess;
+}
+
+// NVIDIA's library reads the address 0 in this call.
+void crash_if_null(ncclComm_t comm, const char* call) {
+  if (comm) return;
+  std::fprintf(stderr, "testnccl: %s has a null communicator\n", call);
+  std::abort();
 }
 
 std::mutex memory_mutex;
@@ -316,6 +324,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made
     CommunicatorPtr child;
     const Current current(parent->context());
     if (color != kNcclNoColor) child = make(made, parent->ranks(), parent->rank(), blocking);
+    if (child) parent->adopt(child);
     add({[=] { return split(parent, child, color, key); }, child, made});
     return ncclSuccess;
   });
@@ -323,9 +332,12 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made
 
 ncclResult_t ncclCommShrink(ncclComm_t comm, int* excluded, int count, ncclComm_t* made,
                             ncclConfig_t* config, int flags) {
+  crash_if_null(comm, "ncclCommShrink");
   return as_group([&] {
     ncclResult_t result = ncclSuccess;
-    const CommunicatorPtr parent = use(comm, &result, (flags & kNcclShrinkAbort) != 0);
+    const CommunicatorPtr known = find(comm);
+    const bool may_have_failed = (flags & kNcclShrinkAbort) != 0 || (known && known->is_revoked());
+    const CommunicatorPtr parent = use(comm, &result, may_have_failed);
     if (!parent) return result;
     bool blocking = parent->blocking();
     if (result = read_config(config, &blocking); result != ncclSuccess) return result;
@@ -339,6 +351,7 @@ ncclResult_t ncclCommShrink(ncclComm_t comm, int* excluded, int count, ncclComm_
     const Current current(parent->context());
     const CommunicatorPtr child =
         make(made, static_cast<int>(left.size()), static_cast<int>(me - left.begin()), blocking);
+    parent->adopt(child);
     add({[child, id = parent->spare_of(left[0])] { return child->meet(id); }, child, made});
     return ncclSuccess;
   });
@@ -414,8 +427,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
 ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags) {
   const CommunicatorPtr communicator = find(comm);
   if (!communicator || flags != 0) return refuse(ncclInvalidArgument, "ncclCommRevoke");
-  communicator->revoke();
-  return ncclSuccess;
+  return communicator->revoke();
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
@@ -469,6 +481,7 @@ ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataTyp
 }
 
 ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) {
+  crash_if_null(comm, "ncclRedOpDestroy");
   const CommunicatorPtr communicator = find(comm);
   return communicator && communicator->remove_factor(op)
              ? ncclSuccess

@@ -116,7 +116,7 @@ ncclResult_t Communicator::meet(const Id& id) {
   Bytes record;
   put(record, mine);
   const Bytes all = exchange(record);
-  if (all.empty()) return state() == ncclSuccess ? ncclInternalError : state();
+  if (all.empty()) return failure();
   Reader reader(all);
   members_.resize(static_cast<size_t>(ranks_));
   for (Member& member : members_) member = reader.get<Member>();
@@ -128,6 +128,7 @@ ncclResult_t Communicator::meet(const Id& id) {
   std::thread([self = shared_from_this()] { self->watch(); }).detach();
   const std::lock_guard lock(order_mutex);
   live().push_back(this);
+  has_met_ = true;
   return ncclSuccess;
 }
 
@@ -165,9 +166,36 @@ void Communicator::shut_lanes() {
   }
 }
 
-void Communicator::revoke() {
+ncclResult_t Communicator::revoke() {
+  if (is_revoked_.exchange(true)) {
+    return fail(ncclInvalidArgument, "the communicator is already revoked", false);
+  }
+  end_children();  // before the call returns that makes them: the program may then make others
   (void)fail(ncclInvalidUsage, "the communicator is revoked", true);
   shut_lanes();
+  return ncclSuccess;
+}
+
+ncclResult_t Communicator::failure() const {
+  const ncclResult_t now = state();
+  return now == ncclSuccess || now == ncclInProgress ? ncclInternalError : now;
+}
+
+void Communicator::adopt(const std::shared_ptr<Communicator>& child) {
+  const std::lock_guard lock(mutex_);
+  children_.push_back(child);
+}
+
+void Communicator::end_children() {
+  std::vector<std::weak_ptr<Communicator>> children;
+  {
+    const std::lock_guard lock(mutex_);
+    children.swap(children_);
+  }
+  for (const auto& each : children) {
+    const auto child = each.lock();
+    if (child && !child->has_met_) child->abort();
+  }
 }
 
 bool Communicator::knows(const std::set<int32_t>& peers) const {
@@ -250,6 +278,7 @@ void Communicator::abort() {
   }
   ended_ = true;
   shut_lanes();
+  end_children();
   if (spare_) spare_->close();
   const std::lock_guard lock(mutex_);
   changed_.notify_all();

@@ -113,6 +113,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void leave();
 
   ncclResult_t state() const { return state_.load(); }
+  // Why a call has failed. An abort leaves no reason in the state.
+  ncclResult_t failure() const;
   void set_state(ncclResult_t state);
   // Prints the line, makes it the last error and, if `lasting`, the communicator's state.
   ncclResult_t fail(ncclResult_t result, const std::string& text, bool lasting);
@@ -121,11 +123,14 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void finalize();  // blocks until its operations have ended
   void end();       // after finalize()
   void abort();
-  void revoke();
+  ncclResult_t revoke();
+  // As long as the child has not met the others, an abort or a revocation ends it, too.
+  void adopt(const std::shared_ptr<Communicator>& child);
 
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
   bool blocking() const { return blocking_; }
+  bool is_revoked() const { return is_revoked_; }
   CUcontext context() const { return context_; }
   CUdevice device() const { return device_; }
   const Id& spare_of(int rank) const { return members_[static_cast<size_t>(rank)].spare; }
@@ -144,6 +149,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   ncclResult_t check_members();
   void watch();
   void shut_lanes();
+  void end_children();
   void progress();
   void run(Operation& operation);
   ncclResult_t cuda(CUresult result, const char* call);
@@ -164,8 +170,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::array<std::shared_ptr<Channel>, kLanes> lanes_;
   std::mutex lanes_mutex_;
   std::atomic<ncclResult_t> state_{ncclSuccess};
-  std::atomic<bool> ended_ = false;
-  std::atomic<uint64_t> user_ = 0;  // the thread that uses it
+  std::atomic<bool> ended_ = false, has_met_ = false, is_revoked_ = false;
+  std::vector<std::weak_ptr<Communicator>> children_;  // guarded by mutex_
+  std::atomic<uint64_t> user_ = 0;                     // the thread that uses it
   std::mutex mutex_;
   std::string last_error_;
   std::set<int32_t> known_;

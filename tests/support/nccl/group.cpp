@@ -74,7 +74,7 @@ ncclResult_t connect(const std::vector<Step>& steps) {
   ncclResult_t result = ncclSuccess;
   for (const auto& [communicator, ranks] : peers) {
     if (communicator->end_connect() || result != ncclSuccess) continue;
-    result = communicator->state() == ncclSuccess ? ncclInternalError : communicator->state();
+    result = communicator->failure();
   }
   return result;
 }

@@ -1,9 +1,12 @@
 // Which calls of NCCL a worker makes, on which threads, and which it refuses.
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <functional>
 #include <latch>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -28,7 +31,19 @@ void record(const char* name) {
 }
 std::atomic<int> polls_left{0};
 std::atomic<bool> never_ends{false};
-int communicator_there = 0;
+// Operations and the ends of groups wait from then on, until a communicator is revoked or aborted.
+std::atomic<bool> hangs{false}, is_hanging{false};
+std::function<void()> in_init = [] {};
+int communicator_there = 0, child_there = 0;
+void** child_place = nullptr;
+
+int hang() {
+  if (!hangs) return nccl::kSuccess;
+  is_hanging = true;
+  while (hangs) std::this_thread::yield();
+  is_hanging = false;
+  return nccl::kInternalError;
+}
 
 // A library that records its calls.
 nccl::Functions library() {
@@ -39,19 +54,45 @@ nccl::Functions library() {
   };
   functions.ncclGroupEnd = [] {
     record("end");
+    if (const int result = hang(); result != nccl::kSuccess) return result;
     return int{polls_left > 0 ? nccl::kInProgress : nccl::kSuccess};
   };
   functions.ncclAllReduce = [](const void*, void*, size_t, int, int, void*, void*) {
     record("all-reduce");
+    return hang();
+  };
+  // NCCL publishes the handle of a split when it has ended.
+  functions.ncclCommSplit = [](void*, int, int, void** comm, nccl::Config*) {
+    record("split");
+    child_place = comm;
+    return int{nccl::kSuccess};
+  };
+  functions.ncclCommShrink = [](void* parent, int*, int, void** comm, nccl::Config*, int) {
+    record(parent ? "shrink" : "shrink of null");
+    *comm = &child_there;
+    return int{nccl::kSuccess};
+  };
+  functions.ncclRedOpDestroy = [](int, void* comm) {
+    record(comm ? "destroy operation" : "destroy operation of null");
+    const int result = hang();
+    record("destroyed operation");
+    return result;
+  };
+  functions.ncclCommRevoke = [](void*, int) {
+    record("revoke");
+    hangs = false;
     return int{nccl::kSuccess};
   };
   functions.ncclCommInitRankConfig = [](void** comm, int, nccl::UniqueId, int, nccl::Config*) {
     record("init");
+    in_init();
     *comm = &communicator_there;
     return int{nccl::kSuccess};
   };
   functions.ncclCommGetAsyncError = [](void*, int* error) {
     *error = never_ends || polls_left-- > 1 ? nccl::kInProgress : nccl::kSuccess;
+    if (*error == nccl::kSuccess && child_place)
+      *std::exchange(child_place, nullptr) = &child_there;
     return int{nccl::kSuccess};
   };
   functions.ncclCommCount = [](void*, int* count) {
@@ -72,6 +113,7 @@ nccl::Functions library() {
   };
   functions.ncclCommAbort = [](void*) {
     record("abort");
+    hangs = false;
     return int{nccl::kSuccess};
   };
   return functions;
@@ -165,7 +207,7 @@ TEST(NcclBatchTest, AnAbortEndsAWait) {
     result = make(library(), table, batch);
     ended.count_down();
   }));
-  while (waited->waiting.load() == 0) std::this_thread::yield();
+  while (waited->users.load() == 0) std::this_thread::yield();
   NcclBatch end;
   end.steps.push_back(step(Verb::kAbort, waited));
   EXPECT_EQ(run(end), nccl::kSuccess);
@@ -191,6 +233,127 @@ TEST(NcclBatchTest, ALostCommunicatorIsOnlyEnded) {
   EXPECT_EQ(calls(), std::vector<std::string>{"abort"});
 }
 
+// NVIDIA's library reads the address 0.
+TEST(NcclBatchTest, NoCallGetsTheHandleOfACommunicatorThatHasEnded) {
+  for (const Verb verb :
+       {Verb::kShrink, Verb::kDestroyOperation, Verb::kAllReduce, Verb::kRevoke}) {
+    const auto ended = communicator();
+    ended->handle = nullptr;
+    NcclBatch batch;
+    batch.steps.push_back(step(verb, ended));
+    if (nccl::creates(verb)) batch.steps.front().created = std::make_shared<NcclCommunicator>();
+    EXPECT_EQ(run(batch), nccl::kInvalidArgument) << static_cast<int>(verb);
+    ended->is_lost = true;
+    EXPECT_EQ(run(batch), nccl::kRemoteError) << static_cast<int>(verb);
+    batch.steps.front().communicator = nullptr;  // the client names an id that is forgotten
+    EXPECT_EQ(run(batch), nccl::kInvalidArgument) << static_cast<int>(verb);
+    EXPECT_TRUE(calls().empty()) << static_cast<int>(verb);
+  }
+}
+
+TEST(NcclBatchTest, ALostCommunicatorCanBeShrunk) {
+  const auto lost = communicator();
+  lost->is_lost = true;
+  NcclBatch batch;
+  batch.steps.push_back(step(Verb::kShrink, lost));
+  batch.steps.front().created = std::make_shared<NcclCommunicator>();
+  EXPECT_EQ(run(batch), nccl::kSuccess);
+  EXPECT_EQ(batch.steps.front().answer.ranks, 4);
+}
+
+// Makes the batch on another thread, in which it hangs. Then its communicators are lost.
+nccl::ResultCode lose_while_made(const nccl::Functions& functions, NcclBatch& batch) {
+  static const api::DriverTable table = driver();
+  calls().clear();
+  hangs = true;
+  nccl::ResultCode result = nccl::kSuccess;
+  std::thread makes([&] {
+    result = make(functions, table, batch);
+    batch.is_made = true;
+  });
+  while (!is_hanging) std::this_thread::yield();
+  for (const NcclStep& one : batch.steps) {
+    (one.created ? one.created : one.communicator)->is_lost = true;
+  }
+  end_wait(functions, table, batch);
+  makes.join();
+  return result;
+}
+
+TEST(NcclBatchTest, ACallThatWaitsForALostRankIsRevoked) {
+  const auto lost = communicator();
+  NcclBatch batch;
+  batch.steps.push_back(step(Verb::kAllReduce, lost));
+  EXPECT_EQ(lose_while_made(library(), batch), nccl::kRemoteError);
+  EXPECT_EQ(calls(), (std::vector<std::string>{"all-reduce", "revoke"}));
+  EXPECT_EQ(lost->handle.load(), &communicator_there);  // the program can shrink it
+  // NCCL refuses to revoke it again.
+  NcclBatch again;
+  again.steps.push_back(step(Verb::kRevoke, lost));
+  EXPECT_EQ(run(again), nccl::kSuccess);
+  EXPECT_TRUE(calls().empty());
+}
+
+TEST(NcclBatchTest, ACallThatWaitsForALostRankIsAbortedIfNcclCannotRevokeIt) {
+  nccl::Functions old = library();
+  old.ncclCommRevoke = nullptr;
+  const auto lost = communicator();
+  NcclBatch batch;
+  batch.steps.push_back(step(Verb::kAllReduce, lost));
+  EXPECT_EQ(lose_while_made(old, batch), nccl::kRemoteError);
+  EXPECT_EQ(calls(), (std::vector<std::string>{"all-reduce", "abort"}));
+  EXPECT_EQ(lost->handle.load(), nullptr);
+}
+
+// The parent is lost already. The new communicator has no handle yet that could be aborted.
+TEST(NcclBatchTest, ASplitThatWaitsForALostRankEndsWithItsParent) {
+  nccl::Functions old = library();
+  old.ncclCommRevoke = nullptr;
+  const auto parent = communicator();
+  NcclBatch batch;
+  batch.steps.push_back(step(Verb::kSplit, parent));
+  batch.steps.front().created = std::make_shared<NcclCommunicator>();
+  EXPECT_EQ(lose_while_made(old, batch), nccl::kRemoteError);
+  EXPECT_EQ(std::ranges::count(calls(), "abort"), 1);
+  EXPECT_EQ(parent->handle.load(), nullptr);
+  child_place = nullptr;
+}
+
+// Otherwise NCCL would free the communicator under the call.
+TEST(NcclBatchTest, AnAbortWaitsForACallThatWaitsForNoRank) {
+  static const api::DriverTable table = driver();
+  const auto used = communicator();
+  NcclBatch batch, end;
+  batch.steps.push_back(step(Verb::kDestroyOperation, used));
+  end.steps.push_back(step(Verb::kAbort, used));
+  calls().clear();
+  hangs = true;
+  std::thread uses([&] { (void)make(library(), table, batch); });
+  while (!is_hanging) std::this_thread::yield();
+  std::thread aborts([&] { (void)make(library(), table, end); });
+  while (!used->is_ended) std::this_thread::yield();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // in which a wrong abort goes on
+  hangs = false;
+  uses.join();
+  aborts.join();
+  EXPECT_EQ(calls(),
+            (std::vector<std::string>{"destroy operation", "destroyed operation", "abort"}));
+}
+
+TEST(NcclBatchTest, ASplitThatDoesNotBlockIsKnownWhenItHasEnded) {
+  const auto parent = communicator(false);
+  const auto created = std::make_shared<NcclCommunicator>();
+  created->blocking = false;
+  NcclBatch batch;
+  batch.steps.push_back(step(Verb::kSplit, parent));
+  batch.steps.front().created = created;
+  polls_left = 3;
+  EXPECT_EQ(run(batch), nccl::kSuccess);
+  EXPECT_EQ(created->handle.load(), &child_there);
+  EXPECT_EQ(batch.steps.front().answer.ranks, 4);
+  polls_left = 0;
+}
+
 TEST(NcclBatchTest, AnAbortWaitsUntilTheCommunicatorCanBeAborted) {
   NcclBatch batch;
   batch.steps.push_back(step(Verb::kInit, nullptr));
@@ -205,8 +368,18 @@ TEST(NcclBatchTest, AnAbortWaitsUntilTheCommunicatorCanBeAborted) {
   calls().clear();
   NcclBatch end;
   end.steps.push_back(step(Verb::kAbort, created));
-  std::thread aborts([&] { (void)make(library(), table, end); });
+  std::atomic<bool> has_begun{false};
+  std::thread aborts;
+  in_init = [&] {
+    aborts = std::thread([&] {
+      has_begun = true;
+      (void)make(library(), table, end);
+    });
+    while (!has_begun) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // in which a wrong abort ends
+  };
   (void)make(library(), table, batch);
+  in_init = [] {};
   aborts.join();
   EXPECT_EQ(created->handle.load(), nullptr);
   EXPECT_EQ(std::ranges::count(calls(), "abort"), 1);
@@ -245,7 +418,7 @@ TEST(NcclBatchTest, AFailedCreationLeavesNoCommunicator) {
   batch.steps.push_back(step(Verb::kInit, nullptr));
   batch.steps.front().ids.emplace_back();
   batch.steps.front().created = std::make_shared<NcclCommunicator>();
-  batch.steps.push_back(step(Verb::kDeregister, nullptr));  // fails
+  batch.steps.push_back(step(Verb::kDeregister, communicator()));  // fails
   EXPECT_EQ(run(batch), nccl::kInvalidArgument);
   EXPECT_EQ(calls().back(), "abort");
   EXPECT_EQ(batch.steps.front().created->handle.load(), nullptr);

@@ -1,0 +1,112 @@
+// The communicators of a session: their tags, what is undone, and the environment of NCCL.
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "server/executor/nccl/nccl.h"
+#include "tests/support/link_pair.h"
+
+namespace rcuda::server {
+namespace {
+
+using nccl::Verb;
+
+class NcclTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    Result<test::LinkPair> made = test::make_link_pair(test::medium_named("shm"));
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    links_ = std::move(*made);
+    jobs_.emplace(*links_.server, work_);
+    settings_.library = "none";
+    settings_.note_rank = [this](uint64_t tag, bool joins) {
+      if (joins) tags_.push_back(tag);
+    };
+    nccl_.emplace(driver_, *jobs_, settings_);
+    ASSERT_NE(make(Verb::kInit, 1, 0), nullptr);
+  }
+
+  // A step that creates communicator `id` of communicator `parent`.
+  NcclStep step(Verb verb, uint32_t id, uint32_t parent, std::vector<int> excluded = {}) {
+    NcclStep made;
+    made.call.verb = verb;
+    made.call.created = id;
+    made.ids.resize(1);
+    made.communicator = nccl_->find(parent);
+    made.excluded = std::move(excluded);
+    return made;
+  }
+  std::shared_ptr<NcclCommunicator> make(Verb verb, uint32_t id, uint32_t parent,
+                                         std::vector<int> excluded = {}) {
+    return nccl_->create(step(verb, id, parent, std::move(excluded)), true);
+  }
+
+  test::LinkPair links_;
+  WorkCount work_;
+  std::optional<Jobs> jobs_;
+  NcclSettings settings_;
+  api::DriverTable driver_{};
+  std::vector<uint64_t> tags_;
+  std::optional<Nccl> nccl_;
+};
+
+TEST_F(NcclTest, RanksMayExcludeOthersInAnyOrder) {
+  (void)make(Verb::kShrink, 2, 1, {3, 1});
+  (void)make(Verb::kShrink, 3, 1, {1, 3});
+  (void)make(Verb::kShrink, 4, 1, {1, 2});
+  ASSERT_EQ(tags_.size(), 4u);
+  EXPECT_EQ(tags_[1], tags_[2]);
+  EXPECT_NE(tags_[1], tags_[3]);
+}
+
+// Other ranks have not counted it.
+TEST_F(NcclTest, ASplitThatIsNotMadeDoesNotCount) {
+  NcclBatch batch;
+  batch.steps.push_back(step(Verb::kSplit, 2, 1));
+  batch.steps.back().created = nccl_->create(batch.steps.back(), true);
+  nccl_->forget_created(batch);
+  EXPECT_EQ(nccl_->find(2), nullptr);
+  (void)make(Verb::kSplit, 3, 1);
+  (void)make(Verb::kSplit, 4, 1);
+  ASSERT_EQ(tags_.size(), 4u);
+  EXPECT_EQ(tags_[1], tags_[2]);
+  EXPECT_NE(tags_[2], tags_[3]);
+}
+
+TEST_F(NcclTest, ADestroyThatIsNotMadeForgetsNothing) {
+  NcclBatch batch;
+  batch.steps.push_back(step(Verb::kDestroy, 0, 1));
+  batch.steps.back().call.communicator = 1;
+  nccl_->forget_created(batch);
+  EXPECT_NE(nccl_->find(1), nullptr);
+}
+
+// The entry shares its beginning with a variable of the program, and the next page is not there.
+TEST_F(NcclTest, AnEntryOfTheEnvironmentMayBeShort) {
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  void* const pages =
+      ::mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(pages, MAP_FAILED);
+  ASSERT_EQ(::mprotect(static_cast<char*>(pages) + page, page, PROT_NONE), 0);
+  constexpr char kEntry[] = "NCCL_DEB";
+  char* const entry = static_cast<char*>(pages) + page - sizeof kEntry;
+  std::memcpy(entry, kEntry, sizeof kEntry);
+  char** const before = environ;
+  char* entries[] = {entry, nullptr};
+  environ = entries;
+  EXPECT_TRUE(nccl_->open({"NCCL_DEBUG=WARN"}, [](const Result<const NcclLibrary*>&) {}));
+  const char* const value = std::getenv("NCCL_DEBUG");
+  EXPECT_STREQ(value, "WARN");
+  environ = before;
+  ::munmap(pages, 2 * page);
+}
+
+}  // namespace
+}  // namespace rcuda::server
