@@ -16,6 +16,7 @@ from cutting_proxy import CuttingProxy
 from servers import audit_lines, client_environment, eventually, EXPORTER, make_token, run_tests, Server
 
 BUILD = PROGRAMS = None
+NOBODY = 65534
 TRANSPORTS = ("shm", "tcp")
 MIB = 1 << 20
 
@@ -77,10 +78,10 @@ class ParkingTest(unittest.TestCase):
     def path(self, name):
         return os.path.join(self.folder, name)
 
-    def server(self, settings="", rules="", **environment):
+    def server(self, settings="", rules="", options=(), **environment):
         with open(self.path("server.toml"), "w") as file:
             file.write(settings + rules)
-        server = Server(BUILD, options=["--config", self.path("server.toml"), "--audit", self.path("audit")],
+        server = Server(BUILD, options=["--config", self.path("server.toml"), "--audit", self.path("audit"), *options],
                         environment=environment)
 
         def stop():
@@ -89,13 +90,14 @@ class ParkingTest(unittest.TestCase):
         self.addCleanup(stop)
         return server
 
-    def program(self, server, transport="shm", mib=16, code=PROGRAM, **more):
+    def program(self, server, transport="shm", mib=16, code=PROGRAM, user=None, **more):
         """A program with a session. do() makes it carry out a line."""
         servers = server if isinstance(server, list) else [server]
         log = tempfile.TemporaryFile("w+")
         process = subprocess.Popen(["/usr/bin/env", "python3", "-c", code, str(mib)],
                                    env=dict(client_environment(BUILD, servers, transport), **more),
-                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
+                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+                                   **({} if user is None else dict(user=user, group=user, extra_groups=[], cwd="/")))
         process.log = log
         for cleanup in (log.close, process.stdout.close, process.stdin.close, process.wait, process.kill):
             self.addCleanup(cleanup)
@@ -235,6 +237,18 @@ class ParkingTest(unittest.TestCase):
         self.assertEqual([line["what"] for line in lines], ["park", "wake"])
         self.assertIn("user", lines[0])
         self.assertNotIn("user", lines[1])
+
+    @unittest.skipIf(os.geteuid() != 0, "needs a server of root")
+    def test_a_worker_of_another_user_is_parked_too(self):
+        server = self.server(options=["--users", "nobody"])
+        program = self.program(server, user=NOBODY, HOME="/")
+        self.do(program, "fill 77")
+        worker = self.session(server, program)["worker"]
+        with open(f"/proc/{worker}/status") as status:
+            fields = dict(line.split(":", 1) for line in status)
+        self.assertEqual((fields["Uid"].split()[0], fields["Seccomp"].strip()), (str(NOBODY), "2"))
+        self.park(server, program)
+        self.assertEqual(self.do(program, "get"), "77")
 
     # ---- what is refused
 

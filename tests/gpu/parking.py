@@ -49,12 +49,11 @@ def hold(size):
     check(cuda.cuCtxSynchronize())
     print("ready", flush=True)
     for _ in sys.stdin:
-        begin = time.perf_counter()
-        check(cuda.cuCtxSynchronize())
-        seconds, right, word = time.perf_counter() - begin, True, ctypes.c_uint()
+        seconds, right, word, begin = None, True, ctypes.c_uint(), time.perf_counter()
         for number, address in enumerate(pieces):
             for place in (0, piece - 4):
                 check(cuda.cuMemcpyDtoH_v2(ctypes.byref(word), ctypes.c_uint64(address.value + place), ctypes.c_size_t(4)))
+                seconds = seconds or time.perf_counter() - begin  # of the first copy
                 right = right and word.value == number
         print(json.dumps({"first_call": seconds, "right": right}), flush=True)
 

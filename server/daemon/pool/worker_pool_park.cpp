@@ -196,6 +196,7 @@ const GpuSample::Gpu* WorkerPool::gpu_of(const GpuSample* sample, uint32_t ordin
 // The driver copies GPU memory into the worker's own memory. `bytes`: less than 0 takes it back.
 Status WorkerPool::allow_host_memory(Worker& worker, int64_t bytes) const {
   if (worker.cgroup && cgroups_->has("memory")) return worker.cgroup->add_memory(bytes);
+  if (settings_.session_memory.get() == 0) return {};
   rlimit limit{};
   if (::prlimit(worker.pid, RLIMIT_DATA, nullptr, &limit) != 0) {
     return Status::from_errno(errno, "reading RLIMIT_DATA of the worker");
