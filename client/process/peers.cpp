@@ -6,6 +6,7 @@
 #include <sys/random.h>
 
 #include "client/session/session.h"
+#include "common/cuda/return_if_error.h"
 
 namespace rcuda::client {
 namespace {
@@ -40,11 +41,21 @@ void Peers::introduce_all(const std::vector<std::unique_ptr<Session>>& sessions)
 CUresult Peers::link(Session& one, Session& other, uint32_t* link) {
   if (one.lost() || other.lost()) return kSessionLost;
   const Pair pair = std::minmax<const Session*>(&one, &other);
-  MutexLock lock(mutex_);
-  if (const auto known = links_.find(pair); known != links_.end()) {
-    *link = known->second;
-    return CUDA_SUCCESS;
+  const auto find = [&]() RCUDA_REQUIRES(mutex_) {
+    const auto known = links_.find(pair);
+    if (known != links_.end()) *link = known->second;
+    return known != links_.end();
+  };
+  {
+    MutexLock lock(mutex_);
+    if (find()) return CUDA_SUCCESS;
   }
+  // A worker gives up another one that does not connect in time. Once they are connected, their
+  // sessions are not parked.
+  RCUDA_RETURN_IF_CUDA_ERROR(one.wake());
+  RCUDA_RETURN_IF_CUDA_ERROR(other.wake());
+  MutexLock lock(mutex_);
+  if (find()) return CUDA_SUCCESS;
   wire::PeerIntroduceBody body{};
   body.link = next_link_++;
   body.workers = workers_;

@@ -1,7 +1,9 @@
 #include "client/session/session.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <string_view>
 
 #include "api/opcodes.h"
 #include "api/traits.h"
@@ -29,10 +31,23 @@ bool is_of_fetches(const Timeline* timeline) {
   return timeline && timeline->stream() == wire::kFetchStream;
 }
 
-// Whether a parked session wakes for the command (server/worker/session_park.cpp).
-bool wakes(const wire::Command& command) {
-  return !command.is<wire::PingBody>() && !command.is<wire::SessionEndBody>() &&
-         command.opcode != static_cast<uint16_t>(api::Opcode::cuMemGetInfo_v2);
+// Whether RCUDA_WAKE_WAIT holds for a command: a parked session wakes for it, and its sender returns
+// the error without having changed anything. Other commands wait in the ring for as long as it
+// takes: those that end an object, whose id is free for another one, halves of copies between
+// servers, marks, and waits.
+bool may_find_no_room(const wire::Command& command) {
+  const api::CommandTraits& traits = api::traits_of(command.opcode);
+  if (command.is<wire::PingBody>() || command.is<wire::SessionEndBody>() ||
+      command.is<wire::PeerIntroduceBody>() || traits.holds_stream || traits.signals() ||
+      traits.link != api::CommandTraits::kNone || traits.frees != api::Frees::kNothing ||
+      command.opcode == static_cast<uint16_t>(api::Opcode::cuMemGetInfo_v2)) {
+    return false;
+  }
+  constexpr std::string_view kEnds[] = {"Destroy", "Unload", "Free", "Release", "Unmap", "Close",
+                                        "Unregister"};
+  const char* const known = api::opcode_name(command.opcode);
+  const std::string_view name = known ? known : "";
+  return std::ranges::none_of(kEnds, [&](std::string_view part) { return name.find(part) != name.npos; });
 }
 
 // Whether the GPU may write to the program's memory after the command, given the room that it
@@ -98,7 +113,10 @@ CUresult Session::send(wire::CommandHeader header, Timeline* timeline, const wir
   if (state_.get() == SessionState::kLost) return kSessionLost;
   if (wake_wait_.count() != 0) [[unlikely]] {
     const uint64_t park_word = channel_->park_word();
-    if (park_word != 0 && wakes(command)) RCUDA_RETURN_IF_CUDA_ERROR(await_wake(park_word));
+    if (park_word != 0 && may_find_no_room(command)) {
+      const auto limit = std::chrono::steady_clock::now() + wake_wait_;
+      RCUDA_RETURN_IF_CUDA_ERROR(await_wake(park_word, limit));
+    }
   }
   header.thread = thread_number();
   SentCommand counted;
@@ -120,9 +138,14 @@ CUresult Session::send(wire::CommandHeader header, Timeline* timeline, const wir
   return lose(appended);
 }
 
-// Wakes the session and waits, for RCUDA_WAKE_WAIT at most. Without that limit a command simply
-// waits in the ring.
-CUresult Session::await_wake(uint64_t park_word) {
+CUresult Session::wake() {
+  const uint64_t park_word = channel_->park_word();
+  if (park_word == 0) return CUDA_SUCCESS;
+  return await_wake(park_word, std::chrono::steady_clock::time_point::max());
+}
+
+// Wakes the session and waits. Without RCUDA_WAKE_WAIT, a command simply waits in the ring.
+CUresult Session::await_wake(uint64_t park_word, std::chrono::steady_clock::time_point limit) {
   const CancellationOff off;
   if (woken_.exchange(park_word) != park_word) {
     wire::CommandHeader header{};
@@ -131,9 +154,14 @@ CUresult Session::await_wake(uint64_t park_word) {
     if (!sent.ok()) return lose(sent);
   }
   const auto is_awake = [&] { return channel_->park_word() != park_word; };
-  const Status status = link_->wait(is_awake, std::chrono::steady_clock::now() + wake_wait_);
-  if (status.ok() || is_awake()) return CUDA_SUCCESS;
-  return status.code() == Code::kTimeout ? CUDA_ERROR_OUT_OF_MEMORY : lose(status);
+  constexpr auto kLongest = std::chrono::hours(24);
+  for (;;) {
+    const auto now = std::chrono::steady_clock::now();
+    const Status status = link_->wait(is_awake, std::min(limit, now + kLongest));
+    if (status.ok() || is_awake()) return CUDA_SUCCESS;
+    if (status.code() != Code::kTimeout) return lose(status);
+    if (std::chrono::steady_clock::now() >= limit) return CUDA_ERROR_OUT_OF_MEMORY;
+  }
 }
 
 CUresult Session::post(const Route& route, const wire::Command& command, transport::Wake wake,

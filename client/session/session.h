@@ -136,6 +136,8 @@ class Session final : public TimelineHost {
   // earlier commands are left to take_error(). *sent: whether it was sent, and its place.
   CUresult post(const Route& route, const wire::Command& command,
                 transport::Wake wake = transport::Wake::kYes, SentCommand* sent = nullptr);
+  // If the session is parked, wakes it and waits until it is awake. kSessionLost if it ends.
+  CUresult wake();
   // Whether errors of post() are the command's own. Otherwise they are of earlier commands.
   bool answers(uint16_t opcode) const;
   // Sends one command and waits for its reply. The result is the worker's. If a driver returns from
@@ -229,7 +231,7 @@ class Session final : public TimelineHost {
                                                 const SessionOptions& options);
   CUresult send(wire::CommandHeader header, Timeline* timeline, const wire::Command& command,
                 transport::Wake wake, SentCommand* sent);
-  CUresult await_wake(uint64_t park_word);
+  CUresult await_wake(uint64_t park_word, std::chrono::steady_clock::time_point limit);
   CUresult wait_for_reply(const PendingCall& call, Reply* reply);
   template <typename Ready>
   CUresult wait_until(const Ready& ready);

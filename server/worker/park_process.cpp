@@ -60,6 +60,7 @@ ParkExit park(const LoadedDriver& driver, const Checkpoints& checkpoints, pid_t 
   limit.timeoutMs = kLockTimeoutMs;
   CUresult result = checkpoints.lock(worker, &limit);
   if (result != CUDA_SUCCESS) {
+    (void)checkpoints.unlock(worker, nullptr);  // in case that it is locked nevertheless
     return say(ParkExit::kRefused, driver, "cuCheckpointProcessLock", result);
   }
   result = checkpoints.checkpoint(worker, nullptr);

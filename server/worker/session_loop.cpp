@@ -152,8 +152,10 @@ Status SessionLoop::serve() {
     RCUDA_RETURN_IF_ERROR(failure_);
     if (time_.limits() || contexts_.watches()) [[unlikely]]
       RCUDA_RETURN_IF_ERROR(check_limits());
-    if (options_.parker && options_.parker->any()) [[unlikely]]
+    if (options_.parker && options_.parker->any()) [[unlikely]] {
       RCUDA_RETURN_IF_ERROR(take_step());
+      if (!ended_) continue;  // the command that has woken the session is held back
+    }
     if (ended_) return {};
     if (worked) {
       last_activity_ = Clock::now();

@@ -45,21 +45,26 @@ ParkHelper::ParkHelper(ParkHelper&& other) noexcept
       worker_(other.worker_),
       process_(std::move(other.process_)),
       says_(std::move(other.says_)),
-      deadline_(other.deadline_) {}
+      deadline_(other.deadline_),
+      is_late_(other.is_late_) {}
 
 ParkHelper::~ParkHelper() {
   if (pid_ < 0) return;
   ::kill(pid_, SIGKILL);
-  ::waitpid(pid_, nullptr, 0);
+  // A process that is stuck in the driver does not end. It is left behind.
+  for (int i = 0; i < 100 && ::waitpid(pid_, nullptr, WNOHANG) == 0; ++i) ::usleep(10'000);
 }
 
 std::optional<ParkHelper::Outcome> ParkHelper::poll() {
-  const bool is_late = Clock::now() >= deadline_;
-  if (is_late) ::kill(pid_, SIGKILL);
+  if (Clock::now() >= deadline_) {
+    is_late_ = true;
+    deadline_ = Clock::time_point::max();
+    ::kill(pid_, SIGKILL);
+  }
   int status = 0;
   if (::waitpid(pid_, &status, WNOHANG) != pid_) return std::nullopt;
   pid_ = -1;
-  Outcome outcome{ParkExit::kBroken, is_late ? "the driver did not end it in time" : ""};
+  Outcome outcome{ParkExit::kBroken, is_late_ ? "the driver did not end it in time" : ""};
   if (WIFEXITED(status) && WEXITSTATUS(status) <= static_cast<int>(ParkExit::kBroken)) {
     outcome.how = static_cast<ParkExit>(WEXITSTATUS(status));
   }

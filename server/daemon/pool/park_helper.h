@@ -50,6 +50,7 @@ class ParkHelper {
   UniqueFd process_;  // pidfd
   UniqueFd says_;     // the helper's stdout
   Clock::time_point deadline_;
+  bool is_late_ = false;  // and was killed
 };
 
 }  // namespace rcuda::server

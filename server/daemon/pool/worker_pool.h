@@ -202,6 +202,7 @@ class WorkerPool {
 
  private:
   using State = WorkerState;
+  static constexpr uint64_t kNeverTried = ~uint64_t{0};
   struct Park {
     ParkState state = ParkState::kActive;
     Clock::time_point since, parked_at;       // `since`: in this state
@@ -209,7 +210,8 @@ class WorkerPool {
     std::optional<Identity> by;               // the requester; none: park_after, or its own program
     std::string refused;                      // why it was not parked; empty: it was not refused
     std::string logged;                       // the same, in the log
-    uint64_t tried_at = ~uint64_t{0};         // WorkPage::used_at() when park_after tried it
+    Clock::time_point awake_at{};             // since the last park
+    uint64_t tried_at = kNeverTried;          // WorkPage::used_at() when park_after tried it
     std::optional<Clock::time_point> try_at;  // when park_after tries again
     Clock::time_point room_asked;             // since when NVML may report room
   };

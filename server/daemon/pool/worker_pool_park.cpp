@@ -17,17 +17,20 @@ namespace {
 
 // How often waiting sessions look for room on their GPUs, while other processes use these.
 constexpr auto kRoomPause = std::chrono::milliseconds(200);
-// How long NVML may take to tell the size of a session, whose program may wait meanwhile.
+// How long NVML may take to tell the size of a session or the room on its GPUs. A program may wait.
 constexpr auto kLongestMeasure = std::chrono::seconds(10);
-// park_after tries a session again that had work in progress: after its own time, within these.
+// park_after tries a session again that had work in progress: after its own time, this at least.
 constexpr std::chrono::nanoseconds kLeastBusyPause = std::chrono::milliseconds(100);
-constexpr std::chrono::nanoseconds kMostBusyPause = std::chrono::seconds(10);
+// Of the host's available memory, this part stays free: one in so many bytes.
+constexpr uint64_t kStaysFree = 10;
+// NVML's number for a size that it cannot tell (NVML_VALUE_NOT_AVAILABLE).
+constexpr uint64_t kNotAvailable = ~uint64_t{0};
 
 uint64_t available_host_memory() {
   std::ifstream file("/proc/meminfo");
   for (std::string name; file >> name;) {
     uint64_t kib = 0;
-    if (name == "MemAvailable:" && file >> kib) return kib << 10;
+    if (name == "MemAvailable:" && file >> kib) return (kib << 10) / kStaysFree * (kStaysFree - 1);
     file.ignore(256, '\n');
   }
   return UINT64_MAX;
@@ -99,8 +102,7 @@ void WorkerPool::read_park(Worker& worker, const ParkAnswer& answer) const {
     enter(worker, ParkState::kMeasuring);
   } else if (park.state == ParkState::kResting && answer.what != What::kWakeWanted) {
     if (answer.what == What::kBusy) {
-      park.try_at = Clock::now() + std::clamp<std::chrono::nanoseconds>(
-                                       settings_.park_after.get(), kLeastBusyPause, kMostBusyPause);
+      park.try_at = Clock::now() + std::max(settings_.park_after.get(), kLeastBusyPause);
     }
     refuse_park(worker, answer.why);
   } else if (park.state == ParkState::kParked && answer.what == What::kWakeWanted) {
@@ -130,7 +132,7 @@ std::optional<WorkerPool::Clock::time_point> WorkerPool::park_due(const Worker& 
   if (park.tried_at == used_at) return park.try_at;
   // The worker writes this time, so it may be anything.
   const auto used = Clock::time_point(std::chrono::nanoseconds(used_at));
-  return std::max(worker.since, std::min(used, Clock::now())) + idle;
+  return std::max({worker.since, park.awake_at, std::min(used, Clock::now())}) + idle;
 }
 
 void WorkerPool::park_idle(Worker& worker) {
@@ -141,7 +143,8 @@ void WorkerPool::park_idle(Worker& worker) {
   begin_park(worker, std::nullopt);
 }
 
-// How much the session has on each GPU: by NVML, otherwise what its worker counts.
+// How much the session has on each GPU: by NVML, otherwise what its worker counts. The worker may
+// count anything, so it is at most what the GPU has.
 void WorkerPool::measure(Worker& worker, GpuMonitor& monitor) {
   std::shared_ptr<const GpuSample> sample;
   if (!find_sample(monitor, worker.park.since, &sample) &&
@@ -151,9 +154,13 @@ void WorkerPool::measure(Worker& worker, GpuMonitor& monitor) {
   worker.park.bytes.clear();
   for (const uint32_t ordinal : worker.session.devices) {
     uint64_t bytes = worker.work ? worker.work->held(ordinal) : 0;
+    for (const wire::ServerStatus::Device& device : offer_.devices) {
+      if (device.ordinal == ordinal) bytes = std::min(bytes, device.total_bytes);
+    }
     if (const GpuSample::Gpu* const gpu = gpu_of(sample.get(), ordinal)) {
       const auto told = gpu->memory_of.find(static_cast<uint32_t>(worker.pid));
-      if (told != gpu->memory_of.end()) bytes = std::max(bytes, told->second);
+      const bool is_told = told != gpu->memory_of.end() && told->second != kNotAvailable;
+      if (is_told) bytes = told->second;
     }
     worker.park.bytes[ordinal] = bytes;
   }
@@ -218,8 +225,9 @@ Status WorkerPool::start_helper(const Worker& worker, ParkTask task) {
   return {};
 }
 
-// First come, first served, for each GPU: of two sessions that wake at once, one looks for room
-// when the other has its memory. A restore that finds no room cannot be repeated.
+// Of two sessions that wake at once on a GPU, one looks for room when the other has its memory: a
+// restore that finds no room cannot be repeated. The one that has waited longest comes first, but a
+// session that finds no room holds back no other.
 void WorkerPool::wake_waiting(GpuMonitor& monitor, Clock::time_point now) {
   std::vector<Worker*> waiting;
   std::set<uint32_t> taken;  // devices
@@ -232,10 +240,12 @@ void WorkerPool::wake_waiting(GpuMonitor& monitor, Clock::time_point now) {
   }
   std::ranges::stable_sort(waiting, {}, [](const Worker* worker) { return worker->park.since; });
   for (Worker* const worker : waiting) {
-    const bool is_next = std::ranges::none_of(
-        worker->session.devices, [&](uint32_t device) { return taken.contains(device); });
-    taken.insert(worker->session.devices.begin(), worker->session.devices.end());
-    if (is_next && now >= worker->park.room_asked) wake_if_room(*worker, monitor, now);
+    const std::vector<uint32_t>& devices = worker->session.devices;
+    const bool may_wake =
+        std::ranges::none_of(devices, [&](uint32_t device) { return taken.contains(device); });
+    if (!may_wake || now < worker->park.room_asked) continue;
+    wake_if_room(*worker, monitor, now);
+    if (worker->park.state == ParkState::kWaking) taken.insert(devices.begin(), devices.end());
   }
 }
 
@@ -246,7 +256,12 @@ void WorkerPool::look_later(Worker& worker, Clock::time_point now) {
 
 void WorkerPool::wake_if_room(Worker& worker, GpuMonitor& monitor, Clock::time_point now) {
   std::shared_ptr<const GpuSample> sample;
-  if (!find_sample(monitor, worker.park.room_asked, &sample)) return;
+  if (!find_sample(monitor, worker.park.room_asked, &sample) &&
+      now < worker.park.room_asked + kLongestMeasure) {
+    next_room_ = std::min(next_room_.value_or(Clock::time_point::max()),
+                          worker.park.room_asked + kLongestMeasure);
+    return;
+  }
   for (const auto& [ordinal, bytes] : worker.park.bytes) {
     const GpuSample::Gpu* const gpu = gpu_of(sample.get(), ordinal);
     if (!gpu || gpu->told.total_bytes == 0) continue;  // without NVML the driver decides
@@ -318,6 +333,8 @@ void WorkerPool::helper_ended(Worker& worker, const ParkHelper::Outcome& outcome
              park.by ? by_text(park.by).c_str() : "because its program needs the GPU");
   if (audit_) audit_->control("wake", park.by, static_cast<uint32_t>(worker.pid));
   enter(worker, ParkState::kActive);
+  park.awake_at = Clock::now();
+  park.tried_at = kNeverTried;
   send_step(worker, ParkStep::What::kAwake);
 }
 
