@@ -12,7 +12,7 @@ class RetryPause {
  public:
   // Returns 0 if the program must not try again. `left`: how long the program still waits.
   std::chrono::milliseconds next(std::chrono::milliseconds left) {
-    if (left <= kLeast) return {};
+    if (left <= std::chrono::milliseconds(0)) return {};
     const std::chrono::milliseconds pause = std::min(pause_, left);
     pause_ = std::min(2 * pause_, kMost);
     return pause;

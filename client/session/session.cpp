@@ -31,9 +31,9 @@ bool is_of_fetches(const Timeline* timeline) {
   return timeline && timeline->stream() == wire::kFetchStream;
 }
 
-// Whether RCUDA_WAKE_WAIT holds for a command: a parked session wakes for it, and its sender returns
-// the error without having changed anything. Other commands wait in the ring for as long as it
-// takes: those that end an object, whose id is free for another one, halves of copies between
+// Whether RCUDA_WAKE_WAIT holds for a command: a parked session wakes for it, and its sender
+// returns the error without having changed anything. Other commands wait in the ring for as long as
+// it takes: those that end an object, whose id is free for another one, halves of copies between
 // servers, marks, and waits.
 bool may_find_no_room(const wire::Command& command) {
   const api::CommandTraits& traits = api::traits_of(command.opcode);
@@ -43,11 +43,12 @@ bool may_find_no_room(const wire::Command& command) {
       command.opcode == static_cast<uint16_t>(api::Opcode::cuMemGetInfo_v2)) {
     return false;
   }
-  constexpr std::string_view kEnds[] = {"Destroy", "Unload", "Free", "Release", "Unmap", "Close",
-                                        "Unregister"};
+  constexpr std::string_view kEnds[] = {"Destroy", "Unload", "Free",      "Release",
+                                        "Unmap",   "Close",  "Unregister"};
   const char* const known = api::opcode_name(command.opcode);
   const std::string_view name = known ? known : "";
-  return std::ranges::none_of(kEnds, [&](std::string_view part) { return name.find(part) != name.npos; });
+  return std::ranges::none_of(kEnds,
+                              [&](std::string_view part) { return name.find(part) != name.npos; });
 }
 
 // Whether the GPU may write to the program's memory after the command, given the room that it

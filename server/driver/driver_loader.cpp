@@ -127,6 +127,12 @@ std::string trace_of_nvidia(const std::vector<std::string>& nodes) {
     const std::string path = real_path(map->l_name);
     if (!is_client_library(path)) return path;
   }
+  // A library that is there and cannot be loaded has another error.
+  const std::string missing =
+      kNvidia + std::string(": cannot open shared object file: No such file or directory");
+  if (const char* const error = library ? nullptr : ::dlerror(); error && error != missing) {
+    return error;
+  }
   return nodes.empty() ? "" : "/dev/" + nodes.front();
 }
 

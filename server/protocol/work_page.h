@@ -1,6 +1,6 @@
 // WorkPage: what a worker has done for its session, what memory the session holds, whether it is
-// over its client's second choice of a medium, whether its connection is lost, and its NCCL
-// communicators, in a page of memory that the daemon reads.
+// over its client's second choice of a medium, whether its connection is lost, its NCCL
+// communicators, and when it was over, in a page of memory that the daemon reads.
 //
 // The daemon makes it and passes it on with the session. It reads what the worker wrote and
 // believes none of it: the numbers are for people and their monitoring. Threads: one writes, any
@@ -57,6 +57,10 @@ class WorkPage {
   uint64_t lost_since() const { return page_->lost_since.load(std::memory_order_relaxed); }
   uint32_t losses() const { return page_->losses.load(std::memory_order_relaxed); }
   bool fell_back() const { return page_->fell_back.load(std::memory_order_relaxed); }
+  // When the session was over, in monotonic nanoseconds; 0: it is not. Then only its process ends,
+  // in which the driver frees its memory.
+  void set_over_at(uint64_t ns) { page_->over_at.store(ns, std::memory_order_relaxed); }
+  uint64_t over_at() const { return page_->over_at.load(std::memory_order_relaxed); }
   // The NCCL communicators of which the session has a rank, by tags that are not 0. A tag counts as
   // often as it has joined. Of more than kCommunicators nothing is kept. One thread.
   static constexpr size_t kCommunicators = 256;
@@ -73,6 +77,7 @@ class WorkPage {
     std::atomic<uint64_t> idle_end;
     std::atomic<uint64_t> used_at;
     std::atomic<uint64_t> lost_since;
+    std::atomic<uint64_t> over_at;
     std::atomic<uint32_t> losses;  // so far
     std::atomic<bool> fell_back;
   };

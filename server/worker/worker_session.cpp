@@ -478,6 +478,7 @@ void WorkerSession::end(const Status& status, SessionLoop& session) {
       static_cast<unsigned long long>(work[wire::Counter::kCommands]),
       static_cast<unsigned long long>(counters.puts), bytes_text(work.copied_bytes()).c_str(),
       bytes_text(counters.transfer_bytes + counters.window_bytes).c_str(), outcome.c_str());
+  if (granted_.work) granted_.work->set_over_at(monotonic_ns());
   link_->close();
   // The program has ended by itself: its other ranks need not learn that.
   if (session.ended_by_client()) granted_.work->leave_all();

@@ -96,6 +96,14 @@ class SettingsTest(unittest.TestCase):
                                RCUDA_SERVER_LEASES=self.path("none/leases"))
         self.assertEqual(made.returncode, 0, made.stderr)
 
+    def test_softgpu_does_not_replace_a_library_of_the_driver_that_cannot_be_loaded(self):
+        os.mkdir(self.path("driver"))
+        self.write("driver/libcuda.so.1", "\177ELF")
+        for check in ([], ["--check-config"]):
+            result = self.run_server(*check, RCUDA_DRIVER="auto", LD_LIBRARY_PATH=self.path("driver"))
+            self.assertEqual(result.returncode, 1, result.stderr)
+            self.assertIn("this machine has NVIDIA's driver (" + self.path("driver/libcuda.so.1") + ": ", result.stderr)
+
     def test_wrong_options_have_the_same_status_in_all_programs(self):
         for options, *said in ((["--lisen", "127.0.0.1"], "rcuda-server: unknown option --lisen; did you mean --listen?"),
                                (["--staging-bytes", "64"], "at least 2 MiB"),

@@ -72,9 +72,10 @@ Status check_hosts(const std::vector<std::string>& words,
     addrinfo* addresses = nullptr;
     const int error = is_word ? ::getaddrinfo(word.c_str(), nullptr, nullptr, &addresses) : 0;
     if (addresses) ::freeaddrinfo(addresses);
-    if (error != EAI_NONAME && error != EAI_NODATA) continue;
+    if (error == 0) continue;
     std::string remedy = did_you_mean(word, commands);
-    if (remedy.empty() && words.size() > 1) continue;
+    const bool is_unknown = error == EAI_NONAME || error == EAI_NODATA;
+    if (remedy.empty() && (words.size() > 1 || !is_unknown)) continue;
     if (remedy.empty()) {
       for (const std::string& command : commands) remedy += (remedy.empty() ? "" : ", ") + command;
       remedy = "; the commands are " + remedy + "; without one, rcuda-smi shows servers";

@@ -391,7 +391,6 @@ void WorkerPool::read(Worker& worker) {
     read_start(worker, std::move(**message));
   } else if (auto* const totals = *message ? std::get_if<SessionTotals>(&**message) : nullptr) {
     worker.totals = std::move(*totals);
-    worker.over_at = Clock::now();
   } else if (auto* const answer = *message ? std::get_if<ParkAnswer>(&**message) : nullptr) {
     if (worker.is(State::kBusy)) read_park(worker, *answer);
   }

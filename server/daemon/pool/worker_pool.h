@@ -242,7 +242,6 @@ class WorkerPool {
     Park park;
     std::vector<uint64_t> lost_ranks;     // RanksLost that it has not got yet
     std::optional<SessionTotals> totals;  // once it has said that its session is over
-    Clock::time_point over_at{};          // when it has; the epoch after a takeover
     wire::ExportPlace exports{};          // where others look up what it exports
     uint8_t client[16] = {};              // session_name() of Hello::session
     uint32_t index = 0;                   // Hello::worker

@@ -167,14 +167,14 @@ Status WorkerPool::start(const Base& base, const DeviceSets::Key& devices, uint3
   if (asks_nccl_) {
     own.push_back(std::string(kAskNcclVariable) + "=" + (ever_ready() ? "1" : kCheckNccl));
   }
-  RCUDA_ASSIGN_OR_RETURN(
-      worker.pid, start_process({settings_.worker_binary,
-                                 {"rcuda-worker", "--worker", std::to_string(base.number())},
-                                 worker_environment(own),
-                                 {{log.get(), STDOUT_FILENO},
-                                  {log.get(), STDERR_FILENO},
-                                  {theirs.get(), kWorkerControl},
-                                  {reports.get(), kWorkerReports}}}));
+  RCUDA_ASSIGN_OR_RETURN(worker.pid,
+                         start_process({settings_.worker_binary,
+                                        {"rcuda-worker", "--worker", std::to_string(base.number())},
+                                        worker_environment(own),
+                                        {{log.get(), STDOUT_FILENO},
+                                         {log.get(), STDERR_FILENO},
+                                         {theirs.get(), kWorkerControl},
+                                         {reports.get(), kWorkerReports}}}));
   worker.log.set_worker(worker.pid);
   worker.control = std::move(ours);
   worker.base = base;

@@ -1,15 +1,17 @@
 // Sessions that make room for others (admission/lost_client.h).
 #include "common/base/host_name.h"
 #include "common/base/log.h"
+#include "common/base/monotonic.h"
 #include "server/daemon/pool/worker_pool.h"
 
 namespace rcuda::server {
 
 std::optional<LostClient> WorkerPool::lost_client(const Worker& worker) {
   // After this time, a worker that has said that its session is over hangs in the driver.
-  constexpr auto kExits = std::chrono::seconds(10);
+  constexpr uint64_t kExitsNs = 10'000'000'000;
   const auto lost_for = lost_seconds(worker);
-  const bool exits = worker.totals && Clock::now() < worker.over_at + kExits;
+  const uint64_t over_at = worker.work ? worker.work->over_at() : 0;
+  const bool exits = over_at != 0 && monotonic_ns() - over_at < kExitsNs;
   const bool ends = worker.is(State::kBusy) && (worker.kill_at || exits);
   if (!lost_for && !ends) return std::nullopt;
   return LostClient{

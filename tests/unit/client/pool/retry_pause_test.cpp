@@ -19,7 +19,8 @@ TEST(RetryPauseTest, EndsWithTheWaitingTime) {
   RetryPause pause;
   EXPECT_EQ(pause.next(milliseconds(1'001)), seconds(1));
   EXPECT_EQ(pause.next(milliseconds(1'500)), milliseconds(1'500));
-  EXPECT_EQ(pause.next(seconds(1)), seconds(0));
+  EXPECT_EQ(pause.next(milliseconds(300)), milliseconds(300));
+  EXPECT_EQ(pause.next(seconds(0)), seconds(0));
   EXPECT_EQ(pause.next(milliseconds(-5)), seconds(0));
 }
 
