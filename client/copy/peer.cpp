@@ -109,6 +109,7 @@ class Halves {
 
   CUresult post_with(Word word) {
     Peers& peers = Process::get().peers();
+    RCUDA_RETURN_IF_CUDA_ERROR(peers.wake(source_, destination_));
     MutexLock lock(peers.pairs_mutex());
     uint32_t link = 0;
     RCUDA_RETURN_IF_CUDA_ERROR(peers.link(source_, destination_, &link));
@@ -144,6 +145,7 @@ struct Earlier {
 CUresult signal_then_await(const Earlier& earlier, const StreamRoute& later) {
   Session& signalling = *earlier.worker.session;
   Peers& peers = Process::get().peers();
+  RCUDA_RETURN_IF_CUDA_ERROR(peers.wake(signalling, *later.session));
   MutexLock lock(peers.pairs_mutex());
   uint32_t link = 0;
   RCUDA_RETURN_IF_CUDA_ERROR(peers.link(signalling, *later.session, &link));

@@ -38,24 +38,27 @@ void Peers::introduce_all(const std::vector<std::unique_ptr<Session>>& sessions)
   }
 }
 
+CUresult Peers::wake(Session& one, Session& other) {
+  {
+    MutexLock lock(mutex_);
+    if (links_.contains(std::minmax<const Session*>(&one, &other))) return CUDA_SUCCESS;
+  }
+  // While the second one waits for room, the first one may be parked again.
+  while (one.is_parked() || other.is_parked()) {
+    RCUDA_RETURN_IF_CUDA_ERROR(one.wake());
+    RCUDA_RETURN_IF_CUDA_ERROR(other.wake());
+  }
+  return CUDA_SUCCESS;
+}
+
 CUresult Peers::link(Session& one, Session& other, uint32_t* link) {
   if (one.lost() || other.lost()) return kSessionLost;
   const Pair pair = std::minmax<const Session*>(&one, &other);
-  const auto find = [&]() RCUDA_REQUIRES(mutex_) {
-    const auto known = links_.find(pair);
-    if (known != links_.end()) *link = known->second;
-    return known != links_.end();
-  };
-  {
-    MutexLock lock(mutex_);
-    if (find()) return CUDA_SUCCESS;
-  }
-  // A worker gives up another one that does not connect in time. Once they are connected, their
-  // sessions are not parked.
-  RCUDA_RETURN_IF_CUDA_ERROR(one.wake());
-  RCUDA_RETURN_IF_CUDA_ERROR(other.wake());
   MutexLock lock(mutex_);
-  if (find()) return CUDA_SUCCESS;
+  if (const auto known = links_.find(pair); known != links_.end()) {
+    *link = known->second;
+    return CUDA_SUCCESS;
+  }
   wire::PeerIntroduceBody body{};
   body.link = next_link_++;
   body.workers = workers_;

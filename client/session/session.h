@@ -136,6 +136,7 @@ class Session final : public TimelineHost {
   // earlier commands are left to take_error(). *sent: whether it was sent, and its place.
   CUresult post(const Route& route, const wire::Command& command,
                 transport::Wake wake = transport::Wake::kYes, SentCommand* sent = nullptr);
+  bool is_parked() const { return channel_->park_word() != 0; }
   // If the session is parked, wakes it and waits until it is awake. kSessionLost if it ends.
   CUresult wake();
   // Whether errors of post() are the command's own. Otherwise they are of earlier commands.

@@ -48,6 +48,11 @@ SettingBase::SettingBase(Registry& registry, const char* variable, const char* h
   registry.settings_.push_back(this);
 }
 
+Status SettingBase::at_origin(Status status) const {
+  const bool is_from_file = origin_.find(':') != std::string::npos;
+  return status.ok() || !is_from_file ? status : std::move(status).with_context(origin_);
+}
+
 Status SettingBase::set(std::string_view text, std::string_view name, std::string_view origin) {
   if (!parse(trim(text))) {
     return Status(Code::kInvalidArgument, std::string(name) + "=" + std::string(text) + " (from " +

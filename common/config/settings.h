@@ -36,6 +36,9 @@ class SettingBase {
   // "the environment", "rcuda.toml:3", "--port"; empty for the default.
   const std::string& origin() const { return origin_; }
 
+  // An error of the value, with the line of the file that has set it: "rcuda.toml:3: ...".
+  Status at_origin(Status status) const;
+
   // Sets the value from text. `name` is the setting's name in that source.
   Status set(std::string_view text, std::string_view name, std::string_view origin);
   virtual std::string text() const = 0;      // parses back to the value

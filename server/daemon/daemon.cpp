@@ -67,8 +67,10 @@ Status Daemon::run() {
 }
 
 Status Daemon::listen() {
-  RCUDA_ASSIGN_OR_RETURN(
-      listener_, listen_on(settings_.listen.get(), static_cast<uint16_t>(settings_.port.get())));
+  Result<Listener> listener =
+      listen_on(settings_.listen.get(), static_cast<uint16_t>(settings_.port.get()));
+  if (!listener.ok()) return listen_failure(settings_, listener.status());
+  listener_ = std::move(listener).value();
   RCUDA_RETURN_IF_ERROR(check_exposure(settings_, listener_));
   RCUDA_RETURN_IF_ERROR(check_named_files(settings_));
   pool_ =
@@ -95,7 +97,7 @@ Status Daemon::open() {
 Status Daemon::open_parts() {
   RCUDA_ASSIGN_OR_RETURN(Rules rules, read_rules(settings_.config_file));
   admission_.set_rules(std::move(rules));
-  RCUDA_RETURN_IF_ERROR(audit_.open(settings_.audit.get()));
+  RCUDA_RETURN_IF_ERROR(settings_.audit.at_origin(audit_.open(settings_.audit.get())));
   leases_.emplace(settings_, admission_, authenticator_, audit_, *pool_);
   pool_->record_in(&audit_);
   reload_.emplace(settings_, start_.load, admission_, authenticator_, audit_, *pool_,

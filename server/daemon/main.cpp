@@ -267,7 +267,7 @@ int check_carried(int file, Settings* settings) {
   Authenticator authenticator(*settings);
   Status status = authenticator.open(carried->for_others, Authenticator::MissingKey::kIsLeft);
   if (status.ok()) status = read_rules(settings->config_file).status();
-  if (status.ok()) status = Audit::check(settings->audit.get());
+  if (status.ok()) status = settings->audit.at_origin(Audit::check(settings->audit.get()));
   return status.ok() ? 0 : report_settings(status);
 }
 

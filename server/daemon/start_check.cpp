@@ -109,6 +109,11 @@ Status check_named_files(const Settings& settings) {
   return nccl == "auto" || nccl == "none" ? Status() : check_library(settings.nccl);
 }
 
+Status listen_failure(const Settings& settings, const Status& status) {
+  const bool is_port = listen_on(settings.listen.get(), 0).ok();
+  return is_port ? settings.port.at_origin(status) : settings.listen.at_origin(status);
+}
+
 Status check_exposure(const Settings& settings, const Listener& listener) {
   if (settings.security.get() != "insecure" || listener.is_private) return {};
   return Status(Code::kInvalidArgument,
@@ -118,7 +123,9 @@ Status check_exposure(const Settings& settings, const Listener& listener) {
 }
 
 Status check_start(const Settings& settings) {
-  RCUDA_ASSIGN_OR_RETURN(Listener listener, listen_beside(settings));
+  Result<Listener> beside = listen_beside(settings);
+  if (!beside.ok()) return listen_failure(settings, beside.status());
+  Listener listener = std::move(beside).value();
   RCUDA_RETURN_IF_ERROR(check_exposure(settings, listener));
   RCUDA_RETURN_IF_ERROR(check_named_files(settings));
   RCUDA_RETURN_IF_ERROR(WorkerPool::check_cgroup(settings));
@@ -129,7 +136,7 @@ Status check_start(const Settings& settings) {
     RCUDA_RETURN_IF_ERROR(listen_as_root(&listener, authenticator.served().only_group()));
   }
   RCUDA_RETURN_IF_ERROR(read_rules(settings.config_file).status());
-  RCUDA_RETURN_IF_ERROR(Audit::check(settings.audit.get()));
+  RCUDA_RETURN_IF_ERROR(settings.audit.at_origin(Audit::check(settings.audit.get())));
   if (const std::string leases = leases_path(settings); !leases.empty()) {
     RCUDA_RETURN_IF_ERROR(load_leases(leases).status());
   }

@@ -1,9 +1,9 @@
 // Checks whether a server can start with its settings, for rcuda-server --check-config: does each
 // step of the start that can fail.
 //
-// The check serves nobody and changes nothing: another server may run with the same settings meanwhile. If
-// that one has the port, another port of the same address is tried. Files that a start would make
-// are not made; whether they can be is checked.
+// The check serves nobody and changes nothing: another server may run with the same settings
+// meanwhile. If that one has the port, another port of the same address is tried. Files that a start
+// would make are not made; whether they can be is checked.
 #pragma once
 
 #include "common/base/status.h"
@@ -11,6 +11,9 @@
 #include "server/protocol/settings.h"
 
 namespace rcuda::server {
+
+// An error of listen_on(), with the line of the file that has set the port or the address.
+Status listen_failure(const Settings& settings, const Status& status);
 
 // Refuses a server without identification on a public address, which would offer the machine to the
 // world.

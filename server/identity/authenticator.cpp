@@ -59,9 +59,13 @@ Status Authenticator::open(bool for_others, MissingKey missing) {
 Result<Authenticator::Trust> Authenticator::read(const Settings& settings,
                                                  MissingKey missing) const {
   Trust trust;
-  RCUDA_ASSIGN_OR_RETURN(trust.served, ServedUsers::read(settings.users.get()));
-  RCUDA_ASSIGN_OR_RETURN(trust.operators,
-                         ServedUsers::read(settings.operators.get(), "RCUDA_SERVER_OPERATORS"));
+  Result<ServedUsers> users = ServedUsers::read(settings.users.get());
+  if (!users.ok()) return settings.users.at_origin(users.status());
+  trust.served = std::move(users).value();
+  Result<ServedUsers> operators =
+      ServedUsers::read(settings.operators.get(), "RCUDA_SERVER_OPERATORS");
+  if (!operators.ok()) return settings.operators.at_origin(operators.status());
+  trust.operators = std::move(operators).value();
   trust.served.add(trust.operators);
   trust.takes_all_tokens = settings.users.get().empty();
 
@@ -82,11 +86,12 @@ Status Authenticator::find_certificate(const Settings& settings, MissingKey miss
   auto certificate = identity::load_certificate(path);
   if (certificate.status().code() == Code::kNotFound) {
     if (!named.empty() && named != default_certificate_file()) {
-      return Status(Code::kInvalidArgument,
-                    "RCUDA_SERVER_CERTIFICATE: there is no file " + named +
-                        "; put a certificate and its key there, or leave the setting out: the "
-                        "server then makes them in " +
-                        default_certificate_file());
+      return settings.certificate.at_origin(
+          Status(Code::kInvalidArgument,
+                 "RCUDA_SERVER_CERTIFICATE: there is no file " + named +
+                     "; put a certificate and its key there, or leave the setting out: the "
+                     "server then makes them in " +
+                     default_certificate_file()));
     }
     if (trust_.certificate) {
       return Status(Code::kInvalidArgument,

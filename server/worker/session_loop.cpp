@@ -154,7 +154,7 @@ Status SessionLoop::serve() {
       RCUDA_RETURN_IF_ERROR(check_limits());
     if (options_.parker && options_.parker->any()) [[unlikely]] {
       RCUDA_RETURN_IF_ERROR(take_step());
-      if (!ended_) continue;  // the command that has woken the session is held back
+      worked |= !held_back_.empty();  // the command that has woken the session
     }
     if (ended_) return {};
     if (worked) {

@@ -96,6 +96,20 @@ class SettingsTest(unittest.TestCase):
                                RCUDA_SERVER_LEASES=self.path("none/leases"))
         self.assertEqual(made.returncode, 0, made.stderr)
 
+    def test_an_error_of_the_start_names_the_line_of_the_file(self):
+        for line, said, status in (("users = 'nobody-has-this-name'", 'RCUDA_SERVER_USERS names "nobody-has-this-name"', 1),
+                                   ("operators = '@no-such-group'", 'RCUDA_SERVER_OPERATORS names "@no-such-group"', 1),
+                                   (f"audit = '{self.path('none/audit')}'", "RCUDA_SERVER_AUDIT: cannot write", UNUSABLE_SETTINGS),
+                                   (f"certificate = '{self.path('none.pem')}'", "there is no file", UNUSABLE_SETTINGS),
+                                   ("listen = 'no such host'", "--listen takes an address", UNUSABLE_SETTINGS)):
+            config = self.write("lines.toml", "# the server of a test\n" + line + "\n")
+            for check in ([], ["--check-config"]):
+                with self.subTest(line=line, check=check):
+                    result = self.run_server("--config", config, *check)
+                    self.assertEqual(result.returncode, status, result.stderr)
+                    self.assertIn(config + ":2: ", result.stderr)
+                    self.assertIn(said, result.stderr)
+
     def test_softgpu_does_not_replace_a_library_of_the_driver_that_cannot_be_loaded(self):
         os.mkdir(self.path("driver"))
         self.write("driver/libcuda.so.1", "\177ELF")

@@ -50,7 +50,7 @@ Status Reload::read(Next* next) {
   RCUDA_ASSIGN_OR_RETURN(next->trust, authenticator_.read(next->settings));
   next->changes = compare(settings_, next->settings);
   // Last, because it replaces the file that is open.
-  return audit_.open(next->settings.audit.get());
+  return next->settings.audit.at_origin(audit_.open(next->settings.audit.get()));
 }
 
 void Reload::apply(Next& next) {

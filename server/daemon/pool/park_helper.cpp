@@ -56,15 +56,18 @@ ParkHelper::~ParkHelper() {
 }
 
 std::optional<ParkHelper::Outcome> ParkHelper::poll() {
-  if (Clock::now() >= deadline_) {
+  int status = 0;
+  const bool has_ended = pid_ >= 0 && ::waitpid(pid_, &status, WNOHANG) == pid_;
+  if (has_ended) pid_ = -1;
+  if (is_late_) return std::nullopt;
+  if (!has_ended && Clock::now() < deadline_) return std::nullopt;
+  if (!has_ended) {
     is_late_ = true;
     deadline_ = Clock::time_point::max();
     ::kill(pid_, SIGKILL);
+    return Outcome{ParkExit::kBroken, "the driver did not end it in time"};
   }
-  int status = 0;
-  if (::waitpid(pid_, &status, WNOHANG) != pid_) return std::nullopt;
-  pid_ = -1;
-  Outcome outcome{ParkExit::kBroken, is_late_ ? "the driver did not end it in time" : ""};
+  Outcome outcome{ParkExit::kBroken, ""};
   if (WIFEXITED(status) && WEXITSTATUS(status) <= static_cast<int>(ParkExit::kBroken)) {
     outcome.how = static_cast<ParkExit>(WEXITSTATUS(status));
   }

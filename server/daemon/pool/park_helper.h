@@ -3,8 +3,8 @@
 // daemon needs no CUDA. The helper runs this binary (server/worker/park_process.h) with the
 // daemon's rights, does one thing, and ends.
 //
-// Threads: the daemon's only thread. Blocking: the destructor, for the end of a process that it has
-// killed. Errors: start() returns the system's.
+// Threads: the daemon's only thread. Blocking: the destructor, for a second at most, until the process
+// that it has killed is gone. Errors: start() returns the system's.
 #pragma once
 
 #include <chrono>
@@ -40,8 +40,12 @@ class ParkHelper {
   pid_t worker() const { return worker_; }
   int descriptor() const { return process_.get(); }  // readable when it has ended
   Clock::time_point deadline() const { return deadline_; }
-  // None while it runs. After the deadline it is killed.
+  // The outcome, once; none while it runs. After the deadline it is killed, and has failed.
   std::optional<Outcome> poll();
+  // Whether it did not end in time.
+  bool has_failed() const { return is_late_; }
+  // Whether its process is gone. One that is stuck in the driver outlives its outcome.
+  bool is_gone() const { return pid_ < 0; }
 
  private:
   ParkHelper() = default;
@@ -50,7 +54,7 @@ class ParkHelper {
   UniqueFd process_;  // pidfd
   UniqueFd says_;     // the helper's stdout
   Clock::time_point deadline_;
-  bool is_late_ = false;  // and was killed
+  bool is_late_ = false;  // and was killed; its outcome is reported
 };
 
 }  // namespace rcuda::server

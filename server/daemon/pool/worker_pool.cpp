@@ -528,12 +528,15 @@ void WorkerPool::shutdown(const std::string& why) {
   workers_.clear();
 }
 
-// Handles the workers as usual until all have ended, or until the deadline.
+// Handles the workers as usual until all have ended, or until the deadline. Their parks and wakes
+// stand still, so the deadlines of these may have passed.
 void WorkerPool::collect(Clock::time_point deadline) {
+  constexpr auto kLeastPause = std::chrono::milliseconds(10);
   while (!workers_.empty() && Clock::now() < deadline) {
     std::vector<pollfd> items;
     add_descriptors(&items);
-    (void)::poll(items.data(), items.size(), poll_timeout_ms(std::min(deadline, next_deadline())));
+    const Clock::time_point next = std::max(next_deadline(), Clock::now() + kLeastPause);
+    (void)::poll(items.data(), items.size(), poll_timeout_ms(std::min(deadline, next)));
     handle(items);
   }
 }

@@ -20,6 +20,7 @@
 #pragma once
 
 #include <array>
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -162,7 +163,10 @@ class WorkerPool {
   // the monitor has a sample.
   void advance_parking(GpuMonitor& monitor);
   // Whether a helper process runs: no other build can take over now.
-  bool has_helpers() const { return !helpers_.empty(); }
+  // Whether a session's memory is on its way.
+  bool has_helpers() const {
+    return std::ranges::any_of(helpers_, [](const ParkHelper& one) { return !one.has_failed(); });
+  }
   bool has_helper(pid_t process) const;
   // worker_pool_room.cpp: ends the session of that worker, whose client is disconnected, because
   // another client waits for its room. `by`: that client, for the log and the audit.
@@ -214,6 +218,7 @@ class WorkerPool {
     uint64_t tried_at = kNeverTried;          // WorkPage::used_at() when park_after tried it
     std::optional<Clock::time_point> try_at;  // when park_after tries again
     Clock::time_point room_asked;             // since when NVML may report room
+    bool is_broken = false;                   // its helper failed, so the session ends
   };
   struct Worker {
     State state = State::kStarting;
@@ -280,7 +285,7 @@ class WorkerPool {
   Status start_helper(const Worker& worker, ParkTask task);
   void wake_waiting(GpuMonitor& monitor, Clock::time_point now);
   void wake_if_room(Worker& worker, GpuMonitor& monitor, Clock::time_point now);
-  void look_later(Worker& worker, Clock::time_point now);
+  void look_later(Worker& worker, Clock::time_point at);
   void end_helpers();
   void helper_ended(Worker& worker, const ParkHelper::Outcome& outcome);
   Clock::time_point next_parking() const;

@@ -126,6 +126,7 @@ Result<WorkerPool::Worker> WorkerPool::restore(const CarriedWorker& carried) {
   worker.park.state = static_cast<ParkState>(carried.park);
   worker.park.since = time_of(carried.park_since);
   worker.park.parked_at = time_of(carried.parked_at);
+  worker.park.room_asked = worker.park.awake_at = Clock::now();
   for (size_t i = 0; i < carried.park_bytes.size(); ++i) {
     worker.park.bytes[devices[i]] = carried.park_bytes[i];
   }

@@ -17,7 +17,7 @@ namespace {
 
 // How often waiting sessions look for room on their GPUs, while other processes use these.
 constexpr auto kRoomPause = std::chrono::milliseconds(200);
-// How long NVML may take to tell the size of a session or the room on its GPUs. A program may wait.
+// How long NVML may take to tell the size of a session, whose program may wait meanwhile.
 constexpr auto kLongestMeasure = std::chrono::seconds(10);
 // park_after tries a session again that had work in progress: after its own time, this at least.
 constexpr std::chrono::nanoseconds kLeastBusyPause = std::chrono::milliseconds(100);
@@ -234,7 +234,7 @@ void WorkerPool::wake_waiting(GpuMonitor& monitor, Clock::time_point now) {
   for (Worker& worker : workers_) {
     if (!worker.is(State::kBusy)) continue;
     if (worker.park.state == ParkState::kWaiting) waiting.push_back(&worker);
-    if (worker.park.state == ParkState::kWaking) {
+    if (worker.park.state == ParkState::kWaking && !worker.park.is_broken) {
       taken.insert(worker.session.devices.begin(), worker.session.devices.end());
     }
   }
@@ -243,36 +243,36 @@ void WorkerPool::wake_waiting(GpuMonitor& monitor, Clock::time_point now) {
     const std::vector<uint32_t>& devices = worker->session.devices;
     const bool may_wake =
         std::ranges::none_of(devices, [&](uint32_t device) { return taken.contains(device); });
-    if (!may_wake || now < worker->park.room_asked) continue;
+    if (!may_wake) continue;
+    if (now < worker->park.room_asked) {
+      look_later(*worker, worker->park.room_asked);
+      continue;
+    }
     wake_if_room(*worker, monitor, now);
     if (worker->park.state == ParkState::kWaking) taken.insert(devices.begin(), devices.end());
   }
 }
 
-void WorkerPool::look_later(Worker& worker, Clock::time_point now) {
-  worker.park.room_asked = now + kRoomPause;
-  next_room_ = std::min(next_room_.value_or(worker.park.room_asked), worker.park.room_asked);
+void WorkerPool::look_later(Worker& worker, Clock::time_point at) {
+  worker.park.room_asked = at;
+  next_room_ = std::min(next_room_.value_or(at), at);
 }
 
 void WorkerPool::wake_if_room(Worker& worker, GpuMonitor& monitor, Clock::time_point now) {
   std::shared_ptr<const GpuSample> sample;
-  if (!find_sample(monitor, worker.park.room_asked, &sample) &&
-      now < worker.park.room_asked + kLongestMeasure) {
-    next_room_ = std::min(next_room_.value_or(Clock::time_point::max()),
-                          worker.park.room_asked + kLongestMeasure);
-    return;
-  }
+  // While NVML hangs, the session waits: without room, a restore would lose its memory.
+  if (!find_sample(monitor, worker.park.room_asked, &sample)) return;
   for (const auto& [ordinal, bytes] : worker.park.bytes) {
     const GpuSample::Gpu* const gpu = gpu_of(sample.get(), ordinal);
     if (!gpu || gpu->told.total_bytes == 0) continue;  // without NVML the driver decides
     const uint64_t used = gpu->told.used_bytes + gpu->told.reserved_bytes;
     if (gpu->told.total_bytes - std::min(used, gpu->told.total_bytes) >= bytes) continue;
-    return look_later(worker, now);
+    return look_later(worker, now + kRoomPause);
   }
   if (const Status started = start_helper(worker, ParkTask::kWake); !started.ok()) {
     RCUDA_ERROR("no process can wake the session of worker %d: %s", worker.pid,
                 started.message().c_str());
-    return look_later(worker, now);
+    return look_later(worker, now + kRoomPause);
   }
   enter(worker, ParkState::kWaking);
 }
@@ -281,7 +281,7 @@ void WorkerPool::end_helpers() {
   for (auto helper = helpers_.begin(); helper != helpers_.end();) {
     const auto outcome = helper->poll();
     if (!outcome) {
-      ++helper;
+      helper = helper->is_gone() ? helpers_.erase(helper) : std::next(helper);
       continue;
     }
     const auto found = std::ranges::find_if(workers_, [&](const Worker& worker) {
@@ -290,7 +290,7 @@ void WorkerPool::end_helpers() {
     // The worker may have ended meanwhile.
     if (found != workers_.end()) helper_ended(*found, *outcome);
     for (Worker& worker : workers_) worker.park.room_asked = Clock::now();
-    helper = helpers_.erase(helper);
+    helper = helper->is_gone() ? helpers_.erase(helper) : std::next(helper);
   }
 }
 
@@ -303,6 +303,7 @@ void WorkerPool::helper_ended(Worker& worker, const ParkHelper::Outcome& outcome
         parks ? "parking it failed: " : "its GPU memory could not be restored: ";
     RCUDA_ERROR("the session of worker %d ends: %s%s", worker.pid, why.c_str(),
                 outcome.why.c_str());
+    park.is_broken = true;
     return stop_session(worker, why + outcome.why);
   }
   if (parks && outcome.how == ParkExit::kDone) {
@@ -339,8 +340,8 @@ void WorkerPool::helper_ended(Worker& worker, const ParkHelper::Outcome& outcome
 }
 
 void WorkerPool::advance_parking(GpuMonitor& monitor) {
-  const Clock::time_point now = Clock::now();
   end_helpers();
+  const Clock::time_point now = Clock::now();
   for (Worker& worker : workers_) {
     if (!worker.is(State::kBusy) || worker.kill_at) continue;
     park_idle(worker);
