@@ -1,6 +1,6 @@
-# Writes OUTPUT, a source file with the id of the build: the first 12 digits of the SHA-256 of all sources of the
-# programs in SOURCE, their paths included, and of CUDA_HEADER, from which the API is generated. Compilers and their
-# options do not count. The file is left as it is if the id is the same.
+# Writes OUTPUT, a source file with the id of the build. The id is the first 12 digits of a SHA-256. It covers the paths and
+# contents of all sources of the programs in SOURCE, and CUDA_HEADER, from which the API is generated. It does not cover
+# compilers and their options. The file does not change if the id is the same.
 cmake_minimum_required(VERSION 3.25)
 
 set(patterns CMakeLists.txt)

@@ -107,9 +107,10 @@ void abort_waiting(const Batch& batch) {
   abort(batch.session, std::move(aborts));
 }
 
-// Returns a batch that needs no wait any more. Aborts the others when their time is over.
+// Waits until a batch has its answer, and returns the batch. At `*patience`, aborts the
+// communicators of the batches without an answer.
 std::vector<Batch*>::iterator next_of(std::vector<Batch*>& pending, Clock::time_point* patience) {
-  // The wait is for the first worker. Answers of the others are noticed after this time.
+  // Waits for the first batch only, and looks at the other batches after this time.
   constexpr auto kLook = std::chrono::milliseconds(100);
   for (;;) {
     const auto over = std::ranges::find_if(
@@ -165,7 +166,8 @@ std::vector<State> states_of(const std::vector<Step>& steps) {
   return states;
 }
 
-// Leaves the state of a communicator that abort_waiting() has aborted.
+// Sets the states that are still kInProgress. abort_waiting() has set the states of the
+// communicators that it has aborted.
 void set_states(const std::vector<State>& states, int result) {
   for (const State& state : states) {
     int before = kInProgress;
@@ -191,8 +193,8 @@ int finish_later(Batches batches, std::vector<State> states) {
   return kInProgress;
 }
 
-// Takes out the calls on communicators that the client has aborted, which their workers do not know
-// any more. Their end succeeds, as the end of a communicator that the worker has aborted.
+// Removes the calls on communicators that the client has aborted: the workers no longer know these
+// communicators. A call that ends one succeeds, as it does if the worker has aborted it.
 int take_aborted(std::vector<Step>& steps) {
   const auto ends = [](const Step& step) {
     return step.call.verb == Verb::kDestroy || step.call.verb == Verb::kAbort;

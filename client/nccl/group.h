@@ -6,8 +6,9 @@
 // are posted; all other calls wait for the worker's answer, as they would wait in NCCL.
 //
 // If one worker's batch fails, the ranks of the other workers may wait for its ranks without end.
-// NCCL aborts the communicators of a group that fails in one process. So the client aborts those of
-// the batches that have no answer after some time, and their calls return ncclRemoteError.
+// NCCL aborts the communicators of a group that fails in one process. So the client waits for some
+// time, then aborts the communicators of the batches without an answer. Their calls return
+// ncclRemoteError.
 //
 // Threads: any; a group belongs to its thread. Blocking: submit() outside of a group,
 // submit_at_once() and end_group(), with blocking communicators: as long as NCCL's calls would.
@@ -19,7 +20,7 @@ namespace rcuda::client::nccl {
 
 void start_group();
 int end_group();
-// Ends the group without its calls.
+// Ends the group without making its calls.
 void drop_group();
 // Sends the step, or records it in a group. Returns an ncclResult_t. In a group, the end of the
 // group returns the error of the call.

@@ -102,7 +102,7 @@ int ncclMemFree(void* address) {
   const size_t bytes = mapping.mapped();
   if (cuMemUnmap(at, bytes) != CUDA_SUCCESS) {
     MutexLock lock(memory().mutex);
-    memory().mapped[at] = bytes;  // it is still there, and the program may call again
+    memory().mapped[at] = bytes;  // still mapped: the program may call again
     return kCudaError;
   }
   return cuMemAddressFree(at, bytes) == CUDA_SUCCESS ? kSuccess : kCudaError;

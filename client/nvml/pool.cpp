@@ -36,7 +36,7 @@ void report_missing(const std::string& server, uint32_t gpu, const wire::GpuRepo
   }
   const std::string text =
       report.gpus.empty()
-          ? server + " knows none of its devices yet: try again, or see the log of that server"
+          ? server + " does not know its devices yet: try again, or see the log of that server"
           : server + " does not offer device " + std::to_string(gpu) + " (it offers " + offered +
                 "): correct RCUDA_DEVICES";
   if (first_report(text)) RCUDA_WARN("NVML: %s", text.c_str());

@@ -43,7 +43,7 @@ CUresult Peers::wake(Session& one, Session& other) {
     MutexLock lock(mutex_);
     if (links_.contains(std::minmax<const Session*>(&one, &other))) return CUDA_SUCCESS;
   }
-  // While the second one waits for room, the first one may be parked again.
+  // While the second session waits for room, the first session may be parked again.
   while (one.is_parked() || other.is_parked()) {
     RCUDA_RETURN_IF_CUDA_ERROR(one.wake());
     RCUDA_RETURN_IF_CUDA_ERROR(other.wake());

@@ -31,10 +31,10 @@ bool is_of_fetches(const Timeline* timeline) {
   return timeline && timeline->stream() == wire::kFetchStream;
 }
 
-// Whether RCUDA_WAKE_WAIT holds for a command: a parked session wakes for it, and its sender
-// returns the error without having changed anything. Other commands wait in the ring for as long as
-// it takes: those that end an object, whose id is free for another one, halves of copies between
-// servers, marks, and waits.
+// Whether RCUDA_WAKE_WAIT applies to a command: it wakes a parked session, and its sender can
+// return the error without having changed anything. Other commands wait in the ring without a
+// limit: those that end an object (its id is already free for another object), halves of copies
+// between servers, marks, and waits.
 bool may_find_no_room(const wire::Command& command) {
   const api::CommandTraits& traits = api::traits_of(command.opcode);
   if (command.is<wire::PingBody>() || command.is<wire::SessionEndBody>() ||
@@ -145,7 +145,8 @@ CUresult Session::wake() {
   return await_wake(park_word, std::chrono::steady_clock::time_point::max());
 }
 
-// Wakes the session and waits. Without RCUDA_WAKE_WAIT, a command simply waits in the ring.
+// Wakes the session, then waits until it is awake or `limit` has come. Without RCUDA_WAKE_WAIT,
+// commands do not wait here but in the ring.
 CUresult Session::await_wake(uint64_t park_word, std::chrono::steady_clock::time_point limit) {
   const CancellationOff off;
   if (woken_.exchange(park_word) != park_word) {

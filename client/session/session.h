@@ -168,7 +168,7 @@ class Session final : public TimelineHost {
   bool begin(const Route& route, const wire::Command& command, const CallOptions& options,
              PendingCall* call);
   CUresult finish(PendingCall& call, Reply* reply);
-  // Waits until finish() would not wait, or until the deadline. Returns whether it would not.
+  // Waits until finish() can return without a wait, or until the deadline. Returns whether it can.
   bool await(const PendingCall& call, std::chrono::steady_clock::time_point deadline);
 
   // Returns the pending asynchronous error, or kSessionLost. An error is reported once, unless it

@@ -71,7 +71,7 @@ std::optional<int> shift_of(const std::string& unit) {
   return std::nullopt;
 }
 
-// A number from the front of a text: the whole part, and what follows the point in units of 1e-9.
+// A number from the front of a text: the whole part, and the fraction in units of 1e-9.
 struct Number {
   uint64_t whole = 0, billionths = 0;
   bool has_fraction = false;
@@ -86,7 +86,7 @@ std::optional<Number> take(std::string_view* text) {
   return Number{*whole, *billionths, has_fraction};
 }
 
-// The number in a unit, in the smallest unit. The whole part has been checked.
+// Converts the number from `unit` to the smallest unit. The caller has checked the whole part.
 uint64_t in_unit(const Number& number, uint64_t unit) {
   const auto part = static_cast<unsigned __int128>(number.billionths) * unit / 1'000'000'000;
   return number.whole * unit + static_cast<uint64_t>(part);

@@ -5,8 +5,8 @@
 // of size: K, M, G, T (also KB, KiB, ...), all powers of 1024; a number without a unit is in bytes.
 // Numbers may have a fraction. Case does not matter, and a blank may precede the unit.
 //
-// Excepted are counts of bytes in errors of a protocol, which are exact ("37 bytes"), and the rates
-// of media and of copies, which are in GB/s as those of adapters are.
+// Exceptions: errors of a protocol have exact counts of bytes ("37 bytes"), and rates of media and
+// of copies are in GB/s, as adapters state them.
 // Pure functions; any thread.
 #pragma once
 

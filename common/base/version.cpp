@@ -1,6 +1,7 @@
 #include "common/base/version.h"
 
-// Of the program. The generated file is not in this library: each change of a source changes it.
+// The program defines it. The generated file is not in this library, because it changes with each
+// change of a source.
 extern "C" const char rcuda_build_id[] __attribute__((weak, visibility("hidden")));
 
 namespace rcuda {

@@ -39,12 +39,12 @@ class Option {
   Option& takes(int values);
   // The last value counts if the option is repeated.
   Option& take_last();
-  // Each value: one of a list; a size, as parse_bytes() reads it; refused by `check`, whose error
-  // does not repeat the option's name.
+  // Each value must be in the list; must be a size, as parse_bytes() reads it; must pass `check`,
+  // whose error does not repeat the option's name.
   Option& one_of(const std::vector<std::string>& values);
   Option& as_bytes();
-  // Each value is a time between two others, as parse_time() reads it, and becomes a number of
-  // seconds.
+  // Each value is a time from `least` to `most`, as parse_time() reads it. The value becomes a
+  // number of seconds.
   Option& as_seconds(std::chrono::nanoseconds least, std::chrono::nanoseconds most);
   // Each value is a number in this range.
   Option& within(double least, double most);

@@ -150,8 +150,7 @@ class Bytes : public SettingBase {
   bool takes_zero_;
 };
 
-// A time (common/base/units.h). At most kLongest, so that the milliseconds fit the 32 bits that
-// they have in messages.
+// A time (common/base/units.h), at most kLongest: messages carry it as milliseconds in 32 bits.
 class Duration : public SettingBase {
  public:
   static constexpr std::chrono::hours kLongest{49 * 24};

@@ -122,8 +122,8 @@ std::string_view without_comment(std::string_view line) {
   return line;
 }
 
-// What is wrong with a line that toml++ refuses, in the words of people who write settings.
-// `description`: those of toml++, for a line of which nothing better is known.
+// Explains an error in a line that toml++ refuses, in terms that a user of the settings knows.
+// `description` is the text of toml++, for lines without a better explanation.
 std::string explain(std::string_view line, std::string_view description) {
   constexpr const char* kForms =
       "write NAME = \"text\", NAME = 12, NAME = true, NAME = [\"a\", \"b\"] or [table]";

@@ -285,8 +285,9 @@ struct LinkOptions {
   // breaks. Zero: this side waits for a silent peer (a client in a debugger), and the Link breaks
   // only when the peer process ends or its host is lost.
   std::chrono::milliseconds peer_timeout{10'000};
-  // tcp, with Reconnecting: the bytes that each direction of a socket copies and keeps until the
-  // peer has them; four times as many are unacknowledged at most. The server's value is used.
+  // tcp, with Reconnecting: how many bytes each direction of a socket copies and keeps until the
+  // peer has them. At most four times as many are unacknowledged. Both sides use the server's
+  // value.
   size_t retained_bytes = kRetainedBytes;
   // tcp, without Reconnecting: added to the reason when the peer is silent for too long.
   std::string remedy_for_silence;

@@ -143,7 +143,7 @@ class Channel {
   Status wait(const Ready& ready) {
     return wait_until(ready, deadline());
   }
-  // The same, until the deadline at the latest; then kTimeout.
+  // The same, but returns kTimeout at `end`.
   template <typename Ready>
   Status wait_until(const Ready& ready, std::chrono::steady_clock::time_point end) {
     // An answer that needs no GPU work arrives within this time. After it, the thread yields the

@@ -33,7 +33,8 @@ struct ClientWindow {
   // u64: CompletionWord::make(count, result) of the latest asynchronous error; 0: no error yet. A
   // sticky error stays until its context is reset (then the result is 0).
   static constexpr uint64_t kErrorWord = 2048 + 128;
-  // u64: 0, or while the session is parked, or is about to be, a number that each time is another.
+  // u64: 0 while the session is awake. While it is parked or about to be parked, a number that is
+  // new for each park.
   static constexpr uint64_t kParkWord = 2048 + 192;
   static constexpr uint64_t kCompletionWords = 64u << 10;  // u64[kCompletionCount]
   static constexpr uint32_t kCompletionCount = 32768;

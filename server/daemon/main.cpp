@@ -29,8 +29,7 @@
 //     others          kernels' output, staging, Links, copies between servers; the driver's own
 //
 //   park            Started by the daemon with the hidden option --park, to park or wake one
-//   session.
-//                   Calls the driver for that worker, and ends (park_process.h).
+//                   session. Calls the driver for its worker, and ends (park_process.h).
 //
 // A worker gets its settings from the daemon, through the environment.
 
@@ -70,9 +69,10 @@ namespace {
 
 using config::CommandLine;
 
-// The exit status for settings that are not usable (EX_CONFIG of sysexits.h). systemd's unit starts
-// neither such a server again nor a server with wrong options (CommandLine::kWrongUse). What may
-// work later is 1, also a user who is not known at the start.
+// The exit status for settings that are not usable (EX_CONFIG of sysexits.h). systemd's unit does
+// not start such a server again, nor a server with wrong options (CommandLine::kWrongUse). The
+// status of errors that may pass is 1, for example of a user whom the user database does not know
+// yet.
 constexpr int kUnusableSettings = 78;
 
 int report(const Status& status) {
@@ -227,7 +227,7 @@ Status load_settings(int argc, char** argv, Settings* settings) {
     const std::string argument = argv[i];
     if (argument == "--config" && i + 1 < argc) file = argv[i + 1];
     if (argument.rfind("--config=", 0) == 0) file = argument.substr(9);
-    // A worker, and a process that parks one, has its settings from the daemon, by the environment.
+    // The daemon passes its settings to workers and to processes that park, in the environment.
     if (argument == "--worker" || argument == kParkOption) is_worker = true;
   }
   if (file.empty() && !is_worker) file = existing(default_config_file());

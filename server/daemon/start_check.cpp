@@ -61,7 +61,7 @@ Status unusable(const config::SettingBase& setting, const std::string& why) {
                                             ") is not usable: " + why);
 }
 
-// Whether the server can write to the folder, or make it with those above it.
+// Checks that the server can write to the folder, or can make it together with missing parents.
 Status check_folder(const config::SettingBase& setting, const std::string& folder) {
   std::error_code error;
   if (!std::filesystem::exists(folder, error)) {
@@ -75,8 +75,8 @@ Status check_folder(const config::SettingBase& setting, const std::string& folde
   return unusable(setting, "cannot write to the folder " + folder + ": " + std::strerror(errno));
 }
 
-// Whether the file may be a library. Only a worker loads it. A name without a folder is looked for
-// where the loader looks.
+// Checks that the file may be a library; only a worker loads it. Accepts the name of a library
+// without a folder, which the loader finds.
 Status check_library(const config::String& setting) {
   constexpr std::string_view kMagic = "\177ELF";
   const std::string& path = setting.get();

@@ -1,9 +1,9 @@
 // Checks whether a server can start with its settings, for rcuda-server --check-config: does each
 // step of the start that can fail.
 //
-// The check serves nobody and changes nothing: another server may run with the same settings
-// meanwhile. If that one has the port, another port of the same address is tried. Files that a start
-// would make are not made; whether they can be is checked.
+// The check serves no clients and changes nothing: another server may run with the same settings
+// meanwhile. If that server has the port, another port of the same address is tried. Instead of
+// making the files of a start, the check finds out whether it could make them.
 #pragma once
 
 #include "common/base/status.h"
@@ -20,8 +20,8 @@ Status listen_failure(const Settings& settings, const Status& status);
 Status check_exposure(const Settings& settings, const Listener& listener);
 
 // Refuses a file or folder that a setting names and that a server could not use: the folder of the
-// leases' file, that of the images, and the library of NCCL. Those of "auto" are made when they are
-// needed.
+// leases' file, that of the images, and the library of NCCL. The server makes the folders of "auto"
+// when it needs them.
 Status check_named_files(const Settings& settings);
 
 // Blocks until a worker has started its driver, for the start timeout at most. The error is that of

@@ -118,8 +118,8 @@ Result<LoadedDriver> try_named(const std::string& path) {
 
 constexpr char kNvidia[] = "libcuda.so.1";
 
-// Returns the file by which this machine has NVIDIA's driver, a library or a device file. Returns an
-// empty text if there is none.
+// Returns the file by which this machine has NVIDIA's driver, a library or a device file. Returns
+// an empty text if there is none.
 std::string trace_of_nvidia(const std::vector<std::string>& nodes) {
   link_map* map = nullptr;
   void* const library = ::dlopen(kNvidia, RTLD_LAZY | RTLD_LOCAL);
@@ -127,7 +127,7 @@ std::string trace_of_nvidia(const std::vector<std::string>& nodes) {
     const std::string path = real_path(map->l_name);
     if (!is_client_library(path)) return path;
   }
-  // A library that is there and cannot be loaded has another error.
+  // A library that exists but cannot be loaded has another error.
   const std::string missing =
       kNvidia + std::string(": cannot open shared object file: No such file or directory");
   if (const char* const error = library ? nullptr : ::dlerror(); error && error != missing) {

@@ -113,7 +113,7 @@ std::vector<NetworkList::Network> NetworkList::own_networks(bool uses_loopback) 
     (one->ifa_flags & IFF_LOOPBACK ? loopback : networks).push_back(network);
   }
   ::freeifaddrs(interfaces);
-  // Without another interface, NCCL uses the loopback's.
+  // NCCL uses the loopback interface if the machine has no other interface.
   if (uses_loopback || networks.empty())
     networks.insert(networks.end(), loopback.begin(), loopback.end());
   return networks;

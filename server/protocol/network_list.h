@@ -1,7 +1,7 @@
 // NetworkList: a setting that names the networks to which a worker may connect.
 //
-// Threads: any, once it is read. Blocking: contains() with `auto`, while it asks the kernel for the
-// interfaces. Errors: none; an interface that cannot be read is not a network.
+// Threads: any, after the setting has been read. Blocking: contains() with `auto`, while the kernel
+// lists the interfaces. Errors: none; an interface that cannot be read counts for nothing.
 #pragma once
 
 #include <array>

@@ -57,12 +57,12 @@ class WorkPage {
   uint64_t lost_since() const { return page_->lost_since.load(std::memory_order_relaxed); }
   uint32_t losses() const { return page_->losses.load(std::memory_order_relaxed); }
   bool fell_back() const { return page_->fell_back.load(std::memory_order_relaxed); }
-  // When the session was over, in monotonic nanoseconds; 0: it is not. Then only its process ends,
-  // in which the driver frees its memory.
+  // When the session was over, in monotonic nanoseconds; 0: it is not over. After that, the
+  // worker's process only has to end, and the driver frees the session's memory.
   void set_over_at(uint64_t ns) { page_->over_at.store(ns, std::memory_order_relaxed); }
   uint64_t over_at() const { return page_->over_at.load(std::memory_order_relaxed); }
   // The NCCL communicators of which the session has a rank, by tags that are not 0. A tag counts as
-  // often as it has joined. Of more than kCommunicators nothing is kept. One thread.
+  // often as it has joined. Communicators beyond kCommunicators are not kept. One thread.
   static constexpr size_t kCommunicators = 256;
   void join(uint64_t tag) { replace_tag(0, tag); }
   void leave(uint64_t tag) { replace_tag(tag, 0); }

@@ -79,7 +79,7 @@ using FurtherSocket = PassedSocket<wire::Attach>;
 using PeerCall = PassedSocket<wire::PeerHello>;
 using ExportCall = PassedSocket<wire::ExportQuery>;
 
-// Another worker has died that had ranks of these NCCL communicators (WorkPage::communicators()).
+// Another worker has died. It had ranks of these NCCL communicators (WorkPage::communicators()).
 struct RanksLost {
   std::vector<uint64_t> tags{};
 };
@@ -136,8 +136,8 @@ using ToDaemon = std::variant<WorkerReady, StartFailure, ParkAnswer, SessionTota
 
 // In the environment of a worker that reports the NCCL of sessions.
 inline constexpr char kAskNcclVariable[] = "RCUDA_WORKER_ASK_NCCL";
-// Its value for the workers of a start, which fail if the setting names a library that they cannot
-// use.
+// Its value for workers during the server's start. They fail if the setting names a library that
+// they cannot use.
 inline constexpr char kCheckNccl[] = "check";
 
 inline constexpr size_t kMostWorkerMessageBytes = 96u << 10;

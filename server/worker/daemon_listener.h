@@ -3,9 +3,9 @@
 // parking, and the request to stop. It also notices the daemon's death, and, while the session
 // begins, that of the client.
 //
-// Threads: one of its own, from start() to the destructor. It calls `caller`, for sockets of other
-// workers, lookups and lost ranks, and at most once `stop`. Blocking: wait_for_stream(), until the
-// deadline. Errors: start() fails if the thread cannot be started.
+// Threads: one of its own, from start() to the destructor. It calls `caller` for sockets of other
+// workers, lookups, lost ranks and steps of parking, and `stop` at most once. Blocking:
+// wait_for_stream(), until the deadline. Errors: start() fails if the thread cannot be started.
 #pragma once
 
 #include <chrono>

@@ -16,7 +16,7 @@ namespace {
 constexpr char kPark[] = "park:";
 constexpr char kWake[] = "wake:";
 
-// Work of the session has ended before, so this is ample.
+// The session's work has ended before the lock, so this is ample.
 constexpr unsigned kLockTimeoutMs = 10'000;
 
 struct Checkpoints {
@@ -46,8 +46,8 @@ ParkExit say(ParkExit how, const LoadedDriver& driver, const char* function, CUr
   if (driver.table.cuGetErrorName) (void)driver.table.cuGetErrorName(result, &name);
   const char* const remedy =
       result == CUDA_ERROR_NOT_SUPPORTED
-          ? ": the driver parks no process with managed memory or memory of another process, and "
-            "none under MPS or MIG"
+          ? ": the driver cannot park a process that has managed memory or memory of another "
+            "process, or that uses MPS or MIG"
       : result == CUDA_ERROR_NOT_READY     ? ": work of the session did not end in time"
       : result == CUDA_ERROR_OUT_OF_MEMORY ? ": there is not enough memory"
                                            : "";
@@ -60,7 +60,7 @@ ParkExit park(const LoadedDriver& driver, const Checkpoints& checkpoints, pid_t 
   limit.timeoutMs = kLockTimeoutMs;
   CUresult result = checkpoints.lock(worker, &limit);
   if (result != CUDA_SUCCESS) {
-    (void)checkpoints.unlock(worker, nullptr);  // in case that it is locked nevertheless
+    (void)checkpoints.unlock(worker, nullptr);  // in case it is locked nevertheless
     return say(ParkExit::kRefused, driver, "cuCheckpointProcessLock", result);
   }
   result = checkpoints.checkpoint(worker, nullptr);

@@ -20,7 +20,7 @@ enum class ParkExit {
 
 inline constexpr char kParkOption[] = "--park";
 std::string park_argument(ParkTask task, pid_t worker);
-// The exit status. `argument`: of park_argument().
+// Returns the exit status. `argument` is a text of park_argument().
 int run_park_process(const Settings& settings, const std::string& argument);
 
 }  // namespace rcuda::server

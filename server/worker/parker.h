@@ -1,5 +1,5 @@
-// Parker: the worker's side of parking: the daemon's steps on their way to the executor thread, and
-// the worker's answers.
+// Parker: the worker's side of parking. Passes the daemon's steps to the executor thread, and the
+// worker's answers to the daemon.
 //
 //   daemon                           worker (session_park.cpp)
 //   kRest     come to rest           kAtRest, or kBusy or kCannot with the reason: goes on
@@ -8,7 +8,7 @@
 //   kWake     a user wants it back   kWakeWanted, if it is parked
 //   kAwake    its GPU memory is back; it goes on
 //
-// A step that does not fit the session's state is ignored: steps and answers cross on their way.
+// A step that does not fit the session's state is ignored, because steps and answers may cross.
 //
 // Threads: receive() and any() from any thread, the rest on the executor thread. Blocking: none.
 #pragma once

@@ -177,7 +177,7 @@ Status SessionLoop::check_limits() {
   if (options_.work) options_.work->set_idle_end(time_.idle_end());
   if (at < time_.due()) return {};
   const std::optional<SessionTime::Notice> notice = time_.poll(at, [this] {
-    if (parked_) return !held_back_.empty();  // it wakes
+    if (parked_) return !held_back_.empty();  // the session wakes
     return !held_back_.empty() || services_.peers.copying() || services_.idle.any_work();
   });
   if (!notice) return {};

@@ -1,9 +1,9 @@
-// A session's rest: from the daemon's wish to park it until its GPU memory is back (parker.h).
+// A session's rest: from the daemon's request to park it until its GPU memory is back (parker.h).
 //
 // From kAtRest on, no thread of the worker calls the driver: each such call would block as long as
-// the process is locked. The executor thread waits here. The other threads call the driver for work
-// in progress, for copies between servers, NCCL or exports only; a session that has any of them
-// does not come to rest.
+// the process is locked. The executor thread waits here. The other threads call the driver only for
+// work in progress, copies between servers, NCCL and exports. A session that has any of these does
+// not come to rest.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -24,7 +24,7 @@ constexpr SteadyTime kLongestWait = std::chrono::hours(1);
 
 }  // namespace
 
-// Why the session cannot rest: kBusy passes by itself.
+// Returns why the session cannot rest. kBusy passes by itself.
 std::optional<ParkAnswer> SessionLoop::obstacle() {
   const auto cannot = [](const char* why) { return ParkAnswer{What::kCannot, why}; };
   if (contexts_.watches()) return cannot("its GPU is shared by NVIDIA's MPS");
@@ -54,7 +54,7 @@ void SessionLoop::remember_memory() {
   if (before) (void)services_.objects.make_current(before->id);
 }
 
-// Carries out a command that needs no GPU. False: it needs one.
+// Carries out a command that needs no GPU. Returns false if the command needs a GPU.
 bool SessionLoop::answer_at_rest(std::span<const std::byte> frame) {
   wire::CommandHeader header;
   if (frame.size() < sizeof header) return false;
@@ -101,8 +101,8 @@ Status SessionLoop::read_at_rest() {
 
 bool SessionLoop::is_over() const { return stop_.load() || ended_; }
 
-// Waits for the daemon's next step. None: the session is over, `until` has come, a limit of time is
-// due, or a command has come.
+// Waits for the daemon's next step. Returns none if the session is over, `until` has come, a limit
+// of time is due, or a command has come.
 Result<std::optional<ParkStep>> SessionLoop::next_step(Clock::time_point until) {
   if (parked_ && time_.limits()) RCUDA_RETURN_IF_ERROR(check_limits());
   const uint64_t due = parked_ ? limits_due() : SessionTime::kNever;
@@ -116,7 +116,7 @@ Result<std::optional<ParkStep>> SessionLoop::next_step(Clock::time_point until) 
   return stop_.load() ? std::nullopt : options_.parker->take();
 }
 
-// The daemon may park the session, or have a message for one that is not parked.
+// Takes a step of the daemon while the session is not parked. Ignores all steps but kRest.
 Status SessionLoop::take_step() {
   const std::optional<ParkStep> wish = options_.parker->take();
   if (!wish || wish->what != ParkStep::What::kRest) return {};
@@ -131,7 +131,7 @@ Status SessionLoop::take_step() {
   return status;
 }
 
-// Until the session is awake, stops or has ended.
+// Returns when the session is awake again, is not parked after all, stops, or has ended.
 Status SessionLoop::rest() {
   remember_memory();
   services_.gpu_direct.forget();

@@ -77,7 +77,7 @@ Result<DeviceScope> enter_scope(const Settings& settings, std::string* warning) 
   return scope;
 }
 
-// Refuses a library of NCCL that the settings name, at the server's start.
+// At the server's start, refuses a library that the settings name and that is not a usable NCCL.
 Status check_nccl(const Settings& settings) {
   const char* const asked = std::getenv(kAskNcclVariable);
   const std::string& choice = settings.nccl.get();
@@ -89,7 +89,7 @@ Status check_nccl(const Settings& settings) {
                                             " is not usable: " + loaded.context());
 }
 
-// Loads the library, which the sessions of this worker would do at their first call.
+// Loads the library, as the sessions of this worker would do at their first call.
 std::string describe_nccl(const Settings& settings) {
   const std::string& choice = settings.nccl.get();
   const Result<const NcclLibrary*> library = load_nccl(choice);

@@ -2,8 +2,8 @@
 // work (cuCheckpointProcessLock).
 //
 // Every entry point passes the gate in check_initialized(). A call that is already inside goes on;
-// it counts only while it submits work. Host functions may not call the driver, so they never wait
-// here, and work that was submitted earlier ends.
+// close() waits for such a call only while it submits work. Host functions may not call the driver,
+// so they never wait here, and work that was submitted earlier ends.
 //
 // Any thread. Blocking: pass() and Submission, while the gate is closed; close(), until its
 // deadline.

@@ -76,7 +76,7 @@ bool is_supported() {
   });
 }
 
-// The mappings of the devices' files, as the kernel lists them: a file may be mapped in any part.
+// The mappings of the devices' files. The kernel's list is read, because any part may be mapped.
 std::vector<Mapping> find_mappings() {
   std::vector<Mapping> found;
   std::ifstream maps("/proc/self/maps");

@@ -3,8 +3,8 @@
 //   RUNNING --lock--> LOCKED --checkpoint--> CHECKPOINTED --restore--> LOCKED --unlock--> RUNNING
 //
 // lock() closes the gate of the driver's calls and waits for submitted work. checkpoint() copies
-// the device memory into anonymous host memory and takes its pages away: its addresses stay
-// reserved, and an access faults. restore() brings both back.
+// the device memory into anonymous host memory and unmaps its pages: its addresses stay reserved,
+// and an access faults. restore() maps the pages again, with their contents.
 //
 // As in NVIDIA's driver, a process with managed memory or imported memory, and a client of MPS,
 // cannot be checkpointed: CUDA_ERROR_NOT_SUPPORTED, and it stays LOCKED. Memory that is exported by
@@ -20,14 +20,14 @@
 namespace softgpu::driver::checkpoint {
 
 CUprocessState state();
-// 0: no timeout. CUDA_ERROR_NOT_READY at the timeout; the process is RUNNING then.
+// Returns CUDA_ERROR_NOT_READY at the timeout, with the process RUNNING. 0: no timeout.
 CUresult lock(std::chrono::milliseconds timeout);
 CUresult checkpoint();
 CUresult restore();
 CUresult unlock();
 
-// Lets processes of this user, and of root, call the functions above. Without it (a process that
-// may start no thread) the process cannot be checkpointed.
+// Lets processes of this user, and of root, call the functions above. If this process may not start
+// a thread, it cannot be checkpointed.
 void serve();
 
 }  // namespace softgpu::driver::checkpoint

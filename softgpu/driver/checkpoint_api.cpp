@@ -18,7 +18,7 @@ namespace {
 
 enum class Action : uint32_t { kGetState, kGetThread, kLock, kCheckpoint, kRestore, kUnlock };
 
-// In the note of a LookupServer.
+// The content of a LookupServer's note.
 struct Outcome {
   CUresult result = CUDA_ERROR_UNKNOWN;
   int value = 0;  // of the queries
@@ -66,7 +66,7 @@ CUresult ask(int pid, Action action, uint32_t timeout_ms = 0, int* value = nullp
   std::memcpy(arguments.data(), &timeout_ms, sizeof timeout_ms);
   const rcuda::Result<LookupResult> answer =
       look_up_in(pid, socket_of(pid), static_cast<uint32_t>(action), arguments);
-  // The driver, too, says this of a process that does not use CUDA or belongs to another user.
+  // NVIDIA's driver also returns this for a process of another user or without CUDA.
   if (!answer.ok()) return CUDA_ERROR_INVALID_VALUE;
   Outcome outcome;
   std::memcpy(&outcome, answer->note.data(), sizeof outcome);

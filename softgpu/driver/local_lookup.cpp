@@ -55,7 +55,7 @@ Status address_of(const std::string& name, sockaddr_un* address, socklen_t* leng
   return {};
 }
 
-// None if the system does not say.
+// Returns none if the system does not know the peer.
 std::optional<ucred> peer_of(int socket) {
   ucred peer{};
   socklen_t bytes = sizeof peer;

@@ -40,7 +40,7 @@ def driver_with_context():
 
 
 def hold(size):
-    """Holds so many bytes, each word with its piece's number. Each line of stdin checks the first and last word of all."""
+    """Holds `size` bytes, each word with its piece's number. For each line of stdin, checks the ends of all pieces."""
     cuda, piece, pieces = driver_with_context(), 64 << 20, []
     for number in range(max(1, size // piece)):
         pieces.append(ctypes.c_uint64())

@@ -8,7 +8,7 @@
 //   rcuda-smi topo node1 node2    the paths between their GPUs, measured
 //   rcuda-smi end node1 4711      ends the session of worker 4711
 //   rcuda-smi park node1 4711     moves the GPU memory of its session to the host
-//   rcuda-smi wake node1 4711     moves it back
+//   rcuda-smi wake node1 4711     moves this memory back
 //   rcuda-smi drain node1         no new sessions; waits until the server has stopped
 //   rcuda-smi resume node1        cancels the drain
 //   rcuda-smi reload node1        lets the server read its settings again; without a name, as above
@@ -63,8 +63,8 @@ Status check_server(const std::string& name) { return tools::parse_server(name).
 // `name`: accepted by check_server().
 Server server_of(const std::string& name) { return tools::parse_server(name).value(); }
 
-// Refuses a word that is neither a command nor a host: it has no address, and it is alone or like a
-// command. A host that has no address now is shown with that error beside others.
+// Refuses a word that is neither a command nor a host: it has no address, and it is alone or
+// similar to a command. Another word without an address is shown with that error, like a host.
 Status check_hosts(const std::vector<std::string>& words,
                    const std::vector<std::string>& commands) {
   for (const std::string& word : words) {
@@ -164,7 +164,8 @@ void print_answer(const Server& server, const wire::ControlAnswer& answer) {
   print_json(object, -1);
 }
 
-// Sends a request that is done when the server has answered. `names_server`: before the answer.
+// Sends a request that is done when the server has answered. `names_server`: prints the server's
+// name before the answer.
 int send_request(const Server& server, const wire::ControlRequest& request, bool as_json,
                  bool names_server = false) {
   const auto answer = control(server, request);
@@ -296,7 +297,8 @@ Commands add_commands(config::CommandLine& line, Arguments* to) {
           "park",
           "moves the GPU memory of an idle session to the host, until the session needs "
           "the GPU again; for its user and for operators"),
-      line.subcommand("wake", "moves it back; for its user and for operators"),
+      line.subcommand("wake",
+                      "moves the memory of a parked session back; for its user and for operators"),
       line.subcommand("drain",
                       "for operators: no new sessions; the server stops when the last session has "
                       "ended"),

@@ -35,8 +35,8 @@ class Reconnects;
 
 class ResumableSocket final : public SocketLayer {
  public:
-  // The peer gets an acknowledgement at the latest after half of the bytes that it retains; a put
-  // carries one after kAcknowledgedByPut.
+  // The peer gets an acknowledgement at the latest after half of the bytes that it can retain. A
+  // put carries an acknowledgement after kAcknowledgedByPut bytes.
   static constexpr uint64_t kAcknowledgedByPut = 128u << 10;
 
   // `index`: of the session's socket, for Reconnects, which outlives this object.

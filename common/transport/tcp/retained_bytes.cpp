@@ -129,8 +129,8 @@ void RetainedBytes::release(uint64_t place) {
   }
 }
 
-// Each turn copies one part without the mutex, so that a thread that sends is not kept waiting. The
-// peer may acknowledge the bytes meanwhile.
+// Each turn copies one part without the mutex, so that a sending thread does not wait. The peer may
+// acknowledge the bytes meanwhile.
 void RetainedBytes::own(const void* begin, size_t bytes) {
   const auto* const first = static_cast<const std::byte*>(begin);
   while (own_next(*state_, first, first + bytes)) {
@@ -151,10 +151,10 @@ bool RetainedBytes::own_next(State& state, const std::byte* begin, const std::by
   lock.unlock();
   std::memcpy(to, source, size);
   lock.lock();
-  // What is left of the segment has the same end, or has grown there.
+  // The rest of the segment has the same end, or append() has moved its end.
   const auto left =
       std::ranges::find_if(state.segments, [&](const Segment& one) { return one.end() > place; });
-  // Another thread may have copied it, for memory that overlaps this one.
+  // Another thread may have copied it already, in own() of overlapping memory.
   if (left == state.segments.end() || left->place >= copy.end() || left->is_own()) {
     if (copy.block != kNoBlock) drop_use_locked(state, copy.block);
     return true;
@@ -169,7 +169,7 @@ bool RetainedBytes::own_next(State& state, const std::byte* begin, const std::by
   return true;
 }
 
-// Bytes in a free block or, if none is left, in further memory.
+// Returns room in a free block or, if no block is free, in further memory.
 RetainedBytes::Segment RetainedBytes::room_to_own_locked(State& state, uint64_t place,
                                                          size_t bytes) {
   Segment copy{place, {nullptr, bytes, nullptr, nullptr}};

@@ -56,8 +56,8 @@ class RetainedBytes {
   void append(uint64_t place, std::span<const iovec> pieces, size_t bytes, const KeptPiece& kept);
   // Bytes before this place are not needed any more.
   void release(uint64_t place);
-  // Copies the bytes of this memory that are retained by their address only, and that no append()
-  // adds any more. The memory must stay as it is until the return.
+  // Copies the bytes of this memory that are retained by their address only. No append() may add
+  // bytes of this memory any more, and the memory must not change before the return.
   void own(const void* begin, size_t bytes);
   // Some of the bytes at `place`, which must be retained.
   Part at(uint64_t place) const;
@@ -73,7 +73,7 @@ class RetainedBytes {
     uint64_t end() const { return place + part.bytes; }
     bool is_own() const { return block != kNoBlock || part.memory; }
   };
-  // Removes the bytes before `place`, which is in the segment.
+  // Removes the bytes before `place`, which lies in the segment.
   static void trim(Segment& segment, uint64_t place) {
     const uint64_t removed = place - segment.place;
     segment.place = place;
@@ -82,8 +82,8 @@ class RetainedBytes {
   }
   struct State {
     Mutex mutex;
-    std::deque<Segment> segments RCUDA_GUARDED_BY(mutex);              // in order of their places
-    std::vector<uint32_t> uses RCUDA_GUARDED_BY(mutex){};              // segments in each block
+    std::deque<Segment> segments RCUDA_GUARDED_BY(mutex);  // in order of their places
+    std::vector<uint32_t> uses RCUDA_GUARDED_BY(mutex){};  // segments in each block
     // The block that was used last is at the end.
     std::vector<int> free RCUDA_GUARDED_BY(mutex), free_to_own RCUDA_GUARDED_BY(mutex);
     // The block that append() fills, and where.
@@ -104,8 +104,8 @@ class RetainedBytes {
   bool own_next(State& state, const std::byte* begin, const std::byte* end);
 
   size_t bytes_ = 0;
-  // Of the blocks for append(), and of as many for own(): a cipher may have begun to send the bytes
-  // for which there was room.
+  // Holds the blocks of append() and as many blocks of own(). own() does not use those of append():
+  // a cipher may have begun to send bytes for which append() had room.
   Mapping memory_;
   std::unique_ptr<State> state_;
 };

@@ -236,7 +236,7 @@ std::string Admission::Applicant::lost_hint(bool waited) const {
   return first ? hint_of(first->client, same_user(first->who, user_), waited, "a place") : "";
 }
 
-// As in_the_way() decides, when the sessions are no longer spared.
+// Decides as in_the_way() will when the sessions are no longer spared.
 std::string Admission::Applicant::room_hint() const {
   if (place_ != 1 || !obstacle_.ok() || behind_) return "";
   std::vector<const Permit*> over;

@@ -116,11 +116,11 @@ class Admission {
     // While it waits: its place among those that wait for the same, from 1, and what is taken.
     size_t place() const { return place_; }
     std::string reason() const;
-    // A clause that says that disconnected sessions end for it, if they do; empty otherwise.
+    // If disconnected sessions end for the applicant, a clause that says so; otherwise empty.
     std::string room_hint() const;
     // The refusal of a client that has waited for as long as it wanted.
     Status timeout(std::chrono::milliseconds waited) const;
-    // Whether it is admitted when the sessions that are ending now are over.
+    // Whether the applicant is admitted when the sessions that are ending now are over.
     bool fits_after_ends() const;
 
    private:
@@ -189,8 +189,8 @@ class Admission {
     return leases_.check_devices(devices, lease, offered_());
   }
 
-  // `devices`: that the client asks for. `may_wait`: the client wants to wait, so sessions may be
-  // ended for it (in_the_way()), and it may wait for the end of a lease.
+  // `devices`: those that the client requests. `may_wait`: the client wants to wait. Then sessions
+  // may be ended for it (in_the_way()), and it may wait for the end of a lease.
   Result<std::unique_ptr<Applicant>> apply(const Identity& user,
                                            const std::vector<uint32_t>& devices, bool may_wait);
   // What a session that the user starts now could use of a device's memory; none without a limit.

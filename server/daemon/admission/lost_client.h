@@ -22,7 +22,7 @@ struct LostClient {
 
   uint32_t worker = 0;  // the process of the session's worker
   std::chrono::seconds lost_for{0};
-  bool ends = false;  // it is over, or was told to end, and its room is not free yet
+  bool ends = false;  // it is over, or has to end, but its room is not free yet
   // Since the client's last attempt to connect.
   std::chrono::seconds quiet_for = std::chrono::seconds::max();
 

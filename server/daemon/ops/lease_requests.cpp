@@ -185,8 +185,8 @@ Result<bool> LeaseRequests::take(const wire::LeaseRequest& request, const Identi
     if (!account->ok() && !unknown) return account->status();
     if (!authenticator_.may_serve(account->ok() ? &account->value() : nullptr)) {
       answer->message = "this server does not serve user " + request.user +
-                        ", who cannot use the lease: its setting users names others; add " +
-                        request.user + " there, then run rcuda-smi reload";
+                        ", so this user cannot use the lease: add " + request.user +
+                        " to the setting users of this server, then run rcuda-smi reload";
     }
     wish.user = unknown ? request.user : (*account)->user;
     if (!unknown) wish.uid = (*account)->uid;

@@ -5,8 +5,8 @@
 // them nothing is sent.
 //
 // Threads: the daemon's only thread, before it starts others. Blocking: nothing. A message that
-// does not fit is dropped, except READY=1, which is sent again later: without it, systemd would
-// take the server for one that starts or reloads. Errors: none.
+// does not fit is dropped, except READY=1, which is sent again later: without READY=1, systemd
+// would regard the server as starting or reloading. Errors: none.
 #pragma once
 
 #include <algorithm>
@@ -43,7 +43,8 @@ class ServiceManager {
   }
   void stopping(const std::string& status) const { (void)send("STOPPING=1\nSTATUS=" + status); }
 
-  // Call it in each round of the loop. Sends what is due: a sign of life, or READY=1 again.
+  // Sends the message that is due: a sign of life, or READY=1 again. Call it in each round of the
+  // loop.
   void beat(Clock::time_point now);
   // When beat() must be called.
   Clock::time_point next_beat() const { return std::min(next_beat_, send_again_); }
@@ -57,7 +58,7 @@ class ServiceManager {
   }
 
   bool is_ready_ = false;
-  Clock::time_point send_again_ = Clock::time_point::max();  // READY=1, which did not fit
+  Clock::time_point send_again_ = Clock::time_point::max();  // when to send READY=1 again
   UniqueFd socket_;                                          // none: no message is wanted
   Clock::duration pause_{};
   Clock::time_point next_beat_ = Clock::time_point::max();

@@ -119,7 +119,7 @@ Status WorkerCgroup::limit(const CgroupLimits& limits) {
 Status WorkerCgroup::add_memory(int64_t bytes) {
   const std::string file = path_ + "/memory.max";
   const int64_t now = std::strtoll(read_text(file).c_str(), nullptr, 10);
-  return now > 0 ? write_file(file, std::to_string(now + bytes)) : Status();  // "max": 0
+  return now > 0 ? write_file(file, std::to_string(now + bytes)) : Status();  // "max" reads as 0
 }
 
 OutOfMemory WorkerCgroup::out_of_memory() const {

@@ -54,7 +54,7 @@ class WorkerCgroup {
 
   // Limits whose controller is missing are skipped: Cgroups::has().
   Status limit(const CgroupLimits& limits);
-  // Changes the limit of the memory, if there is one.
+  // Adds `bytes`, which may be negative, to the limit of the memory, if there is one.
   Status add_memory(int64_t bytes);
   OutOfMemory out_of_memory() const;
   const std::string& path() const { return path_; }

@@ -51,7 +51,7 @@ ParkHelper::ParkHelper(ParkHelper&& other) noexcept
 ParkHelper::~ParkHelper() {
   if (pid_ < 0) return;
   ::kill(pid_, SIGKILL);
-  // A process that is stuck in the driver does not end. It is left behind.
+  // A process that is stuck in the driver does not end: stop waiting for it.
   for (int i = 0; i < 100 && ::waitpid(pid_, nullptr, WNOHANG) == 0; ++i) ::usleep(10'000);
 }
 
@@ -65,7 +65,7 @@ std::optional<ParkHelper::Outcome> ParkHelper::poll() {
     is_late_ = true;
     deadline_ = Clock::time_point::max();
     ::kill(pid_, SIGKILL);
-    return Outcome{ParkExit::kBroken, "the driver did not end it in time"};
+    return Outcome{ParkExit::kBroken, "the driver did not finish in time"};
   }
   Outcome outcome{ParkExit::kBroken, ""};
   if (WIFEXITED(status) && WEXITSTATUS(status) <= static_cast<int>(ParkExit::kBroken)) {
@@ -76,7 +76,7 @@ std::optional<ParkHelper::Outcome> ParkHelper::poll() {
   if (bytes > 0) outcome.why.assign(text, static_cast<size_t>(bytes));
   while (outcome.why.ends_with('\n')) outcome.why.pop_back();
   if (outcome.why.empty() && outcome.how != ParkExit::kDone) {
-    outcome.why = "the helper process ended without a word: see the server's log";
+    outcome.why = "the helper process ended without a message: see the server's log";
   }
   return outcome;
 }

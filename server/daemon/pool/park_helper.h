@@ -1,10 +1,10 @@
 // ParkHelper: a process that moves the GPU memory of a worker to the host, or back, by the driver's
-// cuCheckpointProcess*. These act on another process, so the worker has no part in it, and the
-// daemon needs no CUDA. The helper runs this binary (server/worker/park_process.h) with the
-// daemon's rights, does one thing, and ends.
+// cuCheckpointProcess*. These functions act on another process, so the worker takes no part, and
+// the daemon needs no CUDA. The helper runs this binary (server/worker/park_process.h) with the
+// daemon's rights, parks or wakes one worker, and ends.
 //
-// Threads: the daemon's only thread. Blocking: the destructor, for a second at most, until the process
-// that it has killed is gone. Errors: start() returns the system's.
+// Threads: the daemon's only thread. Blocking: the destructor, for a second at most, until the
+// process that it has killed is gone. Errors: start() returns those of the system.
 #pragma once
 
 #include <chrono>
@@ -29,7 +29,8 @@ class ParkHelper {
     std::string why;  // empty for kDone
   };
 
-  // `bytes`: that it moves. It is killed if it takes much longer than a driver needs for them.
+  // `bytes`: the number that the helper moves. A helper that takes much longer than a driver needs
+  // for them is killed.
   static Result<ParkHelper> start(const Settings& settings, ParkTask task, pid_t worker,
                                   uint64_t bytes);
   ~ParkHelper();
@@ -38,13 +39,15 @@ class ParkHelper {
 
   pid_t pid() const { return pid_; }
   pid_t worker() const { return worker_; }
-  int descriptor() const { return process_.get(); }  // readable when it has ended
+  int descriptor() const { return process_.get(); }  // readable when the helper has ended
   Clock::time_point deadline() const { return deadline_; }
-  // The outcome, once; none while it runs. After the deadline it is killed, and has failed.
+  // Returns the outcome once, and none while the helper runs. A helper that is still running at the
+  // deadline has failed, and is killed.
   std::optional<Outcome> poll();
-  // Whether it did not end in time.
+  // Whether the helper did not end in time.
   bool has_failed() const { return is_late_; }
-  // Whether its process is gone. One that is stuck in the driver outlives its outcome.
+  // Whether the helper's process is gone. A process that is stuck in the driver is still there
+  // after poll() has returned the outcome.
   bool is_gone() const { return pid_ < 0; }
 
  private:
@@ -54,7 +57,7 @@ class ParkHelper {
   UniqueFd process_;  // pidfd
   UniqueFd says_;     // the helper's stdout
   Clock::time_point deadline_;
-  bool is_late_ = false;  // and was killed; its outcome is reported
+  bool is_late_ = false;  // it was killed at the deadline, and its outcome is reported
 };
 
 }  // namespace rcuda::server

@@ -1,4 +1,4 @@
-// ParkState: the parts of parking a session, and every transition between them.
+// ParkState: the states of a session that is parked and woken, and every transition between them.
 //
 //   Active --park request, or park_after--> Resting --the worker is at rest--> Measuring
 //   Measuring --the size is known--> Parking --the helper has succeeded--> Parked
@@ -6,8 +6,8 @@
 //   Parked --a command, or a wake request--> Waiting --there is room, and it is its turn--> Waking
 //   Waking --the helper has succeeded--> Active
 //
-// A helper (park_helper.h) that fails without saying that the process runs as before ends the
-// session. Pure functions.
+// If a helper (park_helper.h) fails and does not report that the process runs as before, the
+// session ends. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@ namespace rcuda::server {
 
 enum class ParkState : uint8_t {
   kActive,
-  kResting,    // the daemon has asked its worker to come to rest
-  kMeasuring,  // NVML reports how much memory it has on its GPUs
-  kParking,    // a helper takes its memory away
+  kResting,    // the daemon has asked the session's worker to come to rest
+  kMeasuring,  // NVML reports how much memory the worker has on its GPUs
+  kParking,    // a helper moves the memory to the host
   kParked,
-  kWaiting,  // wants its memory back, and waits for room or for its turn
-  kWaking,   // a helper brings its memory back
+  kWaiting,  // the session waits for room on its GPUs or for its turn
+  kWaking,   // a helper moves the memory back
 };
 inline constexpr auto kLastParkState = ParkState::kWaking;
 
@@ -46,7 +46,7 @@ constexpr bool may_follow(ParkState from, ParkState to) {
   return false;
 }
 
-// Whether the session's memory is off its GPUs, or on its way.
+// Whether the session's memory is off its GPUs, or on its way back to them.
 constexpr bool is_away(ParkState state) { return state >= ParkState::kParked; }
 
 // As rcuda-smi shows it; empty for an active session.

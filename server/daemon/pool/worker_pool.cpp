@@ -440,7 +440,7 @@ bool WorkerPool::reap(Worker& worker) {
 
 void WorkerPool::handle_end(Worker& worker, std::optional<int> status) {
   worker.log.finish(Clock::now());
-  // Its last report, after answers that nobody has read.
+  // Reads the last report, which may follow answers that the daemon has not read.
   constexpr int kMostReports = 8;
   const bool reports = worker.is(State::kStarting) || worker.is(State::kBusy);
   for (int i = 0; reports && i < kMostReports && !worker.totals; ++i) read(worker);
@@ -508,7 +508,7 @@ WorkerPool::Clock::time_point WorkerPool::next_deadline() const {
 }
 
 void WorkerPool::shutdown(const std::string& why) {
-  helpers_.clear();  // their workers end
+  helpers_.clear();  // kills the helpers; their workers end as well
   for (Worker& worker : workers_) stop_worker(worker, why);
   collect(Clock::now() + settings_.stop_timeout.get());
   for (Worker& worker : workers_) {
@@ -528,8 +528,8 @@ void WorkerPool::shutdown(const std::string& why) {
   workers_.clear();
 }
 
-// Handles the workers as usual until all have ended, or until the deadline. Their parks and wakes
-// stand still, so the deadlines of these may have passed.
+// Handles the workers as usual until all have ended, or until the deadline. Does not continue to
+// park and wake sessions, so deadlines of parks and wakes may have passed.
 void WorkerPool::collect(Clock::time_point deadline) {
   constexpr auto kLeastPause = std::chrono::milliseconds(10);
   while (!workers_.empty() && Clock::now() < deadline) {

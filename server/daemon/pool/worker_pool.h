@@ -156,14 +156,14 @@ class WorkerPool {
   using MayUse = std::function<bool(const Identity& owner)>;
   Status end_session(uint32_t worker_pid, const MayUse& may_end, const std::string& why);
   // worker_pool_park.cpp: begin to park or wake the session of that worker. kUnavailable if its
-  // state does not allow that, kNotFound as above. report() has what becomes of it.
+  // state does not allow that, kNotFound as above. report() shows the outcome.
   Status park_session(uint32_t worker_pid, const MayUse& may_park, const Identity& by);
   Status wake_session(uint32_t worker_pid, const MayUse& may_wake, const Identity& by);
-  // Goes on with the sessions that are being parked or woken. To be called in each round, also when
-  // the monitor has a sample.
+  // Continues to park and wake sessions. To be called in each round, and when the monitor has a
+  // sample.
   void advance_parking(GpuMonitor& monitor);
-  // Whether a helper process runs: no other build can take over now.
-  // Whether a session's memory is on its way.
+  // Whether a helper is moving a session's memory: no other build can take over now. Does not count
+  // helpers that have failed.
   bool has_helpers() const {
     return std::ranges::any_of(helpers_, [](const ParkHelper& one) { return !one.has_failed(); });
   }
@@ -213,11 +213,11 @@ class WorkerPool {
     std::map<uint32_t, uint64_t> bytes;       // by device
     std::optional<Identity> by;               // the requester; none: park_after, or its own program
     std::string refused;                      // why it was not parked; empty: it was not refused
-    std::string logged;                       // the same, in the log
-    Clock::time_point awake_at{};             // since the last park
+    std::string logged;                       // the last reason in the log
+    Clock::time_point awake_at{};             // when it last woke
     uint64_t tried_at = kNeverTried;          // WorkPage::used_at() when park_after tried it
     std::optional<Clock::time_point> try_at;  // when park_after tries again
-    Clock::time_point room_asked;             // since when NVML may report room
+    Clock::time_point room_asked;             // only later samples of NVML count
     bool is_broken = false;                   // its helper failed, so the session ends
   };
   struct Worker {
@@ -245,7 +245,7 @@ class WorkerPool {
     std::unique_ptr<Admission::Permit> permit;
     std::optional<WorkPage> work;
     Park park;
-    std::vector<uint64_t> lost_ranks;     // RanksLost that it has not got yet
+    std::vector<uint64_t> lost_ranks;     // RanksLost that it has not received yet
     std::optional<SessionTotals> totals;  // once it has said that its session is over
     wire::ExportPlace exports{};          // where others look up what it exports
     uint8_t client[16] = {};              // session_name() of Hello::session

@@ -124,7 +124,7 @@ void WorkerPool::refill(const std::vector<Waiting>& waiting, bool drains) {
 }
 
 void WorkerPool::renew_idle() {
-  asks_nccl_ = true;  // its setting may be another
+  asks_nccl_ = true;  // the setting may have changed
   for (Worker& worker : workers_) {
     if (worker.is_spare()) stop_worker(worker);
   }

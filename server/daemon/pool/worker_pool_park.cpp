@@ -1,4 +1,4 @@
-// Parking (docs/parking.md): sessions that give their GPU memory back while they do nothing.
+// Parking (docs/parking.md): releases the GPU memory of sessions while they do nothing.
 #include <algorithm>
 #include <cassert>
 #include <fstream>
@@ -17,13 +17,14 @@ namespace {
 
 // How often waiting sessions look for room on their GPUs, while other processes use these.
 constexpr auto kRoomPause = std::chrono::milliseconds(200);
-// How long NVML may take to tell the size of a session, whose program may wait meanwhile.
+// How long NVML may take to report the size of a session. The program may wait meanwhile.
 constexpr auto kLongestMeasure = std::chrono::seconds(10);
-// park_after tries a session again that had work in progress: after its own time, this at least.
+// A session that had work in progress is tried again after the time of park_after, but not earlier
+// than after this pause.
 constexpr std::chrono::nanoseconds kLeastBusyPause = std::chrono::milliseconds(100);
-// Of the host's available memory, this part stays free: one in so many bytes.
+// One tenth of the host's available memory stays free.
 constexpr uint64_t kStaysFree = 10;
-// NVML's number for a size that it cannot tell (NVML_VALUE_NOT_AVAILABLE).
+// NVML's value for a size that it does not know (NVML_VALUE_NOT_AVAILABLE).
 constexpr uint64_t kNotAvailable = ~uint64_t{0};
 
 uint64_t available_host_memory() {
@@ -54,7 +55,7 @@ void WorkerPool::enter(Worker& worker, ParkState state) {
               to_string(state));
   worker.park.state = state;
   worker.park.since = Clock::now();
-  // The worker is heard only when an answer is due, so it cannot keep the daemon busy.
+  // The daemon reads from the worker only when an answer is due, so the worker cannot keep it busy.
   worker.reads_reports = state == ParkState::kResting || state == ParkState::kParked;
 }
 
@@ -113,7 +114,7 @@ void WorkerPool::read_park(Worker& worker, const ParkAnswer& answer) const {
 
 void WorkerPool::refuse_park(Worker& worker, const std::string& why) {
   worker.park.refused = why;
-  // An idle session is tried often; each reason is worth one line.
+  // park_after may try a session often: it logs each reason once.
   const bool is_news = worker.park.by || std::exchange(worker.park.logged, why) != why;
   if (is_news) {
     RCUDA_INFO("the session of worker %d (%s) is not parked: %s", worker.pid,
@@ -122,8 +123,8 @@ void WorkerPool::refuse_park(Worker& worker, const std::string& why) {
   enter(worker, ParkState::kActive);
 }
 
-// When park_after tries the session. Each idle time is tried once, unless the session only had work
-// in progress.
+// Returns when park_after tries the session: once for each idle time, and again if the session had
+// work in progress.
 std::optional<WorkerPool::Clock::time_point> WorkerPool::park_due(const Worker& worker) const {
   const auto idle = settings_.park_after.get();
   const Park& park = worker.park;
@@ -143,8 +144,8 @@ void WorkerPool::park_idle(Worker& worker) {
   begin_park(worker, std::nullopt);
 }
 
-// How much the session has on each GPU: by NVML, otherwise what its worker counts. The worker may
-// count anything, so it is at most what the GPU has.
+// Measures the session's memory on each GPU, then starts the helper or refuses. Without a value of
+// NVML, the worker's own count is used. It may be wrong, so it is limited to the GPU's memory.
 void WorkerPool::measure(Worker& worker, GpuMonitor& monitor) {
   std::shared_ptr<const GpuSample> sample;
   if (!find_sample(monitor, worker.park.since, &sample) &&
@@ -165,15 +166,15 @@ void WorkerPool::measure(Worker& worker, GpuMonitor& monitor) {
     worker.park.bytes[ordinal] = bytes;
   }
   const uint64_t needs = sum_of(worker.park.bytes);
-  uint64_t others = 0;  // that other sessions are about to take
+  uint64_t others = 0;  // that other sessions are about to take in the host's memory
   for (const Worker& other : workers_) {
     if (other.park.state == ParkState::kParking) others += sum_of(other.park.bytes);
   }
   Status ready;
   if (const uint64_t there = available_host_memory(); needs + others > there) {
     ready = {Code::kOutOfMemory, "its " + bytes_text(needs) +
-                                     " do not fit into the host's memory (" + bytes_text(there) +
-                                     " are available)"};
+                                     " of GPU memory do not fit into the host's memory (" +
+                                     bytes_text(there) + " are available)"};
   }
   if (ready.ok()) ready = allow_host_memory(worker, static_cast<int64_t>(needs));
   if (ready.ok()) ready = start_helper(worker, ParkTask::kPark);
@@ -182,7 +183,8 @@ void WorkerPool::measure(Worker& worker, GpuMonitor& monitor) {
   refuse_park(worker, ready.context());
 }
 
-// Of a time after `asked`: a sample from before may lack what a helper has just moved.
+// Finds a sample that is newer than `asked`: an older sample may lack memory that a helper has just
+// moved.
 bool WorkerPool::find_sample(GpuMonitor& monitor, Clock::time_point asked,
                              std::shared_ptr<const GpuSample>* sample) const {
   std::vector<GpuName> names;
@@ -200,7 +202,8 @@ const GpuSample::Gpu* WorkerPool::gpu_of(const GpuSample* sample, uint32_t ordin
   return gpu.known ? &gpu : nullptr;
 }
 
-// The driver copies GPU memory into the worker's own memory. `bytes`: less than 0 takes it back.
+// Raises the limit of the worker's memory by `bytes`, because the driver copies GPU memory into the
+// worker's own memory. A negative number lowers the limit again.
 Status WorkerPool::allow_host_memory(Worker& worker, int64_t bytes) const {
   if (worker.cgroup && cgroups_->has("memory")) return worker.cgroup->add_memory(bytes);
   if (settings_.session_memory.get() == 0) return {};
@@ -225,9 +228,9 @@ Status WorkerPool::start_helper(const Worker& worker, ParkTask task) {
   return {};
 }
 
-// Of two sessions that wake at once on a GPU, one looks for room when the other has its memory: a
-// restore that finds no room cannot be repeated. The one that has waited longest comes first, but a
-// session that finds no room holds back no other.
+// Sessions that share a GPU wake one after the other. Each looks for room only after the session
+// before has its memory, because a restore that finds no room cannot be repeated. The session that
+// has waited longest comes first. A session that finds no room does not hold back the others.
 void WorkerPool::wake_waiting(GpuMonitor& monitor, Clock::time_point now) {
   std::vector<Worker*> waiting;
   std::set<uint32_t> taken;  // devices
@@ -260,7 +263,7 @@ void WorkerPool::look_later(Worker& worker, Clock::time_point at) {
 
 void WorkerPool::wake_if_room(Worker& worker, GpuMonitor& monitor, Clock::time_point now) {
   std::shared_ptr<const GpuSample> sample;
-  // While NVML hangs, the session waits: without room, a restore would lose its memory.
+  // While NVML hangs, the session waits: a restore that finds no room would lose the memory.
   if (!find_sample(monitor, worker.park.room_asked, &sample)) return;
   for (const auto& [ordinal, bytes] : worker.park.bytes) {
     const GpuSample::Gpu* const gpu = gpu_of(sample.get(), ordinal);

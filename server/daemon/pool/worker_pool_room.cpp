@@ -7,7 +7,8 @@
 namespace rcuda::server {
 
 std::optional<LostClient> WorkerPool::lost_client(const Worker& worker) {
-  // After this time, a worker that has said that its session is over hangs in the driver.
+  // A worker that has reported the end of its session hangs in the driver if it runs after this
+  // time.
   constexpr uint64_t kExitsNs = 10'000'000'000;
   const auto lost_for = lost_seconds(worker);
   const uint64_t over_at = worker.work ? worker.work->over_at() : 0;

@@ -61,11 +61,11 @@ class Answers {
   // sticky error is never overwritten. The engine of peer copies latches a stream's error before it
   // releases the stream. Returns the number of the error; 0: a sticky error stays.
   uint64_t latch(CUresult error);
-  // Removes the error with this number, because the program has learned it otherwise. Without a
-  // later error, the error word has the previous error again. The client skips errors whose number
-  // it has reported.
+  // Removes the error with this number, because the program has received it in another way. If
+  // there is no later error, the error word has the previous error again. The client skips errors
+  // whose number it has reported.
   void withdraw(uint64_t number);
-  // ClientWindow::kParkWord.
+  // Sets ClientWindow::kParkWord.
   void show_park_word(uint64_t word);
   // Clears the sticky error. To be called after its context was reset.
   void forget_sticky();

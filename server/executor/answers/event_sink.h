@@ -31,7 +31,7 @@ class EventSink {
   Status released(uint64_t callback);
   // Any length; split into events of bounded size.
   Status output(bool is_stderr, std::string_view text);
-  // A line. kTimeout, and nothing is sent, if the client takes no events.
+  // Sends a line. Returns kTimeout and sends nothing if the client takes no events.
   Status try_output(bool is_stderr, std::string_view line);
   // `ends`: NoticeEvent's. kTimeout, and nothing is sent, if the client takes no events.
   Status notice(bool ends, std::string_view text);

@@ -12,7 +12,7 @@ PeerHub::Options peer_options(const PeerSettings& settings, Answers& answers, Jo
   options.on_error = [&answers](CUresult error) { answers.latch(error); };
   // Wakes an executor thread whose CommandScheduler may wait for it.
   options.on_change = [&jobs] { jobs.wake(); };
-  // Without room in the event ring, the executor thread waits for room, and not the engine's.
+  // If the event ring is full, the executor thread waits for room, so the engine's thread does not.
   options.report = [&answers, &jobs](const std::string& line) {
     if (answers.events().try_output(true, line).ok()) return;
     jobs.post([&answers, line] { (void)answers.events().output(true, line); });

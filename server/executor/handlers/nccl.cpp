@@ -327,14 +327,14 @@ HandlerResult nccl_post(NcclServices& services, const Command& command,
 
 namespace {
 
-// Returns the communicator's error, which the program then knows: operations that are posted later
-// do not report it again, and no call of CUDA returns it.
+// Returns the communicator's error to the program. After that, operations that are posted later do
+// not report the error again, and no call of CUDA returns it.
 int tell_error(NcclServices& services, const nccl::Functions& functions, void* handle,
                NcclCommunicator& communicator, int* error) {
   int result = nccl::kSuccess;
   if (handle) result = functions.ncclCommGetAsyncError(handle, error);
   if (*error == nccl::kSuccess) *error = communicator.posted_error;
-  // Otherwise it is the error of a communicator that the worker has revoked.
+  // NCCL itself would return the error of a revoked communicator.
   if (communicator.is_lost && *error != nccl::kInProgress) *error = nccl::kRemoteError;
   if (*error == nccl::kSuccess || *error == nccl::kInProgress) return result;
   communicator.posted_error = *error;

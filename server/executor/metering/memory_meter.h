@@ -59,9 +59,10 @@ class MemoryMeter {
   void give(CUdevice device, uint64_t bytes);
   // Gives bytes back that were booked for what the driver did not make: they are in no peak.
   void give_back(CUdevice device, uint64_t bytes);
-  // Books nothing on the devices, while the session's memory is not there; held() stays the same.
+  // Releases what is booked while the session's memory is not on its devices. held() stays the
+  // same.
   void give_up();
-  // Books it again. False: it does not fit now, and nothing is booked.
+  // Books the memory again. Returns false, and books nothing, if it does not fit now.
   bool take_back();
   void note_peak();  // to be called before the peak is read
   std::optional<Quota::Room> room(CUdevice device) const;

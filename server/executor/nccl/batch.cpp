@@ -56,7 +56,7 @@ int abort(const Functions& f, NcclStep& step) {
   return handle ? f.ncclCommAbort(handle) : nccl::kSuccess;
 }
 
-// NCCL may wait for ranks that are lost.
+// Aborts the communicator instead if it is lost: ncclCommDestroy() may wait for the lost ranks.
 int destroy(const Functions& f, NcclStep& step) {
   if (step.communicator && step.communicator->is_lost) return abort(f, step);
   void* const handle = step.communicator ? take_handle(*step.communicator) : nullptr;
@@ -289,7 +289,7 @@ int make_step(const Functions& functions, NcclStep& step) {
   return step.handle ? row.make(functions, step) : error_of_ended(step);
 }
 
-// NCCL makes the handle of a split or a shrink when it has ended.
+// NCCL makes the handle of a split or a shrink when that call has ended.
 int wait_for_all(const Functions& functions, NcclBatch& batch) {
   int result = nccl::kSuccess;
   for (const auto member : {&NcclStep::communicator, &NcclStep::created}) {
@@ -343,7 +343,7 @@ std::vector<NcclStep> aborts_for(const NcclBatch& batch) {
   return aborts;
 }
 
-// Returns whether NCCL can do it.
+// Returns whether this call has revoked the communicator.
 bool revoke_lost(const Functions& functions, const api::DriverTable& driver, const NcclStep& step) {
   NcclCommunicator& communicator = *step.communicator;
   const NcclUse use(communicator);
@@ -414,7 +414,8 @@ void end_wait(const Functions& functions, const api::DriverTable& driver, NcclBa
   end.steps = aborts_for(batch);
   bool is_revoked = false;
   for (const NcclStep& step : batch.steps) {
-    if (!step.communicator || !needs_lost(step)) continue;  // NCCL revokes none that it still makes
+    // `created` is left out: NCCL does not revoke a communicator that it still makes.
+    if (!step.communicator || !needs_lost(step)) continue;
     is_revoked |= revoke_lost(functions, driver, step);
   }
   batch.is_being_revoked = false;

@@ -43,12 +43,13 @@ struct NcclCommunicator {
   CondVar made_or_failed;
   // The handles of its registered memory and windows: a client may name no others.
   std::set<uint64_t> registrations RCUDA_GUARDED_BY(mutex);
-  // NCCL frees the communicator when `is_ended` is set and `users` (NcclUse) are none.
+  // NCCL frees the communicator when `is_ended` is set and `users` (NcclUse) is 0.
   std::atomic<bool> is_ended{false};
   std::atomic<int> users{0};
 };
 
-// While it exists, no other thread frees the communicator. For calls that wait for no other rank.
+// While an NcclUse exists, no other thread frees the communicator. Only for calls that do not wait
+// for other ranks.
 class NcclUse {
  public:
   explicit NcclUse(NcclCommunicator& communicator) : communicator_(communicator) {
@@ -92,10 +93,10 @@ struct NcclStep {
 struct NcclBatch {
   std::vector<NcclStep> steps;
   bool grouped = false;
-  // Why nothing is called; empty: it is. One line for the program.
+  // Why make() calls nothing, as one line for the program; empty: it makes the calls.
   std::string refusal;
   std::atomic<bool> is_made{false};  // the caller of make() sets it afterwards
-  // Another thread may revoke the communicators: their next call must wait for that.
+  // Another thread is about to revoke the communicators: their next call must wait for that.
   std::atomic<bool> is_being_revoked{false};
 };
 

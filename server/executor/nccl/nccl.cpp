@@ -27,7 +27,7 @@ constexpr size_t kMostPartBytes = 8u << 20;
 
 // Called before the library is loaded, because NCCL reads the values at its first use. Values of
 // the server's environment win. Other threads may read the environment meanwhile, and setenv()
-// would move it under them. So they find either the old array or a new one, and both stay.
+// would move it while they read. So they find the old array or a new one, and both stay allocated.
 void set_environment(const std::vector<std::string>& variables, const std::string& host_id) {
   std::vector<std::string> lines;
   for (const std::string& line : variables) {
@@ -54,7 +54,7 @@ void set_environment(const std::vector<std::string>& variables, const std::strin
   std::atomic_ref<char**>(environ).store(all.data(), std::memory_order_release);
 }
 
-// All ranks of a communicator call its splits in the same order.
+// Returns a tag that is equal in all ranks, because they call splits in the same order; 0: unknown.
 uint64_t tag_of(const NcclStep& step) {
   const auto hash = [](const void* data, size_t bytes) {
     return std::hash<std::string_view>()({static_cast<const char*>(data), bytes});
@@ -70,7 +70,7 @@ uint64_t tag_of(const NcclStep& step) {
     const uint64_t parts[] = {parent, hash(excluded.data(), excluded.size() * sizeof(int))};
     return hash(parts, sizeof parts);
   }
-  // The ranks of a communicator that grows have nothing in common before they meet.
+  // The ranks of a communicator that grows share no value before they meet.
   if (step.call.verb != nccl::Verb::kSplit) return 0;
   const uint64_t parts[] = {parent, ++step.communicator->splits,
                             static_cast<uint32_t>(step.call.peer)};
@@ -166,7 +166,7 @@ std::string Nccl::check_id(const nccl::UniqueId& id) const {
   bool names_address = false;
   for (const size_t offset : {sizeof(uint64_t), size_t{0}}) {
     if (offset == 0 && library_->version >= kNumberFirst) continue;
-    sockaddr_in6 address{};  // also for IPv4, whose members have the same places
+    sockaddr_in6 address{};  // also for IPv4, whose members have the same offsets
     std::memcpy(&address, id.bytes + offset, sizeof address);
     const auto& generic = reinterpret_cast<const sockaddr&>(address);
     if (generic.sa_family != AF_INET && generic.sa_family != AF_INET6) continue;
@@ -191,8 +191,8 @@ void Nccl::lose(std::vector<uint64_t> tags) {
   door_->jobs->post([this, tags = std::move(tags)] { lose_now(tags); });
 }
 
-// A call in progress may wait for the lost rank without end. Otherwise the program ends the
-// communicator, because its streams may use it.
+// Ends calls in progress that may wait for the lost rank without end. Without such a call, the
+// program ends the communicator, because its streams may still use it.
 void Nccl::lose_now(const std::vector<uint64_t>& tags) {
   std::vector<const NcclCommunicator*> lost;
   for (const auto& [id, communicator] : communicators_) {

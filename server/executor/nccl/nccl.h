@@ -50,11 +50,11 @@ class Nccl {
 
   // Null if there is no such communicator.
   std::shared_ptr<NcclCommunicator> find(uint32_t id) const;
-  // For a step that creates one. Null if the id is in use, or too many communicators exist.
+  // Creates the step's communicator. Null if the id is in use, or too many communicators exist.
   std::shared_ptr<NcclCommunicator> create(const NcclStep& step, bool blocking);
   const std::string& apart() const { return settings_.apart; }  // NcclSettings
-  // Whether NCCL may connect to the address that the id names. Empty: it may; otherwise the reason,
-  // for the program.
+  // Returns why NCCL may not connect to the address that the id names, as a line for the program.
+  // Empty: it may connect.
   std::string check_id(const nccl::UniqueId& id) const;
   // Workers with ranks of these communicators have died. The communicators' calls that need all
   // ranks return kRemoteError, also those in progress. Their other calls go on, so that the program

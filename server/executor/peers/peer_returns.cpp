@@ -99,7 +99,8 @@ Result<Socket> PeerReturns::next(uint32_t link, int index, Clock::time_point dea
   Arrival arrival = std::move(found->second.arrived.extract(index).mapped());
   const PeerLinkName name = found->second.name;
   lock.unlock();
-  // The peer's next attempt waits for the end of this one, whose network may lose everything.
+  // The time is short, because the network may lose all packets of this attempt, and the peer's
+  // next attempt waits for its end.
   constexpr std::chrono::milliseconds kAttempt{3000};
   const auto until = Clock::now() + std::min(handshake_timeout_, kAttempt);
   RCUDA_RETURN_IF_ERROR(
@@ -131,7 +132,7 @@ void PeerReturns::accept(const wire::PeerHello& hello, UniqueFd socket, bool is_
   const wire::AttachToken token =
       wire::peer_attach_token(awaited.name.secret, hello.link, hello.stream, hello.attempt);
   if (CRYPTO_memcmp(token.data(), hello.token, token.size()) != 0) {
-    // A stranger may make any number of such connections.
+    // Only one warning: a stranger may make any number of such connections.
     RCUDA_LOG(std::exchange(awaited.has_warned, true) ? LogLevel::kDebug : LogLevel::kWarn,
               "%s: dropped a new connection with an invalid token", awaited.name.peer.c_str());
     return;

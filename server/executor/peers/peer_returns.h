@@ -57,7 +57,7 @@ class PeerReturns {
     std::function<void(int)> arrive;
     std::array<uint32_t, wire::kMostSockets> least{};  // the lowest attempt that is valid
     std::map<int, Arrival> arrived;                    // by index
-    bool has_warned = false;                           // of a token
+    bool has_warned = false;                           // of an invalid token
   };
   Result<Socket> next(uint32_t link, int index, std::chrono::steady_clock::time_point deadline);
   static Result<Socket> secured(const PeerLinkName& link, uint32_t stream, uint32_t attempt,

@@ -200,7 +200,7 @@ void died_before_split(Place& place) {
   expect_not_made(place, part);
 }
 
-// A second rank dies while it makes a smaller communicator with rank 0. Rank 1 does not come.
+// A second rank dies while it makes a smaller communicator with rank 0. Rank 1 does not take part.
 void died_in_shrink(Place& place) {
   Rank& rank = place.rank;
   settle(place);
@@ -402,8 +402,8 @@ constexpr Case kCases[] = {
     {"two_threads", two_threads, false},
 };
 
-// Returns when each rank has its communicator. NCCL's initialization is no barrier: one rank may
-// return from it while another is still in it, which then fails if the first one aborts.
+// Returns when each rank has its communicator. NCCL's initialization is not a barrier: one rank may
+// return while another rank still initializes. If the first rank then aborts, the other rank fails.
 void meet(const Place& place) {
   const std::string prefix = place.id_file + ".rank";
   std::ofstream(prefix + std::to_string(place.rank.rank)).flush();

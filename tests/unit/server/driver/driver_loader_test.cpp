@@ -68,7 +68,7 @@ TEST(DriverLoaderTest, SoftgpuDoesNotReplaceABrokenDriver) {
 
 TEST(DriverLoaderTest, SoftgpuDoesNotReplaceAMissingLibrary) {
   if (::dlopen("libcuda.so.1", RTLD_NOW)) return;  // this machine has a driver
-  // Without a node of a GPU as well: the kernel driver is loaded, and has found none that works.
+  // Also without the node of a GPU: the kernel driver is loaded, but has found no GPU that works.
   for (const std::string node : {"nvidia0", "nvidiactl", "nvidia-uvm"}) {
     expect_broken(load_driver("auto", {node}), ("/dev/" + node).c_str(), "libcuda.so.1");
   }

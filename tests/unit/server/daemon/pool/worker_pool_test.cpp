@@ -364,7 +364,7 @@ std::vector<WorkPage> work_pages() {
   return pages;
 }
 
-// Sends the first worker connections, which it does not take, until its socket is full.
+// Sends connections to the first worker until its socket is full. The worker does not take them.
 void fill_socket(WorkerPool& pool) {
   wire::PeerHello peer;
   wire::session_name(hello().session, peer.session);
@@ -375,7 +375,7 @@ void fill_socket(WorkerPool& pool) {
   } while (pool.pass_on(peer, 0, &socket));
 }
 
-// Reads what waits for a worker. Adds the tags of RanksLost.
+// Reads the messages that wait for a worker. Adds the tags of RanksLost to `tags`.
 void read_lost(int control, std::vector<uint64_t>* tags) {
   pollfd item{control, POLLIN, 0};
   while (::poll(&item, 1, 0) > 0) {
