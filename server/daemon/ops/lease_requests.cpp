@@ -24,9 +24,11 @@ Leases::Time wall_clock() {
   return std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now());
 }
 
+// Ends of leases are whole seconds. A lease lasts for its whole time.
 std::optional<Leases::Time> end_after(uint64_t seconds) {
   if (seconds == 0) return std::nullopt;
-  return wall_clock() + std::chrono::seconds(seconds);
+  return std::chrono::ceil<std::chrono::seconds>(std::chrono::system_clock::now()) +
+         std::chrono::seconds(seconds);
 }
 
 AccountKey account_key(const std::string& user) {

@@ -19,8 +19,8 @@
 // messages counts as dead. Errors: last_failure() says why no worker starts.
 #pragma once
 
-#include <array>
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <deque>
