@@ -8,6 +8,7 @@
 #include "client/pool/pool_uuids.h"
 #include "client/settings/settings.h"
 #include "common/base/first_report.h"
+#include "common/base/list_text.h"
 #include "common/base/log.h"
 #include "common/reach/ask.h"
 
@@ -28,18 +29,21 @@ size_t place_of(const wire::GpuReport& report, uint32_t gpu) {
   return static_cast<size_t>(found - report.gpus.begin());
 }
 
-// Reports a device of RCUDA_DEVICES that its server does not have.
+// Reports a device of RCUDA_DEVICES that its server does not have. The program's own session is
+// refused for the same reason, which is then reported already.
 void report_missing(const std::string& server, uint32_t gpu, const wire::GpuReport& report) {
-  std::string offered;
-  for (const auto& one : report.gpus) {
-    offered += (offered.empty() ? "" : ", ") + std::to_string(one.ordinal);
-  }
+  std::vector<uint32_t> ordinals;
+  for (const auto& one : report.gpus) ordinals.push_back(one.ordinal);
+  const std::string offered = list_of(ordinals);
+  const std::string of_session = server +
+                                 ": the session was refused: the server does not offer device " +
+                                 std::to_string(gpu) + "; it offers " + offered;
   const std::string text =
       report.gpus.empty()
           ? server + " does not know its devices yet: try again, or see the log of that server"
           : server + " does not offer device " + std::to_string(gpu) + " (it offers " + offered +
                 "): correct RCUDA_DEVICES";
-  if (first_report(text)) RCUDA_WARN("NVML: %s", text.c_str());
+  if (first_report(of_session)) RCUDA_WARN("NVML: %s", text.c_str());
 }
 
 const char* variable(const char* name) { return ::secure_getenv(name); }

@@ -15,15 +15,6 @@ constexpr int kPeerAttributes[] = {1, 2, 3, 4};  // CUdevice_P2PAttribute
 
 }  // namespace
 
-std::string list_of(const std::vector<uint32_t>& ordinals) {
-  std::string text;
-  for (size_t i = 0; i < ordinals.size(); ++i) {
-    if (i) text += i + 1 == ordinals.size() ? " and " : ", ";
-    text += std::to_string(ordinals[i]);
-  }
-  return text;
-}
-
 Result<std::unique_ptr<DeviceSet>> DeviceSet::prepare(const api::DriverTable& driver,
                                                       const std::vector<uint32_t>& ordinals,
                                                       std::unique_ptr<StagingMemory> staging,

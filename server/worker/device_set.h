@@ -15,6 +15,7 @@
 #include <cuda.h>
 
 #include "api/driver_table.h"
+#include "common/base/list_text.h"
 #include "common/base/status.h"
 #include "common/messages/handshake.h"
 #include "server/executor/core/session_resources.h"
@@ -63,8 +64,5 @@ class DeviceSet {
   std::unique_ptr<StagingMemory> staging_;
   bool locked_ = false;  // the staging memory is page-locked
 };
-
-// "0, 1 and 3"
-std::string list_of(const std::vector<uint32_t>& ordinals);
 
 }  // namespace rcuda::server

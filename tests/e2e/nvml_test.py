@@ -129,7 +129,7 @@ class NvmlTest(unittest.TestCase):
         asked = subprocess.run([sys.executable, "-I", ask, os.path.join(BUILD, "lib/rcuda/libnvidia-ml.so.1")],
                                capture_output=True, text=True, env=self.environment([server.address(7)]))
         self.assertNotEqual(asked.returncode, 0)
-        line = f"127.0.0.1:{server.port} does not offer device 7 (it offers 0, 1): correct RCUDA_DEVICES\n"
+        line = f"127.0.0.1:{server.port} does not offer device 7 (it offers 0 and 1): correct RCUDA_DEVICES\n"
         self.assertIn(line, asked.stderr)  # rcuda.connect() raises an error of this line
 
     def test_memory_is_the_quota(self):
