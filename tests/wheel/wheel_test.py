@@ -160,7 +160,8 @@ if __name__ == "__main__":
         self.check_error("rcuda.connect()", "no GPUs are named", "RCUDA_DEVICES")
         self.check_error("rcuda.connect('127.0.0.1@1:0')", "no connection to 127.0.0.1@1:0", "127.0.0.1")
         self.check_error("rcuda.connect('nonsense')", "nonsense", "host")
-        self.check_error(f"rcuda.connect('{self.server.address(7)}')", "GPU 0")
+        self.check_error(f"rcuda.connect('{self.server.address(7)}')",
+                         "does not offer device 7 (it offers 0 and 1): correct RCUDA_DEVICES")
 
     def test_connect_comes_too_late(self):
         for module in ("cupy", "pynvml"):
