@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <iterator>
 #include <string_view>
 #include <thread>
@@ -25,9 +26,22 @@ namespace {
 // memory. A group of sends and receives with 4096 ranks has 512 KiB.
 constexpr size_t kMostPartBytes = 8u << 20;
 
+// The arrays that environ has pointed to, and their new lines. They stay until the process ends,
+// because other threads may still read them.
+struct Environments {
+  Mutex mutex;
+  std::deque<std::vector<char*>> arrays RCUDA_GUARDED_BY(mutex);
+  std::deque<std::string> lines RCUDA_GUARDED_BY(mutex);
+};
+
+Environments& environments() {
+  static auto* const all = new Environments;
+  return *all;
+}
+
 // Called before the library is loaded, because NCCL reads the values at its first use. Values of
 // the server's environment win. Other threads may read the environment meanwhile, and setenv()
-// would move it while they read. So they find the old array or a new one, and both stay allocated.
+// would move it while they read. So they find the old array or a new one.
 void set_environment(const std::vector<std::string>& variables, const std::string& host_id) {
   std::vector<std::string> lines;
   for (const std::string& line : variables) {
@@ -41,14 +55,16 @@ void set_environment(const std::vector<std::string>& variables, const std::strin
   lines.push_back("NCCL_RUNTIME_CONNECT=0");
   // Otherwise NCCL reads a file in the user's home, which may name plug-ins.
   lines.push_back("NCCL_CONF_FILE=/etc/nccl.conf");
-  auto& all = *new std::vector<char*>;  // never freed, and neither are the new lines
+  Environments& kept = environments();
+  MutexLock lock(kept.mutex);
+  std::vector<char*>& all = kept.arrays.emplace_back();
   for (char** entry = environ; entry && *entry; ++entry) all.push_back(*entry);
   for (const std::string& line : lines) {
     const size_t equals = line.find('=');
     const bool is_set = std::ranges::any_of(all, [&](const char* entry) {
       return std::string_view(entry).starts_with(std::string_view(line).substr(0, equals + 1));
     });
-    if (!is_set) all.push_back(::strdup(line.c_str()));
+    if (!is_set) all.push_back(kept.lines.emplace_back(line).data());
   }
   all.push_back(nullptr);
   std::atomic_ref<char**>(environ).store(all.data(), std::memory_order_release);
