@@ -69,7 +69,7 @@ struct ServerStatus {
   // The asker, as the server has identified it: user, Identity::method, and the token's roles.
   std::string user, method, roles;
   std::string driver;
-  std::string nccl;  // of sessions: version and path, or why there is none; empty: not known yet
+  std::string nccl;  // of sessions: its version and path, or why it is missing; empty: not known yet
   uint32_t idle_workers = 0;
   uint32_t max_sessions = 0;
   uint32_t waiting = 0;  // clients whose turn has not come

@@ -118,8 +118,8 @@ Result<LoadedDriver> try_named(const std::string& path) {
 
 constexpr char kNvidia[] = "libcuda.so.1";
 
-// Returns the file by which this machine has NVIDIA's driver, a library or a device file. Returns
-// an empty text if there is none.
+// Returns a library or a device file that shows that this machine has NVIDIA's driver, or why the
+// library cannot be loaded. Returns an empty text on a machine without the driver.
 std::string trace_of_nvidia(const std::vector<std::string>& nodes) {
   link_map* map = nullptr;
   void* const library = ::dlopen(kNvidia, RTLD_LAZY | RTLD_LOCAL);

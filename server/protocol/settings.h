@@ -137,7 +137,7 @@ struct Settings {
       "client asks for that (RCUDA_RECONNECT); 0: a lost connection ends the session"};
   config::Bytes reconnect_memory{
       registry, "RCUDA_SERVER_RECONNECT_MEMORY", 4u << 20, 1u << 20,
-      "host memory in which each direction of a socket keeps bytes for a peer that connects "
+      "host memory of each direction of a socket, for the bytes that a peer gets when it connects "
       "again"};
   config::Duration spin{registry, "RCUDA_SERVER_SPIN", std::chrono::nanoseconds(0),
                         "how long a worker polls for the next command or peer copy before "

@@ -106,8 +106,8 @@ struct WorkerReady {
   std::string warning;        // a failure that the daemon logs once; empty: none
   std::string driver_path{};  // of its file
   uint32_t driver_version = 0;
-  // The NCCL of sessions, if the daemon has asked for it (kAskNcclVariable): version and path, or
-  // why there is none.
+  // The version and the path of the NCCL of sessions, or why it is missing. Empty unless the daemon
+  // has asked for it (kAskNcclVariable).
   std::string nccl{};
   std::vector<uint32_t> ordinals() const;
 };

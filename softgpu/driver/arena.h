@@ -89,8 +89,8 @@ class Arena {
   uint64_t spare_chunk_ = 0;          // an empty chunk kept for the next small block
 };
 
-// The file of the arena that has this inode, as /proc/self/maps names it; -1 if there is none. The
-// file is open as long as the arena exists.
+// Returns the file of the arena that has this inode, as /proc/self/maps names it; -1 if no arena has
+// it. The file is open as long as the arena exists.
 int arena_file_of(uint64_t inode);
 
 }  // namespace softgpu::driver

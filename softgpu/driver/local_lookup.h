@@ -1,5 +1,5 @@
-// LocalLookup: what one process keeps under a secret key, for other processes of the same user on
-// the same machine: a few bytes, and perhaps a descriptor. A server may also serve root.
+// LocalLookup: a process keeps a few bytes, and perhaps a descriptor, under a secret key. Other
+// processes of the same user on the same machine look them up. A server may also serve root.
 //
 // The process that keeps it has a LookupServer, with one thread and an abstract Unix socket. Every
 // user can read the names of such sockets (/proc/net/unix) and may take one that is free. So both

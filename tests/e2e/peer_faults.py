@@ -118,7 +118,7 @@ def client_going_on():
             awaited.append(rounds + 3)
         except BlockingIOError:
             pass
-    # Only one worker reports the reason, perhaps after the other one has reported the error.
+    # Only one of the two workers reports the reason. The other worker may report the error before.
     os.set_blocking(0, True)
     while os.read(0, 1) != b"":
         pass

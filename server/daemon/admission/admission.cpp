@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <set>
-#include <tuple>
 #include <utility>
 
 #include "common/base/units.h"
@@ -224,38 +223,6 @@ std::string Admission::Applicant::remedy() const {
          (lacks_ == admission_->server_.get() ? "--max-sessions" : "the limit") + " on the server";
 }
 
-std::string Admission::Applicant::lost_hint(bool waited) const {
-  const auto rank = [&](const LostSession& lost) {
-    return std::tuple(lost.client.ends, same_user(lost.who, user_), lost.client.lost_for);
-  };
-  std::optional<LostSession> first;
-  for (LostSession& lost : admission_->lost_()) {
-    if (!lost.permit->has_place_in(*lacks_)) continue;
-    if (!first || rank(lost) > rank(*first)) first = std::move(lost);
-  }
-  return first ? hint_of(first->client, same_user(first->who, user_), waited, "a place") : "";
-}
-
-// Decides as in_the_way() will when the sessions are no longer spared.
-std::string Admission::Applicant::room_hint() const {
-  if (place_ != 1 || !obstacle_.ok() || behind_) return "";
-  std::vector<const Permit*> over;
-  std::vector<LostSession> lost = admission_->lost_();
-  std::ranges::sort(lost, std::greater(), [&](const LostSession& session) {
-    return std::tuple(session.client.ends, same_user(session.who, user_), session.client.lost_for);
-  });
-  std::chrono::seconds newest = std::chrono::seconds::max();
-  for (const LostSession& session : lost) {
-    over.push_back(session.permit);
-    if (!session.client.ends) newest = std::min(newest, session.client.lost_for);
-    if (!fits_without(over)) continue;
-    if (session.client.ends) return "";  // the applicant gets this place
-    return "; a disconnected session ends for this program" +
-           LostClient{.lost_for = newest}.when() + ", unless its client is back";
-  }
-  return "";
-}
-
 bool Admission::Applicant::fits_without(const std::vector<const Permit*>& over) const {
   return std::ranges::all_of(budgets_, [&](const BudgetPointer& budget) {
     uint32_t sessions = 0;
@@ -267,14 +234,6 @@ bool Admission::Applicant::fits_without(const std::vector<const Permit*>& over) 
     }
     return budget->has_room_after(sessions, devices, count());
   });
-}
-
-bool Admission::Applicant::fits_after_ends() const {
-  std::vector<const Permit*> over;
-  for (const LostSession& session : admission_->lost_()) {
-    if (session.client.ends) over.push_back(session.permit);
-  }
-  return !over.empty() && obstacle_.ok() && place_ == 1 && !behind_ && fits_without(over);
 }
 
 Status Admission::Applicant::timeout(std::chrono::milliseconds waited) const {
@@ -461,40 +420,6 @@ void Admission::review() {
     if (applicant.place_ == 0) give_permit(applicant);
     next = applicant.is_decided() ? queue_.erase(next) : std::next(next);
   }
-}
-
-std::vector<Admission::InTheWay> Admission::in_the_way() const {
-  std::vector<InTheWay> found;
-  if (queue_.empty()) return found;
-  std::vector<LostSession> lost = lost_();
-  for (const Applicant* applicant : queue_) {
-    if (applicant->place_ != 1 || !applicant->may_wait_) continue;
-    if (!applicant->obstacle_.ok() || applicant->behind_) continue;
-    std::vector<LostSession*> may_end;
-    std::vector<const Permit*> over;
-    for (LostSession& session : lost) {
-      if (session.client.ends) over.push_back(session.permit);
-      if (session.client.may_end()) may_end.push_back(&session);
-    }
-    if (applicant->fits_without(over)) continue;
-    std::ranges::sort(may_end, {}, [&](const LostSession* session) {
-      return std::pair(same_user(session->who, applicant->user_), session->client.lost_for);
-    });
-    for (const LostSession* session : may_end) over.push_back(session->permit);
-    if (!applicant->fits_without(over)) continue;
-    // Other users' sessions and the shortest losses come first: they stay if the others suffice.
-    for (LostSession* session : may_end) {
-      std::vector<const Permit*> fewer = over;
-      std::erase(fewer, session->permit);
-      if (applicant->fits_without(fewer)) {
-        over = std::move(fewer);
-        continue;
-      }
-      session->client.ends = true;
-      found.push_back({session->client.worker, applicant->user_.user});
-    }
-  }
-  return found;
 }
 
 bool Admission::waits_for_lease(Applicant& applicant, std::map<uint32_t, size_t>* ahead) const {

@@ -127,6 +127,7 @@ class Admission {
     friend class Admission;
     Applicant() = default;
 
+    bool lacks_room() const;
     std::string remedy() const;  // for the administrator
     // A clause that names a session that makes room. `waited`: the client has waited.
     std::string lost_hint(bool waited) const;

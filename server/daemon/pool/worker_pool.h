@@ -152,7 +152,8 @@ class WorkerPool {
   // Ends the sessions under a lease. The worker tells the client why; a worker that does not end
   // within twice the stop timeout is killed.
   void end_leased(const std::string& lease, const std::string& why);
-  // Ends the session of that worker, likewise. kNotFound if there is none that `may_end`.
+  // Ends the session of that worker, likewise. kNotFound without such a session, or if its owner
+  // does not pass `may_end`.
   using MayUse = std::function<bool(const Identity& owner)>;
   Status end_session(uint32_t worker_pid, const MayUse& may_end, const std::string& why);
   // worker_pool_park.cpp: begin to park or wake the session of that worker. kUnavailable if its

@@ -57,7 +57,8 @@ class MemoryMeter {
   bool try_take(CUdevice device, uint64_t bytes);
   void add(CUdevice device, uint64_t bytes);  // bytes that are in use already
   void give(CUdevice device, uint64_t bytes);
-  // Gives bytes back that were booked for what the driver did not make: they are in no peak.
+  // Gives back bytes that were booked for an allocation that the driver then refused. No peak
+  // includes them.
   void give_back(CUdevice device, uint64_t bytes);
   // Releases what is booked while the session's memory is not on its devices. held() stays the
   // same.
