@@ -57,7 +57,7 @@ Result<Owned<SSL_CTX>> make_context(const SSL_METHOD* method) {
   // updates would keep a thread in one call.
   SSL_CTX_clear_mode(raw, SSL_MODE_AUTO_RETRY);
   SSL_CTX_set_mode(raw, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
-  // No session is resumed: a full handshake takes about a millisecond (docs/performance.md).
+  // No session is resumed: a full handshake takes about a millisecond.
   SSL_CTX_set_session_cache_mode(raw, SSL_SESS_CACHE_OFF);
   if (SSL_CTX_set_min_proto_version(raw, TLS1_3_VERSION) != 1 ||
       SSL_CTX_set_ciphersuites(raw,
