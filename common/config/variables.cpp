@@ -12,8 +12,7 @@ constexpr std::string_view kPrefix = "RCUDA_";
 constexpr std::string_view kServer = "SERVER_";
 constexpr std::string_view kUnchecked[] = {"TEST_", "SLURM_"};
 
-// README.md lists them ("Settings of a program"), and the server's that have no prefix of their
-// own.
+// docs/settings.md lists them, and the server's that have no prefix of their own.
 constexpr const char* kPrograms[] = {
     "COPY_THREADS",    "DEVICES",      "DEVICE_COUNT", "DRIVER",    "LEASE",      "LOG",
     "MANAGED",         "MUNGE_SOCKET", "NCCL",         "P2P",       "P2P_PATH",   "P2P_STRATEGY",

@@ -1,6 +1,5 @@
 // The daemon: the real binary, on softgpu, reached over its sockets.
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -496,32 +495,6 @@ TEST(DaemonTest, ABadDriverIsReportedAtOnce) {
   Server server({"--driver", "/nonexistent/libcuda.so.1"});
   EXPECT_EQ(server.port(), 0);
   EXPECT_EQ(server.wait(), 78);
-}
-
-TEST(DaemonTest, EverySettingThatTheReadmeNamesIsOne) {
-  std::ifstream readme(RCUDA_TEST_README);
-  std::string line;
-  while (std::getline(readme, line) && line != "### Settings of a server") continue;
-  std::set<std::string> named;
-  while (std::getline(readme, line) && !line.starts_with("#")) {
-    // | option | `VARIABLE` | meaning |
-    const size_t begin = line.find("| `RCUDA_");
-    if (!line.starts_with("|") || begin == std::string::npos) continue;
-    named.insert(line.substr(begin + 3, line.find('`', begin + 3) - begin - 3));
-  }
-  ASSERT_TRUE(named.contains("RCUDA_SERVER_GPUDIRECT"));
-  std::set<std::string> listed;
-  std::FILE* list = ::popen(RCUDA_TEST_SERVER " --list-settings", "r");
-  ASSERT_NE(list, nullptr);
-  char text[512];
-  while (std::fgets(text, sizeof text, list))
-    listed.insert(std::string(text, std::strcspn(text, "=")));
-  EXPECT_EQ(::pclose(list), 0);
-  for (const std::string& name : named) EXPECT_TRUE(listed.contains(name)) << name;
-  // Also the variables of programs, as far as they apply to servers.
-  for (const char* name : {"RCUDA_VERBS_DEVICE", "RCUDA_VERBS_GID", "RCUDA_PLUGIN_DIR"}) {
-    EXPECT_TRUE(listed.contains(name)) << name;
-  }
 }
 
 TEST(DaemonTest, ATakenPortIsReported) {
