@@ -20,7 +20,7 @@ CUresult explain_import(CUresult result) {
     RCUDA_WARN(
         "cannot import memory of another process: the server of this GPU does not know it. "
         "The other process has ended, or its GPU is on another node: processes share memory only "
-        "within a node (docs/architecture.md, \"What differs from a local driver\")");
+        "within a node (docs/differences.md)");
   }
   return result;
 }

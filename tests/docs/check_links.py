@@ -3,8 +3,8 @@
 
     check_links.py ROOT
 
-Every relative link of README.md, CONTRIBUTING.md and docs/*.md must lead to a file, and its #anchor
-to a heading there; every path in `backticks` that begins with a folder of the repository must exist.
+Every relative link of README.md, CONTRIBUTING.md, docs/*.md and the maps of folders must lead to a file, and its
+#anchor to a heading there; every path in `backticks` that begins with a folder of the repository must exist.
 """
 
 import pathlib
@@ -57,6 +57,7 @@ def main():
     root = pathlib.Path(sys.argv[1]).resolve()
     pages = [page for page in (root / "README.md", root / "CONTRIBUTING.md") if page.exists()]
     pages += sorted((root / "docs").glob("**/*.md"))
+    pages += sorted([*root.glob("*/README.md"), *root.glob("*/executor/README.md")])
     faults = [f"{page.relative_to(root)}: {fault}" for page in pages for fault in broken(root, page)]
     print("\n".join(faults) or f"{len(pages)} pages")
     return 1 if faults else 0
