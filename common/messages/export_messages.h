@@ -1,5 +1,5 @@
 // Messages with which a worker gets an export of another worker of its owner
-// (server/names/exported_names.h, docs/security.md).
+// (server/names/exported_names.h, docs/isolation.md).
 //
 //   worker -> daemon   ExportQuery, over the local socket of the daemon that the name identifies
 //   daemon -> worker   the socket and the query, to the exporting worker

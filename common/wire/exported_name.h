@@ -1,5 +1,5 @@
 // ExportedName: a client gets it for memory or an event that it exports, in place of the driver's
-// handle or descriptor (docs/security.md).
+// handle or descriptor (docs/isolation.md).
 //
 // The driver's handle never leaves the server. The exporting worker keeps it under the name
 // (server/names/exported_names.h), and another worker gets it only if it serves the same user on

@@ -8,7 +8,7 @@
 //   [limits.groups.students.session]  each session of a member
 //
 // Of the tables of sessions, the user's own overrides those of its groups, of which the first in
-// the file comes first, and these override the general one, key by key. docs/security.md lists the
+// the file comes first, and these override the general one, key by key. docs/quotas.md lists the
 // keys.
 //
 // Plain values; any thread. Blocking: read() only, for the file and the name lookups. Errors:

@@ -6,7 +6,7 @@
 //                 all capabilities. It serves a session as root only if the client is root, and
 //                 then changes nothing. Any other worker stays the daemon's user
 //   system calls  it can start neither programs nor processes any more (call_filter.h), and
-//                 no_new_privs is set (docs/security.md)
+//                 no_new_privs is set (docs/isolation.md)
 //   its memory    it leaves no core file. If its client is not the daemon's own user, it is not
 //                 dumpable: no process but root's may trace it or look into it. It holds more than
 //                 its user may have: the devices of other sessions, the session's limits

@@ -1,5 +1,5 @@
 // Shows which kernels a green context holds to a part of a GPU's multiprocessors, on the driver at
-// hand. The server's compute share rests on this (docs/security.md, "Quotas").
+// hand. The server's compute share rests on this (docs/quotas.md, "Compute share").
 //
 //   compute_share places [PERCENT]         where kernels run, by the way in which they are launched
 //   compute_share rate SECONDS [PERCENT]   kernels per second, of 2112 blocks
