@@ -6,7 +6,7 @@
 // DMA overlap. A copy to the host runs the other way. Over sockets nobody asks for bytes: those to
 // the device travel beside the command, and the worker writes those to the host when it has them.
 // Slot count and size: eight threads with slots of 2 MiB reach 41 GB/s, where CUDA's own pageable
-// copy reaches 9 to 18 (docs/performance.md).
+// copy reaches 9 to 18.
 //
 // Threads: any, concurrently; they share the slots. Blocking: to_device() blocks until the source
 // has been read (the DMA may still run), to_host() until the destination is written.

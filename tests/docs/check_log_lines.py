@@ -6,7 +6,7 @@
 Takes the texts of RCUDA_INFO, RCUDA_WARN, RCUDA_ERROR and RCUDA_LOG in server/ and p2p/. Each must begin like a line in the
 first column of the table there: " / " separates the lines of one row, and "..." and names such as CLIENT stand for any text. Texts
 without two words of their own, such as "%s", are passed over. A line of the table that no text has is an error as well,
-unless it is put together elsewhere in server/, p2p/ or common/.
+unless it is put together elsewhere in server/, p2p/ or common/. So is a message in docs/failures.md that no program has.
 """
 
 import pathlib
@@ -23,7 +23,8 @@ ANY = re.compile(r" ?\.\.\.|\b(?:%s)\b|\(s\)" % "|".join(NAMES))
 
 
 def sources(root, *folders):
-    return [path.read_text() for folder in folders for path in sorted((root / folder).rglob("*"))
+    # A quotation mark as a character would begin a literal.
+    return [path.read_text().replace("'\"'", "''") for folder in folders for path in sorted((root / folder).rglob("*"))
             if path.suffix in (".cpp", ".h")]
 
 
@@ -55,7 +56,12 @@ def main():
         words = max(ANY.split(line), key=len).strip(" :,;()")
         if words not in everything:
             faults.append(f"docs/operate.md has a line that no server writes: {line}")
-    print("\n".join(faults) or f"{len(found)} texts, {len(lines)} lines")
+    everything += "".join("".join(LITERAL.findall(source)) for source in sources(root, "client"))
+    messages = [" ".join(quoted.split()) for quoted in re.findall(r'"([^"]+)"', (root / "docs/failures.md").read_text())]
+    for message in messages:
+        if max(ANY.split(message), key=len).strip(" :,;()") not in everything:
+            faults.append(f"docs/failures.md has a message that no program writes: {message}")
+    print("\n".join(faults) or f"{len(found)} texts, {len(lines)} lines, {len(messages)} messages")
     return 1 if faults else 0
 
 
