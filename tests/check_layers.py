@@ -20,7 +20,8 @@ COMMON = ("common/base", "common/cuda", "common/config", "common/identity", "com
 ENGINE = ("common/base", "common/cuda", "common/config", "common/identity", "common/tls", "common/transport",
           "common/wire")
 # The server's folders below the worker, and those of the executor and of p2p, from the ground up.
-EXECUTOR = ("server/executor/objects", "server/executor/answers", "server/executor/streams", "server/executor/metering",
+EXECUTOR = ("server/executor/objects", "server/executor/answers", "server/executor/streams", "server/executor/movable",
+            "server/executor/metering",
             "server/executor/images", "server/executor/host_memory", "server/executor/mirrors", "server/executor/graphs",
             "server/executor/peers", "server/executor/nccl", "server/executor/core", "server/executor/calls", "server/executor/handlers")
 P2P = ("p2p/api", "p2p/plan", "p2p/staging", "p2p/link", "p2p/copy", "p2p/engine")

@@ -20,12 +20,14 @@ class Layer:
 
 LAYERS = {
     "guard": Layer("WindowGuard", "guard", "guard_addresses"),
+    "movable": Layer("MovableMemory", "movable", "move_memory"),
     "memory": Layer("Meters", "meters", "meter_memory"),
     "variables": Layer("Meters", "meters", "meter_variables"),
     "priorities": Layer("Meters", "meters", "limit_priorities"),
 }
 SOURCES = {
     "guard": ("server/driver/window_guard.h", ["guard"]),
+    "movable": ("server/executor/movable/movable_memory.h", ["movable"]),
     "meter": ("server/executor/metering/meters.h", ["memory", "variables", "priorities"]),
 }
 PROPERTIES = {"address", "again", "books", "bytes", "check", "done", "ends", "first", "instead", "then", "undo",
@@ -70,6 +72,7 @@ namespace rcuda::server {
 template <typename Context>
 class DriverDecorator;
 struct Meters;
+class MovableMemory;
 class WindowGuard;
 
 """]

@@ -46,6 +46,7 @@ def generated_files(toolkit, adaptations, old_versions, functions, overrides):
         "api/driver_table.cpp": driver_table.emit_source(toolkit),
         "api/driver_overrides.h": driver_overrides.emit_header(overrides, toolkit),
         "api/guard_overrides.cpp": driver_overrides.emit_source("guard", overrides, toolkit),
+        "api/movable_overrides.cpp": driver_overrides.emit_source("movable", overrides, toolkit),
         "api/meter_overrides.cpp": driver_overrides.emit_source("meter", overrides, toolkit),
         "api/coverage.md": coverage.emit(functions, toolkit, old_versions),
         "api/opcodes.h": shared_tables.emit_opcodes(functions),

@@ -17,7 +17,8 @@ ExportPlace export_place(const std::string& owner, const ExportNumber& worker) {
 
 template <typename Visitor>
 void fields(Visitor& visit, ExportQuery& m) {
-  static constexpr const char* kKinds[] = {"allocation", "pool", "pool_pointer", "memory", "event"};
+  static constexpr const char* kKinds[] = {"allocation", "pool",  "pool_pointer",
+                                           "memory",     "event", "movable"};
   visit.bytes("place", m.place);
   visit.choice("kind", m.kind, kKinds);
   visit.bytes("secret", m.secret);

@@ -25,6 +25,7 @@ void fields(Visitor& visit, ServerStatus::Session& m) {
   visit.number("losses", m.losses);
   visit.optional("lost_seconds", m.lost_seconds);
   visit.text("park", m.park);
+  visit.text("park_way", m.park_way);
   visit.text("park_refused", m.park_refused);
   visit.number("parked_bytes", m.parked_bytes);
   visit.number("parked_seconds", m.parked_seconds);

@@ -38,6 +38,7 @@ struct ServerStatus {
     std::optional<uint64_t> lost_seconds{};  // since the last loss, while it is not back
     // docs/parking.md: "parking", "parked", "waiting" for room or "waking"; empty: none of it.
     std::string park{};
+    std::string park_way{};       // "driver" or "worker"; empty: it is not parked
     std::string park_refused{};   // why the last attempt to park it failed; empty: it did not fail
     uint64_t parked_bytes = 0;    // of its GPUs, while they are in the host's memory
     uint64_t parked_seconds = 0;  // so far, likewise

@@ -23,6 +23,7 @@ enum class ExportKind : uint32_t {
   kPoolPointer = 3,  // cuMemPoolExportPointer
   kMemory = 4,       // cuIpcGetMemHandle
   kEvent = 5,        // cuIpcGetEventHandle
+  kMovable = 6,      // cuIpcGetMemHandle, of memory that is exported by a descriptor
 };
 
 // A random number that cannot be guessed.

@@ -131,6 +131,14 @@ struct Settings {
       registry, "RCUDA_SERVER_PARK_AFTER", std::chrono::seconds(0),
       "park a session that has been idle for this long: its GPU memory goes "
       "to the host until it needs the GPU again; 0: never"};
+  config::Bool movable_memory{
+      registry, "RCUDA_SERVER_MOVABLE_MEMORY", false,
+      "workers allocate GPU memory so that they can park it themselves, at the rate of page-locked "
+      "copies; otherwise the driver parks it"};
+  config::Bytes park_memory{
+      registry, "RCUDA_SERVER_PARK_MEMORY", 0, 0,
+      "page-locked memory that workers keep for the next time that they park GPU memory, of all "
+      "sessions together; it needs movable_memory"};
   config::Duration reconnect_timeout{
       registry, "RCUDA_SERVER_RECONNECT_TIMEOUT", std::chrono::minutes(2),
       "the longest time that a session over tcp waits for its client to connect again, if the "

@@ -88,15 +88,18 @@ void fields(Visitor& visit, RanksLost& m) {
 
 template <typename Visitor>
 void fields(Visitor& visit, ParkStep& m) {
-  static constexpr const char* kSteps[] = {"rest", "parked", "stay", "wake", "awake"};
+  static constexpr const char* kSteps[] = {"rest", "parked", "stay", "wake", "awake", "move"};
   visit.choice("what", m.what, kSteps);
+  visit.number("keep", m.keep);
 }
 
 template <typename Visitor>
 void fields(Visitor& visit, ParkAnswer& m) {
-  static constexpr const char* kAnswers[] = {"at rest", "busy", "cannot", "wake wanted"};
+  static constexpr const char* kAnswers[] = {"at rest",     "busy",  "cannot",
+                                             "wake wanted", "moved", "not moved"};
   visit.choice("what", m.what, kAnswers);
   visit.string("why", m.why);
+  visit.list("bytes", m.bytes, wire::kMaxDevices);
   if constexpr (Visitor::kReads) m.why.resize(std::min(m.why.size(), kMostOutcomeBytes));
 }
 

@@ -86,8 +86,16 @@ struct RanksLost {
 
 // server/worker/parker.h
 struct ParkStep {
-  enum class What : uint32_t { kRest = 1, kParked = 2, kStay = 3, kWake = 4, kAwake = 5 };
+  enum class What : uint32_t {
+    kRest = 1,
+    kParked = 2,
+    kStay = 3,
+    kWake = 4,
+    kAwake = 5,
+    kMove = 6,
+  };
   What what{};
+  uint64_t keep = 0;  // kMove, back: page-locked bytes that the worker keeps
 };
 
 struct StopRequest {
@@ -119,9 +127,19 @@ struct StartFailure {
 };
 
 struct ParkAnswer {
-  enum class What : uint32_t { kAtRest = 1, kBusy = 2, kCannot = 3, kWakeWanted = 4 };
+  enum class What : uint32_t {
+    kAtRest = 1,
+    kBusy = 2,
+    kCannot = 3,
+    kWakeWanted = 4,
+    kMoved = 5,
+    kNotMoved = 6,
+  };
   What what{};
   std::string why{};
+  // kAtRest: the bytes that the worker itself can move, by device in the session's order. Empty: the
+  // driver must park the session.
+  std::vector<uint64_t> bytes{};
 };
 
 // What a worker says of its session when that ends. The daemon believes none of it.

@@ -7,6 +7,11 @@
 //   kStay     it could not be parked; it goes on
 //   kWake     a user wants it back   kWakeWanted, if it is parked
 //   kAwake    its GPU memory is back; it goes on
+//   kMove     move its GPU memory      kMoved, or kNotMoved if the memory is where it was:
+//             itself                   at rest it goes on, parked it waits for the next kMove
+//
+// The driver's way is kParked and kAwake. The worker's own way is kMove, to the host while the
+// worker is at rest, and back while it is parked (server/executor/movable).
 //
 // A step that does not fit the session's state is ignored, because steps and answers may cross.
 //
@@ -18,6 +23,7 @@
 #include <functional>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "common/base/mutex.h"
 #include "server/protocol/worker_messages.h"
@@ -44,8 +50,8 @@ class Parker {
     any_.store(!steps_.empty());
     return step;
   }
-  void answer(ParkAnswer::What what, std::string why = {}) const {
-    answer_({what, std::move(why)});
+  void answer(ParkAnswer::What what, std::string why = {}, std::vector<uint64_t> bytes = {}) const {
+    answer_({what, std::move(why), std::move(bytes)});
   }
 
  private:

@@ -90,6 +90,9 @@ class SessionLoop {
   Status rest();
   std::optional<ParkAnswer> obstacle();
   void remember_memory();
+  std::vector<uint64_t> movable_bytes();
+  bool move_to_host();
+  bool move_back(uint64_t keep);
   bool answer_at_rest(std::span<const std::byte> frame);
   bool is_over() const;
   Status read_at_rest();

@@ -1,9 +1,9 @@
 // A session's rest: from the daemon's request to park it until its GPU memory is back (parker.h).
 //
-// From kAtRest on, no thread of the worker calls the driver: each such call would block as long as
-// the process is locked. The executor thread waits here. The other threads call the driver only for
-// work in progress, copies between servers, NCCL and exports. A session that has any of these does
-// not come to rest.
+// From kAtRest on, no thread of the worker calls the driver, except that the executor thread moves
+// memory (kMove): each such call would block as long as the process is locked. The executor thread
+// waits here. The other threads call the driver only for work in progress, copies between servers,
+// NCCL and exports. A session that has any of these does not come to rest.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -21,6 +21,10 @@ using SteadyTime = std::chrono::steady_clock::duration;
 // How often a session that is to wake looks for room in its quota.
 constexpr SteadyTime kQuotaPause = std::chrono::milliseconds(50);
 constexpr SteadyTime kLongestWait = std::chrono::hours(1);
+// The worker moves the session's memory itself if at most this much, or this part of what moves,
+// stays on the devices. Otherwise the driver moves everything.
+constexpr uint64_t kSmallRest = 256u << 20;
+constexpr uint64_t kSmallPart = 16;
 
 }  // namespace
 
@@ -52,6 +56,43 @@ void SessionLoop::remember_memory() {
     }
   }
   if (before) (void)services_.objects.make_current(before->id);
+}
+
+// The bytes that the worker itself can move, by device. Empty if the driver must move them.
+std::vector<uint64_t> SessionLoop::movable_bytes() {
+  std::map<CUdevice, uint64_t> bytes = services_.movable.bytes();
+  std::vector<uint64_t> by_device;
+  uint64_t moves = 0, held = 0;
+  for (const SessionDevice& device : services_.resources.devices) {
+    by_device.push_back(bytes[device.device]);
+    moves += by_device.back();
+    held += services_.meters.memory.held(device.ordinal);
+  }
+  const uint64_t stays = held - std::min(held, moves);
+  const bool is_fit = moves > 0 && stays <= std::max(kSmallRest, moves / kSmallPart);
+  return is_fit ? by_device : std::vector<uint64_t>();
+}
+
+bool SessionLoop::move_to_host() {
+  const std::map<CUdevice, uint64_t> bytes = services_.movable.bytes();
+  if (const Status moved = services_.movable.park(); !moved.ok()) {
+    options_.parker->answer(What::kNotMoved, moved.context());
+    return false;
+  }
+  services_.meters.memory.give_up(bytes);
+  parked_ = true;
+  options_.parker->answer(What::kMoved);
+  return true;
+}
+
+// The session's quotas have booked the memory again.
+bool SessionLoop::move_back(uint64_t keep) {
+  const Result<bool> moved = services_.movable.wake(keep);
+  const bool is_back = moved.ok() && *moved;
+  options_.parker->answer(is_back ? What::kMoved : What::kNotMoved,
+                          moved.ok() ? "" : moved.status().context());
+  parked_ = !is_back;
+  return is_back;
 }
 
 // Carries out a command that needs no GPU. Returns false if the command needs a GPU.
@@ -138,15 +179,18 @@ Status SessionLoop::rest() {
   flush_trace();
   publish_work();
   wake_wanted_ = false;
-  options_.parker->answer(What::kAtRest);
+  options_.parker->answer(What::kAtRest, {}, movable_bytes());
   for (;;) {
     RCUDA_ASSIGN_OR_RETURN(const auto step, next_step(Clock::now() + kLongestWait));
     if (is_over() || (step && step->what == ParkStep::What::kStay)) return {};
     if (step && step->what == ParkStep::What::kWake) wake_wanted_ = true;
-    if (step && step->what == ParkStep::What::kParked) break;
+    if (step && step->what == ParkStep::What::kMove && !move_to_host()) return {};
+    if (step && step->what == ParkStep::What::kParked) {
+      services_.meters.memory.give_up();
+      parked_ = true;
+    }
+    if (parked_) break;
   }
-  parked_ = true;
-  services_.meters.memory.give_up();
   for (;;) {
     RCUDA_RETURN_IF_ERROR(read_at_rest());
     if (is_over()) return {};
@@ -167,7 +211,9 @@ Status SessionLoop::wake_up() {
                            next_step(Clock::now() + (is_booked ? kLongestWait : kQuotaPause)));
     RCUDA_RETURN_IF_ERROR(read_at_rest());
     if (is_over()) return {};
-    if (!is_booked || !step || step->what != ParkStep::What::kAwake) continue;
+    if (!is_booked || !step) continue;
+    if (step->what == ParkStep::What::kMove && move_back(step->keep)) return {};
+    if (step->what != ParkStep::What::kAwake) continue;
     parked_ = false;
     return {};
   }

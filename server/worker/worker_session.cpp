@@ -397,6 +397,7 @@ void WorkerSession::prepare() {
   resources_.link = link_.get();
   resources_.images = &*images_;
   resources_.output = output_.get();
+  resources_.movable_memory = settings.movable_memory.get();
   resources_.gpudirect = settings.gpudirect.get();
   resources_.most_streams = static_cast<size_t>(most_streams());
   NcclSettings& nccl = resources_.nccl;

@@ -27,6 +27,7 @@
 #include "softgpu/driver/device.h"
 #include "softgpu/driver/handle_table.h"
 #include "softgpu/driver/memory.h"
+#include "softgpu/driver/vmm.h"
 
 namespace softgpu::driver::checkpoint {
 namespace {
@@ -76,7 +77,19 @@ bool is_supported() {
   });
 }
 
-// The mappings of the devices' files. The kernel's list is read, because any part may be mapped.
+// Physical memory that could be exported, but was not, has a file of its own.
+int file_of_unexported(uint64_t inode) {
+  int file = -1;
+  (void)memory_registry().any([&](const Allocation& allocation) {
+    PhysicalMemory* const physical = allocation.physical.get();
+    const bool is_it = physical && physical->own_file && physical->inode == inode;
+    if (is_it && !physical->exported) file = physical->file();
+    return is_it;
+  });
+  return file;
+}
+
+// The mappings of device memory. The kernel's list is read, because any part may be mapped.
 std::vector<Mapping> find_mappings() {
   std::vector<Mapping> found;
   std::ifstream maps("/proc/self/maps");
@@ -87,7 +100,8 @@ std::vector<Mapping> find_mappings() {
                     &end, &offset, &inode) != 4) {
       continue;
     }
-    const int file = arena_file_of(inode);
+    const int arena = arena_file_of(inode);
+    const int file = arena >= 0 ? arena : file_of_unexported(inode);
     if (file >= 0) found.push_back({begin, end - begin, offset, file, {}});
   }
   return found;

@@ -25,6 +25,8 @@
 //                               multiprocessors; default 0
 //   SOFTGPU_MIG                 1: each device is a part of a GPU that has seven times its memory;
 //                               default 0
+//   SOFTGPU_NO_ROOM             a path: while the file exists, cuMemCreate finds no device memory, as
+//                               if another process had it
 //   SOFTGPU_COPY_LOG            file that gets a line per copy over a link (copy_log.h)
 //   SOFTGPU_LOG                 trace, debug, info, warn (default), error or off
 //
@@ -60,6 +62,7 @@ struct Configuration {
   std::chrono::milliseconds init_time{0};
   std::chrono::milliseconds context_time{0}, context_end_time{0};
   std::string node;
+  std::string no_room;
   std::string copy_log;
 };
 

@@ -4,11 +4,15 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include "softgpu/driver/config.h"
 #include "softgpu/driver/context.h"
 #include "softgpu/driver/device.h"
 #include "softgpu/driver/memory.h"
@@ -131,6 +135,8 @@ std::shared_ptr<PhysicalMemory> find_locked(Vmm& state, CUmemGenericAllocationHa
 
 CUresult back(PhysicalMemory* memory) {
   if (memory->device) {
+    const std::string& no_room = configuration().no_room;
+    if (!no_room.empty() && ::access(no_room.c_str(), F_OK) == 0) return CUDA_ERROR_OUT_OF_MEMORY;
     if (!memory->device->charge(memory->bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
     memory->charged = true;
   }
@@ -140,8 +146,15 @@ CUresult back(PhysicalMemory* memory) {
     header.location_type = static_cast<int32_t>(memory->properties.location.type);
     if (memory->device) header.device = memory->device->uuid();
     header.bytes = memory->bytes;
-    memory->own_file = make_shared_file("softgpu-exportable", header);
-    return memory->own_file ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    const std::string name =
+        memory->device ? device_file_name(memory->device->number()) : "softgpu-exportable";
+    memory->own_file = make_shared_file(name.c_str(), header);
+    struct stat status {};
+    if (!memory->own_file || ::fstat(memory->own_file.get(), &status) != 0) {
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    memory->inode = status.st_ino;
+    return CUDA_SUCCESS;
   }
   std::shared_ptr<Arena> arena = memory->device ? device_arena(*memory->device) : host_arena();
   std::optional<uint64_t> offset = arena->take_pages(memory->bytes);
@@ -402,6 +415,7 @@ CUresult CUDAAPI cuMemExportToShareableHandle(void* shareable, CUmemGenericAlloc
   if (!memory || !(memory->properties.requestedHandleTypes & type)) return CUDA_ERROR_INVALID_VALUE;
   const int copy = ::fcntl(memory->own_file.get(), F_DUPFD_CLOEXEC, 0);
   if (copy < 0) return CUDA_ERROR_OPERATING_SYSTEM;
+  memory->exported = true;
   *static_cast<int*>(shareable) = copy;
   return CUDA_SUCCESS;
 }

@@ -8,6 +8,7 @@
 // the current context's work.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -32,7 +33,9 @@ struct PhysicalMemory {
   std::shared_ptr<Arena> arena;  // otherwise: file_offset lies in this arena's file
   uint64_t file_offset = 0;
   bool charged = false;
-  int handles = 0;  // references by the application; guarded by the VMM mutex
+  uint64_t inode = 0;                 // of own_file
+  std::atomic<bool> exported{false};  // another process may have it
+  int handles = 0;                    // references by the application; guarded by the VMM mutex
 
   int file() { return own_file ? own_file.get() : arena->file(); }
 };

@@ -13,7 +13,7 @@ import time
 import unittest
 
 from cutting_proxy import CuttingProxy
-from servers import audit_lines, client_environment, eventually, EXPORTER, make_token, run_tests, Server
+from servers import audit_lines, client_environment, eventually, EXPORTER, IMPORTER, make_token, run_tests, Server
 
 BUILD = PROGRAMS = None
 NOBODY = 65534
@@ -69,11 +69,13 @@ def can_raise_limits():
     return subprocess.run(["/usr/bin/env", "python3", "-c", raised], stderr=subprocess.DEVNULL).returncode == 0
 
 
-class ParkingTest(unittest.TestCase):
+class Parking(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
+
+    way = "driver"
 
     def path(self, name):
         return os.path.join(self.folder, name)
@@ -81,6 +83,8 @@ class ParkingTest(unittest.TestCase):
     def server(self, settings="", rules="", options=(), **environment):
         with open(self.path("server.toml"), "w") as file:
             file.write(settings + rules)
+        if self.way == "worker":
+            environment.setdefault("RCUDA_SERVER_MOVABLE_MEMORY", "true")
         server = Server(BUILD, options=["--config", self.path("server.toml"), "--audit", self.path("audit"), *options],
                         environment=environment)
 
@@ -153,6 +157,8 @@ class ParkingTest(unittest.TestCase):
     def used(self, server):
         return self.look(server)["devices"][0]["used_bytes"]
 
+
+class ParkingTest(Parking):
     # ---- the way there and back
 
     def test_a_parked_session_uses_no_gpu_memory_and_wakes_at_its_next_command(self):
@@ -167,6 +173,7 @@ class ParkingTest(unittest.TestCase):
                 self.assertIn("parked for", answer.stdout)
                 session = self.session(server, program)
                 self.assertGreaterEqual(session["parked_bytes"], 16 * MIB)
+                self.assertEqual(session["park_way"], self.way)
                 self.assertTrue(eventually(lambda: self.used(server) <= before - 16 * MIB), self.used(server))
                 self.assertIn("parked for", server.status(BUILD))
                 self.assertEqual(self.do(program, "get"), "12345")
@@ -424,6 +431,72 @@ class ParkingTest(unittest.TestCase):
         else:
             self.assertIn("RLIMIT_DATA", self.refusal(server, program))
         self.assertEqual(self.do(program, "get"), "8")
+
+
+class MovableMemoryTest(Parking):
+    """Memory that the worker moves itself."""
+    way = "worker"
+
+    def vouch(self, server, process):
+        """The session is parked by its worker, and not by the driver."""
+        self.park(server, process)
+        self.assertEqual(self.session(server, process)["park_way"], "worker")
+
+    test_a_parked_session_uses_no_gpu_memory_and_wakes_at_its_next_command = (
+        ParkingTest.test_a_parked_session_uses_no_gpu_memory_and_wakes_at_its_next_command)
+    test_posted_commands_wake_and_keep_their_order = ParkingTest.test_posted_commands_wake_and_keep_their_order
+    test_a_worker_of_another_user_is_parked_too = ParkingTest.test_a_worker_of_another_user_is_parked_too
+    test_a_client_that_ends_while_parked_leaves_nothing = ParkingTest.test_a_client_that_ends_while_parked_leaves_nothing
+    test_a_session_waits_for_room_on_its_gpu = ParkingTest.test_a_session_waits_for_room_on_its_gpu
+    test_two_sessions_that_wake_at_once_take_turns = ParkingTest.test_two_sessions_that_wake_at_once_take_turns
+    test_a_call_gives_up_after_its_time_and_what_was_posted_before_stays = (
+        ParkingTest.test_a_call_gives_up_after_its_time_and_what_was_posted_before_stays)
+    test_a_parked_session_counts_for_no_quota = ParkingTest.test_a_parked_session_counts_for_no_quota
+    test_sessions_that_share_memory_are_refused = ParkingTest.test_sessions_that_share_memory_are_refused
+    refusal = ParkingTest.refusal
+
+    def test_host_memory_is_kept_between_parks(self):
+        server = self.server(RCUDA_SERVER_PARK_MEMORY="24M", RCUDA_SERVER_SESSION_MEMORY="1G", RCUDA_SERVER_CGROUP="none")
+        programs = [self.program(server), self.program(server)]
+        for value in (1, 2, 3):
+            for program in programs:
+                self.do(program, f"fill {value}")
+                if not can_raise_limits():
+                    self.skipTest("needs CAP_SYS_RESOURCE")
+                self.vouch(server, program)
+                self.assertEqual(self.do(program, "get"), str(value))
+
+    def test_memory_of_the_driver_does_not_hinder_the_worker(self):
+        server = self.server()
+        program = self.program(server, "tcp")
+        self.do(program, "fill 3")
+        self.assertEqual(self.do(program, "managed"), "None")
+        self.vouch(server, program)
+        self.assertEqual(self.do(program, "get"), "3")
+
+    def test_a_session_whose_room_is_taken_at_the_last_moment_waits_again(self):
+        server = self.server(SOFTGPU_NO_ROOM=self.path("full"))
+        program = self.program(server)
+        self.do(program, "fill 1")
+        self.vouch(server, program)
+        with open(self.path("full"), "w"):
+            pass
+        self.send(program, "get")
+        self.assertTrue(eventually(lambda: self.state(server, program) == "waiting"), server.text())
+        time.sleep(0.5)  # it tries several times
+        self.assertIn(self.state(server, program), ("waiting", "waking"), server.text())
+        os.unlink(self.path("full"))
+        self.assertEqual(program.stdout.readline().strip(), "1")
+
+    def test_processes_share_memory_by_ipc_handles(self):
+        server = self.server()
+        with subprocess.Popen(["/usr/bin/env", "python3", "-c", EXPORTER], env=client_environment(BUILD, [server], "shm"),
+                              text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as exporter:
+            handle = exporter.stdout.readline().strip()
+            opened = subprocess.run(["/usr/bin/env", "python3", "-c", IMPORTER, handle], capture_output=True, text=True,
+                                    env=client_environment(BUILD, [server], "shm"))
+            self.assertEqual(opened.stdout.strip(), "0", opened.stderr)
+            exporter.stdin.close()
 
 
 if __name__ == "__main__":

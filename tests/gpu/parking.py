@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Parks and wakes sessions on a GPU, and compares the time with copies to page-locked memory.
 
-    parking.py --build FOLDER [--driver nvidia] [--sizes 1,20,60] [--steps 100] [--user UID]
+    parking.py --build FOLDER [--driver nvidia] [--sizes 1,20,60] [--steps 100] [--user UID] [--movable]
 
 For each size in GiB, over shm and TCP: the time of `rcuda-smi park` and of the program's first call after it, cold (the first
 time) and warm (the second), the GPU's memory before, while parked and after, and whether the contents are right. A worker of
 another user (--user, as root) shows parking as packaged: not dumpable, with its filter of system calls and a /dev of its own.
-Where PyTorch is installed, a training loop that is parked ten times must have the losses of an undisturbed one; it prints the
+--movable repeats the table with a server that has `movable_memory`, whose workers move the memory themselves, and compares the
+time of cuMemAlloc and cuMemFree of the two servers. Where PyTorch is installed, a training loop that is parked ten times must have the losses of an undisturbed one; it prints the
 time of the first .item() after a park. Prints tables, and exits with 1 if anything is wrong. `--driver softgpu --sizes 0.1`
-tries the script without a GPU. (The programs are `parking.py hold BYTES` and `parking.py train STEPS`.)
+tries the script without a GPU. (The programs are `parking.py hold BYTES`, `parking.py allocate BYTES` and
+`parking.py train STEPS`.)
 """
 
 import argparse
@@ -56,6 +58,20 @@ def hold(size):
                 seconds = seconds or time.perf_counter() - begin  # of the first copy
                 right = right and word.value == number
         print(json.dumps({"first_call": seconds, "right": right}), flush=True)
+
+
+def allocate(most):
+    """Prints the microseconds of cuMemAlloc and cuMemFree together, for sizes up to `most` bytes."""
+    cuda, memory, times = driver_with_context(), ctypes.c_uint64(), {}
+    for size in (size << 20 for size in (1, 2, 20, 128, 1024, 8192) if size << 20 <= most):
+        spent = []
+        for _ in range(20):
+            begin = time.perf_counter()
+            check(cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(size)))
+            check(cuda.cuMemFree_v2(memory))
+            spent.append(time.perf_counter() - begin)
+        times[size >> 20] = sorted(spent)[len(spent) // 2] * 1e6
+    print(json.dumps(times), flush=True)
 
 
 def pinned(size):
@@ -123,12 +139,15 @@ class Session:
                               capture_output=True, text=True)
         return time.perf_counter() - begin if done.returncode == 0 else done.stderr.strip()
 
+    def look(self):
+        shown = subprocess.run([os.path.join(self.build, "bin/rcuda-smi"), "--json", f"127.0.0.1:{self.server.port}"],
+                               capture_output=True, text=True, check=True).stdout
+        return json.loads(shown)[0]
+
     def used(self):
         """GiB of the GPU in use, once NVML has noticed."""
         time.sleep(0.5)
-        shown = subprocess.run([os.path.join(self.build, "bin/rcuda-smi"), "--json", f"127.0.0.1:{self.server.port}"],
-                               capture_output=True, text=True, check=True).stdout
-        used = json.loads(shown)[0]["devices"][0]["used_bytes"]
+        used = self.look()["devices"][0]["used_bytes"]
         return "?" if used is None else f"{used / GIB:.2f}"
 
     def end(self):
@@ -136,7 +155,7 @@ class Session:
         self.process.wait()
 
 
-def measure(build, server, transport, gib):
+def measure(build, server, transport, gib, expected_way):
     """Rows of the table, and whether all is right."""
     session, rows, right = Session(build, server, transport, "hold", str(int(gib * GIB))), [], True
     session.read()
@@ -145,12 +164,13 @@ def measure(build, server, transport, gib):
         parked = session.park()
         if isinstance(parked, str):
             session.end()
-            return rows + [f"| {transport} | {gib:g} | {way} | {parked} | | | | |"], False
-        while_parked = session.used()
+            return rows + [f"| {expected_way} | {transport} | {gib:g} | {way} | {parked} | | | | |"], False
+        while_parked, parked_by = session.used(), session.look()["sessions"][0]["park_way"]
         session.go_on()
         answer = json.loads(session.read())
-        right = right and answer["right"]
-        rows.append(f"| {transport} | {gib:g} | {way} | {parked:.2f} | {gib * GIB / 1e9 / parked:.2f} | {answer['first_call']:.2f} | "
+        right = right and answer["right"] and parked_by == expected_way
+        rows.append(f"| {parked_by} | {transport} | {gib:g} | {way} | {parked:.2f} | {gib * GIB / 1e9 / parked:.2f} | "
+                    f"{answer['first_call']:.2f} | {gib * GIB / 1e9 / answer['first_call']:.2f} | "
                     f"{before}, {while_parked}, {session.used()} | {'right' if answer['right'] else 'WRONG'} |")
     session.end()
     return rows, right
@@ -169,31 +189,55 @@ def trained(build, server, steps, parks):
     return found, refusals
 
 
+def allocated(build, server, gib):
+    session = Session(build, server, "shm", "allocate", str(int(gib * GIB)))
+    times = json.loads(session.read())
+    session.end()
+    return times
+
+
+def start(arguments, environment):
+    from servers import Server
+    if arguments.driver == "softgpu":
+        environment["SOFTGPU_MEMORY"] = "16G"
+    return Server(arguments.build, arguments.driver, "0", options=["--pool", "0"], environment=environment,
+                  user=arguments.user)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", required=True, type=os.path.abspath)
     parser.add_argument("--driver", default="nvidia")
     parser.add_argument("--sizes", default="1,20,60")
     parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--movable", action="store_true")
     parser.add_argument("--user", type=int, help="of the server and its workers; as root")
     arguments = parser.parse_args()
-    from servers import Server
     build, sizes, failed = arguments.build, [float(size) for size in arguments.sizes.split(",")], False
-    environment = {"SOFTGPU_MEMORY": "16G"} if arguments.driver == "softgpu" else {}
-    server = Server(build, arguments.driver, "0", options=["--pool", "0"], environment=environment, user=arguments.user)
+    servers = {"driver": start(arguments, {})}
+    if arguments.movable:
+        keep = str(int(max(sizes) * GIB * 1.1) + (64 << 20))
+        servers["worker"] = start(arguments, {"RCUDA_SERVER_MOVABLE_MEMORY": "true", "RCUDA_SERVER_PARK_MEMORY": keep})
     native = dict(os.environ)
     if arguments.driver == "softgpu":
         native["LD_LIBRARY_PATH"] = os.path.join(build, "softgpu/lib")
     rates = json.loads(subprocess.run([sys.executable, os.path.abspath(__file__), "pinned", str(int(max(sizes) * GIB))],
                                       env=native, capture_output=True, text=True, check=True).stdout)
     print(f"page-locked copies, natively: {rates[0]:.1f} GB/s to the host, {rates[1]:.1f} GB/s to the GPU\n")
-    print("| medium | GiB | | parked in s | GB/s | first call after it, s | GiB in use before, parked, after | contents |")
-    print("|---|---|---|---|---|---|---|---|")
-    for transport in ("shm", "tcp"):
-        for gib in sizes:
-            rows, right = measure(build, server, transport, gib)
-            failed = failed or not right
-            print("\n".join(rows), flush=True)
+    print("| way | medium | GiB | | parked in s | GB/s | first call after it, s | GB/s | GiB in use before, parked, after | contents |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    for way, server in servers.items():
+        for transport in ("shm", "tcp"):
+            for gib in sizes:
+                rows, right = measure(build, server, transport, gib, way)
+                failed = failed or not right
+                print("\n".join(rows), flush=True)
+    if arguments.movable:
+        times = {way: allocated(build, server, max(sizes)) for way, server in servers.items()}
+        print("\n| cuMemAlloc and cuMemFree of MiB | us | us, movable | |\n|---|---|---|---|")
+        for size, plain in times["driver"].items():
+            print(f"| {size} | {plain:.0f} | {times['worker'][size]:.0f} | {times['worker'][size] / plain:.2f} |")
+    server = servers[arguments.movable and "worker" or "driver"]
     if importlib.util.find_spec("torch") and arguments.driver == "nvidia":
         plain, _ = trained(build, server, arguments.steps, False)
         parked, refusals = trained(build, server, arguments.steps, True)
@@ -202,12 +246,14 @@ def main():
         print(f"\ntraining, parked {PARKS} times: losses {'equal' if equal else 'DIFFER'}; refused: {refusals or 'never'}")
         if parked:
             print("first .item() after a park, s: " + ", ".join(f"{seconds:.2f}" for seconds in parked["first_item"]))
-    outcome = server.stop()
-    if outcome != 0 or failed:
-        print(server.text(), file=sys.stderr)
-    sys.exit(bool(outcome) or failed)
+    for server in servers.values():
+        outcome = server.stop()
+        failed = failed or outcome != 0
+        if failed:
+            print(server.text(), file=sys.stderr)
+    sys.exit(failed)
 
 
 if __name__ == "__main__":
-    programs = {"hold": hold, "pinned": pinned, "train": train}
+    programs = {"hold": hold, "allocate": allocate, "pinned": pinned, "train": train}
     programs[sys.argv[1]](int(sys.argv[2])) if sys.argv[1] in programs else main()

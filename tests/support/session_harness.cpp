@@ -111,6 +111,7 @@ SessionHarness::SessionHarness(const Options& options) {
   resources_.images = images_.get();
   resources_.host_memory.shared_address_space = true;
   resources_.limits = options.limits;
+  resources_.movable_memory = options.movable_memory;
   if (options.quota) resources_.quota = options.quota;
   server::SessionLoopOptions loop_options{options.spin, options.now};
   loop_options.parker = options.parker;

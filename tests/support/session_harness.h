@@ -108,6 +108,7 @@ class SessionHarness {
     server::SessionLimits limits;
     std::shared_ptr<server::Quota> quota;  // null: no allowances
     std::function<uint64_t()> now;         // SessionLoopOptions::now
+    bool movable_memory = false;           // SessionResources::movable_memory
     server::Parker* parker = nullptr;      // SessionLoopOptions::parker
   };
   SessionHarness() : SessionHarness(Options()) {}

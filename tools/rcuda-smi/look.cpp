@@ -195,6 +195,7 @@ nlohmann::json session_json(const Look& look, const wire::ServerStatus::Session&
                          {"losses", session.losses},
                          {"lost_seconds", number_of(session.lost_seconds)},
                          {"park", session.park},
+                         {"park_way", session.park_way},
                          {"park_refused", session.park_refused},
                          {"parked_bytes", session.parked_bytes},
                          {"parked_seconds", session.parked_seconds}};

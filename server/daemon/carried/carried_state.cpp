@@ -113,6 +113,8 @@ void fields(Visitor& visit, CarriedWorker& m) {
   visit.string("ended_by", m.ended_by);
   visit.flag("lease_ended", m.lease_ended);
   visit.number("park", m.park);
+  visit.number("park_way", m.park_way);
+  visit.number("park_kept", m.park_kept);
   visit.number("park_since", m.park_since);
   visit.number("parked_at", m.parked_at);
   visit.list("park_bytes", m.park_bytes, wire::kMaxDevices);

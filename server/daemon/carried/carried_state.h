@@ -81,7 +81,9 @@ struct CarriedWorker {
   std::string totals;  // SessionTotals; empty: none yet
   std::string ended_by;
   bool lease_ended = false;
-  uint32_t park = 0;  // ParkState
+  uint32_t park = 0;      // ParkState
+  uint32_t park_way = 0;  // ParkWay
+  uint64_t park_kept = 0;
   int64_t park_since = 0, parked_at = 0;
   std::vector<uint64_t> park_bytes;  // by device, in the order of the session
 };

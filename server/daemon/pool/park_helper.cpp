@@ -20,6 +20,10 @@ constexpr uint64_t kLeastBytesPerSecond = 250'000'000;
 
 }  // namespace
 
+std::chrono::seconds longest_move(uint64_t bytes) {
+  return kLongestStart + std::chrono::seconds(bytes / kLeastBytesPerSecond);
+}
+
 Result<ParkHelper> ParkHelper::start(const Settings& settings, ParkTask task, pid_t worker,
                                      uint64_t bytes) {
   int pipe[2];
@@ -28,8 +32,7 @@ Result<ParkHelper> ParkHelper::start(const Settings& settings, ParkTask task, pi
   helper.says_.reset(pipe[0]);
   const UniqueFd its(pipe[1]);
   helper.worker_ = worker;
-  helper.deadline_ =
-      Clock::now() + kLongestStart + std::chrono::seconds(bytes / kLeastBytesPerSecond);
+  helper.deadline_ = Clock::now() + longest_move(bytes);
   RCUDA_ASSIGN_OR_RETURN(
       helper.pid_, start_process({settings.worker_binary,
                                   {"rcuda-park", kParkOption, park_argument(task, worker)},

@@ -21,6 +21,9 @@
 
 namespace rcuda::server {
 
+// The longest time for which a helper, or a worker, may move that number of bytes.
+std::chrono::seconds longest_move(uint64_t bytes);
+
 class ParkHelper {
  public:
   using Clock = std::chrono::steady_clock;

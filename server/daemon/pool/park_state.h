@@ -5,23 +5,30 @@
 //   Resting, Measuring, Parking --refused--> Active
 //   Parked --a command, or a wake request--> Waiting --there is room, and it is its turn--> Waking
 //   Waking --the helper has succeeded--> Active
+//   Waking --the worker has found no room--> Waiting
 //
-// If a helper (park_helper.h) fails and does not report that the process runs as before, the
-// session ends. Pure functions.
+// The worker moves the memory itself where it can (ParkWay::kWorker); otherwise a helper lets the
+// driver do it. If a helper (park_helper.h) fails and does not report that the process runs as
+// before, the session ends. Pure functions.
 #pragma once
 
 #include <cstdint>
 
 namespace rcuda::server {
 
+enum class ParkWay : uint8_t { kDriver, kWorker };
+constexpr const char* to_string(ParkWay way) {
+  return way == ParkWay::kWorker ? "worker" : "driver";
+}
+
 enum class ParkState : uint8_t {
   kActive,
   kResting,    // the daemon has asked the session's worker to come to rest
   kMeasuring,  // NVML reports how much memory the worker has on its GPUs
-  kParking,    // a helper moves the memory to the host
+  kParking,    // a helper, or the worker, moves the memory to the host
   kParked,
   kWaiting,  // the session waits for room on its GPUs or for its turn
-  kWaking,   // a helper moves the memory back
+  kWaking,   // a helper, or the worker, moves the memory back
 };
 inline constexpr auto kLastParkState = ParkState::kWaking;
 
@@ -39,7 +46,7 @@ constexpr bool may_follow(ParkState from, ParkState to) {
     case State::kParked:
       return from == State::kParking;
     case State::kWaiting:
-      return from == State::kParked;
+      return from == State::kParked || from == State::kWaking;
     case State::kWaking:
       return from == State::kWaiting;
   }

@@ -163,10 +163,13 @@ class WorkerPool {
   // Continues to park and wake sessions. To be called in each round, and when the monitor has a
   // sample.
   void advance_parking(GpuMonitor& monitor);
-  // Whether a helper is moving a session's memory: no other build can take over now. Does not count
-  // helpers that have failed.
+  // Whether a helper or a worker is moving a session's memory: no other build can take over now.
+  // Does not count those that have failed.
   bool has_helpers() const {
-    return std::ranges::any_of(helpers_, [](const ParkHelper& one) { return !one.has_failed(); });
+    return std::ranges::any_of(helpers_, [](const ParkHelper& one) { return !one.has_failed(); }) ||
+           std::ranges::any_of(workers_, [](const Worker& one) {
+             return one.is(State::kBusy) && one.park.worker_moves() && !one.park.is_broken;
+           });
   }
   bool has_helper(pid_t process) const;
   // worker_pool_room.cpp: ends the session of that worker, whose client is disconnected, because
@@ -210,8 +213,18 @@ class WorkerPool {
   static constexpr uint64_t kNeverTried = ~uint64_t{0};
   struct Park {
     ParkState state = ParkState::kActive;
-    Clock::time_point since, parked_at;       // `since`: in this state
-    std::map<uint32_t, uint64_t> bytes;       // by device
+    Clock::time_point since, parked_at;  // `since`: in this state
+    Clock::time_point waits_since;       // `since` of the state Waiting before this wake
+    ParkWay way = ParkWay::kDriver;
+    std::map<uint32_t, uint64_t> bytes;  // by device
+    uint64_t kept = 0;   // of the host's memory, that the worker keeps for its next park
+    uint64_t keeps = 0;  // the same after the wake in progress
+
+    // The worker moves the memory now.
+    bool worker_moves() const {
+      return way == ParkWay::kWorker &&
+             (state == ParkState::kParking || state == ParkState::kWaking);
+    }
     std::optional<Identity> by;               // the requester; none: park_after, or its own program
     std::string refused;                      // why it was not parked; empty: it was not refused
     std::string logged;                       // the last reason in the log
@@ -272,23 +285,35 @@ class WorkerPool {
   Result<Worker*> find_session(uint32_t worker_pid, const MayUse& may_use);
   // worker_pool_park.cpp
   static void enter(Worker& worker, ParkState state);
-  static void send_step(Worker& worker, ParkStep::What what);
+  static void send_step(Worker& worker, ParkStep::What what, uint64_t keep = 0);
   void begin_park(Worker& worker, const std::optional<Identity>& by);
-  void read_park(Worker& worker, const ParkAnswer& answer) const;
+  void read_park(Worker& worker, const ParkAnswer& answer);
+  void note_way(Worker& worker, const ParkAnswer& at_rest) const;
   static void refuse_park(Worker& worker, const std::string& why);
   std::optional<Clock::time_point> park_due(const Worker& worker) const;
   void park_idle(Worker& worker);
+  bool find_bytes(Worker& worker, GpuMonitor& monitor) const;
   void measure(Worker& worker, GpuMonitor& monitor);
+  static uint64_t host_bytes(const Park& park);
+  void lower_host_memory(Worker& worker, uint64_t kept) const;
+  static Clock::time_point move_end(const Park& park);
   bool find_sample(GpuMonitor& monitor, Clock::time_point asked,
                    std::shared_ptr<const GpuSample>* sample) const;
   const GpuSample::Gpu* gpu_of(const GpuSample* sample, uint32_t ordinal) const;
   Status allow_host_memory(Worker& worker, int64_t bytes) const;
-  Status start_helper(const Worker& worker, ParkTask task);
+  // By the worker or by a helper.
+  Status start_moving(Worker& worker, ParkTask task);
+  uint64_t may_keep(const Worker& worker) const;
   void wake_waiting(GpuMonitor& monitor, Clock::time_point now);
   void wake_if_room(Worker& worker, GpuMonitor& monitor, Clock::time_point now);
   void look_later(Worker& worker, Clock::time_point at);
   void end_helpers();
   void helper_ended(Worker& worker, const ParkHelper::Outcome& outcome);
+  void worker_moved(Worker& worker, const ParkAnswer& answer);
+  void is_parked(Worker& worker);
+  void not_parked(Worker& worker, const std::string& why);
+  void is_awake(Worker& worker);
+  void lose(Worker& worker, const std::string& why);
   Clock::time_point next_parking() const;
   size_t count(State state) const;
   Status start(const Base& base, const DeviceSets::Key& devices, uint32_t sm_percent);

@@ -72,6 +72,8 @@ CarriedWorker WorkerPool::carry(const Worker& worker, const Admission& admission
   carried.ended_by = worker.ended_by;
   carried.lease_ended = worker.lease_ended;
   carried.park = static_cast<uint32_t>(worker.park.state);
+  carried.park_way = static_cast<uint32_t>(worker.park.way);
+  carried.park_kept = worker.park.kept;
   carried.park_since = ns_of(worker.park.since);
   carried.parked_at = ns_of(worker.park.parked_at);
   for (const uint32_t device : worker.session.devices) {
@@ -120,10 +122,13 @@ Result<WorkerPool::Worker> WorkerPool::restore(const CarriedWorker& carried) {
   worker.lease_ended = carried.lease_ended;
   const std::vector<uint32_t>& devices = worker.session.devices;
   if (carried.park > static_cast<uint32_t>(kLastParkState) ||
+      carried.park_way > static_cast<uint32_t>(ParkWay::kWorker) ||
       (!carried.park_bytes.empty() && carried.park_bytes.size() != devices.size())) {
     return Status(Code::kInternal, "the state of the server has a session in no known state");
   }
   worker.park.state = static_cast<ParkState>(carried.park);
+  worker.park.way = static_cast<ParkWay>(carried.park_way);
+  worker.park.kept = carried.park_kept;
   worker.park.since = time_of(carried.park_since);
   worker.park.parked_at = time_of(carried.parked_at);
   worker.park.room_asked = worker.park.awake_at = Clock::now();

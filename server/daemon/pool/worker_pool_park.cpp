@@ -49,6 +49,17 @@ uint64_t sum_of(const std::map<uint32_t, uint64_t>& bytes) {
 
 }  // namespace
 
+// The host's memory that the worker uses for the copy while it is parked. The driver does not use
+// the memory that the worker keeps.
+uint64_t WorkerPool::host_bytes(const Park& park) {
+  const uint64_t moved = sum_of(park.bytes);
+  return park.way == ParkWay::kWorker ? std::max(park.kept, moved) : park.kept + moved;
+}
+
+WorkerPool::Clock::time_point WorkerPool::move_end(const Park& park) {
+  return park.since + longest_move(sum_of(park.bytes));
+}
+
 void WorkerPool::enter(Worker& worker, ParkState state) {
   assert(may_follow(worker.park.state, state));
   RCUDA_DEBUG("the session of worker %d: %s -> %s", worker.pid, to_string(worker.park.state),
@@ -56,11 +67,12 @@ void WorkerPool::enter(Worker& worker, ParkState state) {
   worker.park.state = state;
   worker.park.since = Clock::now();
   // The daemon reads from the worker only when an answer is due, so the worker cannot keep it busy.
-  worker.reads_reports = state == ParkState::kResting || state == ParkState::kParked;
+  worker.reads_reports =
+      state == ParkState::kResting || state == ParkState::kParked || worker.park.worker_moves();
 }
 
-void WorkerPool::send_step(Worker& worker, ParkStep::What what) {
-  const Status sent = send_to_worker(worker.control.get(), ParkStep{what}, -1, Clock::now());
+void WorkerPool::send_step(Worker& worker, ParkStep::What what, uint64_t keep) {
+  const Status sent = send_to_worker(worker.control.get(), ParkStep{what, keep}, -1, Clock::now());
   if (sent.ok()) return;
   RCUDA_WARN("worker %d takes no message and is ended: %s", worker.pid, sent.message().c_str());
   ::kill(worker.pid, SIGKILL);
@@ -96,10 +108,11 @@ void WorkerPool::begin_park(Worker& worker, const std::optional<Identity>& by) {
   send_step(worker, ParkStep::What::kRest);
 }
 
-void WorkerPool::read_park(Worker& worker, const ParkAnswer& answer) const {
+void WorkerPool::read_park(Worker& worker, const ParkAnswer& answer) {
   using What = ParkAnswer::What;
   Park& park = worker.park;
   if (park.state == ParkState::kResting && answer.what == What::kAtRest) {
+    note_way(worker, answer);
     enter(worker, ParkState::kMeasuring);
   } else if (park.state == ParkState::kResting && answer.what != What::kWakeWanted) {
     if (answer.what == What::kBusy) {
@@ -109,6 +122,23 @@ void WorkerPool::read_park(Worker& worker, const ParkAnswer& answer) const {
   } else if (park.state == ParkState::kParked && answer.what == What::kWakeWanted) {
     enter(worker, ParkState::kWaiting);
     park.room_asked = Clock::now();
+  } else if (park.worker_moves()) {
+    worker_moved(worker, answer);
+  }
+}
+
+// The worker reports what it can move, by device. It is limited to the GPU's memory.
+void WorkerPool::note_way(Worker& worker, const ParkAnswer& at_rest) const {
+  Park& park = worker.park;
+  const std::vector<uint32_t>& devices = worker.session.devices;
+  park.way = at_rest.bytes.size() == devices.size() ? ParkWay::kWorker : ParkWay::kDriver;
+  park.bytes.clear();
+  if (park.way == ParkWay::kDriver) return;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    for (const wire::ServerStatus::Device& device : offer_.devices) {
+      if (device.ordinal != devices[i]) continue;
+      park.bytes[devices[i]] = std::min(at_rest.bytes[i], device.total_bytes);
+    }
   }
 }
 
@@ -144,15 +174,14 @@ void WorkerPool::park_idle(Worker& worker) {
   begin_park(worker, std::nullopt);
 }
 
-// Measures the session's memory on each GPU, then starts the helper or refuses. Without a value of
-// NVML, the worker's own count is used. It may be wrong, so it is limited to the GPU's memory.
-void WorkerPool::measure(Worker& worker, GpuMonitor& monitor) {
+// Measures what the driver would move on each GPU. Without a value of NVML, the worker's own count
+// is used. It may be wrong, so it is limited to the GPU's memory. False: NVML has not answered yet.
+bool WorkerPool::find_bytes(Worker& worker, GpuMonitor& monitor) const {
   std::shared_ptr<const GpuSample> sample;
   if (!find_sample(monitor, worker.park.since, &sample) &&
       Clock::now() < worker.park.since + kLongestMeasure) {
-    return;
+    return false;
   }
-  worker.park.bytes.clear();
   for (const uint32_t ordinal : worker.session.devices) {
     uint64_t bytes = worker.work ? worker.work->held(ordinal) : 0;
     for (const wire::ServerStatus::Device& device : offer_.devices) {
@@ -165,19 +194,25 @@ void WorkerPool::measure(Worker& worker, GpuMonitor& monitor) {
     }
     worker.park.bytes[ordinal] = bytes;
   }
-  const uint64_t needs = sum_of(worker.park.bytes);
+  return true;
+}
+
+// Begins to move the session's memory, once its size is known, or refuses.
+void WorkerPool::measure(Worker& worker, GpuMonitor& monitor) {
+  if (worker.park.way == ParkWay::kDriver && !find_bytes(worker, monitor)) return;
+  const uint64_t needs = host_bytes(worker.park) - worker.park.kept;
   uint64_t others = 0;  // that other sessions are about to take in the host's memory
   for (const Worker& other : workers_) {
-    if (other.park.state == ParkState::kParking) others += sum_of(other.park.bytes);
+    if (other.park.state == ParkState::kParking) others += host_bytes(other.park) - other.park.kept;
   }
   Status ready;
   if (const uint64_t there = available_host_memory(); needs + others > there) {
-    ready = {Code::kOutOfMemory, "its " + bytes_text(needs) +
+    ready = {Code::kOutOfMemory, "its " + bytes_text(sum_of(worker.park.bytes)) +
                                      " of GPU memory do not fit into the host's memory (" +
                                      bytes_text(there) + " are available)"};
   }
   if (ready.ok()) ready = allow_host_memory(worker, static_cast<int64_t>(needs));
-  if (ready.ok()) ready = start_helper(worker, ParkTask::kPark);
+  if (ready.ok()) ready = start_moving(worker, ParkTask::kPark);
   if (ready.ok()) return enter(worker, ParkState::kParking);
   send_step(worker, ParkStep::What::kStay);
   refuse_park(worker, ready.context());
@@ -202,7 +237,7 @@ const GpuSample::Gpu* WorkerPool::gpu_of(const GpuSample* sample, uint32_t ordin
   return gpu.known ? &gpu : nullptr;
 }
 
-// Raises the limit of the worker's memory by `bytes`, because the driver copies GPU memory into the
+// Raises the limit of the worker's memory by `bytes`, because GPU memory is copied into the
 // worker's own memory. A negative number lowers the limit again.
 Status WorkerPool::allow_host_memory(Worker& worker, int64_t bytes) const {
   if (worker.cgroup && cgroups_->has("memory")) return worker.cgroup->add_memory(bytes);
@@ -221,7 +256,22 @@ Status WorkerPool::allow_host_memory(Worker& worker, int64_t bytes) const {
                             "RCUDA_SERVER_SESSION_MEMORY)");
 }
 
-Status WorkerPool::start_helper(const Worker& worker, ParkTask task) {
+// The page-locked memory that the worker may keep when it is awake again.
+uint64_t WorkerPool::may_keep(const Worker& worker) const {
+  uint64_t others = 0;
+  for (const Worker& other : workers_) {
+    if (&other != &worker && other.is(State::kBusy)) others += other.park.kept;
+  }
+  const uint64_t all = settings_.park_memory.get();
+  return std::min(sum_of(worker.park.bytes), all - std::min(all, others));
+}
+
+Status WorkerPool::start_moving(Worker& worker, ParkTask task) {
+  if (worker.park.way == ParkWay::kWorker) {
+    worker.park.keeps = task == ParkTask::kWake ? may_keep(worker) : worker.park.kept;
+    send_step(worker, ParkStep::What::kMove, worker.park.keeps);
+    return {};
+  }
   RCUDA_ASSIGN_OR_RETURN(ParkHelper helper,
                          ParkHelper::start(settings_, task, worker.pid, sum_of(worker.park.bytes)));
   helpers_.push_back(std::move(helper));
@@ -272,11 +322,12 @@ void WorkerPool::wake_if_room(Worker& worker, GpuMonitor& monitor, Clock::time_p
     if (gpu->told.total_bytes - std::min(used, gpu->told.total_bytes) >= bytes) continue;
     return look_later(worker, now + kRoomPause);
   }
-  if (const Status started = start_helper(worker, ParkTask::kWake); !started.ok()) {
+  if (const Status started = start_moving(worker, ParkTask::kWake); !started.ok()) {
     RCUDA_ERROR("no process can wake the session of worker %d: %s", worker.pid,
                 started.message().c_str());
     return look_later(worker, now + kRoomPause);
   }
+  worker.park.waits_since = worker.park.since;
   enter(worker, ParkState::kWaking);
 }
 
@@ -298,36 +349,73 @@ void WorkerPool::end_helpers() {
 }
 
 void WorkerPool::helper_ended(Worker& worker, const ParkHelper::Outcome& outcome) {
-  Park& park = worker.park;
-  const auto bytes = static_cast<int64_t>(sum_of(park.bytes));
-  const bool parks = park.state == ParkState::kParking;
-  if (outcome.how == ParkExit::kBroken) {
-    const std::string why =
-        parks ? "parking it failed: " : "its GPU memory could not be restored: ";
-    RCUDA_ERROR("the session of worker %d ends: %s%s", worker.pid, why.c_str(),
-                outcome.why.c_str());
-    park.is_broken = true;
-    return stop_session(worker, why + outcome.why);
-  }
-  if (parks && outcome.how == ParkExit::kDone) {
-    enter(worker, ParkState::kParked);
-    park.parked_at = park.since;
-    ++totals_.parks;
-    RCUDA_INFO("the session of worker %d (%s) is parked, %s: %s of GPU memory", worker.pid,
-               worker.identity.user.c_str(), by_text(park.by).c_str(),
-               bytes_text(static_cast<uint64_t>(bytes)).c_str());
-    if (audit_) audit_->control("park", park.by, static_cast<uint32_t>(worker.pid));
-    park.by.reset();
-    return send_step(worker, ParkStep::What::kParked);
-  }
-  if (const Status lowered = allow_host_memory(worker, -bytes); !lowered.ok()) {
-    RCUDA_WARN("worker %d keeps a higher limit of its memory: %s", worker.pid,
-               lowered.message().c_str());
-  }
-  if (parks) {
+  const bool parks = worker.park.state == ParkState::kParking;
+  if (outcome.how == ParkExit::kBroken) return lose(worker, outcome.why);
+  if (parks && outcome.how != ParkExit::kDone) {
     send_step(worker, ParkStep::What::kStay);
-    return refuse_park(worker, outcome.why);
+    return not_parked(worker, outcome.why);
   }
+  send_step(worker, parks ? ParkStep::What::kParked : ParkStep::What::kAwake);
+  parks ? is_parked(worker) : is_awake(worker);
+}
+
+// If a wake fails, the memory is still in the host's memory, and the session waits again.
+void WorkerPool::worker_moved(Worker& worker, const ParkAnswer& answer) {
+  const bool parks = worker.park.state == ParkState::kParking;
+  if (answer.what == ParkAnswer::What::kMoved) {
+    parks ? is_parked(worker) : is_awake(worker);
+  } else if (answer.what == ParkAnswer::What::kNotMoved && parks) {
+    not_parked(worker, answer.why);
+  } else if (answer.what == ParkAnswer::What::kNotMoved) {
+    if (!answer.why.empty()) {
+      RCUDA_WARN("the session of worker %d stays parked and tries again: %s", worker.pid,
+                 answer.why.c_str());
+    }
+    const Clock::time_point since = worker.park.waits_since;
+    enter(worker, ParkState::kWaiting);
+    worker.park.since = since;  // it keeps its turn
+    look_later(worker, Clock::now() + kRoomPause);
+  }
+}
+
+void WorkerPool::lose(Worker& worker, const std::string& why) {
+  const bool parks = worker.park.state == ParkState::kParking;
+  const std::string what = parks ? "parking it failed: " : "its GPU memory could not be restored: ";
+  RCUDA_ERROR("the session of worker %d ends: %s%s", worker.pid, what.c_str(), why.c_str());
+  worker.park.is_broken = true;
+  stop_session(worker, what + why);
+}
+
+void WorkerPool::is_parked(Worker& worker) {
+  Park& park = worker.park;
+  enter(worker, ParkState::kParked);
+  park.parked_at = park.since;
+  ++totals_.parks;
+  RCUDA_INFO("the session of worker %d (%s) is parked, %s: %s of GPU memory", worker.pid,
+             worker.identity.user.c_str(), by_text(park.by).c_str(),
+             bytes_text(sum_of(park.bytes)).c_str());
+  if (audit_) audit_->control("park", park.by, static_cast<uint32_t>(worker.pid));
+  park.by.reset();
+}
+
+void WorkerPool::lower_host_memory(Worker& worker, uint64_t kept) const {
+  const uint64_t before = host_bytes(worker.park);
+  worker.park.kept = kept;
+  const Status lowered =
+      allow_host_memory(worker, static_cast<int64_t>(kept) - static_cast<int64_t>(before));
+  if (lowered.ok()) return;
+  RCUDA_WARN("worker %d keeps a higher limit of its memory: %s", worker.pid,
+             lowered.message().c_str());
+}
+
+void WorkerPool::not_parked(Worker& worker, const std::string& why) {
+  lower_host_memory(worker, worker.park.kept);
+  refuse_park(worker, why);
+}
+
+void WorkerPool::is_awake(Worker& worker) {
+  Park& park = worker.park;
+  lower_host_memory(worker, park.way == ParkWay::kWorker ? park.keeps : park.kept);
   const Clock::duration time = Clock::now() - park.parked_at;
   totals_.parked_seconds +=
       static_cast<uint64_t>(std::chrono::floor<std::chrono::seconds>(time).count());
@@ -339,7 +427,6 @@ void WorkerPool::helper_ended(Worker& worker, const ParkHelper::Outcome& outcome
   enter(worker, ParkState::kActive);
   park.awake_at = Clock::now();
   park.tried_at = kNeverTried;
-  send_step(worker, ParkStep::What::kAwake);
 }
 
 void WorkerPool::advance_parking(GpuMonitor& monitor) {
@@ -349,6 +436,8 @@ void WorkerPool::advance_parking(GpuMonitor& monitor) {
     if (!worker.is(State::kBusy) || worker.kill_at) continue;
     park_idle(worker);
     if (worker.park.state == ParkState::kMeasuring) measure(worker, monitor);
+    const bool is_late = worker.park.worker_moves() && now >= move_end(worker.park);
+    if (is_late && !worker.park.is_broken) lose(worker, "the worker did not finish in time");
   }
   if (next_room_ && now >= *next_room_) next_room_.reset();
   wake_waiting(monitor, now);
@@ -362,6 +451,7 @@ WorkerPool::Clock::time_point WorkerPool::next_parking() const {
     if (!worker.is(State::kBusy) || worker.kill_at) continue;
     const Park& park = worker.park;
     if (park.state == ParkState::kMeasuring) next = std::min(next, park.since + kLongestMeasure);
+    if (park.worker_moves() && !park.is_broken) next = std::min(next, move_end(park));
     if (const auto due = park_due(worker)) next = std::min(next, *due);
   }
   return next;

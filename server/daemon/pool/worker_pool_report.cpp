@@ -65,6 +65,7 @@ wire::ServerStatus::Session WorkerPool::session_of(const Worker& worker) {
   session.park = to_string(worker.park.state);
   session.park_refused = worker.park.refused;
   if (is_away(worker.park.state)) {
+    session.park_way = to_string(worker.park.way);
     for (const auto& [device, bytes] : worker.park.bytes) session.parked_bytes += bytes;
     session.parked_seconds = static_cast<uint64_t>(
         std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - worker.park.parked_at)

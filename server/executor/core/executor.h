@@ -32,12 +32,14 @@
 #include "server/executor/host_memory/gpu_direct.h"
 #include "server/executor/host_memory/host_memory.h"
 #include "server/executor/host_memory/memory_origins.h"
+#include "server/executor/host_memory/opened_memory.h"
 #include "server/executor/host_memory/region_puts.h"
 #include "server/executor/host_memory/transfers.h"
 #include "server/executor/images/image_store.h"
 #include "server/executor/images/link_states.h"
 #include "server/executor/metering/meters.h"
 #include "server/executor/mirrors/mirrors.h"
+#include "server/executor/movable/movable_memory.h"
 #include "server/executor/nccl/nccl.h"
 #include "server/executor/objects/device_resources.h"
 #include "server/executor/objects/objects.h"
@@ -62,6 +64,8 @@ class Executor {
 
   const SessionResources resources;
   wire::Work done;  // so far
+  ExportedNames names;
+  MovableMemory movable;
   Meters meters;
   const api::DriverTable& driver;  // metered: for the program's calls
   transport::Link& link;
@@ -71,8 +75,8 @@ class Executor {
   Answers answers;
   Jobs jobs;
   DeviceOutput output;
-  ExportedNames names;
   MemoryOrigins origins;
+  OpenedMemory opened;
   PeerHub peers;  // its threads post jobs and latch errors
   PeerMemory peer_memory;
   PoolFrees pool_frees;

@@ -34,7 +34,9 @@ class LinkStates;
 class MemoryOrigins;
 struct Meters;
 class Mirrors;
+class MovableMemory;
 class Nccl;
+class OpenedMemory;
 class PeerHub;
 class PeerMemory;
 class PoolFrees;
@@ -58,6 +60,7 @@ struct CommonServices {
 struct LoopServices : CommonServices {
   wire::Work& done;
   Meters& meters;
+  MovableMemory& movable;
   WorkCount& work;
   Jobs& jobs;
   PeerHub& peers;
@@ -80,6 +83,7 @@ struct ContextServices : CommonServices {
   HostMemory& host_memory;
   Mirrors& mirrors;
   LinkStates& links;
+  OpenedMemory& opened;
   DeviceResources& device_resources;
 };
 
@@ -104,6 +108,8 @@ struct InterprocessServices {
   const api::DriverTable& driver;
   ExportedNames& names;
   MemoryOrigins& origins;
+  MovableMemory& movable;
+  OpenedMemory& opened;
 };
 
 struct LaunchServices {

@@ -40,6 +40,7 @@ struct SessionResources {
   size_t pinned_bytes = 0;             // from `staging` on; registered with CUDA in one piece
   ImageCache* images = nullptr;
   OutputCapture* output = nullptr;  // null: device output is not captured
+  bool movable_memory = false;      // the worker can move the program's device memory itself
   bool gpudirect = true;            // use it if the Link has an adapter and a probe succeeds
   // The largest number of streams of a device that may have work in progress while one of them is
   // held for another worker. 0: no limit.

@@ -6,6 +6,7 @@
 #include "server/executor/core/services.h"
 #include "server/executor/core/session_resources.h"
 #include "server/executor/host_memory/host_memory.h"
+#include "server/executor/host_memory/opened_memory.h"
 #include "server/executor/images/link_states.h"
 #include "server/executor/mirrors/mirrors.h"
 #include "server/executor/objects/device_resources.h"
@@ -33,6 +34,7 @@ CUresult serve_cuCtxDestroy_v2(ContextServices& services, CUcontext ctx) {
   const wire::ObjectId id = context ? context->id : 0;
   if (context) forget_context(services, *context);
   const CUresult result = services.driver.cuCtxDestroy_v2(ctx);
+  if (result == CUDA_SUCCESS) services.opened.end_context(ctx);
   services.links.remove_all_of(id);
   // Memory that was first page-locked in this context may be in use by other contexts.
   if (services.objects.make_current(wire::primary_context_id(0)) == CUDA_SUCCESS) {
@@ -51,6 +53,7 @@ CUresult serve_cuDevicePrimaryCtxReset_v2(ContextServices& services, CUdevice de
   const CUresult reset = driver.cuDevicePrimaryCtxReset_v2(dev);
   services.links.remove_all_of(context->id);
   if (reset != CUDA_SUCCESS) return reset;
+  services.opened.end_context(context->handle);
   services.output.drain();  // a driver prints the rest during the reset
   // The worker keeps using the device's primary context: it retains the new one for the session.
   // The worker's page-locked memory may have ended with the old one.

@@ -13,7 +13,9 @@
 #include "common/cuda/return_if_error.h"
 #include "server/executor/core/services.h"
 #include "server/executor/host_memory/memory_origins.h"
+#include "server/executor/host_memory/opened_memory.h"
 #include "server/executor/metering/meters.h"
+#include "server/executor/movable/movable_memory.h"
 #include "server/names/exported_names.h"
 
 namespace rcuda::server {
@@ -94,6 +96,19 @@ void* as_handle(const UniqueFd& descriptor) {
 
 constexpr CUmemAllocationHandleType kDescriptor = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
+// Memory that its worker has exported by a descriptor.
+CUresult open_movable(InterprocessServices& services, const ExportedName& name,
+                      CUdeviceptr* address) {
+  ExportOrigin origin;
+  CUdevice device = 0;
+  // As the driver: the exporting process already has the memory.
+  if (services.movable.has_exported(name)) return CUDA_ERROR_INVALID_CONTEXT;
+  Result<UniqueFd> descriptor = services.names.find_descriptor(name, &origin);
+  if (!descriptor) return cannot_find(descriptor.status(), CUDA_ERROR_MAP_FAILED);
+  RCUDA_RETURN_IF_CUDA_ERROR(services.origins.may_import(origin, &device));
+  return services.opened.open(name.secret, std::move(descriptor).value(), origin, device, address);
+}
+
 }  // namespace
 
 // ---- IPC handles -------------------------------------------------------------------------------
@@ -101,6 +116,13 @@ constexpr CUmemAllocationHandleType kDescriptor = CU_MEM_HANDLE_TYPE_POSIX_FILE_
 CUresult serve_cuIpcGetMemHandle(InterprocessServices& services, CUipcMemHandle* pHandle,
                                  CUdeviceptr dptr) {
   ExportOrigin origin;
+  if (services.movable.is_allocation(dptr)) {
+    RCUDA_RETURN_IF_CUDA_ERROR(services.origins.of_address(dptr, &origin));
+    const Result<ExportedName> name = services.movable.export_allocation(dptr, origin);
+    if (!name) return cannot_name(name.status());
+    *pHandle = std::bit_cast<CUipcMemHandle>(wire::to_handle(*name));
+    return CUDA_SUCCESS;
+  }
   RCUDA_RETURN_IF_CUDA_ERROR(services.driver.cuIpcGetMemHandle(pHandle, dptr));
   RCUDA_RETURN_IF_CUDA_ERROR(services.origins.of_address(dptr, &origin));
   return name_handle(services.names, ExportKind::kMemory, origin, pHandle);
@@ -110,10 +132,18 @@ CUresult serve_cuIpcOpenMemHandle_v2(InterprocessServices& services, CUdeviceptr
                                      CUipcMemHandle handle, unsigned int Flags) {
   constexpr Refusals kRefusals{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_MAP_FAILED};
   ExportOrigin origin;
+  if (const auto name = wire::name_in(bytes_in(handle), ExportKind::kMovable)) {
+    return open_movable(services, *name, pdptr);
+  }
   RCUDA_RETURN_IF_CUDA_ERROR(
       handle_of(services.names, ExportKind::kMemory, kRefusals, &handle, &origin));
   RCUDA_RETURN_IF_CUDA_ERROR(services.origins.may_import(origin));
   return services.driver.cuIpcOpenMemHandle_v2(pdptr, handle, Flags);
+}
+
+CUresult serve_cuIpcCloseMemHandle(InterprocessServices& services, CUdeviceptr dptr) {
+  return services.opened.has(dptr) ? services.opened.close(dptr)
+                                   : services.driver.cuIpcCloseMemHandle(dptr);
 }
 
 CUresult serve_cuIpcGetEventHandle(InterprocessServices& services, CUipcEventHandle* pHandle,

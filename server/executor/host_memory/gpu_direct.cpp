@@ -213,7 +213,8 @@ std::shared_ptr<GpuDirect::Registration> GpuDirect::reach(CUdeviceptr address, u
   std::array<void*, attributes.size()> values{&type, &managed, &plain, &device, &pool};
   if (driver_.cuPointerGetAttributes(attributes.size(), attributes.data(), values.data(),
                                      address) != CUDA_SUCCESS ||
-      type != CU_MEMORYTYPE_DEVICE || managed || !plain || pool) {
+      type != CU_MEMORYTYPE_DEVICE || managed || pool ||
+      (!plain && !movable_.is_allocation(address))) {
     return nullptr;
   }
   CUdeviceptr base = 0;

@@ -3,8 +3,8 @@
 //
 // A device takes part only if a probe succeeds (prove_gpudirect()). Registrations of GPU memory are
 // kept by range. Before each use, the allocation's buffer id from the driver tells whether it is
-// still the same allocation. sweep() drops registrations of freed memory. Memory of pools, mapped
-// memory and managed memory go through staging.
+// still the same allocation. sweep() drops registrations of freed memory. Memory of pools, memory
+// that the program has mapped, and managed memory go through staging.
 // Transfers (transfers.h) moves the bytes.
 // Executor thread only. Blocking: prove(), for milliseconds, before the session begins.
 #pragma once
@@ -20,6 +20,7 @@
 
 #include "api/driver_table.h"
 #include "common/transport/link.h"
+#include "server/executor/movable/movable_memory.h"
 #include "server/executor/objects/objects.h"
 
 namespace rcuda::server {
@@ -41,7 +42,8 @@ std::optional<Registered> prove_gpudirect(const api::DriverTable& driver, transp
 class GpuDirect {
  public:
   // All outlive this object.
-  GpuDirect(const api::DriverTable& driver, transport::Link& link) : driver_(driver), link_(link) {}
+  GpuDirect(const api::DriverTable& driver, transport::Link& link, const MovableMemory& movable)
+      : driver_(driver), link_(link), movable_(movable) {}
   ~GpuDirect();
 
   // Probes each device.
@@ -66,6 +68,7 @@ class GpuDirect {
 
   const api::DriverTable& driver_;
   transport::Link& link_;
+  const MovableMemory& movable_;
   std::map<CUdevice, Registered> proven_;
   std::list<std::shared_ptr<Registration>> registrations_;  // most recently used first
 };

@@ -93,18 +93,28 @@ void MemoryMeter::give_back(CUdevice device, uint64_t bytes) {
   known->held -= bytes;
 }
 
-void MemoryMeter::give_up() {
-  for (const Device& device : devices_) {
-    if (device.device != kHost) quota_->give(device.row, device.held);
+void MemoryMeter::give_up(const std::map<CUdevice, uint64_t>& bytes) {
+  for (Device& device : devices_) {
+    const auto limit = bytes.find(device.device);
+    device.given_up = limit == bytes.end() ? 0 : std::min(device.held, limit->second);
+    quota_->give(device.row, device.given_up);
   }
+}
+
+void MemoryMeter::give_up() {
+  std::map<CUdevice, uint64_t> all;
+  for (const Device& device : devices_) {
+    if (device.device != kHost) all[device.device] = device.held;
+  }
+  give_up(all);
 }
 
 bool MemoryMeter::take_back() {
   for (auto device = devices_.begin(); device != devices_.end(); ++device) {
-    if (device->device == kHost || quota_->take(device->row, device->held)) continue;
+    if (quota_->take(device->row, device->given_up)) continue;
     while (device != devices_.begin()) {
       --device;
-      if (device->device != kHost) quota_->give(device->row, device->held);
+      quota_->give(device->row, device->given_up);
     }
     return false;
   }

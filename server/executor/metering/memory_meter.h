@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -60,9 +61,10 @@ class MemoryMeter {
   // Gives back bytes that were booked for an allocation that the driver then refused. No peak
   // includes them.
   void give_back(CUdevice device, uint64_t bytes);
-  // Releases what is booked while the session's memory is not on its devices. held() stays the
-  // same.
-  void give_up();
+  // Releases what is booked while the session's memory is not on its devices: at most `bytes` of
+  // each. held() stays the same.
+  void give_up(const std::map<CUdevice, uint64_t>& bytes);
+  void give_up();  // all
   // Books the memory again. Returns false, and books nothing, if it does not fit now.
   bool take_back();
   void note_peak();  // to be called before the peak is read
@@ -76,6 +78,7 @@ class MemoryMeter {
     CUdevice device = 0;  // or kHost
     uint32_t row = 0;     // of the Ledger
     uint64_t held = 0;
+    uint64_t given_up = 0;
   };
   Device* find(CUdevice device);
   const Device* find(CUdevice device) const;

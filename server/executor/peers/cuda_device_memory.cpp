@@ -2,15 +2,9 @@
 #include <algorithm>
 #include <bit>
 #include <string>
-#include <thread>
-#include <vector>
 
-#include <sys/mman.h>
-
-#include "common/base/pages.h"
-#include "common/base/start_thread.h"
+#include "common/base/populate.h"
 #include "common/base/units.h"
-#include "common/base/usable_processors.h"
 #include "server/executor/host_memory/dma_buf.h"
 #include "server/executor/host_memory/gpu_direct.h"
 #include "server/executor/peers/cuda_device_ops.h"
@@ -24,37 +18,11 @@ using p2p::DeviceAddress;
 // there are more, all are dropped.
 constexpr size_t kMostExports = 4096;
 
-// Makes the kernel populate the pages now, on several threads. Page-locking would populate missing
-// pages one after the other, and meanwhile keep every other thread out of the driver: 13.5 ms for
-// 32 MB on an H200's host, 2.4 ms if the pages exist. If the kernel does not support this (before
-// Linux 5.14), page-locking still populates them.
-void make_pages(std::byte* base, size_t bytes) {
-  constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, which older headers lack
-  constexpr size_t kMostThreads = 4;
-  constexpr size_t kLeastBytes = size_t{4} << 20;
-  const size_t cores = usable_processors();
-  const size_t parts =
-      std::clamp<size_t>(std::min(bytes / kLeastBytes, cores / 2), 1, kMostThreads);
-  const size_t part_bytes = whole_pages(bytes / parts);
-  const auto make_part = [=](size_t part) {
-    const size_t begin = part * part_bytes;
-    (void)::madvise(base + begin, std::min(part_bytes, bytes - begin), kPopulateWrite);
-  };
-  std::vector<std::thread> threads(parts);
-  for (size_t part = 1; part < parts; ++part) {
-    if (!start_thread(&threads[part], [=] { make_part(part); }).ok()) make_part(part);
-  }
-  make_part(0);
-  for (std::thread& thread : threads) {
-    if (thread.joinable()) thread.join();
-  }
-}
-
 }  // namespace
 
 Status CudaDeviceOps::register_host(void* base, size_t bytes) {
   RCUDA_RETURN_IF_ERROR(make_current(0));
-  make_pages(static_cast<std::byte*>(base), bytes);
+  populate_pages(static_cast<std::byte*>(base), bytes);
   const CUresult result = driver_.cuMemHostRegister_v2(base, bytes, CU_MEMHOSTREGISTER_PORTABLE);
   if (result == CUDA_SUCCESS) return {};
   return Status::from_cuda(result, "cuMemHostRegister of " + exact_bytes_text(bytes) +

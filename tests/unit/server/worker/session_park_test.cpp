@@ -29,8 +29,9 @@ constexpr uint64_t kLimit = 64u << 20;
 
 class SessionParkTest : public testing::Test {
  protected:
-  SessionParkTest() {
+  explicit SessionParkTest(bool movable_memory = false) {
     SessionHarness::Options options;
+    options.movable_memory = movable_memory;
     options.devices = {0};
     options.parker = &parker_;
     std::vector<UniqueFd> ledgers;
@@ -85,9 +86,11 @@ class SessionParkTest : public testing::Test {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<What> answers_;
+  std::vector<uint64_t> movable_;  // as of the latest rest
   Parker parker_{[this](const ParkAnswer& answer) {
     std::lock_guard lock(mutex_);
     answers_.push_back(answer.what);
+    if (answer.what == What::kAtRest) movable_ = answer.bytes;
     changed_.notify_all();
   }};
   Ledger ledger_ = std::move(Ledger::make()).value();
@@ -210,6 +213,75 @@ TEST_F(SessionParkTest, AParkedSessionEndsWithItsConnection) {
   park();
   harness_->cut();
   EXPECT_EQ(harness_->wait_end().code(), Code::kUnavailable);
+}
+
+// ---- memory that the worker moves itself
+
+class MovableSessionTest : public SessionParkTest {
+ protected:
+  MovableSessionTest() : SessionParkTest(true) {}
+
+  // Bytes of the device that nobody uses.
+  uint64_t free_bytes() {
+    const api::DriverTable& driver = harness_->driver();
+    CUcontext context = nullptr;
+    size_t free = 0, total = 0;
+    EXPECT_EQ(driver.cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+    EXPECT_EQ(driver.cuCtxSetCurrent(context), CUDA_SUCCESS);
+    EXPECT_EQ(driver.cuMemGetInfo_v2(&free, &total), CUDA_SUCCESS);
+    return free;
+  }
+};
+
+TEST_F(MovableSessionTest, ItsMemoryLeavesTheDeviceAndComesBack) {
+  const CUdeviceptr address = allocate(16u << 20);
+  ASSERT_NE(address, 0u);
+  const uint64_t free = free_bytes();
+  ASSERT_EQ(harness_->driver().cuMemsetD32_v2(address, 123, 4u << 20), CUDA_SUCCESS);
+  ASSERT_EQ(harness_->driver().cuCtxSynchronize(), CUDA_SUCCESS);
+  send(Step::kRest);
+  ASSERT_EQ(answer(), What::kAtRest);
+  EXPECT_EQ(movable_, std::vector<uint64_t>{16u << 20});
+  send(Step::kMove);
+  ASSERT_EQ(answer(), What::kMoved);
+  EXPECT_EQ(free_bytes(), free + (16u << 20));
+  EXPECT_EQ(ledger_.sum(0), 0u);
+  std::thread client([&] { EXPECT_EQ(ping(), CUDA_SUCCESS); });
+  EXPECT_EQ(answer(), What::kWakeWanted);
+  EXPECT_EQ(ledger_.sum(0), 16u << 20);
+  // Another program has the room: the session stays parked, and does not ask again.
+  CUdeviceptr other = 0;
+  ASSERT_EQ(harness_->driver().cuMemAlloc_v2(&other, free_bytes() - (8u << 20)), CUDA_SUCCESS);
+  send(Step::kMove);
+  ASSERT_EQ(answer(), What::kNotMoved);
+  ASSERT_EQ(harness_->driver().cuMemFree_v2(other), CUDA_SUCCESS);
+  send(Step::kMove);
+  ASSERT_EQ(answer(), What::kMoved);
+  client.join();
+  EXPECT_EQ(free_bytes(), free);
+  unsigned word = 0;
+  ASSERT_EQ(harness_->driver().cuMemcpyDtoH_v2(&word, address + (16u << 20) - 4, sizeof word),
+            CUDA_SUCCESS);
+  EXPECT_EQ(word, 123u);
+}
+
+TEST_F(MovableSessionTest, MemoryThatStaysKeepsItsPlaceInTheQuota) {
+  ASSERT_NE(allocate(16u << 20), 0u);
+  ASSERT_NE(allocate(1u << 20), 0u);
+  send(Step::kRest);
+  ASSERT_EQ(answer(), What::kAtRest);
+  const uint64_t all = ledger_.sum(0);
+  ASSERT_GT(all, 16u << 20);
+  send(Step::kMove);
+  ASSERT_EQ(answer(), What::kMoved);
+  EXPECT_EQ(ledger_.sum(0), all - (16u << 20));
+}
+
+TEST_F(MovableSessionTest, ASessionWithoutSuchMemoryIsLeftToTheDriver) {
+  ASSERT_NE(allocate(1u << 20), 0u);
+  send(Step::kRest);
+  ASSERT_EQ(answer(), What::kAtRest);
+  EXPECT_TRUE(movable_.empty());
 }
 
 }  // namespace

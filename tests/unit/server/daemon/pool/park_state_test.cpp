@@ -27,10 +27,11 @@ TEST(ParkStateTest, EveryStateIsReachedAndLeadsBack) {
   }
 }
 
-// Memory that is away comes back only by a helper that has succeeded.
+// Memory that is away comes back only by a helper, or a worker, that has succeeded.
 TEST(ParkStateTest, AParkedSessionWakesBeforeItIsActive) {
   EXPECT_FALSE(may_follow(State::kParked, State::kActive));
   EXPECT_FALSE(may_follow(State::kWaiting, State::kActive));
+  EXPECT_TRUE(may_follow(State::kWaking, State::kWaiting));  // a worker has found no room
   for (int i = 0; i < kStates; ++i) {
     const auto state = static_cast<State>(i);
     EXPECT_EQ(may_follow(state, State::kParked), state == State::kParking) << i;

@@ -1,0 +1,18 @@
+// Makes the kernel populate pages of memory now, on several threads.
+//
+// Page-locking populates missing pages one after the other, and meanwhile keeps every other thread
+// out of the driver: 13.5 ms for 32 MB on an H200's host, 2.4 ms if the pages exist. A kernel that
+// does not support this (before Linux 5.14) populates them when they are page-locked or written.
+//
+// Any thread. Blocking: until the pages exist. Errors are not reported: the first write to a page
+// that could not be made shows them.
+#pragma once
+
+#include <cstddef>
+
+namespace rcuda {
+
+// `base` lies at the beginning of a page.
+void populate_pages(std::byte* base, size_t bytes);
+
+}  // namespace rcuda

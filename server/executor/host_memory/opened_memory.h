@@ -1,0 +1,50 @@
+// OpenedMemory: memory of another process that was exported by a descriptor in place of an IPC
+// handle (server/executor/movable). Opening it again returns the same address and counts, as
+// cuIpcOpenMemHandle does.
+//
+// Executor thread only. Blocking: as the driver. Errors: those of the driver.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include <cuda.h>
+
+#include "common/base/unique_fd.h"
+#include "common/wire/exported_name.h"
+#include "server/executor/metering/meters.h"
+#include "server/names/exported_names.h"
+
+namespace rcuda::server {
+
+class OpenedMemory {
+ public:
+  // All outlive this object. Each device gets access.
+  OpenedMemory(Meters& meters, const std::vector<SessionDevice>& devices);
+
+  // Maps the memory of the descriptor, which is on `device`. `secret`: of its name.
+  CUresult open(const wire::ExportNumber& secret, UniqueFd descriptor, const ExportOrigin& origin,
+                CUdevice device, CUdeviceptr* address);
+  bool has(CUdeviceptr address) const { return opened_.contains(address); }
+  CUresult close(CUdeviceptr address);
+  // After the end or the reset of the context.
+  void end_context(CUcontext context);
+
+ private:
+  struct Opened {
+    wire::ExportNumber secret{};
+    CUmemGenericAllocationHandle handle = 0;
+    uint64_t bytes = 0;
+    CUcontext context = nullptr;  // where it was first opened
+    uint64_t count = 1;
+  };
+  CUresult map(Opened* opened, CUdeviceptr* address);
+  void unmap(std::map<CUdeviceptr, Opened>::iterator opened);
+
+  Meters& meters_;
+  std::vector<CUmemAccessDesc> access_;
+  std::map<CUdeviceptr, Opened> opened_;
+};
+
+}  // namespace rcuda::server

@@ -1,0 +1,66 @@
+// HostCopy: a copy of device memory in the host's memory, made by the GPUs' copy engines.
+//
+// The host memory is this process's own, in huge pages on the node of the GPU, and page-locked
+// once: the next copy uses the memory that keep() leaves. The first copy prepares the memory block
+// by block on other threads, while the blocks before are copied. On an H200's host, four threads
+// prepare 22 GB/s, page-locking takes 40 GB/s, and one stream copies 55 GB/s either way.
+//
+// One thread. Blocking: save() and restore(), until the bytes are copied; keep(), 0.02 s for a GB
+// that it frees. Errors: kOutOfMemory if the host has no memory, otherwise the driver's.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
+#include <cuda.h>
+
+#include "api/driver_table.h"
+#include "common/base/status.h"
+
+namespace rcuda::server {
+
+class HostCopy {
+ public:
+  // A piece of device memory. `context`: of its device.
+  struct Piece {
+    CUdeviceptr address = 0;
+    uint64_t bytes = 0;
+    CUcontext context = nullptr;
+    int node = -1;  // of the host's memory that is near the device; -1: any
+  };
+
+  explicit HostCopy(const api::DriverTable& driver) : driver_(driver) {}
+  ~HostCopy();
+  HostCopy(const HostCopy&) = delete;
+  HostCopy& operator=(const HostCopy&) = delete;
+
+  Status save(std::span<const Piece> pieces);
+  // The same sizes in the same order as in save(), possibly at other addresses.
+  Status restore(std::span<const Piece> pieces);
+  // Unlocks and frees the memory but for about `bytes`. `context`: of any device.
+  void keep(uint64_t bytes, CUcontext context);
+  uint64_t bytes() const;
+
+ private:
+  struct Block {
+    std::byte* data = nullptr;
+    uint64_t bytes = 0;
+    bool is_locked = false;
+  };
+  enum class Way { kToHost, kToDevice };
+  class Streams;
+
+  Status map_blocks(std::span<const Piece> pieces, uint64_t bytes);
+  Status copy(Way way, std::span<const Piece> pieces, const std::atomic<size_t>* populated);
+  Status lock(Block& block, CUcontext context);
+  void free_last(CUcontext context);
+
+  const api::DriverTable& driver_;
+  std::vector<Block> blocks_;
+};
+
+}  // namespace rcuda::server

@@ -1,0 +1,176 @@
+// MovableMemory: device memory that the worker itself can move to the host and back, under fixed
+// addresses (docs/parking.md).
+//
+// cuMemAlloc of 2 MiB and more becomes a reservation of addresses, physical memory, and a mapping.
+// cuMemCreate of the program is tracked, too. park() copies the physical memory to the host and
+// releases it; the reservations stay. wake() creates physical memory again, maps it at the same
+// addresses and copies back. Pointers in kernels and graphs stay valid.
+//
+// Other memory stays on its device: smaller allocations, pitched memory, memory of pools, arrays,
+// modules and contexts; and physical memory that was exported or is part of a sparse array.
+//
+// Differences to the memory of cuMemAlloc, all below the client, which answers queries about
+// addresses itself:
+//   - every device of the session has access. The driver refuses copies between the mapped memory
+//     of two devices without it (580 on H200s), and carries out those of cuMemAlloc's memory. A
+//     session with devices that cannot reach each other has no movable memory
+//   - cuIpcGetMemHandle refuses it. It is exported by a descriptor (export_allocation())
+//   - cuMemFreeAsync refuses it. It ends when the stream has reached an event after the free
+//
+// Handles of the program are numbers of this object, because the driver's change with each wake.
+//
+// Executor thread only. Blocking: park() and wake(), until the bytes are copied; a free, for the
+// work of its context, as the driver's. Errors are those of the driver. One per process is in use
+// at a time (api/driver_decorator.h).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <cuda.h>
+
+#include "api/driver_decorator.h"
+#include "api/driver_overrides.h"
+#include "api/driver_table.h"
+#include "common/base/status.h"
+#include "common/wire/exported_name.h"
+#include "server/executor/movable/host_copy.h"
+#include "server/executor/objects/objects.h"
+#include "server/names/exported_names.h"
+
+namespace rcuda::server {
+
+class MovableMemory {
+ public:
+  // `moves`: the server wants it (movable_memory). The driver and `names` outlive this object.
+  MovableMemory(const api::DriverTable& plain, ExportedNames& names,
+                const std::vector<SessionDevice>& devices, bool moves);
+  ~MovableMemory();
+  MovableMemory(const MovableMemory&) = delete;
+  MovableMemory& operator=(const MovableMemory&) = delete;
+
+  // For the program's calls.
+  const api::DriverTable& table() const { return moving_ ? moving_->table() : driver; }
+
+  // Whether the address lies in memory of cuMemAlloc that can move.
+  bool is_allocation(CUdeviceptr address) const;
+  // Names such memory for another process, as long as it exists. From now on it stays on its
+  // device. The same memory gets the same name.
+  Result<wire::ExportedName> export_allocation(CUdeviceptr address, ExportOrigin origin);
+  // Whether the name is one of this session's memory.
+  bool has_exported(const wire::ExportedName& name) const;
+
+  // The bytes that park() would move, by device.
+  std::map<CUdevice, uint64_t> bytes();
+  // Nothing of the session is in progress. An error leaves everything as it was.
+  Status park();
+  // False: the devices have no room, and everything is as before. Keeps `keep` bytes of page-locked
+  // host memory for the next park().
+  Result<bool> wake(uint64_t keep);
+  // Bytes of the host's memory that the copy has, or that are kept for the next one.
+  uint64_t host_bytes() const { return copy_.bytes(); }
+
+  // ---- for the overrides
+  struct Physical {
+    ~Physical();
+    const api::DriverTable& driver;
+    CUmemGenericAllocationHandle handle = 0;  // the driver's; 0: its bytes are in the host's memory
+    CUmemAllocationProp properties{};
+    uint64_t bytes = 0;
+    bool stays = false;                       // on its device, or it is memory of the host
+    CUmemGenericAllocationHandle number = 0;  // the program's handle; 0: it has none
+  };
+  struct Export {
+    ~Export() { names.remove(name); }
+    ExportedNames& names;
+    wire::ExportedName name;
+  };
+  struct Mapping {
+    std::shared_ptr<Physical> physical;
+    uint64_t bytes = 0;
+    std::vector<CUmemAccessDesc> access;
+    CUcontext owner = nullptr;  // of an allocation; null: the program has mapped it
+    uint64_t requested = 0;     // bytes of an allocation
+    std::shared_ptr<const Export> exported;
+    bool is_freed = false;  // its stream has not reached the free
+  };
+  using Mappings = std::map<CUdeviceptr, Mapping>;
+
+  CUresult allocate(CUdeviceptr* address, size_t bytes);
+  CUresult free(CUdeviceptr address);
+  CUresult free_in_order(CUdeviceptr address, CUstream stream);
+  // The mapping that contains the address, or null.
+  const Mappings::value_type* find(CUdeviceptr address) const;
+  // The program's memory by its handle. Null: the handle is the driver's.
+  std::shared_ptr<Physical> find_handle(CUmemGenericAllocationHandle handle) const;
+  // One more reference of the program.
+  CUmemGenericAllocationHandle add_handle(std::shared_ptr<Physical> physical);
+  bool release_handle(CUmemGenericAllocationHandle handle);
+  CUresult map(CUdeviceptr address, uint64_t bytes, uint64_t offset,
+               CUmemGenericAllocationHandle handle, unsigned long long flags);
+  CUresult unmap(CUdeviceptr address, uint64_t bytes);
+  CUresult set_access(CUdeviceptr address, uint64_t bytes, const CUmemAccessDesc* list,
+                      size_t count);
+  // To be called after the end or the reset of the context.
+  void end_context(CUcontext context);
+  // To be called before a primary context is reset, which may unlock memory of the host.
+  void forget_copy() { copy_.keep(0, primary_of(devices_.front().device)); }
+  CUcontext primary_of(CUdevice device) const;
+
+  const api::DriverTable& driver;
+
+ private:
+  struct Device {
+    CUdevice device = 0;
+    CUmemAllocationProp properties{};  // of new allocations
+    int node = -1;                     // of the host's memory that is near; -1: unknown
+  };
+  struct Free {
+    CUevent event = nullptr;
+    CUcontext context = nullptr;
+    CUdeviceptr address = 0;
+  };
+  struct Handle {
+    std::shared_ptr<Physical> physical;
+    uint64_t references = 0;
+  };
+  // Physical memory and the place where its bytes are while it is copied.
+  struct Moved {
+    std::shared_ptr<Physical> physical;
+    CUdeviceptr address = 0;  // readable by its device
+    bool is_scratch = false;  // `address` is a mapping for the copy only
+  };
+
+  const Device* find_device(CUdevice device) const;
+  CUresult back(CUdeviceptr address, uint64_t bytes, const Device& on, Mapping* mapping);
+  void end(Mappings::iterator allocation);
+  // Ends what streams have freed.
+  void end_freed();
+  std::vector<std::shared_ptr<Physical>> movable() const;
+  CUresult map_scratch(Moved* moved);
+  void unmap_scratch(const Moved& moved);
+  // The place of each, where the copy reads or writes it.
+  CUresult find_places(const std::vector<std::shared_ptr<Physical>>& all,
+                       std::vector<Moved>* moved);
+  std::vector<HostCopy::Piece> pieces_of(const std::vector<Moved>& moved) const;
+  // Of all memory that is parked.
+  CUresult create_all();
+  CUresult map_all();
+  void release_all();
+
+  ExportedNames& names_;
+  std::vector<Device> devices_;
+  std::vector<CUmemAccessDesc> access_;  // of new allocations
+  Mappings mappings_;                    // by address; they do not overlap
+  std::map<CUmemGenericAllocationHandle, Handle> handles_;
+  CUmemGenericAllocationHandle next_handle_;
+  std::vector<Free> freed_;
+  std::vector<std::shared_ptr<Physical>> parked_;  // in the order of their copies
+  HostCopy copy_;
+  std::optional<DriverDecorator<MovableMemory>> moving_;
+};
+
+}  // namespace rcuda::server
