@@ -137,8 +137,8 @@ struct ParkAnswer {
   };
   What what{};
   std::string why{};
-  // kAtRest: the bytes that the worker itself can move, by device in the session's order. Empty: the
-  // driver must park the session.
+  // kAtRest: the bytes that the worker itself can move, by device in the session's order. Empty:
+  // the driver must park the session.
   std::vector<uint64_t> bytes{};
 };
 

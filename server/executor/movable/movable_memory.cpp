@@ -149,8 +149,9 @@ CUresult MovableMemory::free(CUdeviceptr address) {
   (void)driver.cuCtxGetCurrent(&current);
   if (current) RCUDA_RETURN_IF_CUDA_ERROR(driver.cuCtxSynchronize());
   if (found->second.owner != current) {
+    // A green context may have ended before its memory.
     const ContextGuard inside(driver, found->second.owner);
-    RCUDA_RETURN_IF_CUDA_ERROR(inside.ok() ? driver.cuCtxSynchronize() : inside.result());
+    if (inside.ok()) RCUDA_RETURN_IF_CUDA_ERROR(driver.cuCtxSynchronize());
   }
   end(found);
   return CUDA_SUCCESS;

@@ -243,6 +243,17 @@ TEST_F(MovableMemoryTest, MemoryEndsWithItsContext) {
   EXPECT_FALSE(word(address));
 }
 
+TEST_F(MovableMemoryTest, MemoryOfAGreenContextOutlivesIt) {
+  CUcontext made = nullptr;
+  ASSERT_EQ(table().cuCtxCreate_v2(&made, 0, 0), CUDA_SUCCESS);
+  const CUdeviceptr address = allocate(12 * kMiB);
+  // As cuGreenCtxDestroy, which frees no memory.
+  ASSERT_EQ(plain().cuCtxDestroy_v2(made), CUDA_SUCCESS);
+  ASSERT_EQ(table().cuCtxSetCurrent(context_), CUDA_SUCCESS);
+  EXPECT_EQ(table().cuMemFree_v2(address), CUDA_SUCCESS);
+  EXPECT_EQ(used(), 0u);
+}
+
 TEST_F(MovableMemoryTest, ProgramsCannotTakeAllocationsApart) {
   const CUdeviceptr address = allocate(3 * kMiB);
   CUdeviceptr base = 0;
