@@ -309,6 +309,7 @@ class WorkerPool {
   void look_later(Worker& worker, Clock::time_point at);
   void end_helpers();
   void helper_ended(Worker& worker, const ParkHelper::Outcome& outcome);
+  void ask_for_room_again();
   void worker_moved(Worker& worker, const ParkAnswer& answer);
   void is_parked(Worker& worker);
   void not_parked(Worker& worker, const std::string& why);

@@ -343,9 +343,14 @@ void WorkerPool::end_helpers() {
     });
     // The worker may have ended meanwhile.
     if (found != workers_.end()) helper_ended(*found, *outcome);
-    for (Worker& worker : workers_) worker.park.room_asked = Clock::now();
+    ask_for_room_again();
     helper = helper->is_gone() ? helpers_.erase(helper) : std::next(helper);
   }
+}
+
+// GPU memory has moved, so samples of NVML from before do not count.
+void WorkerPool::ask_for_room_again() {
+  for (Worker& worker : workers_) worker.park.room_asked = Clock::now();
 }
 
 void WorkerPool::helper_ended(Worker& worker, const ParkHelper::Outcome& outcome) {
@@ -362,12 +367,13 @@ void WorkerPool::helper_ended(Worker& worker, const ParkHelper::Outcome& outcome
 // If a wake fails, the memory is still in the host's memory, and the session waits again.
 void WorkerPool::worker_moved(Worker& worker, const ParkAnswer& answer) {
   const bool parks = worker.park.state == ParkState::kParking;
+  ask_for_room_again();
   if (answer.what == ParkAnswer::What::kMoved) {
     parks ? is_parked(worker) : is_awake(worker);
   } else if (answer.what == ParkAnswer::What::kNotMoved && parks) {
     not_parked(worker, answer.why);
   } else if (answer.what == ParkAnswer::What::kNotMoved) {
-    if (!answer.why.empty()) {
+    if (!answer.why.empty() && std::exchange(worker.park.logged, answer.why) != answer.why) {
       RCUDA_WARN("the session of worker %d stays parked and tries again: %s", worker.pid,
                  answer.why.c_str());
     }
