@@ -3,6 +3,7 @@
 #include "server/executor/movable/movable_memory.h"
 
 #include <cstring>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -268,6 +269,34 @@ TEST_F(MovableMemoryTest, ProgramsCannotTakeAllocationsApart) {
   EXPECT_EQ(table().cuMemFree_v2(address + 2 * kMiB), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(table().cuMemFree_v2(address), CUDA_SUCCESS);
   EXPECT_EQ(table().cuMemFree_v2(address), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(MovableMemoryTest, EveryDeviceOfTheSessionHasAccess) {
+  movable_.reset();
+  CUcontext other = nullptr;
+  ASSERT_EQ(plain().cuDevicePrimaryCtxRetain(&other, 1), CUDA_SUCCESS);
+  movable_.emplace(plain(), names_, std::vector<SessionDevice>{{0, context_, 0}, {1, other, 1}},
+                   true);
+  const CUdeviceptr here = allocate(4 * kMiB);
+  ASSERT_EQ(table().cuCtxSetCurrent(other), CUDA_SUCCESS);
+  const CUdeviceptr there = allocate(6 * kMiB);
+  fill(there, 6 * kMiB, 8);
+  EXPECT_EQ(movable_->bytes(), (std::map<CUdevice, uint64_t>{{0, 4 * kMiB}, {1, 6 * kMiB}}));
+  park_and_wake();
+  for (const CUdevice device : {0, 1}) {
+    const CUmemLocation location{CU_MEM_LOCATION_TYPE_DEVICE, {device}};
+    for (const CUdeviceptr address : {here, there}) {
+      unsigned long long access = 0;
+      EXPECT_EQ(table().cuMemGetAccess(&access, &location, address), CUDA_SUCCESS);
+      EXPECT_EQ(access, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    }
+  }
+  EXPECT_EQ(table().cuMemcpyDtoD_v2(here, there, 4 * kMiB), CUDA_SUCCESS);
+  EXPECT_EQ(word(here), 8u);
+  EXPECT_EQ(table().cuMemFree_v2(here), CUDA_SUCCESS);
+  EXPECT_EQ(table().cuMemFree_v2(there), CUDA_SUCCESS);
+  ASSERT_EQ(table().cuCtxSetCurrent(context_), CUDA_SUCCESS);
+  plain().cuDevicePrimaryCtxRelease_v2(1);
 }
 
 TEST_F(MovableMemoryTest, GraphsUseTheMemoryAfterAWake) {
