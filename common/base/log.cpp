@@ -25,9 +25,11 @@
 namespace rcuda {
 namespace {
 
-constexpr const char* kLinePattern = "%Y-%m-%d %H:%M:%S.%e %n[%P] %l: %v";
+// Times are in UTC, as in the audit and in files.
+constexpr auto kTimes = spdlog::pattern_time_type::utc;
+constexpr const char* kLinePattern = "%Y-%m-%dT%H:%M:%S.%eZ %n[%P] %l: %v";
 // For a line of another process, whose name includes its number.
-constexpr const char* kOthersPattern = "%Y-%m-%d %H:%M:%S.%e %n %l: %v";
+constexpr const char* kOthersPattern = "%Y-%m-%dT%H:%M:%S.%eZ %n %l: %v";
 // "<W>text": the level's letter, as spdlog writes it, and the text.
 constexpr const char* kRelayedPattern = "<%L>%v";
 constexpr std::string_view kRelayedLetters = "TDIWE";
@@ -84,7 +86,7 @@ void use_sink_locked(Logger& log, std::shared_ptr<DescriptorSink> sink, const ch
     RCUDA_REQUIRES(log.mutex) {
   log.sink = std::make_shared<spdlog::logger>(log.name, std::move(sink));
   log.sink->set_level(spdlog::level::trace);
-  log.sink->set_pattern(pattern);
+  log.sink->set_pattern(pattern, kTimes);
 }
 
 // The sink is created at first use, so a process that never logs has no sink. It does not use the
@@ -193,7 +195,7 @@ void write_log_line_of(const char* name, std::string_view line) {
   Logger& log = logger();
   MutexLock lock(log.mutex);
   spdlog::memory_buf_t whole;
-  spdlog::pattern_formatter(kOthersPattern)
+  spdlog::pattern_formatter(kOthersPattern, kTimes)
       .format({name, kSpdlogLevels[static_cast<int>(level)], text}, whole);
   static_cast<DescriptorSink&>(*sink_locked(log).sinks().front()).write(whole);
 }

@@ -65,7 +65,9 @@ std::optional<int> shift_of(const std::string& unit) {
   if (unit.empty()) return 0;
   for (size_t i = 0; i < std::size(kSizeUnits); ++i) {
     const std::string full = lower(kSizeUnits[i]);
-    const bool short_form = i > 0 && (unit == full.substr(0, 1) || unit == full.substr(0, 1) + "b");
+    const std::string letter = full.substr(0, 1);
+    const bool short_form =
+        i > 0 && (unit == letter || unit == letter + "b" || unit == letter + "i");
     if (unit == full || short_form) return kShift * static_cast<int>(i);
   }
   return std::nullopt;

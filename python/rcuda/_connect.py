@@ -16,7 +16,7 @@ CUDA_MODULES = ("torch", "cupy", "jax", "jaxlib", "numba.cuda", "cuda.bindings",
                 "pynvml")
 
 # The beginning of a line of the client's log, before its text.
-LOG_LINE = re.compile(r"^\S+ \S+ rcuda\[\d+\] (?:warning|error): ")
+LOG_LINE = re.compile(r"^\S+ rcuda\[\d+\] (?:warning|error): ")
 
 _pool = None     # what this process is connected to
 _devices = None  # the names of its GPUs

@@ -251,7 +251,7 @@ class OperateTest(unittest.TestCase):
         self.assertRegex(said, r"^root \(uid 0\).* on 127\.0\.0\.1:\d+ and .*, by rcuda-server \d.* \(build [0-9a-f]{12}\)$")
         shown = subprocess.run([os.path.join(BUILD, "bin/rcuda-server"), "--version"], capture_output=True, text=True).stdout
         self.assertTrue(said.endswith(shown.strip()), (said, shown))
-        self.assertRegex(server.text(), r"(?m)^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} rcuda-server\[\d+\] info: serving ")
+        self.assertRegex(server.text(), r"(?m)^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z rcuda-server\[\d+\] info: serving ")
 
     def test_all_programs_have_the_build_of_the_server(self):
         server = self.server()

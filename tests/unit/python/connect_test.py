@@ -39,7 +39,7 @@ class ConnectTest(unittest.TestCase):
 
     def test_a_reason_is_our_line(self):
         lost = "GPU 0 of the list: GPU is lost\n"
-        ours = "2026-11-29 10:00:00.123 rcuda[12] error: "
+        ours = "2026-11-29T10:00:00.123Z rcuda[12] error: "
         for text, reason in ((ours + "cannot connect to node1\n" + lost, "cannot connect to node1"),
                              (f"{ours}one\n{ours.replace('error', 'warning')}two\n{lost}", "one\ntwo"),
                              (lost, "GPU 0 of the list: GPU is lost"), ("", "")):

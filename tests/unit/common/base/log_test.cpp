@@ -3,6 +3,10 @@
 
 #include <atomic>
 #include <csignal>
+#include <cstdlib>
+#include <ctime>
+#include <sstream>
+#include <string>
 #include <string_view>
 #include <thread>
 
@@ -65,9 +69,35 @@ TEST(Log, WhatALineQuotesCannotBeginAnother) {
       std::string_view::npos)
       << line;
   EXPECT_EQ(line.find('\n'), line.size() - 1);
-  EXPECT_THAT(text,
-              testing::ContainsRegex(
-                  "^[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:]{8}\\.[0-9]{3} rcuda\\[[0-9]+\\] error: "));
+  EXPECT_THAT(text, testing::ContainsRegex("^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}\\.[0-9]{3}Z "
+                                           "rcuda\\[[0-9]+\\] error: "));
+}
+
+TEST(Log, TimesAreInUtc) {
+  ASSERT_EQ(::setenv("TZ", "XYZ-5:30", 1), 0);
+  ::tzset();
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+  const UniqueFd reader(ends[0]), writer(ends[1]);
+  set_log_descriptor(writer.get());
+  const std::time_t before = std::time(nullptr);
+  RCUDA_ERROR("an own line");
+  write_log_line_of("worker 1", "<E>a line of another process");
+  const std::time_t after = std::time(nullptr);
+  set_log_descriptor(STDERR_FILENO);
+  ::unsetenv("TZ");
+  ::tzset();
+  char text[512] = {};
+  ASSERT_GT(::read(reader.get(), text, sizeof text - 1), 0);
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    std::tm parts{};
+    const char* const end = ::strptime(line.c_str(), "%Y-%m-%dT%H:%M:%S", &parts);
+    ASSERT_NE(end, nullptr) << line;
+    EXPECT_THAT(end, testing::ContainsRegex("^\\.[0-9]{3}Z ")) << line;
+    const std::time_t time = ::timegm(&parts);
+    EXPECT_TRUE(before <= time && time <= after) << line;
+  }
 }
 
 }  // namespace

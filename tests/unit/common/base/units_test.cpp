@@ -74,6 +74,8 @@ TEST(Units, SizesAreRead) {
       {"64 MiB", 64u << 20},
       {"64mb", 64u << 20},
       {"1.5G", 3u << 29},
+      {"1.5Gi", 3u << 29},
+      {"64mi", 64u << 20},
       {"0.25T", 256ull << 30},
       {"0.1K", 102},
       {"16777215.999999T", (16777215ull << 40) + 1099510528264},
@@ -84,7 +86,7 @@ TEST(Units, SizesAreRead) {
 TEST(Units, OtherTextsAreNoSizes) {
   for (const char* text :
        {"", "M", "-1M", "1.5", "1.5B", "1.G", ".5G", "1.0000000001G", "12parsecs", "1,5G",
-        "16777216T", "18446744073709551616", "1G ", "1GiBs"}) {
+        "16777216T", "18446744073709551616", "1G ", "1GiBs", "1Bi", "1i"}) {
     EXPECT_EQ(parse_bytes(text), std::nullopt) << text;
   }
 }

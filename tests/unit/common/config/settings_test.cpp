@@ -2,7 +2,10 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <initializer_list>
 #include <limits>
+#include <string>
+#include <utility>
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -10,6 +13,7 @@
 
 #include "common/config/toml_file.h"
 #include "common/config/toml_text.h"
+#include "tests/support/temp_folder.h"
 #include "tests/support/variable.h"
 
 namespace rcuda::config {
@@ -281,6 +285,24 @@ TEST(SettingsTest, AFolderIsNoFile) {
   const Status status = load_toml_file(sample.registry, "/tmp");
   EXPECT_EQ(status.code(), Code::kInvalidArgument);
   EXPECT_EQ(status.context(), "/tmp is a folder: name a file");
+}
+
+TEST(SettingsTest, AByteOrderMarkIsNoSetting) {
+  const test::TempFolder folder;
+  for (const auto& [text, said] : std::initializer_list<std::pair<std::string, std::string>>{
+           {"\xef\xbb\xbfport = 1234\n", ""},
+           {"\xef\xbb\xbfport = 1234\nprot = 1\n", ":2: 'prot' is not a setting"},
+           {std::string("\xff\xfep\0", 4), " is in UTF-16: save it as UTF-8"},
+           {std::string("\xfe\xff\0p", 4), " is in UTF-16: save it as UTF-8"}}) {
+    folder.write("server.toml", text);
+    Sample sample;
+    const Status status = load_toml_file(sample.registry, folder.file("server.toml"));
+    EXPECT_EQ(status.ok(), said.empty()) << status.message();
+    EXPECT_NE(status.context().find(said), std::string::npos) << status.message();
+    if (said.empty() || said.front() == ':') {
+      EXPECT_EQ(sample.port.get(), 1234);
+    }
+  }
 }
 
 TEST(TomlFileTest, OtherCharactersThanAsciiAreForComments) {
