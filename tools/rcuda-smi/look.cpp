@@ -98,10 +98,10 @@ std::string text_of(const Look& look) {
   }
   for (const wire::ServerStatus::Session& session : status.sessions) {
     text += fmt::format(
-        "  session {:<8} {} on {}, pid {}, over {}, {}, worker {}: {}{}{}{}\n",
+        "  session {:<8} {} on {}, pid {}, over {}, {}, {}, worker {}: {}{}{}{}\n",
         fmt::join(session.devices, ","), session.user, session.host, session.client_pid,
-        session.medium, age_text(session.seconds), session.worker_pid, session.program,
-        session.job.empty() ? "" : ", job " + session.job,
+        session.medium, age_text(session.seconds), memory_text(memory_of(look, session)),
+        session.worker_pid, session.program, session.job.empty() ? "" : ", job " + session.job,
         session.lost_seconds ? ", disconnected for " + age_text(*session.lost_seconds) : "",
         session.park.empty() ? "" : ", " + park_text(session));
   }

@@ -45,9 +45,9 @@ TEST(ViewsTest, TheListHasMemoryWorkersAndTheBuild) {
   EXPECT_THAT(text,
               HasSubstr("  device 2   NVIDIA H200                  3 GiB of 141 GiB      -      "
                         "-  1 session\n"));
-  EXPECT_THAT(text,
-              HasSubstr("  session 2        ada on login1, pid 42, over tcp, 0s, worker 4711: "
-                        "./train\n"));
+  EXPECT_THAT(
+      text, HasSubstr("  session 2        ada on login1, pid 42, over tcp, 0s, 2 GiB, worker 4711: "
+                      "./train\n"));
 }
 
 // The device's line, by what the server reports to a user.
