@@ -9,6 +9,7 @@
 #include <openssl/crypto.h>
 #include <sys/file.h>
 
+#include "common/base/log.h"
 #include "common/identity/encoding.h"
 #include "common/identity/private_file.h"
 #include "common/tls/proof.h"
@@ -20,6 +21,7 @@ using identity::Hash;
 using identity::Token;
 
 constexpr size_t kMostBytes = 16 << 20;
+constexpr size_t kMostReported = 10;  // damaged lines
 constexpr std::string_view kHeading =
     "# The tokens of an rcuda server: id, user, SHA-256 of the secret, created, expires, roles, "
     "label.\n"
@@ -100,10 +102,27 @@ Status unknown(const std::string& id) {
                                    "\"rcuda-token create\" on the server makes a new one");
 }
 
-Result<StoredTokens> read_tokens(int file, const std::string& path) {
-  RCUDA_ASSIGN_OR_RETURN(const std::string text,
-                         identity::read_to_end(file, path, kMostBytes));
-  return parse_tokens(text).with_context(path);
+struct Lines {
+  StoredTokens tokens;
+  std::vector<Status> damaged;
+};
+
+Lines parse_lines(std::string_view text) {
+  Lines lines;
+  for (size_t number = 1; !text.empty(); ++number) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    if (line.empty() || line.front() == '#') continue;
+    Result<StoredToken> token = parse_line(line);
+    if (token.ok()) {
+      lines.tokens.push_back(*std::move(token));
+    } else {
+      lines.damaged.push_back(
+          Status(token.status()).with_context("line " + std::to_string(number)));
+    }
+  }
+  return lines;
 }
 
 // Held by one process at a time while it reads, changes and replaces the file. The lock is on a
@@ -144,19 +163,9 @@ bool parse_time(std::string_view text, Seconds* time) {
 }
 
 Result<StoredTokens> parse_tokens(std::string_view text) {
-  StoredTokens tokens;
-  for (size_t number = 1; !text.empty(); ++number) {
-    const size_t end = std::min(text.find('\n'), text.size());
-    const std::string_view line = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
-    if (line.empty() || line.front() == '#') continue;
-    Result<StoredToken> token = parse_line(line);
-    if (!token.ok()) {
-      return Status(token.status()).with_context("line " + std::to_string(number));
-    }
-    tokens.push_back(*std::move(token));
-  }
-  return tokens;
+  Lines lines = parse_lines(text);
+  if (!lines.damaged.empty()) return lines.damaged.front();
+  return std::move(lines.tokens);
 }
 
 std::string format_tokens(const StoredTokens& tokens) {
@@ -183,8 +192,19 @@ Status TokenStore::load() {
   // Before the file is read: a change while it is read is noticed the next time.
   if (::fstat(file->get(), &read_) != 0) return Status::from_errno(errno, path_);
   file_ = *std::move(file);
-  RCUDA_ASSIGN_OR_RETURN(const StoredTokens tokens, read_tokens(file_.get(), path_));
-  for (const StoredToken& token : tokens) tokens_.emplace(token.id, token);
+  RCUDA_ASSIGN_OR_RETURN(const std::string text,
+                         identity::read_to_end(file_.get(), path_, kMostBytes));
+  const Lines lines = parse_lines(text);
+  if (lines.tokens.empty() && !lines.damaged.empty()) {
+    return Status(lines.damaged.front()).with_context(path_);
+  }
+  for (size_t i = 0; i < std::min(lines.damaged.size(), kMostReported); ++i) {
+    RCUDA_ERROR(
+        "a token is not taken, the others are: %s: %s; remove the line, and make another "
+        "token for its user",
+        path_.c_str(), lines.damaged[i].context().c_str());
+  }
+  for (const StoredToken& token : lines.tokens) tokens_.emplace(token.id, token);
   return {};
 }
 
@@ -207,9 +227,11 @@ Result<TokenStore::Grant> TokenStore::find(const std::string& id, const tls::Key
 
 Result<StoredTokens> list_tokens(const std::string& path) {
   const Result<UniqueFd> file = identity::open_private_file(path);
-  if (file.ok()) return read_tokens(file->get(), path);
   if (file.status().code() == Code::kNotFound) return StoredTokens();
-  return file.status();
+  RCUDA_RETURN_IF_ERROR(file.status());
+  RCUDA_ASSIGN_OR_RETURN(const std::string text,
+                         identity::read_to_end(file->get(), path, kMostBytes));
+  return parse_tokens(text).with_context(path);
 }
 
 Result<Token> create_token(const std::string& path, const NewToken& wanted, Seconds now) {

@@ -5,10 +5,12 @@
 //
 // Times are in UTC, 2025-01-31T12:00:00Z. Without roles (roles.h) a token is for sessions. The
 // label is the rest of the line and may be empty. A missing file holds no tokens. A file that other
-// users can access is refused, and so is a file with a line that cannot be read. Then no token is
-// valid until the file is corrected. Editing rewrites the file, without its comments.
-// Threads: one per TokenStore. Blocking: for the file system; the editing functions also for each
-// other, in any process. Errors name the file and the remedy.
+// users can access is refused, and so is a file without a readable token: then no token is valid
+// until the file is corrected. A damaged line grants nothing, and the server's log names it. The
+// other tokens stay valid: what a token grants is in its own line. Editing rewrites the file
+// without its comments, and therefore refuses a file with a damaged line. Threads: one per
+// TokenStore. Blocking: for the file system; the editing functions also for each other, in any
+// process. Errors name the file and the remedy.
 #pragma once
 
 #include <chrono>
@@ -55,8 +57,8 @@ class TokenStore {
  public:
   explicit TokenStore(std::string path) : path_(std::move(path)) {}
 
-  // Reads the file again if it has changed; otherwise costs two system calls. After an error there
-  // are no tokens, and it returns the error until the file changes.
+  // Reads the file again if it has changed, and logs damaged lines; otherwise costs two system
+  // calls. After an error there are no tokens, and it returns the error until the file changes.
   Status refresh();
 
   // What a token grants. `mac`: tls::token_proof() of its holder. kDenied if the token is unknown,

@@ -210,13 +210,41 @@ TEST_F(TokenStoreTest, AFileThatOthersCanReadIsRefusedUntilItIsPutRight) {
   }
 }
 
-TEST_F(TokenStoreTest, OneDamagedLineMakesAllTokensInvalid) {
+TEST_F(TokenStoreTest, ADamagedLineGrantsNothingAndTheOthersHold) {
+  const Token ada = create("ada"), bob = create("bob");
+  const std::string text = folder_.read("new/tokens");
+  const size_t begin = text.find(bob.id), end = text.find('\n', begin);
+  // Any cut of the line of Bob's token. His token is taken only while all that it grants is there.
+  for (size_t cut = 1; cut <= end - begin; ++cut) {
+    folder_.write("new/tokens", text.substr(0, end - cut) + text.substr(end));
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(user_of(ada), "ada") << cut;
+    EXPECT_EQ(user_of(ada), "ada") << cut;
+    const std::string log = testing::internal::GetCapturedStderr();
+    const std::string found = user_of(bob);
+    if (cut == end - begin) {
+      EXPECT_EQ(log, "");  // an empty line
+    } else {
+      const std::string named = path_ + ": line 4: not a token: ";
+      ASSERT_THAT(log, HasSubstr(named));
+      EXPECT_EQ(log.find(named), log.rfind(named)) << "once";
+    }
+    EXPECT_THAT(found, HasSubstr("does not know the token " + bob.id)) << cut;
+    EXPECT_EQ(store_.size(), 1u);
+    if (cut != end - begin) {
+      EXPECT_FALSE(create_token(path_, {"eve", {}, {}, ""}, kNow).ok());
+    }
+  }
+  folder_.write("new/tokens", text);
+  EXPECT_EQ(user_of(bob), "bob");
+}
+
+TEST_F(TokenStoreTest, AFileWithoutAReadableTokenIsRefused) {
   const Token ada = create("ada");
   const std::string text = folder_.read("new/tokens");
-  folder_.write("new/tokens", text + "damaged\n");
-  for (int i = 0; i < 2; ++i) EXPECT_THAT(user_of(ada), HasSubstr(path_ + ": line 4: not a token"));
+  folder_.write("new/tokens", "damaged\nas well\n");
+  for (int i = 0; i < 2; ++i) EXPECT_THAT(user_of(ada), HasSubstr(path_ + ": line 1: not a token"));
   EXPECT_EQ(store_.size(), 0u);
-  EXPECT_FALSE(create_token(path_, {"bob", {}, {}, ""}, kNow).ok());
   folder_.write("new/tokens", text);
   EXPECT_EQ(user_of(ada), "ada");
 }
