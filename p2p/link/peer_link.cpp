@@ -31,6 +31,7 @@ Result<bool> Arrivals::complete(uint32_t immediate, uint64_t bytes) {
 // not wait for the peer.
 PeerLink::~PeerLink() {
   link->close();
+  if (outbox.buffer) link->take_back(outbox.data(), outbox.bytes);
   for (const transport::RegionId region : regions) (void)link->unexpose(region);
 }
 
@@ -101,6 +102,8 @@ Status PeerLink::make_sending_side() {
     regions.push_back(exposed.id);
   }
   outbox = std::move(slice);
+  // A slot is released when the peer has consumed its chunk, and so has all bytes of the chunk.
+  link->lend(outbox.data(), outbox.bytes);
   outbox_arena = Arena(outbox.bytes, fit);
   host_path =
       Path::wire(*link, Where::kHostInbox, outbox.address(), outbox_arena, region, peer_inbox);

@@ -387,6 +387,7 @@ class SimLink final : public transport::Link {
     close();
     own().gone = true;
     while (!own().regions.empty()) withdraw(own().regions.begin());
+    if (!lent_.empty()) cable_->world.violation("memory that is lent for longer than its Link");
     for (const auto& [region, mapping] : mapped_) ::munmap(mapping.first, mapping.second);
   }
 
@@ -461,6 +462,13 @@ class SimLink final : public transport::Link {
     return {};
   }
 
+  void lend(const void* base, size_t bytes) override {
+    lent_.insert({static_cast<const std::byte*>(base), bytes});
+  }
+  void take_back(const void* base, size_t bytes) override {
+    lent_.erase({static_cast<const std::byte*>(base), bytes});
+  }
+
   void write(transport::RegionId region, uint64_t offset, const void* local, size_t bytes,
              transport::TransferDone done) override {
     write_with_immediate(region, offset, local, bytes, 0, transport::Company::kAlone,
@@ -482,6 +490,9 @@ class SimLink final : public transport::Link {
     // A socket takes the bytes of a write long before they arrive, and may read the caller's memory
     // until they have arrived.
     if (immediate != 0 && traits().copies_by_cpu) {
+      if (!is_lent(static_cast<const std::byte*>(local), bytes)) {
+        cable_->world.violation("a chunk that a Link with Reconnecting must copy");
+      }
       cable_->world.after_us(end.wire_free_us - now, [cable = cable_, from = end_, id] {
         const auto pending = cable->ends[from].pending.find(id);
         if (pending == cable->ends[from].pending.end()) return;
@@ -527,6 +538,11 @@ class SimLink final : public transport::Link {
  private:
   SimCable::End& own() { return cable_->ends[end_]; }
   SimCable::End& peer() { return cable_->ends[1 - end_]; }
+  bool is_lent(const std::byte* begin, size_t bytes) const {
+    return std::ranges::any_of(lent_, [&](const auto& one) {
+      return one.first <= begin && begin + bytes <= one.first + one.second;
+    });
+  }
   void withdraw(std::map<uint64_t, SimRegion>::iterator region) {
     auto& exposed = cable_->world.exposed;
     exposed.erase(exposed.find(reinterpret_cast<uint64_t>(region->second.base)));
@@ -536,6 +552,7 @@ class SimLink final : public transport::Link {
   std::shared_ptr<SimCable> cable_;
   const int end_;
   std::map<transport::RegionId, std::pair<void*, size_t>> mapped_;
+  std::set<std::pair<const std::byte*, size_t>> lent_;
 };
 
 SimLinkPair make_sim_links(SimWorld& world, const char* medium, const SimWire& wire) {
