@@ -28,6 +28,11 @@ size_t chunk_bytes(const transport::MediumTraits& traits, size_t bytes) {
 // other chunks are copied.
 constexpr size_t kFirstBytes = 64u << 10;
 
+// The end of the source of a copy to the device. The worker does not have these bytes when all are
+// sent, so the Link has to copy them. Its sending threads do that side by side, while the bytes are
+// in their caches; take_back() would copy them on the calling thread.
+constexpr size_t kNotLent = 4u << 20;
+
 // The worker writes each chunk by all sockets at once.
 size_t landed_chunk_bytes(const transport::MediumTraits& traits, size_t bytes) {
   return std::min<size_t>(std::max(chunk_bytes(traits, bytes), wire::part_bytes_of(bytes)),
@@ -300,9 +305,10 @@ CUresult Staging::to_device(const Route& route, CUdeviceptr destination, const v
   const size_t first = std::min(bytes, mapping_ ? kFirstBytes : chunk);
   const size_t chunks = 1 + (bytes - first + chunk - 1) / chunk;
   std::atomic<int> first_error{CUDA_SUCCESS};
-  // When all bytes are sent, take_back() copies those that the worker does not have yet.
-  const bool is_lent = fills_behind(route);
-  if (is_lent) session_.link().lend(source, bytes);
+  // When all bytes are sent, take_back() copies those of the lent part that the worker does not
+  // have yet. The sending threads have copied those of the rest.
+  const size_t lent = fills_behind(route) ? bytes - std::min(bytes, kNotLent) : 0;
+  if (lent != 0) session_.link().lend(source, lent);
   const bool awaits = awaits_answers();  // of this thread; the chunks are posted by others as well
   run_parallel(chunks, [&](size_t index) {
     if (first_error.load() != CUDA_SUCCESS) return;
@@ -333,7 +339,7 @@ CUresult Staging::to_device(const Route& route, CUdeviceptr destination, const v
     note_failure(&first_error, result);
     release(slot);
   });
-  if (is_lent) session_.link().take_back(source, bytes);
+  if (lent != 0) session_.link().take_back(source, lent);
   return static_cast<CUresult>(first_error.load());
 }
 
