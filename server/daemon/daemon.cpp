@@ -207,6 +207,7 @@ void Daemon::accept_some(int listening, Entrance entrance) {
 
 void Daemon::announce() {
   announced_ = true;
+  pool_->serve();
   const WorkerReady& offer = pool_->offer();
   const std::vector<uint32_t> ordinals = offer.ordinals();
   std::string names;

@@ -116,6 +116,7 @@ Status Daemon::restore(const CarriedState& carried) {
   RCUDA_RETURN_IF_ERROR(open_parts());
   control_->restore(carried);
   announced_ = true;
+  pool_->serve();
   RCUDA_INFO("this build has taken over at %s with %zu session(s)", listener_.address.c_str(),
              pool_->sessions());
   return {};

@@ -12,13 +12,13 @@
 #include <unistd.h>
 
 #include "common/base/host_name.h"
-#include "common/identity/private_file.h"
 #include "server/daemon/admission/admission.h"
 #include "server/daemon/admission/audit.h"
 #include "server/daemon/admission/lease_file.h"
 #include "server/daemon/pool/worker_pool.h"
 #include "server/door/doors.h"
 #include "server/identity/authenticator.h"
+#include "server/identity/default_paths.h"
 
 namespace rcuda::server {
 namespace {
@@ -61,12 +61,11 @@ Status unusable(const config::SettingBase& setting, const std::string& why) {
                                             ") is not usable: " + why);
 }
 
-// Checks that the server can write to the folder, or can make it together with missing parents.
+// Checks that the server can write to the folder.
 Status check_folder(const config::SettingBase& setting, const std::string& folder) {
   std::error_code error;
   if (!std::filesystem::exists(folder, error)) {
-    const Status made = identity::check_can_make(folder);
-    return made.ok() ? made : unusable(setting, made.context());
+    return unusable(setting, "there is no folder " + folder + ": make it, or correct the setting");
   }
   if (!std::filesystem::is_directory(folder, error)) {
     return unusable(setting, folder + " is not a folder");
@@ -96,6 +95,13 @@ Status check_library(const config::String& setting) {
 }  // namespace
 
 Status check_named_files(const Settings& settings) {
+  const std::string& tokens = settings.tokens.get();
+  if (!tokens.empty() && tokens != default_tokens_file() && ::access(tokens.c_str(), F_OK) != 0) {
+    return unusable(settings.tokens, "there is no file " + tokens +
+                                         ": correct the setting, or make the file with "
+                                         "\"rcuda-token create --file " +
+                                         tokens + "\"");
+  }
   const std::string& leases = settings.leases.get();
   if (leases != "auto" && leases != "none") {
     const std::filesystem::path folder = std::filesystem::path(leases).parent_path();

@@ -19,9 +19,9 @@ Status listen_failure(const Settings& settings, const Status& status);
 // world.
 Status check_exposure(const Settings& settings, const Listener& listener);
 
-// Refuses a file or folder that a setting names and that a server could not use: the folder of the
-// leases' file, that of the images, and the library of NCCL. The server makes the folders of "auto"
-// when it needs them.
+// Refuses a file or folder that a setting names and that does not exist or is of no use: the file
+// of tokens, the folder of the leases' file, that of the images, and the library of NCCL. The
+// server makes the files and folders of the defaults when it needs them.
 Status check_named_files(const Settings& settings);
 
 // Blocks until a worker has started its driver, for the start timeout at most. The error is that of

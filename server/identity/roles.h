@@ -15,7 +15,7 @@ namespace rcuda::server {
 enum class Role : uint8_t {
   kSession = 1,   // sessions of the token's user, and questions and requests about these
   kObserver = 2,  // questions about all sessions and GPUs
-  kOperator = 4,  // the same, and all that operators may: leases, ends of sessions, draining
+  kOperator = 4,  // the same, and all that operators may: leases, any session, drain, reload
 };
 
 class Roles {

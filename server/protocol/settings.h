@@ -27,8 +27,9 @@ struct Settings {
                        "separated by commas, @group, or *; root of other machines only if root "
                        "is named; if nobody is named, also all users with tokens"};
   config::String operators{registry, "RCUDA_SERVER_OPERATORS", "",
-                           "users who are served and may also lease devices to users and jobs, "
-                           "beside the server's own and root: as in users"};
+                           "users who are served and may also end any session, drain and reload "
+                           "the server and lease devices, beside the server's own and root: as in "
+                           "users"};
   config::Bool require_lease{registry, "RCUDA_SERVER_REQUIRE_LEASE", false,
                              "serve only sessions that have a lease (rcuda-lease)"};
   config::String leases{registry, "RCUDA_SERVER_LEASES", "auto",

@@ -130,7 +130,7 @@ template <typename Visitor>
 void fields(Visitor& visit, StartFailure& m) {
   visit.string("reason", m.reason);
   visit.flag("lasts", m.lasts);
-  visit.flag("is_setting", m.is_setting);
+  visit.string("setting", m.setting);
 }
 
 template <typename Visitor>

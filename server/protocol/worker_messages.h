@@ -122,8 +122,8 @@ struct WorkerReady {
 
 struct StartFailure {
   std::string reason;
-  bool lasts = false;       // start_failure.h
-  bool is_setting = false;  // a setting is the reason
+  bool lasts = false;     // start_failure.h
+  std::string setting{};  // the key of the setting that is the reason; empty: none is
 };
 
 struct ParkAnswer {

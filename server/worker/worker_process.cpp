@@ -46,14 +46,16 @@ void keep_log_apart() {
 struct Daemon {
   int control;
   int reports;
+  bool reports_failure = false;  // it knows why this worker does not start, and logs it
 };
 
-Status fail(const Daemon& daemon, Status status) {
+// `setting`: the reason, if the code is kInvalidArgument.
+Status fail(Daemon& daemon, Status status, const config::SettingBase* setting = nullptr) {
   // context() of a CUDA error lacks the number of the error; message() has it.
   const std::string reason = status.code() == Code::kCuda ? status.message() : status.context();
-  const bool is_setting = status.code() == Code::kInvalidArgument;
-  (void)send_report(daemon.reports, StartFailure{reason, is_lasting(status), is_setting},
-                    Deadline::max());
+  const bool is_setting = setting && status.code() == Code::kInvalidArgument;
+  const StartFailure failure{reason, is_lasting(status), is_setting ? setting->key() : ""};
+  daemon.reports_failure = send_report(daemon.reports, failure, Deadline::max()).ok();
   return status;
 }
 
@@ -156,13 +158,13 @@ Status wait_for_daemon(int daemon, const api::DriverTable& driver, const DeviceS
 // Returns if the process has not ended with a session: there was none, or no client.
 Status serve_session(const PreparedWorker& worker) {
   Result<std::optional<GrantedSession>> granted = receive_session(worker.daemon);
-  if (!granted.ok()) return fail({worker.daemon, worker.reports}, granted.status());
+  if (!granted.ok()) return granted.status();
   if (*granted) return WorkerSession(worker, **granted).serve();
   look_for_leaks();
   return {};
 }
 
-Status work(const Settings& settings, const Daemon& daemon, uint32_t base_number) {
+Status work(const Settings& settings, Daemon& daemon, uint32_t base_number) {
   auto raised = AddressFence::raise(Base::from_number(base_number).range());
   if (!raised.ok()) return fail(daemon, raised.status());
   AddressFence fence = std::move(raised).value();
@@ -177,11 +179,13 @@ Status work(const Settings& settings, const Daemon& daemon, uint32_t base_number
     code = CodeFolder();
   }
   Result<LoadedDriver> driver = load_driver(settings.driver.get(), nvidia_nodes());
-  if (!driver.ok()) return fail(daemon, driver.status());
+  if (!driver.ok()) return fail(daemon, driver.status(), &settings.driver);
   auto devices =
       DeviceSet::prepare(driver->table, settings.devices.get(), std::move(staging).value(), *scope);
-  if (!devices.ok()) return fail(daemon, devices.status());
-  if (const Status nccl = check_nccl(settings); !nccl.ok()) return fail(daemon, nccl);
+  if (!devices.ok()) return fail(daemon, devices.status(), &settings.devices);
+  if (const Status nccl = check_nccl(settings); !nccl.ok()) {
+    return fail(daemon, nccl, &settings.nccl);
+  }
   tls::prepare();
   const WorkerReady ready = offer_of(settings, *driver, **devices, std::move(warning));
   // If the daemon has died, this worker is not needed, and nothing is logged.
@@ -200,8 +204,9 @@ int run_worker(const Settings& settings, UniqueFd control, UniqueFd reports, uin
   // What the daemon itself inherited is nothing for a session.
   ::close_range(static_cast<unsigned>(reports.get()) + 1, ~0u, 0);
   keep_log_apart();
-  const Status status = work(settings, {control.get(), reports.get()}, base_number);
-  if (!status.ok()) RCUDA_WARN("worker: %s", status.message().c_str());
+  Daemon daemon{control.get(), reports.get()};
+  const Status status = work(settings, daemon, base_number);
+  if (!status.ok() && !daemon.reports_failure) RCUDA_WARN("worker: %s", status.message().c_str());
   // The driver's threads still run, and its exit handlers have nothing to save.
   ::_exit(status.ok() ? 0 : 2);
 }

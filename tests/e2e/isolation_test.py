@@ -184,6 +184,7 @@ class IsolationTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             cache = os.path.join(folder, "cache")
             os.chmod(folder, 0o755)
+            os.mkdir(cache, 0o700)
             server = self.server(RCUDA_SERVER_IMAGE_CACHE=cache)
 
             def images(*path):

@@ -132,8 +132,12 @@ class ReloadTest(unittest.TestCase):
             with self.subTest(text):
                 self.write(text)
                 said = self.hang_up(server, "the settings are not reloaded, after SIGHUP, and none changes")
+                before = len(server.text())
                 asked = self.smi(server, "reload")
                 self.assertEqual(asked.returncode, 1)
+                logged = server.text()[before:]
+                self.assertEqual(logged.count("\n"), 1, logged)
+                self.assertIn(" refused: ", logged)
                 for answer in (said, asked.stderr):
                     self.assertIn(word, answer)
                     if line:

@@ -95,6 +95,14 @@ def make_certificate(build, path, **identity):
                         os.path.join(folder, "tokens")], capture_output=True, check=True, **identity)
 
 
+def make_tokens_file(path, user=None):
+    """Makes the empty file of tokens that a server's setting names, unless it is there."""
+    if path and not os.path.exists(path):
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+        if user is not None:
+            os.chown(path, user, user)
+
+
 class Server:
     def __init__(self, build, driver="softgpu", devices="", index=0, options=(), environment=(),
                  binary="bin/rcuda-server", user=None, wrapper=()):
@@ -125,8 +133,10 @@ class Server:
         if user is not None:
             identity = dict(user=user, group=user, extra_groups=[], cwd="/")
             os.chown(self.folder.name, user, user)
-        named = list(options)[list(options).index("--certificate") + 1] if "--certificate" in options else None
-        make_certificate(build, named or dict(environment).get("RCUDA_SERVER_CERTIFICATE"), **identity)
+        def named(option, variable):
+            return options[options.index(option) + 1] if option in options else dict(environment).get(variable)
+        make_certificate(build, named("--certificate", "RCUDA_SERVER_CERTIFICATE"), **identity)
+        make_tokens_file(named("--tokens", "RCUDA_SERVER_TOKENS"), user)
         self.process = subprocess.Popen(command, pass_fds=[write_end], env=variables,
                                         stdout=self.log, stderr=self.log, **identity)
         atexit.register(lambda: self.process.poll() is None and self.stop())

@@ -6,6 +6,7 @@ what both say of the files that they read.
 """
 
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -22,6 +23,7 @@ class SettingsTest(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
+        self.write("tokens", "")
 
     def path(self, name):
         return os.path.join(self.folder, name)
@@ -37,17 +39,26 @@ class SettingsTest(unittest.TestCase):
         identity = dict(user=NOBODY, group=NOBODY, extra_groups=[])
         if subprocess.run(["test", "-x", os.path.join(BUILD, "bin/rcuda-server")], **identity).returncode != 0:
             self.skipTest("the build folder is closed to other users")
-        os.chown(self.folder, NOBODY, NOBODY)
+        for path in (self.folder, self.path("tokens")):
+            os.chown(path, NOBODY, NOBODY)
         return identity
 
     def run_server(self, *options, identity={}, **settings):
         """A server that ends by itself, with its settings in the test's folder."""
         environment = dict(os.environ, XDG_CONFIG_HOME=self.folder, RCUDA_SERVER_TOKENS=self.path("tokens"),
-                           RCUDA_SERVER_LEASES="none", RCUDA_DRIVER="softgpu", RCUDA_SERVER_PORT="0")
+                           RCUDA_SERVER_LEASES="none", RCUDA_SERVER_CGROUP="none", RCUDA_DRIVER="softgpu",
+                           RCUDA_SERVER_PORT="0")
         environment.update(settings)
         options = options if "--config" in options else ("--config", "/dev/null", *options)
         return subprocess.run([os.path.join(BUILD, "bin/rcuda-server"), *options], env=environment,
                               capture_output=True, text=True, timeout=60, **identity)
+
+    def check_one_line(self, text, said):
+        """The error is in one line. Other lines name the files that are read, or are information."""
+        lines = [line for line in text.splitlines()
+                 if not re.fullmatch(r"rcuda-server: (reads|there is no file) \S+|.* info: .*", line)]
+        self.assertEqual(len(lines), 1, text)
+        self.assertIn(said, lines[0])
 
     def test_the_check_finds_what_makes_the_start_fail(self):
         text = self.write("text", "neither a key nor a token\n")
@@ -56,7 +67,13 @@ class SettingsTest(unittest.TestCase):
         for options, settings, *said in (
                 (["--audit", self.path("none/audit")], {}, "RCUDA_SERVER_AUDIT", "none/audit", "No such file"),
                 ([], {"RCUDA_SERVER_LEASES": text + "/leases"}, "RCUDA_SERVER_LEASES=", text + " is not a folder"),
-                (["--image-cache", text + "/a/b"], {}, "RCUDA_SERVER_IMAGE_CACHE=", f"cannot make {text}/a/b: {text}: "),
+                # A misspelt path: the server neither makes folders nor starts without its tokens.
+                ([], {"RCUDA_SERVER_LEASES": self.path("none/leases")}, f"RCUDA_SERVER_LEASES={self.path('none/leases')} (from",
+                 f"there is no folder {self.path('none')}: make it, or correct the setting"),
+                (["--image-cache", self.path("none")], {}, f"RCUDA_SERVER_IMAGE_CACHE={self.path('none')} (from",
+                 f"there is no folder {self.path('none')}: make it, or correct the setting"),
+                (["--tokens", self.path("none")], {}, f"RCUDA_SERVER_TOKENS={self.path('none')} (from",
+                 f'there is no file {self.path("none")}: correct the setting, or make the file with "rcuda-token create --file '),
                 (["--image-cache", text], {}, "RCUDA_SERVER_IMAGE_CACHE=", text + " is not a folder"),
                 ([], {"RCUDA_SERVER_NCCL": self.path("none.so")}, "RCUDA_SERVER_NCCL=" + self.path("none.so"),
                  "cannot read the file: No such file"),
@@ -91,24 +108,28 @@ class SettingsTest(unittest.TestCase):
                     self.assertEqual(result.stdout, "")
                     for part in said:
                         self.assertIn(part, result.stderr)
-        # The server makes these folders.
-        made = self.run_server("--check-config", "--image-cache", self.path("none/images"),
-                               RCUDA_SERVER_LEASES=self.path("none/leases"))
-        self.assertEqual(made.returncode, 0, made.stderr)
+                    self.check_one_line(result.stderr, said[-1])
+        self.assertFalse(os.path.exists(self.path("none")))
 
     def test_an_error_of_the_start_names_the_line_of_the_file(self):
+        other_library = os.path.join(BUILD, "tests/unit/server/libserver_broken_driver.so")
         for line, said, status in (("users = 'nobody-has-this-name'", 'RCUDA_SERVER_USERS names "nobody-has-this-name"', 1),
                                    ("operators = '@no-such-group'", 'RCUDA_SERVER_OPERATORS names "@no-such-group"', 1),
                                    (f"audit = '{self.path('none/audit')}'", "RCUDA_SERVER_AUDIT: cannot write", UNUSABLE_SETTINGS),
                                    (f"certificate = '{self.path('none.pem')}'", "there is no file", UNUSABLE_SETTINGS),
-                                   ("listen = 'no such host'", "--listen takes an address", UNUSABLE_SETTINGS)):
+                                   ("listen = 'no such host'", "--listen takes an address", UNUSABLE_SETTINGS),
+                                   ("devices = [7]", "this machine has no device 7", UNUSABLE_SETTINGS),
+                                   (f"driver = '{self.path('libcuda.so')}'", "libcuda.so", UNUSABLE_SETTINGS),
+                                   (f"nccl = '{other_library}'", "is not an NCCL of version 2.14 or later", UNUSABLE_SETTINGS)):
             config = self.write("lines.toml", "# the server of a test\n" + line + "\n")
             for check in ([], ["--check-config"]):
                 with self.subTest(line=line, check=check):
-                    result = self.run_server("--config", config, *check)
+                    driver = {"RCUDA_DRIVER": ""} if line.startswith("driver") else {}  # the environment wins over the file
+                    result = self.run_server("--config", config, *check, **driver)
                     self.assertEqual(result.returncode, status, result.stderr)
                     self.assertIn(config + ":2: ", result.stderr)
                     self.assertIn(said, result.stderr)
+                    self.check_one_line(result.stderr, config + ":2: ")
 
     def test_softgpu_does_not_replace_a_library_of_the_driver_that_cannot_be_loaded(self):
         os.mkdir(self.path("driver"))
@@ -153,7 +174,6 @@ class SettingsTest(unittest.TestCase):
             environment = dict(os.environ, XDG_CONFIG_HOME=self.folder, RCUDA_SERVER_LEASES="none", RCUDA_DRIVER="softgpu",
                                RCUDA_SERVER_TOKENS=self.path("tokens"), RCUDA_SERVER_PORT="0")
             if "--listen" in options:
-                environment["RCUDA_SERVER_TOKENS"] = full + "/tokens"
                 mount[4] = f'mount -t tmpfs -o nr_inodes=1 none {full} && mount --bind {full} /etc/rcuda && exec "$@"'
                 if not os.path.isdir("/etc/rcuda"):
                     continue
@@ -183,7 +203,7 @@ class SettingsTest(unittest.TestCase):
         result = self.run_server("--check-config", "--config", config, "--certificate", self.path("server.pem"),
                                  "--audit", self.path("audit"))
         self.assertEqual((result.returncode, result.stdout), (0, "the configuration is usable\n"), result.stderr)
-        for part in (f"reads {config}\n", f"reads {self.path('server.pem')}\n", f"there is no file {self.path('tokens')}\n"):
+        for part in (f"reads {config}\n", f"reads {self.path('server.pem')}\n", f"reads {self.path('tokens')}\n"):
             self.assertIn("rcuda-server: " + part, result.stderr)
         self.assertEqual(sorted(os.listdir(self.folder)), before)
 

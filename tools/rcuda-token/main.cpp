@@ -62,7 +62,7 @@ key, which is the last part of the token.
 Roles:
     session   sessions as USER, which must be a user of this machine if the server is root's
     observer  shows all sessions and GPUs (rcuda-smi, rcuda-exporter), and changes nothing
-    operator  the same, and takes leases, ends sessions, drains and reloads the server
+    operator  the same, and takes leases, ends and parks sessions, drains and reloads the server
 
 A server of root accepts sessions of root from other machines only if its setting users names root.
 

@@ -399,7 +399,7 @@ void WorkerPool::read(Worker& worker) {
 void WorkerPool::read_start(Worker& worker, ToDaemon message) {
   if (const auto* failure = std::get_if<StartFailure>(&message)) {
     did_not_start(worker, Status(Code::kUnavailable, failure->reason), failure->lasts);
-    setting_failed_ = failure->is_setting;
+    failed_setting_ = settings_.registry.find_key(failure->setting);
     return enter(worker, State::kStopping);
   }
   auto* const ready = std::get_if<WorkerReady>(&message);

@@ -201,8 +201,11 @@ class WorkerPool {
   bool finding_out() const { return asked_ && !ever_ready() && last_failure_.ok(); }
   // Why the latest worker did not start; ok if it did.
   const Status& last_failure() const { return last_failure_; }
-  // The same for the server's start: kInvalidArgument if a setting is the reason.
+  // The same for the server's start: kInvalidArgument if a setting is the reason, with the line of
+  // the file that has set it. The caller reports it.
   Status start_failure() const;
+  // The start is over: from now on, the pool itself reports the first of several failures.
+  void serve() { is_serving_ = true; }
   // Call it if the pool has no worker for the client. Returns ok if the client should wait. Returns
   // the failure if the latest worker did not start for a lasting reason (start_failure.h) and no
   // other worker for the client is starting. The pool retries after a pause.
@@ -388,7 +391,8 @@ class WorkerPool {
   WorkerReady offer_;
   std::string warning_;  // of the latest worker, and already logged
   Status last_failure_;
-  bool setting_failed_ = false;  // the reason of the latest worker that did not start
+  // The setting that kept the latest worker from starting; null: another reason.
+  const config::SettingBase* failed_setting_ = nullptr;
   // Set if the failure is lasting: the devices and the share of the worker that failed.
   struct LastingFailure {
     DeviceSets::Key devices;
@@ -401,6 +405,7 @@ class WorkerPool {
     Clock::time_point at;
   };
   std::optional<Crash> crash_;
+  bool is_serving_ = false;
   bool asked_ = false;     // for the devices
   bool asks_nccl_ = true;  // the next worker reports the NCCL of sessions
   int failures_ = 0;       // in a row

@@ -75,7 +75,7 @@ void WorkerPool::did_not_start(const Worker& worker, const Status& status, bool 
 void WorkerPool::failed(const Status& status, bool is_lasting, const DeviceSets::Key& devices,
                         uint32_t sm_percent) {
   last_failure_ = status;
-  setting_failed_ = false;
+  failed_setting_ = nullptr;
   lasting_.reset();
   if (is_lasting) lasting_ = {devices, sm_percent};
   ++failures_;
@@ -83,12 +83,13 @@ void WorkerPool::failed(const Status& status, bool is_lasting, const DeviceSets:
   const auto pause = std::min<Clock::duration>(
       kLongestPause, std::chrono::milliseconds(100) * (1 << std::min(failures_, 9)));
   retry_at_ = Clock::now() + pause;
-  if (failures_ == 1) RCUDA_ERROR("no worker can start: %s", status.context().c_str());
+  if (failures_ == 1 && is_serving_)
+    RCUDA_ERROR("no worker can start: %s", status.context().c_str());
 }
 
 Status WorkerPool::start_failure() const {
-  if (last_failure_.ok() || !setting_failed_) return last_failure_;
-  return Status(Code::kInvalidArgument, last_failure_.context());
+  if (last_failure_.ok() || !failed_setting_) return last_failure_;
+  return failed_setting_->at_origin(Status(Code::kInvalidArgument, last_failure_.context()));
 }
 
 Status WorkerPool::lasting_failure(const Waiting& client) const {

@@ -20,8 +20,9 @@ class Server:
     def __init__(self, build, out, driver, sessions):
         self.log = os.path.join(out, "logs", "server.log")
         self.build = build
-        environment = dict(os.environ, RCUDA_DRIVER=driver, RCUDA_LOG="info",
-                           RCUDA_SERVER_IMAGE_CACHE=os.path.join(out, "work", "images"))
+        images = os.path.join(out, "work", "images")
+        os.makedirs(images, mode=0o700, exist_ok=True)
+        environment = dict(os.environ, RCUDA_DRIVER=driver, RCUDA_LOG="info", RCUDA_SERVER_IMAGE_CACHE=images)
         read_end, write_end = os.pipe()
         with open(self.log, "w") as log:
             self.process = subprocess.Popen(
