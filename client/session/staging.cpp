@@ -28,9 +28,9 @@ size_t chunk_bytes(const transport::MediumTraits& traits, size_t bytes) {
 // other chunks are copied.
 constexpr size_t kFirstBytes = 64u << 10;
 
-// The end of the source of a copy to the device. The worker does not have these bytes when all are
-// sent, so the Link has to copy them. Its sending threads do that side by side, while the bytes are
-// in their caches; take_back() would copy them on the calling thread.
+// The end of the source of a copy to the device is not lent. When the last bytes are sent, the
+// worker does not have these bytes yet, so the Link must copy them. Its sending threads do that in
+// parallel, while the bytes are in their caches. take_back() would copy them on the calling thread.
 constexpr size_t kNotLent = 4u << 20;
 
 // The worker writes each chunk by all sockets at once.
@@ -305,8 +305,8 @@ CUresult Staging::to_device(const Route& route, CUdeviceptr destination, const v
   const size_t first = std::min(bytes, mapping_ ? kFirstBytes : chunk);
   const size_t chunks = 1 + (bytes - first + chunk - 1) / chunk;
   std::atomic<int> first_error{CUDA_SUCCESS};
-  // When all bytes are sent, take_back() copies those of the lent part that the worker does not
-  // have yet. The sending threads have copied those of the rest.
+  // When all bytes are sent, take_back() copies the lent bytes that the worker does not have yet.
+  // The sending threads have already copied the other bytes.
   const size_t lent = fills_behind(route) ? bytes - std::min(bytes, kNotLent) : 0;
   if (lent != 0) session_.link().lend(source, lent);
   const bool awaits = awaits_answers();  // of this thread; the chunks are posted by others as well

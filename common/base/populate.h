@@ -5,7 +5,7 @@
 // does not support this (before Linux 5.14) populates them when they are page-locked or written.
 //
 // Any thread. Blocking: until the pages exist. Errors are not reported: the first write to a page
-// that could not be made shows them.
+// that could not be populated fails instead.
 #pragma once
 
 #include <cstddef>

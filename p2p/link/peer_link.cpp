@@ -102,7 +102,8 @@ Status PeerLink::make_sending_side() {
     regions.push_back(exposed.id);
   }
   outbox = std::move(slice);
-  // A slot is released when the peer has consumed its chunk, and so has all bytes of the chunk.
+  // A slot is released when the peer has consumed its chunk. The peer then has all bytes of the
+  // chunk, so the Link never reads a slot that a later chunk has changed.
   link->lend(outbox.data(), outbox.bytes);
   outbox_arena = Arena(outbox.bytes, fit);
   host_path =

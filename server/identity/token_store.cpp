@@ -210,7 +210,7 @@ Status TokenStore::load() {
 
 Result<TokenStore::Grant> TokenStore::find(const std::string& id, const tls::Key& mac,
                                            const tls::Key& binding, Seconds now) const {
-  // An id that is none is not repeated in an error: it is any text of a peer.
+  // Do not echo a malformed id: a peer may send any text.
   if (!identity::is_token_id(id)) return Status(Code::kProtocol, "the client sent no token's id");
   const auto found = tokens_.find(id);
   if (found == tokens_.end()) return unknown(id);

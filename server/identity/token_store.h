@@ -4,13 +4,16 @@
 //   <id> <user> <SHA-256 of the secret in hex> <created> <expires, or never> role:<roles> <label>
 //
 // Times are in UTC, 2025-01-31T12:00:00Z. Without roles (roles.h) a token is for sessions. The
-// label is the rest of the line and may be empty. A missing file holds no tokens. A file that other
-// users can access is refused, and so is a file without a readable token: then no token is valid
-// until the file is corrected. A damaged line grants nothing, and the server's log names it. The
-// other tokens stay valid: what a token grants is in its own line. Editing rewrites the file
-// without its comments, and therefore refuses a file with a damaged line. Threads: one per
-// TokenStore. Blocking: for the file system; the editing functions also for each other, in any
-// process. Errors name the file and the remedy.
+// label is the rest of the line and may be empty. A missing file holds no tokens.
+//
+// A file that other users can access is refused. So is a file that has damaged lines and no token.
+// Then no token is valid until the file is corrected. Otherwise a damaged line grants nothing, the
+// server's log names it, and the other tokens stay valid, because no token depends on another line.
+// Editing refuses a file with a damaged line, because it rewrites the file from its tokens. It also
+// loses comments.
+//
+// Threads: one per TokenStore. Blocking: for the file system; the editing functions also for each
+// other, in any process. Errors name the file and the remedy.
 #pragma once
 
 #include <chrono>

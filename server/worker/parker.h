@@ -7,11 +7,12 @@
 //   kStay     it could not be parked; it goes on
 //   kWake     a user wants it back   kWakeWanted, if it is parked
 //   kAwake    its GPU memory is back; it goes on
-//   kMove     move its GPU memory      kMoved, or kNotMoved if the memory is where it was:
-//             itself                   at rest it goes on, parked it waits for the next kMove
+//   kMove     move its GPU memory      kMoved, or kNotMoved if the memory is where it was. After
+//             itself                   kNotMoved, a worker at rest goes on, and a parked worker
+//                                      waits for the next kMove
 //
-// The driver's way is kParked and kAwake. The worker's own way is kMove, to the host while the
-// worker is at rest, and back while it is parked (server/executor/movable).
+// The driver's way is kParked and kAwake. The worker's own way is kMove (server/executor/movable):
+// a worker at rest moves the memory to the host, and a parked worker moves it back.
 //
 // A step that does not fit the session's state is ignored, because steps and answers may cross.
 //

@@ -1,9 +1,10 @@
 // A session's rest: from the daemon's request to park it until its GPU memory is back (parker.h).
 //
-// From kAtRest on, no thread of the worker calls the driver, except that the executor thread moves
-// memory (kMove): each such call would block as long as the process is locked. The executor thread
-// waits here. The other threads call the driver only for work in progress, copies between servers,
-// NCCL and exports. A session that has any of these does not come to rest.
+// From kAtRest on, no thread of the worker calls the driver: such a call would block while the
+// process is locked. The one exception is kMove, for which the process is not locked: the executor
+// thread then moves the memory. Otherwise the executor thread waits here. The other threads call
+// the driver only for work in progress, copies between servers, NCCL and exports. A session that
+// has any of these does not come to rest.
 #include <algorithm>
 #include <cstring>
 #include <string>

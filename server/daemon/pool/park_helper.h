@@ -21,7 +21,7 @@
 
 namespace rcuda::server {
 
-// The longest time for which a helper, or a worker, may move that number of bytes.
+// The longest time that a helper, or a worker, may take to move `bytes`.
 std::chrono::seconds longest_move(uint64_t bytes);
 
 class ParkHelper {

@@ -164,7 +164,7 @@ class WorkerPool {
   // sample.
   void advance_parking(GpuMonitor& monitor);
   // Whether a helper or a worker is moving a session's memory: no other build can take over now.
-  // Does not count those that have failed.
+  // Helpers and workers that have failed do not count.
   bool has_helpers() const {
     return std::ranges::any_of(helpers_, [](const ParkHelper& one) { return !one.has_failed(); }) ||
            std::ranges::any_of(workers_, [](const Worker& one) {
@@ -220,7 +220,7 @@ class WorkerPool {
     Clock::time_point waits_since;       // `since` of the state Waiting before this wake
     ParkWay way = ParkWay::kDriver;
     std::map<uint32_t, uint64_t> bytes;  // by device
-    uint64_t kept = 0;   // of the host's memory, that the worker keeps for its next park
+    uint64_t kept = 0;   // bytes of the host that the worker keeps for its next park
     uint64_t keeps = 0;  // the same after the wake in progress
 
     // The worker moves the memory now.

@@ -49,8 +49,9 @@ uint64_t sum_of(const std::map<uint32_t, uint64_t>& bytes) {
 
 }  // namespace
 
-// The host's memory that the worker uses for the copy while it is parked. The driver does not use
-// the memory that the worker keeps.
+// The host's memory that the worker has while it is parked: the copy, and the memory that it keeps.
+// A worker that moves its memory itself puts the copy into the memory that it keeps. The driver
+// does not.
 uint64_t WorkerPool::host_bytes(const Park& park) {
   const uint64_t moved = sum_of(park.bytes);
   return park.way == ParkWay::kWorker ? std::max(park.kept, moved) : park.kept + moved;
@@ -127,7 +128,8 @@ void WorkerPool::read_park(Worker& worker, const ParkAnswer& answer) {
   }
 }
 
-// The worker reports what it can move, by device. It is limited to the GPU's memory.
+// The worker reports the bytes that it can move, by device. The daemon accepts at most the size of
+// the device.
 void WorkerPool::note_way(Worker& worker, const ParkAnswer& at_rest) const {
   Park& park = worker.park;
   const std::vector<uint32_t>& devices = worker.session.devices;
@@ -174,8 +176,9 @@ void WorkerPool::park_idle(Worker& worker) {
   begin_park(worker, std::nullopt);
 }
 
-// Measures what the driver would move on each GPU. Without a value of NVML, the worker's own count
-// is used. It may be wrong, so it is limited to the GPU's memory. False: NVML has not answered yet.
+// Measures the bytes that the driver would move on each GPU. Without a value of NVML, the worker's
+// own count is used. That may be wrong, so at most the size of the GPU is accepted. Returns false
+// if NVML has not answered yet.
 bool WorkerPool::find_bytes(Worker& worker, GpuMonitor& monitor) const {
   std::shared_ptr<const GpuSample> sample;
   if (!find_sample(monitor, worker.park.since, &sample) &&

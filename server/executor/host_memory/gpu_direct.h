@@ -2,9 +2,9 @@
 // memory directly, without a buffer in between.
 //
 // A device takes part only if a probe succeeds (prove_gpudirect()). Registrations of GPU memory are
-// kept by range. Before each use, the allocation's buffer id from the driver tells whether it is
-// still the same allocation. sweep() drops registrations of freed memory. Memory of pools, memory
-// that the program has mapped, and managed memory go through staging.
+// kept by range. Each use first compares the allocation's buffer id with the driver's: another id
+// means that the memory was freed and allocated again. sweep() drops registrations of freed memory.
+// Memory of pools, memory that the program has mapped, and managed memory go through staging.
 // Transfers (transfers.h) moves the bytes.
 // Executor thread only. Blocking: prove(), for milliseconds, before the session begins.
 #pragma once

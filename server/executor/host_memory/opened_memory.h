@@ -1,6 +1,6 @@
-// OpenedMemory: memory of another process that was exported by a descriptor in place of an IPC
-// handle (server/executor/movable). Opening it again returns the same address and counts, as
-// cuIpcOpenMemHandle does.
+// OpenedMemory: memory that another process has exported by a descriptor in place of an IPC handle
+// (server/executor/movable). As with cuIpcOpenMemHandle, opening it again returns the same address,
+// and each opening needs a close().
 //
 // Executor thread only. Blocking: as the driver. Errors: those of the driver.
 #pragma once

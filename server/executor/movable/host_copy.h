@@ -1,8 +1,8 @@
 // HostCopy: a copy of device memory in the host's memory, made by the GPUs' copy engines.
 //
-// The host memory is this process's own, in huge pages on the node of the GPU, and page-locked
-// once: the next copy uses the memory that keep() leaves. The first copy prepares the memory block
-// by block on other threads, while the blocks before are copied. On an H200's host, four threads
+// The host memory is this process's own, in huge pages on the node of the GPU. It is page-locked
+// once: the next copy uses the memory that keep() leaves. While the first copy copies a block,
+// other threads prepare the next blocks. On an H200's host, four threads
 // prepare 22 GB/s, page-locking takes 40 GB/s, and one stream copies 55 GB/s either way.
 //
 // One thread. Blocking: save() and restore(), until the bytes are copied; keep(), 0.02 s for a GB
@@ -41,7 +41,7 @@ class HostCopy {
   Status save(std::span<const Piece> pieces);
   // The same sizes in the same order as in save(), possibly at other addresses.
   Status restore(std::span<const Piece> pieces);
-  // Unlocks and frees the memory but for about `bytes`. `context`: of any device.
+  // Unlocks and frees blocks until at most `bytes` are left. `context`: of any device.
   void keep(uint64_t bytes, CUcontext context);
   uint64_t bytes() const;
 

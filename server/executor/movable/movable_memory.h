@@ -2,20 +2,21 @@
 // addresses (docs/parking.md).
 //
 // cuMemAlloc of 2 MiB and more becomes a reservation of addresses, physical memory, and a mapping.
-// cuMemCreate of the program is tracked, too. park() copies the physical memory to the host and
-// releases it; the reservations stay. wake() creates physical memory again, maps it at the same
-// addresses and copies back. Pointers in kernels and graphs stay valid.
+// Physical memory that the program creates (cuMemCreate) moves, too. park() copies the physical
+// memory to the host and releases it; the reservations stay. wake() creates physical memory again,
+// maps it at the same addresses and copies back. Pointers in kernels and graphs stay valid.
 //
 // Other memory stays on its device: smaller allocations, pitched memory, memory of pools, arrays,
 // modules and contexts; and physical memory that was exported or is part of a sparse array.
 //
-// Differences to the memory of cuMemAlloc, all below the client, which answers queries about
-// addresses itself:
-//   - every device of the session has access. The driver refuses copies between the mapped memory
-//     of two devices without it (580 on H200s), and carries out those of cuMemAlloc's memory. A
-//     session with devices that cannot reach each other has no movable memory
+// For the driver, this memory differs from its own memory of cuMemAlloc. Programs see only the
+// first difference, because the client answers queries about addresses itself:
+//   - every device of the session has access. Without access, the driver refuses copies between the
+//     mapped memory of two devices (580 on H200s); it carries out such copies of its own memory. So
+//     a session has no movable memory if its devices cannot reach each other
 //   - cuIpcGetMemHandle refuses it. It is exported by a descriptor (export_allocation())
-//   - cuMemFreeAsync refuses it. It ends when the stream has reached an event after the free
+//   - cuMemFreeAsync refuses it. free_in_order() records an event in the stream, and the memory
+//     ends after the stream has reached this event
 //
 // Handles of the program are numbers of this object, because the driver's change with each wake.
 //
@@ -45,7 +46,8 @@ namespace rcuda::server {
 
 class MovableMemory {
  public:
-  // `moves`: the server wants it (movable_memory). The driver and `names` outlive this object.
+  // `moves`: the setting movable_memory. Without it, table() is the driver. The driver and `names`
+  // outlive this object.
   MovableMemory(const api::DriverTable& plain, ExportedNames& names,
                 const std::vector<SessionDevice>& devices, bool moves);
   ~MovableMemory();
@@ -57,8 +59,8 @@ class MovableMemory {
 
   // Whether the address lies in memory of cuMemAlloc that can move.
   bool is_allocation(CUdeviceptr address) const;
-  // Names such memory for another process, as long as it exists. From now on it stays on its
-  // device. The same memory gets the same name.
+  // Names such memory for another process. The name ends with the memory, and the memory stays on
+  // its device from now on. Another call for the same memory returns the same name.
   Result<wire::ExportedName> export_allocation(CUdeviceptr address, ExportOrigin origin);
   // Whether the name is one of this session's memory.
   bool has_exported(const wire::ExportedName& name) const;
@@ -67,8 +69,8 @@ class MovableMemory {
   std::map<CUdevice, uint64_t> bytes();
   // Nothing of the session is in progress. An error leaves everything as it was.
   Status park();
-  // False: the devices have no room, and everything is as before. Keeps `keep` bytes of page-locked
-  // host memory for the next park().
+  // Returns false if the devices have no room; then everything is as before. Keeps at most `keep`
+  // bytes of page-locked host memory for the next park().
   Result<bool> wake(uint64_t keep);
   // Bytes of the host's memory that the copy has, or that are kept for the next one.
   uint64_t host_bytes() const { return copy_.bytes(); }
@@ -147,12 +149,12 @@ class MovableMemory {
   const Device* find_device(CUdevice device) const;
   CUresult back(CUdeviceptr address, uint64_t bytes, const Device& on, Mapping* mapping);
   void end(Mappings::iterator allocation);
-  // Ends what streams have freed.
+  // Ends the memory whose stream has reached the free.
   void end_freed();
   std::vector<std::shared_ptr<Physical>> movable() const;
   CUresult map_scratch(Moved* moved);
   void unmap_scratch(const Moved& moved);
-  // The place of each, where the copy reads or writes it.
+  // Finds an address of each piece of memory for the copy.
   CUresult find_places(const std::vector<std::shared_ptr<Physical>>& all,
                        std::vector<Moved>* moved);
   std::vector<HostCopy::Piece> pieces_of(const std::vector<Moved>& moved) const;
