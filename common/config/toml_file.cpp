@@ -173,8 +173,8 @@ Result<std::string> read_text_of(const std::string& path) {
     return Status(Code::kInvalidArgument, "cannot read " + path + ": " + std::strerror(reason));
   }
   std::string text(std::istreambuf_iterator<char>(file), {});
-  // Editors may put a byte-order mark in front of UTF-8. In front of UTF-16, the mark is FF FE or
-  // FE FF.
+  // An editor may begin a file with a byte-order mark: EF BB BF for UTF-8, FF FE or FE FF for
+  // UTF-16.
   if (text.starts_with("\xef\xbb\xbf")) text.erase(0, 3);
   if (text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff")) {
     return Status(Code::kInvalidArgument, path + " is in UTF-16: save it as UTF-8");

@@ -95,7 +95,7 @@ struct ParkStep {
     kMove = 6,
   };
   What what{};
-  uint64_t keep = 0;  // kMove, back: page-locked bytes that the worker keeps
+  uint64_t keep = 0;  // kMove of a parked worker: the page-locked bytes that it may keep
 };
 
 struct StopRequest {
@@ -123,7 +123,7 @@ struct WorkerReady {
 struct StartFailure {
   std::string reason;
   bool lasts = false;     // start_failure.h
-  std::string setting{};  // the key of the setting that is the reason; empty: none is
+  std::string setting{};  // the key of the setting that is the reason; empty: another reason
 };
 
 struct ParkAnswer {

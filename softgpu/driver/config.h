@@ -25,8 +25,8 @@
 //                               multiprocessors; default 0
 //   SOFTGPU_MIG                 1: each device is a part of a GPU that has seven times its memory;
 //                               default 0
-//   SOFTGPU_NO_ROOM             a path: while the file exists, cuMemCreate finds no device memory, as
-//                               if another process had it
+//   SOFTGPU_NO_ROOM             a path: while the file exists, cuMemCreate finds no device memory,
+//                               as if another process had it
 //   SOFTGPU_COPY_LOG            file that gets a line per copy over a link (copy_log.h)
 //   SOFTGPU_LOG                 trace, debug, info, warn (default), error or off
 //

@@ -2,7 +2,8 @@
 // measurement.
 //
 // outlook.cpp holds the assumptions, one constant each with its origin: measured on the target,
-// published, or a projection. The results depend on nothing else; docs/p2p.md has a part of the output.
+// published, or a projection. The results depend on nothing else; docs/p2p.md has a part of the
+// output.
 #pragma once
 
 #include <cstdint>

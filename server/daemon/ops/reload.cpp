@@ -77,7 +77,7 @@ Result<std::string> Reload::run_now(const std::optional<Identity>& by) {
   const std::string why = by ? "as " + by->user + " requested" : "after SIGHUP";
   Next next;
   if (Status status = read(&next); !status.ok()) {
-    // The refusal of an operator is logged.
+    // The caller logs the refusal of an operator.
     if (by)
       return std::move(status).with_context("the settings are not reloaded, and none changes");
     RCUDA_ERROR("the settings are not reloaded, %s, and none changes: %s", why.c_str(),

@@ -61,8 +61,8 @@ class MemoryMeter {
   // Gives back bytes that were booked for an allocation that the driver then refused. No peak
   // includes them.
   void give_back(CUdevice device, uint64_t bytes);
-  // Releases what is booked while the session's memory is not on its devices: at most `bytes` of
-  // each. held() stays the same.
+  // Releases the booking of memory that is not on its devices while the session is parked: at most
+  // `bytes` of each device. held() stays the same.
   void give_up(const std::map<CUdevice, uint64_t>& bytes);
   void give_up();  // all
   // Books the memory again. Returns false, and books nothing, if it does not fit now.
