@@ -91,6 +91,15 @@ void ControlChannel::join() {
   if (thread_.joinable()) thread_.join();
 }
 
+ControlMessage ControlChannel::heartbeat() const {
+  return {.kind = ControlMessage::kHeartbeat, .bytes = is_silent_.load() ? 1u : 0u};
+}
+
+void ControlChannel::announce_silence(bool silent) {
+  is_silent_.store(silent);
+  send(heartbeat());
+}
+
 void ControlChannel::hang_up() {
   MutexLock lock(mutex_);
   if (std::exchange(finished_, true)) return;
@@ -144,7 +153,7 @@ void ControlChannel::run() {
 std::string ControlChannel::poll_once(bool& intended) {
   Clock::time_point wake_at = Clock::time_point::max();
   if (timing_.send_every.count() != 0) wake_at = last_sent_ + timing_.send_every;
-  if (timing_.expect_within.count() != 0) {
+  if (limits_silence()) {
     wake_at = std::min(wake_at, last_heard_ + timing_.expect_within);
   }
   bool sending;
@@ -170,15 +179,13 @@ std::string ControlChannel::poll_once(bool& intended) {
   }
   // Checked after reading: a peer may have sent its farewell and then exited.
   if (entries[2].revents != 0) return "the peer's process has ended";
-  if (timing_.expect_within.count() != 0 && now >= last_heard_ + timing_.expect_within) {
+  if (limits_silence() && now >= last_heard_ + timing_.expect_within) {
     if (std::string why = check_silence(intended); !why.empty()) return why;
   }
   MutexLock lock(mutex_);
   if (!finished_ && timing_.send_every.count() != 0 && now >= last_sent_ + timing_.send_every) {
     last_sent_ = now;
-    if (queue_.empty()) {
-      queue_.push_back({ControlMessage{.kind = ControlMessage::kHeartbeat}, 0, UniqueFd()});
-    }
+    if (queue_.empty()) queue_.push_back({heartbeat(), 0, UniqueFd()});
   }
   Status sent = flush_locked();
   if (sent.ok()) return {};
@@ -222,6 +229,7 @@ std::string ControlChannel::receive(bool& intended) {
     }
     switch (incoming_.kind) {
       case ControlMessage::kHeartbeat:
+        peer_may_be_silent_ = incoming_.bytes != 0;
         break;
       case ControlMessage::kFarewell:
         intended = true;

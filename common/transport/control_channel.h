@@ -11,6 +11,7 @@
 // the channel's thread sends them. Both callbacks run on that thread. No callback follows on_end.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -54,6 +55,8 @@ class ControlChannel {
   // The same with a descriptor, unless `fd` is -1. The descriptor is duplicated. If this process
   // has no free descriptor, nothing is sent.
   Status send(const ControlMessage& message, int fd);
+  // See Link::announce_silence.
+  void announce_silence(bool silent);
   // Sends a farewell and makes the thread end. on_end is not called.
   void finish();
   // Calls finish() and returns when no callback can run any more. Call it first in an owner whose
@@ -76,6 +79,8 @@ class ControlChannel {
   std::string poll_once(bool& intended);  // returns the reason to end, or an empty string
   std::string receive(bool& intended);
   std::string check_silence(bool& intended);
+  bool limits_silence() const { return timing_.expect_within.count() != 0 && !peer_may_be_silent_; }
+  ControlMessage heartbeat() const;
   void enqueue(ControlMessage message, UniqueFd fd);
   Status flush_locked() RCUDA_REQUIRES(mutex_);
   void poke();
@@ -93,7 +98,10 @@ class ControlChannel {
   std::deque<Outgoing> queue_ RCUDA_GUARDED_BY(mutex_);
   bool finished_ RCUDA_GUARDED_BY(mutex_) = false;
 
+  std::atomic<bool> is_silent_{false};  // announced to the peer
+
   // Used by the thread only.
+  bool peer_may_be_silent_ = false;
   ControlMessage incoming_;
   size_t incoming_bytes_ = 0;
   std::vector<UniqueFd> incoming_fds_;

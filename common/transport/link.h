@@ -246,6 +246,11 @@ class Link {
   // after a call with nullptr. Returns when the previous function cannot run any more.
   virtual void on_immediate(ImmediateArrived) {}
 
+  // This process may send no heartbeats from now on, because it may be stopped, or it sends them
+  // again. Meanwhile, the peer's limit of silence (LinkOptions::peer_timeout) does not apply, as if
+  // it were zero. Blocks as put().
+  virtual void announce_silence(bool) {}
+
   // False while the Link waits for a lost connection (Reconnecting).
   virtual bool is_connected() const { return true; }
   // The status that broke the Link, or ok.

@@ -48,6 +48,15 @@ void answer(Link& link) {
   (void)link.wait([] { return false; }, soon());
 }
 
+void be_silent(Link& link) {
+  link.announce_silence(true);
+  (void)put_word(link, 0, 1);
+  (void)link.wait([&] { return load(link, 8) == 1; }, soon());
+  link.announce_silence(false);
+  (void)put_word(link, 0, 2);
+  ::pause();
+}
+
 void fork_a_child_that_abandons(Link& link) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -63,6 +72,7 @@ const PeerRole kRoles[] = {{"expose_and_stay", expose_and_stay},
                            {"stay", stay},
                            {"count_puts", count_puts},
                            {"answer", answer},
+                           {"be_silent", be_silent},
                            {"fork_a_child_that_abandons", fork_a_child_that_abandons}};
 
 class EndContract : public LinkContract {
@@ -214,6 +224,25 @@ TEST_P(EndContract, ASilentPeerIsGivenUpAfterItsTimeout) {
   peer->kill(SIGSTOP);
   EXPECT_EQ(wait_for_end(*link).code(), Code::kUnavailable);
   EXPECT_NE(link->status().context().find("silent"), std::string::npos) << link->status().message();
+}
+
+TEST_P(EndContract, AnAnnouncedSilenceMayLastUntilItIsWithdrawn) {
+  const LinkOptions impatient{.peer_timeout = std::chrono::milliseconds(1000)};
+  Result<PeerProcess> peer = PeerProcess::start(medium(), impatient, "be_silent");
+  ASSERT_TRUE(peer.ok()) << peer.status().message();
+  const std::unique_ptr<Link> link = wrap(peer->take_link());
+  ASSERT_TRUE(link->wait([&] { return load(*link, 0) == 1; }, soon()).ok());
+  peer->kill(SIGSTOP);
+  EXPECT_EQ(link->wait([] { return false; },
+                       std::chrono::steady_clock::now() + std::chrono::milliseconds(2500))
+                .code(),
+            Code::kTimeout);
+  peer->kill(SIGCONT);
+  ASSERT_TRUE(put_word(*link, 8, 1).ok());
+  ASSERT_TRUE(link->wait([&] { return load(*link, 0) == 2; }, soon()).ok())
+      << link->status().message();
+  peer->kill(SIGSTOP);
+  EXPECT_EQ(wait_for_end(*link).code(), Code::kUnavailable);
 }
 
 TEST_P(EndContract, AStoppedPeerHoldsPutsBackAndLosesNone) {

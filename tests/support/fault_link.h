@@ -77,6 +77,7 @@ class FaultLink final : public transport::Link {
   void on_immediate(transport::ImmediateArrived arrived) override {
     inner_->on_immediate(std::move(arrived));
   }
+  void announce_silence(bool silent) override { inner_->announce_silence(silent); }
   Status status() const override { return inner_->status(); }
   void close() override;
   transport::LinkCounters counters() const override { return inner_->counters(); }

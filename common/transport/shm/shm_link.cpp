@@ -118,6 +118,7 @@ class ShmLink final : public LinkCore {
              TransferDone done) override;
   void read(RegionId region, uint64_t offset, void* local, size_t bytes,
             TransferDone done) override;
+  void announce_silence(bool silent) override { control_->announce_silence(silent); }
   void close() override;
   void abandon() noexcept override { control_->abandon(); }
 

@@ -38,6 +38,7 @@ constexpr auto kLinger = std::chrono::milliseconds(300);
 static_assert(sizeof(PutHeader) + sizeof(RegionPlace) + kMaxRegionPut <= kBufferBytes);
 
 constexpr PutHeader kHeartbeatFrame{0, kHeartbeat};
+constexpr PutHeader kSilentFrame{0, kHeartbeat | kMayBeSilent};
 constexpr PutHeader kFarewellFrame{0, kFarewell};
 
 }  // namespace
@@ -329,12 +330,16 @@ std::string TcpLink::receive_some(std::byte* data, size_t bytes, size_t* receive
   }
 }
 
+void TcpLink::announce_silence(bool silent) {
+  sender_.change_heartbeat(bytes_of(silent ? kSilentFrame : kHeartbeatFrame));
+}
+
 std::string TcpLink::check_peer() {
   if (const uint32_t connections = control_.connections(); connections != heard_over_) {
     heard_over_ = connections;
     last_heard_ = Clock::now();
   }
-  if (peer_timeout_.count() != 0) {
+  if (peer_timeout_.count() != 0 && !peer_may_be_silent_) {
     if (Clock::now() - last_heard_ < peer_timeout_) return {};
     const std::string why = "the peer has been silent for " + time_text(peer_timeout_) +
                             ": its process is stopped, or its host or the network is down";
@@ -392,6 +397,7 @@ std::string TcpLink::take_puts() {
       if (!why.empty()) break;
     }
     if (kind == kHeartbeat && header.bytes == 0) {
+      peer_may_be_silent_ = offset != 0;
       begin_ += sizeof header;
       continue;
     }

@@ -80,6 +80,7 @@ class TcpLink final : public LinkCore {
                             uint32_t immediate, Company company, TransferDone done) override;
   void write_in_order(RegionId region, uint64_t offset, const void* local, size_t bytes,
                       TransferDone done) override;
+  void announce_silence(bool silent) override;
   void close() override;
   void abandon() noexcept override;
 
@@ -143,6 +144,7 @@ class TcpLink final : public LinkCore {
   size_t begin_ = 0;  // start of the unread bytes in the buffer
   size_t end_ = 0;
   bool farewell_ = false;
+  bool peer_may_be_silent_ = false;
   bool gives_up_ = false;  // the peer has been silent for too long
   Clock::time_point last_heard_;
   uint32_t heard_over_ = 1;  // Socket::connections() at that time

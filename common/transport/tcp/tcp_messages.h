@@ -53,6 +53,10 @@ enum PutKind : uint32_t {
   kAcknowledged = 7,
 };
 
+// The offset of a kHeartbeat whose sender may be silent from then on (Link::announce_silence); 0
+// otherwise.
+inline constexpr uint32_t kMayBeSilent = 8;
+
 struct PutHeader {
   uint32_t bytes = 0;
   uint32_t place = 0;  // offset in the window | PutKind

@@ -43,10 +43,10 @@ TcpSender::TcpSender(const Socket& socket, Bytes heartbeat, std::chrono::millise
                      std::chrono::nanoseconds hand_over,
                      std::function<void(const std::string&)> on_error)
     : socket_(socket),
-      heartbeat_(heartbeat),
       interval_(interval),
       hand_over_(hand_over),
-      on_error_(std::move(on_error)) {}
+      on_error_(std::move(on_error)),
+      heartbeat_(heartbeat) {}
 
 std::string TcpSender::why(int error) const {
   const std::string ended = socket_.why_ended();
@@ -59,6 +59,14 @@ Status TcpSender::start() {
     last_send_ = Clock::now();
   }
   return start_thread(&flusher_, [this] { run(); });
+}
+
+void TcpSender::change_heartbeat(Bytes heartbeat) {
+  {
+    MutexLock lock(mutex_);
+    heartbeat_ = heartbeat;
+  }
+  (void)send({&heartbeat, 1}, heartbeat.size(), Wake::kNow);
 }
 
 void TcpSender::append(std::span<const Bytes> pieces, size_t skip) {

@@ -42,6 +42,8 @@ class TcpSender {
   // the answer. It is kept for the next put if `wake` announces that put. Returns false once
   // stopped.
   bool send(std::span<const Bytes> pieces, size_t total, Wake wake);
+  // Sends `heartbeat` now, and as later heartbeats.
+  void change_heartbeat(Bytes heartbeat);
   // Appends a message to the gathered bytes. It goes with the next send() or flush().
   bool keep(std::span<const Bytes> pieces, size_t total);
   // Sends gathered bytes until the socket is full, without blocking.
@@ -72,7 +74,6 @@ class TcpSender {
   std::string why(int error) const;  // that a send failed
 
   const Socket& socket_;
-  const Bytes heartbeat_;
   const std::chrono::milliseconds interval_;
   const std::chrono::nanoseconds hand_over_;
   const std::function<void(const std::string&)> on_error_;
@@ -92,6 +93,7 @@ class TcpSender {
   // False while the flusher wakes up after a call.
   bool flusher_awake_ RCUDA_GUARDED_BY(mutex_) = false;
   bool stopped_ RCUDA_GUARDED_BY(mutex_) = false;
+  Bytes heartbeat_ RCUDA_GUARDED_BY(mutex_);
   int run_ RCUDA_GUARDED_BY(mutex_) = 0;  // puts in a row that count for waking the flusher
   Clock::time_point last_put_ RCUDA_GUARDED_BY(mutex_){};
   Clock::time_point last_send_ RCUDA_GUARDED_BY(mutex_){};

@@ -69,6 +69,7 @@ class VerbsLink final : public LinkCore {
   Status put_region(RegionId region, uint64_t offset, Bytes bytes) override;
   void write_with_immediate(RegionId region, uint64_t offset, const void* local, size_t bytes,
                             uint32_t immediate, Company company, TransferDone done) override;
+  void announce_silence(bool silent) override { control_->announce_silence(silent); }
   void close() override;
   void abandon() noexcept override;
 
