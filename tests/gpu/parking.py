@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Parks and wakes sessions on a GPU, and compares the time with copies to page-locked memory.
 
-    parking.py --build FOLDER [--driver nvidia] [--sizes 1,20,60] [--steps 100] [--user UID] [--movable]
+    parking.py --build FOLDER [--driver nvidia] [--sizes 1,20,60] [--transports shm,tcp] [--steps 100] [--movable]
+               [--packaged UID]
 
 For each size in GiB, over shm and TCP: the time of `rcuda-smi park` and of the program's first call after it, cold (the first
-time) and warm (the second), the GPU's memory before, while parked and after, and whether the contents are right. A worker of
-another user (--user, as root) shows parking as packaged: not dumpable, with its filter of system calls and a /dev of its own.
+time) and warm (the second), the GPU's memory before, while parked and after, and whether the contents are right. --packaged,
+as root, shows parking as packaged: the server has the capabilities of its unit, and the programs are those of user UID. So
+their workers are not dumpable, and have a filter of system calls and a /dev of their own.
 --movable repeats the table with a server that has `movable_memory`, whose workers move the memory themselves, and compares the
-time of cuMemAlloc and cuMemFree of the two servers. Where PyTorch is installed, a training loop that is parked ten times must have the losses of an undisturbed one; it prints the
-time of the first .item() after a park. Prints tables, and exits with 1 if anything is wrong. `--driver softgpu --sizes 0.1`
+time of cuMemAlloc and cuMemFree of the two servers. Where PyTorch is installed, a training loop that is parked ten times must
+have the losses of an undisturbed one; it prints the time of the first .item() after a park. Prints tables, and exits with 1 if anything is wrong. `--driver softgpu --sizes 0.1`
 tries the script without a GPU. (The programs are `parking.py hold BYTES`, `parking.py allocate BYTES` and
 `parking.py train STEPS`.)
 """
@@ -114,13 +116,21 @@ def train(steps):
     print(json.dumps({"losses": losses, "first_item": first}), flush=True)
 
 
+# As in debian/rcuda-server.service.
+PACKAGED = ("setpriv", "--bounding-set", "-all,+setuid,+setgid,+chown,+kill,+sys_admin", "--no-new-privs")
+
+
 class Session:
+    user = None  # of the programs; none: of this script
+
     def __init__(self, build, server, transport, *arguments):
         from servers import client_environment
         self.build, self.server = build, server
+        other = {} if self.user is None else dict(user=self.user, group=self.user, extra_groups=[], cwd="/")
         self.process = subprocess.Popen([sys.executable, os.path.abspath(__file__), *arguments], stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, text=True,
-                                        env=client_environment(build, [server], transport, CUBLAS_WORKSPACE_CONFIG=":4096:8"))
+                                        stdout=subprocess.PIPE, text=True, **other,
+                                        env=client_environment(build, [server], transport, CUBLAS_WORKSPACE_CONFIG=":4096:8",
+                                                               **({"HOME": "/"} if other else {})))
 
     def read(self):
         return self.process.stdout.readline().strip()
@@ -200,8 +210,10 @@ def start(arguments, environment):
     from servers import Server
     if arguments.driver == "softgpu":
         environment["SOFTGPU_MEMORY"] = "16G"
-    return Server(arguments.build, arguments.driver, "0", options=["--pool", "0"], environment=environment,
-                  user=arguments.user)
+    options, wrapper = ["--pool", "0"], ()
+    if arguments.packaged is not None:
+        options, wrapper = [*options, "--users", str(arguments.packaged)], PACKAGED
+    return Server(arguments.build, arguments.driver, "0", options=options, environment=environment, wrapper=wrapper)
 
 
 def main():
@@ -209,10 +221,14 @@ def main():
     parser.add_argument("--build", required=True, type=os.path.abspath)
     parser.add_argument("--driver", default="nvidia")
     parser.add_argument("--sizes", default="1,20,60")
-    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--transports", default="shm,tcp")
+    parser.add_argument("--steps", type=int, default=100, help="of training; 0: none")
     parser.add_argument("--movable", action="store_true")
-    parser.add_argument("--user", type=int, help="of the server and its workers; as root")
+    parser.add_argument("--packaged", type=int, metavar="UID", help="over shm; as root")
     arguments = parser.parse_args()
+    transports, Session.user = arguments.transports.split(","), arguments.packaged
+    if arguments.packaged is not None:
+        transports = ["shm"]  # over TCP, the programs would need tokens
     build, sizes, failed = arguments.build, [float(size) for size in arguments.sizes.split(",")], False
     servers = {"driver": start(arguments, {})}
     if arguments.movable:
@@ -227,7 +243,7 @@ def main():
     print("| way | medium | GiB | | parked in s | GB/s | first call after it, s | GB/s | GiB in use before, parked, after | contents |")
     print("|---|---|---|---|---|---|---|---|---|---|")
     for way, server in servers.items():
-        for transport in ("shm", "tcp"):
+        for transport in transports:
             for gib in sizes:
                 rows, right = measure(build, server, transport, gib, way)
                 failed = failed or not right
@@ -238,7 +254,7 @@ def main():
         for size, plain in times["driver"].items():
             print(f"| {size} | {plain:.0f} | {times['worker'][size]:.0f} | {times['worker'][size] / plain:.2f} |")
     server = servers[arguments.movable and "worker" or "driver"]
-    if importlib.util.find_spec("torch") and arguments.driver == "nvidia":
+    if arguments.steps and importlib.util.find_spec("torch") and arguments.driver == "nvidia":
         plain, _ = trained(build, server, arguments.steps, False)
         parked, refusals = trained(build, server, arguments.steps, True)
         equal = bool(plain and parked) and plain["losses"] == parked["losses"]

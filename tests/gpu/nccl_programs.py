@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+"""Runs the programs of tests/programs/nccl on NVIDIA's NCCL, through one server with two GPUs and two servers with one each.
+
+    nccl_programs.py --build FOLDER [--nccl LIBRARY] [--only WORDS] [--at-once 4]
+
+The programs check results, captures, the life of communicators, and what survivors see when a rank dies. The softgpu's tests
+run them on a strict library (tests/support/nccl); this script shows that NVIDIA's behaves the same. Left out are the cases
+that only the strict library refuses, and that hang natively. Prints a table, and the output of each program that differs
+from what it expects. Exits with 1 if any does. NVLink multicast is off everywhere.
+"""
+
+import argparse
+import concurrent.futures
+import os
+import subprocess
+import sys
+import time
+
+from nccl import library_of_pytorch, NO_MULTICAST
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+RANKS = "2"
+SECONDS = 60
+RUNS = [(name, arrangement) for name in ("collectives", "captured", "communicators")
+        for arrangement in ("all", "threads", "processes")]
+RUNS += [("failures", way, case) for way in ("threads", "processes")
+         for case in ("aborted_first_operation", "aborted_operation", "bad_arguments", "ended", "same_device")]
+RUNS += [("failures", "processes", case)
+         for case in ("destroyed", "died_before_split", "died_in_shrink", "killed", "survived", "survived_in_call")]
+WAYS = {"one server": ("--gpus", "2", "--transport", "shm"),
+        "two servers": ("--servers", "2", "--devices", "0,1", "--transport", "tcp")}
+
+
+def run(build, environment, way, words):
+    """The cell of the table, and the output if the program does not print what it should."""
+    if way == "two servers" and "died_in_shrink" in words:
+        return "not covered", ""  # a daemon knows only the ranks of its own workers
+    program, arrangement, *case = words
+    command = ["timeout", "-k", "5", str(SECONDS), sys.executable, os.path.join(HERE, "../e2e/with_servers.py"),
+               "--build", build, "--driver", "nvidia", *WAYS[way], "--",
+               os.path.join(build, "tests/programs/nccl", program), arrangement, RANKS, *case]
+    begin = time.monotonic()
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    right, output = done.returncode == 0 and "as expected" in done.stdout, done.stdout
+    if done.returncode == 124:
+        output += f"no end within {SECONDS} s\n"
+    return f"{'as expected' if right else 'DIFFERS'}, {time.monotonic() - begin:.0f} s", "" if right else output
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", required=True, type=os.path.abspath)
+    parser.add_argument("--nccl")
+    parser.add_argument("--only", default="", help="words that a run has, separated by commas")
+    parser.add_argument("--at-once", type=int, default=4)
+    arguments = parser.parse_args()
+    environment = dict(os.environ, **NO_MULTICAST, LD_LIBRARY_PATH=os.path.join(arguments.build, "lib/rcuda"),
+                       RCUDA_SERVER_NCCL=arguments.nccl or library_of_pytorch(), NCCL_SOCKET_IFNAME="lo", RCUDA_NCCL="server")
+    wanted = [word for word in arguments.only.split(",") if word]
+    runs = [words for words in RUNS if not wanted or any(word in words for word in wanted)]
+    with concurrent.futures.ThreadPoolExecutor(arguments.at_once) as pool:
+        cells = {(way, words): pool.submit(run, arguments.build, environment, way, words) for words in runs for way in WAYS}
+        print("| program | " + " | ".join(WAYS) + " |\n|" + "---|" * (1 + len(WAYS)))
+        for words in runs:
+            print(f"| {' '.join(words)} | " + " | ".join(cells[way, words].result()[0] for way in WAYS) + " |", flush=True)
+    outputs = {key: cell.result()[1] for key, cell in cells.items() if cell.result()[1]}
+    for (way, words), output in outputs.items():
+        print(f"\n=== {' '.join(words)}, {way}\n{output[-3000:]}")
+    sys.exit(bool(outputs))
+
+
+if __name__ == "__main__":
+    main()
