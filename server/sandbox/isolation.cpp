@@ -149,4 +149,27 @@ Status isolate_worker(const SessionGrant& grant, CallFilter filter) {
   return {};
 }
 
+DumpableScope::DumpableScope() : before_(::prctl(PR_GET_DUMPABLE, 0, 0, 0, 0)) {
+  (void)::prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
+}
+
+DumpableScope::~DumpableScope() { (void)::prctl(PR_SET_DUMPABLE, before_ == 1, 0, 0, 0); }
+
+Status become_user_of(pid_t process) {
+  if (::geteuid() != 0) return {};
+  const std::string path = "/proc/" + std::to_string(process) + "/status";
+  std::ifstream status(path);
+  if (!status.is_open()) return Status::from_errno(errno, path);
+  SessionGrant grant;
+  grant.user = "of process " + std::to_string(process);
+  for (std::string line; std::getline(status, line);) {
+    const size_t colon = std::min(line.find(':'), line.size() - 1);
+    const std::vector<uint32_t> numbers = numbers_of(line.substr(colon + 1));
+    if (line.starts_with("Uid:") && !numbers.empty()) grant.uid = numbers.front();
+    if (line.starts_with("Gid:") && !numbers.empty()) grant.gid = numbers.front();
+    if (line.starts_with("Groups:")) grant.groups = numbers;
+  }
+  return grant.uid == 0 ? Status() : become_user(grant);
+}
+
 }  // namespace rcuda::server

@@ -9,13 +9,16 @@
 //                 no_new_privs is set (docs/isolation.md)
 //   its memory    it leaves no core file. If its client is not the daemon's own user, it is not
 //                 dumpable: no process but root's may trace it or look into it. It holds more than
-//                 its user may have: the devices of other sessions, the session's limits
+//                 its user may have: the devices of other sessions, the session's limits. It is
+//                 dumpable while a helper parks or wakes it (DumpableScope)
 //   limits        RLIMIT_DATA and RLIMIT_NPROC, where the grant names them
 // A worker that fails half way must end: it is neither root's nor the user's.
 // Threads: one, once; other threads may run. Blocking: for threads that are just ending.
 // Errors: kDenied if the grant names nobody whom root's worker could become; kSystem with the call
 // that failed.
 #pragma once
+
+#include <sys/types.h>
 
 #include "common/base/status.h"
 #include "server/protocol/session_grant.h"
@@ -24,5 +27,21 @@
 namespace rcuda::server {
 
 Status isolate_worker(const SessionGrant& grant, CallFilter filter = CallFilter::kRefuse);
+
+// While it exists, this process is dumpable. The driver's cuCheckpointProcess* reach a process by
+// its /proc/PID/fd, which only processes of its user may read, and only if it is dumpable.
+class DumpableScope {
+ public:
+  DumpableScope();
+  ~DumpableScope();
+  DumpableScope(const DumpableScope&) = delete;
+
+ private:
+  const int before_;
+};
+
+// Makes this process, if it is root's, one of the user of `process`, with its groups. So it may
+// reach that process without CAP_SYS_PTRACE. It has no threads but the driver's.
+Status become_user_of(pid_t process);
 
 }  // namespace rcuda::server

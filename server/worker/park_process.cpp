@@ -9,6 +9,7 @@
 #include "common/base/log.h"
 #include "server/driver/driver_loader.h"
 #include "server/sandbox/device_scope.h"
+#include "server/sandbox/isolation.h"
 
 namespace rcuda::server {
 namespace {
@@ -97,6 +98,10 @@ int run_park_process(const Settings& settings, const std::string& argument) {
     const Result<LoadedDriver> driver = load_driver(settings.driver.get(), gpu_nodes());
     if (!driver.ok()) {
       std::printf("%s\n", driver.status().message().c_str());
+      return without;
+    }
+    if (const Status became = become_user_of(worker); !became.ok()) {
+      std::printf("%s\n", became.message().c_str());
       return without;
     }
     const Checkpoints checkpoints = find_checkpoints(*driver);

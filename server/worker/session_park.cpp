@@ -7,10 +7,13 @@
 // has any of these does not come to rest.
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "api/opcodes.h"
 #include "common/wire/codec.h"
+#include "server/sandbox/isolation.h"
 #include "server/worker/session_loop.h"
 
 namespace rcuda::server {
@@ -167,7 +170,9 @@ Status SessionLoop::take_step() {
     return {};
   }
   services_.answers.show_park_word(++rests_);
+  link_.announce_silence(true);  // the driver may stop this process for as long as it moves memory
   const Status status = rest();
+  link_.announce_silence(false);
   if (!stop_.load()) services_.answers.show_park_word(0);
   last_activity_ = Clock::now();
   return status;
@@ -180,22 +185,32 @@ Status SessionLoop::rest() {
   flush_trace();
   publish_work();
   wake_wanted_ = false;
+  bool needs_helper = true;
+  std::optional<DumpableScope> for_helper{std::in_place};
   options_.parker->answer(What::kAtRest, {}, movable_bytes());
   for (;;) {
     RCUDA_ASSIGN_OR_RETURN(const auto step, next_step(Clock::now() + kLongestWait));
     if (is_over() || (step && step->what == ParkStep::What::kStay)) return {};
     if (step && step->what == ParkStep::What::kWake) wake_wanted_ = true;
-    if (step && step->what == ParkStep::What::kMove && !move_to_host()) return {};
+    if (step && step->what == ParkStep::What::kMove) {
+      needs_helper = false;
+      for_helper.reset();
+      if (!move_to_host()) return {};
+    }
     if (step && step->what == ParkStep::What::kParked) {
       services_.meters.memory.give_up();
       parked_ = true;
     }
     if (parked_) break;
   }
+  for_helper.reset();
   for (;;) {
     RCUDA_RETURN_IF_ERROR(read_at_rest());
     if (is_over()) return {};
-    if (wake_wanted_) return wake_up();
+    if (wake_wanted_) {
+      if (needs_helper) for_helper.emplace();
+      return wake_up();
+    }
     RCUDA_ASSIGN_OR_RETURN(const auto step, next_step(Clock::now() + kLongestWait));
     if (step && step->what == ParkStep::What::kWake) wake_wanted_ = true;
   }

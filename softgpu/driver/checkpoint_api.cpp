@@ -1,4 +1,5 @@
 // cuCheckpointProcess*: the caller asks the process that it names, over a local socket.
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <optional>
@@ -59,9 +60,17 @@ std::optional<LookupServer::Item> carry_out(uint32_t action, const LookupKey& ar
   return item;
 }
 
+// NVIDIA's driver reaches a process by its descriptors in /proc, which a process of its user may
+// read if it is dumpable, and otherwise only one with CAP_SYS_PTRACE.
+bool may_reach(int pid) {
+  const std::string descriptors = "/proc/" + std::to_string(pid) + "/fd";
+  return ::access(descriptors.c_str(), R_OK | X_OK) == 0 || errno != EACCES;
+}
+
 CUresult ask(int pid, Action action, uint32_t timeout_ms = 0, int* value = nullptr) {
   if (const CUresult ready = check_initialized_without_gate()) return ready;
   if (pid <= 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!may_reach(pid)) return CUDA_ERROR_OPERATING_SYSTEM;
   LookupKey arguments{};
   std::memcpy(arguments.data(), &timeout_ms, sizeof timeout_ms);
   const rcuda::Result<LookupResult> answer =

@@ -205,7 +205,7 @@ Result<LookupResult> look_up_in(int pid, const std::string& name, uint32_t kind,
                                 const LookupKey& key) {
   const auto trusts = [pid](int socket) {
     const std::optional<ucred> peer = peer_of(socket);
-    return peer && peer->pid == pid && (::geteuid() == 0 || peer->uid == ::geteuid());
+    return peer && peer->pid == pid;  // it may have become another user since it listens
   };
   return ask(name, kind, key, trusts, Deadline::max());
 }

@@ -18,6 +18,8 @@ from servers import audit_lines, client_environment, eventually, EXPORTER, IMPOR
 BUILD = PROGRAMS = None
 NOBODY = 65534
 TRANSPORTS = ("shm", "tcp")
+# The capabilities of debian/rcuda-server.service.
+AS_PACKAGED = ("setpriv", "--bounding-set", "-all,+setuid,+setgid,+chown,+kill,+sys_admin", "--no-new-privs")
 MIB = 1 << 20
 
 # Carries out lines of stdin, and prints a line for each.
@@ -80,13 +82,13 @@ class Parking(unittest.TestCase):
     def path(self, name):
         return os.path.join(self.folder, name)
 
-    def server(self, settings="", rules="", options=(), **environment):
+    def server(self, settings="", rules="", options=(), wrapper=(), **environment):
         with open(self.path("server.toml"), "w") as file:
             file.write(settings + rules)
         if self.way == "worker":
             environment.setdefault("RCUDA_SERVER_MOVABLE_MEMORY", "true")
         server = Server(BUILD, options=["--config", self.path("server.toml"), "--audit", self.path("audit"), *options],
-                        environment=environment)
+                        environment=environment, wrapper=wrapper)
 
         def stop():
             if server.process.poll() is None:
@@ -247,15 +249,35 @@ class ParkingTest(Parking):
 
     @unittest.skipIf(os.geteuid() != 0, "needs a server of root")
     def test_a_worker_of_another_user_is_parked_too(self):
-        server = self.server(options=["--users", "nobody"])
+        server = self.server(options=["--users", "nobody"], wrapper=AS_PACKAGED)
         program = self.program(server, user=NOBODY, HOME="/")
         self.do(program, "fill 77")
         worker = self.session(server, program)["worker"]
         with open(f"/proc/{worker}/status") as status:
             fields = dict(line.split(":", 1) for line in status)
         self.assertEqual((fields["Uid"].split()[0], fields["Seccomp"].strip()), (str(NOBODY), "2"))
+        owner = lambda: os.stat(f"/proc/{worker}/fd").st_uid  # root's if the process is not dumpable
+        self.assertEqual(owner(), 0)
         self.park(server, program)
+        self.assertEqual(owner(), 0)
         self.assertEqual(self.do(program, "get"), "77")
+        self.assertEqual(owner(), 0)
+
+    def test_a_parked_worker_may_be_silent_for_longer_than_a_client_waits(self):
+        server = self.server()
+        programs = [self.program(server, transport) for transport in TRANSPORTS]
+        workers = [self.session(server, program)["worker"] for program in programs]
+        for program in programs:
+            self.do(program, "fill 78")
+            self.park(server, program)
+        for worker in workers:
+            os.kill(worker, signal.SIGSTOP)  # as NVIDIA's driver may do while it moves memory
+        time.sleep(11)
+        for worker in workers:
+            os.kill(worker, signal.SIGCONT)
+        for program in programs:
+            self.assertEqual(self.do(program, "get"), "78")
+            self.assertEqual(self.text_of(program.log), "")
 
     # ---- what is refused
 
