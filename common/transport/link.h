@@ -246,9 +246,9 @@ class Link {
   // after a call with nullptr. Returns when the previous function cannot run any more.
   virtual void on_immediate(ImmediateArrived) {}
 
-  // This process may send no heartbeats from now on, because it may be stopped, or it sends them
-  // again. Meanwhile, the peer's limit of silence (LinkOptions::peer_timeout) does not apply, as if
-  // it were zero. Blocks as put().
+  // true: this process may be stopped from now on, and then sends no heartbeats. false: it sends
+  // them again. In between, the peer's limit of silence (LinkOptions::peer_timeout) does not apply,
+  // as if it were zero. Blocks as put().
   virtual void announce_silence(bool) {}
 
   // False while the Link waits for a lost connection (Reconnecting).

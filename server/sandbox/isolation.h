@@ -29,7 +29,7 @@ namespace rcuda::server {
 Status isolate_worker(const SessionGrant& grant, CallFilter filter = CallFilter::kRefuse);
 
 // While it exists, this process is dumpable. The driver's cuCheckpointProcess* reach a process by
-// its /proc/PID/fd, which only processes of its user may read, and only if it is dumpable.
+// its /proc/PID/fd. Processes of its user may read that if it is dumpable.
 class DumpableScope {
  public:
   DumpableScope();
@@ -40,8 +40,8 @@ class DumpableScope {
   const int before_;
 };
 
-// Makes this process, if it is root's, one of the user of `process`, with its groups. So it may
-// reach that process without CAP_SYS_PTRACE. It has no threads but the driver's.
+// If this process is root's, it becomes a process of the user and the groups of `process`. So it
+// may reach that process without CAP_SYS_PTRACE. It may have threads of the driver only.
 Status become_user_of(pid_t process);
 
 }  // namespace rcuda::server

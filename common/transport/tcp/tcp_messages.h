@@ -53,8 +53,8 @@ enum PutKind : uint32_t {
   kAcknowledged = 7,
 };
 
-// The offset of a kHeartbeat whose sender may be silent from then on (Link::announce_silence); 0
-// otherwise.
+// The offset of a kHeartbeat after which its sender may be silent (Link::announce_silence). Other
+// heartbeats have the offset 0.
 inline constexpr uint32_t kMayBeSilent = 8;
 
 struct PutHeader {
