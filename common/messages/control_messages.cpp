@@ -7,9 +7,11 @@ namespace rcuda::wire {
 template <typename Visitor>
 void fields(Visitor& visit, ControlRequest& m) {
   static constexpr const char* kOperations[] = {"end",    "drain", "resume", "ask",
-                                                "reload", "park",  "wake"};
+                                                "reload", "park",  "wake",   "move"};
   visit.choice("operation", m.operation, kOperations);
   visit.number("worker_pid", m.worker_pid);
+  visit.optional("from", m.from);
+  visit.optional("to", m.to);
 }
 template struct Codec<ControlRequest>;
 

@@ -1,4 +1,4 @@
-// An operator's requests: end, park or wake a session, drain the server, or let it read its
+// An operator's requests: end, park, wake or move a session, drain the server, or let it read its
 // settings again.
 //
 //   operator -> daemon   ControlRequest, on an identified connection like a Hello's
@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "common/messages/forms.h"
@@ -18,19 +19,24 @@ namespace rcuda::wire {
 
 enum class ControlOperation : uint32_t {
   kEnd = 1,     // ends a session; its user may also request this
-  kDrain = 2,   // accepts no new sessions
-  kResume = 3,  // accepts sessions again
+  kDrain = 2,   // accepts no new sessions, on all GPUs or on one
+  kResume = 3,  // accepts sessions again, on all GPUs
   kAsk = 4,     // changes nothing
   kReload = 5,  // reads the settings again
   kPark = 6,    // begins to park a session; its user may also request this, and the next
-  kWake = 7     // begins to wake a session
+  kWake = 7,    // begins to wake a session
+  kMove = 8     // lets a parked session wake on another GPU
 };
 
 struct ControlRequest {
   static constexpr char kName[] = "ControlRequest";
   static constexpr MessageType kForm = MessageType::kControlRequest;
   ControlOperation operation{};
-  uint32_t worker_pid = 0;  // kEnd, kPark, kWake: the session's worker, from ServerStatus
+  // kEnd, kPark, kWake, kMove: the session's worker, from ServerStatus.
+  uint32_t worker_pid = 0;
+  // GPUs, by the server's numbers. kMove: `from` may be left out if the session has one GPU; without
+  // `to` the server chooses. kDrain: `from` is the GPU that is drained; none: the server.
+  std::optional<uint32_t> from{}, to{};
 };
 
 struct ControlAnswer {

@@ -102,7 +102,7 @@ Status Daemon::open_parts() {
   pool_->record_in(&audit_);
   reload_.emplace(settings_, start_.load, admission_, authenticator_, audit_, *pool_,
                   service_manager_, [this] { return settings_applied(); });
-  control_.emplace(settings_, authenticator_, audit_, *pool_, *reload_);
+  control_.emplace(settings_, authenticator_, admission_, audit_, *pool_, *reload_);
   connections_.emplace(
       ConnectionServices{settings_, listener_, closer_, authenticator_, doors_, tickets_,
                          admission_, *pool_, *leases_, *control_, monitor_, refusals_},

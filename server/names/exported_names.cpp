@@ -16,8 +16,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// For the daemon, which does one thing at a time.
-constexpr auto kPatience = std::chrono::seconds(5);
+// For the daemon, which does one thing at a time, and for a parked worker, which wakes.
+constexpr auto kPatience = std::chrono::minutes(1);
 
 // What one worker tells another about a name.
 struct Note {
@@ -146,6 +146,7 @@ Result<wire::ExportAnswer> ExportedNames::look_up(const wire::ExportedName& name
     }
     return answer;
   }
+  if (name.port != self_.port) foreign_.store(true, std::memory_order_release);
   Result<wire::ExportAnswer> found =
       ask_(static_cast<uint16_t>(name.port),
            {wire::export_place(self_.owner, name.worker), name.kind, name.secret});

@@ -17,7 +17,8 @@
 // A session has at most kMostHandles names of handles; the oldest go first. The process's limit on
 // open files bounds those of descriptors.
 //
-// Threads: any. Blocking: find_*(), for at most 5 s, if the name is another worker's. Errors:
+// Threads: any. Blocking: find_*(), for at most a minute, if the name is another worker's, which may
+// be parked and has to wake. Errors:
 // kNotFound for a name that does not exist, has ended or is of another owner; otherwise the
 // resource that this process lacks.
 #pragma once
@@ -78,6 +79,8 @@ class ExportedNames {
   // Whether the session has exported or imported anything. From then on another process may see how
   // far its streams are, by an event or by memory. Never false again.
   bool are_used() const { return used_.load(std::memory_order_acquire); }
+  // Whether it has imported from a worker of another server.
+  bool are_of_other_servers() const { return foreign_.load(std::memory_order_acquire); }
   // Is called once, before are_used() becomes true. To be set before anything else is called.
   void before_first_use(std::function<void()> call) { before_first_use_ = std::move(call); }
   ExportedNames(const ExportedNames&) = delete;
@@ -121,7 +124,7 @@ class ExportedNames {
   const Exporter self_;
   const Ask ask_;
   std::function<void()> before_first_use_;
-  std::atomic<bool> used_{false};
+  std::atomic<bool> used_{false}, foreign_{false};
   Mutex mutex_;
   std::map<wire::ExportNumber, Kept> kept_ RCUDA_GUARDED_BY(mutex_);
   std::map<HandleKey, wire::ExportNumber> by_handle_ RCUDA_GUARDED_BY(mutex_);

@@ -25,7 +25,7 @@ Result<WorkPage> WorkPage::open(UniqueFd memory) {
 std::string WorkPage::layout() {
   std::string text = "work";
   for (const auto& name : wire::kWorkNames) text += std::string(",") + name;
-  return text + ",held" + std::to_string(kDevices) + ",communicators" +
+  return text + ",held" + std::to_string(kDevices) + ",kept_free,communicators" +
          std::to_string(kCommunicators) +
          ",idle_end,used_at,lost_since,over_at,losses,fell_back;" + std::to_string(sizeof(Page));
 }
@@ -46,6 +46,14 @@ wire::Work WorkPage::read() const {
 
 void WorkPage::hold(uint32_t device, uint64_t bytes) {
   if (device < kDevices) page_->held[device].store(bytes, std::memory_order_relaxed);
+}
+
+void WorkPage::keep_free(uint32_t device, uint64_t bytes) {
+  if (device < kDevices) page_->kept_free[device].store(bytes, std::memory_order_relaxed);
+}
+
+uint64_t WorkPage::kept_free(uint32_t device) const {
+  return device < kDevices ? page_->kept_free[device].load(std::memory_order_relaxed) : 0;
 }
 
 void WorkPage::set_lost_since(uint64_t ns, bool counts) {

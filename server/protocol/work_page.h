@@ -1,10 +1,11 @@
 // WorkPage: what a worker has done for its session, what memory the session holds, whether it is
 // over its client's second choice of a medium, whether its connection is lost, its NCCL
-// communicators, and when it was over, in a page of memory that the daemon reads.
+// communicators, and when it was over, in a page of memory that the daemon reads. The daemon writes
+// kept_free() only.
 //
 // The daemon makes it and passes it on with the session. It reads what the worker wrote and
-// believes none of it: the numbers are for people and their monitoring. Threads: one writes, any
-// read. Blocking: none. Errors: those of the system; kProtocol for memory that is no such page.
+// believes none of it: the numbers are for people and their monitoring. Threads: one of each side
+// writes, any read. Blocking: none. Errors: those of the system; kProtocol for memory that is no such page.
 #pragma once
 
 #include <array>
@@ -40,6 +41,10 @@ class WorkPage {
   // Bytes that the session holds on a device now. Of numbers from kDevices on nothing is kept.
   void hold(uint32_t device, uint64_t bytes);
   uint64_t held(uint32_t device) const;
+  // Bytes of a device that must stay free, because a session of the server takes them back. Written
+  // by the daemon.
+  void keep_free(uint32_t device, uint64_t bytes);
+  uint64_t kept_free(uint32_t device) const;
   void set_fell_back() { page_->fell_back.store(true, std::memory_order_relaxed); }
   // When the session ends if it stays idle, in monotonic nanoseconds; kBusy while a command runs.
   // 0: it has not begun.
@@ -60,7 +65,11 @@ class WorkPage {
   // When the session was over, in monotonic nanoseconds; 0: it is not over. After that, the
   // worker's process only has to end, and the driver frees the session's memory.
   void set_over_at(uint64_t ns) { page_->over_at.store(ns, std::memory_order_relaxed); }
-  uint64_t over_at() const { return page_->over_at.load(std::memory_order_relaxed); }
+  // Keeps the first value that it finds: a worker says only once that it ends.
+  uint64_t over_at() const {
+    if (over_at_ == 0) over_at_ = page_->over_at.load(std::memory_order_relaxed);
+    return over_at_;
+  }
   // The NCCL communicators of which the session has a rank, by tags that are not 0. A tag counts as
   // often as it has joined. Communicators beyond kCommunicators are not kept. One thread.
   static constexpr size_t kCommunicators = 256;
@@ -73,6 +82,7 @@ class WorkPage {
   struct Page {
     std::array<std::atomic<uint64_t>, wire::kWorkNames.size()> counts;
     std::array<std::atomic<uint64_t>, kDevices> held;
+    std::array<std::atomic<uint64_t>, kDevices> kept_free;
     std::array<std::atomic<uint64_t>, kCommunicators> communicators;
     std::atomic<uint64_t> idle_end;
     std::atomic<uint64_t> used_at;
@@ -87,6 +97,7 @@ class WorkPage {
 
   UniqueFd memory_;
   Mapped<Page> page_;
+  mutable uint64_t over_at_ = 0;
 };
 
 }  // namespace rcuda::server

@@ -88,15 +88,18 @@ void fields(Visitor& visit, RanksLost& m) {
 
 template <typename Visitor>
 void fields(Visitor& visit, ParkStep& m) {
-  static constexpr const char* kSteps[] = {"rest", "parked", "stay", "wake", "awake", "move"};
+  static constexpr const char* kSteps[] = {"rest", "parked",  "stay",  "wake",      "awake",
+                                           "move", "suspend", "place", "place back"};
   visit.choice("what", m.what, kSteps);
   visit.number("keep", m.keep);
+  visit.list("tags", m.tags, ParkStep::kMostTags);
+  visit.list("devices", m.devices, wire::kMaxDevices);
 }
 
 template <typename Visitor>
 void fields(Visitor& visit, ParkAnswer& m) {
-  static constexpr const char* kAnswers[] = {"at rest",     "busy",  "cannot",
-                                             "wake wanted", "moved", "not moved"};
+  static constexpr const char* kAnswers[] = {"at rest", "busy",      "cannot",    "wake wanted",
+                                             "moved",   "not moved", "suspended", "placed"};
   visit.choice("what", m.what, kAnswers);
   visit.string("why", m.why);
   visit.list("bytes", m.bytes, wire::kMaxDevices);

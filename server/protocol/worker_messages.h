@@ -93,9 +93,16 @@ struct ParkStep {
     kWake = 4,
     kAwake = 5,
     kMove = 6,
+    kSuspend = 7,
+    kPlace = 8,
+    kPlaceBack = 9,
   };
+  static constexpr size_t kMostTags = 8192;
   What what{};
   uint64_t keep = 0;  // kMove of a parked worker: the page-locked bytes that it may keep
+  // kSuspend: the ranks of the sessions that are parked together (WorkPage::communicators()).
+  std::vector<uint64_t> tags{};
+  std::vector<uint32_t> devices{};  // kPlace, kPlaceBack: the session's, in its order
 };
 
 struct StopRequest {
@@ -134,6 +141,8 @@ struct ParkAnswer {
     kWakeWanted = 4,
     kMoved = 5,
     kNotMoved = 6,
+    kSuspended = 7,
+    kPlaced = 8,
   };
   What what{};
   std::string why{};

@@ -1,12 +1,22 @@
 #include "server/worker/park_process.h"
 
+#include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <sstream>
 
 #include <cuda.h>
 #include <dlfcn.h>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "common/base/log.h"
+#include "common/base/unique_fd.h"
+#include "common/cuda/uuid_text.h"
 #include "server/driver/driver_loader.h"
 #include "server/sandbox/device_scope.h"
 #include "server/sandbox/isolation.h"
@@ -16,6 +26,7 @@ namespace {
 
 constexpr char kPark[] = "park:";
 constexpr char kWake[] = "wake:";
+constexpr char kTo = '>';
 
 // The session's work has ended before the lock, so this is ample.
 constexpr unsigned kLockTimeoutMs = 10'000;
@@ -56,42 +67,138 @@ ParkExit say(ParkExit how, const LoadedDriver& driver, const char* function, CUr
   return how;
 }
 
-ParkExit park(const LoadedDriver& driver, const Checkpoints& checkpoints, pid_t worker) {
-  CUcheckpointLockArgs limit{};
-  limit.timeoutMs = kLockTimeoutMs;
-  CUresult result = checkpoints.lock(worker, &limit);
-  if (result != CUDA_SUCCESS) {
-    (void)checkpoints.unlock(worker, nullptr);  // in case it is locked nevertheless
-    return say(ParkExit::kRefused, driver, "cuCheckpointProcessLock", result);
-  }
-  result = checkpoints.checkpoint(worker, nullptr);
-  if (result == CUDA_SUCCESS) return ParkExit::kDone;
-  const bool runs = checkpoints.unlock(worker, nullptr) == CUDA_SUCCESS;
-  return say(runs ? ParkExit::kRefused : ParkExit::kBroken, driver, "cuCheckpointProcessCheckpoint",
-             result);
+using Workers = std::vector<pid_t>;
+
+// Whether the process has ended. Its session has nothing to lose.
+bool has_ended(pid_t worker) {
+  const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, worker, 0)));
+  pollfd item{process.get(), POLLIN, 0};
+  return !process || ::poll(&item, 1, 0) > 0;
 }
 
-ParkExit wake(const LoadedDriver& driver, const Checkpoints& checkpoints, pid_t worker) {
-  CUresult result = checkpoints.restore(worker, nullptr);
-  if (result != CUDA_SUCCESS) {
+// Lets the first workers go on: `back` of them have their memory on the host, `locked` are locked.
+// Returns whether all go on.
+bool undo(const Checkpoints& checkpoints, const Workers& workers, size_t back, size_t locked) {
+  bool all = true;
+  for (size_t i = 0; i < back; ++i) {
+    all &= checkpoints.restore(workers[i], nullptr) == CUDA_SUCCESS || has_ended(workers[i]);
+  }
+  for (size_t i = 0; i < locked; ++i) {
+    all &= checkpoints.unlock(workers[i], nullptr) == CUDA_SUCCESS || has_ended(workers[i]);
+  }
+  return all;
+}
+
+// All are locked before any loses its memory, and all have it again before any is unlocked: they may
+// share it.
+ParkExit park(const LoadedDriver& driver, const Checkpoints& checkpoints, const Workers& workers) {
+  CUcheckpointLockArgs limit{};
+  limit.timeoutMs = kLockTimeoutMs;
+  for (size_t i = 0; i < workers.size(); ++i) {
+    const CUresult result = checkpoints.lock(workers[i], &limit);
+    if (result == CUDA_SUCCESS || has_ended(workers[i])) continue;
+    (void)checkpoints.unlock(workers[i], nullptr);  // in case it is locked nevertheless
+    const bool all = undo(checkpoints, workers, 0, i);
+    return say(all ? ParkExit::kRefused : ParkExit::kBroken, driver, "cuCheckpointProcessLock",
+               result);
+  }
+  for (size_t i = 0; i < workers.size(); ++i) {
+    const CUresult result = checkpoints.checkpoint(workers[i], nullptr);
+    if (result == CUDA_SUCCESS || has_ended(workers[i])) continue;
+    const bool all = undo(checkpoints, workers, i, workers.size());
+    return say(all ? ParkExit::kRefused : ParkExit::kBroken, driver,
+               "cuCheckpointProcessCheckpoint", result);
+  }
+  return ParkExit::kDone;
+}
+
+// "park:4711,4712,", or "wake:4711,GPU-1..>GPU-2..,GPU-2..>GPU-1..,"
+void parse(const std::string& argument, Workers* workers, GpuMoves* moves) {
+  const size_t colon = argument.find(':');
+  std::istringstream list(colon == argument.npos ? "" : argument.substr(colon + 1));
+  for (std::string item; std::getline(list, item, ',');) {
+    const size_t to = item.find(kTo);
+    if (to == item.npos) {
+      workers->push_back(std::atoi(item.c_str()));
+    } else {
+      moves->emplace(item.substr(0, to), item.substr(to + 1));
+    }
+  }
+}
+
+// Pairs for all GPUs that the driver shows, as it wants them. None: a GPU of `moves` is missing.
+std::optional<std::vector<CUcheckpointGpuPair>> pairs_for(const LoadedDriver& driver,
+                                                          const GpuMoves& moves) {
+  std::map<std::string, CUuuid> gpus;
+  int count = 0;
+  (void)driver.table.cuDeviceGetCount(&count);
+  for (CUdevice device = 0; device < count; ++device) {
+    CUuuid uuid{};
+    if (driver.table.cuDeviceGetUuid_v2(&uuid, device) != CUDA_SUCCESS) return std::nullopt;
+    std::array<uint8_t, sizeof uuid.bytes> bytes{};
+    std::memcpy(bytes.data(), uuid.bytes, bytes.size());
+    gpus[cuda::uuid_text(bytes)] = uuid;
+  }
+  std::vector<CUcheckpointGpuPair> pairs;
+  for (const auto& [name, uuid] : gpus) {
+    const auto move = moves.find(name);
+    const auto to = gpus.find(move == moves.end() ? name : move->second);
+    if (to == gpus.end()) return std::nullopt;
+    pairs.push_back({uuid, to->second});
+  }
+  return pairs;
+}
+
+// Restores a worker, on other GPUs if the driver can. `moved`: false if it could not.
+CUresult restore(const LoadedDriver& driver, const Checkpoints& checkpoints, pid_t worker,
+                 const GpuMoves& moves, bool* moved) {
+  if (moves.empty()) return checkpoints.restore(worker, nullptr);
+  auto pairs = pairs_for(driver, moves);
+  CUresult result = CUDA_ERROR_INVALID_VALUE;
+  if (pairs) {
+    CUcheckpointRestoreArgs arguments{};
+    arguments.gpuPairs = pairs->data();
+    arguments.gpuPairsCount = static_cast<unsigned>(pairs->size());
+    result = checkpoints.restore(worker, &arguments);
+  }
+  if (result == CUDA_SUCCESS) return result;
+  *moved = false;
+  (void)say(ParkExit::kRefused, driver, "cuCheckpointProcessRestore with pairs of GPUs", result);
+  return checkpoints.restore(worker, nullptr);
+}
+
+ParkExit wake(const LoadedDriver& driver, const Checkpoints& checkpoints, const Workers& workers,
+              const GpuMoves& moves) {
+  bool moved = true;
+  for (const pid_t worker : workers) {
+    const CUresult result = restore(driver, checkpoints, worker, moves, &moved);
+    if (result == CUDA_SUCCESS || has_ended(worker)) continue;
     return say(ParkExit::kBroken, driver, "cuCheckpointProcessRestore", result);
   }
-  result = checkpoints.unlock(worker, nullptr);
-  if (result == CUDA_SUCCESS) return ParkExit::kDone;
-  return say(ParkExit::kBroken, driver, "cuCheckpointProcessUnlock", result);
+  for (const pid_t worker : workers) {
+    const CUresult result = checkpoints.unlock(worker, nullptr);
+    if (result == CUDA_SUCCESS || has_ended(worker)) continue;
+    return say(ParkExit::kBroken, driver, "cuCheckpointProcessUnlock", result);
+  }
+  return moved ? ParkExit::kDone : ParkExit::kRefused;
 }
 
 }  // namespace
 
-std::string park_argument(ParkTask task, pid_t worker) {
-  return (task == ParkTask::kPark ? kPark : kWake) + std::to_string(worker);
+std::string park_argument(ParkTask task, const std::vector<pid_t>& workers,
+                          const GpuMoves& moves) {
+  std::string text = task == ParkTask::kPark ? kPark : kWake;
+  for (const pid_t worker : workers) text += std::to_string(worker) + ",";
+  for (const auto& [from, to] : moves) text += from + kTo + to + ",";
+  return text;
 }
 
 int run_park_process(const Settings& settings, const std::string& argument) {
   set_log_name("rcuda-park");
   const bool parks = argument.starts_with(kPark);
-  const size_t colon = argument.find(':');
-  const int worker = colon == argument.npos ? 0 : std::atoi(argument.c_str() + colon + 1);
+  Workers workers;
+  GpuMoves moves;
+  parse(argument, &workers, &moves);
   // A worker that cannot be woken has lost its memory.
   const ParkExit without = parks ? ParkExit::kRefused : ParkExit::kBroken;
   const auto run = [&] {
@@ -100,7 +207,9 @@ int run_park_process(const Settings& settings, const std::string& argument) {
       std::printf("%s\n", driver.status().message().c_str());
       return without;
     }
-    if (const Status became = become_user_of(worker); !became.ok()) {
+    // Sessions that are parked together are of one user.
+    const pid_t first = workers.empty() ? 0 : workers.front();
+    if (const Status became = become_user_of(first); !became.ok()) {
       std::printf("%s\n", became.message().c_str());
       return without;
     }
@@ -110,7 +219,7 @@ int run_park_process(const Settings& settings, const std::string& argument) {
                   driver->path.c_str());
       return without;
     }
-    return parks ? park(*driver, checkpoints, worker) : wake(*driver, checkpoints, worker);
+    return parks ? park(*driver, checkpoints, workers) : wake(*driver, checkpoints, workers, moves);
   };
   const ParkExit how = run();
   std::fflush(stdout);

@@ -1,8 +1,10 @@
-// The process that parks or wakes a worker (server/daemon/pool/park_helper.h). It loads the driver,
+// The process that parks or wakes workers together (server/daemon/pool/park_helper.h). It loads the driver,
 // calls its cuCheckpointProcess*, prints one line if that fails, and exits with a ParkExit.
 #pragma once
 
+#include <map>
 #include <string>
+#include <vector>
 
 #include <sys/types.h>
 
@@ -14,12 +16,15 @@ namespace rcuda::server {
 enum class ParkTask { kPark, kWake };
 enum class ParkExit {
   kDone = 0,
-  kRefused = 1,  // the worker's process runs as before
-  kBroken = 2,   // its state is unknown
+  kRefused = 1,  // the workers' processes run as before the park; after kWake on their old GPUs
+  kBroken = 2,   // their state is unknown
 };
 
 inline constexpr char kParkOption[] = "--park";
-std::string park_argument(ParkTask task, pid_t worker);
+// Where a worker's memory goes when it wakes: from one GPU to another, by their UUIDs.
+using GpuMoves = std::map<std::string, std::string>;
+std::string park_argument(ParkTask task, const std::vector<pid_t>& workers,
+                          const GpuMoves& moves = {});
 // Returns the exit status. `argument` is a text of park_argument().
 int run_park_process(const Settings& settings, const std::string& argument);
 

@@ -3,8 +3,13 @@
 //
 //   daemon                           worker (session_park.cpp)
 //   kRest     come to rest           kAtRest, or kBusy or kCannot with the reason: goes on
+//   kSuspend  all that are parked with it rest; its NCCL
+//             must release its memory           kSuspended, or kCannot with the reason
 //   kParked   its GPU memory is away; its driver must not be called
 //   kStay     it could not be parked; it goes on
+//   kPlace    it will be awake on other GPUs, and
+//             books its memory there              kPlaced
+//   kPlaceBack  the driver could not do that
 //   kWake     a user wants it back   kWakeWanted, if it is parked
 //   kAwake    its GPU memory is back; it goes on
 //   kMove     move its GPU memory      kMoved, or kNotMoved if the memory is where it was. After

@@ -57,7 +57,11 @@ SessionLoop::SessionLoop(const SessionResources& resources, const SessionLoopOpt
       scheduler_(services_,
                  [this](const wire::CommandHeader& header, std::span<const std::byte> body) {
                    return custom_command(header.opcode)->may_wait(executor_, {header, body, {}});
-                 }) {}
+                 }) {
+  if (const WorkPage* const work = options.work) {
+    services_.meters.memory.kept_free = [work](uint32_t device) { return work->kept_free(device); };
+  }
+}
 
 bool SessionLoop::has_reply_slot(const wire::CommandHeader& header) {
   const auto inside = [&](uint64_t base, uint32_t count, uint32_t bytes) {
@@ -269,8 +273,9 @@ void SessionLoop::publish_work() {
   services_.meters.memory.note_peak();
   if (!options_.work) return;
   options_.work->write(services_.done);
-  for (const SessionDevice& device : services_.resources.devices) {
-    options_.work->hold(device.ordinal, services_.meters.memory.held(device.ordinal));
+  const MemoryMeter& memory = services_.meters.memory;
+  for (const uint32_t ordinal : memory.ordinals()) {
+    options_.work->hold(ordinal, memory.held(ordinal));
   }
 }
 

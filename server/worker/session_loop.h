@@ -88,6 +88,8 @@ class SessionLoop {
   // session_park.cpp
   Status take_step();
   Status rest();
+  Status be_parked();
+  Status move_nccl(const std::vector<uint64_t>* suspends, std::string* why);
   std::optional<ParkAnswer> obstacle();
   void remember_memory();
   std::vector<uint64_t> movable_bytes();
@@ -98,6 +100,7 @@ class SessionLoop {
   Status read_at_rest();
   Result<std::optional<ParkStep>> next_step(Clock::time_point until);
   Status wake_up();
+  void move_to(const std::vector<uint32_t>& devices);
   // Whether the header names one of the client's reply slots. A reply is written nowhere else.
   static bool has_reply_slot(const wire::CommandHeader& header);
   // Executes the next command. Returns false without a command, or if the command must wait.

@@ -3,8 +3,9 @@
 // From kAtRest on, no thread of the worker calls the driver: such a call would block while the
 // process is locked. The one exception is kMove, for which the process is not locked: the executor
 // thread then moves the memory. Otherwise the executor thread waits here. The other threads call
-// the driver only for work in progress, copies between servers, NCCL and exports. A session that
-// has any of these does not come to rest.
+// the driver only for work in progress, copies between servers and calls of NCCL. A
+// session that has any of these does not come to rest. Threads of NCCL itself may call the driver:
+// they block until the session wakes.
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -12,6 +13,7 @@
 #include <utility>
 
 #include "api/opcodes.h"
+#include "common/base/log.h"
 #include "common/wire/codec.h"
 #include "server/sandbox/isolation.h"
 #include "server/worker/session_loop.h"
@@ -37,14 +39,17 @@ std::optional<ParkAnswer> SessionLoop::obstacle() {
   const auto cannot = [](const char* why) { return ParkAnswer{What::kCannot, why}; };
   if (contexts_.watches()) return cannot("its GPU is shared by NVIDIA's MPS");
   if (services_.peers.active()) return cannot("it has connections to workers of other servers");
-  if (executor_.nccl.is_used()) return cannot("it uses NCCL");
-  if (executor_.names.are_used()) return cannot("it shares memory or events with other processes");
+  if (executor_.names.are_of_other_servers()) {
+    return cannot("it shares memory or events with sessions of other servers");
+  }
   if (!held_back_.empty() || ring_.pending() || services_.jobs.any() ||
       services_.device_waits.any() || !services_.completions.empty() ||
       services_.mirrors.any_after_waits() || services_.arrivals.expected() != 0 ||
-      (device_trace_ && device_trace_->pending()) || services_.idle.any_work()) {
+      (device_trace_ && device_trace_->pending()) || executor_.nccl.is_busy() ||
+      services_.idle.any_work()) {
     return ParkAnswer{What::kBusy, "it has work in progress"};
   }
+  if (services_.idle.any_capture()) return ParkAnswer{What::kBusy, "a stream is in capture"};
   return std::nullopt;
 }
 
@@ -70,7 +75,9 @@ std::vector<uint64_t> SessionLoop::movable_bytes() {
   for (const SessionDevice& device : services_.resources.devices) {
     by_device.push_back(bytes[device.device]);
     moves += by_device.back();
-    held += services_.meters.memory.held(device.ordinal);
+  }
+  for (const uint32_t ordinal : services_.meters.memory.ordinals()) {
+    held += services_.meters.memory.held(ordinal);
   }
   const uint64_t stays = held - std::min(held, moves);
   const bool is_fit = moves > 0 && stays <= std::max(kSmallRest, moves / kSmallPart);
@@ -158,7 +165,27 @@ Result<std::optional<ParkStep>> SessionLoop::next_step(Clock::time_point until) 
   };
   const Status status = link_.wait(ready, until);
   if (!status.ok() && status.code() != Code::kTimeout) return status;
-  return stop_.load() ? std::nullopt : options_.parker->take();
+  if (stop_.load()) return std::optional<ParkStep>();
+  std::optional<ParkStep> step = options_.parker->take();
+  const auto what = step ? step->what : ParkStep::What::kStay;
+  if (what != ParkStep::What::kPlace && what != ParkStep::What::kPlaceBack) return step;
+  // What it has booked on its old GPUs does not count.
+  const bool asks = what == ParkStep::What::kPlace;
+  if (asks && !services_.meters.memory.has_given_up()) services_.meters.memory.give_up();
+  move_to(step->devices);
+  if (asks) options_.parker->answer(What::kPlaced);
+  return std::optional<ParkStep>();
+}
+
+// The session's memory will be on these GPUs of the server.
+void SessionLoop::move_to(const std::vector<uint32_t>& devices) {
+  if (options_.work) {
+    for (const uint32_t before : services_.meters.memory.ordinals()) {
+      options_.work->hold(before, 0);
+    }
+  }
+  services_.meters.memory.move(devices);
+  publish_work();
 }
 
 // Takes a step of the daemon while the session is not parked. Ignores all steps but kRest.
@@ -178,6 +205,22 @@ Status SessionLoop::take_step() {
   return status;
 }
 
+// Lets NCCL release the memory of its communicators, or take it again. Returns when the other ranks
+// have done so too, or when the session is over. `why`: the reason if NCCL did not do it.
+Status SessionLoop::move_nccl(const std::vector<uint64_t>* suspends, std::string* why) {
+  const auto outcome = std::make_shared<std::optional<std::string>>();
+  const auto then = [outcome](const std::string& text) { *outcome = text; };
+  suspends ? executor_.nccl.suspend(*suspends, then) : executor_.nccl.resume(then);
+  while (!*outcome && !stop_.load()) {
+    const Status status = link_.wait([this] { return stop_.load() || services_.jobs.any(); },
+                                     Clock::now() + kLongestWait);
+    if (!status.ok() && status.code() != Code::kTimeout) return status;
+    services_.jobs.run();
+  }
+  *why = outcome->value_or("");
+  return {};
+}
+
 // Returns when the session is awake again, is not parked after all, stops, or has ended.
 Status SessionLoop::rest() {
   remember_memory();
@@ -185,6 +228,17 @@ Status SessionLoop::rest() {
   flush_trace();
   publish_work();
   wake_wanted_ = false;
+  RCUDA_RETURN_IF_ERROR(be_parked());
+  if (is_over()) return {};
+  std::string why;
+  RCUDA_RETURN_IF_ERROR(move_nccl(nullptr, &why));
+  if (why.empty()) return {};
+  RCUDA_WARN("after a park: %s", why.c_str());
+  (void)services_.answers.events().notice(false, "after the session was parked, " + why);
+  return {};
+}
+
+Status SessionLoop::be_parked() {
   bool needs_helper = true;
   std::optional<DumpableScope> for_helper{std::in_place};
   options_.parker->answer(What::kAtRest, {}, movable_bytes());
@@ -202,6 +256,10 @@ Status SessionLoop::rest() {
       parked_ = true;
     }
     if (parked_) break;
+    if (!step || step->what != ParkStep::What::kSuspend) continue;
+    std::string why;
+    RCUDA_RETURN_IF_ERROR(move_nccl(&step->tags, &why));
+    options_.parker->answer(why.empty() ? What::kSuspended : What::kCannot, why);
   }
   for_helper.reset();
   for (;;) {
@@ -217,12 +275,10 @@ Status SessionLoop::rest() {
 }
 
 Status SessionLoop::wake_up() {
-  bool is_booked = false;
+  MemoryMeter& memory = services_.meters.memory;
   for (;;) {
-    if (!is_booked && services_.meters.memory.take_back()) {
-      is_booked = true;
-      options_.parker->answer(What::kWakeWanted);
-    }
+    if (memory.has_given_up() && memory.take_back()) options_.parker->answer(What::kWakeWanted);
+    const bool is_booked = !memory.has_given_up();
     RCUDA_ASSIGN_OR_RETURN(const auto step,
                            next_step(Clock::now() + (is_booked ? kLongestWait : kQuotaPause)));
     RCUDA_RETURN_IF_ERROR(read_at_rest());

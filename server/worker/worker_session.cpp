@@ -481,8 +481,10 @@ void WorkerSession::end(const Status& status, SessionLoop& session) {
       bytes_text(counters.transfer_bytes + counters.window_bytes).c_str(), outcome.c_str());
   if (granted_.work) granted_.work->set_over_at(monotonic_ns());
   link_->close();
-  // The program has ended by itself: its other ranks need not learn that.
-  if (session.ended_by_client()) granted_.work->leave_all();
+  // The program has ended by itself: its other ranks need not learn that, unless they were parked
+  // with it and wait for it when they wake.
+  const bool is_awaited = session.executor().nccl.is_suspended();
+  if (session.ended_by_client() && !is_awaited) granted_.work->leave_all();
   report_totals({work, outcome});
   look_for_leaks();
   ::_exit(status.ok() || status.code() == Code::kUnavailable ? 0 : 2);

@@ -19,6 +19,8 @@ constexpr size_t kPageBytes = 4096;
 struct Files {
   std::mutex mutex;
   std::map<uint64_t, int> by_inode;
+  std::map<int, std::string> own;              // names of files that this process has made
+  std::map<std::string, std::string> renamed;  // by the arena's name
 };
 
 Files& files() {
@@ -26,7 +28,7 @@ Files& files() {
   return *instance;
 }
 
-void add_file(int file) {
+void add_file(int file) {  // registers its inode
   struct stat status {};
   if (::fstat(file, &status) != 0) return;
   std::lock_guard lock(files().mutex);
@@ -36,9 +38,57 @@ void add_file(int file) {
 void remove_file(int file) {
   std::lock_guard lock(files().mutex);
   std::erase_if(files().by_inode, [&](const auto& entry) { return entry.second == file; });
+  files().own.erase(file);
+}
+
+bool copy_contents(int from, int to) {
+  const auto end = static_cast<off_t>(kArenaFileBytes);
+  for (off_t at = ::lseek(from, 0, SEEK_DATA); at >= 0 && at < end;) {
+    const off_t hole = ::lseek(from, at, SEEK_HOLE);
+    off_t source = at, target = at;
+    while (source < hole) {
+      const auto bytes = static_cast<size_t>(hole - source);
+      if (::copy_file_range(from, &source, to, &target, bytes, 0) <= 0) return false;
+    }
+    at = ::lseek(from, hole, SEEK_DATA);
+  }
+  return true;
+}
+
+rcuda::UniqueFd make_file(const std::string& name) {
+  rcuda::UniqueFd made(::memfd_create(name.c_str(), MFD_CLOEXEC));
+  if (made && ::ftruncate(made.get(), static_cast<off_t>(kArenaFileBytes)) != 0) made.reset();
+  return made;
 }
 
 }  // namespace
+
+bool rename_arena_files(const std::map<std::string, std::string>& renamed) {
+  const auto now_of = [](const std::string& name) {
+    const auto found = files().renamed.find(name);
+    return found == files().renamed.end() ? name : found->second;
+  };
+  std::map<uint64_t, int> by_inode;
+  std::lock_guard lock(files().mutex);
+  std::map<std::string, std::string> all;
+  for (const auto& [name, other] : renamed) {
+    const auto found = renamed.find(now_of(name));
+    all[name] = found == renamed.end() ? now_of(name) : found->second;
+  }
+  for (const auto& [file, name] : files().own) {
+    const rcuda::UniqueFd made = make_file(all.contains(name) ? all[name] : name);
+    if (!made || !copy_contents(file, made.get()) || ::dup3(made.get(), file, O_CLOEXEC) < 0) {
+      return false;
+    }
+  }
+  files().renamed = std::move(all);
+  for (const auto& [inode, file] : files().by_inode) {
+    struct stat status {};
+    if (::fstat(file, &status) == 0) by_inode[status.st_ino] = file;
+  }
+  files().by_inode = std::move(by_inode);
+  return true;
+}
 
 int arena_file_of(uint64_t inode) {
   std::lock_guard lock(files().mutex);
@@ -95,13 +145,21 @@ int Arena::file() {
 
 int Arena::file_locked() {
   if (file_) return file_.get();
-  rcuda::UniqueFd made(::memfd_create(name_.c_str(), MFD_CLOEXEC));
-  if (!made || ::ftruncate(made.get(), static_cast<off_t>(kArenaFileBytes)) != 0) {
+  std::string name = name_;
+  {
+    std::lock_guard lock(files().mutex);
+    const auto renamed = files().renamed.find(name_);
+    if (renamed != files().renamed.end()) name = renamed->second;
+  }
+  rcuda::UniqueFd made = make_file(name);
+  if (!made) {
     RCUDA_ERROR("no memory file for a device: %m");
     return -1;
   }
   file_ = std::move(made);
   add_file(file_.get());
+  std::lock_guard lock(files().mutex);
+  files().own[file_.get()] = name_;
   return file_.get();
 }
 

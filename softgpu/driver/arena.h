@@ -89,6 +89,11 @@ class Arena {
   uint64_t spare_chunk_ = 0;          // an empty chunk kept for the next small block
 };
 
+// Puts the memory of devices into files of other names (device_file_name()), as if it were on other
+// GPUs. `renamed`: from the names of now; for arenas that have no file yet, too. Nothing may be
+// mapped. Descriptors of the files stay valid. Returns false if the system lacks memory.
+bool rename_arena_files(const std::map<std::string, std::string>& renamed);
+
 // Returns the file of the arena that has this inode, as /proc/self/maps names it; -1 if no arena has
 // it. The file is open as long as the arena exists.
 int arena_file_of(uint64_t inode);

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <fstream>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -33,7 +34,7 @@ namespace softgpu::driver::checkpoint {
 namespace {
 
 constexpr auto kPause = std::chrono::microseconds(100);
-constexpr uint64_t kPageBytes = 4096;
+constexpr int kSharesMemoryFrom = 13030;  // driver 610
 
 // Bytes of a device's file, in anonymous memory.
 struct Saved {
@@ -53,6 +54,7 @@ struct Mapping {
 
 std::atomic<CUprocessState> now{CU_PROCESS_STATE_RUNNING};
 std::vector<Mapping> taken;  // while CHECKPOINTED
+GpuMap places;               // the GPU that has a device's memory, by the device's own number
 
 template <typename Visit>
 void for_each_context(Visit visit) {
@@ -70,10 +72,12 @@ bool is_idle() {
   return idle;
 }
 
-bool is_supported() {
+bool is_supported(bool in_group) {
   if (configuration().mps != 0) return false;
-  return !memory_registry().any([](const Allocation& allocation) {
-    return allocation.kind == MemoryKind::kManaged || allocation.kind == MemoryKind::kImported;
+  const bool may_import = in_group && configuration().driver_version >= kSharesMemoryFrom;
+  return !memory_registry().any([may_import](const Allocation& allocation) {
+    return allocation.kind == MemoryKind::kManaged ||
+           (allocation.kind == MemoryKind::kImported && !may_import);
   });
 }
 
@@ -160,6 +164,28 @@ bool bring_back(Mapping& mapping) {
                 static_cast<off_t>(mapping.offset)) != MAP_FAILED;
 }
 
+// Moves the memory of this process's devices to other GPUs.
+CUresult move(const GpuMap& gpus) {
+  std::map<std::string, std::string> renamed;
+  std::set<int> targets;
+  GpuMap moved;
+  for (const auto& [from, to] : gpus) {
+    renamed[device_file_name(from)] = device_file_name(to);
+    targets.insert(to);
+  }
+  for (int i = 0; i < device_count(); ++i) {
+    const int number = device_at(i)->number();
+    const auto place = places.find(number);
+    const auto to = gpus.find(place == places.end() ? number : place->second);
+    if (to == gpus.end()) return CUDA_ERROR_INVALID_VALUE;
+    moved[number] = to->second;
+  }
+  if (targets.size() != gpus.size()) return CUDA_ERROR_INVALID_VALUE;
+  if (!rename_arena_files(renamed)) return CUDA_ERROR_OUT_OF_MEMORY;
+  places = std::move(moved);
+  return CUDA_SUCCESS;
+}
+
 CUresult fail(const char* what) {
   RCUDA_ERROR("%s of this process failed: %s", what, std::strerror(errno));
   now = CU_PROCESS_STATE_FAILED;
@@ -186,9 +212,9 @@ CUresult lock(std::chrono::milliseconds timeout) {
   return CUDA_SUCCESS;
 }
 
-CUresult checkpoint() {
+CUresult checkpoint(bool in_group) {
   if (now != CU_PROCESS_STATE_LOCKED) return CUDA_ERROR_ILLEGAL_STATE;
-  if (!is_supported()) return CUDA_ERROR_NOT_SUPPORTED;
+  if (!is_supported(in_group)) return CUDA_ERROR_NOT_SUPPORTED;
   std::vector<Mapping> mappings = find_mappings();
   for (Mapping& mapping : mappings) {
     if (save(mapping)) continue;
@@ -203,8 +229,11 @@ CUresult checkpoint() {
   return CUDA_SUCCESS;
 }
 
-CUresult restore() {
+CUresult restore(const GpuMap& gpus) {
   if (now != CU_PROCESS_STATE_CHECKPOINTED) return CUDA_ERROR_ILLEGAL_STATE;
+  if (!gpus.empty()) {
+    if (const CUresult moved = move(gpus); moved != CUDA_SUCCESS) return moved;
+  }
   for (Mapping& mapping : taken) {
     if (!bring_back(mapping)) return fail("the restore");
     drop(mapping.saved);

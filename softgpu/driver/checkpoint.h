@@ -6,14 +6,17 @@
 // the device memory into anonymous host memory and unmaps its pages: its addresses stay reserved,
 // and an access faults. restore() maps the pages again, with their contents.
 //
-// As in NVIDIA's driver, a process with managed memory or imported memory, and a client of MPS,
-// cannot be checkpointed: CUDA_ERROR_NOT_SUPPORTED, and it stays LOCKED. Memory that is exported by
-// a descriptor stays where it is.
+// As in NVIDIA's driver, a process with managed memory and a client of MPS cannot be checkpointed:
+// CUDA_ERROR_NOT_SUPPORTED, and it stays LOCKED. The same holds for a process with imported memory.
+// From CUDA 13.3 on (driver 610) it can be checkpointed if the caller has locked several processes,
+// which are taken for those that share the memory. Memory that is exported by a descriptor stays
+// where it is.
 //
 // Threads: one at a time. Blocking: lock(), for its timeout at most.
 #pragma once
 
 #include <chrono>
+#include <map>
 
 #include <cuda.h>
 
@@ -22,8 +25,12 @@ namespace softgpu::driver::checkpoint {
 CUprocessState state();
 // Returns CUDA_ERROR_NOT_READY at the timeout, with the process RUNNING. 0: no timeout.
 CUresult lock(std::chrono::milliseconds timeout);
-CUresult checkpoint();
-CUresult restore();
+// `in_group`: the caller has locked more processes than this one.
+CUresult checkpoint(bool in_group = false);
+// `gpus`: where each GPU's memory goes, by the numbers of the machine's GPUs; empty: where it was.
+// It must name all GPUs on which this process has its devices.
+using GpuMap = std::map<int, int>;
+CUresult restore(const GpuMap& gpus = {});
 CUresult unlock();
 
 // Lets processes of this user, and of root, call the functions above. If this process may not start

@@ -1,9 +1,12 @@
 // cuCheckpointProcess*: the caller asks the process that it names, over a local socket.
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include <cuda.h>
 #include <sys/syscall.h>
@@ -11,6 +14,7 @@
 
 #include "common/base/log.h"
 #include "softgpu/driver/checkpoint.h"
+#include "softgpu/driver/config.h"
 #include "softgpu/driver/device.h"
 #include "softgpu/driver/local_lookup.h"
 
@@ -18,6 +22,8 @@ namespace softgpu::driver::checkpoint {
 namespace {
 
 enum class Action : uint32_t { kGetState, kGetThread, kLock, kCheckpoint, kRestore, kUnlock };
+
+constexpr int kMovesFrom = 13000;  // driver 580
 
 // The content of a LookupServer's note.
 struct Outcome {
@@ -28,10 +34,23 @@ static_assert(sizeof(Outcome) <= sizeof(LookupNote));
 
 std::string socket_of(int pid) { return "softgpu-checkpoint-" + std::to_string(pid); }
 
+// Of a request: how many processes its caller has locked, or a timeout; or, by the number of a GPU,
+// the number of the GPU to restore onto, plus one.
+GpuMap read_map(const LookupKey& arguments) {
+  GpuMap gpus;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i] != 0) gpus[static_cast<int>(i)] = arguments[i] - 1;
+  }
+  return gpus;
+}
+
+// The number of processes that this one has locked.
+std::atomic<int> locked{0};
+
 // Runs on the thread of the LookupServer, which is also the restore thread.
 std::optional<LookupServer::Item> carry_out(uint32_t action, const LookupKey& arguments) {
-  uint32_t timeout_ms = 0;
-  std::memcpy(&timeout_ms, arguments.data(), sizeof timeout_ms);
+  uint32_t number = 0;
+  std::memcpy(&number, arguments.data(), sizeof number);
   Outcome outcome{CUDA_SUCCESS, 0};
   switch (static_cast<Action>(action)) {
     case Action::kGetState:
@@ -41,13 +60,13 @@ std::optional<LookupServer::Item> carry_out(uint32_t action, const LookupKey& ar
       outcome.value = static_cast<int>(::syscall(SYS_gettid));
       break;
     case Action::kLock:
-      outcome.result = lock(std::chrono::milliseconds(timeout_ms));
+      outcome.result = lock(std::chrono::milliseconds(number));
       break;
     case Action::kCheckpoint:
-      outcome.result = checkpoint();
+      outcome.result = checkpoint(number > 1);
       break;
     case Action::kRestore:
-      outcome.result = restore();
+      outcome.result = restore(read_map(arguments));
       break;
     case Action::kUnlock:
       outcome.result = unlock();
@@ -67,12 +86,10 @@ bool may_reach(int pid) {
   return ::access(descriptors.c_str(), R_OK | X_OK) == 0 || errno != EACCES;
 }
 
-CUresult ask(int pid, Action action, uint32_t timeout_ms = 0, int* value = nullptr) {
+CUresult ask(int pid, Action action, const LookupKey& arguments = {}, int* value = nullptr) {
   if (const CUresult ready = check_initialized_without_gate()) return ready;
   if (pid <= 0) return CUDA_ERROR_INVALID_VALUE;
   if (!may_reach(pid)) return CUDA_ERROR_OPERATING_SYSTEM;
-  LookupKey arguments{};
-  std::memcpy(arguments.data(), &timeout_ms, sizeof timeout_ms);
   const rcuda::Result<LookupResult> answer =
       look_up_in(pid, socket_of(pid), static_cast<uint32_t>(action), arguments);
   // NVIDIA's driver also returns this for a process of another user or without CUDA.
@@ -80,7 +97,30 @@ CUresult ask(int pid, Action action, uint32_t timeout_ms = 0, int* value = nullp
   Outcome outcome;
   std::memcpy(&outcome, answer->note.data(), sizeof outcome);
   if (value) *value = outcome.value;
+  if (outcome.result == CUDA_SUCCESS && action == Action::kLock) ++locked;
+  if (outcome.result == CUDA_SUCCESS && action == Action::kUnlock) --locked;
   return outcome.result;
+}
+
+LookupKey with_number(uint32_t number) {
+  LookupKey arguments{};
+  std::memcpy(arguments.data(), &number, sizeof number);
+  return arguments;
+}
+
+// CUDA_ERROR_INVALID_VALUE if the pairs name a GPU that this process does not see.
+CUresult write_map(const CUcheckpointRestoreArgs& args, LookupKey* arguments) {
+  if (configuration().driver_version < kMovesFrom || !args.gpuPairs) return CUDA_ERROR_INVALID_VALUE;
+  for (unsigned i = 0; i < args.gpuPairsCount; ++i) {
+    const Device* const from = device_with_uuid(args.gpuPairs[i].oldUuid);
+    const Device* const to = device_with_uuid(args.gpuPairs[i].newUuid);
+    if (!from || !to) return CUDA_ERROR_INVALID_VALUE;
+    uint8_t& place = arguments->at(static_cast<size_t>(from->number()));
+    if (std::exchange(place, static_cast<uint8_t>(to->number() + 1)) != 0) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+  }
+  return CUDA_SUCCESS;
 }
 
 template <size_t kCount>
@@ -105,34 +145,43 @@ void serve() {
 using softgpu::driver::checkpoint::Action;
 using softgpu::driver::checkpoint::any_set;
 using softgpu::driver::checkpoint::ask;
+using softgpu::driver::checkpoint::locked;
+using softgpu::driver::checkpoint::with_number;
+using softgpu::driver::checkpoint::write_map;
+using softgpu::driver::check_initialized_without_gate;
+using softgpu::driver::LookupKey;
 
 extern "C" {
 
 CUresult CUDAAPI cuCheckpointProcessGetState(int pid, CUprocessState* state) {
   int value = 0;
   if (!state) return CUDA_ERROR_INVALID_VALUE;
-  const CUresult result = ask(pid, Action::kGetState, 0, &value);
+  const CUresult result = ask(pid, Action::kGetState, {}, &value);
   if (result == CUDA_SUCCESS) *state = static_cast<CUprocessState>(value);
   return result;
 }
 
 CUresult CUDAAPI cuCheckpointProcessGetRestoreThreadId(int pid, int* tid) {
   if (!tid) return CUDA_ERROR_INVALID_VALUE;
-  return ask(pid, Action::kGetThread, 0, tid);
+  return ask(pid, Action::kGetThread, {}, tid);
 }
 
 CUresult CUDAAPI cuCheckpointProcessLock(int pid, CUcheckpointLockArgs* args) {
   if (args && (args->reserved0 != 0 || any_set(args->reserved1))) return CUDA_ERROR_INVALID_VALUE;
-  return ask(pid, Action::kLock, args ? args->timeoutMs : 0);
+  return ask(pid, Action::kLock, with_number(args ? args->timeoutMs : 0));
 }
 
 CUresult CUDAAPI cuCheckpointProcessCheckpoint(int pid, CUcheckpointCheckpointArgs*) {
-  return ask(pid, Action::kCheckpoint);
+  return ask(pid, Action::kCheckpoint, with_number(static_cast<uint32_t>(std::max(locked.load(), 0))));
 }
 
 CUresult CUDAAPI cuCheckpointProcessRestore(int pid, CUcheckpointRestoreArgs* args) {
-  if (args && args->gpuPairsCount != 0) return CUDA_ERROR_NOT_SUPPORTED;
-  return ask(pid, Action::kRestore);
+  LookupKey gpus{};
+  if (args && args->gpuPairsCount != 0) {
+    if (const CUresult result = check_initialized_without_gate()) return result;
+    if (const CUresult result = write_map(*args, &gpus)) return result;
+  }
+  return ask(pid, Action::kRestore, gpus);
 }
 
 CUresult CUDAAPI cuCheckpointProcessUnlock(int pid, CUcheckpointUnlockArgs*) {

@@ -50,7 +50,8 @@ LACKING = """
     import ctypes
     nccl, comm, device = ctypes.CDLL("libnccl.so.2"), ctypes.c_void_p(), ctypes.c_int(0)
     assert nccl.ncclCommInitAll(ctypes.byref(comm), 1, ctypes.byref(device)) == 0
-    print(nccl.ncclCommSuspend(comm, 1), nccl.ncclCommSuspend(comm, 1))
+    register = lambda: nccl.ncclCommWindowRegister(comm, None, ctypes.c_size_t(0), ctypes.byref(ctypes.c_void_p()), 0)
+    print(register(), register())
     assert nccl.ncclCommDestroy(comm) == 0
 """
 
@@ -185,7 +186,7 @@ class LoadingTest(unittest.TestCase):
         self.start({})
         result = self.run_remotely(sys.executable, "-c", textwrap.dedent(LACKING))
         self.assertEqual(result.stdout, "5 5\n")  # ncclInvalidUsage
-        self.assertEqual(result.stderr.count("ncclCommSuspend"), 1, result.stderr)
+        self.assertEqual(result.stderr.count("ncclCommWindowRegister"), 1, result.stderr)
 
     def test_simulation_ends_its_group(self):
         self.start({})

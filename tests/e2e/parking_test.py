@@ -6,6 +6,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import tempfile
@@ -26,7 +27,12 @@ MIB = 1 << 20
 PROGRAM = """
 import ctypes, sys
 cuda, context, memory = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_uint64()
-kept = []
+kept, stream = [], ctypes.c_void_p()
+def capture():
+    check(cuda.cuStreamCreate(ctypes.byref(stream), 1))
+    check(cuda.cuStreamBeginCapture_v2(stream, 0))
+def end_capture():
+    check(cuda.cuStreamEndCapture(stream, ctypes.byref(ctypes.c_void_p())))
 def check(result):
     if result != 0: raise RuntimeError(str(result))
 def fill(value):
@@ -302,12 +308,6 @@ class ParkingTest(Parking):
         self.park(server, program)
         self.assertEqual(self.do(program, "get"), "3")
 
-    def test_sessions_that_share_memory_are_refused(self):
-        server = self.server()
-        code = EXPORTER.replace("print(bytes(handle).hex(), flush=True)", "print('ready', flush=True)")
-        program = self.program(server, code=code)
-        self.assertIn("shares memory", self.refusal(server, program))
-
     def test_sessions_with_connections_to_other_servers_are_refused(self):
         servers = [self.server(), Server(BUILD, index=1)]
         self.addCleanup(servers[1].stop)
@@ -326,6 +326,16 @@ class ParkingTest(Parking):
         worker = str(self.session(server, process)["worker"])
         refused = self.smi("park", f"127.0.0.1:{server.port}", worker, check=False)
         self.assertIn("work in progress", refused.stderr)
+
+    def test_a_stream_in_capture_is_refused_until_its_end(self):
+        server = self.server()
+        program = self.program(server)
+        self.do(program, "fill 7")
+        self.assertEqual(self.do(program, "capture"), "None")
+        self.assertIn("a stream is in capture", self.refusal(server, program))
+        self.assertEqual(self.do(program, "end_capture"), "None")
+        self.park(server, program)
+        self.assertEqual(self.do(program, "get"), "7")
 
     # ---- ends
 
@@ -397,6 +407,20 @@ class ParkingTest(Parking):
         first.stdin.close()
         self.assertEqual(second.stdout.readline().strip(), "2")
 
+    def test_allocations_of_others_leave_room_for_a_session_that_wakes(self):
+        # The helper needs a second to start the driver: so long the session wakes.
+        server = self.server(SOFTGPU_MEMORY="64M", SOFTGPU_INIT_MS="1000")
+        first, second = self.program(server, mib=40), self.program(server, mib=1)
+        self.do(first, "fill 1")
+        self.park(server, first)
+        self.send(first, "get")
+        self.assertTrue(eventually(lambda: self.state(server, first) == "waking"), server.text())
+        self.assertEqual(self.do(second, "allocate 10"), "None")
+        self.assertEqual(self.state(server, first), "waking")
+        self.assertEqual(self.do(second, "allocate 30"), "None")  # softgpu counts each process alone
+        self.assertEqual(self.state(server, first), "")
+        self.assertEqual(first.stdout.readline().strip(), "1")
+
     def test_two_sessions_that_wake_at_once_take_turns(self):
         server = self.server(SOFTGPU_MEMORY="64M")
         programs = []
@@ -448,11 +472,16 @@ class ParkingTest(Parking):
         server = self.server(RCUDA_SERVER_SESSION_MEMORY="300M", RCUDA_SERVER_CGROUP="none")
         program = self.program(server, mib=400)
         self.do(program, "fill 8")
+        limit = lambda: resource.prlimit(self.session(server, program)["worker"], resource.RLIMIT_DATA)[0]
+        before = limit()
         if can_raise_limits():
             self.park(server, program)
+            self.assertGreaterEqual(limit(), before + 400 * MIB)
         else:
             self.assertIn("RLIMIT_DATA", self.refusal(server, program))
         self.assertEqual(self.do(program, "get"), "8")
+        self.assertEqual(self.state(server, program), "")
+        self.assertEqual(limit(), before)
 
 
 class MovableMemoryTest(Parking):
@@ -474,7 +503,6 @@ class MovableMemoryTest(Parking):
     test_a_call_gives_up_after_its_time_and_what_was_posted_before_stays = (
         ParkingTest.test_a_call_gives_up_after_its_time_and_what_was_posted_before_stays)
     test_a_parked_session_counts_for_no_quota = ParkingTest.test_a_parked_session_counts_for_no_quota
-    test_sessions_that_share_memory_are_refused = ParkingTest.test_sessions_that_share_memory_are_refused
     refusal = ParkingTest.refusal
 
     def test_host_memory_is_kept_between_parks(self):

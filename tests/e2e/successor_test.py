@@ -5,6 +5,7 @@ The new build is of tests/support/skewed_commands.cpp: it lacks some commands.
     successor_test.py --build FOLDER --softgpu LIBRARY [unittest arguments]
 """
 
+import json
 import os
 import shutil
 import signal
@@ -18,8 +19,8 @@ from servers import (audit_lines, Server, client_environment, eventually, make_t
 
 BUILD = SOFTGPU = None
 
-# Says whether the server has a command that the other build lacks. Then, for each line of its input, writes memory and
-# reads it.
+# Says whether the server has a command that the other build lacks. Then, for each line of its input, writes memory (unless
+# the line is "read") and reads it.
 SESSION = """
 import ctypes, sys
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -29,7 +30,8 @@ assert cuda.cuCtxSetCurrent(context) == 0
 assert cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(3 << 20)) == 0
 print("other" if cuda.cuMemsetD16_v2(memory, ctypes.c_uint16(3), ctypes.c_size_t(4)) == 801 else "own", flush=True)
 for line in sys.stdin:
-    assert cuda.cuMemsetD32_v2(memory, ctypes.c_uint32(int(line)), ctypes.c_size_t(2)) == 0
+    if line.strip() != "read":
+        assert cuda.cuMemsetD32_v2(memory, ctypes.c_uint32(int(line)), ctypes.c_size_t(2)) == 0
     assert cuda.cuMemcpyDtoH_v2(words, memory, ctypes.c_size_t(8)) == 0
     print(*words, flush=True)
 """
@@ -134,6 +136,35 @@ class SuccessorTest(unittest.TestCase):
         self.assertEqual(ends[workers[old[0].pid]], "ended by the client")
         self.assertIn("ended the session", ends[workers[old[1].pid]])
         self.use(new[1])
+
+    def test_parked_sessions_stay_parked_and_wake(self):
+        server = self.server(SOFTGPU_DEVICES="2")
+        first, second = self.session(server, "own", "shm"), self.session(server, "own")
+        workers = server.sessions(BUILD)
+        for program, number in ((first, 5), (second, 6)):
+            self.use(program, number)
+        for command, program in (("park", first), ("move", second)):
+            for _ in range(100):  # its last work may not have ended yet
+                done = self.smi(server, command, workers[program.pid], *(["--to", "1"] if command == "move" else []))
+                if "work in progress" not in done.stderr:
+                    break
+            self.assertEqual(done.returncode, 0, done.stderr)
+        shown = lambda: {one["pid"]: (one["park"], one["devices"]) for one in
+                         json.loads(subprocess.run([os.path.join(BUILD, "bin/rcuda-smi"), "--json", f"127.0.0.1:{server.port}"],
+                                                   capture_output=True, text=True, check=True).stdout)[0]["sessions"]}
+        before = {first.pid: ("parked", [0]), second.pid: ("parked", [1])}
+        self.assertEqual(shown(), before)
+        self.upgrade()
+        self.reload(server)
+        self.assertEqual(shown(), before)
+        for program, number in ((first, 5), (second, 6)):
+            program.stdin.write("read\n")
+            program.stdin.flush()
+            self.assertEqual(program.stdout.readline(), f"{number} {number}\n")
+        self.assertEqual(shown(), {first.pid: ("", [0]), second.pid: ("", [1])})
+        parked = self.smi(server, "park", workers[second.pid])
+        self.assertIn("parked for", parked.stdout, parked.stderr)
+        self.use(second, 8)
 
     def test_limits_count_sessions_of_both_builds(self):
         server = self.server('[limits.user]\nsessions = 3\ndevice_memory = "8M"\n')

@@ -31,23 +31,30 @@ from servers import Server, client_environment
 
 
 MOST_STOPS = 6
+LONGEST_STOP = 3  # seconds, before the first park
 
 
 def run_with_stops(program, environment, servers):
-    """The exit code of the program, which stands still until its sessions are parked, or for a moment if they are not."""
+    """The exit code of the program, which stands still until its sessions are parked, or for a moment if they are not. It is 1
+    if none was parked, although nothing that lasts was in the way."""
     process, stops = subprocess.Popen(program, env=environment), 0
-    parks = lambda: sum(server.text().count(") is parked, ") for server in servers)
+    said = lambda text: sum(server.text().count(text) for server in servers)
+    parks = lambda: said(") is parked, ")
+    obstacles = lambda: said(") is not parked: ") - said("work in progress") - said("a stream is in capture")
     while process.poll() is None:
-        time.sleep(random.uniform(0, 0.04))
-        if stops == MOST_STOPS or not any("session of " in server.text() for server in servers):
+        time.sleep(random.uniform(0, 0.04) if stops else 0.001)
+        if stops == MOST_STOPS or not said("session of "):
             continue
         stops += 1
-        before, until = parks(), time.monotonic() + 0.4
+        before, until = parks(), time.monotonic() + (0.4 if parks() or obstacles() else LONGEST_STOP)
         process.send_signal(signal.SIGSTOP)
-        while parks() == before and time.monotonic() < until:
+        while parks() == before and time.monotonic() < until and (before or not obstacles()):
             time.sleep(0.01)
         process.send_signal(signal.SIGCONT)
     print(f"{stops} stops, {parks()} parks", file=sys.stderr)
+    if stops and not parks() and not obstacles():
+        print("no session was parked", file=sys.stderr)
+        return process.returncode or 1
     return process.returncode
 
 

@@ -2,16 +2,18 @@
 """Parks and wakes sessions on a GPU, and compares the time with copies to page-locked memory.
 
     parking.py --build FOLDER [--driver nvidia] [--sizes 1,20,60] [--transports shm,tcp] [--steps 100] [--movable]
-               [--packaged UID]
+               [--packaged UID] [--move]
 
 For each size in GiB, over shm and TCP: the time of `rcuda-smi park` and of the program's first call after it, cold (the first
 time) and warm (the second), the GPU's memory before, while parked and after, and whether the contents are right. --packaged,
 as root, shows parking as packaged: the server has the capabilities of its unit, and the programs are those of user UID. So
 their workers are not dumpable, and have a filter of system calls and a /dev of their own.
 --movable repeats the table with a server that has `movable_memory`, whose workers move the memory themselves, and compares the
-time of cuMemAlloc and cuMemFree of the two servers. Where PyTorch is installed, a training loop that is parked ten times must
-have the losses of an undisturbed one; it prints the time of the first .item() after a park. Prints tables, and exits with 1 if anything is wrong. `--driver softgpu --sizes 0.1`
-tries the script without a GPU. (The programs are `parking.py hold BYTES`, `parking.py allocate BYTES` and
+time of cuMemAlloc and cuMemFree of the two servers. With --move, which needs two GPUs of one kind, each park by the driver moves
+the session to the other GPU; the table shows the memory of both. Where PyTorch is installed, a training loop that is parked ten
+times must have the losses of an undisturbed one; it prints the time of the first .item() after a park. Prints tables, and exits
+with 1 if anything is wrong. `--driver softgpu --sizes 0.1` tries the script without a GPU. (The programs are
+`parking.py hold BYTES`, `parking.py allocate BYTES` and
 `parking.py train STEPS`.)
 """
 
@@ -142,10 +144,11 @@ class Session:
     def worker(self):
         return str(self.server.sessions(self.build)[self.process.pid])
 
-    def park(self):
-        """Seconds, or the refusal."""
+    def park(self, to=None):
+        """Seconds, or the refusal. `to`: the GPU on which it is to wake."""
+        command = ["park"] if to is None else ["move", "--to", str(to)]
         begin = time.perf_counter()
-        done = subprocess.run([os.path.join(self.build, "bin/rcuda-smi"), "park", f"127.0.0.1:{self.server.port}", self.worker()],
+        done = subprocess.run([os.path.join(self.build, "bin/rcuda-smi"), *command, f"127.0.0.1:{self.server.port}", self.worker()],
                               capture_output=True, text=True)
         return time.perf_counter() - begin if done.returncode == 0 else done.stderr.strip()
 
@@ -157,31 +160,32 @@ class Session:
     def used(self):
         """GiB of the GPU in use, once NVML has noticed."""
         time.sleep(0.5)
-        used = self.look()["devices"][0]["used_bytes"]
-        return "?" if used is None else f"{used / GIB:.2f}"
+        used = [device["used_bytes"] for device in self.look()["devices"]]
+        return " and ".join("?" if each is None else f"{each / GIB:.2f}" for each in used)
 
     def end(self):
         self.process.stdin.close()
         self.process.wait()
 
 
-def measure(build, server, transport, gib, expected_way):
+def measure(build, server, transport, gib, expected_way, moves):
     """Rows of the table, and whether all is right."""
     session, rows, right = Session(build, server, transport, "hold", str(int(gib * GIB))), [], True
     session.read()
-    for way in ("cold", "warm"):
+    for to, way in ((1, "cold"), (0, "warm")):
         before = session.used()
-        parked = session.park()
+        parked = session.park(to if moves else None)
         if isinstance(parked, str):
             session.end()
             return rows + [f"| {expected_way} | {transport} | {gib:g} | {way} | {parked} | | | | |"], False
         while_parked, parked_by = session.used(), session.look()["sessions"][0]["park_way"]
         session.go_on()
         answer = json.loads(session.read())
-        right = right and answer["right"] and parked_by == expected_way
+        refused = session.look()["sessions"][0]["park_refused"]  # the driver has not moved it
+        right = right and answer["right"] and parked_by == expected_way and not refused
         rows.append(f"| {parked_by} | {transport} | {gib:g} | {way} | {parked:.2f} | {gib * GIB / 1e9 / parked:.2f} | "
                     f"{answer['first_call']:.2f} | {gib * GIB / 1e9 / answer['first_call']:.2f} | "
-                    f"{before}, {while_parked}, {session.used()} | {'right' if answer['right'] else 'WRONG'} |")
+                    f"{before}, {while_parked}, {session.used()} | {'right' if answer['right'] else 'WRONG'} {refused} |")
     session.end()
     return rows, right
 
@@ -210,10 +214,11 @@ def start(arguments, environment):
     from servers import Server
     if arguments.driver == "softgpu":
         environment["SOFTGPU_MEMORY"] = "16G"
+        environment["SOFTGPU_DEVICES"] = "2"
     options, wrapper = ["--pool", "0"], ()
     if arguments.packaged is not None:
         options, wrapper = [*options, "--users", str(arguments.packaged)], PACKAGED
-    return Server(arguments.build, arguments.driver, "0", options=options, environment=environment, wrapper=wrapper)
+    return Server(arguments.build, arguments.driver, "" if arguments.move else "0", options=options, environment=environment, wrapper=wrapper)
 
 
 def main():
@@ -225,6 +230,7 @@ def main():
     parser.add_argument("--steps", type=int, default=100, help="of training; 0: none")
     parser.add_argument("--movable", action="store_true")
     parser.add_argument("--packaged", type=int, metavar="UID", help="over shm; as root")
+    parser.add_argument("--move", action="store_true", help="between the GPUs 0 and 1")
     arguments = parser.parse_args()
     transports, Session.user = arguments.transports.split(","), arguments.packaged
     if arguments.packaged is not None:
@@ -245,7 +251,7 @@ def main():
     for way, server in servers.items():
         for transport in transports:
             for gib in sizes:
-                rows, right = measure(build, server, transport, gib, way)
+                rows, right = measure(build, server, transport, gib, way, arguments.move and way == "driver")
                 failed = failed or not right
                 print("\n".join(rows), flush=True)
     if arguments.movable:

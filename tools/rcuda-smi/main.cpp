@@ -45,6 +45,7 @@ using tools::Server;
 using wire::ControlOperation;
 
 constexpr auto kDrainInterval = std::chrono::seconds(1);
+constexpr auto kMovePause = std::chrono::seconds(10);
 constexpr auto kParkInterval = std::chrono::milliseconds(100);
 constexpr int kMostFailures = 20;  // of queries in a row, during a drain
 
@@ -272,6 +273,39 @@ int park_or_wake(const std::string& name, bool parks, uint32_t worker, bool as_j
   }
 }
 
+// Parks the session if it is active. It wakes on the other GPU.
+int move(const std::string& name, uint32_t worker, int from, int to, bool as_json) {
+  const Server server = server_of(name);
+  const auto session = session_of(server, worker);
+  if (!session.ok()) return fail(session.status());
+  if (session->park.empty()) {
+    if (const int failed = park_or_wake(name, true, worker, as_json)) return failed;
+  }
+  wire::ControlRequest request{ControlOperation::kMove, worker};
+  if (from >= 0) request.from = static_cast<uint32_t>(from);
+  if (to >= 0) request.to = static_cast<uint32_t>(to);
+  return send_request(server, request, as_json);
+}
+
+// Moves the sessions of a GPU to others, as soon as each can be parked. `wait`: until none is left.
+int drain_gpu(const std::string& name, int gpu, bool wait, bool as_json) {
+  const Server server = server_of(name);
+  wire::ControlRequest request{ControlOperation::kDrain, 0};
+  request.from = static_cast<uint32_t>(gpu);
+  if (const auto answer = control(server, request); !answer.ok()) return fail(answer.status());
+  for (;;) {
+    const Look look = smi::look({server}).front();
+    if (!look.error.ok()) return fail(look.error);
+    int left = 0;
+    for (const wire::ServerStatus::Session& session : look.status.sessions) {
+      const bool has = std::ranges::find(session.devices, *request.from) != session.devices.end();
+      if (has && move(name, session.worker_pid, gpu, -1, as_json) != 0) ++left;
+    }
+    if (left == 0 || !wait) return left != 0;
+    std::this_thread::sleep_for(kMovePause);
+  }
+}
+
 struct Arguments {
   std::vector<std::string> names;  // of servers
   std::string name;                // of the only server of a command
@@ -279,11 +313,12 @@ struct Arguments {
   double seconds = 2;
   int rounds = 0;
   uint32_t worker = 0;
+  int from = -1, to = -1, gpu = -1;  // GPUs
 };
 
 // The commands. Each has the option --json.
 struct Commands {
-  config::CommandLine &top, &topology, &end, &park, &wake, &drain, &resume, &reload;
+  config::CommandLine &top, &topology, &end, &park, &wake, &move, &drain, &resume, &reload;
 };
 
 Commands add_commands(config::CommandLine& line, Arguments* to) {
@@ -299,6 +334,8 @@ Commands add_commands(config::CommandLine& line, Arguments* to) {
           "the GPU again; for its user and for operators"),
       line.subcommand("wake",
                       "moves the memory of a parked session back; for its user and for operators"),
+      line.subcommand("move",
+                      "for operators: parks a session and lets it wake on another GPU of its server"),
       line.subcommand("drain",
                       "for operators: no new sessions; the server stops when the last session has "
                       "ended"),
@@ -309,7 +346,8 @@ Commands add_commands(config::CommandLine& line, Arguments* to) {
   }
   // Without a default: these are about one server.
   for (config::CommandLine* command :
-       {&commands.end, &commands.park, &commands.wake, &commands.drain, &commands.resume}) {
+       {&commands.end, &commands.park, &commands.wake, &commands.move, &commands.drain,
+        &commands.resume}) {
     command->option("server", &to->name, kServer).required().type_name("").check(check_server);
   }
   commands.top.option("--every", &to->seconds, "time between two rounds, such as 2s or 500ms")
@@ -320,16 +358,21 @@ Commands add_commands(config::CommandLine& line, Arguments* to) {
   commands.topology.flag("-m,--matrix", &to->matrix,
                          "for compatibility with nvidia-smi; the matrix is always shown");
   commands.topology.flag("--no-measure", &to->no_measure, "only the matrix; copies nothing");
-  for (config::CommandLine* command : {&commands.end, &commands.park, &commands.wake}) {
+  for (config::CommandLine* command :
+       {&commands.end, &commands.park, &commands.wake, &commands.move}) {
     command->option("worker", &to->worker, "the session's worker, as rcuda-smi lists it")
         .required()
         .type_name("");
   }
+  commands.move.option("--to", &to->to, "the GPU, by the server's number (default: the server chooses)");
+  commands.move.option("--from", &to->from, "which GPU it leaves, if the session has several");
   commands.drain.flag("--no-wait", &to->no_wait, "do not wait until the server has stopped");
+  commands.drain.option("--gpu", &to->gpu,
+                        "drain this GPU only: its sessions are parked and move to other GPUs");
   commands.top.flag("--json", &to->as_json, "a line for each round: the list of rcuda-smi --json");
   for (config::CommandLine* command :
-       {&commands.topology, &commands.end, &commands.park, &commands.wake, &commands.drain,
-        &commands.resume, &commands.reload}) {
+       {&commands.topology, &commands.end, &commands.park, &commands.wake, &commands.move,
+        &commands.drain, &commands.resume, &commands.reload}) {
     command->flag("--json", &to->as_json, "print JSON");
   }
   return commands;
@@ -353,6 +396,12 @@ int start(int argc, char** argv) {
   const bool parks = commands.park.is_chosen();
   if (parks || commands.wake.is_chosen()) {
     return park_or_wake(name, parks, arguments.worker, as_json);
+  }
+  if (commands.move.is_chosen()) {
+    return move(name, arguments.worker, arguments.from, arguments.to, as_json);
+  }
+  if (commands.drain.is_chosen() && arguments.gpu >= 0) {
+    return drain_gpu(name, arguments.gpu, !arguments.no_wait, as_json);
   }
   if (commands.drain.is_chosen()) return drain(name, !arguments.no_wait, as_json);
   if (commands.resume.is_chosen()) {

@@ -118,6 +118,14 @@ void fields(Visitor& visit, CarriedWorker& m) {
   visit.number("park_since", m.park_since);
   visit.number("parked_at", m.parked_at);
   visit.list("park_bytes", m.park_bytes, wire::kMaxDevices);
+  visit.number("park_group", m.park_group);
+  visit.flag("has_answered", m.has_answered);
+  visit.flag("owes_answer", m.owes_answer);
+  visit.list("shares_with", m.shares_with, kMany);
+  visit.flag("shares_outside", m.shares_outside);
+  visit.list("moves", m.moves, kMany);
+  visit.number("unanswered_moves", m.unanswered_moves);
+  visit.check(m.moves.size() % 2 == 0);
 }
 
 template <typename Visitor>
@@ -165,6 +173,7 @@ void fields(Visitor& visit, CarriedState& m) {
   visit.list("leases", m.leases, kMany);
   visit.list("lease_totals", m.lease_totals, kMany);
   visit.flag("draining", m.draining);
+  visit.list("drained", m.drained, kMany);
   visit.number("signal", m.signal);
   visit.optional("drain_until", m.drain_until);
 }

@@ -86,6 +86,12 @@ struct CarriedWorker {
   uint64_t park_kept = 0;
   int64_t park_since = 0, parked_at = 0;
   std::vector<uint64_t> park_bytes;  // by device, in the order of the session
+  uint64_t park_group = 0;
+  bool has_answered = false, owes_answer = false;
+  std::vector<int32_t> shares_with;  // worker processes
+  bool shares_outside = false;
+  std::vector<uint32_t> moves;  // pairs of GPUs
+  uint32_t unanswered_moves = 0;
 };
 
 struct CarriedCgroups {
@@ -130,6 +136,7 @@ struct CarriedState {
   std::vector<CarriedLease> leases;
   std::vector<CarriedLease> lease_totals;  // of ended sessions
   bool draining = false;
+  std::vector<uint32_t> drained;  // GPUs
   int32_t signal = 0;  // the last signal to stop the server; 0: none
   std::optional<int64_t> drain_until;
 };

@@ -22,7 +22,9 @@ void Connection::advance() {
   const Status status = try_advance();
   if (status.ok()) return;
   // Programs that wait ask again and again during a drain, which would fill log and audit.
-  if (hello_.wait_ms == 0 || services_.control.check_draining().ok()) return refuse(status);
+  if (hello_.wait_ms == 0 || services_.control.check_draining(hello_.devices).ok()) {
+    return refuse(status);
+  }
   RCUDA_DEBUG("%s is refused, and waits: %s", name_.c_str(), status.message().c_str());
   drop(status);
 }
@@ -30,7 +32,7 @@ void Connection::advance() {
 Status Connection::try_advance() {
   if (is_refused_) return find_account() ? not_served() : Status();
   if (request_) return find_account() ? carry_out() : Status();
-  RCUDA_RETURN_IF_ERROR(services_.control.check_draining());
+  RCUDA_RETURN_IF_ERROR(services_.control.check_draining(hello_.devices));
   if (!services_.authenticator.serves(*identity_)) {
     return {Code::kDenied, "the server does not serve user " + identity_->user +
                                " any more: its setting users changed while the program waited"};

@@ -1,11 +1,13 @@
 #include "server/daemon/ops/control.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <utility>
 
 #include <signal.h>
 
+#include "common/base/list_text.h"
 #include "common/base/log.h"
 #include "common/base/units.h"
 
@@ -29,12 +31,20 @@ Result<wire::ControlAnswer> Control::handle(const std::vector<std::byte>& body,
   if (concerns_session(request.operation)) {
     RCUDA_RETURN_IF_ERROR(handle_session(request, who));
   } else if (!is_operator) {
-    return authenticator_.not_operator(who, "drain this server or reload its settings");
+    return authenticator_.not_operator(who,
+                                       "drain this server, reload its settings or move sessions");
+  } else if (request.operation == wire::ControlOperation::kMove) {
+    RCUDA_ASSIGN_OR_RETURN(const uint32_t gpu, move_session(request, who));
+    text = "the session of worker " + std::to_string(request.worker_pid) + " wakes on GPU " +
+           std::to_string(gpu) + " at its next call";
+  } else if (request.operation == wire::ControlOperation::kDrain && request.from) {
+    RCUDA_RETURN_IF_ERROR(drain_gpu(*request.from, who));
+  } else if (request.operation == wire::ControlOperation::kResume) {
+    RCUDA_RETURN_IF_ERROR(resume(who));
   } else if (request.operation == wire::ControlOperation::kReload) {
     RCUDA_ASSIGN_OR_RETURN(text, reload_.run(who));
   } else if (request.operation != wire::ControlOperation::kAsk) {
-    RCUDA_RETURN_IF_ERROR(set_draining(request.operation == wire::ControlOperation::kDrain, who,
-                                       "as " + who.user + " requested"));
+    RCUDA_RETURN_IF_ERROR(set_draining(true, who, "as " + who.user + " requested"));
   }
   return wire::ControlAnswer{static_cast<uint32_t>(pool_.sessions()), std::move(text), draining_};
 }
@@ -60,6 +70,41 @@ Status Control::handle_session(const wire::ControlRequest& request, const Identi
   return done;
 }
 
+Result<uint32_t> Control::move_session(const wire::ControlRequest& request, const Identity& who) {
+  if (request.to) {
+    RCUDA_RETURN_IF_ERROR(check_draining({*request.to}));
+    RCUDA_RETURN_IF_ERROR(admission_.check_devices({*request.to}, ""));
+  }
+  const auto may_take = [&](uint32_t gpu) {
+    return !drained_.contains(gpu) && admission_.check_devices({gpu}, "").ok();
+  };
+  return pool_.move_session(request.worker_pid, request.from, request.to, may_take, who);
+}
+
+Status Control::drain_gpu(uint32_t gpu, const Identity& by) {
+  const std::vector<uint32_t> offered = pool_.offer().ordinals();
+  if (!offered.empty() && std::ranges::find(offered, gpu) == offered.end()) {
+    return {Code::kInvalidArgument, "the server does not offer GPU " + std::to_string(gpu) +
+                                        ": it offers " + list_of(offered)};
+  }
+  if (!drained_.insert(gpu).second) return {};
+  audit_.control("drain", by, {});
+  RCUDA_INFO("GPU %u drains, as %s requested: no new sessions", gpu, by.user.c_str());
+  return {};
+}
+
+// Ends the drain of the server and of its GPUs.
+Status Control::resume(const Identity& by) {
+  RCUDA_RETURN_IF_ERROR(set_draining(false, by, "as " + by.user + " requested"));
+  if (drained_.empty()) return {};
+  audit_.control("resume", by, {});
+  RCUDA_INFO("GPU %s no longer drains, as %s requested",
+             list_of(std::vector<uint32_t>(drained_.begin(), drained_.end())).c_str(),
+             by.user.c_str());
+  drained_.clear();
+  return {};
+}
+
 Status Control::set_draining(bool draining, const std::optional<Identity>& by,
                              const std::string& why) {
   if (!draining && drain_until_) {
@@ -77,7 +122,15 @@ Status Control::set_draining(bool draining, const std::optional<Identity>& by,
   return {};
 }
 
-Status Control::check_draining() const {
+Status Control::check_draining(const std::vector<uint32_t>& devices) const {
+  const auto drained = std::ranges::find_if(
+      devices, [this](uint32_t device) { return drained_.contains(device); });
+  if (!draining_ && drained != devices.end()) {
+    return {Code::kUnavailable,
+            "GPU " + std::to_string(*drained) +
+                " of the server is draining: name another GPU, or let an operator run rcuda-smi "
+                "resume; RCUDA_WAIT=10m waits for the server"};
+  }
   if (!draining_) return {};
   return Status(Code::kUnavailable,
                 std::string("the server is draining: it takes no new sessions and stops when the "
@@ -112,6 +165,7 @@ std::string Control::why_stopped() const {
 void Control::carry(CarriedState* state) const {
   state->draining = draining_;
   state->signal = signal_;
+  state->drained.assign(drained_.begin(), drained_.end());
   if (drain_until_) {
     state->drain_until = std::chrono::nanoseconds(drain_until_->time_since_epoch()).count();
   }
@@ -120,6 +174,7 @@ void Control::carry(CarriedState* state) const {
 void Control::restore(const CarriedState& state) {
   draining_ = state.draining;
   signal_ = state.signal;
+  drained_.insert(state.drained.begin(), state.drained.end());
   if (state.drain_until) {
     drain_until_ = Clock::time_point(std::chrono::nanoseconds(*state.drain_until));
   }

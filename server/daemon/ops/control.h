@@ -1,6 +1,7 @@
-// Control: carries out requests of operators: to end, park or wake sessions, to drain the server,
+// Control: carries out requests of operators: to end, park, wake or move sessions, to drain the server,
 // and to reload its settings (reload.h). A server that drains takes no new sessions and stops when
-// the last session has ended. An operator may resume it until then. A signal drains it too, for the
+// the last session has ended. An operator may resume it until then. An operator may also drain single
+// GPUs: they get no new sessions. A signal drains it too, for the
 // drain timeout at most. No operator may resume it after the signal, because the sender of the
 // signal waits for the end of the process.
 //
@@ -11,11 +12,13 @@
 #include <chrono>
 #include <cstddef>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "common/base/status.h"
 #include "common/messages/control_messages.h"
+#include "server/daemon/admission/admission.h"
 #include "server/daemon/admission/audit.h"
 #include "server/daemon/ops/reload.h"
 #include "server/daemon/pool/worker_pool.h"
@@ -30,10 +33,11 @@ class Control {
   using Clock = std::chrono::steady_clock;
 
   // All outlive this object.
-  Control(const Settings& settings, const Authenticator& authenticator, Audit& audit,
-          WorkerPool& pool, Reload& reload)
+  Control(const Settings& settings, const Authenticator& authenticator, const Admission& admission,
+          Audit& audit, WorkerPool& pool, Reload& reload)
       : settings_(settings),
         authenticator_(authenticator),
+        admission_(admission),
         audit_(audit),
         pool_(pool),
         reload_(reload) {}
@@ -44,8 +48,8 @@ class Control {
   // For another build in this process.
   void carry(CarriedState* state) const;
   void restore(const CarriedState& state);
-  // The refusal of a client that requests a session while the server drains.
-  Status check_draining() const;
+  // The refusal of a client that requests a session while the server or one of its GPUs drains.
+  Status check_draining(const std::vector<uint32_t>& devices) const;
   // SIGHUP reloads the settings. The first of the other signals drains the server, if the settings
   // allow a time. Returns false if the server is to stop.
   bool take_signal(int number);
@@ -59,15 +63,20 @@ class Control {
  private:
   // A request about one session, which its user may make as well.
   Status handle_session(const wire::ControlRequest& request, const Identity& who);
+  Result<uint32_t> move_session(const wire::ControlRequest& request, const Identity& who);
+  Status drain_gpu(uint32_t gpu, const Identity& by);
+  Status resume(const Identity& by);
   // `by`: none for a signal.
   Status set_draining(bool draining, const std::optional<Identity>& by, const std::string& why);
 
   const Settings& settings_;
   const Authenticator& authenticator_;
+  const Admission& admission_;
   Audit& audit_;
   WorkerPool& pool_;
   Reload& reload_;
   bool draining_ = false;
+  std::set<uint32_t> drained_;  // GPUs
   int signal_ = 0;  // the last signal that was read
   std::optional<Clock::time_point> drain_until_;
 };

@@ -24,19 +24,23 @@ std::chrono::seconds longest_move(uint64_t bytes) {
   return kLongestStart + std::chrono::seconds(bytes / kLeastBytesPerSecond);
 }
 
-Result<ParkHelper> ParkHelper::start(const Settings& settings, ParkTask task, pid_t worker,
-                                     uint64_t bytes) {
+Result<ParkHelper> ParkHelper::start(const Settings& settings, ParkTask task,
+                                     std::vector<pid_t> workers, uint64_t bytes,
+                                     const GpuMoves& moves,
+                                     const std::vector<std::string>& environment) {
   int pipe[2];
   if (::pipe2(pipe, O_CLOEXEC | O_NONBLOCK) != 0) return Status::from_errno(errno, "pipe2");
   ParkHelper helper;
   helper.says_.reset(pipe[0]);
   const UniqueFd its(pipe[1]);
-  helper.worker_ = worker;
+  helper.workers_ = std::move(workers);
   helper.deadline_ = Clock::now() + longest_move(bytes);
+  std::vector<std::string> own = settings.registry.environment();
+  own.insert(own.end(), environment.begin(), environment.end());
   RCUDA_ASSIGN_OR_RETURN(
       helper.pid_, start_process({settings.worker_binary,
-                                  {"rcuda-park", kParkOption, park_argument(task, worker)},
-                                  worker_environment(settings.registry.environment()),
+                                  {"rcuda-park", kParkOption, park_argument(task, helper.workers_, moves)},
+                                  worker_environment(own),
                                   {{its.get(), STDOUT_FILENO}, {STDERR_FILENO, STDERR_FILENO}}}));
   helper.process_.reset(static_cast<int>(::syscall(SYS_pidfd_open, helper.pid_, 0)));
   if (!helper.process_) return Status::from_errno(errno, "pidfd_open");
@@ -45,7 +49,7 @@ Result<ParkHelper> ParkHelper::start(const Settings& settings, ParkTask task, pi
 
 ParkHelper::ParkHelper(ParkHelper&& other) noexcept
     : pid_(std::exchange(other.pid_, -1)),
-      worker_(other.worker_),
+      workers_(std::move(other.workers_)),
       process_(std::move(other.process_)),
       says_(std::move(other.says_)),
       deadline_(other.deadline_),

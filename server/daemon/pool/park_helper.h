@@ -1,16 +1,18 @@
-// ParkHelper: a process that moves the GPU memory of a worker to the host, or back, by the driver's
-// cuCheckpointProcess*. These functions act on another process, so the worker takes no part, and
+// ParkHelper: a process that moves the GPU memory of workers to the host, or back, by the driver's
+// cuCheckpointProcess*. These functions act on another process, so the workers take no part, and
 // the daemon needs no CUDA. The helper runs this binary (server/worker/park_process.h) with the
-// daemon's rights, parks or wakes one worker, and ends.
+// daemon's rights, parks or wakes the workers together, and ends.
 //
 // Threads: the daemon's only thread. Blocking: the destructor, for a second at most, until the
 // process that it has killed is gone. Errors: start() returns those of the system.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <sys/types.h>
 
@@ -34,14 +36,19 @@ class ParkHelper {
 
   // `bytes`: the number that the helper moves. A helper that takes much longer than a driver needs
   // for them is killed.
-  static Result<ParkHelper> start(const Settings& settings, ParkTask task, pid_t worker,
-                                  uint64_t bytes);
+  // `moves`: for kWake. `environment`: what the workers have in theirs beside the settings.
+  static Result<ParkHelper> start(const Settings& settings, ParkTask task,
+                                  std::vector<pid_t> workers, uint64_t bytes,
+                                  const GpuMoves& moves,
+                                  const std::vector<std::string>& environment);
   ~ParkHelper();
   ParkHelper(ParkHelper&& other) noexcept;
   ParkHelper& operator=(ParkHelper&&) = delete;
 
   pid_t pid() const { return pid_; }
-  pid_t worker() const { return worker_; }
+  bool moves(pid_t worker) const {
+    return std::find(workers_.begin(), workers_.end(), worker) != workers_.end();
+  }
   int descriptor() const { return process_.get(); }  // readable when the helper has ended
   Clock::time_point deadline() const { return deadline_; }
   // Returns the outcome once, and none while the helper runs. A helper that is still running at the
@@ -56,7 +63,8 @@ class ParkHelper {
  private:
   ParkHelper() = default;
 
-  pid_t pid_ = -1, worker_ = -1;
+  pid_t pid_ = -1;
+  std::vector<pid_t> workers_;
   UniqueFd process_;  // pidfd
   UniqueFd says_;     // the helper's stdout
   Clock::time_point deadline_;

@@ -1,15 +1,17 @@
 // ParkState: the states of a session that is parked and woken, and every transition between them.
 //
-//   Active --park request, or park_after--> Resting --the worker is at rest--> Measuring
+//   Active --park request, or park_after--> Resting --the worker is at rest--> Suspending
+//   Suspending --NCCL has released its memory--> Measuring
 //   Measuring --the size is known--> Parking --the helper has succeeded--> Parked
-//   Resting, Measuring, Parking --refused--> Active
+//   Resting, Suspending, Measuring, Parking --refused--> Active
 //   Parked --a command, or a wake request--> Waiting --there is room, and it is its turn--> Waking
 //   Waking --the helper has succeeded--> Active
 //   Waking --the worker has found no room--> Waiting
 //
-// The worker moves the memory itself where it can (ParkWay::kWorker); otherwise a helper lets the
-// driver do it. If a helper (park_helper.h) fails and does not report that the process runs as
-// before, the session ends. Pure functions.
+// Sessions that are parked together take each step together. The worker moves the memory itself
+// where it can (ParkWay::kWorker); otherwise a helper lets the driver do it. If a helper
+// (park_helper.h) fails and does not report that the process runs as before, the session ends. Pure
+// functions.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +25,10 @@ constexpr const char* to_string(ParkWay way) {
 
 enum class ParkState : uint8_t {
   kActive,
-  kResting,    // the daemon has asked the session's worker to come to rest
-  kMeasuring,  // NVML reports how much memory the worker has on its GPUs
-  kParking,    // a helper, or the worker, moves the memory to the host
+  kResting,     // the daemon has asked the session's worker to come to rest
+  kSuspending,  // NCCL releases the memory of the session's communicators
+  kMeasuring,   // NVML reports how much memory the worker has on its GPUs
+  kParking,     // a helper, or the worker, moves the memory to the host
   kParked,
   kWaiting,  // the session waits for room on its GPUs or for its turn
   kWaking,   // a helper, or the worker, moves the memory back
@@ -39,8 +42,10 @@ constexpr bool may_follow(ParkState from, ParkState to) {
       return from != State::kActive && from != State::kParked && from != State::kWaiting;
     case State::kResting:
       return from == State::kActive;
-    case State::kMeasuring:
+    case State::kSuspending:
       return from == State::kResting;
+    case State::kMeasuring:
+      return from == State::kSuspending;
     case State::kParking:
       return from == State::kMeasuring;
     case State::kParked:
@@ -58,7 +63,7 @@ constexpr bool is_away(ParkState state) { return state >= ParkState::kParked; }
 
 // As rcuda-smi shows it; empty for an active session.
 constexpr const char* to_string(ParkState state) {
-  constexpr const char* kNames[] = {"",       "parking", "parking", "parking",
+  constexpr const char* kNames[] = {"",       "parking", "parking", "parking", "parking",
                                     "parked", "waiting", "waking"};
   return kNames[static_cast<int>(state)];
 }

@@ -258,7 +258,7 @@ bool WorkerPool::look_up(const wire::ExportQuery& query, uid_t user, size_t peek
         CRYPTO_memcmp(worker.exports.data(), query.place.data(), query.place.size()) != 0) {
       continue;
     }
-    return pass_on(worker, ExportCall{query, static_cast<uint32_t>(peeked)}, socket);
+    return pass_on_lookup(worker, ExportCall{query, static_cast<uint32_t>(peeked)}, socket);
   }
   return false;
 }
@@ -446,6 +446,7 @@ void WorkerPool::handle_end(Worker& worker, std::optional<int> status) {
   for (int i = 0; reports && i < kMostReports && !worker.totals; ++i) read(worker);
   log_end(worker, status);
   if (worker.is(State::kBusy)) report_lost_ranks(worker);
+  forget_shares(worker);
   enter(worker, State::kEnded,
         !worker.ended_by.empty() ? worker.ended_by + worker.ended_for
         : worker.totals          ? worker.totals->outcome

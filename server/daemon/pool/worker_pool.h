@@ -160,6 +160,13 @@ class WorkerPool {
   // state does not allow that, kNotFound as above. report() shows the outcome.
   Status park_session(uint32_t worker_pid, const MayUse& may_park, const Identity& by);
   Status wake_session(uint32_t worker_pid, const MayUse& may_wake, const Identity& by);
+  // worker_pool_move.cpp: a parked session wakes on the GPU `to` instead of `from`, which may be left
+  // out if it has one GPU. Without `to`, the GPU with the fewest sessions of those that `may_take` it.
+  // Returns the GPU. kUnavailable if that is not possible now, kInvalidArgument if never.
+  Result<uint32_t> move_session(uint32_t worker_pid, std::optional<uint32_t> from,
+                                std::optional<uint32_t> to,
+                                const std::function<bool(uint32_t gpu)>& may_take,
+                                const Identity& by);
   // Continues to park and wake sessions. To be called in each round, and when the monitor has a
   // sample.
   void advance_parking(GpuMonitor& monitor);
@@ -216,6 +223,10 @@ class WorkerPool {
   static constexpr uint64_t kNeverTried = ~uint64_t{0};
   struct Park {
     ParkState state = ParkState::kActive;
+    uint64_t group = 0;         // sessions with the same number are parked together
+    bool has_answered = false;  // the last step
+    bool owes_answer = false;   // to a step that no longer matters
+    bool is_measured = false;
     Clock::time_point since, parked_at;  // `since`: in this state
     Clock::time_point waits_since;       // `since` of the state Waiting before this wake
     ParkWay way = ParkWay::kDriver;
@@ -235,7 +246,12 @@ class WorkerPool {
     uint64_t tried_at = kNeverTried;          // WorkPage::used_at() when park_after tried it
     std::optional<Clock::time_point> try_at;  // when park_after tries again
     Clock::time_point room_asked;             // only later samples of NVML count
+    bool keeps_room = false;                  // others leave it room while it looks (keep_room())
     bool is_broken = false;                   // its helper failed, so the session ends
+    // Where memory goes when it wakes, by the GPU on which it was; empty: where it was. As many GPUs
+    // give as get.
+    std::map<uint32_t, uint32_t> moves;
+    uint32_t unanswered_moves = 0;  // until then, what it has booked does not count
   };
   struct Worker {
     State state = State::kStarting;
@@ -262,6 +278,9 @@ class WorkerPool {
     std::unique_ptr<Admission::Permit> permit;
     std::optional<WorkPage> work;
     Park park;
+    std::set<pid_t> shares_with;          // workers that have looked its exports up
+    bool shares_outside = false;          // a worker of another server has
+    std::vector<std::pair<ExportCall, UniqueFd>> callers;  // lookups that wait until it is awake
     std::vector<uint64_t> lost_ranks;     // RanksLost that it has not received yet
     std::optional<SessionTotals> totals;  // once it has said that its session is over
     wire::ExportPlace exports{};          // where others look up what it exports
@@ -288,10 +307,12 @@ class WorkerPool {
   Result<Worker*> find_session(uint32_t worker_pid, const MayUse& may_use);
   // worker_pool_park.cpp
   static void enter(Worker& worker, ParkState state);
-  static void send_step(Worker& worker, ParkStep::What what, uint64_t keep = 0);
-  void begin_park(Worker& worker, const std::optional<Identity>& by);
+  static void send_step(Worker& worker, const ParkStep& step);
+  static void send_step(Worker& worker, ParkStep::What what, uint64_t keep = 0) {
+    send_step(worker, ParkStep{what, keep});
+  }
   void read_park(Worker& worker, const ParkAnswer& answer);
-  void note_way(Worker& worker, const ParkAnswer& at_rest) const;
+  void note_way(Worker& worker, const ParkAnswer& at_rest);
   static void refuse_park(Worker& worker, const std::string& why);
   std::optional<Clock::time_point> park_due(const Worker& worker) const;
   void park_idle(Worker& worker);
@@ -303,13 +324,18 @@ class WorkerPool {
   bool find_sample(GpuMonitor& monitor, Clock::time_point asked,
                    std::shared_ptr<const GpuSample>* sample) const;
   const GpuSample::Gpu* gpu_of(const GpuSample* sample, uint32_t ordinal) const;
+  // What a park takes in the host's memory besides the memory that the worker has kept.
+  static uint64_t more_host_bytes(const Park& park) { return host_bytes(park) - park.kept; }
+  Status check_host_memory(const std::vector<Worker*>& members) const;
   Status allow_host_memory(Worker& worker, int64_t bytes) const;
   // By the worker or by a helper.
-  Status start_moving(Worker& worker, ParkTask task);
+  Status start_moving(const std::vector<Worker*>& members, ParkTask task);
   uint64_t may_keep(const Worker& worker) const;
   void wake_waiting(GpuMonitor& monitor, Clock::time_point now);
-  void wake_if_room(Worker& worker, GpuMonitor& monitor, Clock::time_point now);
-  void look_later(Worker& worker, Clock::time_point at);
+  void wake_if_room(const std::vector<Worker*>& members, GpuMonitor& monitor,
+                    Clock::time_point now);
+  void keep_room();
+  void look_later(const std::vector<Worker*>& members, Clock::time_point at);
   void end_helpers();
   void helper_ended(Worker& worker, const ParkHelper::Outcome& outcome);
   void ask_for_room_again();
@@ -319,6 +345,23 @@ class WorkerPool {
   void is_awake(Worker& worker);
   void lose(Worker& worker, const std::string& why);
   Clock::time_point next_parking() const;
+  // worker_pool_move.cpp
+  Status check_move(const Worker& worker, uint32_t from, uint32_t to);
+  Result<uint32_t> choose_gpu(const Worker& worker, uint32_t from,
+                              const std::function<bool(uint32_t gpu)>& may_take);
+  void set_devices(Worker& worker, const std::map<uint32_t, uint32_t>& moves, ParkStep::What step);
+  void move_back(Worker& worker, const std::string& why);
+  GpuMoves moves_of(const Worker& worker) const;
+  // worker_pool_group.cpp
+  bool pass_on_lookup(Worker& exporter, ExportCall call, UniqueFd* socket);
+  void forget_shares(const Worker& ended);
+  static bool are_connected(const Worker& one, const Worker& other);
+  std::vector<Worker*> connected_with(Worker& first);
+  std::vector<Worker*> group_of(const Worker& worker);
+  Status begin_park(Worker& worker, const std::optional<Identity>& by);
+  void advance_rest(Worker& worker);
+  void refuse_group(Worker& worker, const std::string& why);
+  void start_parking(Worker& worker);
   size_t count(State state) const;
   Status start(const Base& base, const DeviceSets::Key& devices, uint32_t sm_percent);
   Status hold(Worker* worker);
@@ -383,6 +426,7 @@ class WorkerPool {
   std::unique_ptr<Cgroups> cgroups_;  // none: processes have limits of their own
   std::list<Worker> workers_;
   std::list<ParkHelper> helpers_;
+  uint64_t groups_ = 0;                         // the last number of Park::group
   std::optional<Clock::time_point> next_room_;  // when a waiting session looks for room again
   // Of workers' starts and of ended sessions, by user and medium.
   wire::ServerStatus::Totals totals_;

@@ -76,6 +76,15 @@ CarriedWorker WorkerPool::carry(const Worker& worker, const Admission& admission
   carried.park_kept = worker.park.kept;
   carried.park_since = ns_of(worker.park.since);
   carried.parked_at = ns_of(worker.park.parked_at);
+  carried.park_group = worker.park.group;
+  carried.has_answered = worker.park.has_answered;
+  carried.owes_answer = worker.park.owes_answer;
+  carried.shares_with.assign(worker.shares_with.begin(), worker.shares_with.end());
+  carried.shares_outside = worker.shares_outside;
+  carried.unanswered_moves = worker.park.unanswered_moves;
+  for (const auto& [gpu, place] : worker.park.moves) {
+    carried.moves.insert(carried.moves.end(), {gpu, place});
+  }
   for (const uint32_t device : worker.session.devices) {
     const auto bytes = worker.park.bytes.find(device);
     if (bytes != worker.park.bytes.end()) carried.park_bytes.push_back(bytes->second);
@@ -131,6 +140,15 @@ Result<WorkerPool::Worker> WorkerPool::restore(const CarriedWorker& carried) {
   worker.park.kept = carried.park_kept;
   worker.park.since = time_of(carried.park_since);
   worker.park.parked_at = time_of(carried.parked_at);
+  worker.park.group = carried.park_group;
+  worker.park.has_answered = carried.has_answered;
+  worker.park.owes_answer = carried.owes_answer;
+  worker.shares_with.insert(carried.shares_with.begin(), carried.shares_with.end());
+  worker.shares_outside = carried.shares_outside;
+  worker.park.unanswered_moves = carried.unanswered_moves;
+  for (size_t i = 0; i + 1 < carried.moves.size(); i += 2) {
+    worker.park.moves[carried.moves[i]] = carried.moves[i + 1];
+  }
   worker.park.room_asked = worker.park.awake_at = Clock::now();
   for (size_t i = 0; i < carried.park_bytes.size(); ++i) {
     worker.park.bytes[devices[i]] = carried.park_bytes[i];
@@ -155,6 +173,7 @@ Status WorkerPool::restore(const CarriedState& state,
   for (size_t i = 0; i < state.workers.size(); ++i) {
     RCUDA_ASSIGN_OR_RETURN(Worker worker, restore(state.workers[i]));
     worker.permit = std::move(permits[i]);
+    groups_ = std::max(groups_, worker.park.group);
     workers_.push_back(std::move(worker));
   }
   return {};

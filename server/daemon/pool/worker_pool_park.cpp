@@ -17,6 +17,8 @@ namespace {
 
 // How often waiting sessions look for room on their GPUs, while other processes use these.
 constexpr auto kRoomPause = std::chrono::milliseconds(200);
+// How often a session at rest looks whether those that are parked with it still exist and rest.
+constexpr auto kRestPause = std::chrono::milliseconds(200);
 // How long NVML may take to report the size of a session. The program may wait meanwhile.
 constexpr auto kLongestMeasure = std::chrono::seconds(10);
 // A session that had work in progress is tried again after the time of park_after, but not earlier
@@ -67,13 +69,22 @@ void WorkerPool::enter(Worker& worker, ParkState state) {
               to_string(state));
   worker.park.state = state;
   worker.park.since = Clock::now();
+  worker.park.has_answered = worker.park.is_measured = false;
   // The daemon reads from the worker only when an answer is due, so the worker cannot keep it busy.
-  worker.reads_reports =
-      state == ParkState::kResting || state == ParkState::kParked || worker.park.worker_moves();
+  worker.reads_reports = worker.park.owes_answer || state == ParkState::kResting ||
+                         state == ParkState::kSuspending || state == ParkState::kParked ||
+                         worker.park.worker_moves();
+  if (state != ParkState::kActive) return;
+  worker.park.group = 0;
+  worker.park.moves.clear();
+  worker.park.unanswered_moves = 0;
+  for (auto& [call, socket] : std::exchange(worker.callers, {})) {
+    pass_on(worker, std::move(call), &socket);
+  }
 }
 
-void WorkerPool::send_step(Worker& worker, ParkStep::What what, uint64_t keep) {
-  const Status sent = send_to_worker(worker.control.get(), ParkStep{what, keep}, -1, Clock::now());
+void WorkerPool::send_step(Worker& worker, const ParkStep& step) {
+  const Status sent = send_to_worker(worker.control.get(), step, -1, Clock::now());
   if (sent.ok()) return;
   RCUDA_WARN("worker %d takes no message and is ended: %s", worker.pid, sent.message().c_str());
   ::kill(worker.pid, SIGKILL);
@@ -81,13 +92,7 @@ void WorkerPool::send_step(Worker& worker, ParkStep::What what, uint64_t keep) {
 
 Status WorkerPool::park_session(uint32_t worker_pid, const MayUse& may_park, const Identity& by) {
   RCUDA_ASSIGN_OR_RETURN(Worker* const worker, find_session(worker_pid, may_park));
-  if (worker->park.state != ParkState::kActive) {
-    return {Code::kUnavailable, "the session of worker " + std::to_string(worker_pid) + " is " +
-                                    to_string(worker->park.state) +
-                                    " already: rcuda-smi shows its state"};
-  }
-  begin_park(*worker, by);
-  return {};
+  return begin_park(*worker, by);
 }
 
 Status WorkerPool::wake_session(uint32_t worker_pid, const MayUse& may_wake, const Identity& by) {
@@ -97,43 +102,52 @@ Status WorkerPool::wake_session(uint32_t worker_pid, const MayUse& may_wake, con
                                     " is not parked: rcuda-smi shows its state"};
   }
   if (worker->park.state != ParkState::kParked) return {};
-  worker->park.by = by;
+  for (Worker* const member : group_of(*worker)) member->park.by = by;
   send_step(*worker, ParkStep::What::kWake);
   return {};
-}
-
-void WorkerPool::begin_park(Worker& worker, const std::optional<Identity>& by) {
-  worker.park.by = by;
-  worker.park.refused.clear();
-  enter(worker, ParkState::kResting);
-  send_step(worker, ParkStep::What::kRest);
 }
 
 void WorkerPool::read_park(Worker& worker, const ParkAnswer& answer) {
   using What = ParkAnswer::What;
   Park& park = worker.park;
-  if (park.state == ParkState::kResting && answer.what == What::kAtRest) {
-    note_way(worker, answer);
-    enter(worker, ParkState::kMeasuring);
-  } else if (park.state == ParkState::kResting && answer.what != What::kWakeWanted) {
+  const ParkState state = park.state;
+  if (park.owes_answer && answer.what != What::kWakeWanted) {
+    park.owes_answer = false;
+    worker.reads_reports = false;
+  } else if ((state == ParkState::kResting && answer.what == What::kAtRest) ||
+             (state == ParkState::kSuspending && answer.what == What::kSuspended)) {
+    if (state == ParkState::kResting) note_way(worker, answer);
+    park.has_answered = true;
+    worker.reads_reports = false;
+    advance_rest(worker);
+  } else if ((state == ParkState::kResting || state == ParkState::kSuspending) &&
+             (answer.what == What::kBusy || answer.what == What::kCannot)) {
     if (answer.what == What::kBusy) {
       park.try_at = Clock::now() + std::max(settings_.park_after.get(), kLeastBusyPause);
     }
-    refuse_park(worker, answer.why);
-  } else if (park.state == ParkState::kParked && answer.what == What::kWakeWanted) {
+    park.has_answered = true;
+    refuse_group(worker, answer.why);
+  } else if (state == ParkState::kParked && answer.what == What::kPlaced) {
+    if (park.unanswered_moves > 0) --park.unanswered_moves;
+  } else if (state == ParkState::kParked && answer.what == What::kWakeWanted &&
+             park.unanswered_moves == 0) {
     enter(worker, ParkState::kWaiting);
     park.room_asked = Clock::now();
+    for (Worker* const member : group_of(worker)) {
+      if (member->park.state == ParkState::kParked) send_step(*member, ParkStep::What::kWake);
+    }
   } else if (park.worker_moves()) {
     worker_moved(worker, answer);
   }
 }
 
 // The worker reports the bytes that it can move, by device. The daemon accepts at most the size of
-// the device.
-void WorkerPool::note_way(Worker& worker, const ParkAnswer& at_rest) const {
+// the device. Sessions that are parked together go the driver's way.
+void WorkerPool::note_way(Worker& worker, const ParkAnswer& at_rest) {
   Park& park = worker.park;
   const std::vector<uint32_t>& devices = worker.session.devices;
-  park.way = at_rest.bytes.size() == devices.size() ? ParkWay::kWorker : ParkWay::kDriver;
+  const bool is_alone = group_of(worker).size() == 1;
+  park.way = is_alone && at_rest.bytes.size() == devices.size() ? ParkWay::kWorker : ParkWay::kDriver;
   park.bytes.clear();
   if (park.way == ParkWay::kDriver) return;
   for (size_t i = 0; i < devices.size(); ++i) {
@@ -170,10 +184,21 @@ std::optional<WorkerPool::Clock::time_point> WorkerPool::park_due(const Worker& 
 
 void WorkerPool::park_idle(Worker& worker) {
   const auto due = park_due(worker);
-  if (!due || Clock::now() < *due) return;
+  const Clock::time_point now = Clock::now();
+  if (!due || now < *due) return;
   worker.park.tried_at = worker.work->used_at();
   worker.park.try_at.reset();
-  begin_park(worker, std::nullopt);
+  // All that are parked with it must be idle.
+  for (const Worker* const member : connected_with(worker)) {
+    const auto due_too = park_due(*member);
+    if (member == &worker || (due_too && now >= *due_too)) continue;
+    worker.park.try_at = due_too.value_or(now + settings_.park_after.get());
+    return;
+  }
+  const Status begun = begin_park(worker, std::nullopt);
+  if (begun.ok()) return;
+  RCUDA_DEBUG("%s", begun.message().c_str());
+  worker.park.try_at = now + settings_.park_after.get();
 }
 
 // Measures the bytes that the driver would move on each GPU. Without a value of NVML, the worker's
@@ -200,25 +225,26 @@ bool WorkerPool::find_bytes(Worker& worker, GpuMonitor& monitor) const {
   return true;
 }
 
-// Begins to move the session's memory, once its size is known, or refuses.
 void WorkerPool::measure(Worker& worker, GpuMonitor& monitor) {
-  if (worker.park.way == ParkWay::kDriver && !find_bytes(worker, monitor)) return;
-  const uint64_t needs = host_bytes(worker.park) - worker.park.kept;
-  uint64_t others = 0;  // that other sessions are about to take in the host's memory
+  worker.park.is_measured =
+      worker.park.way == ParkWay::kWorker || find_bytes(worker, monitor);
+}
+
+// Whether the memory of these sessions fits into the host's.
+Status WorkerPool::check_host_memory(const std::vector<Worker*>& members) const {
+  uint64_t needs = 0, moved = 0, others = 0;  // `others`: what other sessions are about to take
+  for (const Worker* const member : members) {
+    needs += more_host_bytes(member->park);
+    moved += sum_of(member->park.bytes);
+  }
   for (const Worker& other : workers_) {
-    if (other.park.state == ParkState::kParking) others += host_bytes(other.park) - other.park.kept;
+    if (other.park.state == ParkState::kParking) others += more_host_bytes(other.park);
   }
-  Status ready;
-  if (const uint64_t there = available_host_memory(); needs + others > there) {
-    ready = {Code::kOutOfMemory, "its " + bytes_text(sum_of(worker.park.bytes)) +
-                                     " of GPU memory do not fit into the host's memory (" +
-                                     bytes_text(there) + " are available)"};
-  }
-  if (ready.ok()) ready = allow_host_memory(worker, static_cast<int64_t>(needs));
-  if (ready.ok()) ready = start_moving(worker, ParkTask::kPark);
-  if (ready.ok()) return enter(worker, ParkState::kParking);
-  send_step(worker, ParkStep::What::kStay);
-  refuse_park(worker, ready.context());
+  const uint64_t there = available_host_memory();
+  if (needs + others <= there) return {};
+  return {Code::kOutOfMemory, "its " + bytes_text(moved) +
+                                  " of GPU memory do not fit into the host's memory (" +
+                                  bytes_text(there) + " are available)"};
 }
 
 // Finds a sample that is newer than `asked`: an older sample may lack memory that a helper has just
@@ -269,14 +295,22 @@ uint64_t WorkerPool::may_keep(const Worker& worker) const {
   return std::min(sum_of(worker.park.bytes), all - std::min(all, others));
 }
 
-Status WorkerPool::start_moving(Worker& worker, ParkTask task) {
-  if (worker.park.way == ParkWay::kWorker) {
-    worker.park.keeps = task == ParkTask::kWake ? may_keep(worker) : worker.park.kept;
-    send_step(worker, ParkStep::What::kMove, worker.park.keeps);
+Status WorkerPool::start_moving(const std::vector<Worker*>& members, ParkTask task) {
+  Worker& first = *members.front();
+  if (first.park.way == ParkWay::kWorker) {
+    first.park.keeps = task == ParkTask::kWake ? may_keep(first) : first.park.kept;
+    send_step(first, ParkStep::What::kMove, first.park.keeps);
     return {};
   }
+  std::vector<pid_t> pids;
+  uint64_t bytes = 0;
+  for (const Worker* const member : members) {
+    pids.push_back(member->pid);
+    bytes += sum_of(member->park.bytes);
+  }
   RCUDA_ASSIGN_OR_RETURN(ParkHelper helper,
-                         ParkHelper::start(settings_, task, worker.pid, sum_of(worker.park.bytes)));
+                         ParkHelper::start(settings_, task, std::move(pids), bytes, moves_of(first),
+                                           device_sets_.environment(first.devices)));
   helpers_.push_back(std::move(helper));
   return {};
 }
@@ -285,53 +319,105 @@ Status WorkerPool::start_moving(Worker& worker, ParkTask task) {
 // before has its memory, because a restore that finds no room cannot be repeated. The session that
 // has waited longest comes first. A session that finds no room does not hold back the others.
 void WorkerPool::wake_waiting(GpuMonitor& monitor, Clock::time_point now) {
-  std::vector<Worker*> waiting;
-  std::set<uint32_t> taken;  // devices
+  std::vector<std::vector<Worker*>> waiting;  // those that are parked together
+  std::set<uint32_t> taken;                   // devices
   for (Worker& worker : workers_) {
-    if (!worker.is(State::kBusy)) continue;
-    if (worker.park.state == ParkState::kWaiting) waiting.push_back(&worker);
+    if (!worker.is(State::kBusy) || worker.kill_at) continue;
     if (worker.park.state == ParkState::kWaking && !worker.park.is_broken) {
       taken.insert(worker.session.devices.begin(), worker.session.devices.end());
     }
+    if (worker.park.state != ParkState::kWaiting) continue;
+    std::vector<Worker*> members = group_of(worker);
+    const bool all_wait = std::ranges::all_of(members, [](const Worker* member) {
+      return member->park.state == ParkState::kWaiting;
+    });
+    if (all_wait && members.front() == &worker) waiting.push_back(std::move(members));
   }
-  std::ranges::stable_sort(waiting, {}, [](const Worker* worker) { return worker->park.since; });
-  for (Worker* const worker : waiting) {
-    const std::vector<uint32_t>& devices = worker->session.devices;
+  std::ranges::stable_sort(waiting, {},
+                           [](const auto& members) { return members.front()->park.since; });
+  for (const std::vector<Worker*>& members : waiting) {
+    std::set<uint32_t> devices;
+    for (const Worker* const member : members) {
+      devices.insert(member->session.devices.begin(), member->session.devices.end());
+    }
     const bool may_wake =
         std::ranges::none_of(devices, [&](uint32_t device) { return taken.contains(device); });
     if (!may_wake) continue;
-    if (now < worker->park.room_asked) {
-      look_later(*worker, worker->park.room_asked);
+    if (now < members.front()->park.room_asked) {
+      look_later(members, members.front()->park.room_asked);
       continue;
     }
-    wake_if_room(*worker, monitor, now);
-    if (worker->park.state == ParkState::kWaking) taken.insert(devices.begin(), devices.end());
+    wake_if_room(members, monitor, now);
+    if (members.front()->park.state == ParkState::kWaking) taken.merge(devices);
   }
 }
 
-void WorkerPool::look_later(Worker& worker, Clock::time_point at) {
-  worker.park.room_asked = at;
+// Tells the workers which bytes of their devices sessions are about to take back. Allocations that
+// would not leave them free wait (MemoryMeter::give_way()), from before the look for room until the
+// end of the helper.
+void WorkerPool::keep_room() {
+  const auto keeps = [](const Worker& worker) {
+    const Park& park = worker.park;
+    return worker.is(State::kBusy) &&
+           (park.keeps_room || (park.state == ParkState::kWaking && !park.is_broken));
+  };
+  std::map<uint32_t, uint64_t> kept;
+  for (const Worker& worker : workers_) {
+    if (!keeps(worker)) continue;
+    for (const auto& [device, bytes] : worker.park.bytes) kept[device] += bytes;
+  }
+  for (Worker& worker : workers_) {
+    if (!worker.is(State::kBusy) || !worker.work) continue;
+    for (const uint32_t device : worker.session.devices) {
+      const uint64_t own = keeps(worker) ? worker.park.bytes[device] : 0;
+      worker.work->keep_free(device, kept[device] - own);
+    }
+  }
+}
+
+void WorkerPool::look_later(const std::vector<Worker*>& members, Clock::time_point at) {
+  for (Worker* const member : members) {
+    member->park.keeps_room = false;
+    member->park.room_asked = at;
+  }
   next_room_ = std::min(next_room_.value_or(at), at);
 }
 
-void WorkerPool::wake_if_room(Worker& worker, GpuMonitor& monitor, Clock::time_point now) {
+void WorkerPool::wake_if_room(const std::vector<Worker*>& members, GpuMonitor& monitor,
+                              Clock::time_point now) {
+  Park& first = members.front()->park;
+  if (!first.keeps_room) {
+    for (Worker* const member : members) member->park.keeps_room = true;
+    keep_room();
+    first.room_asked = Clock::now();
+  }
   std::shared_ptr<const GpuSample> sample;
   // While NVML hangs, the session waits: a restore that finds no room would lose the memory.
-  if (!find_sample(monitor, worker.park.room_asked, &sample)) return;
-  for (const auto& [ordinal, bytes] : worker.park.bytes) {
+  if (!find_sample(monitor, first.room_asked, &sample)) {
+    if (now >= first.room_asked + kLongestMeasure) look_later(members, now + kLongestMeasure);
+    return;
+  }
+  std::map<uint32_t, uint64_t> needs;
+  for (const Worker* const member : members) {
+    for (const auto& [ordinal, bytes] : member->park.bytes) needs[ordinal] += bytes;
+  }
+  for (const auto& [ordinal, bytes] : needs) {
     const GpuSample::Gpu* const gpu = gpu_of(sample.get(), ordinal);
     if (!gpu || gpu->told.total_bytes == 0) continue;  // without NVML the driver decides
     const uint64_t used = gpu->told.used_bytes + gpu->told.reserved_bytes;
     if (gpu->told.total_bytes - std::min(used, gpu->told.total_bytes) >= bytes) continue;
-    return look_later(worker, now + kRoomPause);
+    return look_later(members, now + kRoomPause);
   }
-  if (const Status started = start_moving(worker, ParkTask::kWake); !started.ok()) {
-    RCUDA_ERROR("no process can wake the session of worker %d: %s", worker.pid,
+  if (const Status started = start_moving(members, ParkTask::kWake); !started.ok()) {
+    RCUDA_ERROR("no process can wake the session of worker %d: %s", members.front()->pid,
                 started.message().c_str());
-    return look_later(worker, now + kRoomPause);
+    return look_later(members, now + kRoomPause);
   }
-  worker.park.waits_since = worker.park.since;
-  enter(worker, ParkState::kWaking);
+  for (Worker* const member : members) {
+    member->park.waits_since = member->park.since;
+    enter(*member, ParkState::kWaking);
+    member->park.keeps_room = false;  // because of its state
+  }
 }
 
 void WorkerPool::end_helpers() {
@@ -341,11 +427,9 @@ void WorkerPool::end_helpers() {
       helper = helper->is_gone() ? helpers_.erase(helper) : std::next(helper);
       continue;
     }
-    const auto found = std::ranges::find_if(workers_, [&](const Worker& worker) {
-      return worker.pid == helper->worker() && worker.is(State::kBusy);
-    });
-    // The worker may have ended meanwhile.
-    if (found != workers_.end()) helper_ended(*found, *outcome);
+    for (Worker& worker : workers_) {  // some may have ended meanwhile
+      if (worker.is(State::kBusy) && helper->moves(worker.pid)) helper_ended(worker, *outcome);
+    }
     ask_for_room_again();
     helper = helper->is_gone() ? helpers_.erase(helper) : std::next(helper);
   }
@@ -363,6 +447,7 @@ void WorkerPool::helper_ended(Worker& worker, const ParkHelper::Outcome& outcome
     send_step(worker, ParkStep::What::kStay);
     return not_parked(worker, outcome.why);
   }
+  if (outcome.how == ParkExit::kRefused) move_back(worker, outcome.why);
   send_step(worker, parks ? ParkStep::What::kParked : ParkStep::What::kAwake);
   parks ? is_parked(worker) : is_awake(worker);
 }
@@ -383,7 +468,7 @@ void WorkerPool::worker_moved(Worker& worker, const ParkAnswer& answer) {
     const Clock::time_point since = worker.park.waits_since;
     enter(worker, ParkState::kWaiting);
     worker.park.since = since;  // it keeps its turn
-    look_later(worker, Clock::now() + kRoomPause);
+    look_later({&worker}, Clock::now() + kRoomPause);
   }
 }
 
@@ -444,12 +529,18 @@ void WorkerPool::advance_parking(GpuMonitor& monitor) {
   for (Worker& worker : workers_) {
     if (!worker.is(State::kBusy) || worker.kill_at) continue;
     park_idle(worker);
-    if (worker.park.state == ParkState::kMeasuring) measure(worker, monitor);
+    const ParkState state = worker.park.state;
+    if (state == ParkState::kResting || state == ParkState::kSuspending) advance_rest(worker);
+    if (worker.park.state == ParkState::kMeasuring && !worker.park.is_measured) {
+      measure(worker, monitor);
+    }
+    if (worker.park.state == ParkState::kMeasuring) start_parking(worker);
     const bool is_late = worker.park.worker_moves() && now >= move_end(worker.park);
     if (is_late && !worker.park.is_broken) lose(worker, "the worker did not finish in time");
   }
   if (next_room_ && now >= *next_room_) next_room_.reset();
   wake_waiting(monitor, now);
+  keep_room();
 }
 
 WorkerPool::Clock::time_point WorkerPool::next_parking() const {
@@ -459,7 +550,10 @@ WorkerPool::Clock::time_point WorkerPool::next_parking() const {
   for (const Worker& worker : workers_) {
     if (!worker.is(State::kBusy) || worker.kill_at) continue;
     const Park& park = worker.park;
-    if (park.state == ParkState::kMeasuring) next = std::min(next, park.since + kLongestMeasure);
+    const bool is_due = park.state == ParkState::kMeasuring && !park.is_measured;
+    if (is_due) next = std::min(next, park.since + kLongestMeasure);
+    if (park.has_answered) next = std::min(next, Clock::now() + kRestPause);
+    if (park.keeps_room) next = std::min(next, park.room_asked + kLongestMeasure);
     if (park.worker_moves() && !park.is_broken) next = std::min(next, move_end(park));
     if (const auto due = park_due(worker)) next = std::min(next, *due);
   }

@@ -1,7 +1,9 @@
 #include "server/executor/metering/memory_meter.h"
 
 #include <algorithm>
+#include <chrono>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "common/base/log.h"
@@ -13,6 +15,7 @@ namespace {
 
 constexpr uint64_t kSmallest = 512;
 constexpr uint64_t kPage = 2u << 20;
+constexpr auto kWayPause = std::chrono::milliseconds(1);
 
 }  // namespace
 
@@ -64,7 +67,21 @@ bool MemoryMeter::try_take(CUdevice device, uint64_t bytes) {
   return true;
 }
 
+void MemoryMeter::give_way(CUdevice device, uint64_t bytes) const {
+  const Device* const known = find(device);
+  if (!kept_free || !known || device == kHost) return;
+  while (const uint64_t kept = kept_free(known->row)) {
+    Place place;
+    size_t free = 0, total = 0;
+    const bool is_known = current(&place) == CUDA_SUCCESS && place.device == device &&
+                          driver_.cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS;
+    if (is_known && free >= bytes && free - bytes >= kept) return;
+    std::this_thread::sleep_for(kWayPause);
+  }
+}
+
 bool MemoryMeter::take(CUdevice device, uint64_t bytes) {
+  give_way(device, bytes);
   if (try_take(device, bytes)) return true;
   if (reclaim) {
     reclaim();
@@ -94,6 +111,7 @@ void MemoryMeter::give_back(CUdevice device, uint64_t bytes) {
 }
 
 void MemoryMeter::give_up(const std::map<CUdevice, uint64_t>& bytes) {
+  has_given_up_ = true;
   for (Device& device : devices_) {
     const auto limit = bytes.find(device.device);
     device.given_up = limit == bytes.end() ? 0 : std::min(device.held, limit->second);
@@ -118,7 +136,26 @@ bool MemoryMeter::take_back() {
     }
     return false;
   }
+  has_given_up_ = false;
   return true;
+}
+
+void MemoryMeter::move(const std::vector<uint32_t>& ordinals) {
+  for (size_t i = 0; i < ordinals.size() && devices_[i].device != kHost; ++i) {
+    Device& device = devices_[i];
+    const uint32_t before = std::exchange(device.row, ordinals[i]);
+    if (has_given_up_ || before == device.row) continue;
+    quota_->give(before, device.held);
+    quota_->add(device.row, device.held);
+  }
+}
+
+std::vector<uint32_t> MemoryMeter::ordinals() const {
+  std::vector<uint32_t> all;
+  for (const Device& device : devices_) {
+    if (device.device != kHost) all.push_back(device.row);
+  }
+  return all;
 }
 
 std::optional<Quota::Room> MemoryMeter::room(CUdevice device) const {

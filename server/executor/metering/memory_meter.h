@@ -1,8 +1,8 @@
 // MemoryMeter: books memory of devices, and of the host, with the session's Quota, and counts what
 // the session holds on each device, with a limit or without.
 //
-// Executor thread only. Blocking: none by itself; take() calls the function that reclaims memory,
-// which calls the driver. Errors: bytes that do not fit are refused with false, and the session's
+// Executor thread only. Blocking: take() calls the function that reclaims memory, which calls the
+// driver. take() and give_way() wait while a session that wakes needs the room. Errors: bytes that do not fit are refused with false, and the session's
 // first refusal is reported with the remedy.
 #pragma once
 
@@ -45,6 +45,10 @@ class MemoryMeter {
   // Sends the text of a refusal to the client.
   std::function<void(const std::string& text)> tell;
 
+  // The bytes of a device, by the server's number, that must stay free because another session takes
+  // them back. Empty: none.
+  std::function<uint64_t(uint32_t ordinal)> kept_free;
+
   // The current context of the calling thread.
   struct Place {
     CUdevice device = 0;
@@ -56,6 +60,9 @@ class MemoryMeter {
   bool take(CUdevice device, uint64_t bytes);
   // The same without reclaim().
   bool try_take(CUdevice device, uint64_t bytes);
+  // Called before memory is allocated, by take() itself: waits while kept_free() bytes would not stay
+  // free. If they were not, the other session could not get its memory back, and would be lost.
+  void give_way(CUdevice device, uint64_t bytes) const;
   void add(CUdevice device, uint64_t bytes);  // bytes that are in use already
   void give(CUdevice device, uint64_t bytes);
   // Gives back bytes that were booked for an allocation that the driver then refused. No peak
@@ -67,6 +74,10 @@ class MemoryMeter {
   void give_up();  // all
   // Books the memory again. Returns false, and books nothing, if it does not fit now.
   bool take_back();
+  bool has_given_up() const { return has_given_up_; }
+  // The session's devices are other ones of the server from now on. `ordinals`: in its order.
+  void move(const std::vector<uint32_t>& ordinals);
+  std::vector<uint32_t> ordinals() const;
   void note_peak();  // to be called before the peak is read
   std::optional<Quota::Room> room(CUdevice device) const;
   uint64_t held(uint32_t ordinal) const;  // bytes that are booked on a device of the session
@@ -88,6 +99,7 @@ class MemoryMeter {
   const std::shared_ptr<Quota> quota_;
   wire::Work* const done_;
   bool warned_ = false;
+  bool has_given_up_ = false;
 };
 
 // The number of a handle or an address.

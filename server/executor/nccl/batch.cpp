@@ -68,6 +68,18 @@ int revoke(const Functions& f, NcclStep& step) {
   return f.ncclCommRevoke(of(step), step.call.value);
 }
 
+int suspend(const Functions& f, NcclStep& step) {
+  const int result = f.ncclCommSuspend(of(step), step.call.value);
+  if (result == nccl::kSuccess || result == nccl::kInProgress) step.communicator->is_suspended = true;
+  return result;
+}
+
+int resume(const Functions& f, NcclStep& step) {
+  const int result = f.ncclCommResume(of(step));
+  if (result == nccl::kSuccess || result == nccl::kInProgress) step.communicator->is_suspended = false;
+  return result;
+}
+
 int premultiplied_sum(const Functions& f, NcclStep& step) {
   constexpr int kHostImmediate = 1;
   void* const scalar = step.call.value == kHostImmediate
@@ -182,8 +194,8 @@ constexpr Row kRows[] = {
               f.ncclRedOpDestroy(s.call.operation, of(s))),
     RCUDA_ROW(Verb::kRegister, ncclCommRegister, register_memory(f, s)),
     RCUDA_ROW(Verb::kDeregister, ncclCommDeregister, deregister(f.ncclCommDeregister, s)),
-    RCUDA_ROW(Verb::kSuspend, ncclCommSuspend, f.ncclCommSuspend(of(s), s.call.value)),
-    RCUDA_ROW(Verb::kResume, ncclCommResume, f.ncclCommResume(of(s))),
+    RCUDA_ROW(Verb::kSuspend, ncclCommSuspend, suspend(f, s)),
+    RCUDA_ROW(Verb::kResume, ncclCommResume, resume(f, s)),
     RCUDA_ROW(Verb::kGrow, ncclCommGrow, grow(f, s)),
     RCUDA_ROW(Verb::kRegisterWindow, ncclCommWindowRegister,
               f.ncclCommWindowRegister(of(s), const_cast<void*>(source(s)), s.call.count, &s.made,
@@ -249,7 +261,8 @@ void keep_created(NcclBatch& batch) {
 // Whether all ranks of the communicator must take part.
 bool needs_all_ranks(Verb verb) {
   return nccl::is_operation(verb) || verb == Verb::kSplit || verb == Verb::kGrow ||
-         verb == Verb::kFinalize || verb == Verb::kRegisterWindow;
+         verb == Verb::kFinalize || verb == Verb::kRegisterWindow || verb == Verb::kSuspend ||
+         verb == Verb::kResume;
 }
 
 bool uses_communicator(const NcclStep& step) {

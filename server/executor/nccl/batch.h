@@ -26,6 +26,7 @@ struct NcclCommunicator {
   // NCCL writes the handle here, perhaps as late as in an abort, which waits for NCCL's own
   // threads. The batch that creates the communicator may be gone by then.
   void* made = nullptr;
+  CUcontext context = nullptr;  // in which it was created
   bool blocking = true;
   std::atomic<int> posted_error{0};  // of an operation without an answer
   uint64_t error_number = 0;         // of Answers::latch(), for posted_error; executor thread
@@ -37,6 +38,7 @@ struct NcclCommunicator {
   // end_wait() has revoked it. NCCL refuses to revoke it twice, so the program's own call does
   // nothing.
   std::atomic<bool> is_revoked{false};
+  std::atomic<bool> is_suspended{false};  // ncclCommSuspend, by the program or for a park
   Mutex mutex;
   // From Nccl::create() until NCCL has made the handle, or has failed. An abort waits for that.
   bool is_being_made RCUDA_GUARDED_BY(mutex) = false;

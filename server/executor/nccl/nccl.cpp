@@ -26,6 +26,9 @@ namespace {
 // memory. A group of sends and receives with 4096 ranks has 512 KiB.
 constexpr size_t kMostPartBytes = 8u << 20;
 
+constexpr int kSuspendMemory = 1;  // NCCL_SUSPEND_MEM
+constexpr int kSuspendsFrom = 22907;
+
 // The arrays that environ has pointed to, and their new lines. They stay until the process ends,
 // because other threads may still read them.
 struct Environments {
@@ -142,7 +145,6 @@ bool Nccl::open(const std::vector<std::string>& variables, Opened then) {
     then(Status(Code::kUnsupported, settings_.unavailable));
     return true;
   }
-  is_used_ = true;
   set_environment(variables, settings_.host_id);
   operations_wait_ = environment_waits();
   const auto loaded = std::make_shared<Result<const NcclLibrary*>>(Status(Code::kInternal, ""));
@@ -165,6 +167,7 @@ std::shared_ptr<NcclCommunicator> Nccl::create(const NcclStep& step, bool blocki
   if (!may || communicators_.contains(id)) return nullptr;
   auto made = std::make_shared<NcclCommunicator>();
   made->blocking = blocking;
+  made->context = step.context;
   made->tag = tag_of(step);
   {
     MutexLock lock(made->mutex);
@@ -285,6 +288,60 @@ bool Nccl::start(std::shared_ptr<NcclBatch> batch, std::function<void(nccl::Resu
 
 nccl::ResultCode Nccl::make_here(NcclBatch& batch) {
   return make(library_->functions, driver_, batch);
+}
+
+void Nccl::suspend(const std::vector<uint64_t>& tags, Moved then) {
+  Communicators all;
+  for (const auto& [id, communicator] : communicators_) {
+    const NcclUse use(*communicator);
+    if (!use.handle() || communicator->is_suspended) continue;
+    int ranks = 0;
+    (void)library_->functions.ncclCommCount(use.handle(), &ranks);
+    const auto here = std::ranges::count(tags, communicator->tag);
+    if (communicator->tag == 0 || here != ranks) {
+      return then("a communicator of its NCCL has ranks of other servers or users");
+    }
+    all.push_back(communicator);
+  }
+  const bool can = library_ && library_->version >= kSuspendsFrom &&
+                   library_->functions.ncclCommSuspend && library_->functions.ncclCommResume;
+  if (!all.empty() && !can) {
+    return then("it uses NCCL, and the server's NCCL " + std::to_string(library_->version) +
+                " cannot release the memory of communicators: install 2.29.7 or later");
+  }
+  call_each(nccl::Verb::kSuspend, all, std::move(then));
+}
+
+void Nccl::resume(Moved then) {
+  call_each(nccl::Verb::kResume, std::exchange(suspended_, {}), std::move(then));
+}
+
+// Makes the call on each communicator at the same time, because each waits for its other ranks.
+void Nccl::call_each(nccl::Verb verb, const Communicators& communicators, Moved then) {
+  if (communicators.empty()) return then("");
+  const char* const name = verb == nccl::Verb::kSuspend ? "ncclCommSuspend" : "ncclCommResume";
+  struct Calls {
+    size_t left = 0;
+    std::string why;
+  };
+  const auto calls = std::make_shared<Calls>(communicators.size(), "");
+  for (const std::shared_ptr<NcclCommunicator>& communicator : communicators) {
+    const auto ended = [this, calls, verb, name, communicator, then](nccl::ResultCode result) {
+      if (result != nccl::kSuccess) {
+        calls->why = std::string(name) + " of a communicator returned " + std::to_string(result);
+      } else if (verb == nccl::Verb::kSuspend) {
+        suspended_.push_back(communicator);
+      }
+      if (--calls->left == 0) then(calls->why);
+    };
+    const auto batch = std::make_shared<NcclBatch>();
+    NcclStep& step = batch->steps.emplace_back();
+    step.call.verb = verb;
+    step.call.value = kSuspendMemory;
+    step.context = communicator->context;
+    step.communicator = communicator;
+    if (!start(batch, ended)) ended(nccl::kSystemError);
+  }
 }
 
 bool Nccl::keep_part(uint64_t batch, std::vector<NcclStep> steps, size_t bytes) {

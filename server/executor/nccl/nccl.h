@@ -43,8 +43,8 @@ class Nccl {
   bool open(const std::vector<std::string>& variables, Opened then);
   // After open(): whether any operation may wait for other ranks, by the environment.
   bool operations_wait() const { return operations_wait_; }
-  // Whether open() was called: threads of NCCL may call the driver from then on.
-  bool is_used() const { return is_used_; }
+  // Whether a call on another thread has not returned.
+  bool is_busy() const { return !in_progress_.empty(); }
   // Null before open() has succeeded.
   const NcclLibrary* library() const { return library_; }
 
@@ -71,6 +71,15 @@ class Nccl {
   // Makes the batch on this thread, whose current context it changes.
   nccl::ResultCode make_here(NcclBatch& batch);
 
+  // Before and after a park: releases the memory of the communicators (ncclCommSuspend), and makes
+  // them usable again. All ranks must take part. `tags`: of all ranks that are parked together. Calls
+  // `then` on the executor thread, with a line that says why NCCL did not do it; empty: it did.
+  using Moved = std::function<void(const std::string& why)>;
+  void suspend(const std::vector<uint64_t>& tags, Moved then);
+  void resume(Moved then);
+  // Whether suspend() has suspended any, and resume() has not been called since.
+  bool is_suspended() const { return !suspended_.empty(); }
+
   // Keeps the first calls of a batch that is too large for one command. Returns false if the
   // session has too many of them.
   bool keep_part(uint64_t batch, std::vector<NcclStep> steps, size_t bytes);
@@ -83,6 +92,8 @@ class Nccl {
   void forget(uint32_t id);
   // Forgets the communicators that the batch has ended, and those that it has not made.
   void forget_ended(const NcclBatch& batch);
+  using Communicators = std::vector<std::shared_ptr<NcclCommunicator>>;
+  void call_each(nccl::Verb verb, const Communicators& communicators, Moved then);
   void lose_now(const std::vector<uint64_t>& tags);
 
   // Shared with threads that may outlive the session. `jobs` is null when the session has ended.
@@ -98,6 +109,7 @@ class Nccl {
   const NcclLibrary* library_ = nullptr;
   std::unordered_map<uint32_t, std::shared_ptr<NcclCommunicator>> communicators_;
   std::unordered_set<std::shared_ptr<NcclBatch>> in_progress_;  // of start()
+  Communicators suspended_;                                     // by suspend()
   struct Parts {
     std::vector<NcclStep> steps;
     size_t bytes = 0;
@@ -105,7 +117,6 @@ class Nccl {
   std::unordered_map<uint64_t, Parts> parts_;
   size_t part_bytes_ = 0;
   bool operations_wait_ = true;
-  bool is_used_ = false;
 };
 
 }  // namespace rcuda::server

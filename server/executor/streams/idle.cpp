@@ -113,6 +113,19 @@ bool IdleCheck::any_work() {
   return work;
 }
 
+bool IdleCheck::any_capture() {
+  ContextState* const before = objects_.current_context();
+  bool captures = false;
+  objects_.for_each_context([&](ContextState& context) {
+    if (captures || objects_.make_current(context.id) != CUDA_SUCCESS) return;
+    captures = std::ranges::any_of(streams_to_check(context), [&](const SessionStream& stream) {
+      return refuse_capture(driver_, stream.handle) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    });
+  });
+  if (before) objects_.make_current(before->id);
+  return captures;
+}
+
 void IdleCheck::when_idle(ContextState& context, WhenDone when_done) {
   const std::vector<SessionStream> streams = streams_to_check(context);
   // If the program has already waited for its work, a query suffices, and no event has to pass

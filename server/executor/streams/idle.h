@@ -35,6 +35,7 @@ class IdleCheck {
   // Whether any stream has work in progress. Asks the driver about each stream with work that is
   // not known to be done. A stream in capture has none, and hides that of the legacy stream.
   bool any_work();
+  bool any_capture();  // whether any stream is in capture
   // The number of streams of the device with work that is not known to be done, including destroyed
   // ones. Streams with which a component waits for the program's events do not count. `ask`: also
   // queries the driver.

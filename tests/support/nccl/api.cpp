@@ -1,5 +1,5 @@
 // The entry points. The library lacks functions that an old NCCL lacks, too: device communicators,
-// windows, one-sided operations, suspension, parameters, encryption.
+// windows, one-sided operations, parameters, encryption.
 #include <algorithm>
 #include <climits>
 #include <csignal>
@@ -86,6 +86,35 @@ ncclResult_t init(ncclComm_t* comm, int ranks, const ncclUniqueId& unique, int r
   return ncclSuccess;
 }
 
+// All ranks take part. TESTNCCL_SUSPEND=fails: NCCL refuses it.
+ncclResult_t suspend_or_resume(ncclComm_t comm, bool suspends) {
+  return as_group([&] {
+    ncclResult_t result = ncclSuccess;
+    const CommunicatorPtr communicator = use(comm, &result);
+    if (!communicator) return result;
+    if (communicator->is_suspended() == suspends || (suspends && std::getenv("TESTNCCL_SUSPEND"))) {
+      return communicator->fail(ncclInvalidUsage, "ncclCommSuspend or ncclCommResume", false);
+    }
+    add({[communicator, suspends] {
+           Bytes mine;
+           put(mine, int32_t{suspends});
+           if (communicator->exchange(mine).empty()) return communicator->failure();
+           communicator->set_suspended(suspends);
+           return ncclSuccess;
+         },
+         nullptr, nullptr});
+    return ncclSuccess;
+  });
+}
+
+// The communicator for an operation.
+CommunicatorPtr use_awake(ncclComm_t comm, ncclResult_t* result) {
+  CommunicatorPtr communicator = use(comm, result);
+  if (!communicator || !communicator->is_suspended()) return communicator;
+  *result = communicator->fail(ncclInvalidUsage, "the communicator is suspended", false);
+  return nullptr;
+}
+
 struct Choice {
   int color, key;
   Id id;
@@ -117,7 +146,7 @@ ncclResult_t collective(Collective what, const void* send, void* receive, size_t
                         ncclDataType_t type, int op, int root, ncclComm_t comm, CUstream stream) {
   return as_group([&] {
     ncclResult_t result = ncclSuccess;
-    const CommunicatorPtr communicator = use(comm, &result);
+    const CommunicatorPtr communicator = use_awake(comm, &result);
     if (!communicator) return result;
     const Shape& shape = shape_of(what);
     const std::optional<Factor> factor = communicator->factor(op);
@@ -152,7 +181,7 @@ ncclResult_t transfer(bool sends, const void* buffer, size_t count, ncclDataType
                       ncclComm_t comm, CUstream stream) {
   return as_group([&] {
     ncclResult_t result = ncclSuccess;
-    const CommunicatorPtr communicator = use(comm, &result);
+    const CommunicatorPtr communicator = use_awake(comm, &result);
     if (!communicator) return result;
     if (size_of(type) == 0 || peer < 0 || peer >= communicator->ranks()) {
       return communicator->fail(ncclInvalidArgument,
@@ -429,6 +458,14 @@ ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags) {
   if (!communicator || flags != 0) return refuse(ncclInvalidArgument, "ncclCommRevoke");
   return communicator->revoke();
 }
+
+ncclResult_t ncclCommSuspend(ncclComm_t comm, int flags) {
+  constexpr int kMemory = 1;
+  return flags == kMemory ? suspend_or_resume(comm, true)
+                          : refuse(ncclInvalidArgument, "ncclCommSuspend: flags");
+}
+
+ncclResult_t ncclCommResume(ncclComm_t comm) { return suspend_or_resume(comm, false); }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   const CommunicatorPtr communicator = find(comm);

@@ -131,6 +131,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   int ranks() const { return ranks_; }
   bool blocking() const { return blocking_; }
   bool is_revoked() const { return is_revoked_; }
+  bool is_suspended() const { return is_suspended_; }
+  void set_suspended(bool is_suspended) { is_suspended_ = is_suspended; }
   CUcontext context() const { return context_; }
   CUdevice device() const { return device_; }
   const Id& spare_of(int rank) const { return members_[static_cast<size_t>(rank)].spare; }
@@ -170,7 +172,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::array<std::shared_ptr<Channel>, kLanes> lanes_;
   std::mutex lanes_mutex_;
   std::atomic<ncclResult_t> state_{ncclSuccess};
-  std::atomic<bool> ended_ = false, has_met_ = false, is_revoked_ = false;
+  std::atomic<bool> ended_ = false, has_met_ = false, is_revoked_ = false, is_suspended_ = false;
   std::vector<std::weak_ptr<Communicator>> children_;  // guarded by mutex_
   std::atomic<uint64_t> user_ = 0;                     // the thread that uses it
   std::mutex mutex_;

@@ -11,7 +11,7 @@ TEST(ControlMessagesTest, ARequestSurvivesTheWire) {
   ASSERT_TRUE(got.ok());
   EXPECT_EQ(got->operation, ControlOperation::kEnd);
   EXPECT_EQ(got->worker_pid, 4711u);
-  for (const uint32_t wrong : {0u, 8u}) {
+  for (const uint32_t wrong : {0u, 9u}) {
     const ControlRequest unknown{static_cast<ControlOperation>(wrong), 1};
     EXPECT_EQ(decode<ControlRequest>(encode(unknown)).status().code(), Code::kProtocol);
   }

@@ -100,7 +100,7 @@ TEST(LayoutTest, ItIsOfTheFieldsAlone) {
             "colour:choice(red,green),parts:list[7]{place:u64}}");
   EXPECT_EQ(
       Codec<ControlRequest>::layout(),
-      "ControlRequest{operation:choice(end,drain,resume,ask,reload,park,wake),worker_pid:u32}");
+      "ControlRequest{operation:choice(end,drain,resume,ask,reload,park,wake,move),worker_pid:u32,from:optionalu32,to:optionalu32}");
   EXPECT_NE(Codec<Welcome>::layout().find("attributes:list[4096]{:i32},"), std::string::npos);
 }
 

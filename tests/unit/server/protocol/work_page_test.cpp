@@ -27,6 +27,23 @@ TEST(WorkPageTest, OneSideWritesAndTheOtherReads) {
   EXPECT_EQ(daemons->held(3), 12u);
   workers->hold(WorkPage::kDevices, 13);
   EXPECT_EQ(daemons->held(WorkPage::kDevices), 0u);
+  daemons->keep_free(3, 14);
+  EXPECT_EQ(workers->kept_free(3), 14u);
+  daemons->keep_free(WorkPage::kDevices, 15);
+  EXPECT_EQ(workers->kept_free(WorkPage::kDevices), 0u);
+}
+
+// A worker that moves the time could make others wait for its end without end.
+TEST(WorkPageTest, TheEndIsToldOnce) {
+  Result<WorkPage> daemons = WorkPage::make();
+  ASSERT_TRUE(daemons.ok());
+  Result<WorkPage> workers = WorkPage::open(UniqueFd(::dup(daemons->descriptor())));
+  ASSERT_TRUE(workers.ok());
+  EXPECT_EQ(daemons->over_at(), 0u);
+  workers->set_over_at(7);
+  EXPECT_EQ(daemons->over_at(), 7u);
+  workers->set_over_at(8);
+  EXPECT_EQ(daemons->over_at(), 7u);
 }
 
 TEST(WorkPageTest, CommunicatorsJoinAndLeave) {

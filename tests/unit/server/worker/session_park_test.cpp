@@ -44,8 +44,9 @@ class SessionParkTest : public testing::Test {
     harness_ = std::make_unique<SessionHarness>(options);
   }
 
-  void send(Step step) {
-    parker_.receive({step});
+  void send(Step step) { send(ParkStep{step}); }
+  void send(const ParkStep& step) {
+    parker_.receive(step);
     harness_->loop().interrupt();
   }
   What answer() {
@@ -62,6 +63,8 @@ class SessionParkTest : public testing::Test {
   void park() {
     send(Step::kRest);
     ASSERT_EQ(answer(), What::kAtRest);
+    send(Step::kSuspend);
+    ASSERT_EQ(answer(), What::kSuspended);  // it has no communicators
     send(Step::kParked);
   }
   CUresult ping() {
@@ -141,6 +144,29 @@ TEST_F(SessionParkTest, ItsMemoryIsBookedAgainBeforeItWakes) {
   client.join();
 }
 
+TEST_F(SessionParkTest, ItsMemoryIsBookedOnTheGpuToWhichItMoves) {
+  ASSERT_NE(allocate(16u << 20), 0u);
+  park();
+  send(ParkStep{Step::kPlace, 0, {}, {3}});
+  EXPECT_EQ(answer(), What::kPlaced);
+  send(Step::kWake);
+  EXPECT_EQ(answer(), What::kWakeWanted);
+  EXPECT_EQ(ledger_.sum(0), 0u);
+  EXPECT_EQ(ledger_.sum(3), 16u << 20);
+  // A move that crosses with its answer.
+  send(ParkStep{Step::kPlace, 0, {}, {2}});
+  EXPECT_EQ(answer(), What::kPlaced);
+  EXPECT_EQ(answer(), What::kWakeWanted);
+  EXPECT_EQ(ledger_.sum(2), 16u << 20);
+  EXPECT_EQ(ledger_.sum(3), 0u);
+  // The driver could not do it after all.
+  send(ParkStep{Step::kPlaceBack, 0, {}, {0}});
+  send(Step::kAwake);
+  EXPECT_EQ(ping(), CUDA_SUCCESS);
+  EXPECT_EQ(ledger_.sum(0), 16u << 20);
+  EXPECT_EQ(ledger_.sum(2), 0u);
+}
+
 TEST_F(SessionParkTest, AUserWakesIt) {
   park();
   send(Step::kWake);
@@ -169,7 +195,9 @@ TEST_F(SessionParkTest, ASessionThatIsNotParkedInTheEndGoesOn) {
 }
 
 TEST_F(SessionParkTest, StepsThatDoNotFitAreIgnored) {
-  for (const Step step : {Step::kParked, Step::kStay, Step::kWake, Step::kAwake}) send(step);
+  for (const Step step : {Step::kParked, Step::kStay, Step::kWake, Step::kAwake, Step::kSuspend}) {
+    send(step);
+  }
   EXPECT_EQ(ping(), CUDA_SUCCESS);
   park();
   for (const Step step : {Step::kRest, Step::kAwake, Step::kStay}) send(step);

@@ -29,13 +29,13 @@ class CheckpointTest : public CoreTest {
     arguments.timeoutMs = timeout_ms;
     return cuCheckpointProcessLock(::getpid(), &arguments);
   }
-  // Whether the kernel lists mapped pages of the device's memory file.
-  static bool maps_device_memory() {
+  // Whether the kernel lists mapped pages of a device's memory file.
+  static bool maps_device_memory(const char* name = "softgpu-device-") {
     bool found = false;
     if (FILE* maps = std::fopen("/proc/self/maps", "r")) {
       char line[512];
       while (std::fgets(line, sizeof line, maps)) {
-        found = found || std::strstr(line, "/memfd:softgpu-device-");
+        found = found || std::strstr(line, name);
       }
       std::fclose(maps);
     }
@@ -77,6 +77,32 @@ TEST_F(CheckpointTest, RefusesStepsOutOfOrder) {
   CUDA_OK(cuCheckpointProcessCheckpoint(self_, nullptr));
   EXPECT_EQ(cuCheckpointProcessUnlock(self_, nullptr), CUDA_ERROR_ILLEGAL_STATE);
   EXPECT_EQ(cuCheckpointProcessCheckpoint(self_, nullptr), CUDA_ERROR_ILLEGAL_STATE);
+}
+
+TEST_F(CheckpointTest, PairsOfGpusMoveTheMemoryAndMustNameAllGpus) {
+  const auto content = noise(3 << 20, 3);
+  const CUdeviceptr memory = allocate(content.size());
+  write(memory, content);
+  CUuuid first{}, second{};
+  CUDA_OK(cuDeviceGetUuid_v2(&first, 0));
+  CUDA_OK(cuDeviceGetUuid_v2(&second, 1));
+  CUcheckpointGpuPair pairs[] = {{first, second}, {second, first}, {first, second}};
+  CUcheckpointRestoreArgs arguments{};
+  arguments.gpuPairs = pairs;
+  for (const char* const name : {"softgpu-device-1 ", "softgpu-device-0 "}) {  // there and back
+    CUDA_OK(cuCheckpointProcessLock(self_, nullptr));
+    CUDA_OK(cuCheckpointProcessCheckpoint(self_, nullptr));
+    for (const unsigned wrong : {1u, 3u}) {
+      arguments.gpuPairsCount = wrong;
+      EXPECT_EQ(cuCheckpointProcessRestore(self_, &arguments), CUDA_ERROR_INVALID_VALUE);
+    }
+    arguments.gpuPairsCount = 2;
+    CUDA_OK(cuCheckpointProcessRestore(self_, &arguments));
+    CUDA_OK(cuCheckpointProcessUnlock(self_, nullptr));
+    EXPECT_EQ(read(memory, content.size()), content);
+    EXPECT_TRUE(maps_device_memory(name));
+  }
+  CUDA_OK(cuMemFree_v2(memory));
 }
 
 TEST_F(CheckpointTest, RefusesOtherProcessesAndArguments) {

@@ -1,6 +1,7 @@
 // A quota of device memory against programs that try to break it: each kind of memory on softgpu,
 // through a metered table.
 #include <atomic>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -282,6 +283,38 @@ TEST_F(MeteringTest, HostMemoryEndsAtTheLimit) {
   EXPECT_FALSE(metered_->memory.take(MemoryMeter::kHost, 40 * kMiB));
   EXPECT_EQ(table().cuMemRelease(memory), CUDA_SUCCESS);
   EXPECT_EQ(ledger_.sum(Ledger::kHostMemory), 0u);
+}
+
+// A session that wakes takes its memory back. An allocation that would take its room waits.
+TEST_F(MeteringTest, AnAllocationLeavesTheRoomThatIsKeptFree) {
+  size_t free = 0, total = 0;
+  ASSERT_EQ(plain().cuMemGetInfo_v2(&free, &total), CUDA_SUCCESS);
+  std::atomic<uint64_t> kept = free - 16 * kMiB;
+  std::atomic<bool> has_asked = false;
+  metered_->memory.kept_free = [&](uint32_t ordinal) {
+    EXPECT_EQ(ordinal, kOrdinal);
+    if (kept != 0) has_asked = true;
+    return kept.load();
+  };
+  const CUdeviceptr small = allocate(8 * kMiB);
+  has_asked = false;
+  std::atomic<bool> is_over = false;
+  CUdeviceptr large = 0, in_order = 0;
+  std::thread program([&] {
+    ASSERT_EQ(plain().cuCtxSetCurrent(context_), CUDA_SUCCESS);
+    large = allocate(16 * kMiB);
+    EXPECT_EQ(kept, 0u);
+    is_over = true;
+  });
+  while (!has_asked) std::this_thread::yield();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_FALSE(is_over);
+  kept = 0;
+  program.join();
+  EXPECT_EQ(table().cuMemAllocAsync(&in_order, kMiB, nullptr), CUDA_SUCCESS);
+  for (const CUdeviceptr address : {small, large, in_order}) {
+    EXPECT_EQ(table().cuMemFree_v2(address), CUDA_SUCCESS);
+  }
 }
 
 TEST_F(MeteringTest, PrioritiesEndAtTheLimit) {
