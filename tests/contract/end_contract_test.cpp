@@ -233,11 +233,18 @@ TEST_P(EndContract, AnAnnouncedSilenceMayLastUntilItIsWithdrawn) {
   const std::unique_ptr<Link> link = wrap(peer->take_link());
   ASSERT_TRUE(link->wait([&] { return load(*link, 0) == 1; }, soon()).ok());
   peer->kill(SIGSTOP);
+  std::thread writer([&] {  // more than the buffers hold, so the window of the stopped peer closes
+    const std::vector<std::byte> bytes(16384);
+    for (int i = 0; i < kStoppedPuts; ++i) {
+      ASSERT_TRUE(link->put(16384, bytes, {}, transport::Wake::kYes).ok());
+    }
+  });
   EXPECT_EQ(link->wait([] { return false; },
                        std::chrono::steady_clock::now() + std::chrono::milliseconds(2500))
                 .code(),
             Code::kTimeout);
   peer->kill(SIGCONT);
+  writer.join();
   ASSERT_TRUE(put_word(*link, 8, 1).ok());
   ASSERT_TRUE(link->wait([&] { return load(*link, 0) == 2; }, soon()).ok())
       << link->status().message();

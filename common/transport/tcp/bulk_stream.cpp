@@ -15,6 +15,7 @@
 #include "common/base/peer_order.h"
 #include "common/base/socket_io.h"
 #include "common/base/start_thread.h"
+#include "common/transport/tcp/tcp_sockets.h"
 
 namespace rcuda::transport {
 namespace {
@@ -138,6 +139,10 @@ void BulkStream::stop(const Status& why) {
   why_stopped_ = why;
   socket_.shutdown(SHUT_RDWR);
   to_send_.notify_all();
+}
+
+void BulkStream::limit_unacknowledged(std::chrono::milliseconds limit) {
+  if (socket_.fd() >= 0) transport::limit_unacknowledged(socket_.fd(), limit);
 }
 
 void BulkStream::join() {

@@ -101,6 +101,7 @@ class BulkStream {
   void abandon() noexcept { socket_.close_in_child(); }
   // Socket::lose()
   void lose(const std::string& why) { (void)socket_.lose(why); }
+  void limit_unacknowledged(std::chrono::milliseconds limit);
 
  private:
   // A pending answer to the peer: data that the peer reads, or the outcome of its write.

@@ -112,6 +112,10 @@ void TcpBulk::lose(const std::string& why) {
   for (const auto& stream : streams_) stream->lose(why);
 }
 
+void TcpBulk::limit_unacknowledged(std::chrono::milliseconds limit) {
+  for (const auto& stream : streams_) stream->limit_unacknowledged(limit);
+}
+
 void TcpBulk::abandon() noexcept {
   for (const auto& stream : streams_) stream->abandon();
 }

@@ -17,6 +17,7 @@
 #include "common/base/start_thread.h"
 #include "common/base/units.h"
 #include "common/transport/gather.h"
+#include "common/transport/tcp/tcp_sockets.h"
 
 namespace rcuda::transport {
 namespace {
@@ -334,6 +335,15 @@ void TcpLink::announce_silence(bool silent) {
   sender_.change_heartbeat(bytes_of(silent ? kSilentFrame : kHeartbeatFrame));
 }
 
+// The kernel's limit counts the time that the window of a stopped peer stays closed.
+void TcpLink::allow_silence(bool may_be_silent) {
+  if (std::exchange(peer_may_be_silent_, may_be_silent) == may_be_silent) return;
+  if (peer_timeout_.count() == 0) return;
+  const auto limit = may_be_silent ? std::chrono::milliseconds(0) : peer_timeout_;
+  if (control_.fd() >= 0) transport::limit_unacknowledged(control_.fd(), limit);
+  bulk_.limit_unacknowledged(limit);
+}
+
 std::string TcpLink::check_peer() {
   if (const uint32_t connections = control_.connections(); connections != heard_over_) {
     heard_over_ = connections;
@@ -397,7 +407,7 @@ std::string TcpLink::take_puts() {
       if (!why.empty()) break;
     }
     if (kind == kHeartbeat && header.bytes == 0) {
-      peer_may_be_silent_ = offset != 0;
+      allow_silence(offset != 0);
       begin_ += sizeof header;
       continue;
     }

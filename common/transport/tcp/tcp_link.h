@@ -106,6 +106,7 @@ class TcpLink final : public LinkCore {
   std::string discard();
   std::string receive_some(std::byte* data, size_t bytes, size_t* received);
   std::string check_peer();
+  void allow_silence(bool may_be_silent);
   bool lose_connections(const std::string& why);
 
   const std::unique_ptr<Reconnects> reconnects_;

@@ -89,11 +89,12 @@ void tune(int socket, std::chrono::milliseconds peer_timeout) {
   set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, 30);
   set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, 10);
   set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, 3);
-  // Not for a peer that may be stopped: the kernel also counts the time that a window stays closed.
-  if (peer_timeout.count() != 0) {
-    set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT,
-               static_cast<int>(std::min<int64_t>(peer_timeout.count(), INT_MAX)));
-  }
+  if (peer_timeout.count() != 0) limit_unacknowledged(socket, peer_timeout);
+}
+
+void limit_unacknowledged(int socket, std::chrono::milliseconds limit) {
+  set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT,
+             static_cast<int>(std::min<int64_t>(limit.count(), INT_MAX)));
 }
 
 void set_receive_timeout(int socket, std::chrono::milliseconds timeout) {

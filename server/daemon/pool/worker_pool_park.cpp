@@ -147,7 +147,8 @@ void WorkerPool::note_way(Worker& worker, const ParkAnswer& at_rest) {
   Park& park = worker.park;
   const std::vector<uint32_t>& devices = worker.session.devices;
   const bool is_alone = group_of(worker).size() == 1;
-  park.way = is_alone && at_rest.bytes.size() == devices.size() ? ParkWay::kWorker : ParkWay::kDriver;
+  const bool can_move = settings_.movable_memory.get() && at_rest.bytes.size() == devices.size();
+  park.way = is_alone && can_move ? ParkWay::kWorker : ParkWay::kDriver;
   park.bytes.clear();
   if (park.way == ParkWay::kDriver) return;
   for (size_t i = 0; i < devices.size(); ++i) {
@@ -452,19 +453,19 @@ void WorkerPool::helper_ended(Worker& worker, const ParkHelper::Outcome& outcome
   parks ? is_parked(worker) : is_awake(worker);
 }
 
-// If a wake fails, the memory is still in the host's memory, and the session waits again.
+// If a wake finds no room, the memory is still in the host's memory, and the session waits again.
 void WorkerPool::worker_moved(Worker& worker, const ParkAnswer& answer) {
   const bool parks = worker.park.state == ParkState::kParking;
+  const bool has_moved = answer.what == ParkAnswer::What::kMoved;
+  if (worker.park.is_broken || (!has_moved && answer.what != ParkAnswer::What::kNotMoved)) return;
   ask_for_room_again();
-  if (answer.what == ParkAnswer::What::kMoved) {
+  if (has_moved) {
     parks ? is_parked(worker) : is_awake(worker);
-  } else if (answer.what == ParkAnswer::What::kNotMoved && parks) {
+  } else if (parks) {
     not_parked(worker, answer.why);
-  } else if (answer.what == ParkAnswer::What::kNotMoved) {
-    if (!answer.why.empty() && std::exchange(worker.park.logged, answer.why) != answer.why) {
-      RCUDA_WARN("the session of worker %d stays parked and tries again: %s", worker.pid,
-                 answer.why.c_str());
-    }
+  } else if (!answer.why.empty()) {  // another error than that there is no room
+    lose(worker, answer.why);
+  } else {
     const Clock::time_point since = worker.park.waits_since;
     enter(worker, ParkState::kWaiting);
     worker.park.since = since;  // it keeps its turn

@@ -180,15 +180,23 @@ CUresult MovableMemory::free_in_order(CUdeviceptr address, CUstream stream) {
 
 void MovableMemory::end_freed() {
   std::erase_if(freed_, [this](const Free& one) {
-    if (driver.cuEventQuery(one.event) != CUDA_SUCCESS) return false;
+    if (driver.cuEventQuery(one.event) == CUDA_ERROR_NOT_READY) return false;
     driver.cuEventDestroy_v2(one.event);
-    if (const auto found = mappings_.find(one.address); found != mappings_.end()) end(found);
+    end(mappings_.find(one.address));
     return true;
   });
 }
 
 void MovableMemory::end_context(CUcontext context) {
-  std::erase_if(freed_, [&](const Free& one) { return one.context == context; });
+  std::erase_if(freed_, [&](const Free& one) {
+    const auto memory = mappings_.find(one.address);
+    const bool ends_below = memory->second.owner == context;
+    // The end of the event's context has ended the event, too, after the work of its streams.
+    const bool has_ended = one.context == context;
+    if (ends_below && !has_ended) driver.cuEventDestroy_v2(one.event);
+    if (has_ended && !ends_below) end(memory);
+    return has_ended || ends_below;
+  });
   for (auto mapping = mappings_.begin(); mapping != mappings_.end();) {
     const auto next = std::next(mapping);
     if (mapping->second.owner == context) end(mapping);

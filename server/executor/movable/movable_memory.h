@@ -97,7 +97,7 @@ class MovableMemory {
     CUcontext owner = nullptr;  // of an allocation; null: the program has mapped it
     uint64_t requested = 0;     // bytes of an allocation
     std::shared_ptr<const Export> exported;
-    bool is_freed = false;  // its stream has not reached the free
+    bool is_freed = false;  // its stream has not reached the free: it is in freed_, too
   };
   using Mappings = std::map<CUdeviceptr, Mapping>;
 
