@@ -34,8 +34,8 @@ struct ControlRequest {
   ControlOperation operation{};
   // kEnd, kPark, kWake, kMove: the session's worker, from ServerStatus.
   uint32_t worker_pid = 0;
-  // GPUs, by the server's numbers. kMove: `from` may be left out if the session has one GPU; without
-  // `to` the server chooses. kDrain: `from` is the GPU that is drained; none: the server.
+  // GPUs, by the server's numbers. kMove: `from` may be left out if the session has one GPU;
+  // without `to` the server chooses. kDrain: `from` is the GPU that is drained; none: the server.
   std::optional<uint32_t> from{}, to{};
 };
 

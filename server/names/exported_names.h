@@ -17,10 +17,9 @@
 // A session has at most kMostHandles names of handles; the oldest go first. The process's limit on
 // open files bounds those of descriptors.
 //
-// Threads: any. Blocking: find_*(), for at most a minute, if the name is another worker's, which may
-// be parked and has to wake. Errors:
-// kNotFound for a name that does not exist, has ended or is of another owner; otherwise the
-// resource that this process lacks.
+// Threads: any. Blocking: find_*(), for at most a minute, if the name is another worker's, which
+// may be parked and has to wake. Errors: kNotFound for a name that does not exist, has ended or is
+// of another owner; otherwise the resource that this process lacks.
 #pragma once
 
 #include <array>

@@ -26,8 +26,8 @@ std::string WorkPage::layout() {
   std::string text = "work";
   for (const auto& name : wire::kWorkNames) text += std::string(",") + name;
   return text + ",held" + std::to_string(kDevices) + ",kept_free,communicators" +
-         std::to_string(kCommunicators) +
-         ",idle_end,used_at,lost_since,over_at,losses,fell_back;" + std::to_string(sizeof(Page));
+         std::to_string(kCommunicators) + ",idle_end,used_at,lost_since,over_at,losses,fell_back;" +
+         std::to_string(sizeof(Page));
 }
 
 void WorkPage::write(const wire::Work& work) {

@@ -89,8 +89,8 @@ bool undo(const Checkpoints& checkpoints, const Workers& workers, size_t back, s
   return all;
 }
 
-// All are locked before any loses its memory, and all have it again before any is unlocked: they may
-// share it.
+// All are locked before any loses its memory, and all have it again before any is unlocked: they
+// may share it.
 ParkExit park(const LoadedDriver& driver, const Checkpoints& checkpoints, const Workers& workers) {
   CUcheckpointLockArgs limit{};
   limit.timeoutMs = kLockTimeoutMs;
@@ -185,8 +185,7 @@ ParkExit wake(const LoadedDriver& driver, const Checkpoints& checkpoints, const 
 
 }  // namespace
 
-std::string park_argument(ParkTask task, const std::vector<pid_t>& workers,
-                          const GpuMoves& moves) {
+std::string park_argument(ParkTask task, const std::vector<pid_t>& workers, const GpuMoves& moves) {
   std::string text = task == ParkTask::kPark ? kPark : kWake;
   for (const pid_t worker : workers) text += std::to_string(worker) + ",";
   for (const auto& [from, to] : moves) text += from + kTo + to + ",";

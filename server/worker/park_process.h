@@ -1,5 +1,5 @@
-// The process that parks or wakes workers together (server/daemon/pool/park_helper.h). It loads the driver,
-// calls its cuCheckpointProcess*, prints one line if that fails, and exits with a ParkExit.
+// The process that parks or wakes workers together (server/daemon/pool/park_helper.h). It loads the
+// driver, calls its cuCheckpointProcess*, prints one line if that fails, and exits with a ParkExit.
 #pragma once
 
 #include <map>

@@ -110,7 +110,8 @@ LookupKey with_number(uint32_t number) {
 
 // CUDA_ERROR_INVALID_VALUE if the pairs name a GPU that this process does not see.
 CUresult write_map(const CUcheckpointRestoreArgs& args, LookupKey* arguments) {
-  if (configuration().driver_version < kMovesFrom || !args.gpuPairs) return CUDA_ERROR_INVALID_VALUE;
+  if (configuration().driver_version < kMovesFrom || !args.gpuPairs)
+    return CUDA_ERROR_INVALID_VALUE;
   for (unsigned i = 0; i < args.gpuPairsCount; ++i) {
     const Device* const from = device_with_uuid(args.gpuPairs[i].oldUuid);
     const Device* const to = device_with_uuid(args.gpuPairs[i].newUuid);
@@ -142,14 +143,14 @@ void serve() {
 
 }  // namespace softgpu::driver::checkpoint
 
+using softgpu::driver::check_initialized_without_gate;
+using softgpu::driver::LookupKey;
 using softgpu::driver::checkpoint::Action;
 using softgpu::driver::checkpoint::any_set;
 using softgpu::driver::checkpoint::ask;
 using softgpu::driver::checkpoint::locked;
 using softgpu::driver::checkpoint::with_number;
 using softgpu::driver::checkpoint::write_map;
-using softgpu::driver::check_initialized_without_gate;
-using softgpu::driver::LookupKey;
 
 extern "C" {
 
@@ -172,7 +173,8 @@ CUresult CUDAAPI cuCheckpointProcessLock(int pid, CUcheckpointLockArgs* args) {
 }
 
 CUresult CUDAAPI cuCheckpointProcessCheckpoint(int pid, CUcheckpointCheckpointArgs*) {
-  return ask(pid, Action::kCheckpoint, with_number(static_cast<uint32_t>(std::max(locked.load(), 0))));
+  return ask(pid, Action::kCheckpoint,
+             with_number(static_cast<uint32_t>(std::max(locked.load(), 0))));
 }
 
 CUresult CUDAAPI cuCheckpointProcessRestore(int pid, CUcheckpointRestoreArgs* args) {

@@ -334,8 +334,8 @@ Commands add_commands(config::CommandLine& line, Arguments* to) {
           "the GPU again; for its user and for operators"),
       line.subcommand("wake",
                       "moves the memory of a parked session back; for its user and for operators"),
-      line.subcommand("move",
-                      "for operators: parks a session and lets it wake on another GPU of its server"),
+      line.subcommand(
+          "move", "for operators: parks a session and lets it wake on another GPU of its server"),
       line.subcommand("drain",
                       "for operators: no new sessions; the server stops when the last session has "
                       "ended"),
@@ -345,9 +345,8 @@ Commands add_commands(config::CommandLine& line, Arguments* to) {
     command->option("server", &to->names, kServers).type_name("").check(check_server);
   }
   // Without a default: these are about one server.
-  for (config::CommandLine* command :
-       {&commands.end, &commands.park, &commands.wake, &commands.move, &commands.drain,
-        &commands.resume}) {
+  for (config::CommandLine* command : {&commands.end, &commands.park, &commands.wake,
+                                       &commands.move, &commands.drain, &commands.resume}) {
     command->option("server", &to->name, kServer).required().type_name("").check(check_server);
   }
   commands.top.option("--every", &to->seconds, "time between two rounds, such as 2s or 500ms")
@@ -364,7 +363,8 @@ Commands add_commands(config::CommandLine& line, Arguments* to) {
         .required()
         .type_name("");
   }
-  commands.move.option("--to", &to->to, "the GPU, by the server's number (default: the server chooses)");
+  commands.move.option("--to", &to->to,
+                       "the GPU, by the server's number (default: the server chooses)");
   commands.move.option("--from", &to->from, "which GPU it leaves, if the session has several");
   commands.drain.flag("--no-wait", &to->no_wait, "do not wait until the server has stopped");
   commands.drain.option("--gpu", &to->gpu,

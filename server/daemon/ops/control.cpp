@@ -123,8 +123,8 @@ Status Control::set_draining(bool draining, const std::optional<Identity>& by,
 }
 
 Status Control::check_draining(const std::vector<uint32_t>& devices) const {
-  const auto drained = std::ranges::find_if(
-      devices, [this](uint32_t device) { return drained_.contains(device); });
+  const auto drained =
+      std::ranges::find_if(devices, [this](uint32_t device) { return drained_.contains(device); });
   if (!draining_ && drained != devices.end()) {
     return {Code::kUnavailable,
             "GPU " + std::to_string(*drained) +

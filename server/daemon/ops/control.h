@@ -1,9 +1,9 @@
-// Control: carries out requests of operators: to end, park, wake or move sessions, to drain the server,
-// and to reload its settings (reload.h). A server that drains takes no new sessions and stops when
-// the last session has ended. An operator may resume it until then. An operator may also drain single
-// GPUs: they get no new sessions. A signal drains it too, for the
-// drain timeout at most. No operator may resume it after the signal, because the sender of the
-// signal waits for the end of the process.
+// Control: carries out requests of operators: to end, park, wake or move sessions, to drain the
+// server, and to reload its settings (reload.h). A server that drains takes no new sessions and
+// stops when the last session has ended. An operator may resume it until then. An operator may also
+// drain single GPUs: they get no new sessions. A signal drains it too, for the drain timeout at
+// most. No operator may resume it after the signal, because the sender of the signal waits for the
+// end of the process.
 //
 // Threads: the daemon's only thread. Blocking: nothing. Errors: kDenied if the client is not an
 // operator.

@@ -38,10 +38,11 @@ Result<ParkHelper> ParkHelper::start(const Settings& settings, ParkTask task,
   std::vector<std::string> own = settings.registry.environment();
   own.insert(own.end(), environment.begin(), environment.end());
   RCUDA_ASSIGN_OR_RETURN(
-      helper.pid_, start_process({settings.worker_binary,
-                                  {"rcuda-park", kParkOption, park_argument(task, helper.workers_, moves)},
-                                  worker_environment(own),
-                                  {{its.get(), STDOUT_FILENO}, {STDERR_FILENO, STDERR_FILENO}}}));
+      helper.pid_,
+      start_process({settings.worker_binary,
+                     {"rcuda-park", kParkOption, park_argument(task, helper.workers_, moves)},
+                     worker_environment(own),
+                     {{its.get(), STDOUT_FILENO}, {STDERR_FILENO, STDERR_FILENO}}}));
   helper.process_.reset(static_cast<int>(::syscall(SYS_pidfd_open, helper.pid_, 0)));
   if (!helper.process_) return Status::from_errno(errno, "pidfd_open");
   return helper;

@@ -38,8 +38,7 @@ class ParkHelper {
   // for them is killed.
   // `moves`: for kWake. `environment`: what the workers have in theirs beside the settings.
   static Result<ParkHelper> start(const Settings& settings, ParkTask task,
-                                  std::vector<pid_t> workers, uint64_t bytes,
-                                  const GpuMoves& moves,
+                                  std::vector<pid_t> workers, uint64_t bytes, const GpuMoves& moves,
                                   const std::vector<std::string>& environment);
   ~ParkHelper();
   ParkHelper(ParkHelper&& other) noexcept;

@@ -63,8 +63,8 @@ constexpr bool is_away(ParkState state) { return state >= ParkState::kParked; }
 
 // As rcuda-smi shows it; empty for an active session.
 constexpr const char* to_string(ParkState state) {
-  constexpr const char* kNames[] = {"",       "parking", "parking", "parking", "parking",
-                                    "parked", "waiting", "waking"};
+  constexpr const char* kNames[] = {"",        "parking", "parking", "parking",
+                                    "parking", "parked",  "waiting", "waking"};
   return kNames[static_cast<int>(state)];
 }
 

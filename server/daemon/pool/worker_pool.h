@@ -160,9 +160,10 @@ class WorkerPool {
   // state does not allow that, kNotFound as above. report() shows the outcome.
   Status park_session(uint32_t worker_pid, const MayUse& may_park, const Identity& by);
   Status wake_session(uint32_t worker_pid, const MayUse& may_wake, const Identity& by);
-  // worker_pool_move.cpp: a parked session wakes on the GPU `to` instead of `from`, which may be left
-  // out if it has one GPU. Without `to`, the GPU with the fewest sessions of those that `may_take` it.
-  // Returns the GPU. kUnavailable if that is not possible now, kInvalidArgument if never.
+  // worker_pool_move.cpp: a parked session wakes on the GPU `to` instead of `from`, which may be
+  // left out if it has one GPU. Without `to`, the GPU with the fewest sessions of those that
+  // `may_take` it. Returns the GPU. kUnavailable if that is not possible now, kInvalidArgument if
+  // never.
   Result<uint32_t> move_session(uint32_t worker_pid, std::optional<uint32_t> from,
                                 std::optional<uint32_t> to,
                                 const std::function<bool(uint32_t gpu)>& may_take,
@@ -248,8 +249,8 @@ class WorkerPool {
     Clock::time_point room_asked;             // only later samples of NVML count
     bool keeps_room = false;                  // others leave it room while it looks (keep_room())
     bool is_broken = false;                   // its helper failed, so the session ends
-    // Where memory goes when it wakes, by the GPU on which it was; empty: where it was. As many GPUs
-    // give as get.
+    // Where memory goes when it wakes, by the GPU on which it was; empty: where it was. As many
+    // GPUs give as get.
     std::map<uint32_t, uint32_t> moves;
     uint32_t unanswered_moves = 0;  // until then, what it has booked does not count
   };
@@ -278,8 +279,8 @@ class WorkerPool {
     std::unique_ptr<Admission::Permit> permit;
     std::optional<WorkPage> work;
     Park park;
-    std::set<pid_t> shares_with;          // workers that have looked its exports up
-    bool shares_outside = false;          // a worker of another server has
+    std::set<pid_t> shares_with;  // workers that have looked its exports up
+    bool shares_outside = false;  // a worker of another server has
     std::vector<std::pair<ExportCall, UniqueFd>> callers;  // lookups that wait until it is awake
     std::vector<uint64_t> lost_ranks;     // RanksLost that it has not received yet
     std::optional<SessionTotals> totals;  // once it has said that its session is over

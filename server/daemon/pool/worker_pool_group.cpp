@@ -1,6 +1,6 @@
 // Sessions that are parked together: those that share memory or events, and those with ranks of one
-// NCCL communicator. Each takes a step of parking only when all can, and one helper moves the memory
-// of all. If one of them cannot be parked, none is.
+// NCCL communicator. Each takes a step of parking only when all can, and one helper moves the
+// memory of all. If one of them cannot be parked, none is.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -92,8 +92,8 @@ Status WorkerPool::begin_park(Worker& worker, const std::optional<Identity>& by)
       return {Code::kUnavailable, who + " shares memory or events with sessions of other servers"};
     }
     if (member->park.state != ParkState::kActive) {
-      return {Code::kUnavailable, who + " is " + to_string(member->park.state) +
-                                      " already: rcuda-smi shows its state"};
+      return {Code::kUnavailable,
+              who + " is " + to_string(member->park.state) + " already: rcuda-smi shows its state"};
     }
     if (member->park.owes_answer) {
       return {Code::kUnavailable, who + " has work in progress"};
@@ -135,7 +135,8 @@ void WorkerPool::advance_rest(Worker& worker) {
   }
   if (suspend.tags.size() > ParkStep::kMostTags) {
     return refuse_group(worker, "it and the sessions that it shares ranks with have more than " +
-                                    std::to_string(ParkStep::kMostTags) + " ranks of communicators");
+                                    std::to_string(ParkStep::kMostTags) +
+                                    " ranks of communicators");
   }
   for (Worker* const member : members) {
     enter(*member, ParkState::kSuspending);
@@ -148,8 +149,8 @@ void WorkerPool::refuse_group(Worker& worker, const std::string& why) {
   const std::string others = "it can be parked only together with the session of worker " +
                              std::to_string(worker.pid) + ", which is not parked: " + why;
   for (Worker* const member : group_of(worker)) {
-    const bool is_asked = member->park.state == ParkState::kResting ||
-                          member->park.state == ParkState::kSuspending;
+    const bool is_asked =
+        member->park.state == ParkState::kResting || member->park.state == ParkState::kSuspending;
     member->park.owes_answer = is_asked && !member->park.has_answered;
     send_step(*member, ParkStep{ParkStep::What::kStay});
     refuse_park(*member, member == &worker ? why : others);
@@ -166,7 +167,8 @@ void WorkerPool::start_parking(Worker& worker) {
   Status ready = check_host_memory(members);
   size_t raised = 0;
   while (ready.ok() && raised < members.size()) {
-    ready = allow_host_memory(*members[raised], static_cast<int64_t>(more_host_bytes(members[raised]->park)));
+    ready = allow_host_memory(*members[raised],
+                              static_cast<int64_t>(more_host_bytes(members[raised]->park)));
     if (ready.ok()) ++raised;
   }
   if (ready.ok()) ready = start_moving(members, ParkTask::kPark);

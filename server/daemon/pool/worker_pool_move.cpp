@@ -54,8 +54,9 @@ Result<uint32_t> WorkerPool::choose_gpu(const Worker& worker, uint32_t from,
     });
   };
   std::optional<uint32_t> best;
-  Status why(Code::kUnavailable, "the server has no other GPU that can take the session of worker " +
-                                     std::to_string(worker.pid));
+  Status why(Code::kUnavailable,
+             "the server has no other GPU that can take the session of worker " +
+                 std::to_string(worker.pid));
   for (const uint32_t gpu : offer_.ordinals()) {
     if (gpu == from || !may_take(gpu)) continue;
     if (const Status may = check_move(worker, from, gpu); !may.ok()) {
@@ -72,8 +73,8 @@ Status WorkerPool::check_move(const Worker& worker, uint32_t from, uint32_t to) 
   const std::string who = "the session of worker " + std::to_string(worker.pid);
   const std::vector<uint32_t>& devices = worker.session.devices;
   if (std::ranges::find(devices, from) == devices.end()) {
-    return {Code::kInvalidArgument, who + " does not have GPU " + std::to_string(from) +
-                                        ", but " + list_of(devices)};
+    return {Code::kInvalidArgument,
+            who + " does not have GPU " + std::to_string(from) + ", but " + list_of(devices)};
   }
   if (std::ranges::find(devices, to) != devices.end()) {
     return {Code::kInvalidArgument, who + " has GPU " + std::to_string(to) + " already"};
@@ -109,8 +110,9 @@ Status WorkerPool::check_move(const Worker& worker, uint32_t from, uint32_t to) 
     return {Code::kUnavailable, who + " is not parked: park it first (rcuda-smi park)"};
   }
   if (worker.park.way == ParkWay::kWorker) {
-    return {Code::kUnavailable, who + " is parked by its worker, whose context stays on its GPU: a "
-                                      "server without movable_memory moves sessions"};
+    return {Code::kUnavailable, who +
+                                    " is parked by its worker, whose context stays on its GPU: a "
+                                    "server without movable_memory moves sessions"};
   }
   if (group_of(worker).size() > 1) {
     return {Code::kUnavailable, who + " is parked together with others, and stays with them"};

@@ -227,8 +227,7 @@ bool WorkerPool::find_bytes(Worker& worker, GpuMonitor& monitor) const {
 }
 
 void WorkerPool::measure(Worker& worker, GpuMonitor& monitor) {
-  worker.park.is_measured =
-      worker.park.way == ParkWay::kWorker || find_bytes(worker, monitor);
+  worker.park.is_measured = worker.park.way == ParkWay::kWorker || find_bytes(worker, monitor);
 }
 
 // Whether the memory of these sessions fits into the host's.
@@ -329,9 +328,8 @@ void WorkerPool::wake_waiting(GpuMonitor& monitor, Clock::time_point now) {
     }
     if (worker.park.state != ParkState::kWaiting) continue;
     std::vector<Worker*> members = group_of(worker);
-    const bool all_wait = std::ranges::all_of(members, [](const Worker* member) {
-      return member->park.state == ParkState::kWaiting;
-    });
+    const bool all_wait = std::ranges::all_of(
+        members, [](const Worker* member) { return member->park.state == ParkState::kWaiting; });
     if (all_wait && members.front() == &worker) waiting.push_back(std::move(members));
   }
   std::ranges::stable_sort(waiting, {},

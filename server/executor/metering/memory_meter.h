@@ -2,8 +2,8 @@
 // the session holds on each device, with a limit or without.
 //
 // Executor thread only. Blocking: take() calls the function that reclaims memory, which calls the
-// driver. take() and give_way() wait while a session that wakes needs the room. Errors: bytes that do not fit are refused with false, and the session's
-// first refusal is reported with the remedy.
+// driver. take() and give_way() wait while a session that wakes needs the room. Errors: bytes that
+// do not fit are refused with false, and the session's first refusal is reported with the remedy.
 #pragma once
 
 #include <cstdint>
@@ -45,8 +45,8 @@ class MemoryMeter {
   // Sends the text of a refusal to the client.
   std::function<void(const std::string& text)> tell;
 
-  // The bytes of a device, by the server's number, that must stay free because another session takes
-  // them back. Empty: none.
+  // The bytes of a device, by the server's number, that must stay free because another session
+  // takes them back. Empty: none.
   std::function<uint64_t(uint32_t ordinal)> kept_free;
 
   // The current context of the calling thread.
@@ -60,8 +60,9 @@ class MemoryMeter {
   bool take(CUdevice device, uint64_t bytes);
   // The same without reclaim().
   bool try_take(CUdevice device, uint64_t bytes);
-  // Called before memory is allocated, by take() itself: waits while kept_free() bytes would not stay
-  // free. If they were not, the other session could not get its memory back, and would be lost.
+  // Called before memory is allocated, by take() itself: waits while kept_free() bytes would not
+  // stay free. If they were not, the other session could not get its memory back, and would be
+  // lost.
   void give_way(CUdevice device, uint64_t bytes) const;
   void add(CUdevice device, uint64_t bytes);  // bytes that are in use already
   void give(CUdevice device, uint64_t bytes);

@@ -70,13 +70,15 @@ int revoke(const Functions& f, NcclStep& step) {
 
 int suspend(const Functions& f, NcclStep& step) {
   const int result = f.ncclCommSuspend(of(step), step.call.value);
-  if (result == nccl::kSuccess || result == nccl::kInProgress) step.communicator->is_suspended = true;
+  if (result == nccl::kSuccess || result == nccl::kInProgress)
+    step.communicator->is_suspended = true;
   return result;
 }
 
 int resume(const Functions& f, NcclStep& step) {
   const int result = f.ncclCommResume(of(step));
-  if (result == nccl::kSuccess || result == nccl::kInProgress) step.communicator->is_suspended = false;
+  if (result == nccl::kSuccess || result == nccl::kInProgress)
+    step.communicator->is_suspended = false;
   return result;
 }
 

@@ -72,8 +72,9 @@ class Nccl {
   nccl::ResultCode make_here(NcclBatch& batch);
 
   // Before and after a park: releases the memory of the communicators (ncclCommSuspend), and makes
-  // them usable again. All ranks must take part. `tags`: of all ranks that are parked together. Calls
-  // `then` on the executor thread, with a line that says why NCCL did not do it; empty: it did.
+  // them usable again. All ranks must take part. `tags`: of all ranks that are parked together.
+  // Calls `then` on the executor thread, with a line that says why NCCL did not do it; empty: it
+  // did.
   using Moved = std::function<void(const std::string& why)>;
   void suspend(const std::vector<uint64_t>& tags, Moved then);
   void resume(Moved then);

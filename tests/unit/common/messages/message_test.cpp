@@ -98,9 +98,9 @@ TEST(LayoutTest, ItIsOfTheFieldsAlone) {
   EXPECT_EQ(Codec<Sample<Change::kNone>>::layout(),
             "Sample{first:u32,second:u32,third:i32,secret:bytes[16],text:text[1..32],"
             "colour:choice(red,green),parts:list[7]{place:u64}}");
-  EXPECT_EQ(
-      Codec<ControlRequest>::layout(),
-      "ControlRequest{operation:choice(end,drain,resume,ask,reload,park,wake,move),worker_pid:u32,from:optionalu32,to:optionalu32}");
+  EXPECT_EQ(Codec<ControlRequest>::layout(),
+            "ControlRequest{operation:choice(end,drain,resume,ask,reload,park,wake,move),worker_"
+            "pid:u32,from:optionalu32,to:optionalu32}");
   EXPECT_NE(Codec<Welcome>::layout().find("attributes:list[4096]{:i32},"), std::string::npos);
 }
 
