@@ -170,7 +170,8 @@ class AuthTest(AuthCase):
         check(done, {"session", "status", "list"} | (set() if other else {"end"}),
               "operator|may not lease devices|no session of yours")
         user = "nobody" if other else pwd.getpwuid(os.geteuid()).pw_name
-        for name, what in (("resume", "drain this server, reload its settings or move sessions"), ("take", "lease devices of this server")):
+        for name, what in (("resume", "drain this server, reload its settings or move sessions"),
+                           ("take", "lease devices of this server")):
             self.assertIn(f"user {user} may not {what}, because its token has the role session, not operator: "
                           f'"rcuda-token create --user {user} --role operator" on the server', done[name].stderr)
         self.assertNotIn(worker if other else "no session", done["status"].stdout)
