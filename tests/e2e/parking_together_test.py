@@ -83,6 +83,7 @@ class TogetherTest(parking_test.Parking):
         server = self.server(**environment)
         exporter, importer = self.program(server), self.program(server)
         self.do(exporter, "fill 5")
+        self.assertEqual(self.do(exporter, "get"), "5")  # waits for it
         self.assertEqual(self.do(importer, "open_shared " + self.do(exporter, "share")), "None")
         self.assertEqual(self.do(importer, "get_shared"), "5")
         return server, exporter, importer

@@ -99,8 +99,8 @@ TEST(LayoutTest, ItIsOfTheFieldsAlone) {
             "Sample{first:u32,second:u32,third:i32,secret:bytes[16],text:text[1..32],"
             "colour:choice(red,green),parts:list[7]{place:u64}}");
   EXPECT_EQ(Codec<ControlRequest>::layout(),
-            "ControlRequest{operation:choice(end,drain,resume,ask,reload,park,wake,move),worker_"
-            "pid:u32,from:optionalu32,to:optionalu32}");
+            "ControlRequest{operation:choice(end,drain,resume,ask,reload,park,wake,move),"
+            "worker_pid:u32,from:optional{:u32},to:optional{:u32}}");
   EXPECT_NE(Codec<Welcome>::layout().find("attributes:list[4096]{:i32},"), std::string::npos);
 }
 
