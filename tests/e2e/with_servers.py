@@ -36,23 +36,25 @@ LONGEST_STOP = 3  # seconds, before the first park
 
 def run_with_stops(program, environment, servers):
     """The exit code of the program, which stands still until its sessions are parked, or for a moment if they are not. It is 1
-    if none was parked, although nothing that lasts was in the way."""
-    process, stops = subprocess.Popen(program, env=environment), 0
+    if none was parked, although one stood still and nothing that lasts was in the way."""
+    process, stops, stood = subprocess.Popen(program, env=environment), 0, False
     said = lambda text: sum(server.text().count(text) for server in servers)
     parks = lambda: said(") is parked, ")
+    lives = lambda: said(" over shm: ") + said(" over tcp: ") > said(") over after ")
     obstacles = lambda: said(") is not parked: ") - said("work in progress") - said("a stream is in capture")
     while process.poll() is None:
         time.sleep(random.uniform(0, 0.04) if stops else 0.001)
-        if stops == MOST_STOPS or not said("session of "):
+        if stops == MOST_STOPS or not lives():
             continue
         stops += 1
         before, until = parks(), time.monotonic() + (0.4 if parks() or obstacles() else LONGEST_STOP)
         process.send_signal(signal.SIGSTOP)
-        while parks() == before and time.monotonic() < until and (before or not obstacles()):
+        while lives() and parks() == before and time.monotonic() < until and (before or not obstacles()):
             time.sleep(0.01)
+        stood = stood or lives()
         process.send_signal(signal.SIGCONT)
     print(f"{stops} stops, {parks()} parks", file=sys.stderr)
-    if stops and not parks() and not obstacles():
+    if stood and not parks() and not obstacles():
         print("no session was parked", file=sys.stderr)
         return process.returncode or 1
     return process.returncode
