@@ -5,8 +5,8 @@
 //
 // The daemon makes it and passes it on with the session. It reads what the worker wrote and
 // believes none of it: the numbers are for people and their monitoring. Threads: one of each side
-// writes, any read. Blocking: none. Errors: those of the system; kProtocol for memory that is no
-// such page.
+// writes, any read. Blocking: none. Errors: those of the system; kProtocol for memory that is not
+// such a page.
 #pragma once
 
 #include <array>

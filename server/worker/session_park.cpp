@@ -3,9 +3,9 @@
 // From kAtRest on, no thread of the worker calls the driver: such a call would block while the
 // process is locked. The one exception is kMove, for which the process is not locked: the executor
 // thread then moves the memory. Otherwise the executor thread waits here. The other threads call
-// the driver only for work in progress, copies between servers and calls of NCCL. A
-// session that has any of these does not come to rest. Threads of NCCL itself may call the driver:
-// they block until the session wakes.
+// the driver only for work in progress, copies between servers and calls of NCCL. A session that
+// has any of these does not come to rest. Threads of NCCL itself may call the driver: they block
+// until the session wakes.
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -169,7 +169,7 @@ Result<std::optional<ParkStep>> SessionLoop::next_step(Clock::time_point until) 
   std::optional<ParkStep> step = options_.parker->take();
   const auto what = step ? step->what : ParkStep::What::kStay;
   if (what != ParkStep::What::kPlace && what != ParkStep::What::kPlaceBack) return step;
-  // What it has booked on its old GPUs does not count.
+  // Memory that it has booked on its old GPUs does not count.
   const bool asks = what == ParkStep::What::kPlace;
   if (asks && !services_.meters.memory.has_given_up()) services_.meters.memory.give_up();
   move_to(step->devices);

@@ -8,8 +8,8 @@
 //
 // As in NVIDIA's driver, a process with managed memory and a client of MPS cannot be checkpointed:
 // CUDA_ERROR_NOT_SUPPORTED, and it stays LOCKED. The same holds for a process with imported memory.
-// From CUDA 13.3 on (driver 610) it can be checkpointed if the caller has locked several processes,
-// which are taken for those that share the memory. Memory that is exported by a descriptor stays
+// From CUDA 13.3 on (driver 610) it can be checkpointed if the caller has locked several processes:
+// softgpu assumes that these share the memory. Memory that is exported by a descriptor stays
 // where it is.
 //
 // Threads: one at a time. Blocking: lock(), for its timeout at most.

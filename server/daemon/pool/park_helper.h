@@ -1,7 +1,7 @@
 // ParkHelper: a process that moves the GPU memory of workers to the host, or back, by the driver's
 // cuCheckpointProcess*. These functions act on another process, so the workers take no part, and
-// the daemon needs no CUDA. The helper runs this binary (server/worker/park_process.h) with the
-// daemon's rights, parks or wakes the workers together, and ends.
+// the daemon needs no CUDA. The helper runs this binary (server/worker/park_process.h), becomes the
+// workers' user, parks or wakes the workers together, and ends.
 //
 // Threads: the daemon's only thread. Blocking: the destructor, for a second at most, until the
 // process that it has killed is gone. Errors: start() returns those of the system.
@@ -36,7 +36,7 @@ class ParkHelper {
 
   // `bytes`: the number that the helper moves. A helper that takes much longer than a driver needs
   // for them is killed.
-  // `moves`: for kWake. `environment`: what the workers have in theirs beside the settings.
+  // `moves`: for kWake. `environment`: the variables that the workers have besides the settings.
   static Result<ParkHelper> start(const Settings& settings, ParkTask task,
                                   std::vector<pid_t> workers, uint64_t bytes, const GpuMoves& moves,
                                   const std::vector<std::string>& environment);

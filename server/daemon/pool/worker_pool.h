@@ -317,8 +317,8 @@ class WorkerPool {
   static void refuse_park(Worker& worker, const std::string& why);
   std::optional<Clock::time_point> park_due(const Worker& worker) const;
   void park_idle(Worker& worker);
+  uint64_t memory_of(uint32_t ordinal) const;
   bool find_bytes(Worker& worker, GpuMonitor& monitor) const;
-  void measure(Worker& worker, GpuMonitor& monitor);
   static uint64_t host_bytes(const Park& park);
   void lower_host_memory(Worker& worker, uint64_t kept) const;
   static Clock::time_point move_end(const Park& park);

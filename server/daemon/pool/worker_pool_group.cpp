@@ -110,7 +110,7 @@ Status WorkerPool::begin_park(Worker& worker, const std::optional<Identity>& by)
   return {};
 }
 
-// Takes the next step if all sessions of the group have answered the last one.
+// Takes the next step if all sessions of the group have answered the last step.
 void WorkerPool::advance_rest(Worker& worker) {
   const std::vector<Worker*> members = group_of(worker);
   const ParkState state = worker.park.state;

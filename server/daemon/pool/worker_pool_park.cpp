@@ -152,11 +152,15 @@ void WorkerPool::note_way(Worker& worker, const ParkAnswer& at_rest) {
   park.bytes.clear();
   if (park.way == ParkWay::kDriver) return;
   for (size_t i = 0; i < devices.size(); ++i) {
-    for (const wire::ServerStatus::Device& device : offer_.devices) {
-      if (device.ordinal != devices[i]) continue;
-      park.bytes[devices[i]] = std::min(at_rest.bytes[i], device.total_bytes);
-    }
+    park.bytes[devices[i]] = std::min(at_rest.bytes[i], memory_of(devices[i]));
   }
+}
+
+// The size of a GPU; 0 if the server does not offer it.
+uint64_t WorkerPool::memory_of(uint32_t ordinal) const {
+  const auto found =
+      std::ranges::find(offer_.devices, ordinal, &wire::ServerStatus::Device::ordinal);
+  return found == offer_.devices.end() ? 0 : found->total_bytes;
 }
 
 void WorkerPool::refuse_park(Worker& worker, const std::string& why) {
@@ -212,10 +216,7 @@ bool WorkerPool::find_bytes(Worker& worker, GpuMonitor& monitor) const {
     return false;
   }
   for (const uint32_t ordinal : worker.session.devices) {
-    uint64_t bytes = worker.work ? worker.work->held(ordinal) : 0;
-    for (const wire::ServerStatus::Device& device : offer_.devices) {
-      if (device.ordinal == ordinal) bytes = std::min(bytes, device.total_bytes);
-    }
+    uint64_t bytes = std::min(worker.work ? worker.work->held(ordinal) : 0, memory_of(ordinal));
     if (const GpuSample::Gpu* const gpu = gpu_of(sample.get(), ordinal)) {
       const auto told = gpu->memory_of.find(static_cast<uint32_t>(worker.pid));
       const bool is_told = told != gpu->memory_of.end() && told->second != kNotAvailable;
@@ -226,13 +227,9 @@ bool WorkerPool::find_bytes(Worker& worker, GpuMonitor& monitor) const {
   return true;
 }
 
-void WorkerPool::measure(Worker& worker, GpuMonitor& monitor) {
-  worker.park.is_measured = worker.park.way == ParkWay::kWorker || find_bytes(worker, monitor);
-}
-
 // Whether the memory of these sessions fits into the host's.
 Status WorkerPool::check_host_memory(const std::vector<Worker*>& members) const {
-  uint64_t needs = 0, moved = 0, others = 0;  // `others`: what other sessions are about to take
+  uint64_t needs = 0, moved = 0, others = 0;  // `others`: other sessions are about to take it
   for (const Worker* const member : members) {
     needs += more_host_bytes(member->park);
     moved += sum_of(member->park.bytes);
@@ -530,10 +527,12 @@ void WorkerPool::advance_parking(GpuMonitor& monitor) {
     park_idle(worker);
     const ParkState state = worker.park.state;
     if (state == ParkState::kResting || state == ParkState::kSuspending) advance_rest(worker);
-    if (worker.park.state == ParkState::kMeasuring && !worker.park.is_measured) {
-      measure(worker, monitor);
+    if (worker.park.state == ParkState::kMeasuring) {
+      bool& is_measured = worker.park.is_measured;
+      is_measured =
+          is_measured || worker.park.way == ParkWay::kWorker || find_bytes(worker, monitor);
+      start_parking(worker);
     }
-    if (worker.park.state == ParkState::kMeasuring) start_parking(worker);
     const bool is_late = worker.park.worker_moves() && now >= move_end(worker.park);
     if (is_late && !worker.park.is_broken) lose(worker, "the worker did not finish in time");
   }

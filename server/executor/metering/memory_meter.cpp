@@ -80,6 +80,15 @@ void MemoryMeter::give_way(CUdevice device, uint64_t bytes) const {
   }
 }
 
+// Asks the driver for the current device only if a session wakes: many programs allocate often.
+void MemoryMeter::give_way(uint64_t bytes) const {
+  const bool any_kept = kept_free && std::ranges::any_of(devices_, [this](const Device& device) {
+    return device.device != kHost && kept_free(device.row) > 0;
+  });
+  Place place;
+  if (any_kept && current(&place) == CUDA_SUCCESS) give_way(place.device, bytes);
+}
+
 bool MemoryMeter::take(CUdevice device, uint64_t bytes) {
   give_way(device, bytes);
   if (try_take(device, bytes)) return true;

@@ -64,6 +64,7 @@ class MemoryMeter {
   // stay free. If they were not, the other session could not get its memory back, and would be
   // lost.
   void give_way(CUdevice device, uint64_t bytes) const;
+  void give_way(uint64_t bytes) const;  // on the current device
   void add(CUdevice device, uint64_t bytes);  // bytes that are in use already
   void give(CUdevice device, uint64_t bytes);
   // Gives back bytes that were booked for an allocation that the driver then refused. No peak

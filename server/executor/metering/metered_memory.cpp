@@ -48,8 +48,7 @@ CUmemoryPool pool_of(const api::DriverTable& driver, CUdeviceptr address) {
 template <typename Allocate>
 CUresult allocate_in_order(Meters& meters, CUdeviceptr* address, size_t bytes, CUmemoryPool pool,
                            CUstream stream, Allocate allocate) {
-  MemoryMeter::Place place;
-  if (meters.memory.current(&place) == CUDA_SUCCESS) meters.memory.give_way(place.device, bytes);
+  meters.memory.give_way(bytes);
   if (!meters.limits) {  // only counts the bytes that the pool holds now
     const CUresult result = allocate();
     if (result != CUDA_SUCCESS) return result;
@@ -59,6 +58,7 @@ CUresult allocate_in_order(Meters& meters, CUdeviceptr* address, size_t bytes, C
   }
   // An allocation in a stream that captures becomes a node of a graph.
   if (captured_into(meters.driver, stream)) return allocate();
+  MemoryMeter::Place place;
   RCUDA_RETURN_IF_CUDA_ERROR(meters.memory.current(&place));
   if (!pool) pool = meters.pools.current_of(place.device);
   if (!meters.pools.may_hold(pool, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;

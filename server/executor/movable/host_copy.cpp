@@ -101,8 +101,7 @@ Status HostCopy::map_blocks(std::span<const Piece> pieces, uint64_t total) {
     std::byte* const data = map_memory(bytes, piece->node);
     if (!data) {
       return {Code::kOutOfMemory, "the worker cannot map " + bytes_text(total) +
-                                      " of the host's "
-                                      "memory for the copy of its GPU memory"};
+                                      " of the host's memory for the copy of its GPU memory"};
     }
     blocks_.push_back({data, bytes, false});
   }
