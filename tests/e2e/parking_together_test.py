@@ -14,7 +14,7 @@ from servers import eventually, run_tests, Server
 BUILD = NCCL = None
 MANY = {"SOFTGPU_DRIVER_VERSION": "13030"}  # a driver that parks imported memory
 
-# What programs here can do besides PROGRAM's lines.
+# Commands of programs here, besides those of PROGRAM.
 CODE = """
 import ctypes
 class Handle(ctypes.Structure):
