@@ -11,18 +11,21 @@
 namespace rcuda::client {
 namespace {
 
-// Larger ones would hold the large reply slots, which copies need, for as long as the wait.
+// The largest mirror that is fetched whole. A larger one would hold a large reply slot, which
+// copies need, for as long as the wait.
 constexpr size_t kMostBytes = wire::ClientWindow::kSmallReplyBytes - sizeof(wire::ReplyHeader) -
                               sizeof(uint64_t) - sizeof(wire::MirrorState);
 
-// Each holds a reply slot for as long as the wait, and other threads need slots to end it.
+// Each query holds a reply slot for as long as the wait, and other threads need slots to end the
+// wait.
 constexpr size_t kMostQuestions = 4;
 
 }  // namespace
 
 FetchesWithWait::~FetchesWithWait() {
   const auto is_open = [](const Question& question) { return !question.answered; };
-  // The questions wake nobody, and the command that should have done so may not have been sent.
+  // The queries do not wake the worker, and the caller's command that wakes it may not have been
+  // sent.
   if (news_call_ || std::any_of(questions_.begin(), questions_.end(), is_open)) {
     (void)session_.call(session_.in_context(0), wire::PingBody{});
   }
@@ -105,7 +108,7 @@ bool FetchesWithWait::take(Mirror& mirror) {
   MutexLock lock(mirrors_mutex);
   if (mirror.is(MirrorStage::kEnded)) return true;
   wire::MirrorState state{};
-  // Only patches may have been exchanged since the question: merge_fetched() adds those that the
+  // Only patches may have been exchanged since the query: merge_fetched() adds those that the
   // answer lacks.
   if (result != CUDA_SUCCESS || reply.body().size() != sizeof state + mirror.bytes ||
       mirror.version - mirror.sent_versions != found->version - found->sent_versions) {

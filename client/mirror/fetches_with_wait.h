@@ -1,6 +1,6 @@
 // Fetches of small mirrors that the worker makes when a wait is over. The client asks for them
 // together with the wait, so both are one round trip. Several mirrors of page-locked memory share a
-// question for the bytes that changed (mirror_news.h); others are fetched whole.
+// query for the bytes that changed (mirror_news.h); others are fetched whole.
 //
 // Threads: any; an object belongs to one thread. Blocking: take() and the destructor, until the
 // worker has answered, which it does when the wait is over.
@@ -25,20 +25,20 @@ class FetchesWithWait final : public MirrorQuestions {
   ~FetchesWithWait() override;
 
   // Asks for the bytes of these mirrors as they are when the word is signalled. Leaves out large
-  // mirrors, and mirrors without a free reply slot. The questions wake nobody: the caller's next
-  // command must wake the worker.
+  // mirrors, and mirrors without a free reply slot. The queries do not wake the worker: the
+  // caller's next command must wake it.
   void ask(const std::vector<std::shared_ptr<Mirror>>& mirrors, Word word);
   bool empty() const { return questions_.empty() && news_.empty(); }
-  // Merges the answer for this mirror. Returns false if it has no answer, or if other bytes may be
-  // newer: then the mirror is fetched as usual.
+  // Merges the answer for this mirror. Returns false if there is no answer for it, or if other
+  // bytes may be newer. The caller then fetches the mirror as usual.
   bool take(Mirror& mirror) RCUDA_REQUIRES(pull_mutex);
-  // The answers for the mirrors that share a question. Call it once.
+  // The answers for the mirrors that share a query. Call it once.
   std::vector<MirrorNews> news();
 
  private:
   struct Question {
     std::shared_ptr<Mirror> mirror;
-    uint64_t version = 0, sent_versions = 0;  // of the mirror, when the question was sent
+    uint64_t version = 0, sent_versions = 0;  // of the mirror, when the query was sent
     Session::PendingCall call;
     bool answered = false;
   };

@@ -30,13 +30,13 @@ namespace {
 
 using Shared = std::shared_ptr<Mirror>;
 
-// More than a worker chooses for any memory (server/executor/mirrors/block_digests.h).
+// No worker chooses larger blocks (server/executor/mirrors/block_digests.h).
 constexpr uint64_t kMostBlockBytes = 1u << 30;
 
 std::atomic<size_t> mirror_count{0};
 std::atomic<bool> sessions_ordered{false};
 std::atomic<bool> some_named{false};  // there was a mirror of MirrorUse::kNamed
-// Memory that push() works with.
+// The scratch memory of push().
 std::vector<std::byte>& push_content() RCUDA_REQUIRES(push_mutex) {
   static auto* instance = new std::vector<std::byte>;
   return *instance;
@@ -47,7 +47,7 @@ std::vector<Shared>& mirrors() RCUDA_REQUIRES(mirrors_mutex) {
   return *instance;
 }
 
-// Not analysed: for some callers `choose` also needs push_mutex, which these hold.
+// Not analysed: some callers' `choose` also needs push_mutex, which those callers hold.
 template <typename Choose>
 std::vector<Shared> chosen(const Choose& choose) RCUDA_NO_THREAD_SAFETY_ANALYSIS {
   std::vector<Shared> found;
@@ -71,9 +71,9 @@ std::shared_ptr<Timeline> exchanges_in(Session& session, wire::ObjectId context)
   return std::make_shared<Timeline>(session, context, wire::kFetchStream);
 }
 
-// Exposes the region for the worker's bytes and tells the worker about the mirror. Without both,
-// the memory is not mirrored. *fetched: whether the worker has put its bytes there as well, for
-// which a variable is asked at once.
+// Exposes the region for the worker's bytes and adds the mirror in the worker. If either fails, the
+// memory is not mirrored. A small variable is fetched in the same round trip: *fetched is then
+// whether its bytes are in the region.
 CUresult introduce(Mirror& mirror, bool* fetched) {
   const size_t half = whole_pages(wire::MirrorLoan::region_bytes(mirror.bytes));
   UniqueFd backing;
@@ -164,7 +164,8 @@ CUresult add(Session& session, wire::ObjectId context, std::byte* address, size_
   void* const known = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (known == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
-  // A child needs neither this nor the region, and would keep their memory when they end here.
+  // A child process needs neither this nor the region, and would keep their memory after they end
+  // here.
   (void)madvise(known, bytes, MADV_DONTFORK);
   mirror->known = {static_cast<std::byte*>(known), UnmapPages{bytes}};
   bool fetched = false;
@@ -290,7 +291,8 @@ CUresult mirror_at(Session& session, wire::ObjectId context, CUdeviceptr address
 
 CUresult mirror_managed(Session& session, wire::ObjectId context, CUdeviceptr address, size_t bytes,
                         size_t device_bytes) {
-  // To read what no kernel has ever touched takes memory of the device.
+  // The worker reads all managed memory to find changes. Reading pages that no kernel has touched
+  // populates them in device memory.
   if (managed_bytes() + bytes > device_bytes) return CUDA_ERROR_NOT_SUPPORTED;
   void* const wanted = reinterpret_cast<void*>(address);
   const size_t mapped = whole_pages(bytes);
@@ -298,10 +300,9 @@ CUresult mirror_managed(Session& session, wire::ObjectId context, CUdeviceptr ad
   if (address != whole_pages(address)) return CUDA_ERROR_NOT_SUPPORTED;
   end_variables_in(session, address, mapped);
   if (!session.windows().open(address, mapped)) return CUDA_ERROR_OUT_OF_MEMORY;
-  // A large page is protected, and loses its protection, in one step.
+  // Write protection is set and lifted once for a whole large page.
   (void)madvise(wanted, mapped, MADV_HUGEPAGE);
-  // Nobody would fetch what the GPU has changed for a child. With a local GPU it has no access,
-  // either.
+  // A child process could not fetch the GPU's changes. With a local GPU it has no access, either.
   (void)madvise(wanted, mapped, MADV_DONTFORK);
   WriteTracker* tracker = WriteTracker::get();
   if (tracker && !tracker->watch(wanted, mapped)) tracker = nullptr;
@@ -367,7 +368,7 @@ namespace {
 
 uint64_t pushes RCUDA_GUARDED_BY(push_mutex) = 0;  // so far, of all sessions
 
-// Lets the route's stream wait for all pushes so far, unless it does.
+// Makes the route's stream wait for all pushes so far, unless it already does.
 CUresult await_pushes(const Route& route) RCUDA_REQUIRES(push_mutex) {
   if (pushes == 0 || (route.timeline && route.timeline->awaited_push == pushes)) {
     return CUDA_SUCCESS;
@@ -378,7 +379,7 @@ CUresult await_pushes(const Route& route) RCUDA_REQUIRES(push_mutex) {
   return result;
 }
 
-// Whether the launch may use the memory. What was never sent, the worker may not even have.
+// Whether the launch may use the memory. Memory that was never sent always counts as used.
 bool may_use(const LaunchParameters& launch, const Mirror& mirror) {
   if (mirror.use == MirrorUse::kAny) return true;
   if (mirror.is(MirrorStage::kNew)) return true;
@@ -387,7 +388,7 @@ bool may_use(const LaunchParameters& launch, const Mirror& mirror) {
   return found;
 }
 
-// Work that follows in the context may use the memory while it runs.
+// Notes that later work of the context may use the memory.
 void note_named(Mirror& mirror, wire::ObjectId context) RCUDA_REQUIRES(push_mutex) {
   if (mirror.use != MirrorUse::kNamed) return;
   std::vector<wire::ObjectId>& all = mirror.named_in;
@@ -403,8 +404,7 @@ bool may_be_in_use(Mirror& mirror) RCUDA_REQUIRES(push_mutex) {
   return !mirror.named_in.empty();
 }
 
-// Whether the host has certainly changed nothing, in memory that is small. There may be many such
-// mirrors.
+// Whether small memory certainly has no changes of the host. There may be many such mirrors.
 bool is_unchanged(const Mirror& mirror) RCUDA_REQUIRES(mirrors_mutex) {
   return mirror.bytes <= kAlwaysSentBytes && !mirror.tracker && mirror.is(MirrorStage::kCurrent) &&
          std::find(mirror.exchanged.begin(), mirror.exchanged.end(), 0) == mirror.exchanged.end() &&
@@ -426,7 +426,7 @@ CUresult push_mirrors(const Route& route, const LaunchParameters* launch) {
     size_t sent_bytes = 0;
     CUresult result = catch_up(mirror);
     if (result == CUDA_SUCCESS) result = push(*mirror, &push_content(), &sent_bytes);
-    if (sent_bytes != 0 && !mirror->is_patched()) {  // perhaps not all of it
+    if (sent_bytes != 0 && !mirror->is_patched()) {  // also if only a part was sent
       ++pushes;
       const CUresult told = mirror->session->post(mirror->route(), wire::MirrorSentBody{});
       if (result == CUDA_SUCCESS) result = told;
@@ -509,7 +509,7 @@ void mirrors_arrived(Session& session, uint64_t loan) {
     wire::MirrorLoan lent{};
     std::memcpy(&lent, mirror->lent + wire::MirrorLoan::offset(mirror->bytes), sizeof lent);
     if (lent.number != loan) continue;
-    // The worker has taken back what earlier host functions have left.
+    // The worker has already taken over the bytes that earlier host functions changed.
     merge_lent(*mirror, mirror->lent, {lent.patches, loan - 1});
     mirror->loan = loan;
   }

@@ -4,25 +4,26 @@
 // media that do not share pages (TCP, verbs).
 //
 // Before the client posts work that may read or write mirrored memory, it sends the blocks that the
-// application changed. It finds them by write tracking (write_tracker.h) where the memory is its
-// own, and by comparing. They go in a stream of their own, and each stream of the application waits
-// for all that was sent before its next work: so a stream that is held keeps nothing from the
-// others. Of page-locked memory, the worker writes only the bytes that changed, and at once
-// (mirror_patch.h). Before a wait it sends changes of page-locked memory as well, because a running
-// kernel may be waiting for them. After a synchronising call returns, it fetches the bytes that the
-// GPU changed. Of up to 64 KB it fetches all bytes in one round trip. Of more, and of many small
-// mirrors together, it fetches only the bytes or blocks that changed (mirror_news.h,
-// MirrorChanges). Fetches of small mirrors are requested together with the wait
-// (fetches_with_wait.h). Copies in between use the worker's bytes
+// application changed. It finds them by write tracking (write_tracker.h) in managed memory, and by
+// comparing. The blocks go in a stream of their own, and each stream of the application waits for
+// all blocks sent so far before its next work. So a held stream does not delay the bytes for the
+// other streams. Of page-locked memory, the worker writes only the bytes that changed, and at once
+// (mirror_patch.h). Before a wait the client sends changes of page-locked memory as well, because a
+// running kernel may be waiting for them. At the end of a synchronising call, the client fetches
+// the bytes that the GPU changed: all bytes of a mirror of up to 64 KB, in one round trip; of
+// larger mirrors, and of many small ones together, only the bytes or blocks that changed
+// (mirror_news.h, MirrorChanges). Fetches of small mirrors are requested together with the wait
+// (fetches_with_wait.h). Copies between a push and a fetch use the worker's bytes
 // (server/executor/host_memory/transfers.h). Around each host function, the worker sends all
-// mirrored memory and takes back the bytes that the function changed
-// (server/executor/mirrors/mirrors.h). If both sides changed a byte in between, a fetch keeps the
-// GPU's value, and what is sent overwrites it; CUDA forbids such concurrent access anyway.
+// mirrored memory and takes over the bytes that the function changed
+// (server/executor/mirrors/mirrors.h). If both sides change the same byte between two exchanges, a
+// fetch keeps the GPU's value, and a push overwrites it; CUDA forbids such concurrent access
+// anyway.
 //
 // Cost: none while nothing is mirrored. Every launch asks for the pages written since the last
 // launch, or compares all memory that it may use (MirrorUse). Every wait asks for the blocks
-// changed. Every host function moves all mirrored memory, which is slow for large regions. Threads:
-// any. A thread that waits for the worker holds no lock that a host function needs.
+// changed. Every host function moves all mirrored memory, which is slow for large regions.
+// Threads: any. A thread that waits for the worker holds no lock that a host function needs.
 #pragma once
 
 #include <cstddef>
@@ -40,49 +41,53 @@ namespace rcuda::client {
 // Mirrors memory that is already mapped here. The next push sends its contents.
 void mirror(Session& session, wire::ObjectId context, void* address, size_t bytes,
             MirrorUse use = MirrorUse::kAny);
-// Opens the pages in the session's windows first, then mirrors the range: a managed variable, at
-// the worker's address. An address outside of the windows ends the session (kSessionLost).
+// Mirrors a managed variable at the worker's address, after opening its pages in the session's
+// windows. An address outside of the windows ends the session (kSessionLost).
 CUresult mirror_at(Session& session, wire::ObjectId context, CUdeviceptr address, size_t bytes);
 // The same for managed memory that the worker has just allocated: whole pages.
-// CUDA_ERROR_NOT_SUPPORTED if they are none of this process, whose pages may be larger, if the
-// worker cannot find changes, or if it would have to read more than `device_bytes` for that.
+// CUDA_ERROR_NOT_SUPPORTED if the address is not a multiple of this process's page size, which may
+// be larger than the worker's, if the worker cannot find changes, or if it would have to read more
+// than `device_bytes` for that.
 CUresult mirror_managed(Session& session, wire::ObjectId context, CUdeviceptr address, size_t bytes,
                         size_t device_bytes);
 // Any launch may use the memory from now on, if it is mirrored.
 void any_launch_may_use(const void* address);
-// The same for memory whose address is a parameter of its own.
+// The same for each memory whose address is a parameter of the launch by itself.
 void any_launch_may_use(const LaunchParameters& parameters);
-// The memory of a managed allocation is unmapped, too.
+// Ends the mirrors at this address. The memory of a managed allocation is also unmapped.
 void unmirror(const void* address);
-// To be called before a context ends: ends the mirrors of its managed memory. (Variables end with
-// their modules. Those of libraries outlive contexts.)
+// Ends the mirrors of the context's managed memory. Call it before the context ends. (Variables end
+// with their modules. Those of libraries outlive contexts.)
 void unmirror_context(const Session& session, wire::ObjectId context);
 // Whether any memory is mirrored, so that host memory may be older than the worker's bytes.
 bool any_mirrored();
-// Where any part of [address, address + bytes) is mirrored: the sessions, and the contexts in which
-// they exchange it.
+// The mirrors of any part of [address, address + bytes): their sessions, and the contexts in which
+// the bytes are exchanged.
 std::vector<Route> mirrored_in(uint64_t address, size_t bytes);
 // Whether any part of [address, address + bytes) is mirrored with this worker.
 bool is_mirrored(const Session& session, uint64_t address, size_t bytes);
 
-// Sends the blocks that the application changed, and lets the route's stream, which must not be
-// capturing, wait for these and for earlier ones. On error, not all were sent; the next push sends
-// the rest. Errors of earlier commands are not reported here. `launch`: of the only work that will
-// follow, if that is a launch; otherwise null.
+// Sends the blocks that the application changed, and makes the route's stream wait for these and
+// earlier blocks. The stream must not be capturing. After an error, the next push sends the rest.
+// Errors of earlier commands are not reported here. `launch`: the parameters of the launch that
+// follows; null for other work.
 CUresult push_mirrors(const Route& route, const LaunchParameters* launch = nullptr);
-// To be called after a wait. `asked`: the result of ask_with_wait() for this wait; may be null.
+// Fetches the GPU's changes after a wait. `asked`: the result of ask_with_wait() for this wait; may
+// be null.
 CUresult pull_mirrors(Session& session, MirrorQuestions* asked = nullptr);
-// Sends what the application changed in page-locked memory, for kernels that are running and wait
-// for it. `often`: the caller may ask again soon, so large memory is not compared each time.
+// Sends the application's changes of page-locked memory to kernels that are running and may wait
+// for them. `often`: the caller may call again soon, so large memory is not compared each time.
 void show_writes(Session& session, bool often);
-// Asks for mirrors of the session as they are when the word is signalled. Null: for none.
+// Requests the bytes of the session's mirrors as they are when the word is signalled. Null: nothing
+// was requested.
 std::unique_ptr<MirrorQuestions> ask_with_wait(Session& session, Word word);
-// Work of one session waits for work of another. From now on, a wait fetches from all sessions.
+// Notes that work of one session waits for work of another. From now on, a wait fetches from all
+// sessions.
 void note_order_between_sessions();
 
 // Called before and after a host function. The session's worker has sent its bytes before the first
-// call, and takes the client's bytes after the second. Only mirrors whose region has bytes of this
-// loan (wire::MirrorLoan) are touched.
+// call, and takes over the client's bytes after the second. Only mirrors whose region has bytes of
+// this loan (wire::MirrorLoan) take part.
 void mirrors_arrived(Session& session, uint64_t loan);
 void mirrors_leave(Session& session, uint64_t loan);
 

@@ -1,5 +1,4 @@
-// What mirrored memory (mirror.h) is made of: the state of one mirror, and the exchange of its
-// bytes with the worker.
+// Mirror: the state of one mirror (mirror.h), and the exchange of its bytes with the worker.
 //
 // Threads: any; each function says which locks its caller holds. Blocking: push() for room in the
 // command ring and in the staging region, pull() for the worker. Errors: those of the session.
@@ -28,16 +27,16 @@
 
 namespace rcuda::client {
 
-// Of memory that is compared, and sent if it differs.
+// A block is compared, and sent if it differs.
 inline constexpr size_t kMirrorBlockBytes = 4096;
-// Of the work of one thread when several compare or merge.
+// The piece for one thread when several threads compare or merge.
 inline constexpr size_t kMirrorPieceBytes = 1 << 20;
 
 // Held only briefly: the thread of the host functions takes it, and a thread that waits for the
 // worker may be waiting for a host function.
 inline Mutex mirrors_mutex;
-// Ensures that bytes enter the command ring in the order in which they were found changed, and that
-// none are sent after the worker has dropped the memory. Locked before mirrors_mutex.
+// Ensures that changes enter the command ring in the order in which they were found, and that none
+// are sent after the worker has dropped the memory. Locked before mirrors_mutex.
 inline Mutex push_mutex;
 // Held while bytes are fetched. Locked before mirrors_mutex.
 inline Mutex pull_mutex;
@@ -53,7 +52,7 @@ enum class MirroredMemory {
   kManaged,   // of the worker's driver; its pages here end with it
 };
 
-// Bytes that are on their way to the worker, or were a moment ago.
+// Bytes that were sent to the worker and may not have arrived.
 struct SentBytes {
   uint64_t number;  // of the patch or the loan
   Run run;
@@ -80,7 +79,7 @@ struct Mirror {
   bool rewritten RCUDA_GUARDED_BY(push_mutex) = false;
   StateWord<kMirrorTransitions> stage;
   std::string name;  // for the log
-  // The runs that the GPU has changed, as the worker has reported them, and the client lacks.
+  // The runs that the worker has reported as changed by the GPU, and that the client lacks.
   std::vector<Run> unfetched RCUDA_GUARDED_BY(pull_mutex);
   // `fetched` releases its memory after this number of small pulls.
   int pulls_to_free RCUDA_GUARDED_BY(pull_mutex) = 0;
@@ -89,24 +88,24 @@ struct Mirror {
   // By block: whether it was ever sent or fetched. A fetched block counts as written by the
   // application, but must not be sent back over newer results.
   std::vector<uint8_t> exchanged RCUDA_GUARDED_BY(mirrors_mutex);
-  // By block: whether it was exchanged around a host function, of which the worker has no note.
+  // By block: 1 if it was exchanged without a note in the worker (its digests do not cover it).
   std::vector<uint8_t> unnoted RCUDA_GUARDED_BY(mirrors_mutex);
   std::atomic<bool> any_unnoted{false};
   uint64_t version RCUDA_GUARDED_BY(mirrors_mutex) = 0;  // of `known`
-  // How many of these only added bytes that were sent as patches.
+  // The number of these versions that only added bytes sent as patches.
   uint64_t sent_versions RCUDA_GUARDED_BY(mirrors_mutex) = 0;
   // MirrorState::answer of the last bytes that the client took over.
   uint64_t answer RCUDA_GUARDED_BY(mirrors_mutex) = 0;
-  // How many of the next pulls fetch all bytes.
+  // The number of following pulls that fetch all bytes.
   int pulls_without_news RCUDA_GUARDED_BY(mirrors_mutex) = 0;
   uint64_t patches RCUDA_GUARDED_BY(mirrors_mutex) = 0;  // so far
   // Patches, in order; the worker may not have them yet.
   std::deque<SentBytes> recent RCUDA_GUARDED_BY(mirrors_mutex);
-  size_t recent_bytes RCUDA_GUARDED_BY(mirrors_mutex) = 0;  // that these take
-  // After the last host function, in order; the same.
+  size_t recent_bytes RCUDA_GUARDED_BY(mirrors_mutex) = 0;  // memory that `recent` takes
+  // The changes of the last host function, in order; the worker may not have them yet.
   std::vector<SentBytes> returned RCUDA_GUARDED_BY(mirrors_mutex);
   uint64_t loan RCUDA_GUARDED_BY(mirrors_mutex) = 0;  // the last loan whose bytes were merged
-  // The patches and the loan that the newest answer contained; both lists lack them.
+  // The patches and the loan that the newest answer contained; both lists have only later ones.
   wire::MirrorState confirmed RCUDA_GUARDED_BY(mirrors_mutex){};
   // The two halves of the region. The worker writes and reads `lent` around host functions, and
   // writes `fetched` on request.
@@ -114,22 +113,22 @@ struct Mirror {
   std::byte* fetched = nullptr;
   transport::RegionId region{};
 
-  CUdeviceptr in_worker(size_t at) const {  // which has it at the same address
+  CUdeviceptr in_worker(size_t at) const {  // the address is the same in the worker
     return static_cast<CUdeviceptr>(reinterpret_cast<uintptr_t>(address + at));
   }
-  // Where its bytes are exchanged, beside all streams of the application.
+  // The stream in which its bytes are exchanged, concurrent with all streams of the application.
   Route route() const { return {session, context, 0, exchanges.get()}; }
   bool overlaps(uint64_t at, size_t length) const {
     const auto base = reinterpret_cast<uintptr_t>(address);
     return at < base + bytes && base < at + length;
   }
-  // Also the address of its end: of a range that a kernel walks through backwards.
+  // The end address also counts: a kernel may get it to walk backwards through the memory.
   bool is_named_by(uint64_t word) const {
     return word - reinterpret_cast<uintptr_t>(address) <= bytes;
   }
   bool is(MirrorStage asked) const { return stage.get() == asked; }
   // Its changes are sent as patches (mirror_patch.h). CUDA lets the host write to page-locked
-  // memory beside a running kernel; to other mirrored memory it may not write then.
+  // memory while a kernel runs, but not to other mirrored memory.
   bool is_patched() const { return memory == MirroredMemory::kHost; }
   void note_missing(size_t at) RCUDA_REQUIRES(mirrors_mutex) {
     unnoted[at / kMirrorBlockBytes] = 1;
@@ -143,21 +142,21 @@ struct Mirror {
 };
 
 // Sends the blocks that the application changed, and adds their bytes to *sent_bytes. After a
-// failure the rest stays unsent. `content` is memory to work with.
+// failure the rest stays unsent. `content` is scratch memory.
 CUresult push(Mirror& mirror, std::vector<std::byte>* content, size_t* sent_bytes)
     RCUDA_REQUIRES(push_mutex);
-// Fetches what the GPU changed: asks for all mirrors together, then fetches together. Returns a
-// result for each. The next call fetches the rest.
-// `news`: answers that came with the wait, in the same order.
+// Fetches the GPU's changes: one query for all mirrors, then one fetch. Returns a result for each
+// mirror. After a failure the next call fetches the rest. `news`: answers that came with the wait,
+// in the same order.
 std::vector<CUresult> pull(const std::vector<std::shared_ptr<Mirror>>& mirrors,
                            std::span<MirrorNews> news = {}) RCUDA_REQUIRES(pull_mutex);
 // Copies the bytes that the worker changed since the last exchange into the application's memory.
 // `there`: the worker's bytes of the whole mirror; only those in `runs` are read. `noted`: the
-// worker knows that they come.
+// worker has noted that the client gets these bytes.
 void merge(Mirror& mirror, const std::byte* there, const std::vector<Run>& runs, bool noted)
     RCUDA_REQUIRES(mirrors_mutex);
-// Tells the worker that both sides have the bytes that it gets, or sends, at this point of the
-// mirror's stream.
+// Posts a note to the worker: from this point of the mirror's stream on, both sides have the same
+// bytes in the run.
 CUresult note_in_worker(const Mirror& mirror, const Run& run);
 
 }  // namespace rcuda::client

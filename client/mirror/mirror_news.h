@@ -17,12 +17,12 @@
 
 namespace rcuda::client {
 
-// The question about one mirror, and the answer.
+// The query about one mirror, and the answer.
 struct MirrorNews {
   explicit MirrorNews(std::shared_ptr<Mirror> asked);
 
   std::shared_ptr<Mirror> mirror;
-  // Of the mirror, when the worker was asked.
+  // Values of the mirror when the query was made.
   uint64_t known = 0, version = 0, sent_versions = 0;
   CUresult result = CUDA_SUCCESS;
   bool is_complete = false;  // false: all bytes have to be fetched
@@ -31,23 +31,23 @@ struct MirrorNews {
   std::vector<std::byte> bytes;  // of the runs, one after the other
 };
 
-// Of mirrors in one question: heads then leave most of an answer to the bytes.
+// The most mirrors in one query. Their heads then leave most of the answer's room for bytes.
 inline constexpr size_t kMostNewsAtOnce = 512;
 
-// The answer about so few that came with a wait is small. Where it lacks changes, a larger one may
-// have them.
+// A query of at most this number of mirrors that goes with a wait gets a small reply slot. If the
+// changes do not fit, a later query with a large slot may get them.
 inline constexpr size_t kFewNews = 4;
 
-// Whether the mirror is small and page-locked memory, and its worker supports the command. For
-// other memory, the worker does not record what the client has.
+// Whether the mirror is small page-locked memory, and its worker supports the command. For other
+// memory, the worker does not record the client's bytes.
 bool may_have_news(const Mirror& mirror);
 // Asks for the news of mirrors of one session. `calls` fills in the answers.
 void ask_for_news(std::span<MirrorNews> mirrors, CallsInFlight* calls);
 // Asks for the news of at most kMostNewsAtOnce mirrors of one session, as they are when the word is
-// signalled. The question travels with the caller's next command. Returns false if few reply slots
-// are free.
+// signalled. The query travels with the caller's next command. Returns false if few reply slots are
+// free.
 bool begin_news(std::span<const MirrorNews> mirrors, Word word, Session::PendingCall* call);
-// Fills in the answers to that.
+// Fills in the answers from the reply to such a query.
 void take_news(std::span<MirrorNews> mirrors, CUresult result, const Reply& reply);
 // Writes the bytes into `fetched`, and fills the rest of each changed block with bytes that both
 // sides have. Returns the blocks with changes.

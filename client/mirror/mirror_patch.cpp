@@ -23,7 +23,8 @@ void append(std::vector<std::byte>* tail, const T* items, size_t count) {
 
 size_t bytes_of(const SentBytes& sent) { return sizeof sent + sent.marks.size(); }
 
-// Of a block whose end is inside of 16 bytes, the worker's digest covers bytes that are not here.
+// None if the block does not end at a multiple of 16 bytes: the worker's digest then covers bytes
+// after the mirror.
 wire::BlockDigest digest_of(const Mirror& mirror, size_t at, const std::byte* content) {
   const size_t bytes = mirror.block_length(at);
   if (mirror.changes_bytes != kMirrorBlockBytes || bytes % 16 != 0) {
@@ -44,7 +45,7 @@ void forget_oldest(Mirror& mirror) RCUDA_REQUIRES(mirrors_mutex) {
   mirror.recent.pop_front();
 }
 
-// One for all, which has the number of the last and the marks of all.
+// Joins all recent patches into one, with the number of the last patch and the marks of all.
 void join_recent(Mirror& mirror) RCUDA_REQUIRES(mirrors_mutex) {
   size_t begin = mirror.bytes, end = 0;
   for (const SentBytes& sent : mirror.recent) {
@@ -62,7 +63,8 @@ void join_recent(Mirror& mirror) RCUDA_REQUIRES(mirrors_mutex) {
   mirror.recent.push_back(std::move(all));
 }
 
-// Replaces the bytes of the whole mirror that are on their way.
+// Writes the bytes that the worker's copy `there` may lack. Calls replaced(run) before each run is
+// written.
 template <typename Replaced>
 void bring_up_to_date(Mirror& mirror, std::byte* there, const Replaced& replaced)
     RCUDA_REQUIRES(mirrors_mutex) {
@@ -113,7 +115,7 @@ uint64_t note_patch(Mirror& mirror, const Run& run, const std::byte* content, co
   ++mirror.patches;
   mirror.recent_bytes += bytes_of(sent);
   mirror.recent.push_back(std::move(sent));
-  // Every answer about the mirror confirms patches, but a program need not wait for long.
+  // Every answer about the mirror confirms patches, but a program may not wait for a long time.
   const size_t most_bytes = mirror.bytes / 4 + (256 << 10);
   if (mirror.recent_bytes > most_bytes) join_recent(mirror);
   return mirror.patches;
@@ -121,7 +123,7 @@ uint64_t note_patch(Mirror& mirror, const Run& run, const std::byte* content, co
 
 void return_changes(Mirror& mirror) {
   mirror.returned.clear();
-  // What the worker takes back is newer than these patches, and older than later ones.
+  // The bytes that the worker takes back are newer than these patches and older than later patches.
   const wire::MirrorLoan loan{mirror.loan, mirror.patches};
   std::memcpy(mirror.lent + wire::MirrorLoan::offset(mirror.bytes), &loan, sizeof loan);
   for (size_t at = 0; at < mirror.bytes; at += kMirrorBlockBytes) {
@@ -133,9 +135,9 @@ void return_changes(Mirror& mirror) {
     uint8_t mask[wire::mask_bytes(kMirrorBlockBytes)], others[sizeof mask];
     std::memcpy(content, mirror.address + at, length);
     wire::mark_differences(content, known, length, mask);
-    // The worker takes what differs from what it has lent. What does not, but was sent otherwise
-    // meanwhile, goes with the next push. And all that the host has not changed stays as it came:
-    // the worker may have newer bytes.
+    // The worker takes over the bytes that differ from the lent ones. A byte that equals the lent
+    // one but differs from `known` goes with the next push. Bytes that the host has not changed
+    // stay as lent, because the worker may have newer ones.
     wire::mark_differences(content, lent, length, others);
     const size_t marks = wire::mask_bytes(length);
     for (size_t i = 0; i < marks; ++i) mask[i] &= others[i];
@@ -173,7 +175,7 @@ void merge_lent(Mirror& mirror, std::byte* there, const wire::MirrorState& state
     before.emplace_back(run, std::vector(there + run.at, there + run.at + run.bytes));
   });
   merge(mirror, there, {{0, mirror.bytes}}, false);
-  // The worker compares them with what it gets back.
+  // Restores the lent bytes: the worker compares them with the bytes that it gets back.
   std::for_each(before.rbegin(), before.rend(), [&](const auto& saved) {
     std::copy(saved.second.begin(), saved.second.end(), there + saved.first.at);
   });
@@ -185,7 +187,7 @@ void merge_fetched(Mirror& mirror, std::byte* there, const std::vector<Run>& run
   std::vector<Run> replaced;
   bring_up_to_date(mirror, there, [&](const Run& run) { replaced.push_back(run); });
   merge(mirror, there, runs, true);
-  // The worker has noted other bytes for these.
+  // The worker has noted its own bytes for these runs.
   for (const Run& run : replaced) mirror.note_missing(run);
 }
 

@@ -42,7 +42,7 @@ void merge(Mirror& mirror, const std::byte* there, const std::vector<Run>& runs,
 
 namespace {
 
-// Takes the blocks of which the worker has no note.
+// Moves the blocks that the worker has not noted to *runs.
 void take_unnoted(Mirror& mirror, std::vector<Run>* runs) {
   MutexLock lock(mirrors_mutex);
   if (!mirror.any_unnoted.exchange(false)) return;
@@ -52,12 +52,12 @@ void take_unnoted(Mirror& mirror, std::vector<Run>* runs) {
   }
 }
 
-// What pull() does for one mirror.
+// The work of pull() for one mirror.
 struct Pull {
   std::shared_ptr<Mirror> mirror;
   CUresult result = CUDA_SUCCESS;
-  uint64_t version = 0;  // of the mirror, before the question
-  // Of the bytes that this pull fetches. Keeps this value if an answer does not name the memory.
+  uint64_t version = 0;  // of the mirror, before the query
+  // The state of the bytes that this pull fetches. Keeps this value if the query fails.
   wire::MirrorState state{UINT64_MAX, 0};
   std::optional<MirrorNews> news;  // has the GPU's changes, instead of the mirror's `unfetched`
 };
@@ -108,7 +108,7 @@ void ask_for_changes(Pull& pull, CallsInFlight* calls) RCUDA_REQUIRES(pull_mutex
 }
 
 // The number of pulls that fetch all bytes after an answer had no room for the GPU's changes.
-// Repeated work probably changes as much again, and the query costs a round trip.
+// Repeated work probably changes as many bytes again, and the query costs a round trip.
 constexpr int kPullsWithoutNews = 8;
 
 bool is_worth_a_question(Mirror& mirror) {
@@ -176,8 +176,9 @@ void fetch_rest(const std::vector<Pull*>& pulls) RCUDA_REQUIRES(pull_mutex) {
   }
 }
 
-// Fetches what the worker has named and will not come with its answer. Small runs travel in
-// replies, in one round trip, larger ones through the staging region, which uses more sockets.
+// Fetches the runs that the worker has named and whose bytes are not in its answer. Small runs
+// travel in replies, in one round trip, larger ones through the staging region, which uses more
+// sockets.
 void fetch(const std::vector<Pull*>& pulls) RCUDA_REQUIRES(pull_mutex) {
   constexpr size_t kMostInReplies = 256 << 10;
   struct Staged {
@@ -223,9 +224,9 @@ void fetch_changes(const std::vector<Pull*>& pulls) RCUDA_REQUIRES(pull_mutex) {
   fetch(pulls);
 }
 
-// Gives the memory of a large fetch back when many pulls after it have fetched little. New pages
-// cost 0.7 ms per MB, as much as some fetches. Not if a Link's adapter keeps the pages, nor where
-// the worker writes to them.
+// Releases the memory of a large fetch after many small pulls. It is not released at once, because
+// new pages cost 0.7 ms per MB, as much as some fetches. Not for a Link whose adapter keeps the
+// pages, and not for memory that the worker writes to.
 void free_fetched(Mirror& mirror) RCUDA_REQUIRES(pull_mutex) {
   constexpr size_t kLarge = 4 << 20;
   constexpr int kPulls = 16;
@@ -237,11 +238,12 @@ void free_fetched(Mirror& mirror) RCUDA_REQUIRES(pull_mutex) {
   }
 }
 
-// Takes over what was fetched. Returns false if it is to be fetched again, unless `last`.
+// Takes over the fetched bytes. Returns false if they must be fetched again; never if `last`.
 bool take_over(Pull& pull, bool last) RCUDA_REQUIRES(pull_mutex) {
   Mirror& mirror = *pull.mirror;
   MutexLock lock(mirrors_mutex);
-  // Another thread is freeing the memory, and the worker may already know.
+  // Another thread is freeing the memory. The worker may already have dropped it and refused the
+  // fetch.
   if (mirror.is(MirrorStage::kEnded) && pull.result != kSessionLost) {
     pull.result = CUDA_SUCCESS;
     return true;
@@ -269,9 +271,9 @@ bool take_over(Pull& pull, bool last) RCUDA_REQUIRES(pull_mutex) {
   return true;
 }
 
-// Uses an answer that came with the wait, unless it `may_lack` changes for want of room. If it has
-// any, only patches may have been exchanged since the question: merge_fetched() adds those that the
-// answer lacks.
+// Uses an answer that came with the wait. An incomplete answer is not used if it `may_lack` changes
+// because its slot was small. If the answer has changes, only patches may have been exchanged since
+// the query: merge_fetched() adds those that the answer lacks.
 void take_early(Pull& pull, MirrorNews& news, bool may_lack) {
   if (news.result != CUDA_SUCCESS || (!news.is_complete && may_lack)) return;
   Mirror& mirror = *pull.mirror;
@@ -301,8 +303,7 @@ std::vector<CUresult> pull(const std::vector<std::shared_ptr<Mirror>>& mirrors,
     news = {asked + 1, news.end()};  // both are in the same order
   }
   // The number of attempts is limited: a stream whose work never ends must not block the caller
-  // indefinitely. The bytes of the last attempt are used unless they are older than a confirmed
-  // patch.
+  // indefinitely. The bytes of the last attempt are used unless they lack a confirmed patch.
   constexpr int kAttempts = 4;
   for (int attempt = 0; !due.empty(); ++attempt) {
     fetch_changes(due);

@@ -15,7 +15,7 @@
 namespace rcuda::client {
 namespace {
 
-// Of memory whose changes are copied before they are sent.
+// The memory of one batch: its changes are copied before they are sent.
 constexpr size_t kBatchBytes = 16 << 20;
 
 // Does not report errors of earlier commands: these bytes are sent anyway, and the launch that
@@ -34,15 +34,16 @@ CUresult send(const Route& route, const std::byte* to, const std::byte* from, si
 std::vector<Run> written(Mirror& mirror) RCUDA_REQUIRES(push_mutex) {
   std::vector<Run> runs;
   if (mirror.tracker && !std::exchange(mirror.all_written, false)) {
-    // To compare a page costs less than the fault of a protected one, if most are written again.
+    // If most pages are written again, comparing a page costs less than the fault of a protected
+    // page.
     if (mirror.tracker->take(mirror.address, mirror.bytes, &runs, !mirror.rewritten)) return runs;
     runs.clear();
   }
   return {{0, mirror.bytes}};
 }
 
-// What is sent at a time, and of page-locked memory the marks of the bytes that changed. Both begin
-// at `begin` in the mirror.
+// The bytes of one batch and, for page-locked memory, the marks of the changed bytes. Both begin at
+// offset `begin` of the mirror.
 struct Batch {
   size_t begin = 0;
   std::byte* content = nullptr;
@@ -83,8 +84,8 @@ void note_exchanged(Mirror& mirror, const Run& run, bool exchanged) RCUDA_REQUIR
               (run.bytes + kMirrorBlockBytes - 1) / kMirrorBlockBytes, uint8_t{exchanged});
 }
 
-// In the mirror's stream: whole blocks. Notes that both sides have them; what could not be sent
-// stays changed, for the next push.
+// Sends whole blocks in the mirror's stream and notes that both sides have them. Blocks that could
+// not be sent stay changed, for the next push.
 CUresult push_blocks(Mirror& mirror, const Run& run, const std::byte* content) {
   RCUDA_RETURN_IF_CUDA_ERROR(send(mirror.route(), mirror.address + run.at, content, run.bytes));
   if (mirror.changes_bytes != 0) RCUDA_RETURN_IF_CUDA_ERROR(note_in_worker(mirror, run));
@@ -99,8 +100,8 @@ CUresult push_blocks(Mirror& mirror, const Run& run, const std::byte* content) {
   return CUDA_SUCCESS;
 }
 
-// Both sides count as having a patch as soon as it is found, so that what a fetch brings meanwhile
-// is compared with it.
+// Both sides count as having a patch as soon as it is found, so that bytes of a fetch in the
+// meantime are compared with it.
 CUresult push_patches(Mirror& mirror, const std::vector<Run>& runs, const Batch& batch,
                       size_t* sent_bytes) RCUDA_REQUIRES(push_mutex) {
   std::vector<std::pair<Run, uint64_t>> patches;  // with their numbers
@@ -125,7 +126,7 @@ CUresult push_patches(Mirror& mirror, const std::vector<Run>& runs, const Batch&
   lock.lock();
   for (size_t i = sent; i < patches.size(); ++i) note_exchanged(mirror, patches[i].first, false);
   if (mirror.version == version) return result;
-  // The digests do not have what has come meanwhile.
+  // The digests lack the bytes that other exchanges brought in the meantime.
   for (const auto& [run, number] : patches) mirror.note_missing(run);
   return result;
 }

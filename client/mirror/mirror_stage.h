@@ -15,7 +15,7 @@ namespace rcuda::client {
 enum class MirrorStage : uint8_t {
   kNew,      // never exchanged: Mirror::known has no meaning
   kCurrent,  // Mirror::known has the bytes of the last exchange
-  kStale,    // the last fetch failed; what is sent before the next could undo writes of the GPU
+  kStale,    // the last fetch failed; a push before the next fetch could undo writes of the GPU
   kEnded,    // Mirror::address may be unmapped
 };
 inline constexpr auto kLastMirrorStage = MirrorStage::kEnded;
@@ -35,12 +35,12 @@ inline constexpr Transition<MirrorStage, MirrorEvent> kMirrorTransitions[] = {
     {MirrorStage::kNew, MirrorEvent::kRemoval, MirrorStage::kEnded},
     {MirrorStage::kCurrent, MirrorEvent::kRemoval, MirrorStage::kEnded},
     {MirrorStage::kStale, MirrorEvent::kRemoval, MirrorStage::kEnded},
-    // The first fetch of a variable: an exchange follows if it has brought bytes.
+    // The first fetch of a variable; kExchange follows if it brought bytes.
     {MirrorStage::kNew, MirrorEvent::kFetch, MirrorStage::kNew},
     {MirrorStage::kNew, MirrorEvent::kFailedFetch, MirrorStage::kNew},
     {MirrorStage::kCurrent, MirrorEvent::kExchange, MirrorStage::kCurrent},
     {MirrorStage::kCurrent, MirrorEvent::kFetch, MirrorStage::kCurrent},
-    // A host function exchanges some of the bytes.
+    // A host function exchanges only some of the bytes.
     {MirrorStage::kStale, MirrorEvent::kExchange, MirrorStage::kStale},
     {MirrorStage::kStale, MirrorEvent::kFailedFetch, MirrorStage::kStale},
     // Another thread's fetch was in progress when the memory was removed.

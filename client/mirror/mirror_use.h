@@ -1,4 +1,5 @@
-// Which launches may use mirrored memory (mirror.h): how kernels got its address.
+// MirrorUse: which launches may use mirrored memory (mirror.h), by the way in which kernels got its
+// address.
 #pragma once
 
 #include <algorithm>
@@ -11,15 +12,15 @@
 
 namespace rcuda::client {
 
-// Before which launches the host's changes of mirrored memory are sent. All other work that may use
-// the memory (graphs, copies, fills, host functions) sends them in any case.
+// The launches before which the host's changes of mirrored memory are sent. All other work that may
+// use the memory (graphs, copies, fills, host functions) sends them in any case.
 enum class MirrorUse {
   kAny,  // all launches
-  // Those with an address of it in their parameters. For memory of more than kAlwaysSentBytes that
-  // kernels only got inside of a larger parameter. Such a word may be an unused one with an old
-  // address, and comparing large memory takes longer than a launch. Smaller memory may hold flags
-  // that a kernel waits for, so every launch must send them. While work with such an address runs,
-  // waits send the host's changes to it (show_writes()).
+  // Launches with an address of the memory in their parameters. For memory of more than
+  // kAlwaysSentBytes whose address kernels got only inside of a larger parameter. Such a word may
+  // be unused and hold an old address, and comparing large memory takes longer than a launch.
+  // Smaller memory may hold flags that a kernel waits for, so every launch must send them. While
+  // work with such an address runs, waits send the host's changes to it (show_writes()).
   kNamed,
 };
 inline constexpr size_t kAlwaysSentBytes = 64 << 10;

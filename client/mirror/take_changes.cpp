@@ -15,14 +15,15 @@ namespace rcuda::client {
 namespace {
 
 #if defined(__x86_64__)
-// Some versions of Clang have a feature of its own for 512 bits, which zig turns off (for wheels).
+// Some versions of Clang have a separate feature for 512-bit registers, which zig, the compiler of
+// the wheels, turns off.
 #if defined(__clang__) && __clang_major__ >= 18 && __clang_major__ <= 20
 #define RCUDA_AVX512 "avx512f,avx512bw,evex512"
 #else
 #define RCUDA_AVX512 "avx512f,avx512bw"
 #endif
-// The processor writes the chosen bytes of a line at once, and does not touch the others. `here` is
-// not read before, so there is no moment in which a write of another thread could be undone.
+// A masked store writes the chosen bytes of a line at once and does not touch the others. `here` is
+// never read, so the store cannot undo a write of another thread.
 __attribute__((target(RCUDA_AVX512))) bool take_lines(std::byte* here, std::byte* known,
                                                       const std::byte* there, size_t length) {
   constexpr size_t kLine = 64;
@@ -41,8 +42,8 @@ __attribute__((target(RCUDA_AVX512))) bool take_lines(std::byte* here, std::byte
   return any != 0;
 }
 
-// Whether processor and kernel have the registers. (__builtin_cpu_supports needs a library that the
-// wheels' compiler does not link.)
+// Whether the processor has the instructions and the kernel saves the registers.
+// (__builtin_cpu_supports needs a library that the wheels' compiler does not link.)
 bool has_line_stores() {
   unsigned a, b, c, d;
   if (!__get_cpuid(1, &a, &b, &c, &d) || (c & bit_OSXSAVE) == 0) return false;
@@ -58,7 +59,7 @@ bool has_line_stores() {
 
 bool take_changes_by_word(std::byte* here, std::byte* known, const std::byte* there,
                           size_t length) {
-  constexpr size_t kPart = 512;  // often equal, beside one in which a word has changed
+  constexpr size_t kPart = 512;  // compared first: most parts of a changed block are equal
   uint8_t marks[wire::mask_bytes(kPart)];
   bool any = false;
   for (size_t at = 0; at < length; at += kPart) {

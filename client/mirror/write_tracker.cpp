@@ -52,8 +52,7 @@ WriteTracker* WriteTracker::open() {
                 std::strerror(errno));
     return nullptr;
   };
-  // The kernel itself handles the faults of write protection, so the mode that needs no privilege
-  // will do.
+  // The kernel itself handles the write-protection faults, so the unprivileged mode is enough.
   UniqueFd faults(static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY)));
   if (!faults) return refused("userfaultfd");
   uffdio_api api{};

@@ -1,8 +1,8 @@
-// WriteTracker: which pages of this process were written since the last question.
+// WriteTracker: which pages of this process were written since the last query.
 //
 // It uses asynchronous write protection: a userfaultfd registers the memory, and the kernel itself
 // lifts the protection of a page at its first write. So writes by system calls, such as read(2),
-// work and count, and no privilege is needed. PAGEMAP_SCAN of /proc/thread-self/pagemap tells the
+// work and count, and no privilege is needed. PAGEMAP_SCAN of /proc/thread-self/pagemap returns the
 // written pages and protects them again in one step. Both exist since Linux 6.7.
 //
 // Only for private anonymous memory of this process: writes by other processes, or through another
@@ -19,16 +19,17 @@ namespace rcuda::client {
 
 class WriteTracker {
  public:
-  // Null if the kernel cannot, or does not let this process, or RCUDA_MANAGED=compared.
+  // Null if the kernel has no such tracking or denies it to this process, or with
+  // RCUDA_MANAGED=compared.
   static WriteTracker* get();
 
   // Begins to track whole pages. Returns false if that fails. Tracking ends when the memory is
   // unmapped.
   bool watch(void* address, size_t bytes);
-  // Adds the runs of pages that were written since the last call, and are not empty, in ascending
-  // order. Without `protect`, which makes the next write of each page cost a fault, the next call
-  // tells the same pages again. Returns false if it cannot tell; then every page may have been
-  // written.
+  // Adds the runs of pages that were written since the last call and are populated, in ascending
+  // order. `protect`: protects them again, so the next write to each page costs a fault; without
+  // it, the next call returns the same pages again. Returns false on error; then every page may
+  // have been written.
   bool take(const void* address, size_t bytes, std::vector<Run>* runs, bool protect = true);
 
  private:

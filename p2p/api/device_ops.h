@@ -9,15 +9,16 @@
 // Stream places. A copy may have a place in a stream of the program. The copy starts when the
 // stream reaches that place, and later work in the stream waits for the copy. enter() takes the
 // place: it records the stream's position and holds the stream there (CUDA: cuEventRecord, then
-// cuStreamWaitValue32 on a pinned word). reached() tells whether the stream has reached the place.
-// release() lets the stream continue. With hold = false the stream is only observed (for an event
-// that another server waits for), and release() only forgets the place. Places in streams of two
-// contexts are two places.
+// cuStreamWaitValue32 on a pinned word). reached() returns whether the stream has reached the
+// place. release() lets the stream continue. With hold = false the stream is only observed (for an
+// event that another server waits for), and release() only forgets the place. Places in streams of
+// two contexts are two places.
 //
 // Pauses. Driver functions that allocate, register or free memory may wait for the device. The
 // device may wait for a held stream, which only the engine releases. So the engine first requests a
 // pause (pause()): until the end of the engine's round, no further stream is held, and in a kWork
-// pause no work is queued. p2p/api/pause.h has the rules and shows that they never stop a session.
+// pause no work is queued. p2p/api/pause.h has the rules and shows that they cannot deadlock a
+// session.
 //
 // Threads. The thread that makes the engine calls devices(). The thread that calls Engine::copy
 // (the worker's executor thread) calls enter(). The engine thread makes all other calls, until it
@@ -112,8 +113,8 @@ class DeviceOps {
   // The worker's devices. The index is the `device` of the other functions. The list is constant.
   virtual std::vector<EngineDevice> devices() = 0;
 
-  // Issues copies on a lane, in order. Returns the ticket of the last one and does not wait for
-  // them. After an error some of them may be in progress. An empty list gets a ticket that is
+  // Issues copies on a lane, in order. Returns the ticket of the last copy and does not wait for
+  // the copies. After an error some copies may be in progress. An empty list gets a ticket that is
   // finished when all earlier copies of the lane are.
   virtual Result<Ticket> copy(int device, Lane lane, std::span<const CopyBox> boxes) = 0;
   virtual Result<Ticket> finished(int device, Lane lane) = 0;
@@ -150,13 +151,15 @@ class DeviceOps {
   virtual Result<MappedMemory> open(int device, const ExportedMemory& memory) = 0;
   virtual void close(int device, DeviceAddress base) = 0;
 
-  // In a pause: whether the Link's adapter reads and writes this device's memory in place. Proven
-  // by a probe transfer, because a registration proves nothing; for each adapter until it is
-  // proven. Logs the result. Blocks for milliseconds; up to a second for each of four copies if the
-  // device's queues are full, and as Link::loop_back() if the adapter does not answer.
+  // In a pause: returns whether the Link's adapter reads and writes this device's memory in place.
+  // Makes a probe transfer, because a successful registration proves nothing. A proof counts for
+  // all Links of the adapter; without one, each call probes again. Logs the result. Blocks for
+  // milliseconds; up to a second for each of four copies if the device's queues are full, and as
+  // long as Link::loop_back() if the adapter does not answer.
   virtual bool prove_gpudirect(int device, transport::Link& link) = 0;
-  // For the registration of this memory: as dma-buf, or none: by its address. The way is the one
-  // that the device's probe has proven. kUnsupported if none is, or this memory has no dma-buf.
+  // Returns the dma-buf with which to register this memory, or none: register it by its address.
+  // The device's probe has proven this way of registration. kUnsupported if the probe has proven
+  // neither, or if this memory has no dma-buf.
   virtual Result<std::optional<DmaBuf>> dma_buf(int device, DeviceAddress address,
                                                 size_t bytes) = 0;
 };

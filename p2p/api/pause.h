@@ -1,4 +1,4 @@
-// Pause: the rules for held streams and for pauses, and the proof that no worker waits for ever.
+// Pause: the rules for held streams and for pauses, and the proof that no worker waits forever.
 //
 // Rules.
 //  1. A copy that holds a stream holds it at the copy's place until all bytes have landed

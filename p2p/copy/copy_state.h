@@ -16,7 +16,7 @@
 //   any state but Done --peer lost--> Lost
 //
 // A copy in Done or Lost is over when its own transfers have ended. A copy in Closing is over when,
-// in addition, the receiver has consumed everything that it was sent. Pure functions.
+// in addition, the receiver has consumed all chunks that were sent to it. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ namespace rcuda::p2p {
 enum class CopyState : uint8_t {
   kAnnounced,  // the peer's half is known; waits for the client's half
   kWaiting,    // waits for the Link and for the source's stream
-  kReached,    // waits until it is known which memory the peer can map, then for a plan
+  kReached,    // waits for answers about the memory that the peer can map, then for a plan
   kPlanned,    // if staged: waits for the destination's stream
   kAsking,     // registered: waits for the registration of the destination
   kSending,    // chunks are copied out, transferred, announced and consumed

@@ -1,5 +1,5 @@
-// Half: the common base of the sender and the receiver of the copies with one peer. It has the
-// copies by id, and moves them from state to state. Used only by the engine thread.
+// Half: the common base of Sender and Receiver. It holds the copies with one peer by id, and moves
+// them from state to state. Used only by the engine thread.
 #pragma once
 
 #include <algorithm>
@@ -36,8 +36,8 @@ class Half {
  protected:
   Half(Environment& environment, PeerId peer) : environment_(environment), peer_(peer) {}
 
-  // Whether a copy that the peer announces before this side's half comes would be one too many. A
-  // session that reaches this number has lost its client's commands.
+  // Whether a new copy that the peer announces would exceed the limit. Copies reach the limit only
+  // if this side's halves do not come, because the client's commands are lost.
   bool is_full(uint64_t id) const { return copies_.size() >= kMostCopies && !copies_.contains(id); }
   Copy& find_or_make(uint64_t id) {  // also wakes it
     awake_.insert(id);
@@ -76,7 +76,7 @@ class Half {
     if (copy.failure.ok()) copy.failure = why;
     move(copy, event);
   }
-  // The program learns of the end.
+  // Reports the end of the copy to the program.
   void report(Copy& copy, const Status& status) {
     copy.finished = true;
     environment_.places.release(copy.place, copy.request->reports ? status : Status());

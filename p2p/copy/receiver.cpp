@@ -90,7 +90,7 @@ void Receiver::pop_arrived(Incoming& copy) {
   --arrived_;
 }
 
-// The sender asks for something other than chunks. It does so once, before any chunk.
+// Takes the sender's Want or Pull. A copy has at most one of them, before its first chunk.
 Result<Incoming*> Receiver::begin_choice(uint64_t id, Choice choice) {
   if (is_full(id)) return Status(Code::kProtocol, "too many copies announced");
   Incoming& copy = find_or_make(id);
@@ -227,7 +227,7 @@ Status Receiver::await_stream(Incoming& copy, PeerLink* open, bool& moved) {
   return open->mailbox.send(ready, when());
 }
 
-// Counts the chunks whose copy into the destination has ended. Returns whether there were any.
+// Counts the chunks whose copy into the destination has ended. Returns true if there were any.
 bool Receiver::collect_landed(Incoming& copy) {
   bool any = false;
   while (!copy.landing.empty()) {
@@ -306,7 +306,7 @@ Result<Receiver::PeerMapping*> Receiver::map(int device, const Handle& handle, u
   return &known->second;
 }
 
-// A returned error is the Link's.
+// Only errors of the Link are returned; an error of the copy fails the copy.
 Status Receiver::start_pull(Incoming& copy, PeerLink& link) {
   const PeerCopy& request = *copy.request;
   const PullMessage& pull = copy.pull;
@@ -422,8 +422,8 @@ Status Receiver::land(Incoming& copy, const ChunkMessage& chunk, const PeerLink&
   return {};
 }
 
-// The sender has aborted the copy. Chunks that it had sent are waited for, so that their slots can
-// be reused. Chunks that it only announced never come.
+// Drops the chunks of a copy that the sender has aborted. Waits for chunks that were sent, so that
+// their slots can be reused. Chunks that were only announced never come.
 Status Receiver::drop_arrived(Incoming& copy, PeerLink& link, bool& moved) {
   while (copy.consumed < copy.sent && !copy.arrived.empty()) {
     RCUDA_ASSIGN_OR_RETURN(const bool here, has_come(copy.arrived.front(), link));

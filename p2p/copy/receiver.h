@@ -4,9 +4,9 @@
 // the sender, and the copy ends with Done.
 //
 // Chunks may arrive before the client's half; they wait in the inbox. A copy that fails lets
-// transfers in progress end and sends Done with the error. It is forgotten when the sender's Abort
-// and everything that the sender had sent have arrived. Used only by the engine thread. Nothing
-// blocks except registering, mapping and unmapping memory.
+// transfers in progress end and sends Done with the error. It is over when the sender's Abort and
+// all chunks that the sender had sent have arrived. Used only by the engine thread. Nothing blocks
+// except registering, mapping and unmapping memory.
 #pragma once
 
 #include <array>
@@ -43,7 +43,7 @@ struct Incoming {
   StreamPlace place = StreamPlace::kNone;
   IncomingState state = IncomingState::kAnnounced;
   Status failure;         // the first error; set when fails(state)
-  bool finished = false;  // the client's half is over; only the sender's end is missing
+  bool finished = false;  // the client's half is over; waits only for the sender
   Choice choice = Choice::kNone;
   PullMessage pull;                                         // kPull
   std::optional<Handle> mapped;                             // kPull: the mapping in use

@@ -129,7 +129,7 @@ Result<bool> Sender::advance(PeerLink* link) {
     moved |= over;
     if (copy.successor != 0 && (over || copy.running.held())) {
       const uint64_t successor = std::exchange(copy.successor, 0);
-      // It may be over without having begun, because it failed at the peer.
+      // The successor may be over without having begun, because it failed at the peer.
       if (copies_.contains(successor)) awake_.insert(successor);
     }
     const bool sleeps = over || (lost_.ok() && dormant(copy));
@@ -187,7 +187,7 @@ Status Sender::advance(Outgoing& copy, PeerLink* link, bool& moved) {
   return {};
 }
 
-// The copy has sent everything.
+// Notes that the copy has sent everything.
 void Sender::rest(Outgoing& copy) {
   move(copy, CopyEvent::kAllSent);
   copy.ending.take(environment_.ending_copies);
@@ -209,7 +209,7 @@ Status Sender::begin(Outgoing& copy, PeerLink& link, bool& moved) {
     if (fails(copy.state)) return {};
     move(copy, CopyEvent::kPlan);
   }
-  // A staged copy begins before Ready only if it need not wait for a stream of the destination and
+  // A staged copy begins before Ready only if it has no stream of the destination to wait for and
   // is first in line.
   //  - Copy-out reads the source. It must not do so before the destination's stream has reached the
   //    copy.
@@ -218,7 +218,8 @@ Status Sender::begin(Outgoing& copy, PeerLink& link, bool& moved) {
   //    begin, because commands before it never wait for a later copy. Copies that have sent
   //    everything need no slot any more and do not count.
   //
-  // Other copies begin now. Their receiver waits before it pulls or offers its memory.
+  // Copies without staging begin now. Their receiver waits for its stream before it pulls or offers
+  // its memory.
   const bool staged = copy.total > 0 && has_buffers(copy.plan->staging);
   if (staged && !copy.peer_ready && (request.peer_has_stream || !first_in_line(copy))) return {};
   moved = true;
@@ -255,8 +256,8 @@ bool Sender::first_in_line(const Outgoing& copy) const {
 }
 
 // Whether no other copy uses the legs. If a program waits for each copy, the next copy comes before
-// the Done of the last one, because the receiver notifies the program first. Such a last copy does
-// not count.
+// the Done of the previous copy, because the receiver notifies the program first. Such a previous
+// copy does not count.
 bool Sender::has_legs(const Outgoing& copy) const {
   const bool waited_for = copy.place == StreamPlace::kNone && !copy.request->peer_has_stream;
   return environment_.running_copies == (waited_for ? environment_.ending_copies : 0);
@@ -275,9 +276,9 @@ bool Sender::has_reached(Outgoing& copy, PeerLink& link) {
   return !reached || *reached;
 }
 
-// A copy directly after another one in its stream need not wait for the end of that copy if both
-// use the same lanes at both ends, because lanes are in order. Chunks on a wire may overtake one
-// another, so they are announced in order.
+// A copy directly after another copy in its stream need not wait for the end of the other copy if
+// both use the same lanes at both ends, because lanes are in order. Chunks on a wire may overtake
+// one another, so chunks are announced in order.
 bool Sender::may_overlap(Outgoing& copy, PeerLink& link) {
   if (copy.predecessor == 0 || copy.request->peer_has_stream || link.unanswered > 0) return false;
   const auto found = copies_.find(copy.predecessor);

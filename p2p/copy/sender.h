@@ -7,9 +7,9 @@
 // before its bytes, and one frame announces all chunks that begin together.
 //
 // A copy that fails starts nothing more, lets transfers in progress end, and sends Abort. It is
-// over when Done has arrived and the receiver has consumed everything that it was sent. Then its
-// slots are free. If the peer is lost, no Done is needed. Used only by the engine thread. Nothing
-// blocks except registering the source, and the transfer (p2p/staging/path.h).
+// over when Done has arrived and the receiver has consumed all chunks that were sent to it. Then
+// its slots are free. If the peer is lost, no Done is needed. Used only by the engine thread.
+// Nothing blocks except registering the source, and the transfer (p2p/staging/path.h).
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ struct Outgoing {
     Lane lane = Lane::kOut;
     Ticket ticket = 0;
     uint32_t immediate = 0;  // nonzero if the chunk reports its own arrival
-    bool under_way = false;  // its transfer by the Link has not ended
+    bool under_way = false;  // the Link's transfer of the chunk has not ended
     bool announced = false;
     bool with_peer() const { return announced && stage == Stage::kSent; }
   };
@@ -86,7 +86,7 @@ struct Outgoing {
 class Sender : public Half<Outgoing, CopyEvent> {
  public:
   Sender(Environment& environment, PeerId peer) : Half(environment, peer) {}
-  ~Sender() { copies_.clear(); }  // they count in ending_
+  ~Sender() { copies_.clear(); }  // their destructors change ending_
 
   // `predecessor`: see Peer::add. `failure`: the copy could not take its place in the stream; it
   // ends with this error.
@@ -101,7 +101,7 @@ class Sender : public Half<Outgoing, CopyEvent> {
   // Advances every copy as far as possible. Returns true if something happened. Errors are those of
   // the mailbox.
   Result<bool> advance(PeerLink* link);
-  // Starts at most one chunk, of the copy whose turn it is. Returns true if it did something.
+  // Starts at most one chunk, of the copy whose turn it is. Returns true if something happened.
   bool start_chunk(PeerLink& link);
   void transferred(const Transfer& transfer);
 

@@ -19,8 +19,8 @@ bool Sender::start_chunk(PeerLink& link) {
       continue;
     }
     const auto slot = copy.path->reserve(copy.next, bytes);
-    // The copy whose turn it is goes first and waits for room, so that smaller chunks do not
-    // overtake it for ever.
+    // The copy whose turn it is waits for room, and so do the others, so that smaller chunks cannot
+    // overtake it forever.
     if (!slot) return false;
 
     Chunk chunk{copy.next, *slot, Stage::kCopyingOut, lane, 0};
@@ -178,8 +178,8 @@ void Sender::drop_back(Outgoing& copy) {
   copy.flight.pop_back();
 }
 
-// A chunk may be consumed before this side knows that its transfer has ended. The transfer may use
-// the slot until then.
+// The receiver may report a chunk as consumed before this side knows that the chunk's transfer has
+// ended. Until then the transfer may use the slot.
 void Sender::release_consumed(Outgoing& copy) {
   while (copy.gone < copy.consumed && !copy.flight.front().under_way) release_front(copy);
 }

@@ -9,7 +9,7 @@ namespace rcuda::p2p {
 namespace {
 
 constexpr double kStraightLineTolerance = 0.02;
-// The second knot of a linear leg. Any size will do, because the pieces are extrapolated.
+// The second knot of a linear leg. The size has no influence, because the pieces are extrapolated.
 constexpr uint64_t kLinearKnotBytes = uint64_t{1} << 20;
 
 double median(std::vector<double> values) {
@@ -53,7 +53,7 @@ void make_monotone(std::vector<LegModel::Knot>& knots) {
   }
 }
 
-// Douglas-Peucker with a relative tolerance: keeps the knots that bend.
+// Douglas-Peucker with a relative tolerance: keeps the knots at which the line bends.
 void keep_bends(const std::vector<LegModel::Knot>& knots, size_t first, size_t last,
                 std::vector<bool>& keep) {
   double worst = kStraightLineTolerance;
@@ -102,7 +102,7 @@ Result<LegModel> LegModel::from_knots(std::vector<Knot> knots) {
 
 namespace {
 
-// Samples by the size of their transfers.
+// Samples, grouped by the size of their transfers.
 struct Samples {
   std::map<uint64_t, std::vector<double>> singles;
   std::map<uint64_t, std::vector<double>> per_transfer_in_trains;
@@ -128,14 +128,14 @@ Result<Samples> by_size(std::span<const LegSample> samples) {
   return sorted;
 }
 
-// Other activity on the machine only adds to the time of sockets. So the least of a few samples is
-// nearest to the time in a stream of transfers.
+// Other activity on the machine can only lengthen transfers over sockets. So the least of a few
+// samples is nearest to the time in a stream of transfers.
 double typical(const std::vector<double>& times, Sharing sharing) {
   return sharing == Sharing::kTogether ? *std::min_element(times.begin(), times.end())
                                        : median(times);
 }
 
-// What trains show.
+// The occupancies by transfer size, and the delay, that trains show.
 struct Trains {
   std::map<uint64_t, double> occupancies;
   double delay_us = 0;
@@ -152,7 +152,7 @@ Trains compare_trains(const Samples& samples, Sharing sharing) {
     const double one = typical(single->second, sharing);
     const double in_train = typical(times, sharing);
     const double occupancy = (in_train * k - one) / (k - 1);
-    // With noise the result may be that all transfers after the first cost no time.
+    // With noise, the transfers after the first might seem to take no time.
     trains.occupancies[bytes] = std::clamp(occupancy, std::min(in_train / 2, one), one);
     delays.push_back(std::clamp(one - occupancy, 0.0, one));
   }

@@ -2,10 +2,10 @@
 // GPU).
 //
 // A leg that transports n bytes is busy for occupancy_us(n), and the next transfer waits for that
-// time. It delivers the bytes delay_us(n) later (the part of a transfer's latency that the next
-// transfers overlap). Occupancy is latency + n/bandwidth, piecewise: linear between knots, and
-// beyond the last knot with the bandwidth of the last piece. The delay is linear between knots and
-// constant beyond them.
+// time. It delivers the bytes delay_us(n) after that (the part of a transfer's latency that
+// overlaps with the next transfers). Occupancy is latency + n/bandwidth, piecewise: linear between
+// knots, and beyond the last knot with the bandwidth of the last piece. The delay is linear between
+// knots and constant beyond them.
 //
 // Values and pure functions; any thread. Times are in microseconds, sizes in bytes, bandwidths in
 // GB/s (1e9).
@@ -20,7 +20,7 @@
 namespace rcuda::p2p {
 
 // One timing of `transfers` transfers of `bytes` each, issued back to back. `us` is the time until
-// the last one was delivered.
+// the last transfer was delivered.
 struct LegSample {
   uint64_t bytes = 0;
   uint32_t transfers = 1;
@@ -49,13 +49,13 @@ class LegModel {
   // kInvalidArgument.
   static Result<LegModel> from_knots(std::vector<Knot> knots);
   // From measurements: medians per size, made monotone, without the knots that are within 2 % of a
-  // straight line. Needs single transfers of at least two sizes. Repeated samples of a size are
-  // useful, and outliers do no harm. Trains (transfers > 1) of the same sizes separate delay from
-  // occupancy.
+  // straight line. Needs single transfers of at least two sizes. Repeated samples of a size improve
+  // the model, and the median ignores outliers. Trains (transfers > 1) of the same sizes separate
+  // delay from occupancy.
   //
   // With kTogether only trains give the occupancy of a size. The rest of a single transfer's time
-  // is the delay, which shows how much must be in flight to fill the leg. The least sample counts
-  // instead of the median, and no knot is dropped.
+  // is the delay, which shows how many bytes must be in flight to fill the leg. The least sample
+  // counts instead of the median, and no knot is dropped.
   static Result<LegModel> fit(std::span<const LegSample> samples,
                               Sharing sharing = Sharing::kInTurn);
 

@@ -11,8 +11,8 @@ constexpr Leg kOut = &PairModel::copy_out;
 constexpr Leg kIn = &PairModel::copy_in;
 constexpr Leg kGpudirect = &PairModel::gpudirect;
 
-// Setup messages. ipc: the Pull. registered: the sender requests the receiver's key and gets it;
-// the completion of the transfer comes back to the sender, which announces it.
+// Setup messages. ipc: the Pull. registered: the request of the receiver's key and its answer; the
+// completion of the transfer, which comes back to the sender, and the sender's announcement.
 constexpr Method kMethods[] = {
     {Staging::kMapped, Route::kIpc, &Can::ipc, "mapped memory of the peer", {&PairModel::ipc}, 1},
     {Staging::kRegistered, Route::kVerbs, &Can::gpudirect, "GPUDirect", {kGpudirect}, 4},

@@ -1,5 +1,5 @@
-// The table of methods: every pair of staging and route with which a copy can be made, what it
-// needs of the two ends, and what it costs. `rcuda-p2p plan` prints the table for two GPUs.
+// The table of methods: every pair of staging and route with which a copy can be made, its
+// requirements on the two ends, and its cost. `rcuda-p2p plan` prints the table for two GPUs.
 //
 // Pure values and functions; any thread.
 #pragma once
@@ -52,12 +52,12 @@ struct Method {
   Staging staging;
   Route route;
   bool Capabilities::*needs;
-  const char* need;                          // the same for messages
+  const char* need;                          // the name of `needs` in messages
   std::array<Leg, Pipeline::kMaxLegs> legs;  // in the order in which a chunk passes them; then null
   uint32_t setup_messages = 0;               // before the first chunk
 };
 
-// All methods. Of two that cost the same, the planner takes the first.
+// All methods. The planner takes the first of methods with equal cost.
 std::span<const Method> methods();
 // The row of a plan.
 const Method& method_of(const Plan& plan);

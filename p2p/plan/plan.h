@@ -21,8 +21,8 @@ constexpr bool has_buffers(Staging staging) {
   return staging == Staging::kDevice || staging == Staging::kHost;
 }
 
-// Every route except kIpc stands for one kind of medium, given by its traits. It has the name of
-// the first medium of that kind.
+// The way of the chunks. Every route except kIpc covers all media with the same traits, and has the
+// name of the first of these media.
 enum class Route : uint8_t {
   kShm,    // shares_pages: both workers stage in one shared buffer
   kTcp,    // copies_by_cpu: sockets between host buffers
@@ -42,7 +42,7 @@ struct Chunking {
   uint32_t depth = 1;
   friend bool operator==(const Chunking&, const Chunking&) = default;
 };
-// "4 x 1 MB"
+// "4 x 1 MiB"
 std::string to_string(const Chunking& chunking);
 
 struct Plan {

@@ -14,14 +14,14 @@ constexpr uint64_t kLargestChunk = uint64_t{16} << 20;
 constexpr uint32_t kDepths[] = {2, 3, 4, 8, 16};
 constexpr uint32_t kEqualParts[] = {2, 3, 4, 6, 8};
 constexpr uint64_t kChunkAlignment = 4096;
-// The cost of each turn of the chunks in flight over sockets in addition to its legs. Threads of
+// The cost over sockets of each turn of the chunks in flight, in addition to the legs. Threads of
 // both hosts wake one another, and the time for that varies. Measured with fourteen chunkings of 1
 // to 64 MB over the loopback of two H200s' host (docs/p2p_measurements.md): 125 to 260 us.
 constexpr double kTcpTurnUs = 150;
 // Chunks of copies in a train. On an H200 a chunk costs 3 us in addition to the time of its bytes,
-// which is 4 % of the time of 2 MB. The last chunk of the last copy overlaps with nothing, so
-// chunks are at most a quarter of a copy, if that is 2 MB or more. Over sockets a chunk costs more,
-// and it is also cut into pieces for the streams.
+// which is 4 % of the time of 2 MB. The last chunk of the last copy overlaps with nothing, so a
+// chunk is at most a quarter of a copy if the quarter is at least 2 MB. Over sockets a chunk costs
+// more, and it is also cut into pieces for the streams.
 constexpr uint64_t kTrainChunk = uint64_t{2} << 20;
 constexpr uint64_t kLargestTrainChunk = uint64_t{4} << 20;
 constexpr uint64_t kTrainBytes = uint64_t{16} << 20;  // of one copy, in flight
@@ -60,7 +60,8 @@ std::vector<Chunking> chunkings_of(uint64_t bytes, uint64_t staging_bytes) {
 }
 
 // Adapts a plan for copies of `planned` bytes to a copy of `bytes` in the same size class. If all
-// chunks are in flight at once, the plan's choice is their number, and their size follows from it.
+// chunks are in flight at the same time, the plan fixes their number, and their size follows from
+// it.
 Plan fitted(Plan plan, uint64_t planned, uint64_t bytes) {
   Chunking& chunking = plan.chunking;
   const uint64_t chunks =
@@ -124,7 +125,7 @@ std::vector<Plan> Planner::candidates(uint64_t bytes, bool contiguous) const {
       if (has_buffers(method.staging)) consider(method, chunking);
     }
   }
-  // Among equal costs the first candidate wins: it has fewer buffers and less memory.
+  // Of candidates with equal cost the first is chosen: it needs fewer buffers and less memory.
   std::stable_sort(plans.begin(), plans.end(), [bytes](const Plan& a, const Plan& b) {
     return preference_us(a, bytes) < preference_us(b, bytes);
   });
@@ -141,7 +142,8 @@ SizeRule Planner::unmeasured_rule(uint64_t bytes) const {
   return {bytes, Staging::kHost, {std::min(chunk, most), kDepth}};
 }
 
-// The first possible method with this staging, or null.
+// The first possible method with this staging, or null. `heed_path`: only methods of the route that
+// RCUDA_P2P_PATH names.
 const Method* Planner::find_method(Staging staging, bool contiguous, bool heed_path) const {
   for (const Method& method : methods()) {
     if (method.staging != staging || lacking(method, capabilities_, contiguous)) continue;

@@ -38,13 +38,14 @@ class Planner {
   // host_rules(). `reason`: why.
   Result<Plan> plan_in_host(uint64_t bytes, std::string reason) const;
 
-  // Every candidate with its prediction, best first. Over sockets the order also counts a cost for
-  // each turn of the chunks in flight, which is in no prediction.
+  // Every candidate with its prediction, best first. Over sockets the order also includes a cost
+  // for each turn of the chunks in flight, which the predictions do not include.
   std::vector<Plan> candidates(uint64_t bytes, bool contiguous) const;
   // The predicted time of a plan; 0 if a leg has not been measured.
   double predict_us(const Plan& plan, uint64_t bytes) const;
-  // The table of methods for a contiguous copy, a line for each: "host over shm", a tab, and its
-  // best chunking with the predicted time, or what it needs. The planned one has a star.
+  // The table of methods for a contiguous copy, one line each: "host over shm", a tab, and the
+  // predicted time with the best chunking, or the missing requirement. The planned method has a
+  // star.
   std::string table(uint64_t bytes);
 
   void set_model(PairModel model);

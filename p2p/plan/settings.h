@@ -29,10 +29,11 @@ std::span<const SizeRule> host_rules();
 struct PlannerOptions {
   // The rules of a strategy, sizes ascending. Empty: auto, the planner chooses.
   std::span<const SizeRule> rules;
-  // The rules where the staging of `rules` is not possible: host memory.
+  // The rules for copies for which the staging of `rules` is not possible; they stage in host
+  // memory.
   std::span<const SizeRule> host_rules;
   std::optional<Chunking> chunking;  // replaces that of the rules
-  // RCUDA_P2P_PATH; none: any route. `medium` is the one over which the workers connect for that
+  // RCUDA_P2P_PATH; none: any route. `medium`: the medium over which the workers connect for that
   // route.
   std::optional<Route> route;
   const transport::Medium* medium = nullptr;

@@ -15,9 +15,9 @@ class Arena {
   // DMA does not need the alignment of a GPU page.
   static constexpr uint64_t kAlignment = 512;
 
-  // kFirst takes the first hole that is large enough, so it uses the same few places again and
-  // again. kNext walks through the whole buffer. It is for memory that CPUs read and write: DMA to
-  // memory that a CPU has just used is slower.
+  // kFirst takes the first hole that is large enough, so the same few places are reused. kNext
+  // walks through the whole buffer. kNext is for memory that CPUs read and write: DMA to memory
+  // that a CPU has just used is slower.
   enum class Fit : uint8_t { kFirst, kNext };
 
   explicit Arena(uint64_t bytes = 0, Fit fit = Fit::kFirst) : bytes_(bytes), fit_(fit) {

@@ -19,7 +19,7 @@ bool Lanes::refresh() {
     const Result<Ticket> finished =
         ops_.finished(static_cast<int>(i / kLaneCount), static_cast<Lane>(i % kLaneCount));
     if (!finished) {
-      // Copies after a failed one have not run, or ran on a broken context: all of them have
+      // Copies after a failed copy have not run, or ran on a broken context: all of them have
       // failed.
       lane.failure = finished.status();
       lane.failed_up_to = lane.issued.back().ticket;

@@ -1,7 +1,7 @@
-// Lanes: the engine's view of the devices' copy queues. It polls each busy lane once per round and
-// limits the queued work, so that a small copy does not wait for a whole window of a large one. An
-// error of a lane becomes the error of everything queued on it. Owned by the engine thread; nothing
-// blocks.
+// Lanes: the engine's view of the devices' copy queues. It polls each busy lane once per round. It
+// limits the queued work, so that a small copy does not wait for all chunks in flight of a large
+// copy. An error of a lane becomes the error of everything queued on it. Owned by the engine
+// thread; nothing blocks.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ class Lanes {
   // Whether a lane has queued work. Only polling shows when it ends.
   bool busy() const;
 
-  // A point in time. passed() is true once everything that was queued by then has ended, well or
-  // not.
+  // A point in time. passed() returns true once everything that was queued before it has ended,
+  // with or without an error.
   using Moment = std::vector<Ticket>;
   Moment now() const;
   bool passed(const Moment& moment) const;
@@ -33,9 +33,9 @@ class Lanes {
   // Whether another chunk should be queued. Two chunks may always be queued, more only while they
   // are small.
   bool has_room(int device, Lane lane, uint64_t bytes) const;
-  // If a box is refused, earlier boxes may be in progress. Then the ticket ends with the refusal
-  // when they have ended, and the memory is in use until then. After an error nothing is in
-  // progress.
+  // If a box is refused, earlier boxes may be in progress. Then a ticket is returned. It ends with
+  // the refusal when these boxes have ended; until then the memory is in use. If an error is
+  // returned, nothing is in progress.
   Result<Ticket> copy(int device, Lane lane, std::span<const CopyBox> boxes, uint64_t bytes);
   // The state as of the last refresh(). An error is final: the caller does not ask for this ticket
   // again.

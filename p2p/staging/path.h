@@ -1,5 +1,5 @@
-// Path: how chunks reach the peer. A path decides where the copy-out puts a chunk and what
-// transports it.
+// Path: how chunks reach the peer. A path decides where the copy-out puts a chunk and how the chunk
+// is transported.
 //
 //   shm     the copy-out writes straight into the peer's pinned inbox, which is mapped here; the
 //           bytes need no transport

@@ -25,15 +25,15 @@ struct Shape {
 
   uint64_t bytes() const { return width_bytes * height * depth; }
   bool contiguous() const;
-  // The distance from the first byte to the end of the last one. Only for a shape that passed
-  // check().
+  // The distance from the begin of the first byte to the end of the last byte. Only for a shape
+  // that passed check().
   uint64_t extent_bytes() const;
-  // Whether the range from its first to its last byte meets this one. As extent_bytes().
+  // Whether the range from its first to its last byte overlaps this range. Only for a shape that
+  // passed check().
   bool overlaps(DeviceAddress base, uint64_t bytes) const {
     return address < base + bytes && base < address + extent_bytes();
   }
-  // Checks that the pitches hold the rows and nothing overflows. Call it once, before anything
-  // else.
+  // Checks that the pitches hold the rows and nothing overflows. Call it before any other function.
   Status check() const;
 };
 

@@ -29,8 +29,8 @@ Status HostBuffer::map_file() {
   return {};
 }
 
-// Large pages begin at multiples of their size. So more is mapped, and the excess at both ends is
-// unmapped.
+// Large pages begin at multiples of their size, so the mapping is one large page longer at first.
+// The excess at both ends is unmapped.
 Status HostBuffer::map_large_pages() {
   void* base = ::mmap(nullptr, bytes_ + kLargePage, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

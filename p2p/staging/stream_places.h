@@ -1,6 +1,6 @@
 // StreamPlaces: which places have been reached by their streams. A query of the driver costs a
 // microsecond, and a program may queue hundreds of copies in one stream. So only the first place of
-// each stream is queried, once per round; no other can be reached before it. Used only by the
+// each stream is queried, once per round; no later place can be reached before it. Used only by the
 // engine thread.
 #pragma once
 
