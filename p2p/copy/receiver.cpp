@@ -274,7 +274,7 @@ Status Receiver::answer_want(Incoming& copy, PeerLink& link) {
   const auto region = memory.contiguous() && memory.bytes() > 0
                           ? expose_device_memory(environment_.ops, *link.link, copy.request->device,
                                                  memory.address, memory.bytes(), For::kPeer)
-                          : Result<transport::Region>(Status(Code::kUnsupported, "not plain"));
+                          : Result<transport::Region>(Status(Code::kUnsupported, "not contiguous"));
   copy.choice = Choice::kChunks;
   if (region) {
     copy.target = region->id;

@@ -15,7 +15,7 @@ namespace {
 
 Status unknown_copy(const char* what, uint64_t copy) {
   return {Code::kProtocol,
-          std::string(what) + " for copy " + std::to_string(copy) + ", which is not under way"};
+          std::string(what) + " for copy " + std::to_string(copy) + ", which is not in progress"};
 }
 
 }  // namespace
@@ -39,7 +39,7 @@ Status Sender::on_consumed(const ConsumedMessage& message) {
   if (found == copies_.end()) return unknown_copy("Consumed", message.copy);
   Outgoing& copy = found->second;
   if (message.chunks < copy.consumed || message.chunks > with_peer(copy)) {
-    return {Code::kProtocol, "a peer consumed chunks it was not sent"};
+    return {Code::kProtocol, "a peer consumed chunks that were not sent to it"};
   }
   copy.consumed = message.chunks;
   release_consumed(copy);
@@ -111,7 +111,7 @@ Status Sender::on_done(const EndMessage& message) {
   }
   const bool sent = copy.state == CopyState::kPulling || copy.state == CopyState::kSent ||
                     (copy.total > 0 && copy.next == copy.total && all_with_peer(copy));
-  if (!sent) return {Code::kProtocol, "a peer ended a copy it does not have"};
+  if (!sent) return {Code::kProtocol, "a peer ended a copy before all of it was sent"};
   move(copy, CopyEvent::kDone);
   return {};
 }

@@ -21,7 +21,7 @@ Core::~Core() {
     run_round();
   }
   (void)release_unused();
-  // No stream is held any more. The session ends in any case, so the result is ignored.
+  // No stream is held any more, and the session ends. So the result is ignored.
   (void)environment_.ops.pause(Pause::kWork);
   peers_.clear();
   environment_.drop_device_memory();
@@ -107,7 +107,7 @@ bool Core::run_round() {
   }
   for (const auto& peer : peers_) moved |= peer->receive();
   for (const auto& peer : peers_) moved |= peer->advance();
-  // One chunk at a time. The peer after the one that started the last chunk goes first.
+  // Start chunks one at a time. The peer after the peer that started the last chunk goes first.
   bool started = true;
   while (started) {
     started = false;

@@ -32,8 +32,8 @@ constexpr auto kSpin = std::chrono::microseconds(30);
 constexpr auto kYield = std::chrono::milliseconds(3);
 constexpr auto kLongestNap = std::chrono::milliseconds(1);
 // After the last copy the engine thread polls for messages for this time before it sleeps, so a
-// program that copies in a loop finds it awake. The time is short where processors are few, where a
-// spinning thread may keep others from running.
+// program that copies in a loop finds it awake. The time is short on hosts with few processors,
+// because a spinning thread may keep others from running.
 std::chrono::nanoseconds linger() {
   return std::chrono::microseconds(usable_processors() >= 8 ? 1000 : 100);
 }
@@ -51,7 +51,7 @@ Status check_id(uint64_t id) {
 
 }  // namespace
 
-// The engine thread and the threads that sleep on the Links for it.
+// The engine thread and its listeners: threads that sleep on the Links for it.
 class Engine::Runner {
  public:
   Runner(DeviceOps& ops, EngineOptions options)
@@ -130,8 +130,8 @@ class Engine::Runner {
 
     const transport::Link& link() const { return link_; }
     void interrupt() { link_.interrupt(); }
-    // Called by the engine thread before it sleeps: stores where the next message will begin.
-    // Messages of a lost peer do not count, although some may be in the window unread.
+    // Called by the engine thread before it sleeps: stores the offset of the next message. Unread
+    // messages of a lost peer do not count.
     void look_out() {
       listens_ = peer_.lost().ok();
       next_offset_ = peer_.next_message_offset();
@@ -160,8 +160,8 @@ class Engine::Runner {
         const Status status = link_.wait([this] { return enough(); }, Clock::time_point::max());
         runner_.wake();
         lock.lock();
-        // Link::wait would return at once for ever on a broken Link. The engine thread retires this
-        // thread soon.
+        // On a broken Link, Link::wait returns immediately each time. Wait for the engine thread,
+        // which retires this thread soon.
         if (!status.ok())
           runner_.asleep_.wait(lock, [this]() RCUDA_REQUIRES(runner_.mutex_) { return retired_; });
       }
@@ -177,9 +177,9 @@ class Engine::Runner {
     std::thread thread_;
   };
 
-  // A thread calls this after it has left work for the engine thread. Pairs with sleep(): the
-  // engine thread clears awake_ before it looks for work the last time, so either it sees the work
-  // or the caller sees awake_ false. All accesses to awake_ are sequentially consistent.
+  // A thread calls this after it has queued work for the engine thread. Pairs with sleep(): the
+  // engine thread clears awake_ before its last check for work, so either it sees the work or the
+  // caller sees awake_ false. All accesses to awake_ are sequentially consistent.
   void wake() {
     if (awake_.load()) return;
     {
@@ -202,9 +202,9 @@ class Engine::Runner {
 
   void run() {
     pthread_setname_np(pthread_self(), "rcuda-p2p");
-    // The node of the first device that has one: staging memory serves all devices, and Links
+    // The node of the first device with a known node: staging memory serves all devices, and Links
     // choose the adapter nearest to that device. This thread touches staging memory first, so the
-    // memory is there, too.
+    // memory is on the same node.
     int node = -1;
     for (const EngineDevice& device : core_->environment().devices) {
       if (node < 0) node = numa_node_of_pci(device.pci_bus_id);
@@ -212,7 +212,7 @@ class Engine::Runner {
     if (run_on_numa_node(node)) {
       RCUDA_INFO("the peer-to-peer engine and its staging memory are on NUMA node %d", node);
     } else {
-      RCUDA_INFO("the peer-to-peer engine is bound to no NUMA node");
+      RCUDA_INFO("the peer-to-peer engine is not bound to a NUMA node");
     }
     // The first HMAC of a process takes 3 ms to load its implementation. It is done here, while the
     // connections are being made.
@@ -258,8 +258,8 @@ class Engine::Runner {
       }
       awake_ = true;
     }
-    // Ends the listeners' waits. A peer that puts a message for which no thread sleeps needs no
-    // system call to wake one.
+    // Ends the listeners' waits. A peer's put costs a system call only while a thread sleeps on the
+    // Link.
     for (const auto& listener : listeners_) listener->interrupt();
   }
 
@@ -355,7 +355,8 @@ Status Engine::signal(PeerId peer, uint64_t id, StreamRef stream,
 Status Engine::await(PeerId peer, uint64_t id, StreamRef stream) {
   RCUDA_RETURN_IF_ERROR(check_id(id));
   const Result<StreamPlace> entered = ops_.enter(stream, true);
-  const StreamPlace place = entered ? *entered : StreamPlace::kNone;  // the signal comes anyway
+  // Also without a place, because the peer sends the signal in any case.
+  const StreamPlace place = entered ? *entered : StreamPlace::kNone;
   runner_->post(
       [this, peer, id, stream, place] { runner_->core().peer(peer).await(id, stream, place); });
   return entered.status();

@@ -11,15 +11,15 @@
 //
 // The worker provides:
 //  - DeviceOps over its driver table.
-//  - A Link to each peer, with the options of link_options(). It is made as the Link to a client
-//    is, except that the peer's daemon routes the socket.
+//  - A Link to each peer, with the options of link_options(). It is made like the Link to a client,
+//    except that the peer's daemon routes the socket.
 //  - The 32-byte token that the client gave to both workers.
 //  - A call of lose() for a peer that it cannot connect to. Without it, copies to that peer wait
-//    for ever. (The Link notices the death of a connected peer.)
+//    forever. (The Link notices the death of a connected peer.)
 //
 // While streams of this worker are held, no thread of the process may make a driver call that waits
-// for the device (free, register, load code). Such a call keeps other threads out of the driver,
-// and so it stops the engine's copies.
+// for the device (free, register, load code). Such a call blocks other threads in the driver, and
+// so it stops the engine's copies.
 //
 // Threads. One engine thread per worker does all the work, on the NUMA node of the GPUs. For each
 // peer, another thread sleeps on the Link while the engine thread sleeps, and does nothing else.
@@ -62,7 +62,8 @@ class Engine {
   // also those requested before, begin when both sides have proven that they know the token.
   void attach(PeerId peer, std::unique_ptr<transport::Link> link, const SessionToken& token,
               bool connected);
-  // The peer cannot be connected to, or must not be used any more: its copies end with `why`.
+  // Ends all copies with a peer to which no connection is possible, or which must not be used any
+  // more, with `why`.
   void lose(PeerId peer, const Status& why);
 
   // This worker's half of a copy. The copy takes its place in the stream before copy() returns, so
@@ -83,16 +84,17 @@ class Engine {
                 std::shared_ptr<const Status> outcome = nullptr);
   Status await(PeerId peer, uint64_t id, StreamRef stream);
 
-  // Device memory of this worker is about to be freed. `done` runs when no copy so far uses it and
-  // no connected peer maps it any more. A lost peer is not waited for; it unmaps the memory itself.
+  // Call it before device memory of this worker is freed. `done` runs when no copy so far uses the
+  // memory and no connected peer maps it any more. It does not wait for lost peers; these unmap the
+  // memory themselves.
   void release_memory(MemoryRelease release);
 
   // Wakes the engine thread: a requested pause has begun (DeviceOps::pause()), or a copy is
   // expected soon and should find the thread awake.
   void wake();
 
-  // Blocks until every attached peer is open or lost, or until the timeout has passed. Returns
-  // whether all are open. For tests and tools.
+  // Blocks until every peer is open or lost, or until the timeout has passed. Returns true if all
+  // peers are open. For tests and tools.
   bool wait_until_open(std::chrono::milliseconds timeout);
   // How a contiguous copy of `bytes` to a device of the peer would be made now. Blocks until the
   // engine thread answers. kUnavailable if the peer is not open.

@@ -98,7 +98,8 @@ void Peer::signal(uint64_t id, StreamRef stream, StreamPlace place, const Status
   environment_.places.add(place, stream);
   if (!lost_.ok()) say_lost();
   if (!lost_.ok()) return environment_.places.release(place, {});
-  // A stream that cannot be observed has failed. The waiting side is notified at once.
+  // The stream cannot be observed, so it has failed. The next advance_signals() notifies the
+  // waiting side.
   if (!failure.ok())
     RCUDA_DEBUG("signal %llu of a failed stream", static_cast<unsigned long long>(id));
   signals_.push_back({id, place, failure, std::move(outcome)});
@@ -240,7 +241,7 @@ Status Peer::on_signal(const SignalMessage& message) {
     awaited_.erase(waiting);
     return {};
   }
-  if (early_.size() >= kMostEarlySignals) return {Code::kProtocol, "too many signals unasked for"};
+  if (early_.size() >= kMostEarlySignals) return {Code::kProtocol, "too many unexpected signals"};
   if (!early_.emplace(message.signal, status_of(message)).second) {
     return {Code::kProtocol, "a signal sent twice"};
   }
@@ -288,8 +289,8 @@ Status Peer::advance_link(bool& moved) {
   if (link_->open) {
     RCUDA_RETURN_IF_ERROR(advance_signals(moved));
     if (measuring()) {
-      // Copies go first: a copy spoils the prober's sample. And the prober allocates, which a held
-      // stream forbids.
+      // Copies go first: a copy spoils the prober's sample. Also, the prober allocates memory,
+      // which is not allowed while a stream is held.
       const bool busy = !sender_.empty() || !receiver_.empty() || environment_.ops.holding();
       RCUDA_ASSIGN_OR_RETURN(const bool measured, prober_->advance(busy));
       moved |= measured;

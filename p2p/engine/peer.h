@@ -1,6 +1,7 @@
-// Peer: another worker of the session, from before it is connected until it is lost.
+// Peer: another worker of the session. A Peer exists before the connection, and until the session
+// ends.
 //
-// It keeps copies until the Link is open, greets and authenticates the peer, and dispatches
+// It queues copies until the Link is open, greets and authenticates the peer, and dispatches
 // messages. The Link and the buffers of a lost peer stay until every transfer that uses them has
 // ended. Then the copies have ended with the error, and the memory is freed. A lost peer stays
 // lost. Used only by the engine thread.
@@ -26,9 +27,9 @@ class Peer {
  public:
   Peer(Environment& environment, PeerId id);
 
-  // The Link is connected. `connected`: this side opened it. Called only once.
+  // Uses the connected Link. `connected`: this side opened it. A second Link is refused.
   void attach(std::unique_ptr<transport::Link> link, const SessionToken& token, bool connected);
-  // The Link cannot be made, or must not be used any more.
+  // Call it if the Link cannot be made, or must not be used any more.
   void lose(const Status& why);
 
   // `predecessor`: the copy to this peer that is directly before this one in its stream, or 0.
@@ -38,7 +39,8 @@ class Peer {
   void signal(uint64_t id, StreamRef stream, StreamPlace place, const Status& failure,
               std::shared_ptr<const Status> outcome = nullptr);
   void await(uint64_t id, StreamRef stream, StreamPlace place);
-  // Requests that the peer unmaps the memory. `done` runs when it has, or when the peer is lost.
+  // Requests that the peer unmaps the memory. `done` runs when the peer has unmapped it, or is
+  // lost.
   void forget(const Exported& exported, std::function<void()> done);
 
   bool receive();  // handles the messages that have arrived
@@ -65,7 +67,7 @@ class Peer {
   // The offset in this side's window at which the next message begins (its first word becomes
   // nonzero).
   uint64_t next_message_offset() const { return link_ ? link_->mailbox.next_offset() : 0; }
-  // The Link on which to sleep; nullptr if there is none.
+  // The Link on which a listener sleeps; nullptr without a Link.
   transport::Link* link() const { return link_ ? link_->link.get() : nullptr; }
   PeerLink* peer_link() { return link_.get(); }
   PeerId id() const { return id_; }
@@ -100,9 +102,9 @@ class Peer {
   Sender sender_;
   Receiver receiver_;
   std::unique_ptr<Prober> prober_;
-  // Whether this peer's legs must be measured. Those of the first peer are measured at once,
-  // because most legs belong to this worker. Those of another peer are measured when a copy with it
-  // is first requested, so a session with many servers measures only the legs that it uses.
+  // Whether this peer's legs must be measured. The legs of the first peer are measured at once,
+  // because most of them belong to this worker. The legs of another peer are measured when a copy
+  // with it is first requested, so a session with many servers measures only the legs that it uses.
   bool measure_ = false;
   Status lost_;
   bool said_lost_ = false;
@@ -121,7 +123,8 @@ class Peer {
   std::map<uint64_t, Status> early_;         // signals that came before await(), with their status
   std::map<uint64_t, std::function<void()>> forgetting_;
   uint64_t next_forget_ = 1;
-  // The peer's probe memory, mapped to find out whether that works. Unmapped when the peer is lost.
+  // The mappings of the peer's probe memory, which show that this worker can map the peer's memory.
+  // Unmapped when the peer is lost.
   std::vector<Prober::Mapped> mapped_;
 };
 

@@ -1,5 +1,5 @@
-// The greeting: proofs of the secret, offers, the parts that are made from them, and which GPU
-// memory of the peer this worker can map.
+// The greeting: the proofs of the token, the offers and the parts that are made from them, and the
+// check which GPU memory of the peer this worker can map.
 #include <algorithm>
 #include <span>
 #include <string>
@@ -151,7 +151,7 @@ Status Peer::map_probe_memory() {
         if (mapped) environment_.ops.close(static_cast<int>(own), mapped->base);
         RCUDA_INFO(
             "peer %u's device %u cannot be mapped for device %zu: %s", id_, theirs, own,
-            mapped ? "its memory is smaller than it must be" : mapped.status().message().c_str());
+            mapped ? "its probe memory is too small" : mapped.status().message().c_str());
       }
       RCUDA_RETURN_IF_ERROR(link_->mailbox.send(message));
     }

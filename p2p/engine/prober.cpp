@@ -20,14 +20,14 @@ constexpr uint32_t kWireSingles = 6;
 constexpr uint32_t kWireTrains = 5;
 constexpr uint32_t kTrainLength = 4;
 constexpr uint32_t kEchoes = 9;
-// If a transfer takes this long, its size is the last one.
+// If a transfer takes this long, no larger size is measured.
 constexpr double kLongUs = 5000;
 // A copy waits for the sample in progress, a millisecond for the largest. Until no copy has come
 // for kQuietUs, samples take at most a twentieth of the time.
 constexpr double kQuietUs = 20'000;
 constexpr double kMeasuringShare = 20;
-// In a program that never pauses, a copy disturbs every long sample. After this many attempts a
-// disturbed sample counts.
+// In a program that never pauses, a copy disturbs every long sample. So the last attempt counts
+// even if it was disturbed.
 constexpr uint32_t kMostAttempts = 2;
 
 }  // namespace
@@ -121,7 +121,7 @@ Result<bool> Prober::start() {
   Job& job = jobs_.front();
   if (environment_.measuring != nullptr) return false;
   if (!job.known && job.taken == 0 && job.samples.empty() && !job.leg->empty()) {
-    // Another peer's prober has measured it in the meantime.
+    // Another peer's prober has measured the leg in the meantime.
     job.known = true;
     job.bytes = kWarmUpBytes;
     if (!moves_bytes(job)) {
@@ -242,7 +242,7 @@ void Prober::end_sample(bool good) {
   ticket_ = 0;
   give_back();
   if (!good) {
-    RCUDA_DEBUG("measuring the %s failed and is left out", job.name);
+    RCUDA_DEBUG("measuring the %s failed; the planner does without it", job.name);
     jobs_.pop_front();
     return;
   }
@@ -286,7 +286,8 @@ void Prober::finish_job() {
   } else {
     leg =
         LegModel::fit(job.samples, job.kind == Kind::kWire ? Sharing::kTogether : Sharing::kInTurn);
-    // If the chunk reports its own arrival, nothing waits for the answer's way back.
+    // The sample includes the way of the completion back to the sender. A chunk that reports its
+    // own arrival does not wait for it.
     if (leg && job.kind == Kind::kWire && path_of(job).tells_arrival()) {
       leg = leg->sooner(link_.message.time_us(0));
     }

@@ -1,8 +1,8 @@
 // Prober: measures in the background the legs that are not yet known: the copies of this worker's
 // devices to and from host memory; the wire to one peer, from host memory and, where GPUDirect
 // works, from GPU memory to GPU memory; the registration of GPU memory; the copy from mapped memory
-// of the peer; a message. It uses every known leg once, because drivers delay work until a
-// stream or an engine is first used.
+// of the peer; a message. It also makes one transfer on every known leg, because drivers delay work
+// until a stream or an engine is first used.
 //
 // All probers of the engine together have one transfer or short train in progress at a time. A
 // sample that a copy with any peer disturbed is repeated once. While copies keep coming, samples
@@ -47,8 +47,8 @@ class Prober {
   void echoed(uint64_t tag);
   void transferred(const Status& status);
 
-  // The peer is lost. A sample in progress never ends and no longer keeps other probers from
-  // measuring.
+  // Call it when the peer is lost. A sample in progress never ends and no longer keeps other
+  // probers from measuring.
   void abandon();
 
   // Whether nothing is left to measure.
@@ -64,8 +64,8 @@ class Prober {
     Lane lane = Lane::kOut;
     DeviceAddress mapped = 0;  // the source of a copy from mapped memory; otherwise 0
     Path* path = nullptr;      // of a wire; null: the path through host memory
-    // Already measured. One transfer is made, so that no copy pays for the driver's work at the
-    // first use.
+    // The leg is already measured. One transfer is made, so that no copy pays for the driver's work
+    // at the first use.
     bool known = false;
     uint64_t bytes = 0;  // of the next sample
     uint32_t taken = 0;  // samples of that size
@@ -91,7 +91,7 @@ class Prober {
   Environment& environment_;
   PeerLink& link_;
   std::deque<Job> jobs_;
-  Path* path_ = nullptr;  // the path to which place_ belongs
+  Path* path_ = nullptr;  // of slot_
   std::optional<Slot> slot_;
 
   bool running_ = false;

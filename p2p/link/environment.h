@@ -22,7 +22,7 @@
 
 namespace rcuda::p2p {
 
-// A transfer of a chunk that has ended, well or with an error.
+// A transfer of a chunk that has ended, with or without an error.
 struct Transfer {
   PeerId peer = 0;
   uint64_t copy = 0;
@@ -37,7 +37,8 @@ struct Arrival {
   uint64_t bytes = 0;
 };
 
-// Events that threads of the Links report to the engine thread. The only state shared with them.
+// Events that threads of the Links report to the engine thread. These threads share no other state
+// with it.
 template <typename Event>
 class Reports {
  public:
@@ -68,7 +69,7 @@ class Reports {
   std::atomic<bool> empty_{true};
 };
 
-// Memory of this process that peers have mapped. Freeing it waits for them.
+// Memory of this process that peers have mapped. It is freed after they have unmapped it.
 struct Exported {
   int device = 0;
   DeviceAddress base = 0;
@@ -104,9 +105,9 @@ struct Environment {
   DeviceAddress existing_scratch(int device) const {
     return scratch_[static_cast<size_t>(device)].buffer.address();
   }
-  // The same memory, for peers on this host, which try to map it, to find out whether they can. The
-  // first call allocates it, in a pause. Empty if it cannot be exported, or if no plan may map
-  // memory.
+  // The same memory, exported for peers on this host: they map it to check whether they can map
+  // this worker's memory. The first call allocates it, in a pause. Empty if it cannot be exported,
+  // or if no plan may map memory.
   const std::optional<ExportedMemory>& probe_memory(int device);
   void drop_device_memory() { scratch_.clear(); }  // in a pause
   double now_us() const { return static_cast<double>(now_ns()) * 1e-3; }
@@ -115,14 +116,14 @@ struct Environment {
   const EngineOptions options;
   const std::function<uint64_t()> now_ns;
   const std::vector<EngineDevice> devices;
-  std::vector<DeviceLegs> legs;  // what this worker has measured of its devices
+  std::vector<DeviceLegs> legs;  // this worker's measurements of its devices
   // This worker's staging memory, for peers that share pages and for the others.
   StagingArena mappable_staging;
   StagingArena other_staging;
   Lanes lanes;
   StreamPlaces places;
-  // A callback of a Link may outlive its copy, but not the Link. They are shared anyway, so that
-  // the order of destruction does not matter.
+  // Callbacks of Links push into these lists. Both are shared, so that the order of destruction
+  // does not matter.
   const std::shared_ptr<Reports<Transfer>> transfers;
   const std::shared_ptr<Reports<Arrival>> arrivals;
   // Called before a peer's Link is destroyed, if set.
@@ -132,7 +133,7 @@ struct Environment {
   bool measures = false;  // some peer's prober has begun; see Peer::measuring()
   std::vector<Exported> exported;
 
-  // The number of running copies, and of those that have sent everything and only wait for Done.
+  // The number of running copies, and of copies that have sent everything and wait only for Done.
   uint32_t running_copies = 0;
   uint32_t ending_copies = 0;
   // The number of chunks and pulls that are being copied in. `activity` grows with every copy that

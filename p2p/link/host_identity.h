@@ -1,4 +1,4 @@
-// Whether two processes run on one host.
+// host_identity(): shows whether two processes run on one host.
 #pragma once
 
 #include <string>

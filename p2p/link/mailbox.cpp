@@ -5,7 +5,7 @@
 namespace rcuda::p2p {
 namespace {
 
-// The most frames that may wait; then send() fails. The Link of a dead peer normally breaks
+// The most frames that may wait; further sends fail. The Link of a dead peer normally breaks
 // earlier.
 constexpr size_t kMostWaiting = 1u << 16;
 

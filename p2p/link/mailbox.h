@@ -1,6 +1,6 @@
-// Mailbox: messages to and from one peer over the rings of their Link. send() never blocks:
-// messages for which the ring has no room wait here, and the next flush() sends them in order. Used
-// only by the engine thread.
+// Mailbox: messages to and from one peer over the rings of their Link. send() never blocks: if the
+// ring is full, messages wait here, and the next flush() sends them in order. Used only by the
+// engine thread.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,9 @@ namespace rcuda::p2p {
 
 // kNow: the message is sent at once. kSoon: over a Link that copies by CPU it is sent, in one frame
 // with others, by the next flush() or with the next message that is sent at once. When many copies
-// or chunks are in progress, a round of the engine has many messages. A frame for each would cost a
-// system call each, which takes longer than all the rest. Over other Links kSoon is kNow.
+// or chunks are in progress, a round of the engine has many messages. One frame per message would
+// cost one system call per message, which takes longer than the rest of the round. Over other Links
+// kSoon is kNow.
 enum class When : uint8_t { kNow, kSoon };
 
 class Mailbox {
@@ -30,9 +31,10 @@ class Mailbox {
         reader_(link, PeerWindow::layout()) {}
   static Status check_windows(transport::Link& link);
 
-  // `about`: the size of the chunk that the message is about. For a large chunk the engine sends
-  // the message itself, which takes little time compared with the chunk. A thread of the Link would
-  // stay awake for that, and take a core from the threads that move the bytes.
+  // `about`: the size of the chunk that the message is about. For a large chunk the engine thread
+  // sends the message itself, which takes little time compared with the chunk. A thread of the Link
+  // would have to stay awake to send it, and would take a core from the threads that move the
+  // bytes.
   template <typename Message>
   Status send(const Message& message, When when = When::kNow, uint64_t about = 0) {
     const auto bytes = std::as_bytes(std::span(&message, 1));
@@ -45,7 +47,7 @@ class Mailbox {
   Result<bool> flush();
   bool waiting() const { return !waiting_.empty() || !gathered_.empty(); }
 
-  // The next message, valid until the next call. Empty if there is none.
+  // The next message, valid until the next call. Empty if no message has arrived.
   Result<std::span<const std::byte>> next();
   bool pending() const { return !frame_.empty() || reader_.pending(); }
   uint64_t next_offset() const { return reader_.next_offset(); }

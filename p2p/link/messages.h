@@ -4,7 +4,7 @@
 // A copy      sender                          receiver
 //                                             Ready         its stream reached the copy (if any)
 //             Chunk ...                       Consumed ...  cumulative; slots are free again
-//                                             Done          the copy is over, well or not
+//                                             Done          the copy is over, with or without error
 //             Abort, its last message: the sender has failed, or has received Done with an error
 //   direct    Want -> Target, then one Chunk
 //   mapped    Pull instead of chunks; or Pull -> Target that refuses, then chunks
@@ -15,18 +15,18 @@
 // after its bytes have arrived. A Chunk with an immediate is sent before its bytes are sent, or
 // even copied out.
 //
-// The sender may reuse the slots of a copy that ended well when it has received Done and its own
+// The sender may reuse the slots of a copy without an error when it has received Done and its own
 // transfers have ended. After a failure it also waits until everything that was sent has been
-// consumed, because bytes that are still in flight must not overwrite later ones. A receiver
-// forgets a copy that ended well when it has sent Done. It forgets a failed copy when it has
-// received Abort and everything that Abort says was sent.
+// consumed, because bytes that are still in flight must not overwrite later bytes. A receiver
+// forgets a copy without an error when it has sent Done. It forgets a failed copy when it has
+// received Abort and all chunks that Abort counts as sent.
 //
 // A frame of the ring is one or more messages, one after the other.
 //
 // All structs are fixed-width, little-endian and 8-byte aligned. kind_of() checks the kind and
-// parse() the size. The handler checks the meaning (ids, offsets, slots) against its own state.
-// Any violation is kProtocol and ends the Link. Two errors end no Link: a Pull outside of the
-// mapped memory is refused, and halves that disagree end their copy only.
+// parse() the size. The handler checks the meaning (ids, offsets, slots) against its own state. Any
+// violation is kProtocol and ends the Link. Two errors do not end the Link: a Pull outside of the
+// mapped memory is refused, and halves that disagree end only their copy.
 #pragma once
 
 #include <array>
@@ -138,14 +138,14 @@ struct ChunkMessage : MessageOf<MessageKind::kChunk> {
   uint64_t slot = 0;   // offset in the inbox
   uint64_t total = 0;  // of the copy; lets the receiver detect a disagreement of the halves
   // 0: the bytes have arrived. Otherwise the chunk has arrived when `bytes` bytes have come with
-  // this immediate. No other chunk in flight over the Link has the same one. If Abort says that the
-  // chunk was not sent, its bytes never come.
+  // this immediate. No other chunk in flight over the Link has the same immediate. If Abort says
+  // that the chunk was not sent, its bytes never come.
   uint32_t immediate = 0;
-  // 1: the sender waits for slots, so Consumed must be sent as soon as the chunk has landed. 0:
-  // the sender has no other copy to this peer with anything to send, and no chunk of this one left
-  // to start. Then Done frees the slots early enough.
+  // 1: the sender waits for slots, so Consumed must be sent as soon as the chunk has landed. 0: the
+  // sender has no other copy to this peer with anything to send, and has started the last chunk of
+  // this copy. Then Done frees the slots early enough.
   uint32_t slot_wanted = 0;
-  uint64_t predecessor = 0;  // the previous copy of its train, which it must not overtake; or 0
+  uint64_t predecessor = 0;  // the previous copy of the train; must not be overtaken; 0: none
 };
 static_assert(sizeof(ChunkMessage) == 64);
 
@@ -183,7 +183,7 @@ struct EndMessage {
   MessageKind kind = MessageKind::kDone;
   uint32_t code = 0;
   uint64_t copy = 0;
-  uint64_t chunks = 0;  // Abort: how many of the announced chunks were sent; the others never come
+  uint64_t chunks = 0;  // Abort: the number of announced chunks that were sent; others never come
   uint32_t cuda = 0;
   uint32_t text_bytes = 0;
   std::array<char, kMaxErrorText> text{};
@@ -215,8 +215,8 @@ struct EchoMessage {
   uint64_t tag = 0;
 };
 
-// A leg that the sender of this message has measured, for the peer's planner: of copies from the
-// peer to the sender of this message.
+// A leg of copies from the peer to the sender of this message. The sender has measured it for the
+// peer's planner.
 enum class ReportedLeg : uint32_t { kCopyIn = 0, kWithin = 1, kIpc = 2 };
 struct LegMessage : MessageOf<MessageKind::kLeg> {
   ReportedLeg leg = ReportedLeg::kCopyIn;
@@ -230,8 +230,8 @@ struct LegMessage : MessageOf<MessageKind::kLeg> {
 };
 static_assert(sizeof(LegMessage) == 32 + kMaxLegKnots * 16);
 
-// Sent by a worker of the same host, for each device whose probe memory it was offered and each of
-// its own devices.
+// Sent by a worker on the same host, once for each of the peer's devices with probe memory and each
+// of its own devices.
 struct MappableMessage : MessageOf<MessageKind::kMappable> {
   uint32_t sender_device = 0;  // of the side that receives this message and will send copies
   uint32_t device = 0;         // of the side that sends this message

@@ -57,7 +57,8 @@ Status PeerLink::make_receiving_side() {
       RCUDA_INFO("no GPU memory for GPUDirect staging on device %zu; host memory is used", device);
       continue;
     }
-    // Registered once. Without it, the Link would copy with the CPU instead of the adapter.
+    // Registered once. Without a registration, the Link would copy with the CPU instead of the
+    // adapter.
     const auto exposed = expose_device_memory(environment.ops, *link, static_cast<int>(device),
                                               out->address(), size, For::kThisSide);
     if (!exposed) {

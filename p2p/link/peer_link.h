@@ -25,8 +25,8 @@ class Arrivals {
  public:
   // kProtocol: more chunks have begun to arrive than a peer may have in flight.
   Status add(uint32_t immediate, uint64_t bytes);
-  // Whether all bytes have arrived. Returns true once, and then forgets the immediate. kProtocol:
-  // more bytes have arrived than expected.
+  // Returns true if all bytes have arrived, and then forgets the immediate. kProtocol: more bytes
+  // have arrived than expected.
   Result<bool> complete(uint32_t immediate, uint64_t bytes);
 
  private:
@@ -50,8 +50,8 @@ struct PeerLink {
     bool ipc = false;                 // the peer can map this side's memory
     std::optional<Planner> planner;
     LegModel gpudirect_leg;
-    LegModel ipc_leg;   // the peer pulls; as reported by the peer
-    LegModel pull_leg;  // this side pulls; to be reported
+    LegModel ipc_leg;   // the peer pulls; reported by the peer
+    LegModel pull_leg;  // this side pulls; reported to the peer
   };
   Pair& pair(int device, int peer_device) { return pairs[{device, peer_device}]; }
   // The planner of one pair of GPUs. The first call makes it.
@@ -72,13 +72,12 @@ struct PeerLink {
   std::unique_ptr<transport::Link> link;
   Mailbox mailbox;
   bool open = false;  // proofs and offers have been exchanged
-  // Missing answers of the peer, whether it can map memory of this side. Until they have come, no
-  // copy is planned.
+  // The number of answers (Mappable) that the peer still owes. No copy is planned until it is 0.
   size_t unanswered = 0;
   uint32_t transferring = 0;    // transfers of this side in progress
   OfferMessage offer;           // the peer's; checked
   Arrivals arrivals;            // of the peer's chunks
-  uint32_t last_immediate = 0;  // of this side's chunks; increases with each one
+  uint32_t last_immediate = 0;  // of this side's chunks; increases with each chunk
 
   Slice inbox;                             // written by the peer
   Slice outbox;                            // wire media only

@@ -34,8 +34,9 @@ struct PeerCopy {
   // False: the caller waits for `done` before it queues anything else in the stream, so the stream
   // need not be held. (A held stream notices its release some microseconds late.)
   bool hold = true;
-  // Whether this half reports an error of the copy: the stream gets it (DeviceOps::release), not
-  // only `done`. Both halves have the same error, so the client requests this for at most one.
+  // Whether this half reports an error of the copy also to the stream (DeviceOps::release), not
+  // only to `done`. Both halves have the same error, so the client requests this for at most one
+  // half.
   bool reports = true;
   // Outgoing: the peer's half has a stream as well, and the copy waits until that stream reaches
   // it.
@@ -75,23 +76,24 @@ struct EngineOptions {
   uint32_t peers = 1;
   // Staging memory in host memory. Each peer has an inbox of at most `inbox_bytes` and, if it
   // cannot map that inbox, an outbox of the same size. `inboxes_limit_bytes` limits the inboxes of
-  // all peers in one arena; their outboxes may have as much again. So up to four peers of either
-  // kind have whole inboxes. With more peers each gets less, but at least kLeastInboxBytes even if
+  // all peers in one arena; their outboxes may have as much again. So up to four peers of each kind
+  // have full-size inboxes. With more peers each gets less, but at least kLeastInboxBytes, even if
   // that exceeds the limit.
   uint64_t inbox_bytes = 32ull << 20;
   uint64_t inboxes_limit_bytes = 128ull << 20;
   uint64_t device_inbox_bytes = 16ull << 20;  // in GPU memory; only where GPUDirect may work
   bool measure = true;                        // measure legs in the background
   std::string host_name;                      // for log messages
-  // How long the engine thread polls for the next copy before it sleeps. The engine's own value is
-  // used if that is longer. Waking the thread takes longer than a small copy.
+  // How long the engine thread polls for the next copy before it sleeps. The engine uses its own
+  // value if that is longer. Waking the thread takes longer than a small copy.
   std::chrono::nanoseconds spin{0};
   // Called when a peer has become open or is lost. On the engine thread; must not block.
   std::function<void(PeerId)> on_decided;
-  // Called once for an established connection that is lost, when copies or waits for events fail,
-  // and only by the side that made the connection. Likewise.
+  // Called once for a peer whose connection is lost, when copies or waits for events fail; only on
+  // the side that made the connection. On the engine thread; must not block.
   std::function<void(PeerId, const Status& why)> on_lost;
-  // Called when a copy to a peer has ended well, with how it was made. Likewise.
+  // Called with its plan when a copy to a peer has ended without an error. On the engine thread;
+  // must not block.
   std::function<void(const Plan&)> on_sent;
 
   static constexpr uint64_t kLeastInboxBytes = 1ull << 20;

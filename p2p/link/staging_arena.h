@@ -1,16 +1,16 @@
-// StagingArena: the page-locked host memory in which a worker stages copies with all its peers. It
-// is allocated and registered with the driver once, when the first peer needs it, for as many peers
-// as the session will have, and cut into equal slices. So its cost does not grow with the number of
-// peers, and a later peer needs no registration.
+// StagingArena: the page-locked host memory in which a worker stages copies with all its peers.
+// When the first peer needs it, the memory is allocated and registered with the driver, for all
+// peers that the session will have, and is cut into equal slices. So its cost does not grow with
+// the number of peers, and a later peer needs no registration.
 //
 // A slice is never reused: a lost peer on this host may still have DMA in flight to the pages that
 // it has mapped. When no peer has a slice any more, the memory is freed. The next peer starts a new
-// arena once no peer has a buffer of its own either. Slices are for peers of one session only,
-// which belong to one user: a peer that maps one slice has a descriptor of the whole arena.
+// arena if, in addition, no peer has a buffer of its own. All peers of an arena belong to one
+// session, and so to one user: a peer that maps one slice has a descriptor of the whole arena.
 //
-// Peers beyond the expected number get a buffer of their own, out of the rest of the limit. Owned
-// by the engine's Environment, used only by the engine thread. take() and the destruction of the
-// last slice block for the driver, so the caller must be in a pause (DeviceOps::pause).
+// Peers beyond the expected number get buffers of their own from the rest of the limit. Owned by
+// the engine's Environment, used only by the engine thread. take() and the destruction of the last
+// slice block for the driver, so the caller must be in a pause (DeviceOps::pause).
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@
 
 namespace rcuda::p2p {
 
-// Part of a buffer, which it keeps.
+// Part of a buffer. Keeps the buffer alive.
 struct Slice {
   std::shared_ptr<HostBuffer> buffer;  // null: none
   uint64_t offset = 0;                 // within the buffer, and within fd()
@@ -59,7 +59,7 @@ class StagingArena {
   const EngineOptions& options_;
   const Mappable mappable_;
   std::vector<std::weak_ptr<HostBuffer>> buffers_;
-  std::weak_ptr<HostBuffer> arena_;  // one of them, cut into equal slices
+  std::weak_ptr<HostBuffer> arena_;  // the buffer of buffers_ that is cut into equal slices
   uint64_t slice_bytes_ = 0;
   uint64_t used_ = 0;  // bytes of the arena that are handed out
 };
