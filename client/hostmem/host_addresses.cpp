@@ -7,14 +7,14 @@ namespace rcuda::client {
 namespace {
 
 constexpr size_t kUnit = 64u << 10;
-// The quiet part of each 4 GiB, by the lower half of its addresses. As an integer -0.94e9 to
-// -0.13e9, as a float -1.3e5 to -1e34.
+// The quiet part of each 4 GiB: the limits of the lower half of its addresses. As an integer this
+// half is -0.94e9 to -0.13e9, as a float -1.3e5 to -1e34.
 constexpr uint64_t kQuietBegin = 0xc800'0000;
 constexpr uint64_t kQuietEnd = 0xf800'0000;
 static_assert(HostAddresses::kMostQuietBytes + kUnit <= kQuietEnd - kQuietBegin);
 constexpr uint64_t k4GiB = 1ull << 32;
 
-// With a guard behind it.
+// The size of an allocation with the guard after it.
 size_t guarded(size_t bytes) { return (bytes + kUnit - 1) / kUnit * kUnit + kUnit; }
 
 }  // namespace

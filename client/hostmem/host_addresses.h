@@ -1,13 +1,13 @@
-// HostAddresses: which addresses of the host range page-locked memory has.
+// HostAddresses: assigns addresses of the host range to page-locked memory.
 //
-// Where pages are not shared, memory whose address appears in a kernel's parameters is mirrored
-// from then on (host_memory.h), and launches and waits then look for changes in all of it. But
-// parameters have unused bytes, as those of PyTorch's kernels for tensors with few dimensions, and
-// in them half of an old pointer can stand beside a small integer. So allocations of up to
-// kMostQuietBytes have addresses whose lower half is no likely integer: negative, but not small,
-// and as a float of no usual size. (With others, a training step of ResNet-50 took 20 times as long
-// in one of three runs: a size of 1 in front of an old pointer's upper half pointed into the
-// images.)
+// Where pages are not shared, memory is mirrored after its address appears in a kernel's parameters
+// (host_memory.h), and launches and waits then search all of it for changes. But parameters may
+// have unused bytes (those of PyTorch's kernels for tensors with few dimensions have), in which the
+// upper half of an old pointer may follow a small integer. Together they look like an address. So
+// allocations of up to kMostQuietBytes get addresses whose lower half is an unlikely value: as an
+// integer it is negative and not small, as a float it is unusually large. (At other addresses, a
+// training step of ResNet-50 took 20 times as long in one of three runs: an integer of 1 before an
+// old pointer's upper half looked like an address in the images.)
 //
 // Freed addresses are used again, the lowest first. Guard pages separate neighbours.
 // Threads: any. Nothing blocks.
@@ -31,9 +31,9 @@ class HostAddresses {
   HostAddresses() : HostAddresses({wire::kHostRangeBase, wire::kHostRangeBytes}) {}
   explicit HostAddresses(const wire::AddressWindow& range) : free_{{range.base, range.bytes}} {}
 
-  // 0: there is no room.
+  // Returns 0 if there is no room.
   uint64_t take(size_t bytes);
-  // What take() returned for so many bytes.
+  // Frees an address that take() returned for `bytes`.
   void give_back(uint64_t base, size_t bytes);
 
  private:

@@ -39,7 +39,8 @@ HostAddresses& host_range() {
 }
 
 UniqueFd make_backing(size_t bytes) {
-  // Not an empty file: move_run() fills it before a worker receives it and can give it its size.
+  // An empty file (shared_memory.h) is not possible: move_run() fills the file before a worker
+  // receives it and can size it.
   return may_make_files_of(bytes) ? make_memory_file("rcuda-host", bytes) : UniqueFd();
 }
 
@@ -138,13 +139,13 @@ bool shares_pages(const std::unique_ptr<Session>& session) {
 // pages.
 void mirror_where_needed(void* address, size_t bytes, MirrorUse use = MirrorUse::kAny) {
   const auto pieces = pieces_in_runs(reinterpret_cast<uintptr_t>(address), bytes);
-  // An address in one piece stands for all of them.
+  // An address in one piece means that the kernel may use all pieces.
   if (pieces.size() > 1) use = MirrorUse::kAny;
   for (const auto& session : Process::get().sessions()) {
     if (session->lost()) continue;
     for (const auto& [piece, length] : pieces) {
       if (shares_pages(session) && have_backing(piece, length)) continue;
-      // The memory may be used, and live, longer than the current context.
+      // The primary context, because the memory may outlive the current context.
       mirror(*session, wire::primary_context_id(0), reinterpret_cast<void*>(piece), length, use);
     }
   }
@@ -161,8 +162,8 @@ void end_pages(uint64_t first, size_t bytes, const Route& route) {
               [&](const PageRun& run) { unexpose_all(run.exposed, run.first, route); });
 }
 
-// Page-locked memory that must be mirrored as soon as a kernel may use it. So far, no kernel was
-// seen to use it.
+// Page-locked memory that must be mirrored as soon as a kernel may use it, and that no kernel has
+// used so far.
 class Unmirrored {
  public:
   void add(const void* address, size_t bytes) {
@@ -180,19 +181,19 @@ class Unmirrored {
     ranges_.erase(reinterpret_cast<uintptr_t>(address));
     count_.store(ranges_.size(), std::memory_order_relaxed);
   }
-  // The range that contains the address. 0 bytes if there is none.
+  // The range that contains the address; 0 bytes if no range does.
   std::pair<uint64_t, size_t> find(const void* address) {
     if (empty()) return {};
     MutexLock lock(mutex_);
     return find_locked(reinterpret_cast<uintptr_t>(address));
   }
   bool has(const void* address) { return find(address).second != 0; }
-  // Where the parameters have addresses of such memory.
+  // The offsets of the words in the parameters that are addresses of such memory.
   std::vector<size_t> words_of(const LaunchParameters& parameters) {
     std::vector<size_t> found;
     if (empty()) return found;
     MutexLock lock(mutex_);
-    // each_word(), which calls this at once, does not know of the lock.
+    // each_word() calls this while the lock is held, which the analysis cannot see.
     parameters.each_word([&](size_t at) RCUDA_NO_THREAD_SAFETY_ANALYSIS {
       if (find_locked(parameters.word(at)).second != 0) found.push_back(at);
     });
@@ -228,9 +229,9 @@ void stop_mirroring(const void* address) {
   unmirrored().remove(address);
 }
 
-// Maps new whole pages in the host range (map_shared()). Returns null if that fails. Once the
-// memory is mapped and exposed, no descriptor is kept: the application has a limited number of them
-// (ulimit -n).
+// Maps new whole pages in the host range (map_shared()). Returns null if that fails. The caller
+// closes `backing` once the memory is exposed, because the application has a limited number of
+// descriptors (ulimit -n).
 void* map_in_range(size_t length, UniqueFd* backing) {
   const uint64_t base = host_range().take(length);
   if (base == 0) return nullptr;
@@ -247,8 +248,8 @@ void unmap_from_range(void* memory, size_t length) {
   host_range().give_back(reinterpret_cast<uintptr_t>(memory), length);
 }
 
-// The result of a call that has freed memory, whether or not its workers could be notified: as for
-// every call, an error if the current context's session is lost.
+// The result of a call that has freed memory: like every call, it fails if the current context's
+// session is lost. Lost sessions of other workers do not matter.
 CUresult check_current_session() {
   const auto current = find_current_route();
   return current && current->session->lost() ? kSessionLost : CUDA_SUCCESS;
@@ -369,10 +370,10 @@ void end_host_memory(const Allocation& memory) {
 
 namespace {
 
-// The bytes of mirrored memory travel around each host function, so functions that are due must be
-// over before the mirror ends. Without any, the end of the mirror waits for the device. `stays`:
-// the application keeps the memory. Then it also gets the results of the GPU's work in the context
-// that registered the memory.
+// Each host function exchanges the bytes of mirrored memory, so queued host functions must end
+// before the mirror ends. Without host functions, the end of the mirror itself waits for the
+// device. `stays`: the application keeps the memory. Then the wait also fetches the results of the
+// GPU's work in the context that registered the memory.
 void await_mirrored(const Allocation& memory, bool stays) {
   const std::vector<Route> mirrored = mirrored_in(memory.base, memory.bytes);
   const Device* const device = Process::get().device(static_cast<CUdevice>(memory.device));
@@ -424,8 +425,8 @@ CUresult check_pinning(const std::vector<MappedPart>& parts, uint64_t first, siz
 }
 
 // Lets every worker use the pages. They move onto a memfd, which workers of this machine map. Pages
-// that a file, other processes or other drivers also use cannot move. Every worker then has pages
-// of its own, and the memory is mirrored. `all`: mappings, at least those of the run.
+// that a file, another process or another driver also uses cannot move. Every worker then has pages
+// of its own, and the memory is mirrored. `all`: the mappings of the run, and perhaps others.
 CUresult make_run(const Route& route, unsigned flags, const std::vector<MappedPart>& all,
                   PageRun* run) {
   void* const pages = reinterpret_cast<void*>(run->first);
@@ -501,8 +502,8 @@ void mirror_now(const Route& route, const void* address, MirrorUse use) {
   MutexLock lock(mirroring_mutex);
   const auto [base, bytes] = unmirrored().find(address);
   if (bytes == 0) return;
-  // A copy in progress may still write to the memory here. The bytes sent now would overwrite that
-  // in the worker.
+  // A copy in progress may still write to this process's memory. The bytes that mirroring sends now
+  // would overwrite the copy's result in the worker.
   if (Timeline::host_writes_pending()) (void)await_idle(*route.session, route.context);
   RCUDA_INFO(
       "%s of page-locked memory at %p are kept equal on the server from now on: work "

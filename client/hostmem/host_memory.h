@@ -5,17 +5,17 @@
 // media, each worker has its own page-locked memory at that address, and the bytes are moved when a
 // copy needs them. Memory that the application already has and registers (cuMemHostRegister) is
 // moved onto a memfd in place for workers that share pages, and then works the same way. Memory
-// that is shared with files, other processes or other drivers cannot move: over shared memory, too,
-// each worker then has its own, and this process's CPU makes the copies. If a worker cannot have
-// the memory at that address, the memory stays pageable: copies work, kernels cannot reach it, and
+// that is shared with files, other processes or other drivers cannot move. Each worker then has its
+// own memory, also over shared memory, and this process's CPU makes the copies. If a worker cannot
+// map memory at that address, the memory stays pageable: copies work, kernels cannot reach it, and
 // cuMemHostGetDevicePointer fails.
 //
 // With unified addresses, kernels reach all page-locked memory by its pointer, whether or not it
 // was requested as mapped. Where pages are not shared, keeping all of it equal would cost too much.
-// So memory that was not requested as mapped is mirrored (mirror.h) only after its device
-// pointer is first requested, or its address first appears in a kernel's parameters, a fill or a
-// write of a value. If it only appeared inside of a larger parameter, not all launches send its
-// changes (MirrorUse).
+// So memory that was not requested as mapped is mirrored (mirror.h) only after its device pointer
+// is first requested, or its address first appears in a kernel's parameters, a fill or a write of a
+// value. If the address has appeared only inside of a larger parameter, not all launches send the
+// memory's changes (MirrorUse).
 // Threads: any. Blocking: a round trip per session.
 #pragma once
 
@@ -35,15 +35,16 @@ CUresult allocate_host(void** address, size_t bytes, unsigned flags, bool manage
 CUresult free_host(void* address);
 CUresult register_host(void* address, size_t bytes, unsigned flags);
 CUresult unregister_host(void* address);
-// Ends host memory that is already removed from the registry, as free_host() and unregister_host()
-// do.
+// Ends host memory that the caller has removed from the registry, like free_host() and
+// unregister_host().
 void end_host_memory(const Allocation& memory);
-// For a kernel of `route` that will have these parameters: the page-locked memory that they point
-// to is mirrored from now on, where necessary. The calling thread needs no current context.
+// Begins to mirror the page-locked memory that these parameters of a kernel of `route` point to,
+// where necessary. The calling thread needs no current context.
 void mirror_reachable(const Route& route, const LaunchParameters& parameters);
 void mirror_reachable(const Route& route, const void* address);
 // The same for other work in the stream that accesses the memory directly. Sends the application's
-// changes to the worker. In a capturing stream it sends nothing: each launch of the graph does.
+// changes to the worker. In a capturing stream it sends nothing, because each launch of the graph
+// sends them.
 CUresult mirror_for(const Route& route, CUstream stream, uint64_t address);
 
 // This library's own memory, which the worker of one session has at the same address. The

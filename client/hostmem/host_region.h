@@ -1,6 +1,6 @@
 // A region of the host range (common/wire/address_ranges.h): new page-locked memory that every
-// worker has at the same address. Page-locked allocations are made of regions: each its own, or
-// many small ones in one (small_host_memory.h). Threads: any. Blocking: a round trip per session.
+// worker has at the same address. A page-locked allocation has its own region, or many small
+// allocations share one (small_host_memory.h). Threads: any. Blocking: a round trip per session.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace rcuda::client {
 
-// The sessions that know memory of this process, and its region there.
+// The sessions to which memory of this process is exposed, and its region in each.
 using Exposures = std::vector<std::pair<Session*, transport::RegionId>>;
 
 struct HostRegion {
@@ -23,10 +23,10 @@ struct HostRegion {
   Exposures exposed;
 };
 
-// Implemented in host_memory.cpp. The memory is zero. CUDA_ERROR_OUT_OF_MEMORY also if there are no
-// addresses.
+// Implemented in host_memory.cpp. The memory is zero. CUDA_ERROR_OUT_OF_MEMORY also if the host
+// range has no room.
 CUresult make_region(const Route& route, size_t bytes, HostRegion* region);
-// Waits for the device. The caller no longer uses the memory.
+// Waits for the device. The caller must not use the memory any more.
 void end_region(const HostRegion& region, const Route& route);
 // Mirrors the region with every worker that does not map its pages.
 void mirror_region(const HostRegion& region);

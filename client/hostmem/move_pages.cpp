@@ -54,7 +54,7 @@ class HeldWrites {
   }
   ~HeldWrites() {
     if (!registered_) return;
-    // If the range has other pages now, only the last call has an effect.
+    // If the pages were replaced in the meantime, only the last call has an effect.
     uffdio_writeprotect open{range_, UFFDIO_WRITEPROTECT_MODE_DONTWAKE};
     (void)ioctl(fd_, UFFDIO_WRITEPROTECT, &open);
     (void)ioctl(fd_, UFFDIO_UNREGISTER, &range_);
@@ -82,10 +82,10 @@ class HeldWrites {
   bool registered_ = false;
 };
 
-// Writes the bytes to the memfd, from `offset` on. The whole pages also contain memory beside the
-// application's object. In a program built with AddressSanitizer, neither this code nor its
-// memcpy() and pwrite() may read that memory. The bare system call may, and it returns an error for
-// unreadable memory.
+// Writes the bytes to the memfd, from `offset` on. The whole pages also contain other memory than
+// the application's object. In a program built with AddressSanitizer, neither this code nor its
+// memcpy() and pwrite() may read that memory. The bare system call may read it, and returns an
+// error for unreadable memory.
 bool fill(int backing, size_t offset, const void* begin, size_t bytes) {
   const auto* from = static_cast<const std::byte*>(begin);
   for (size_t at = 0; at < bytes;) {
@@ -106,7 +106,7 @@ bool put_in_place(void* pages, void* begin, size_t bytes) {
 }
 
 // Calls `replace` while writes are held. If the pages contain this thread's stack, another thread
-// does it: this thread would wait for itself.
+// calls it, because this thread would wait for its own writes.
 bool move(void* begin, size_t bytes, const std::function<bool()>& replace) {
   constexpr uintptr_t kFramesBelow = 64 << 10, kFramesAbove = 4 << 10;
   const auto first = reinterpret_cast<uintptr_t>(begin);

@@ -32,8 +32,8 @@ std::map<uint64_t, PageRun>& runs() {
 bool shared_with_child RCUDA_GUARDED_BY(change_mutex) = false;
 
 // The parts of [begin, end) that are still mapped to the run's memfd. The application may have
-// unmapped the rest, because a run can outlive the registration that made it.
-// `all`: mappings in ascending order, at least those in the range.
+// unmapped the rest, because a run can outlive the registration that made it. `all`: the mappings
+// in the range, and perhaps others, in ascending order.
 std::vector<MappedPart> moved_parts(const PageRun& run, uint64_t begin, uint64_t end,
                                     const std::vector<MappedPart>& all) {
   std::vector<MappedPart> parts;
@@ -54,7 +54,7 @@ std::vector<MappedPart> moved_parts(const PageRun& run, uint64_t begin, uint64_t
 }
 
 bool are_of(const PageRun& run, uint64_t begin, uint64_t end) {
-  // Any mapping will do, because the bytes are copied.
+  // Any mapping is sufficient, because the bytes are copied.
   if (run.inode == 0) return cover(mappings_in(begin, end), begin, end);
   return cover(moved_parts(run, begin, end), begin, end);
 }
@@ -102,7 +102,7 @@ void take_out(uint64_t first, const std::function<void(const PageRun&)>& end_run
 // A child of fork() must get its own copy of private memory, with the contents at the time of the
 // fork. Pages on a memfd would be shared with the parent. So the child copies them, and the parent
 // waits. (The kernel also copies pinned pages for a child.) The forking thread holds both mutexes
-// meanwhile.
+// during the fork.
 std::vector<MappedPart>& forked = *new std::vector<MappedPart>;
 int copied[2] = {-1, -1};  // pipe: the child reports whether it copied all
 
@@ -121,7 +121,7 @@ void before_fork() RCUDA_ACQUIRE(change_mutex, runs_mutex) {
   };
   for (const auto& [first, run] : runs()) add(run);
   for (const PageRun& run : left_behind()) add(run);
-  // The list of mappings could not be read, for want of a descriptor: the child copies nothing.
+  // The list of mappings could not be read (no descriptor was free), so the child copies nothing.
   if (any_moved && forked.empty()) shared_with_child = true;
   int ends[2];
   if (forked.empty() || ::pipe2(ends, O_CLOEXEC) != 0) ends[0] = ends[1] = -1;
@@ -135,7 +135,7 @@ void after_fork_in_parent() RCUDA_RELEASE(runs_mutex, change_mutex) {
   char all = 0;
   if (copied[0] >= 0) {
     ::close(copied[1]);
-    while (::read(copied[0], &all, 1) < 0 && errno == EINTR) continue;  // or the child dies
+    while (::read(copied[0], &all, 1) < 0 && errno == EINTR) continue;  // ends if the child dies
     ::close(copied[0]);
   }
   if (!forked.empty() && all == 0) shared_with_child = true;
@@ -154,7 +154,7 @@ void after_fork_in_child() RCUDA_RELEASE(runs_mutex, change_mutex) {
     ::close(copied[0]);
     ::close(copied[1]);
   }
-  runs().clear();  // only the parent has exposed them
+  runs().clear();  // they are exposed in the parent's sessions
   left_behind().clear();
   runs_mutex.unlock();
   change_mutex.unlock();
@@ -237,7 +237,7 @@ bool move_run(PageRun* run, int backing, std::span<const MappedPart> parts) {
   return false;
 }
 
-// Its callers run inside use_pages() or leave_pages(), which hold change_mutex.
+// All callers run inside of use_pages() or leave_pages(), which hold change_mutex.
 void give_back(const PageRun& run) RCUDA_NO_THREAD_SAFETY_ANALYSIS {
   for (const MappedPart& part : moved_parts(run, run.first, run.first + run.bytes)) {
     if (!move_off(part, !shared_with_child)) {

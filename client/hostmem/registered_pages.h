@@ -1,4 +1,4 @@
-// The pages that contain registered memory.
+// The pages that contain registered memory, in runs.
 //
 // A registration need not end at a page boundary. Two neighbours may share a page, which must stay
 // in place while either exists. So pages are prepared for the workers in runs. The pages of a first
@@ -7,8 +7,8 @@
 // memfd then become private and anonymous again. While other drivers have pinned memory of this
 // process, the pages stay on the memfd instead, because those drivers use the physical pages. A
 // child of fork() gets its own private pages at once.
-// Threads: any. use_pages() and leave_pages() exclude each other. pieces_in_runs() waits for
-// neither, only for a fork in progress.
+// Threads: any. use_pages() and leave_pages() exclude each other. pieces_in_runs() does not wait
+// for them, only for a fork in progress.
 #pragma once
 
 #include <cstddef>
@@ -34,10 +34,10 @@ struct PageRun {
   size_t users = 0;
 };
 
-// Makes every page of [first, first + bytes) part of a run. Calls `make` for a new run of pages
-// that are in none; it returns whether it succeeded. `end` undoes `make`. Returns false, with
-// nothing changed, if a page cannot be used: `make` failed, or the application has since mapped
-// something else there.
+// Makes every page of [first, first + bytes) part of a run. Calls `make` for each new run of pages
+// that are not yet in a run; `make` returns whether it succeeded. `end` undoes `make`. Returns
+// false, with nothing changed, if a page cannot be used: `make` failed, or the application has
+// since mapped something else there.
 bool use_pages(uint64_t first, size_t bytes, const std::function<bool(PageRun*)>& make,
                const std::function<void(const PageRun&)>& end);
 void leave_pages(uint64_t first, size_t bytes, const std::function<void(const PageRun&)>& end);
@@ -53,7 +53,7 @@ bool have_backing(uint64_t address, size_t bytes);
 // Moves the run's pages onto the memfd and sets `inode`. `parts`: the mappings of the run's pages.
 // Returns false, with the pages private as they were, if that is not possible.
 bool move_run(PageRun* run, int backing, std::span<const MappedPart> parts);
-// Makes the pages ordinary memory of the application again. Logs what stays on the memfd.
+// Makes the pages ordinary memory of the application again. Logs pages that stay on the memfd.
 void give_back(const PageRun& run);
 
 }  // namespace rcuda::client

@@ -19,10 +19,10 @@
 namespace rcuda::client {
 namespace {
 
-// Returns the size of the next region. `all_bytes`: the size of all regions so far. Of a
-// region of up to transport::kMaxRegionPut bytes, a wait brings what has changed, in one round
-// trip, so the first regions are small. From a larger region it fetches only changed blocks. The
-// worker searches for them on the GPU, which costs time.
+// Returns the size of the next region. `all_bytes`: the size of all regions so far. The first
+// regions have at most transport::kMaxRegionPut bytes, because a wait fetches the changes of such a
+// region in one round trip. For a larger region, the worker first searches for changed blocks on
+// the GPU, which costs time.
 size_t next_region_bytes(size_t all_bytes, size_t piece_bytes) {
   constexpr size_t kLeast = 4u << 10, kLarge = 1u << 20;
   if (all_bytes >= kLarge) return kLarge;
@@ -37,7 +37,8 @@ struct SmallMemory {
     void* memory;
     size_t bytes;
   };
-  // Freed during a capture, when nothing may wait for the GPU.
+  // Pieces that were freed during a capture, when no call may wait for the GPU. They are freed
+  // later.
   std::vector<Piece> late RCUDA_GUARDED_BY(mutex);
 
   static SmallMemory& get() {
@@ -58,7 +59,7 @@ CUresult add_region(const Route& route, size_t piece_bytes, SmallMemory* all)
   return CUDA_SUCCESS;
 }
 
-// Returns when no work of these sessions, in whatever context, can use the memory any more.
+// Returns when no work in any context of these sessions can use the memory any more.
 void await_users(const SmallMemory::Piece& piece) {
   for (const Route& mirrored :
        mirrored_in(reinterpret_cast<uintptr_t>(piece.memory), piece.bytes)) {

@@ -20,9 +20,9 @@ namespace rcuda::client {
 class SmallPieces {
  public:
   // A piece of kMostAlignment bytes or more is aligned to kMostAlignment. A smaller piece is
-  // aligned to its size, rounded up to a power of two. A piece has a line of the cache for itself
-  // while there are fewer than kMostAlone pieces. Later pieces may share a line: chunks are
-  // compared as a whole for each launch, so thousands of flags must not take a line each.
+  // aligned to its size, rounded up to a power of two. A piece has a cache line of its own while
+  // there are fewer than kMostAlone pieces. Later pieces may share a line: each launch compares
+  // whole chunks, so thousands of flags must not take a line each.
   static constexpr size_t kLineBytes = 64, kLeastBytes = 16, kMostAlignment = 512;
   static constexpr size_t kMostAlone = 1024;
   struct Chunk {
@@ -50,7 +50,7 @@ class SmallPieces {
   void open(uint64_t base, size_t bytes);
   void close(std::map<uint64_t, size_t>::iterator hole);
 
-  std::map<uint64_t, State> chunks_;   // by address, as all maps here
+  std::map<uint64_t, State> chunks_;   // by address, like all maps here
   std::map<uint64_t, size_t> pieces_;  // with their bytes
   std::map<uint64_t, size_t> holes_;   // with their bytes
   // For each alignment: the bytes that a hole has from its first aligned address on, and the hole.

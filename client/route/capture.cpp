@@ -30,7 +30,7 @@ bool is_of(const Capture& capture, const Context& context) {
   return capture.origin->session == context.session && capture.origin->context == context.id;
 }
 
-// Invalidates the captures for which `concerned` is true. Returns false if there are none.
+// Invalidates the captures for which `concerned` returns true. Returns whether there were any.
 template <typename Concerned>
 bool invalidate(const Concerned& concerned) {
   std::vector<const Stream*> origins;

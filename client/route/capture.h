@@ -3,7 +3,7 @@
 // - Host functions and copies of pageable memory take another path in a capturing stream.
 // - The client refuses calls that a capture forbids.
 //
-// A stream captures between cuStreamBeginCapture and cuStreamEndCapture, or because it waited for
+// A stream captures between cuStreamBeginCapture and cuStreamEndCapture, or after it has waited for
 // an event of a capturing stream. The worker captures in relaxed mode, because its one executor
 // thread executes the commands of all client threads. Capture modes depend on the calling thread,
 // so the client enforces them. A refused call invalidates the captures that forbid it, as with a
@@ -51,8 +51,8 @@ CUresult check_context_wait(const Context& context);
 // Invalidates the stream's capture, if it has one, because a call on the stream was refused.
 void invalidate_capture(CUstream stream);
 
-// While an instance exists, the thread's calls only query streams, and check_legacy_stream() lets
-// them pass.
+// While an instance exists, the thread's calls only query streams, so check_legacy_stream() does
+// not refuse them.
 class StreamQuestion {
  public:
   StreamQuestion();

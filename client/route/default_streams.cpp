@@ -41,7 +41,7 @@ class ThreadStreams {
 
  private:
   struct Known {
-    const Context* context;  // its stream is destroyed before another context can get this address
+    const Context* context;  // its stream ends before another context can get this address
     Ref<Stream> stream;
   };
 

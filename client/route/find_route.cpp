@@ -45,7 +45,8 @@ CudaResult<StreamRoute> find_stream(const void* handle, const Route* route) {
   if (per_thread || !handle || handle == CU_STREAM_LEGACY) {
     Context* context;
     RCUDA_RETURN_IF_CUDA_ERROR(find_current(&context));
-    // A driver has no per-thread default stream in a green context (580 on an H100).
+    // A driver has no per-thread default stream in a green context (seen with driver 580 on an
+    // H100).
     if (per_thread && context->green) return CUDA_ERROR_INVALID_HANDLE;
     if (!per_thread) return legacy_stream(*context, route);
     RCUDA_RETURN_IF_CUDA_ERROR(per_thread_stream(*context, &stream));

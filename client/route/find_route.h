@@ -37,7 +37,7 @@ struct Object;
 // or is a primary context that is no longer active.
 CudaResult<Route> find_current_route();
 // For work in a stream: the current context. Without a valid current context: the context of the
-// stream, if the stream is a created one.
+// stream, unless the stream is a default stream.
 CudaResult<Route> find_work_route(CUstream stream);
 // A stream in its own context; a null stream is the default stream. Resolves CU_STREAM_LEGACY,
 // CU_STREAM_PER_THREAD and the per-thread flag of common/interop/default_stream.h. Creates the
@@ -57,7 +57,7 @@ CudaResult<Route> find_address_route(CUdeviceptr address);
 CudaResult<Route> find_device_route(CUdevice device, uint32_t* ordinal);
 // For commands that need no context: the current context, otherwise a context of the first session.
 CudaResult<Route> find_any_route();
-// The same for callers that have checked the process, which therefore has a session.
+// The same for callers that have already checked that the process has a session.
 Route any_route();
 // The worker and context of an object, or of memory that has a session.
 Route route_of(const Identity& object);
@@ -80,7 +80,7 @@ CUresult check_not_destroyed();
 int client_ordinal(const Route& route, uint32_t worker_ordinal);
 
 // Makes the route's context the calling thread's current context while it exists. For calls that
-// go to the current context when another context is meant.
+// use the current context although another context is meant.
 class InContext {
  public:
   explicit InContext(const Route& route);
@@ -95,7 +95,8 @@ class InContext {
 // CUDA_ERROR_INVALID_HANDLE if the handle is not a live object.
 CUresult find_live(const void* handle, wire::Kind kind, const Object** object);
 
-// Creates an object and assigns its id, for a create call. `handle` is what the application gets.
+// Creates an object and assigns its id, for a create call. `handle`: the handle for the
+// application.
 CUresult mint(const Route& route, wire::Kind kind, void** handle, wire::ObjectId* id);
 // Returns the handle for an id that the worker assigned (kWorkerMinted). Makes the object when the
 // worker first names it. Null for id 0.
@@ -125,9 +126,9 @@ class RetiredEarly {
   std::vector<TakenId> taken_;
 };
 
-// Waits until the context is idle, for calls in which a driver does so. The client waits, because
-// the worker's executor thread serves all commands and must not block. Other threads may keep using
-// the context. Does nothing while any capture is in progress.
+// Waits until the context is idle, for calls in which a driver waits for it. The client waits,
+// because the worker's executor thread serves all commands and must not block. Other threads may
+// keep using the context. Does nothing while any capture is in progress.
 CUresult await_idle(Session& session, wire::ObjectId context);
 // Waits until the context is idle. For a primary context, also waits for its green contexts.
 CUresult synchronize_with_greens(Session& session, wire::ObjectId context);

@@ -12,7 +12,7 @@
 namespace rcuda::client {
 namespace {
 
-// `in_graph`: does not send the mirrored memory, because each launch of the graph does.
+// `in_graph`: the mirrored memory is not sent, because each launch of the graph sends it.
 CUresult send(const Route& route, const wire::LaunchHostBody& body, bool in_graph) {
   if (!in_graph) {
     if (CUresult result = push_mirrors(route); result != CUDA_SUCCESS) {
