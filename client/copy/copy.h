@@ -1,11 +1,11 @@
 // Copies of every direction and shape.
 //
-// The places of source and destination decide how a copy is made. Addresses of device memory and of
-// page-locked client memory are valid in the worker, so a copy between them is one posted command.
+// The places of source and destination decide how a copy is made. The worker can use addresses of
+// device memory and of page-locked client memory, so a copy between them is one posted command.
 // Pageable memory travels in the command if it is small, otherwise through the staging region.
 // Between servers, the two workers copy (peer.h).
 // Threads: any. Blocking, as CUDA documents it: a copy from pageable memory returns when the source
-// has been read, a copy to pageable memory when the destination is written. All others return at
+// has been read, a copy to pageable memory when the destination is written. Other copies return at
 // once unless `synchronous`.
 #pragma once
 
@@ -26,13 +26,13 @@ struct LinearCopy {
   size_t bytes = 0;
   CUstream stream = nullptr;
   bool synchronous = true;
-  // A copy between contexts (cuMemcpyPeer*). For these the driver also accepts memory of pools to
-  // which the stream's device has no access.
+  // A copy between contexts (cuMemcpyPeer*). In such a copy the driver also accepts memory of pools
+  // that the stream's device may not access.
   bool peer = false;
 };
 CUresult copy_linear(const LinearCopy& copy);
 
-// Contexts in `shape` may be null, which means the current one.
+// A null context in `shape` is the current context.
 CUresult copy_shape(const CUDA_MEMCPY3D_PEER& shape, CUstream stream, bool synchronous);
 
 }  // namespace rcuda::client

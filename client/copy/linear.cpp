@@ -21,7 +21,7 @@
 namespace rcuda::client {
 namespace {
 
-// Copies of pageable memory up to these sizes travel in commands and replies. Larger ones go
+// Copies of pageable memory up to these sizes travel in commands and replies. Larger copies go
 // through the staging region. This saves the worker one copy of the bytes, but over sockets it
 // costs the client round trips.
 constexpr size_t kSmallToDevice = 8u << 10;
@@ -34,8 +34,8 @@ constexpr size_t kMostInShadow = 32u << 20;
 // A driver stages pageable memory of up to 64 KB itself, so such a copy never waits for its stream.
 constexpr size_t kStagedByDrivers = 64u << 10;
 
-// Whether no work in progress can still write to this page-locked memory. Kernels can write to it
-// if it is mirrored.
+// Whether no work in progress can write to this page-locked memory any more. Kernels can write to
+// mirrored memory.
 bool source_is_settled(uint64_t source, size_t bytes) {
   return !Timeline::host_writes_pending() && mirrored_in(source, bytes).empty();
 }
@@ -55,7 +55,7 @@ wire::CopyBody body_of(const LinearCopy& copy, const CopyStream& stream,
   return body;
 }
 
-// A round trip. The caller learns whether the worker accepted the copy.
+// A round trip. Returns the worker's answer, so a refusal comes from this call.
 CUresult ask_to_copy(const CopyStream& stream, const wire::CopyBody& body) {
   return stream.route.session->call(stream.route, body);
 }
@@ -74,7 +74,8 @@ CUresult copy_in_worker(const CopyStream& stream, wire::CopyBody body, const Cop
   return plan.waits ? Wait(stream.route).run(body) : post(stream.route, body);
 }
 
-// Sends all pieces even if an earlier command has failed; returns that error at the end.
+// Sends all pieces even if an earlier command of the session has failed; returns that error at the
+// end.
 CUresult send_pageable(const CopyStream& stream, CUdeviceptr destination, const void* source,
                        size_t bytes) {
   Session& session = *stream.route.session;
@@ -145,8 +146,8 @@ CUresult capture_copy(const LinearCopy& copy, const Location& destination, const
   return result;
 }
 
-// Makes a blocking copy of page-locked memory over sockets like a copy of pageable memory, in one
-// round trip. For small and very large copies over sockets, page-locked memory has no advantage.
+// Makes a blocking copy of page-locked memory over sockets like a copy of pageable memory. For
+// small and very large copies over sockets, page-locked memory has no advantage.
 CUresult copy_page_locked(const CopyStream& stream, const LinearCopy& copy, bool to_device) {
   if (!to_device) {
     return copy_to_pageable(stream, reinterpret_cast<void*>(copy.destination), copy.source,

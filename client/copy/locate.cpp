@@ -31,7 +31,7 @@ CUresult locate(uint64_t address, size_t bytes, Side side, Location* location) {
   Process& process = Process::get();
   const auto known = process.memory().find(address);
   if (known && address + bytes > known->base + known->bytes) {
-    // The application may treat neighbouring mappings of one reserved range as one piece.
+    // A copy may span adjacent mappings of one reserved range.
     if (known->placement != Placement::kMapped) return CUDA_ERROR_INVALID_VALUE;
   }
   if (known && known->session) {

@@ -1,4 +1,4 @@
-// Finds where the memory of a copy is, and in which stream a worker makes the copy.
+// Finds the place of a copy's memory, and the stream in which a worker makes the copy.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 namespace rcuda::client {
 
 enum class Home {
-  kPageable,  // this process, whose CPU copies it; workers may have a mirror of it
+  kPageable,  // memory that this process's CPU copies; workers may have a mirror of it
   kExposed,   // page-locked client memory that every worker has at the same address
   kDevice,    // the memory of `owner`'s worker
 };
@@ -25,7 +25,7 @@ struct Location {
   size_t bytes = 0;
 };
 
-// Fills a new Location. CUDA_ERROR_INVALID_VALUE if [address, address + bytes) leaves its
+// Fills a new Location. CUDA_ERROR_INVALID_VALUE if [address, address + bytes) exceeds its
 // allocation, or is not the kind of memory that `side` promises.
 CUresult locate(uint64_t address, size_t bytes, Side side, Location* location);
 
@@ -38,8 +38,8 @@ struct CopyStream {
 };
 CudaResult<CopyStream> stream_at(const std::optional<Route>& owner, CUstream handle);
 
-// Whether the pool's access rights decide if the stream may copy the memory. The driver checks
-// them, so the copy is a round trip and a refusal comes from the call itself.
+// Whether the access rights of the memory's pool decide if the stream may copy it. The driver
+// checks them, so the copy is a round trip, and a refusal comes from the call itself.
 inline bool needs_access(const Location& location, const CopyStream& stream) {
   return location.of_pool && location.owner->device != stream.route.device;
 }

@@ -28,7 +28,8 @@ CUresult send(const Route& route, const wire::Command& command) {
   return route.session->post(route, command);
 }
 
-// Takes one error of earlier commands. The errors of the other sessions stay with them.
+// Takes the first error of earlier commands of these sessions. Errors of the later sessions stay
+// for their next calls.
 CUresult take_errors(std::initializer_list<Session*> sessions) {
   for (Session* session : sessions) {
     RCUDA_RETURN_IF_CUDA_ERROR(session->take_error());
@@ -36,8 +37,8 @@ CUresult take_errors(std::initializer_list<Session*> sessions) {
   return CUDA_SUCCESS;
 }
 
-// The two halves of a copy, and the commands for them. An error of the copy is reported once: by
-// the session of the stream that waits for the copy, or to the caller that waits for it.
+// The commands for the two halves of a copy. An error of the copy is reported once: by the session
+// of the stream that waits for the copy, or by the call that waits for it.
 class Halves {
  public:
   explicit Halves(const CopyBetweenServers& copy)
@@ -56,7 +57,7 @@ class Halves {
   bool has_side_on(const Session* session) const {
     return session == &source_ || session == &destination_;
   }
-  // Puts the half of `place`'s worker at `place`. `hold`: later work in the stream waits for the
+  // Orders the half of `place`'s worker at `place`. `hold`: later work in the stream waits for the
   // copy, and the worker's session reports an error.
   void order_with(const StreamRoute& place, bool hold) {
     const bool outgoing = place.session == &source_;
@@ -67,9 +68,9 @@ class Halves {
     if (!outgoing) out_.flags |= wire::kPeerOtherStream;
   }
 
-  // Puts the source's half at a place in a stream of this library, for a copy that was issued in a
-  // stream of a third worker. The signal after it names the copy, so that the third worker reports
-  // the copy's error.
+  // Orders the source's half at a place in a stream of this library, for a copy that was issued in
+  // a stream of a third worker. The signal after the copy names it, so that the third worker
+  // reports the copy's error.
   void order_between(const StreamRoute& passing) {
     order_with(passing, true);
     out_.flags ^= wire::kPeerReports | wire::kPeerSignalled;
@@ -133,7 +134,7 @@ class Halves {
   bool posted_ = false;
 };
 
-// A stream with everything sent to it so far, or an event with its latest record.
+// All work sent to a stream so far, or the latest record of an event.
 struct Earlier {
   Route worker;
   wire::ObjectId id = 0;  // of the stream, or of the event
@@ -141,7 +142,8 @@ struct Earlier {
   uint64_t copy = 0;  // a copy in the stream, whose error the later stream's worker reports; or 0
 };
 
-// Orders work of two workers: commands sent to the stream `later` from now on wait for `earlier`.
+// Orders work of two workers: commands that are sent to the stream `later` after this call wait for
+// `earlier`.
 CUresult signal_then_await(const Earlier& earlier, const StreamRoute& later) {
   Session& signalling = *earlier.worker.session;
   Peers& peers = Process::get().peers();
@@ -157,7 +159,7 @@ CUresult signal_then_await(const Earlier& earlier, const StreamRoute& later) {
   body.is_event = earlier.is_event;
   body.place = earlier.id;
   const CUresult signalled = send(earlier.worker, body);
-  // The worker that would release the other stream is lost.
+  // No PeerAwait: its stream would wait for a signal of the lost worker.
   if (signalling.lost()) return kSessionLost;
   body.copy = 0;
   body.is_event = 0;
@@ -166,8 +168,8 @@ CUresult signal_then_await(const Earlier& earlier, const StreamRoute& later) {
 }
 
 // Returns this library's stream in the owner's context. Copies issued in a third server's streams
-// are ordered in it, so they run in the order of their calls. That is safe, because any order of
-// unrelated streams is allowed.
+// are ordered in it, so they run in the order of their calls. The additional order is allowed,
+// because unrelated streams may run in any order.
 CudaResult<StreamRoute> passing_stream(const Route& owner) {
   static auto* mutex = new Mutex;
   static auto* streams = new std::vector<Ref<Stream>>;  // one per context, made on demand
@@ -223,7 +225,7 @@ CUresult copy_and_wait(const CopyBetweenServers& copy, const StreamRoute& issued
   for (size_t i = 0; i < sides.size(); ++i) {
     Timelines& timelines = sides[i]->session->timelines();
     before[i] = timelines.now(kScope, sides[i]->context);
-    // The copy need not be ordered in a quiet default stream: there is nothing to wait for.
+    // A quiet default stream has no work to wait for, so the copy is not ordered in it.
     if (!timelines.is_quiet(kScope, sides[i]->context)) {
       halves.order_with(in_default_stream(*sides[i]), false);
     }
@@ -231,7 +233,7 @@ CUresult copy_and_wait(const CopyBetweenServers& copy, const StreamRoute& issued
   const CUresult result = halves.post_and_wait();
   if (result == CUDA_SUCCESS) {
     // The copy started after both default streams had reached it, so the work before it is done.
-    // The next copy need not query the workers.
+    // Note that, so that the next copy does not query the workers.
     for (size_t i = 0; i < sides.size(); ++i) {
       sides[i]->session->timelines().done(before[i]);
     }

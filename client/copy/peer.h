@@ -35,8 +35,8 @@ struct CopyBetweenServers {
 
 CUresult copy_between_servers(const CopyBetweenServers& copy, CUstream stream, bool synchronous);
 // Makes the copy outside of any stream and waits for it. For host functions, which already run at
-// their place in a stream. An error is reported by the program's next call that uses the
-// destination's server.
+// their place in a stream. The program's next call that uses the destination's server reports an
+// error.
 void copy_between_servers_now(const CopyBetweenServers& copy);
 // cuStreamWaitEvent for a stream and an event of different servers. `stream`: the route of
 // `handle`.

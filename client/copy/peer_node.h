@@ -4,7 +4,8 @@
 // its function in this process makes the two workers copy, and the node waits for them. Captured
 // copies between servers work the same way (peer.h). The node's parameters are kept with the
 // function, under the id by which the worker's graph holds it. So they can also be read back from
-// nodes of cloned graphs. Threads: any; nothing here waits for a copy, except a synchronous one.
+// nodes of cloned graphs.
+// Threads: any. Blocking: only a synchronous copy waits for the copy.
 #pragma once
 
 #include <optional>

@@ -10,8 +10,8 @@
 namespace rcuda::client {
 namespace {
 
-// Sends the worker the application's changes of mirrored memory (client/mirror/mirror.h). If the
-// CPU copies, first waits for the stream's earlier use of the memory.
+// Sends the application's changes of mirrored memory to the worker (client/mirror/mirror.h).
+// `cpu_copies`: first waits for the stream's earlier use of the memory.
 CUresult prepare_mirrors(const Location& destination, const Location& source, bool cpu_copies,
                          CopyPlan* plan) {
   const Session& session = *plan->stream->route.session;

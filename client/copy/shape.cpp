@@ -104,7 +104,7 @@ CUresult describe(CUmemorytype type, const void* host, CUdeviceptr device, CUarr
 CUresult post_piece(const CopyStream& where, wire::CopyShapeBody body,
                     SentCommand* sent = nullptr) {
   body.stream = where.route.id;
-  pace(where.route);  // a copy may have more pieces than a full queue has places in reserve
+  pace(where.route);  // a copy may have more pieces than the queue has places
   return where.route.session->post(where.route, body, transport::Wake::kYes, sent);
 }
 
@@ -301,7 +301,7 @@ CUresult copy_linear_sides(const ShapeSide& destination, const ShapeSide& source
 }
 
 // A packed buffer in the device memory of an array's worker, because other workers cannot address
-// an array.
+// the array.
 class BesideArray {
  public:
   CUresult make(const Route& owner, const Extent& extent) {
@@ -334,7 +334,7 @@ CUresult copy_on_worker(const ShapeSide& destination, const ShapeSide& source, c
   return synchronize(where.route);
 }
 
-// Waits for each step, even if the copy is asynchronous.
+// Copies between servers with arrays. Waits for each step, even if the copy is asynchronous.
 CUresult copy_arrays(const ShapeSide& destination, const ShapeSide& source, const Extent& extent,
                      CUstream stream) {
   if (may_capture(stream)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -383,8 +383,8 @@ CUresult copy_addressed(const ShapeSide& destination, const ShapeSide& source, c
     return Wait(route).run(body);
   }
   const HostWrite writing(destination.home == Home::kDevice ? nullptr : route.timeline);
-  // Unless this is a peer copy, the driver decides whether the stream may copy another device's
-  // memory. The client waits for the answer, so that a refusal comes from this call.
+  // Except in a peer copy, the driver decides whether the stream may copy another device's memory.
+  // The client waits for the answer, so that a refusal comes from this call.
   const auto foreign = [&](const ShapeSide& side) {
     return side.home == Home::kDevice && side.wire.context == 0 &&
            side.owner->device != route.device;

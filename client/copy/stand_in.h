@@ -4,7 +4,7 @@
 // cannot reach pageable memory, so page-locked memory of this library replaces it: the stand-in.
 // The graph's copy in the worker uses the stand-in, and a callback of this process moves the bytes
 // directly before or after the copy (server/executor/graphs/graph_copies.h). Graphs and their
-// executables own the stand-ins that they use; a stand-in ends with the last of its owners.
+// executables own the stand-ins that they use; a stand-in ends with its last owner.
 // Threads: any. Blocking: a round trip for each stand-in.
 #pragma once
 
@@ -27,7 +27,7 @@ struct HostRows {
 
 struct StandIn {
   uint64_t first = 0;     // corresponds to HostRows::first; the layout is the same
-  uint64_t callback = 0;  // WorkerEvents::remove_callback() undoes it, as long as no graph holds it
+  uint64_t callback = 0;  // remove_callback() frees the stand-in, unless a graph already holds it
 };
 // `is_source`: the copy reads it.
 CUresult make_stand_in(Session& session, wire::ObjectId context, const HostRows& rows,

@@ -2,8 +2,7 @@
 //
 // Any pointer that an application passes is checked before it is used: find<T>() returns a live
 // object of exactly this type, or null. A slot is reused after its object is destroyed, so a stale
-// handle leads to no object or to a newer one, never to freed memory. Ref<T> detects the newer
-// object.
+// handle finds no object or a newer object, never freed memory. Ref<T> detects the newer object.
 //
 // Threads: any. find() is lock-free. An object is fully constructed before other threads can find
 // it. A thread may destroy an object only if no other thread uses it; CUDA demands this of the
@@ -61,13 +60,13 @@ class Arena {
     slots_.give(slot);
   }
 
-  // The serial of the object that is now in the slot of `object`; 0 if there is none. `object` may
-  // be destroyed.
+  // The serial of the object that is now in the slot of `object`; 0 if the slot is free. `object`
+  // may be destroyed.
   static uint64_t serial_at(const T* object) {
     return reinterpret_cast<const Slot*>(object)->serial.load(std::memory_order_acquire);
   }
 
-  // Whether an object of this arena, also a later one, may have this address.
+  // Whether an object of this arena has this address or may get it later.
   bool is_own_address(const void* address) const { return slots_.contains(address); }
 
   template <typename Visit>
@@ -90,7 +89,7 @@ class Arena {
  private:
   struct Slot {
     alignas(64) std::byte memory[sizeof(T)];
-    std::atomic<uint64_t> serial;  // of the object; 0 if there is none
+    std::atomic<uint64_t> serial;  // of the object; 0: the slot is free
 
     T* object_if_alive() {
       return serial.load(std::memory_order_acquire) == 0 ? nullptr : reinterpret_cast<T*>(memory);

@@ -46,8 +46,8 @@ struct JitOptions {
   std::vector<void*> library_values;
 };
 
-// Grows with the first launch of each kernel in a context, and with launches of graphs: afterwards
-// the stack of the context's threads may be larger.
+// Grows with the first launch of each kernel in a context, and with launches of graphs, because
+// these may enlarge the stack of the context's threads.
 inline std::atomic<uint64_t> stack_change_count{0};
 inline uint64_t stack_changes() { return stack_change_count.load(std::memory_order_acquire); }
 inline void note_stack_change() { stack_change_count.fetch_add(1, std::memory_order_acq_rel); }

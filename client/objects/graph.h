@@ -28,7 +28,8 @@ struct UserObject : Object {
 };
 
 // References to a user object that a graph holds. A clone has its own references. The worker knows
-// all of them by one number, which is the id of the callback for their release.
+// the references of a graph and its clones by one number, the id of the callback that releases
+// them.
 struct HeldObject {
   UserObject* object = nullptr;
   uint64_t number = 0;
@@ -44,9 +45,9 @@ struct Graph : Object {
   std::vector<HeldObject> held;
 };
 
-// A graph node. It owns the memory that cuGraphKernelNodeGetParams and similar calls return
-// pointers into. The worker reuses a node's id after its graph is destroyed, so the contents may
-// belong to an earlier node; each call fills them again.
+// A graph node. It owns the memory to which cuGraphKernelNodeGetParams and similar calls return
+// pointers. The worker reuses a node's id after its graph is destroyed, so the contents may belong
+// to an earlier node; each call fills them again.
 struct GraphNode : Object {
   static constexpr wire::Kind kKind = wire::Kind::kGraphNode;
   explicit GraphNode(const Identity& identity) : Object(kKind, identity) {}

@@ -10,7 +10,7 @@ namespace {
 
 // Worker handles and their graphs. Never destroyed, like the arenas.
 struct WorkerHandles {
-  std::atomic<size_t> count{0};  // so that find() takes no lock in most programs
+  std::atomic<size_t> count{0};  // of `graphs`; find() takes no lock if it is 0
   SharedMutex mutex;
   std::unordered_map<const void*, GraphExec*> graphs RCUDA_GUARDED_BY(mutex);
 };

@@ -2,8 +2,8 @@
 //
 // A kernel may launch a graph that was instantiated with CU_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH.
 // It gets the handle as a parameter, in a struct, or in memory. The GPU knows only the handle of
-// the worker's driver. So the application gets that handle for such a graph, and the client need
-// not search every place where the application may write a handle.
+// the worker's driver. So the application gets that handle for such a graph. Otherwise the client
+// would have to search all memory in which the application may write a handle.
 //
 // Threads: any.
 #pragma once

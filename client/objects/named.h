@@ -1,8 +1,8 @@
 // Finds objects by their ids in the worker.
 //
-// A worker may name an object that the client created (a graph's own stream), or one that the
-// worker created (a captured graph's nodes). The client makes its object for the latter when the
-// worker first names it. Threads: any.
+// A worker may name an object that the client created (a graph's own stream), or an object that the
+// worker created (a captured graph's nodes). For an object of the worker, the client makes its own
+// object when the worker first names it. Threads: any.
 #pragma once
 
 #include "client/objects/object.h"
@@ -14,8 +14,8 @@ namespace rcuda::client {
 void remember_named(Object* object);
 void forget_named(const Object& object);
 
-// Returns the session's object with this kind and id. If there is none, makes it with this
-// identity. Returns null if no object of the kind can be made.
+// Returns the session's object with this kind and id. Makes the object if the session has none.
+// Returns null if no object of the kind can be made.
 Object* named(wire::Kind kind, const Identity& identity);
 template <typename T>
 T* named(const Identity& identity) {

@@ -1,4 +1,4 @@
-// Object: the base of all objects that the application has a handle of: streams, events, modules,
+// Object: the base of all objects for which the application has a handle: streams, events, modules,
 // graphs, ...
 //
 // Each kind is a separate type (stream.h, code.h, ...) that derives from Object. The handle is the
@@ -17,7 +17,7 @@ class Session;
 // exist on several workers or on none: they have no session and no id.
 struct Identity {
   wire::ObjectId id = 0;
-  wire::ObjectId context = 0;  // in which it was created; for a context, its own id
+  wire::ObjectId context = 0;  // the context in which it was created; for a context, its own id
   Session* session = nullptr;
   uint32_t device = 0;  // the client's ordinal of the context's device
 };
@@ -35,7 +35,7 @@ struct Object : Identity {
   ~Object() = default;
 };
 
-// The type of kinds that need only an identity in the client.
+// The type of objects that have only an identity in the client.
 template <wire::Kind kItsKind>
 struct PlainObject : Object {
   static constexpr wire::Kind kKind = kItsKind;

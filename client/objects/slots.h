@@ -25,7 +25,7 @@ class Slots {
   void* take();
   void give(void* slot);
 
-  // The slots that take() has ever returned: used() slots from base() on.
+  // All slots that take() has returned so far: used() slots from base() on.
   std::byte* base() const { return base_; }
   size_t used() const { return used_.load(std::memory_order_acquire); }
 
@@ -35,7 +35,7 @@ class Slots {
                         kMost * slot_bytes_;
   }
 
-  // Returns a number that no object of any type has had, from 1 on.
+  // Returns a number that no object of any type has had; the first is 1.
   static uint64_t next_serial();
 
  private:

@@ -21,7 +21,7 @@ class Timeline;
 // A queue of commands: a stream, or a context for its legacy default stream.
 struct WorkQueue : Object {
   // Null only without a session. Shared, because events that were recorded in the stream may
-  // outlive it and need its timeline.
+  // outlive the stream and need its timeline.
   const std::shared_ptr<Timeline> timeline;
 
  protected:
@@ -35,7 +35,7 @@ struct WorkQueue : Object {
 // launch of a kernel (stack_changes() of code.h). Threads: any; nothing blocks.
 class KnownLimits {
  public:
-  // Taken before the query to the worker, so that keep() drops an answer that is older than a
+  // A point in time before the query to the worker. keep() drops an answer that is older than a
   // change.
   struct Moment {
     uint64_t forgotten, stack_changes;
