@@ -29,9 +29,11 @@ struct Communicator : Object {
   std::atomic<int> ranks{0}, rank{0};
   // The client has aborted it in its worker, but the program has not ended it yet.
   std::atomic<bool> is_aborted{false};
-  // NCCL has reported an error. From then on each operation waits for its answer.
+  // NCCL has reported an error of the communicator. From then on each operation waits for its
+  // answer.
   std::atomic<bool> has_failed{false};
-  // The program has registered memory: NCCL exchanges it with other ranks at its first use.
+  // The program has registered memory. NCCL exchanges registrations with other ranks at their first
+  // use, so operations may wait.
   std::atomic<bool> has_registrations{false};
 
   // True for every 64th operation, which waits for its answer although its connections exist. So a

@@ -1,4 +1,4 @@
-// Creation and end of communicators, and questions about them.
+// Creation and end of communicators, and queries about them.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -23,8 +23,8 @@ namespace {
 
 std::atomic<uint32_t> last_id{0};
 
-// Copies the members that both the program's compiler and this library know. Returns false if the
-// program has not initialised its configuration.
+// Copies the members that both the program's NCCL header and this library know. Returns false if
+// the program has not initialised its configuration.
 bool read_config(const Config* given, Config* config) {
   if (!given) return true;
   const size_t known = std::min(given->size, sizeof *config);
@@ -152,7 +152,7 @@ int make_id(const Route& place, UniqueId* id) {
   return made;
 }
 
-// Makes a call that has no operands but the communicator and `value`.
+// Makes a call whose only operands are the communicator and `value`.
 int call(void* comm, Verb verb, int value = 0) {
   Communicator* const communicator = find<Communicator>(comm);
   if (!communicator) return refuse(kInvalidArgument);

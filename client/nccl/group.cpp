@@ -28,7 +28,7 @@ struct Group {
 };
 thread_local Group group;
 
-// The steps have failed. Destroys the communicators that they would have created. A non-blocking
+// For failed steps: destroys the communicators that they would have created. A non-blocking
 // communicator whose handle the program already has stays for ncclCommGetAsyncError, until the
 // program ends it.
 void drop(std::vector<Step>& steps) {
@@ -51,7 +51,8 @@ void take_answer(Step& step, const Answer& answer) {
   if (step.answered) step.answered(answer);
 }
 
-// Destroys the objects also if NCCL reports an error: the program's handles are invalid then, too.
+// Destroys the communicators that the steps end, also after an error of NCCL, because the program's
+// handles are then invalid as well.
 void end_communicators(const std::vector<Step>& steps) {
   for (const Step& step : steps) {
     if (step.call.verb != Verb::kDestroy && step.call.verb != Verb::kAbort) continue;
@@ -110,7 +111,7 @@ void abort_waiting(const Batch& batch) {
 // Waits until a batch has its answer, and returns the batch. At `*patience`, aborts the
 // communicators of the batches without an answer.
 std::vector<Batch*>::iterator next_of(std::vector<Batch*>& pending, Clock::time_point* patience) {
-  // Waits for the first batch only, and looks at the other batches after this time.
+  // await() waits for one batch only, so the other batches are checked after this time.
   constexpr auto kLook = std::chrono::milliseconds(100);
   for (;;) {
     const auto over = std::ranges::find_if(
@@ -126,7 +127,7 @@ std::vector<Batch*>::iterator next_of(std::vector<Batch*>& pending, Clock::time_
 
 // Waits for the workers' answers.
 int finish(Batches& batches) {
-  // The other workers mostly fail as well, and their own error says more than an abort.
+  // Usually the other workers fail as well, and their own error says more than an abort.
   constexpr auto kPatience = std::chrono::seconds(2);
   int result = kSuccess;
   std::vector<Batch*> pending, made;
@@ -178,7 +179,7 @@ void set_states(const std::vector<State>& states, int result) {
 // Starts a thread that waits for the answers and then sets the states.
 int finish_later(Batches batches, std::vector<State> states) {
   for (Batch& batch : batches) {
-    for (Step& step : batch.steps) step.handle = nullptr;  // may be gone after the program's call
+    for (Step& step : batch.steps) step.handle = nullptr;  // valid only during the program's call
   }
   auto kept = std::make_shared<Batches>(std::move(batches));
   std::thread thread;
@@ -193,8 +194,9 @@ int finish_later(Batches batches, std::vector<State> states) {
   return kInProgress;
 }
 
-// Removes the calls on communicators that the client has aborted: the workers no longer know these
-// communicators. A call that ends one succeeds, as it does if the worker has aborted it.
+// Removes the calls on communicators that the client has aborted, because the workers no longer
+// know these communicators. A call that ends such a communicator succeeds, as after an abort by the
+// worker.
 int take_aborted(std::vector<Step>& steps) {
   const auto ends = [](const Step& step) {
     return step.call.verb == Verb::kDestroy || step.call.verb == Verb::kAbort;

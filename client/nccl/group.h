@@ -5,9 +5,9 @@
 // answer, because the ranks of the workers wait for each other. Operations whose connections exist
 // are posted; all other calls wait for the worker's answer, as they would wait in NCCL.
 //
-// If one worker's batch fails, the ranks of the other workers may wait for its ranks without end.
-// NCCL aborts the communicators of a group that fails in one process. So the client waits for some
-// time, then aborts the communicators of the batches without an answer. Their calls return
+// If one worker's batch fails, the ranks of the other workers may wait for its ranks forever. NCCL
+// aborts the communicators of a group that fails in one process. So the client waits for some time,
+// then aborts the communicators of the batches without an answer. Their calls return
 // ncclRemoteError.
 //
 // Threads: any; a group belongs to its thread. Blocking: submit() outside of a group,
@@ -20,7 +20,7 @@ namespace rcuda::client::nccl {
 
 void start_group();
 int end_group();
-// Ends the group without making its calls.
+// Ends the group without sending its calls.
 void drop_group();
 // Sends the step, or records it in a group. Returns an ncclResult_t. In a group, the end of the
 // group returns the error of the call.

@@ -16,13 +16,13 @@ namespace rcuda::client::nccl {
 // The ncclResult_t for an error of the client or of a worker.
 int result_of(CUresult error);
 
-// Connects to the servers and makes each worker load its NCCL. An error names the server that has
-// no NCCL, and the reason.
+// Connects to the servers and makes each worker load its NCCL. An error names the server without
+// NCCL, and the reason.
 Status open_library();
 // The lowest version of the servers' libraries; 0 before open_library() has succeeded.
 int library_version();
 int library_version(const Session& session);
-// Whether any operation may wait for other ranks, because NCCL connects them at the first use of an
+// Whether any operation may wait for other ranks: this NCCL connects ranks at the first use of an
 // algorithm, or makes them wait for each other in a launch.
 bool operations_may_wait(const Session& session);
 

@@ -15,7 +15,7 @@ namespace {
 
 struct Memory {
   Mutex mutex;
-  // By address: the size of the mapping.
+  // The size of each mapping, by its address.
   std::unordered_map<CUdeviceptr, size_t> mapped RCUDA_GUARDED_BY(mutex);
   // The program's address of each window. Two workers may return the same handle of a window.
   std::map<std::pair<const Session*, void*>, void*> windows RCUDA_GUARDED_BY(mutex);

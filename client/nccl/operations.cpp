@@ -29,7 +29,7 @@ bool is_valid(const Communicator& communicator, const Call& call) {
   return call.peer >= 0 && call.peer < communicator.ranks;
 }
 
-// A default stream is that of the communicator's context, as in NCCL.
+// A default stream is the default stream of the communicator's context, as in NCCL.
 int operate(Call call, void* comm, void* stream, std::vector<std::byte> tail = {}) {
   Communicator* const communicator = find<Communicator>(comm);
   if (!communicator || !is_valid(*communicator, call)) return refuse(kInvalidArgument);
@@ -126,7 +126,7 @@ int ncclGroupStart() {
   return kSuccess;
 }
 int ncclGroupEnd() { return end_group(); }
-// The group ends in any case, as in NCCL: the program makes its calls again.
+// The group ends in any case, as in NCCL: the program repeats the group's calls.
 int ncclGroupSimulateEnd(void*) {
   drop_group();
   return not_forwarded("ncclGroupSimulateEnd");

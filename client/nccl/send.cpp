@@ -39,7 +39,7 @@ std::vector<const StreamRoute*> streams_of(const Batch& batch) {
   return streams;
 }
 
-// Whether NCCL accepts the call's addresses.
+// Whether the call has the buffers without which NCCL refuses it.
 bool has_buffers(const Call& call) {
   const bool sends = call.verb != Verb::kReceive, receives = call.verb != Verb::kSend;
   return call.count == 0 || ((!sends || call.source) && (!receives || call.target));
@@ -77,7 +77,7 @@ void post_batch(Batch& batch, std::span<const std::byte> bytes) {
   }
 }
 
-// Counts the batch's work, which is in the streams now, in their timelines.
+// The batch's work is now in the streams: counts it in their timelines.
 void note_work(Batch& batch) {
   for (const StreamRoute* stream : streams_of(batch)) {
     (void)batch.session->post(*stream, wire::NoteWorkBody{stream->id});
@@ -126,7 +126,7 @@ bool await(const Batch& batch, std::chrono::steady_clock::time_point deadline) {
 }
 
 int finish(Batch& batch, const std::function<void(Step&, const Answer&)>& answered) {
-  // The program's calls of CUDA return errors of earlier work.
+  // Errors of posted calls are returned by the program's later calls of CUDA.
   if (batch.is_posted || batch.sent != CUDA_SUCCESS) return result_of(batch.sent);
   Reply reply;
   const CUresult result = batch.session->finish(batch.call, &reply);

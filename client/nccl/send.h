@@ -25,7 +25,8 @@ struct Batch {
 };
 
 void send(Batch& batch);
-// Waits until finish() can return without a wait, or until the deadline. Returns whether it can.
+// Waits until finish() can return without waiting, or until the deadline. Returns whether finish()
+// can.
 bool await(const Batch& batch, std::chrono::steady_clock::time_point deadline);
 // Returns an ncclResult_t. `answered`: called with each answer.
 int finish(Batch& batch, const std::function<void(Step&, const Answer&)>& answered);

@@ -21,10 +21,10 @@ struct Step {
   Session* session = nullptr;
   CUstream stream = nullptr;                // as the program gave it
   std::optional<StreamRoute> route = {};    // of operations
-  std::shared_ptr<Timeline> timeline = {};  // keeps the route's if its stream is destroyed
-  Ref<Communicator> communicator = {};      // that the call uses
+  std::shared_ptr<Timeline> timeline = {};  // keeps the route's timeline alive without its stream
+  Ref<Communicator> communicator = {};      // used by the call
   Ref<Communicator> created = {};
-  void** handle = nullptr;  // of the program, for the new communicator
+  void** handle = nullptr;  // the program's variable for the new communicator
   // Called with the worker's answer, if the call has one.
   std::function<void(const Answer&)> answered = {};
 };

@@ -7,7 +7,7 @@
 
 #include <dlfcn.h>
 
-// A server that finds this symbol knows that it has loaded this library and not NCCL.
+// The symbol shows a server that it has loaded this library instead of NCCL.
 extern "C" __attribute__((visibility("default"))) const char rcuda_nccl_stub = 1;
 
 namespace {

@@ -1,4 +1,4 @@
-// Device handles, and the count of nvmlInit calls. Any thread. look() blocks and fails as
+// Device handles, and the count of nvmlInit calls. Any thread. look() blocks and fails like
 // Pool::look(); the other functions do not block.
 #pragma once
 
@@ -12,7 +12,7 @@ namespace rcuda::client::nvml {
 nvmlReturn_t check_initialized();
 
 nvmlReturn_t handle_of(uint32_t index, nvmlDevice_t* handle);
-// Returns NVML_ERROR_INVALID_ARGUMENT if `handle` is not a device's.
+// Returns NVML_ERROR_INVALID_ARGUMENT if `handle` is not the handle of a device.
 nvmlReturn_t index_of(nvmlDevice_t handle, uint32_t* index);
 nvmlReturn_t look(nvmlDevice_t handle, View* view, bool now = false);
 

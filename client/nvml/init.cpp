@@ -16,8 +16,7 @@ namespace {
 
 std::atomic<int> users{0};  // calls of nvmlInit minus calls of nvmlShutdown
 
-// A handle is the address of its device's element. This distinguishes handles from all other
-// pointers.
+// A handle is the address of the device's element here, so it differs from all other pointers.
 constexpr uint32_t kMostDevices = 4096;
 char places[kMostDevices];
 
@@ -38,7 +37,7 @@ std::string driver_version(uint32_t* cuda_version) {
   return version;
 }
 
-// As cuDriverGetVersion(): the version of the oldest server, or of the client if the client is
+// Like cuDriverGetVersion(): the version of the oldest server, or of the client if the client is
 // older.
 nvmlReturn_t get_cuda_version(int* version) {
   if (!version) return NVML_ERROR_INVALID_ARGUMENT;
@@ -101,10 +100,10 @@ using namespace rcuda::client::nvml;
 
 extern "C" {
 
-// A server that finds this symbol knows that it has loaded this library and not the driver's.
+// The symbol shows a server that it has loaded this library instead of the driver's.
 extern const char nvml_of_rcuda = 1;
 
-// Does not query servers: a program may only test whether NVML exists, and never use a GPU.
+// Does not query servers: a program may only test whether NVML exists, without using a GPU.
 nvmlReturn_t nvmlInit_v2() {
   users.fetch_add(1);
   return NVML_SUCCESS;

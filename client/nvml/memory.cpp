@@ -1,5 +1,5 @@
-// Device memory and the processes that use it, as the server reports them. A program sees
-// this user's quota, if there is one, as the device's size.
+// Device memory and the processes that use it, as the server reports them. If the user has a quota,
+// it is shown as the device's size.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr unsigned kNoInstance = ~0u;  // the GPU is not partitioned
 
-// A device's memory as this user may use it.
+// The part of a device's memory that this user may use.
 struct Memory {
   uint64_t total = 0, used = wire::kUnknownFigure, reserved = 0;
   uint64_t taken() const { return std::min(used + reserved, total); }

@@ -17,9 +17,9 @@ namespace {
 
 constexpr auto kFresh = std::chrono::milliseconds(200);
 constexpr auto kRetry = std::chrono::seconds(1);
-// After a failure to find the GPUs of RCUDA_DEVICES by their UUIDs.
+// The pause after a failure to find the GPUs of RCUDA_DEVICES by their UUIDs.
 constexpr auto kListPause = std::chrono::seconds(5);
-// How often a query about another server may retry a server that does not answer.
+// A query about another server retries a server that does not answer at most once in this time.
 constexpr auto kRetryForOthers = std::chrono::seconds(60);
 
 // Returns the position of a GPU in the report, or the number of GPUs if it is not there.
@@ -29,8 +29,8 @@ size_t place_of(const wire::GpuReport& report, uint32_t gpu) {
   return static_cast<size_t>(found - report.gpus.begin());
 }
 
-// Reports a device of RCUDA_DEVICES that its server does not have. The program's own session is
-// refused for the same reason, which is then reported already.
+// Reports a device of RCUDA_DEVICES that its server does not have. If the program's own session was
+// refused for the same reason, the reason is not reported again.
 void report_missing(const std::string& server, uint32_t gpu, const wire::GpuReport& report) {
   std::vector<uint32_t> ordinals;
   for (const auto& one : report.gpus) ordinals.push_back(one.ordinal);

@@ -1,4 +1,4 @@
-// Pool: the GPUs of RCUDA_DEVICES as NVML shows them: all GPUs, in the order of the list. NVML
+// Pool: the GPUs of RCUDA_DEVICES as NVML shows them, all of them in the order of the list. NVML
 // ignores CUDA_VISIBLE_DEVICES; only queries about NVLinks depend on it (shows_neighbours()).
 //
 // The servers are queried without a session (common/messages/gpu_report.h), so nothing here starts
@@ -44,8 +44,8 @@ class Pool {
   // Returns NVML_ERROR_GPU_IS_LOST if the server does not answer or no longer has the GPU.
   // `now`: queries the server even if the last report is fresh.
   nvmlReturn_t look(uint32_t index, View* view, bool now = false);
-  // Whether the pool has several GPUs of the view's server, and CUDA_VISIBLE_DEVICES now hides none
-  // of them.
+  // Whether the pool has several GPUs of the view's server, and CUDA_VISIBLE_DEVICES hides none of
+  // them at present.
   bool shows_neighbours(const View& view);
 
  private:
@@ -55,7 +55,7 @@ class Pool {
     uint16_t port = 0;
     std::shared_ptr<const wire::GpuReport> report;
     Clock::time_point asked_at = Clock::time_point::min();
-    std::string failure;  // the last one logged
+    std::string failure;  // the last failure; logged
     bool has_answered = false;
   };
   struct Device {
