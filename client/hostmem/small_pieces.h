@@ -1,7 +1,7 @@
 // SmallPieces: divides chunks of addresses into small pieces.
 //
 // It handles addresses only; the caller owns the memory. Chunks begin at multiples of
-// kMostAlignment. A small hole is used before a larger one. Two chunks must not be adjacent,
+// kMostAlignment. take() uses the smallest hole that has room. Two chunks must not be adjacent,
 // because their holes would join.
 // Threads: one at a time. Nothing blocks. Each call takes logarithmic time.
 #pragma once

@@ -1,7 +1,7 @@
-// Mirrored memory: memory for host and kernels whose pages client and worker cannot share. Both
-// have a copy, and the copies are kept equal. Variables of modules and managed memory in the worker
-// (entry/managed.cpp) are mirrored on every medium; page-locked memory that kernels may use, on
-// media that do not share pages (TCP, verbs).
+// Mirrored memory: memory that host and kernels use, and whose pages client and worker cannot
+// share. Both have a copy, and the client keeps the copies equal. Variables of modules and managed
+// memory in the worker (entry/managed.cpp) are mirrored on every medium; page-locked memory that
+// kernels may use, on media that do not share pages (TCP, verbs).
 //
 // Before the client posts work that may read or write mirrored memory, it sends the blocks that the
 // application changed. It finds them by write tracking (write_tracker.h) in managed memory, and by
@@ -52,7 +52,7 @@ CUresult mirror_managed(Session& session, wire::ObjectId context, CUdeviceptr ad
                         size_t device_bytes);
 // Any launch may use the memory from now on, if it is mirrored.
 void any_launch_may_use(const void* address);
-// The same for each memory whose address is a parameter of the launch by itself.
+// The same for all memory whose address is a whole parameter, not part of a larger parameter.
 void any_launch_may_use(const LaunchParameters& parameters);
 // Ends the mirrors at this address. The memory of a managed allocation is also unmapped.
 void unmirror(const void* address);

@@ -70,12 +70,12 @@ struct Mirror {
   size_t changes_bytes = 0;  // of a block of MirrorChanges; 0: the worker tracks no changes
   MirroredMemory memory = MirroredMemory::kHost;
   std::atomic<MirrorUse> use{MirrorUse::kAny};
-  // With MirrorUse::kNamed: contexts whose work got an address of it and may not have ended.
+  // With MirrorUse::kNamed: contexts whose work got an address in this memory and may still run.
   std::vector<wire::ObjectId> named_in RCUDA_GUARDED_BY(push_mutex);
   WriteTracker* tracker = nullptr;      // null: the application's changes are found by comparing
   std::shared_ptr<Timeline> exchanges;  // of wire::kFetchStream, in which bytes go either way
   bool all_written RCUDA_GUARDED_BY(push_mutex) = true;  // `tracker` does not know all writes
-  // The application last changed most of what it may have written.
+  // At the last push, most of the memory that might have been written had changed.
   bool rewritten RCUDA_GUARDED_BY(push_mutex) = false;
   StateWord<kMirrorTransitions> stage;
   std::string name;  // for the log

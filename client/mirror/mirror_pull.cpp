@@ -213,7 +213,7 @@ void fetch(const std::vector<Pull*>& pulls) RCUDA_REQUIRES(pull_mutex) {
   }
 }
 
-// Asks for all mirrors, and then fetches what the GPU has changed.
+// Queries all mirrors, then fetches the GPU's changes.
 void fetch_changes(const std::vector<Pull*>& pulls) RCUDA_REQUIRES(pull_mutex) {
   ask(pulls);
   fetch_rest(pulls);

@@ -43,7 +43,7 @@ struct Opening {
   Session::PendingCall call;
 };
 
-// The answer of a worker. known() has one for each Session::index().
+// The answer of a worker. known() has an answer for each Session::index().
 struct Known {
   int version = 0;
   bool operations_wait = true;

@@ -1,5 +1,5 @@
-// Event sets. They exist because nvidia-smi creates one before it shows anything. No event is ever
-// reported: devices accept no registrations (nvmlDeviceRegisterEvents in missing.cpp).
+// Event sets. They exist because nvidia-smi creates a set before it shows anything. No event is
+// ever reported: devices accept no registrations (nvmlDeviceRegisterEvents in missing.cpp).
 //
 // Any thread. Blocking: nvmlEventSetWait, for the given time.
 #include <chrono>

@@ -1,5 +1,6 @@
 // Device handles, and the count of nvmlInit calls. Any thread. look() blocks and fails like
-// Pool::look(); the other functions do not block.
+// Pool::look(). handle_of() and index_of() read the pool's list, so they block like Pool::count();
+// the other functions do not block.
 #pragma once
 
 #include "client/nvml/pool.h"

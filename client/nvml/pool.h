@@ -6,9 +6,10 @@
 // except for memory and processes, which are always queried anew.
 //
 // Threads: any. Blocking: look() queries the servers, which takes a few milliseconds, or five
-// seconds for a server that does not answer. Such a server is not queried again for one second, and
-// for one minute in queries about GPUs of other servers. Errors: as nvmlReturn_t; each cause is
-// logged once.
+// seconds for a server that does not answer. A server that does not answer is not queried again for
+// one second, and for one minute in queries about GPUs of other servers. If RCUDA_DEVICES names
+// GPUs by UUID, all functions query their servers until these have answered once. Errors: as
+// nvmlReturn_t; each cause is logged once.
 #pragma once
 
 #include <chrono>
@@ -39,7 +40,8 @@ class Pool {
  public:
   static Pool& get();
 
-  // Reads RCUDA_DEVICES. Does not query servers.
+  // Reads RCUDA_DEVICES. Queries only servers whose GPUs it names by UUID, and only until they have
+  // answered once.
   nvmlReturn_t count(uint32_t* count);
   // Returns NVML_ERROR_GPU_IS_LOST if the server does not answer or no longer has the GPU.
   // `now`: queries the server even if the last report is fresh.

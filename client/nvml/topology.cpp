@@ -35,8 +35,8 @@ uint32_t ancestor_of(const Pair& pair) {
 // a server. Returns NVML_ERROR_NOT_SUPPORTED for a link that does not lead to a switch, because the
 // PCI address of the GPU at its end may be the address of another server's GPU in this pool. Also
 // returns it for every link if the pool has only one GPU of this server, or if CUDA_VISIBLE_DEVICES
-// hides one of them: other ranks of NCCL may use hidden GPUs, but a session may not import their
-// memory, so NCCL must use the path through the host.
+// hides a GPU of this server: other ranks of NCCL may use hidden GPUs, but a session may not import
+// their memory, so NCCL must use the path through the host.
 nvmlReturn_t get_remote_pci(nvmlDevice_t device, unsigned link, nvmlPciInfo_t* pci) {
   unsigned active = 0, other_end = NVML_NVLINK_DEVICE_TYPE_SWITCH;
   if (const nvmlReturn_t result = nvmlDeviceGetNvLinkState(device, link, &active);

@@ -120,7 +120,7 @@ struct Module : Object {
   std::atomic<Library*> library{nullptr};  // null for a module of cuModuleLoad*
   Mutex mutex;
   std::unordered_map<std::string, Function*> functions RCUDA_GUARDED_BY(mutex);
-  // Those that the application has looked up.
+  // The variables that the application has looked up.
   std::unordered_map<std::string, Global> globals RCUDA_GUARDED_BY(mutex);
 };
 

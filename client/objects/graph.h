@@ -1,6 +1,6 @@
 // Graphs and their nodes, and the user objects that graphs hold.
 //
-// Threads: CUDA forbids concurrent changes of one graph, and so do these classes.
+// Threads: any, but no concurrent changes of one graph, which CUDA forbids as well.
 #pragma once
 
 #include <atomic>

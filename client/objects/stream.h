@@ -62,8 +62,7 @@ struct Context : WorkQueue {
   std::atomic<bool> given_back{false};
   // A green context owns only streams. Other objects created in it belong to the device's primary
   // context, which the green context keeps active. Its CUgreenCtx is its CUcontext, as with a
-  // driver.
-  // Set last during creation: other threads may find the context earlier.
+  // driver. `green` is set last during creation: other threads may find the context earlier.
   std::atomic<bool> green{false};
   unsigned multiprocessors = 0;    // of a green context
   std::atomic<uint32_t> usage{1};  // of cuCtxAttach and cuCtxDetach

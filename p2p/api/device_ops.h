@@ -23,8 +23,8 @@
 // Threads. The thread that makes the engine calls devices(). The thread that calls Engine::copy
 // (the worker's executor thread) calls enter(). The engine thread makes all other calls, until it
 // ends. A function blocks for device work only if its comment says "in a pause". Errors are kCuda
-// with the driver's code. An error of copy() or finished() ends the copies of that lane and nothing
-// else.
+// with the driver's code. An error of copy() ends that copy. An error of finished() ends all copies
+// of that lane. Other lanes continue.
 #pragma once
 
 #include <array>
@@ -62,9 +62,9 @@ struct StreamRef {
   // The caller knows that the stream is idle, and so is all work that the stream would wait for. A
   // place that does not hold the stream is then reached at once.
   bool idle = false;
-  // The stream's last work is a copy of the engine that holds it, and no stream has been given work
-  // since. If the stream is still held, the new copy comes directly after that copy, and the stream
-  // is held once for both.
+  // The stream's last work is a copy of the engine that holds it, and no work has been queued in
+  // any stream since. If the stream is still held, the new copy comes directly after that copy, and
+  // the stream is held once for both.
   bool follows = false;
 };
 

@@ -22,7 +22,7 @@ constexpr Transition<State, Event> kTransitions[] = {
     {State::kPulling, Event::kStage, State::kSending},
     {State::kPlanned, Event::kAllSent, State::kSent},
     {State::kSending, Event::kAllSent, State::kSent},
-    // The caller checks what has been sent.
+    // The caller checks that everything has been sent.
     {State::kSending, Event::kDone, State::kDone},
     {State::kSent, Event::kDone, State::kDone},
     {State::kPulling, Event::kDone, State::kDone},

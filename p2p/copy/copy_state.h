@@ -31,7 +31,7 @@ enum class CopyState : uint8_t {
   kPlanned,    // if staged: waits for the destination's stream
   kAsking,     // registered: waits for the registration of the destination
   kSending,    // chunks are copied out, transferred, announced and consumed
-  kSent,       // every chunk has been sent, or there is none; waits for Done
+  kSent,       // every chunk has been sent, or the copy is empty; waits for Done
   kPulling,    // the receiver maps the source and copies; waits for Done
   kDone,       // the receiver has everything; waits for the end of this side's transfers
   kFailing,    // nothing more starts; waits for transfers in progress, then sends Abort

@@ -45,8 +45,8 @@ class Half {
     copy.id = id;
     return copy;
   }
-  // The client's half has come. `failure`: it ends with this error. Returns null for a second half
-  // with the same id, which is an error of the client; the first half continues.
+  // Adds the client's half. `failure`: the half ends with this error. Returns null for a second
+  // half with the same id, which is an error of the client; the first half continues.
   Copy* add_half(PeerCopy request, StreamPlace place, const Status& failure) {
     Copy& copy = find_or_make(request.id);
     if (copy.request) {
@@ -62,7 +62,7 @@ class Half {
     if (!lost_.ok()) fail(copy, lost_, Event::kPeerLost);
     return &copy;
   }
-  // The state allows the event: messages of the peer are checked before.
+  // The state must allow the event: the caller has checked messages of the peer.
   void move(Copy& copy, Event event) {
     const auto next = after(copy.state, event);
     assert(next);
@@ -89,8 +89,8 @@ class Half {
   const PeerId peer_;
   std::map<uint64_t, Copy> copies_;
   // The copies that may advance without a message of the peer. A program may have queued thousands
-  // in one stream, and if one of them waits, all later ones do. The peer may also have sent
-  // messages for as many copies before this side's halves come.
+  // of copies in one stream, and if a copy waits, all later copies wait. The peer may also have
+  // sent messages for thousands of copies before this side's halves come.
   std::set<uint64_t> awake_;
   Status lost_;
 };

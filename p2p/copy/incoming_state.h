@@ -61,7 +61,7 @@ constexpr bool fails(IncomingState state) { return state >= IncomingState::kFail
 constexpr bool may_land(IncomingState state) {
   return state >= IncomingState::kReady && state <= IncomingState::kPulling;
 }
-// Whether the sender has given the copy up.
+// Whether the sender has aborted the copy.
 constexpr bool is_aborted(IncomingState state) {
   return state == IncomingState::kAborted || state == IncomingState::kClosing;
 }

@@ -195,8 +195,8 @@ Status Receiver::advance(Incoming& copy, PeerLink* link, bool& moved) {
     moved |= start_landing(copy, *open);
   }
   moved |= collect_landed(copy);
-  // Slots are released as chunks land, not all at the end, because the sender may wait for the
-  // first. After the last chunk, Done alone is sent.
+  // Consumed is sent as chunks land, not only at the end, because the sender may wait for a slot.
+  // After the last chunk only Done is sent.
   const bool more_to_come =
       !copy.landing.empty() || (copy.request && copy.landed < copy.request->memory.bytes());
   if (open && !fails(copy.state) && more_to_come && copy.slot_wanted) {
@@ -350,8 +350,8 @@ Status Receiver::start_pull(Incoming& copy, PeerLink& link) {
   return {};
 }
 
-// Whether the predecessor, if there is one, is over or has begun to land through the same lane,
-// which is in order.
+// Whether the copy may land: it has no predecessor, or the predecessor is over or has begun to land
+// through the same lane, which is in order.
 bool Receiver::may_follow(const Incoming& copy, uint64_t predecessor) const {
   const auto found = copies_.find(predecessor);
   if (predecessor == 0 || found == copies_.end() || found->second.finished) return true;

@@ -59,7 +59,8 @@ bool Core::in_use(const MemoryRelease& memory) const {
                      [&](const auto& peer) { return peer->uses(memory.base, memory.bytes); });
 }
 
-// The peers' mappings are released last, because a copy in progress may still use them.
+// Makes the peers unmap memory that no copy uses any more: a copy in progress may use their
+// mappings.
 bool Core::release_unused() {
   std::list<MemoryRelease> unused;
   for (auto at = releases_.begin(); at != releases_.end();) {

@@ -20,7 +20,8 @@ namespace rcuda::p2p {
 
 class Core {
  public:
-  // `ops` outlives the core. Threads of the Links call `wake` when a transfer has ended.
+  // `ops` outlives the core. Threads of the Links call `wake` when a transfer has ended or bytes
+  // with an immediate have arrived.
   Core(DeviceOps& ops, EngineOptions options, std::function<uint64_t()> now_ns,
        std::function<void()> wake);
   ~Core();

@@ -55,11 +55,11 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // The options of a Link between two engines. `options` gives those that the engine does not set.
+  // The options of a Link between two engines: `options`, with the values that the engine sets.
   static transport::LinkOptions link_options(transport::LinkOptions options = {});
 
   // Hands over the connected Link to a peer. `connected`: this side opened it. Copies to the peer,
-  // also those requested before, begin when both sides have proven that they know the token.
+  // also earlier requests, begin when both sides have proven that they know the token.
   void attach(PeerId peer, std::unique_ptr<transport::Link> link, const SessionToken& token,
               bool connected);
   // Ends all copies with a peer to which no connection is possible, or which must not be used any
@@ -78,8 +78,8 @@ class Engine {
   // Events between servers. When the stream of signal() reaches this place, the peer's await() with
   // the same id releases its stream. An id is used once. Errors are kInvalidArgument for the id, or
   // the driver's error. A driver's error of signal() also goes to the peer's stream, and so does
-  // `outcome`: the result of a copy in front of the place. PeerCopy::done may set it; it is read on
-  // the engine thread when the stream has reached the place.
+  // `outcome`: the result of a copy before the place in the stream. PeerCopy::done may set it; it
+  // is read on the engine thread when the stream has reached the place.
   Status signal(PeerId peer, uint64_t id, StreamRef stream,
                 std::shared_ptr<const Status> outcome = nullptr);
   Status await(PeerId peer, uint64_t id, StreamRef stream);

@@ -59,7 +59,7 @@ class Peer {
     return sender_.uses(base, bytes) || receiver_.uses(base, bytes);
   }
   bool measuring() const { return prober_ && measure_; }
-  bool idle() const;     // no copy and no measurement
+  bool idle() const;     // no copy, no signal to send and no measurement
   bool polling() const;  // something in progress must be polled
   bool pending() const {
     return link_ && lost_.ok() && due_ == Due::kNothing && link_->mailbox.pending();

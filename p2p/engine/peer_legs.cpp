@@ -21,8 +21,8 @@ Status Peer::send_leg(ReportedLeg which, int device, int peer_device, const LegM
   return link_->mailbox.send(message);
 }
 
-// Sends the legs that the peer's planner needs from this side: those of the destinations, and of
-// mapped copies that this side pulls.
+// Sends the legs that the peer's planner needs from this side: copies into and within the devices,
+// and mapped copies that this side pulls.
 Status Peer::send_legs() {
   for (size_t i = 0; i < environment_.devices.size() && i < kMaxDevices; ++i) {
     const int device = static_cast<int>(i);

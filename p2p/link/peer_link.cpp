@@ -8,8 +8,8 @@
 namespace rcuda::p2p {
 namespace {
 
-// The most chunks of one peer whose bytes have begun to arrive. An inbox of 32 MB has this
-// number of slots (Arena::kAlignment).
+// The most chunks of one peer whose bytes have begun to arrive. An inbox of 32 MB has this number
+// of slots (Arena::kAlignment).
 constexpr size_t kMostBegun = 1u << 16;
 
 }  // namespace

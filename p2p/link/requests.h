@@ -52,7 +52,7 @@ struct Signal {
   StreamPlace place =
       StreamPlace::kNone;  // none: the stream cannot be observed, because of `failure`
   Status failure;
-  std::shared_ptr<const Status> outcome;  // of a copy in front of it; may be null
+  std::shared_ptr<const Status> outcome;  // of a copy before the place; may be null
 };
 
 // Device memory that is about to be freed.
@@ -71,8 +71,8 @@ struct Forecast {
 
 struct EngineOptions {
   PlannerOptions planner;
-  // The number of peers that the session will have. The staging arena
-  // (p2p/link/staging_arena.h) is divided among them.
+  // The number of peers that the session will have. The staging arena (p2p/link/staging_arena.h) is
+  // divided among them.
   uint32_t peers = 1;
   // Staging memory in host memory. Each peer has an inbox of at most `inbox_bytes` and, if it
   // cannot map that inbox, an outbox of the same size. `inboxes_limit_bytes` limits the inboxes of

@@ -1,6 +1,6 @@
-// Plan: how a copy between two workers is made. The staging says where its chunks wait between the
-// two GPUs, the route what carries them, the chunking how large they are and how many are in
-// flight. Pure values; any thread.
+// Plan: how a copy between two workers is made. The staging is the place where its chunks wait
+// between the two GPUs, the route is the medium that carries them, and the chunking is their size
+// and the number in flight. Pure values; any thread.
 #pragma once
 
 #include <cstdint>

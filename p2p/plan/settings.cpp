@@ -13,7 +13,7 @@ constexpr uint64_t kKiB = 1024;
 constexpr uint64_t kMiB = 1024 * kKiB;
 constexpr uint64_t kAnySize = UINT64_MAX;
 
-// The numbers of v4 and the threshold of the hybrid are the published ones. v2 and v3 were
+// The numbers of v4 and the threshold of the hybrid are the published values. v2 and v3 were
 // published with fixed buffers but without their sizes; the sizes here are our choice.
 constexpr Chunking kSingle{1 * kMiB, 1};
 constexpr Chunking kFixed{512 * kKiB, 4};

@@ -56,7 +56,7 @@ struct Path {
   Where where = Where::kHostInbox;
   uint64_t base = 0;
   uint64_t bytes = 0;       // the most that reserve() can grant in total
-  Arena* outbox = nullptr;  // null, like the next, if the path has none
+  Arena* outbox = nullptr;  // null if the path has no outbox; likewise `inbox`
   Arena* inbox = nullptr;
   transport::Link* link = nullptr;  // null: the copy-out itself reaches the peer
   transport::RegionId region = transport::RegionId::kNone;
