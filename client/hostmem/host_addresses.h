@@ -2,7 +2,7 @@
 //
 // Where pages are not shared, memory is mirrored after its address appears in a kernel's parameters
 // (host_memory.h), and launches and waits then search all of it for changes. But parameters may
-// have unused bytes (those of PyTorch's kernels for tensors with few dimensions have), in which the
+// have unused bytes (those of PyTorch's kernels for tensors with few dimensions have), where the
 // upper half of an old pointer may follow a small integer. Together they look like an address. So
 // allocations of up to kMostQuietBytes get addresses whose lower half is an unlikely value: as an
 // integer it is negative and not small, as a float it is unusually large. (At other addresses, a

@@ -14,7 +14,7 @@
 
 namespace rcuda::client {
 
-// The sessions to which memory of this process is exposed, and its region in each.
+// The sessions that memory of this process is exposed to, with its region in each.
 using Exposures = std::vector<std::pair<Session*, transport::RegionId>>;
 
 struct HostRegion {

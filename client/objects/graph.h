@@ -45,8 +45,8 @@ struct Graph : Object {
   std::vector<HeldObject> held;
 };
 
-// A graph node. It owns the memory to which cuGraphKernelNodeGetParams and similar calls return
-// pointers. The worker reuses a node's id after its graph is destroyed, so the contents may belong
+// A graph node. It owns the memory that the results of cuGraphKernelNodeGetParams and similar calls
+// point to. The worker reuses a node's id after its graph is destroyed, so the contents may belong
 // to an earlier node; each call fills them again.
 struct GraphNode : Object {
   static constexpr wire::Kind kKind = wire::Kind::kGraphNode;
