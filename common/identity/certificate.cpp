@@ -67,7 +67,7 @@ bool set_validity(X509* x509) {
          ASN1_TIME_set_string_X509(X509_getm_notAfter(x509), "99991231235959Z") == 1;
 }
 
-// Takes over the certificate.
+// Takes ownership of `x509`.
 Status add_to_chain(X509* x509, Certificate* parsed) {
   std::unique_ptr<X509, FreeOpenSsl> one(x509);
   if (parsed->chain.size() == kMostCertificates) {

@@ -116,7 +116,7 @@ Status refused(const Library& library, Context* context, Error error) {
                 "MUNGE: " + (meaning != nullptr ? std::string(meaning) : text));
 }
 
-// Only texts that look like a credential are sent to munged, which would log each other text.
+// munged logs each malformed text, so only texts that look like a credential are sent to it.
 bool looks_like_credential(std::string_view text) {
   if (text.size() > kMostCredentialBytes || !text.starts_with(kCredentialPrefix)) return false;
   text.remove_prefix(kCredentialPrefix.size());
