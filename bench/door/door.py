@@ -182,7 +182,7 @@ def main():
         print_header("start of a session")
         for way, values in times.items():
             print_row(way, values)
-        # Of the two sessions of each round.
+        # The difference between the two sessions of each round.
         for way in filter(lambda way: f"{way}, old kernel" in times, ways):
             print_row(f"{way}: more in old kernel",
                       [old - new for new, old in zip(times[way], times[f"{way}, old kernel"])])

@@ -1,5 +1,5 @@
-"""Steps of a molecular dynamics simulation with OpenMM: charged particles with PME, whose long-range forces are computed
-in a stream of their own.
+"""Steps of a molecular dynamics simulation with OpenMM: charged particles with PME, whose long-range forces are
+computed in a stream of their own.
 
     openmm_steps.py [--particles 8000] [--steps 4000] [--devices 0]     (0,1: on two devices)
 

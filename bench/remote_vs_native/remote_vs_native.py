@@ -17,10 +17,10 @@ The transport "tls" is tcp with a token and encryption, as a client of another m
 with RCUDA_RECONNECT.
 --before names the build folder of another commit, which then runs in turn as well. A second table has
 the ratio to that build, and the largest ratio between two rounds of that build, which shows the noise.
---managed runs bench/managed instead: managed memory by access pattern. --small-mapped runs small_mapped
-instead: a launch and its wait beside thousands of small mapped allocations. --short runs short_waits instead:
-the column "least" is the least time of any forwarding over shared memory. --copies runs copies instead (all sizes, or those
-named). --script runs a script of this folder: torch_copies.py or openmm_steps.py.
+--managed runs bench/managed instead: managed memory by access pattern. --small-mapped runs small_mapped instead: a
+launch and its wait beside thousands of small mapped allocations. --short runs short_waits instead: the column "least"
+is the least time of any forwarding over shared memory. --copies runs copies instead (all sizes, or those named).
+--script runs a script of this folder: torch_copies.py or openmm_steps.py.
 --sockets adds bench/p2p/sockets with these numbers of streams to the rounds of --copies: plain sockets for tcp, plain
 sockets and OpenSSL's streams for tls, one thread's memcpy into shared memory for shm. Tables show the ratio to the best
 number of streams at each size. With softgpu, "copy" is the same with the copy that softgpu makes of the received bytes.

@@ -4,8 +4,8 @@ Prints "name value" lines: microseconds of a call, milliseconds of a step and of
 copy. "python_us" is a loop of Python alone, without CUDA, which shows the current speed of the machine. A line
 "bytes:PROGRAM" has the number of bytes that a step copies. A line "cpu:PROGRAM:SIDE:THREAD" has the milliseconds of CPU
 that all threads of this name used for a step (for 20 of small_training), on the client's side (this process) or the
-server's (workers on this machine). Python's own thread and those of autograd are "python3" or "pt_autograd_*"; "cuda-EvtHandlr" is the
-driver's.
+server's (workers on this machine). Python's own thread and those of autograd are "python3" or "pt_autograd_*";
+"cuda-EvtHandlr" is the driver's.
 """
 
 import collections

@@ -85,7 +85,7 @@ Status collect(const toml::table& table, const std::vector<std::string>& above,
     } else {
       return Status(Code::kInvalidArgument,
                     at(path, item.line) + "'" + dotted(item.keys) +
-                        "' is of another kind: write a text in quotes, a whole number, true or "
+                        "' has an invalid type: write a text in quotes, a whole number, true or "
                         "false, or a list of texts and whole numbers");
     }
   }
@@ -134,7 +134,7 @@ std::string explain(std::string_view line, std::string_view description) {
   const std::string name(trimmed(line.substr(0, equals)));
   const bool is_name = !name.empty() && name.find_first_of("[]\"'#{}, ") == std::string::npos;
   if (description.find("redefine") != description.npos) {
-    return "'" + std::string(is_name ? name : line) + "' is there twice: remove one of them";
+    return "'" + std::string(is_name ? name : line) + "' appears twice: remove one of them";
   }
   if (line.empty()) return "a value or list of the lines above has no end" + reason;
   if (line.starts_with('[')) {

@@ -84,7 +84,7 @@ Status add_to_chain(X509* x509, Certificate* parsed) {
   if (bytes > kMostChainBytes) {
     return {Code::kInvalidArgument, "its certificates have " + exact_bytes_text(bytes) +
                                         " or more; " + exact_bytes_text(kMostChainBytes) +
-                                        " are the most"};
+                                        " is the limit"};
   }
   if (!parsed->x509) parsed->x509 = std::move(one);
   return {};

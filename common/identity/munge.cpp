@@ -142,8 +142,9 @@ bool available(const Settings& settings) {
 Result<std::string> encode(std::span<const std::byte> payload, std::optional<uid_t> only_for,
                            const Settings& settings) {
   if (payload.size() > kMostPayloadBytes || only_for == kAnyUid) {
-    return Status(Code::kInvalidArgument, "MUNGE: a payload of " + std::to_string(payload.size()) +
-                                              " bytes, or no user, cannot be encoded");
+    return Status(Code::kInvalidArgument, "MUNGE: cannot encode a payload of " +
+                                              std::to_string(payload.size()) +
+                                              " bytes, or a credential for no user");
   }
   const Result<Library>& munge = library();
   if (!munge.ok()) return munge.status();

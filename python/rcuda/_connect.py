@@ -101,7 +101,7 @@ def _reason_of(text):
 
 def _load(pool):
     os.environ["RCUDA_DEVICES"] = pool
-    # For the processes that this one starts.
+    # For child processes.
     os.environ["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, (LIBRARIES, os.environ.get("LD_LIBRARY_PATH"))))
     # PyTorch looks for NCCL in a folder of its own before it looks in LD_LIBRARY_PATH.
     os.environ["LD_PRELOAD"] = os.pathsep.join(filter(None, (os.environ.get("LD_PRELOAD"),

@@ -177,7 +177,7 @@ void note_if_not_served(const Options& options, const std::string& user) {
       settings.users.get().c_str(), file.c_str(), user.c_str(), remedy.c_str());
 }
 
-// Whether a server has its local name on this machine.
+// Whether a server of this machine has bound its local (abstract) name.
 bool runs_server() {
   std::ifstream sockets("/proc/net/unix");
   for (std::string line; std::getline(sockets, line);) {
