@@ -7,7 +7,8 @@
 //
 // The entries of a table are plain functions, so the process has one context of each type: that of
 // the newest decorator, until that is destroyed.
-// Threads: constructed and destroyed while no thread uses the table; entries as their overrides.
+// Threads: constructed and destroyed while no thread uses the table. An entry may be called from
+// any thread if its override allows that.
 #pragma once
 
 #include "api/driver_table.h"

@@ -1,4 +1,4 @@
-// The layout of a command's body, for the printer. Tables are generated; internal to it.
+// The layout of a command's body. Internal to the printer. The tables are generated.
 #pragma once
 
 #include <cstddef>

@@ -36,7 +36,7 @@ uint64_t number(wire::Decoder& in, size_t bytes) {
   }
 }
 
-// Prints one item; the caller has printed what comes before it.
+// Prints one item. The caller prints the separator before it.
 void print(const Item& item, wire::Decoder& in, std::string& text) {
   switch (item.form) {
     case Form::kNumber:

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Writes a tool's manual page, and its completions for bash, zsh and fish, from what the tool says of its options.
+"""Writes a tool's manual page, and its completions for bash, zsh and fish, from the output of the tool's --help.
 
     manual.py PROGRAM --version VERSION [--settings] [--data FILE] --share FOLDER
 
-Asks PROGRAM for --help, also of its subcommands. What it asks is what CLI11 prints: a first line that says what the
-program is for, `Usage: `, sections of indented items, and a footer. The rest of a page is in manuals.toml. With
---settings it also asks for --list-settings and writes the page of the configuration file. `share` becomes /usr/share.
+Runs PROGRAM --help, also for its subcommands. The output has CLI11's format: a first line with the program's purpose,
+`Usage: `, sections of indented items, and a footer. The rest of a page is in manuals.toml. With --settings it also runs
+PROGRAM --list-settings and writes the page of the configuration file. `share` becomes /usr/share.
 """
 
 import argparse
@@ -23,7 +23,7 @@ SETTING = re.compile(r"^(?P<name>[A-Z_0-9]+)=(?P<value>.*)  \((?P<origin>[^;]*);
 
 
 class Help:
-    """One answer of the program `name` to --help. `items` maps a section to its [name, text] pairs."""
+    """An output of --help of the program `name`. `items` maps a section to its [name, text] pairs."""
 
     def __init__(self, name, text):
         lines = text.splitlines()
@@ -63,9 +63,9 @@ class Help:
 
 
 def ask(program, *arguments):
-    """What the program prints on a machine without settings."""
+    """The output of the program on a machine without settings."""
     with tempfile.TemporaryDirectory() as folder:
-        # Some defaults are in the home folder, which is nobody's in particular.
+        # Some defaults name files in the home folder, so the page has a placeholder for it.
         environment = {"PATH": folder, "HOME": "/home/USER"}
         name = os.path.basename(program)
         os.symlink(os.path.abspath(program), os.path.join(folder, name))
@@ -89,7 +89,7 @@ def verbatim(text):
 
 
 def settings_of(text, name_of):
-    """Items of --list-settings: name, type and default, and what it is for. `name_of` makes the name of a variable's."""
+    """Items of --list-settings: name, purpose, type and default. `name_of` converts the name of a variable."""
     items = []
     for line in text.splitlines():
         found = SETTING.match(line)

@@ -2,8 +2,8 @@
 // of other APIs (external memory and semaphores, graphics), multicast objects and decompression.
 // The device attributes of these features are 0.
 //
-// Handles of such objects do not exist, so a call with such a handle is refused for the handle. Any
-// thread; nothing blocks.
+// Handles of such objects do not exist, so every call with a handle is refused as a call with an
+// invalid handle. Any thread; nothing blocks.
 #include <cuda.h>
 
 namespace {
@@ -13,7 +13,7 @@ CUresult initialized() {
   return cuDeviceGetCount(&count);
 }
 
-// The answer to a call with these arguments.
+// The result of a call whose arguments are valid or not.
 CUresult absent_if(bool is_valid) {
   if (CUresult result = initialized(); result != CUDA_SUCCESS) return result;
   return is_valid ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;

@@ -47,7 +47,7 @@ extern "C" __attribute__((weak, visibility("default"))) CUresult cuGetProcAddres
   // Like driver 580: a request for a version later than the driver's fails, even for an older
   // symbol.
   if (cudaVersion > rcuda::api::kOldestDriver && cudaVersion > rcuda::api::find_driver_version()) {
-    RCUDA_DEBUG("cuGetProcAddress(%s, %d): the driver is of version %d", symbol, cudaVersion,
+    RCUDA_DEBUG("cuGetProcAddress(%s, %d): the driver has version %d", symbol, cudaVersion,
                 rcuda::api::find_driver_version());
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -57,7 +57,7 @@ extern "C" __attribute__((weak, visibility("default"))) CUresult cuGetProcAddres
   RCUDA_TRACE("cuGetProcAddress(%s, %d%s): %s", symbol, cudaVersion,
               per_thread ? ", per-thread" : "",
               found.function != nullptr                                    ? "found"
-              : found.status == CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT ? "newer than that"
+              : found.status == CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT ? "only in newer versions"
                                                                            : "not found");
   if (symbolStatus != nullptr) *symbolStatus = found.status;
   return CUDA_SUCCESS;

@@ -28,7 +28,7 @@ using api::Blob;
         if function.travels:
             owner = ", const Route* owner = nullptr" if function.owner else ""
             lines.append(f"CUresult forward_{function.name}({function.prototype.parameter_list}{owner});\n")
-    lines.append("\n// The same as another.\n")
+    lines.append("\n// The same as a call of another function.\n")
     for function in table.functions.values():
         if function.alias:
             lines.append(f"inline CUresult forward_{function.name}"

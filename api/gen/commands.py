@@ -82,7 +82,7 @@ def members_of(where, text):
             raise TableError(f"{where}: cannot read {line!r}: one member a line, \"type name\" or "
                              "\"type name[length]\", then perhaps \"// comment\"")
         if any(m.name == match[2] for m in members):
-            raise TableError(f"{where}: {match[2]} is there twice")
+            raise TableError(f"{where}: {match[2]} appears twice")
         members.append(Member(match[1], match[2], match[3], tuple(comments), match[4] or ""))
         comments = []
     return tuple(members)

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""How long a client waits for its session: by the way it identifies itself, and beside strangers.
+"""Measures how long a client waits for its session: by its method of identification, and while strangers connect.
 
     door.py --build FOLDER [--before FOLDER] [--old-kernel] [--driver softgpu] [--runs 20] [--strangers 10000]
 
 The first table has the time of cuInit() in a new process: over shared memory, over TCP with a ticket,
-over TLS with a token, and with neither identity nor encryption. --before names the build folder of a
-commit; it is measured in turn, for the ways that it has. So is, with --old-kernel, a server that runs as on a kernel
-before 6.16, without SO_PASSRIGHTS: a helper process closes its local connections (docs/security.md, "Descriptors").
-The second table, which --strangers 0 leaves out, has the same time over TCP
-while strangers hold the server's port: silent connections, half introductions, garbage, and TLS
-handshakes that go no further. Whoever is dropped connects again at once.
+over TLS with a token, and with neither identity nor encryption. --before names the build folder of another
+commit, which is measured in turn, with the methods that it supports. --old-kernel adds a server that runs as on a
+kernel before 6.16, without SO_PASSRIGHTS: a helper process closes its local connections (docs/security.md,
+"Descriptors").
+The second table, which --strangers 0 leaves out, has the same time over TCP while strangers hold connections to
+the server's port: silent connections, incomplete introductions, garbage, and TLS handshakes that do not go on. A
+stranger that is dropped connects again at once.
 """
 
 import argparse
@@ -181,7 +182,7 @@ def main():
         print_header("start of a session")
         for way, values in times.items():
             print_row(way, values)
-        # Of the two sessions of each round.
+        # The difference between the two sessions of each round.
         for way in filter(lambda way: f"{way}, old kernel" in times, ways):
             print_row(f"{way}: more in old kernel",
                       [old - new for new, old in zip(times[way], times[f"{way}, old kernel"])])

@@ -4,7 +4,7 @@
 //   managed             the patterns, for remote_vs_native.py
 //   managed --moved     instead of times: the megabytes that the loopback interface carried. Over
 //                       TCP to a server on this machine these are the bytes that travelled.
-//   managed --updates   what a device and the host keep of updates that both make at once
+//   managed --updates   how many updates are kept if a device and the host update words at once
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -45,7 +45,7 @@ void launch(int* values, size_t count) {
 
 bool count_bytes = false;
 
-// That the loopback interface has carried.
+// The bytes that the loopback interface has carried.
 double loopback_bytes() {
   std::ifstream file("/sys/class/net/lo/statistics/tx_bytes");
   double bytes = 0;

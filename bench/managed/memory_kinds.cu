@@ -105,7 +105,7 @@ void attach(Kind kind, const Matrices& all, unsigned where, cudaStream_t stream)
   if (kind == Kind::kAttached) CHECK(cudaStreamSynchronize(stream));
 }
 
-// Ends with the process if the result is wrong.
+// Ends the process if the result is wrong.
 void exchange(const KindOfMemory& what, const Matrices& all, const std::vector<float>& values,
               unsigned* latch, cudaStream_t stream) {
   const size_t bytes = values.size() * sizeof(float);

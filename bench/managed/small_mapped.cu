@@ -4,8 +4,8 @@
 //
 // `small_mapped [ALLOCATIONS[xBYTES]...]` prints medians in microseconds: for each number of
 // allocations of BYTES bytes (4), with a kernel that writes to none, one or all of them. For many,
-// it also prints their usual distance, and the time of a plain loop that compares all of them with
-// a copy: client and worker do no less.
+// it also prints their median distance, and the time of a plain loop that compares all of them with
+// a copy: client and worker cannot do less.
 #include <algorithm>
 #include <cstring>
 #include <set>

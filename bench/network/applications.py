@@ -9,7 +9,7 @@ is not 0), all of it --rounds times in turn. Prints the median step in milliseco
 ratio to native, above 1 where remote is faster.
 
 A second table has, for each program, the least squares fit of  step = base + trips x round trip  over the
-round trips: `trips` is how many round trips a step waits for. What is left within 5 % of native follows:
+round trips: `trips` is how many round trips a step waits for. A step stays within 5 % of native if
 trips x round trip <= 1.05 x native - base. Bytes of a step are counted likewise, from the slowest rate.
 Needs an NVIDIA GPU, PyTorch, and a few idle cores.
 """
@@ -22,11 +22,11 @@ import sys
 
 from network import HERE, Network
 
-# What the loopback and the proxy add of themselves is in each of the remote figures.
+# The remote figures include the time that the loopback and the proxy themselves add.
 
 
 def steps(environment, programs):
-    """{program: milliseconds}, of those that ended."""
+    """{program: milliseconds}, for the programs that ended."""
     with subprocess.Popen([sys.executable, os.path.join(HERE, "torch_applications.py"), *programs],
                           env=environment, stdout=subprocess.PIPE, text=True) as process:
         return {name: float(value) for name, value in (line.split() for line in process.stdout)}
@@ -54,7 +54,7 @@ def measure(arguments, round_trips, rates, programs):
                 figures = steps(environment, programs)
                 for name, value in figures.items():
                     samples[case].setdefault(name, []).append(value)
-                print(f"{case}: {figures}", file=sys.stderr, flush=True)  # so that a run that is cut says something
+                print(f"{case}: {figures}", file=sys.stderr, flush=True)  # for a run that is interrupted
     finally:
         network.stop()
     return {case: {name: statistics.median(values) for name, values in figures.items()}

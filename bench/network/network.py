@@ -10,14 +10,14 @@ from servers import Server  # noqa: E402
 
 
 class Network:
-    """Starts a server, and a proxy (proxy.cpp) for each network that is asked for."""
+    """Starts a server, and a proxy (proxy.cpp) for each requested network."""
 
     def __init__(self, build, driver, devices=(0,)):
         self.build, self.devices, self.proxies = build, devices, []
         self.server = Server(build, driver=driver, devices=",".join(map(str, devices)), options=["--insecure", "--pool", "2"])
 
     def environment(self, round_trip_us=0, gigabits=0):
-        """Of a client whose session goes through a proxy; `gigabits` is per second, and 0 is no limit."""
+        """The environment of a client whose session goes through a proxy. `gigabits` is per second; 0: no limit."""
         proxy = subprocess.Popen([os.path.join(self.build, "bench/network/proxy"), self.server.port,
                                   str(round_trip_us), str(gigabits)], stdout=subprocess.PIPE, text=True)
         self.proxies.append(proxy)

@@ -4,10 +4,10 @@
 //   proxy PORT [ROUND_TRIP_MICROSECONDS [GIGABITS_PER_SECOND]]
 //
 // Prints the port that it listens on, and runs until it is killed. All connections share the rate of a
-// direction, as they share a cable. The delay comes on top of what two passes through the loopback take,
-// some 50 us; threads poll for the last 60 us of a wait, so it wants a few idle cores.
-// For each direction of a connection, one thread reads and says when the bytes are due, and one writes
-// them then. A reader stops while bytes for 64 MB wait, so the memory is bounded.
+// direction, as they share a cable. The delay is added to the time of two passes through the loopback, some 50 us.
+// Threads poll for the last 60 us of a wait, so the program needs a few idle cores. For each direction of a connection,
+// one thread reads and determines when the bytes are due, and another thread writes them at that time. A reader stops
+// while bytes for 64 MB wait, so the memory is bounded.
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -40,7 +40,7 @@ class Cable {
  public:
   Cable(microseconds delay, double gigabits) : delay_(delay), bytes_per_s_(gigabits * 1e9 / 8) {}
 
-  // When bytes that are sent now have arrived.
+  // The time at which bytes that are sent now arrive.
   Clock::time_point arrival(size_t bytes) {
     std::lock_guard lock(mutex_);
     free_ = std::max(free_, Clock::now());
@@ -54,7 +54,7 @@ class Cable {
   const microseconds delay_;
   const double bytes_per_s_;  // 0: not limited
   std::mutex mutex_;
-  Clock::time_point free_;  // when the cable has sent what it has
+  Clock::time_point free_;  // when the cable has sent all bytes so far
 };
 
 struct Piece {
@@ -114,7 +114,7 @@ void read_all(int from, Cable& cable, OnTheWay& way) {
   }
 }
 
-// If the receiver has gone, the rest is taken and thrown away, so that the reader comes to its end.
+// If the receiver has closed the connection, discards the rest, so that the reader can end.
 void write_all(int to, OnTheWay& way) {
   for (bool open = true;;) {
     const Piece piece = way.next();

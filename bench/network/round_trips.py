@@ -5,17 +5,16 @@
     round_trips.py --build FOLDER [--driver softgpu] [--delay-ms 20] --program COMMAND...
 
 Starts a server, and between it and the client a proxy that delivers everything --delay-ms later in each
-direction. Each call then takes its round trips times twice the delay, next to which all else is small.
-The table has the median time of each call and that number. --before names the build folder of another
+direction. Each call then takes twice the delay for each of its round trips; all other time is small.
+The table has the median time of each call and its round trips. --before names the build folder of another
 commit, which is measured as well.
 The calls are those of the driver API, made by this program through ctypes: it needs no CUDA toolkit. On softgpu the
 server has two devices.
 
 --program runs a whole program instead, with a trace. The table has, for each function of the driver that waited
-for the worker: how often it was called, how often a call waited, how many round trips the waits took, and which
-commands it sent. The
-two are equal where each wait is one round trip; work of the GPU and of the worker adds to the latter. Round trips
-that the trace itself makes are left out.
+for the worker: the number of calls, the number of waits, the round trips that the waits took, and the commands that
+it sent. Waits and round trips are equal if each wait is one round trip; work of the GPU and of the worker adds to the
+round trips. Round trips that the trace itself makes are left out.
 """
 
 import argparse
@@ -56,7 +55,8 @@ class Driver:
 
 
 def calls(driver):
-    """{what: a function to be timed}, and before each of them one launch's worth of work is queued."""
+    """Returns {name: a function to time}; a function that queues work, to call before each; and a pair of a block of
+    memory, which must stay alive, and a function that waits."""
     driver.cuInit(0)
     driver.cuCtxSetCurrent(driver.make("cuDevicePrimaryCtxRetain", 0))
     stream, event = driver.make("cuStreamCreate", 1), driver.make("cuEventCreate", 2)
@@ -173,7 +173,7 @@ NOT_READY = 600
 
 
 def steps(driver):
-    """What steps of frameworks are made of: several streams and devices, attributes, host functions, queries."""
+    """Parts of the steps of frameworks: several streams and devices, attributes, host functions, queries."""
     context = driver.make("cuDevicePrimaryCtxRetain", 0)
     devices = ctypes.c_int()
     driver.cuDeviceGetCount(ctypes.byref(devices))
@@ -253,7 +253,7 @@ def steps(driver):
 def client(rounds):
     driver = Driver()
     timed, queue_work, (_kept, synchronize) = calls(driver)
-    timed = steps(driver) | timed  # last, calls() makes managed memory, which each wait then fetches
+    timed = steps(driver) | timed  # calls() comes last: it makes managed memory, which each later wait fetches
     for what, run in timed.items():
         times = []
         for _ in range(rounds + 1):  # the first may have to prepare something
@@ -267,7 +267,7 @@ def client(rounds):
 
 def measure(build, arguments):
     """{what: milliseconds}."""
-    # Of NVIDIA's devices the second may be missing.
+    # A second device of NVIDIA may be missing.
     both = arguments.driver == "softgpu"
     os.environ.setdefault("SOFTGPU_DEVICES", "2")
     network = Network(build, arguments.driver, devices=(0, 1) if both else (0,))
@@ -315,7 +315,7 @@ def program(arguments):
                 sent[name][event["name"].split()[-1]] += 1
             if event["cat"] == "post":
                 continue
-            # Answers to commands that were sent together come together: only the first is waited for.
+            # Answers to commands that were sent together arrive together, so only the first wait takes time.
             waits[name] += event["dur"] > round_trip_us / 2
             waited[name] += event["dur"] / round_trip_us
     print(f"| {'call':32} | calls | waits | round trips | commands")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What does `auto` lose if no leg is measured (EngineOptions::measure)?
+"""Measures the loss of `auto` if no leg is measured (EngineOptions::measure).
 
     bench/p2p/ablation.py --build build/release [--quick]
     bench/p2p/ablation.py --build build/release --driver nvidia       # two workers on one GPU

@@ -1,12 +1,10 @@
-// Two workers and nothing else: the peer-to-peer engine between two processes of one host, each
-// with its own GPU, without client and server. Shows the performance of the engine itself, over
-// each medium.
+// The peer-to-peer engine between two processes of one host, each with its own GPU, without client
+// and server. Shows the performance of the engine itself, over each medium.
 //
 //   engine_pair [--medium shm|tcp|late-tcp] [--devices 0,1] [--min 4K] [--max 256M]
-//               [--driver auto] [--strategy auto,v3b,v4b:1Mx4/shm,...] [--rounds N] [--measure
-//               on|off]
-//               [--streams on|off] [--sizes 64K,1M,...] [--passes start,settled,loaded]
-//               [--destination NAME=VALUE]
+//               [--driver auto] [--strategy auto,v3b,v4b:1Mx4/shm,...] [--rounds N]
+//               [--measure on|off] [--streams on|off] [--sizes 64K,1M,...]
+//               [--passes start,settled,loaded] [--destination NAME=VALUE]
 //
 // A strategy is a value of RCUDA_P2P_STRATEGY, optionally followed by a slash and a value of
 // RCUDA_P2P_PATH. With --measure off no leg is measured.
@@ -240,7 +238,7 @@ class Worker {
     const int copies = static_cast<int>(std::clamp(enough, static_cast<double>(least), 300.0));
     tell(copies);
     single(copies);
-    // A train: the next copy is issued while the last one runs.
+    // A train: each copy is issued while the previous copy runs.
     barrier();
     const Clock::time_point begin = Clock::now();
     over_ = 0;

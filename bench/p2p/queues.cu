@@ -3,11 +3,11 @@
 //
 //   CUDA_DEVICE_MAX_CONNECTIONS=8 queues [--most STREAMS] [--patience MS]
 //
-// For each kind of work, prints the number of waiting streams with such work at which one more
-// stream no longer does its own: a stream of the default priority, of the greatest priority, and in
-// another context. The last line is the number of waiting streams, with all kinds of work, at which
-// three lanes with eight copies each stop. -1: never. A stream has stopped if its work, which takes
-// some ten microseconds on an idle GPU, takes longer than --patience.
+// For each kind of work, prints how many streams must wait with such work until one more stream
+// stops: a stream of the default priority, of the greatest priority, and in another context. The
+// last line has the number for three lanes with eight copies each; the streams then wait with all
+// kinds of work. -1: the stream never stops. A stream has stopped if its work, which takes some ten
+// microseconds on an idle GPU, takes longer than --patience.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

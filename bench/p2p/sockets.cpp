@@ -5,19 +5,19 @@
 //           [--walk BYTES] [--copy] [--tls | --memory] [--receiver-cores LIST] [--label TEXT]
 //           [--no-header]
 //
-// Sizes are powers of two, and 200'000; with --min and --max alike, that size alone.
-// A transfer is cut evenly over the streams (parts of 64 KB at least). Each stream has a thread at
-// either end that blocks in send or recv, from memory to memory. With --walk 32M, each transfer
-// uses the next part of 32 MB of memory at either end, so its bytes are in no cache, like bytes
-// that a GPU has just written. Without --walk, transfers up to some MB are in the processor's
-// caches when they are sent again. A transfer is over when the receiver has acknowledged every
-// part. With --copy the receiver also copies the bytes to other memory, block by block, as softgpu
-// does for a copy to a device: copies over TCP to softgpu cannot be faster. With --tls the bytes
-// pass through OpenSSL (TLS 1.3, AES-128-GCM), which reads several records at once. With --memory
-// the sender copies them into memory that the receiver shares; without --copy one thread does so,
-// and the receiver has nothing to do. --receiver-cores binds the receiver to other processors
-// ("0,2") than the sender. Single transfers and trains are timed as p2p.cu times copies, and
-// printed in its columns, so that run.py can put both into one table.
+// Sizes are powers of two, and 200'000; only one size if --min and --max are equal. A transfer is
+// cut evenly over the streams (parts of 64 KB at least). Each stream has a thread at either end
+// that blocks in send or recv, from memory to memory. With --walk 32M, each transfer uses the next
+// part of 32 MB of memory at either end, so its bytes are in no cache, like bytes that a GPU has
+// just written. Without --walk, transfers up to some MB are in the processor's caches when they are
+// sent again. A transfer is over when the receiver has acknowledged every part. With --copy the
+// receiver also copies the bytes to other memory, block by block, as softgpu does for a copy to a
+// device: copies over TCP to softgpu cannot be faster. With --tls the bytes pass through OpenSSL
+// (TLS 1.3, AES-128-GCM), which reads several records at once. With --memory the sender copies them
+// into memory that the receiver shares; without --copy one thread does so, and the receiver has
+// nothing to do. --receiver-cores binds the receiver to other processors ("0,2") than the sender.
+// Single transfers and trains are timed as p2p.cu times copies, and printed in its columns, so that
+// run.py can put both into one table.
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>

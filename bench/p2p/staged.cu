@@ -9,14 +9,15 @@
 //             chunk's copy out and then hands the chunk over in shared memory
 //
 // Prints the median of each in microseconds by size and chunk, alternating with cudaMemcpyPeer with
-// peer access off. No engine between two workers can be faster than `hand-over`, and none of two
-// processes can have `events` (CUDA's events between processes are slower than both). With one GPU,
-// source and destination are on that GPU, and only the driver's copy does not use the bus.
+// peer access off. An engine between two workers cannot be faster than `hand-over`, and cannot use
+// `events`, because its GPUs belong to two processes (CUDA's events between processes are slower
+// than both). With one GPU, source and destination are on that GPU, and only the driver's copy does
+// not use the bus.
 //
-// With --settle, prints the first and the second copy after SECONDS in which the GPUs were idle
-// while the threads of `hand-over` kept polling. This shows the extra cost of the first copy when
-// no thread has to wake up. `kept warm` is `hand-over` whose threads copied 4 KB over the bus every
-// millisecond of the pause.
+// With --settle, prints the times of the first and the second copy after a pause of SECONDS. During
+// the pause the GPUs are idle, and the threads of `hand-over` keep polling. This shows the extra
+// cost of the first copy when no thread has to wake up. `kept warm` is `hand-over` whose threads
+// copied 4 KB over the bus every millisecond of the pause.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -253,8 +254,8 @@ int main(int argc, char** argv) {
   char* staging = map_shared<char>(kMostBytes);
   const pid_t child = ::fork();  // before CUDA is used
   if (child == 0) be_the_destination(staging, *shared);
-  // If the destination ends, it has printed the reason. End too, instead of waiting for it for
-  // ever.
+  // If the destination ends, it has printed the reason. This process then ends too, because it
+  // would wait without end.
   std::signal(SIGCHLD, [](int) { std::_Exit(1); });
 
   const Side from(0), to(destination_device());

@@ -15,8 +15,8 @@
 // Prints, for each size, the median of single copies and the time per copy of a train, in
 // microseconds, each with its best chunk, and the same for `plain`. A p marks figures for which
 // pages were better. An engine that stages in host memory and uses as many sockets can make a
-// single copy faster than `staged` only by cutting better. Trains of such an engine have been seen
-// to take 10 % less, with threads that do not all poll without pause.
+// single copy faster than `staged` only by cutting better. Trains of such an engine have taken 10 %
+// less time, with threads that do not all poll without pause.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -403,8 +403,8 @@ int main(int argc, char** argv) {
     destination.join();
     return 0;
   }
-  // If the destination ends, it has printed the reason. End too, instead of waiting for it for
-  // ever.
+  // If the destination ends, it has printed the reason. This process then ends too, because it
+  // would wait without end.
   ::signal(SIGCHLD, [](int) { std::_Exit(1); });
   End source(options.gpus == "destination" ? kNoGpu : 0, senders, *shared, most_bytes);
   source.start(&End::send_parts);

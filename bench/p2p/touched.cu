@@ -1,5 +1,6 @@
 // The cost of a DMA between a GPU and page-locked memory after threads have touched that memory.
-// They do so on both sides of a copy over sockets, and on neither side of one over shared memory.
+// Threads touch it on both sides of a copy over sockets, and on neither side of a copy over shared
+// memory.
 //
 //   touched [--threads 4] [--rounds 100]
 //

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What limits the speed of the driver's checkpoint, and what another way could reach, on one GPU. Needs no server.
+"""Measures the limits of the driver's checkpoint, and the speed of another way to park, on one GPU. Needs no server.
 
     park_paths.py [--gib 16] [--libcuda PATH] [--huge]
 
@@ -7,8 +7,8 @@
 2. Copies: page-locked, and pageable to fresh and to used pages.
 3. The driver's checkpoint of a process that holds --gib GiB, three times in a row: seconds of each step, page faults and
    processor time of that process, and its huge pages. With --huge (root) once more with huge pages for all memory; the
-   setting of the system is put back.
-4. Memory of cuMemCreate behind fixed addresses, in pieces of 2, 64 and 1024 MiB: copied to page-locked memory, released,
+   setting of the system is restored.
+4. Memory of cuMemCreate at fixed addresses, in pieces of 2, 64 and 1024 MiB: copied to page-locked memory, released,
    created and mapped again, and copied back; GB/s as a whole and seconds of each step.
 
 Prints tables. Exits with 1 if contents are wrong afterwards. (The program that is checkpointed is `park_paths.py hold BYTES`.)

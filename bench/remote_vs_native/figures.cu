@@ -136,8 +136,8 @@ void copies() {
     for (size_t bytes :
          {size_t{4} << 10, size_t{64} << 10, size_t{1} << 20, size_t{16} << 20, largest}) {
       const int count = bytes >= (16u << 20) ? 3 : 50;
-      // A copy to the device may return before its DMA has run, so each round waits for the last
-      // one.
+      // A copy to the device may return before its DMA has run, so each round waits for its last
+      // copy.
       std::vector<double> times;
       for (int round = 0; round < 7; ++round) {
         CHECK(cudaDeviceSynchronize());

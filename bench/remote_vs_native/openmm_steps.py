@@ -1,9 +1,9 @@
-"""Steps of a molecular dynamics simulation with OpenMM: charged particles with PME, whose long-range forces are computed
-in a stream beside the others.
+"""Steps of a molecular dynamics simulation with OpenMM: charged particles with PME, whose long-range forces are
+computed in a stream of their own.
 
     openmm_steps.py [--particles 8000] [--steps 4000] [--devices 0]     (0,1: on two devices)
 
-Prints "name value" lines: microseconds of a step. Each step waits for one event, behind which the host reads a number of
+Prints "name value" lines: microseconds of a step. Each step waits for one event, then the host reads a number in
 page-locked memory. Needs OpenMM and its plugin for CUDA (PyPI: openmm, OpenMM-CUDA-13).
 """
 

@@ -12,18 +12,18 @@ native, for latencies as for bandwidths; the spread is native's largest value di
 "best" the ratio of the best rounds: a machine that others use, too, may run a process at half its speed. If
 PyTorch is installed, the first --torch-rounds rounds also run torch_figures.py, and a second table shows the
 CPU time of its threads and the workers'. --torch runs nothing else (all its parts, or those named). With tcp, a
-third one tells what a step takes if its copy to the device runs as fast as plain sockets, and all else as natively.
+third table has the time of a step whose copy to the device is as fast as plain sockets, and all else as natively.
 The transport "tls" is tcp with a token and encryption, as a client of another machine has it; "reconnecting" is tcp
 with RCUDA_RECONNECT.
 --before names the build folder of another commit, which then runs in turn as well. A second table has
 the ratio to that build, and the largest ratio between two rounds of that build, which shows the noise.
---managed runs bench/managed instead: managed memory by access pattern. --small-mapped runs small_mapped
-instead: a launch and its wait beside thousands of small mapped allocations. --short runs short_waits instead:
-the column "least" is what any forwarding over shared memory takes. --copies runs copies instead (all sizes, or those
-named). --script runs a script of this folder: torch_copies.py or openmm_steps.py.
---sockets adds bench/p2p/sockets with so many streams to the rounds of --copies: plain sockets for tcp, plain sockets and
-OpenSSL's streams for tls, one thread's memcpy into shared memory for shm. Tables show the ratio to the number of streams
-that is best at each size. With softgpu, "copy" is the same with the copy that softgpu makes of the received bytes.
+--managed runs bench/managed instead: managed memory by access pattern. --small-mapped runs small_mapped instead: a
+launch and its wait beside thousands of small mapped allocations. --short runs short_waits instead: the column "least"
+is the least time of any forwarding over shared memory. --copies runs copies instead (all sizes, or those named).
+--script runs a script of this folder: torch_copies.py or openmm_steps.py.
+--sockets adds bench/p2p/sockets with these numbers of streams to the rounds of --copies: plain sockets for tcp, plain
+sockets and OpenSSL's streams for tls, one thread's memcpy into shared memory for shm. Tables show the ratio to the best
+number of streams at each size. With softgpu, "copy" is the same with the copy that softgpu makes of the received bytes.
 --cores binds the server (and the receiving end of sockets) to processors, the clients (and the sending end) to the same
 or others: "0-3", "0/1". Everything is measured for each of them.
 --budget prevents rounds that would end after this time.
@@ -41,7 +41,7 @@ import tempfile
 import time
 
 SIZES = {"512k": 512 << 10, "1m": 1 << 20, "4m": 4 << 20, "16m": 16 << 20, "64m": 64 << 20}  # of copies.cu
-CPU, BYTES = "cpu:", "bytes:"  # what names of figures of torch_figures.py begin with
+CPU, BYTES = "cpu:", "bytes:"  # beginnings of names of figures of torch_figures.py
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../../tests/e2e"))
 from servers import make_token, Server  # noqa: E402
@@ -226,7 +226,7 @@ def print_against_before(samples, modes):
 
 
 def print_limits(samples, build):
-    """What a step can take over TCP at best: the native one, with its copy to the device at the speed of plain sockets."""
+    """The least time of a step over TCP: the native time, with the copy to the device at the speed of plain sockets."""
     native = {name: statistics.median(values) for name, values in samples["native"].items()}
     rows = []
     for name in [name.removeprefix(BYTES) for name in native if name.startswith(BYTES)]:

@@ -1,12 +1,11 @@
-// Work that is short, and the wait for it: what another process between the program and the GPU
-// adds to it, and what of that is not to be avoided. Prints "name value" lines in microseconds,
-// medians.
+// Short work and the wait for it: the time that another process between the program and the GPU
+// adds, and the part of that time that cannot be avoided. Prints "name value" lines in
+// microseconds, medians.
 //
 // `short_waits` does the work in this process: natively, or through rcuda. `LEAST=1 short_waits`
-// does it in a second process, which only polls for a word that says what to do, does it, waits,
-// and writes a word back: the least that any forwarding over shared memory takes, two hops between
-// two cores.
-// remote_vs_native.py --short runs both, and rcuda, in turn.
+// does the work in a second process, which polls for a word that names the work, does it, waits for
+// it, and writes a word back. This is the least time of any forwarding over shared memory: two hops
+// between two cores. remote_vs_native.py --short runs both, and rcuda, in turn.
 #include <atomic>
 #include <cstdint>
 #include <cstdio>

@@ -2,10 +2,10 @@
 
     torch_copies.py [--weights-mb 1000]
 
-Prints "name value" lines: microseconds of a copy of 1 MB and its wait, GB/s of the weights. A copy's figure is the median of
-the first seven after one, as a program has them that copies now and then: most of them meet memory that the library has
-not used yet. "paused" is the same with 5 ms between copies, in which threads fall asleep. The file lies in the folder for
-temporary files, and in the page cache.
+Prints "name value" lines: microseconds of a copy of 1 MB and its wait, GB/s of the weights. The figure of a copy is the
+median of the first seven copies after one, like those of a program that copies now and then: most of them use memory
+that the library has not used yet. "paused" is the same with 5 ms between copies, in which threads go to sleep. The file
+is in the folder for temporary files, and in the page cache.
 """
 
 import argparse

@@ -1,11 +1,11 @@
 """Figures of a PyTorch process: single calls, whole programs, and the CPU time of threads.
 
 Prints "name value" lines: microseconds of a call, milliseconds of a step and of what it copies to the device, GB/s of a
-copy. "python_us" is a loop of Python alone, without CUDA: how fast the machine happens to run this process. A line
-"bytes:PROGRAM" has how many bytes a step copies, and a line "cpu:PROGRAM:SIDE:THREAD" the milliseconds of CPU that all
-threads of this name used for a step (for 20 of small_training), on the client's side (this process) or the server's (workers
-on this machine). Python's own thread and those of autograd are "python3" or "pt_autograd_*"; "cuda-EvtHandlr" is the
-driver's.
+copy. "python_us" is a loop of Python alone, without CUDA, which shows the current speed of the machine. A line
+"bytes:PROGRAM" has the number of bytes that a step copies. A line "cpu:PROGRAM:SIDE:THREAD" has the milliseconds of CPU
+that all threads of this name used for a step (for 20 of small_training), on the client's side (this process) or the
+server's (workers on this machine). Python's own thread and those of autograd are "python3" or "pt_autograd_*";
+"cuda-EvtHandlr" is the driver's.
 """
 
 import collections
@@ -71,7 +71,7 @@ def calls():
 
 
 def copy_ms(count):
-    """Milliseconds of an asynchronous copy of so many bytes to the device, and a wait."""
+    """Milliseconds of an asynchronous copy of `count` bytes to the device, and a wait."""
     host, device = torch.empty(count, dtype=torch.uint8).pin_memory(), torch.empty(count, dtype=torch.uint8, device="cuda")
 
     def copy():

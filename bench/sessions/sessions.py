@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How long short CUDA programs take from their start to their exit, natively and remotely.
+"""Measures how long short CUDA programs take from their start to their exit, natively and remotely.
 
     sessions.py --build FOLDER [--programs none,kernel,cublas,cufft,cusolver,torch] [--at-once 1,8,32]
                 [--transports shm,tcp] [--starts 20] [--budget SECONDS] [--driver nvidia] [--before FOLDER]
@@ -10,18 +10,18 @@ at once; batches of all modes take turns until each mode has had --starts starts
 the cheap "none" and "kernel"), or its part of --budget is spent. The table has the median time of a
 batch, from its first start to its last exit, and native's time divided by it: above 1 is better than
 native. The spread is the slowest batch divided by the fastest, of the mode where it is largest.
-The servers keep images in a cache and hold as many idle workers as they do by default. Batches follow
+The servers keep images in a cache and have the default number of idle workers. Batches follow
 one another without a pause, so with few programs at once a figure also shows how fast new workers get
 ready. With --rested every batch waits until the servers are idle and have their idle workers; with --pause
-it begins so long after the last one.
-The servers run as this process's user, which is root for what the packaged service does, or as --server-user.
+it waits for this time after the previous batch.
+The servers run as this process's user (as root, like the packaged service) or as --server-user.
 With --users (as root) the programs of a batch run as these users in turn, each with a home folder of its own.
---under-way shows instead what a program that launches kernels all the time loses while others come and go
-in the same way, as many at once as --at-once says: its launches per second alone and beside them, --rounds
-times in turn, medians.
+--under-way instead shows the loss of a program that launches kernels all the time while other programs start
+and end, --at-once of them at a time: its launches per second alone and with the others, --rounds times in
+turn, medians.
 --old-kernel adds a server of the same build that runs as on a kernel before 6.16, without SO_PASSRIGHTS: a helper
 process closes its local connections (docs/security.md, "Descriptors").
-With --driver softgpu, native programs use softgpu as well, and starts cost what they cost on an H100,
+With --driver softgpu, native programs use softgpu as well, and starts take as long as on an H100,
 unless the variables of softgpu/driver/start_cost.h say otherwise. Only "none" and "kernel" run on it.
 """
 
@@ -40,7 +40,7 @@ from servers import old_kernel, Server  # noqa: E402
 TORCH = "import torch; assert torch.ones(3, device='cuda').sum().item() == 3"
 CHEAP = ("none", "kernel")
 DEFAULT_POOL = 2
-# What starts cost on an H100 with driver 580.
+# The times of starts on an H100 with driver 580.
 H100 = {"SOFTGPU_INIT_MS": "320", "SOFTGPU_CONTEXT_MS": "105", "SOFTGPU_CONTEXT_END_MS": "60"}
 
 
@@ -61,7 +61,7 @@ def command_of(program, build):
 
 
 def identities_of(users, folder):
-    """By user: what Popen() takes, and the home folder."""
+    """For each user: arguments of Popen(), and the variable of the home folder."""
     identities = []
     for uid in users:
         home = os.path.join(folder, f"home-{uid}")
@@ -104,7 +104,7 @@ def measure(command, modes, at_once, starts, budget, before_each, identities):
 
 
 def launch_rate(command, environment, seconds, program, at_once):
-    """Launches per second of a program that runs for `seconds`, beside programs that come and go."""
+    """Launches per second of a program that runs for `seconds`, while other programs start and end."""
     with subprocess.Popen([*command, "rate", str(seconds)], env=environment, stdout=subprocess.PIPE,
                           text=True) as running:
         while at_once and running.poll() is None:

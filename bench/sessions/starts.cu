@@ -1,8 +1,8 @@
 // A short CUDA program, for timing whole processes: it gets one result from one library and ends.
 //
 //   starts none | kernel | cublas | cufft | cusolver
-//   starts rate SECONDS     launches for so long, a hundred kernels at a time, and prints kernels
-//   per second
+//   starts rate SECONDS     launches a hundred kernels at a time for this time; prints kernels per
+//                           second
 //
 // The libraries are opened at run time, so it builds where they are not installed. Exit code 2: the
 // library is not there.

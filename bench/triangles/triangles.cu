@@ -354,7 +354,7 @@ int main(int argc, char** argv) {
   int gpus = 0;
   CHECK(cudaGetDeviceCount(&gpus));
   if (options.gpus > 0) gpus = std::min(gpus, options.gpus);
-  // Contexts and module loading are no stage of the algorithm.
+  // Making contexts and loading modules are not stages of the algorithm.
   for (int gpu = 0; gpu < gpus; ++gpu) {
     CHECK(cudaSetDevice(gpu));
     CHECK(cudaFree(nullptr));

@@ -1,11 +1,12 @@
 // AsyncLookup: asks questions that may take long (of a name service, of munged, of NVML) for a
 // thread that must not wait.
 //
-// Each question has a key, and runs on a thread of this class. A few run at the same time; more of
-// them wait for these. descriptor() becomes readable when a question has an answer.
+// Each question has a key, and runs on a thread of this class. At most `most_at_once` questions run
+// at the same time; the others wait in a queue. descriptor() becomes readable when a question has
+// an answer.
 //
 // Threads: one thread calls; a question runs on another, perhaps after this object is gone.
-// Blocking: nothing, not even the destructor; a question that hangs keeps its thread until it
+// Blocking: never, not even the destructor; a question that hangs keeps its thread until it
 // returns. Errors: kOutOfMemory if no thread could be started.
 #pragma once
 
@@ -47,7 +48,7 @@ class AsyncLookup {
   AsyncLookup(const AsyncLookup&) = delete;
   AsyncLookup& operator=(const AsyncLookup&) = delete;
 
-  // `key`: of no other question whose answer was not taken.
+  // `key` must not have a question whose answer has not been taken.
   Status ask(const Key& key, Question question) {
     if (!state_->event) return Status(Code::kOutOfMemory, "no descriptor for answers (ulimit -n)");
     MutexLock lock(state_->mutex);
@@ -74,7 +75,7 @@ class AsyncLookup {
     MutexLock lock(state_->mutex);
     return state_->asked.size();
   }
-  // The answer, once; nothing before that.
+  // Removes the answer and returns it; nullopt if the question has no answer yet.
   std::optional<Answer> take(const Key& key) {
     MutexLock lock(state_->mutex);
     const auto found = state_->answers.find(key);
@@ -83,7 +84,7 @@ class AsyncLookup {
     state_->answers.erase(found);
     return answer;
   }
-  // All answers that are there, once.
+  // Removes all answers that have arrived, and returns them.
   std::vector<std::pair<Key, Answer>> take_all() {
     MutexLock lock(state_->mutex);
     std::vector<std::pair<Key, Answer>> taken;
@@ -93,7 +94,7 @@ class AsyncLookup {
     });
     return taken;
   }
-  // Nobody wants the answer any more.
+  // Drops the answer, and the question if it has not begun.
   void forget(const Key& key) {
     MutexLock lock(state_->mutex);
     state_->answers.erase(key);
@@ -113,7 +114,7 @@ class AsyncLookup {
     UniqueFd event;
     Mutex mutex;
     std::deque<std::pair<Key, Question>> asked RCUDA_GUARDED_BY(mutex);
-    // Of all keys with a question; without a value until the answer.
+    // The keys with a question. No value until its answer arrives.
     std::map<Key, std::optional<Answer>> answers RCUDA_GUARDED_BY(mutex);
     size_t threads RCUDA_GUARDED_BY(mutex) = 0;
   };

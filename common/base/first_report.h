@@ -1,5 +1,6 @@
-// Why a program gets no device is reported once per program and stderr, although several parts may
-// find the reason: librcuda.so, our NVML, and children that a framework forks to look for a GPU.
+// Ensures that the reason why a program gets no device is reported once per program and stderr.
+// Several parts may find the reason: librcuda.so, our NVML, and children that a framework forks to
+// look for a GPU.
 #pragma once
 
 #include <string>

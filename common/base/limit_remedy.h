@@ -1,4 +1,4 @@
-// What to do about an error that a limit of this process or machine causes.
+// The remedy for an error that a limit of this process or machine causes.
 #pragma once
 
 #include <cerrno>

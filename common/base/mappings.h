@@ -49,8 +49,8 @@ enum class Pinning {
   kPossible,
   kUnmapped,      // not all of the range is mapped
   kInaccessible,  // not all of it is readable, and writable with `writes`
-  // Writable shared pages of a file that the kernel writes back. Linux does not pin these since
-  // 6.5. They are found since Linux 6.11; before, the answer is kPossible.
+  // Writable shared pages of a file that the kernel writes back. Linux refuses to pin these since
+  // 6.5. pinning_of() detects them since Linux 6.11, and returns kPossible before.
   kWrittenBack,
 };
 // Whether a driver of the kernel can pin the memory for longer than one system call, as a GPU's

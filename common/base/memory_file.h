@@ -27,10 +27,10 @@ bool has_size(int file, uint64_t bytes);
 // Errors: this process may not make files of this size either.
 Status size_memory_file(int file, uint64_t bytes);
 
-// Makes a memory file whose size no process can change any more, so none can take its pages from
-// another. On failure returns no descriptor and sets errno.
+// Makes a memory file whose size no process can change any more, so no process can remove pages
+// that another process has mapped. On failure returns no descriptor and sets errno.
 UniqueFd make_sealed_memory(const char* name, uint64_t bytes);
-// Whether a file is one of that size.
+// Whether `file` is a sealed memory file of this size.
 bool is_sealed_memory(int file, uint64_t bytes);
 
 struct Unmap {

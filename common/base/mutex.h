@@ -58,7 +58,8 @@ class RCUDA_CAPABILITY("mutex") Mutex {
   std::mutex mutex_;
 };
 
-// Also a capability, so that a function that gets one can say that it is locked.
+// Also a capability, so that a function with a MutexLock parameter can declare that the lock is
+// held.
 class RCUDA_CAPABILITY("lock") RCUDA_SCOPED_CAPABILITY MutexLock {
  public:
   explicit MutexLock(Mutex& mutex) RCUDA_ACQUIRE(mutex) : lock_(mutex.mutex_) {}

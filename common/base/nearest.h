@@ -1,4 +1,4 @@
-// Finds the name that somebody probably meant. Pure; any thread.
+// Finds the name that a user probably meant. Pure; any thread.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 namespace rcuda {
 
 // Returns the name that is most like the word: a few letters are wrong, missing, swapped or too
-// many, or one is the beginning of the other. Returns an empty text if no name is.
+// many, or one is the beginning of the other. Returns an empty text if no name is similar.
 std::string nearest(std::string_view word, const std::vector<std::string>& names);
 
 // "; did you mean NAME?", or an empty text.

@@ -1,4 +1,4 @@
-// Whether a Unix socket takes the descriptors that its peer sends (SO_PASSRIGHTS, Linux 6.16).
+// Sets whether a Unix socket takes the descriptors that its peer sends (SO_PASSRIGHTS, Linux 6.16).
 //
 // A process that receives a descriptor, or closes a socket in which a descriptor is queued, also
 // closes the descriptor if no other process has it. That may block for hours: a TCP socket with

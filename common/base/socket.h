@@ -76,8 +76,8 @@ class Socket {
   ssize_t send(const void* data, size_t bytes, int flags) const;
   ssize_t recv(void* data, size_t bytes, int flags) const;
 
-  // Blocks until send() (POLLOUT) or recv() (POLLIN) may do more than before, or the time has
-  // passed; -1: without limit. Returns false after the time.
+  // Blocks until send() (POLLOUT) or recv() (POLLIN) can make progress, or the time has passed; -1:
+  // without limit. Returns false after the time.
   bool wait(short events, int timeout_ms) const;
   // As shutdown(2). Calls of other threads return.
   void shutdown(int how) const;

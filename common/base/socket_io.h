@@ -32,7 +32,8 @@ Status recv_all(int socket, std::span<std::byte> bytes, Deadline deadline);
 Status send_all(const Socket& socket, std::span<const std::byte> bytes, Deadline deadline);
 Status recv_all(const Socket& socket, std::span<std::byte> bytes, Deadline deadline);
 
-// Sends `bytes` (not empty) and the descriptors in one message.
+// Sends `bytes` and the descriptors. Several descriptors need a stream socket and at least as many
+// bytes: each goes with a message of its own.
 Status send_with_fds(int socket, std::span<const std::byte> bytes, std::span<const int> fds,
                      Deadline deadline);
 // Receives exactly `bytes` and appends the descriptors that arrived (close-on-exec) to `fds`.

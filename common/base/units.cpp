@@ -102,7 +102,7 @@ std::string size_text(const char* format, uint64_t bytes, size_t unit) {
   return std::string(text) + " " + kSizeUnits[unit];
 }
 
-// The largest unit of which there is at least one.
+// The largest unit in which the size is at least 1.
 size_t size_unit(uint64_t bytes) {
   size_t unit = 0;
   while (unit + 1 < std::size(kSizeUnits) && bytes >> (kShift * (unit + 1)) != 0) ++unit;

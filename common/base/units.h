@@ -35,8 +35,8 @@ std::optional<uint64_t> parse_bytes(std::string_view text);
 
 // "10s", "90m", "2d": a whole number of the largest unit that fits. parse_time() returns the time.
 std::string time_text(std::chrono::nanoseconds time);
-// A measured time, rounded: one digit after the point below 100, in the largest unit of which there
-// is at least one, from minutes on at least two. "4.7ms", "12s", "90s", "2.5h".
+// A measured time, rounded: one digit after the point below 100, in the largest unit in which it is
+// at least 1 (at least 2 from minutes on). "4.7ms", "12s", "90s", "2.5h".
 std::string rounded_time_text(std::chrono::nanoseconds time);
 std::string microseconds_text(double us);
 // "64 MiB", "1.5 GiB", with four significant digits.

@@ -1,7 +1,7 @@
-// The part of a message for which its socket had no room.
+// The part of a message that its socket has not taken yet.
 //
-// For one thread. Blocking: never. Errors: a connection that fails counts as done, because nobody
-// reads the rest.
+// For one thread. Blocking: never. Errors: a message counts as done when its connection fails,
+// because the peer cannot read the rest.
 #pragma once
 
 #include <cerrno>
@@ -17,7 +17,7 @@ namespace rcuda {
 
 class Unsent {
  public:
-  // Only when nothing is left of the message before.
+  // The previous message must be done.
   void put(std::vector<std::byte> message) {
     message_ = std::move(message);
     sent_ = 0;

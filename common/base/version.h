@@ -8,7 +8,7 @@ namespace rcuda {
 // project(rcuda VERSION) of CMakeLists.txt: "0.1.1".
 const char* version();
 
-// Twelve hexadecimal digits, equal in all programs that are built of the same sources
+// Twelve hexadecimal digits, equal in all programs that are built from the same sources
 // (cmake/build_id.cmake). "unknown" in a program that does not link rcuda_build_id.
 std::string build_id();
 

@@ -26,7 +26,7 @@ std::string path_of(const CLI::App& program) {
   return program.get_name() + (subcommands.empty() ? "" : " " + path_of(*subcommands.front()));
 }
 
-// "--for", "-d" and so on, of a program or subcommand.
+// The long names ("--for") of the options of a program or subcommand.
 std::vector<std::string> option_names(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) {

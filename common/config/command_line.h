@@ -39,15 +39,15 @@ class Option {
   Option& takes(int values);
   // The last value counts if the option is repeated.
   Option& take_last();
-  // Each value must be in the list; must be a size, as parse_bytes() reads it; must pass `check`,
-  // whose error does not repeat the option's name.
   Option& one_of(const std::vector<std::string>& values);
+  // Each value is a size, as parse_bytes() reads it. The value becomes a number of bytes.
   Option& as_bytes();
   // Each value is a time from `least` to `most`, as parse_time() reads it. The value becomes a
   // number of seconds.
   Option& as_seconds(std::chrono::nanoseconds least, std::chrono::nanoseconds most);
   // Each value is a number in this range.
   Option& within(double least, double most);
+  // Each value must pass `check`. Its error does not repeat the option's name.
   Option& check(std::function<Status(const std::string& value)> check);
 
  private:
@@ -87,8 +87,8 @@ class CommandLine {
   // arguments after it.
   void leave_rest();
   std::vector<std::string> rest() const;
-  // What to say of a word that looks like an option and is not one of this program or of the
-  // subcommand on the command line. Names the nearest option.
+  // The error for a word that looks like an option but is not an option of this program or of the
+  // subcommand on the command line. It names the nearest option.
   std::string unknown_option(const std::string& word) const;
   // parse() does not report unknown variables: the program does so itself.
   void leave_variables() { reports_variables_ = false; }

@@ -70,7 +70,7 @@ class Registry {
   std::vector<std::string> keys() const;
   // "NAME=value" for every setting that differs from its default, for the environment of a child.
   std::vector<std::string> environment() const;
-  // One line per setting: variable, type, current value, origin, help.
+  // Two lines per setting: its variable, value, origin and accepted values; its help.
   std::string describe() const;
 
  private:

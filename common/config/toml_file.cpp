@@ -13,8 +13,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-// In a release build toml++ 3.3 lets the compiler assume what malformed text violates
-// (parse_key()). Without the assumption its parser reports such text as an error.
+// In a release build toml++ 3.3 turns its assertions into assumptions for the compiler. Malformed
+// text violates one of them (in parse_key()). Without the assumption the parser reports such text
+// as an error.
 #define TOML_ASSERT(condition) static_assert(true)
 #include <toml++/impl/preprocessor.h>
 #undef TOML_ASSERT_ASSUME
@@ -44,7 +45,7 @@ std::optional<std::string> joined(const toml::array& list) {
   return text;
 }
 
-// Sets kind and text. Returns false for another kind of value.
+// Sets kind and text. Returns false for a value that has none of the kinds.
 bool take_value(const toml::node& node, TomlItem* item) {
   using Kind = TomlItem::Kind;
   if (const auto text = node.value_exact<std::string>()) {
@@ -84,7 +85,7 @@ Status collect(const toml::table& table, const std::vector<std::string>& above,
     } else {
       return Status(Code::kInvalidArgument,
                     at(path, item.line) + "'" + dotted(item.keys) +
-                        "' is of another kind: write a text in quotes, a whole number, true or "
+                        "' has an invalid type: write a text in quotes, a whole number, true or "
                         "false, or a list of texts and whole numbers");
     }
   }
@@ -133,7 +134,7 @@ std::string explain(std::string_view line, std::string_view description) {
   const std::string name(trimmed(line.substr(0, equals)));
   const bool is_name = !name.empty() && name.find_first_of("[]\"'#{}, ") == std::string::npos;
   if (description.find("redefine") != description.npos) {
-    return "'" + std::string(is_name ? name : line) + "' is there twice: remove one of them";
+    return "'" + std::string(is_name ? name : line) + "' appears twice: remove one of them";
   }
   if (line.empty()) return "a value or list of the lines above has no end" + reason;
   if (line.starts_with('[')) {
@@ -182,8 +183,9 @@ Result<std::string> read_text_of(const std::string& path) {
   return text;
 }
 
-// A server may run as its user what its settings name. For root's, that is everybody's matter. The
-// files of a user whose umask is 002 can be written by the group that is this user's own.
+// The server may load libraries that its settings name, so other users must not change the
+// settings. A server of root requires that root owns the file. The group of the file may write it
+// if it is this user's own group, because files are made so under umask 002.
 Status check_writers(const std::string& path) {
   struct stat status;
   if (::stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return {};

@@ -12,7 +12,8 @@ constexpr std::string_view kPrefix = "RCUDA_";
 constexpr std::string_view kServer = "SERVER_";
 constexpr std::string_view kUnchecked[] = {"TEST_", "SLURM_"};
 
-// docs/settings.md lists them, and the server's that have no prefix of their own.
+// The variables of programs, and those of servers that do not begin with RCUDA_SERVER_.
+// docs/settings.md lists them.
 constexpr const char* kPrograms[] = {
     "COPY_THREADS",    "DEVICES",      "DEVICE_COUNT", "DRIVER",    "LEASE",      "LOG",
     "MANAGED",         "MUNGE_SOCKET", "NCCL",         "P2P",       "P2P_PATH",   "P2P_STRATEGY",

@@ -1,4 +1,4 @@
-// The environment variables of rcuda, for those that misspell one.
+// The environment variables of rcuda, for warnings about misspelt variables.
 //
 // Variables of servers begin with RCUDA_SERVER_, and are known from the server's registry; other
 // programs do not check them. Those of tests (RCUDA_TEST_) and of Slurm's integration

@@ -51,8 +51,8 @@ inline size_t find_number(const std::string& entry, size_t count, std::string* p
   return kNone;
 }
 
-// `uuids`: as uuid_text() writes them. Another text, of a server that does not answer or that lies,
-// is not found.
+// `uuids`: as uuid_text() writes them. A malformed text, of a server that does not answer or sends
+// wrong values, is never found.
 inline size_t find_uuid(const std::string& entry, const std::vector<std::string>& uuids,
                         std::string* problem) {
   constexpr size_t kPrefix = 4, kLength = 36;  // "GPU-", and 32 digits with their dashes

@@ -67,7 +67,7 @@ bool set_validity(X509* x509) {
          ASN1_TIME_set_string_X509(X509_getm_notAfter(x509), "99991231235959Z") == 1;
 }
 
-// Takes over the certificate.
+// Takes ownership of `x509`.
 Status add_to_chain(X509* x509, Certificate* parsed) {
   std::unique_ptr<X509, FreeOpenSsl> one(x509);
   if (parsed->chain.size() == kMostCertificates) {
@@ -84,7 +84,7 @@ Status add_to_chain(X509* x509, Certificate* parsed) {
   if (bytes > kMostChainBytes) {
     return {Code::kInvalidArgument, "its certificates have " + exact_bytes_text(bytes) +
                                         " or more; " + exact_bytes_text(kMostChainBytes) +
-                                        " are the most"};
+                                        " is the limit"};
   }
   if (!parsed->x509) parsed->x509 = std::move(one);
   return {};

@@ -26,14 +26,14 @@ struct FreeOpenSsl {
   void operator()(evp_pkey_st* key) const;
 };
 
-// A certificate as the other side gets it, and those of a PEM file: its first, and then those
-// between it and an authority.
+// A certificate in DER, as it is sent to the other side. A chain has the certificates of a PEM
+// file: first the owner's, then those between it and an authority.
 struct DerCertificate {
   std::string der;
 };
 using Chain = std::vector<DerCertificate>;
 inline constexpr size_t kMostCertificates = 4;  // in a chain
-// Of a chain together, so that it fits into a client's message.
+// The limit of all certificates of a chain together: they must fit into a client's message.
 inline constexpr uint32_t kMostChainBytes = 60u << 10;
 
 struct Certificate {
@@ -55,12 +55,12 @@ Result<Certificate> load_certificate(const std::string& path);
 Result<Certificate> load_or_make_certificate(const std::string& path, const std::string& host,
                                              bool* made = nullptr);
 
-// A new key, and its certificate. Nothing of it is stored.
+// Makes a new key and its certificate. Stores neither.
 Result<Certificate> make_certificate(const std::string& host);
 
 // The SHA-256 of the public key (SubjectPublicKeyInfo in DER). Also for a peer's certificate.
 Result<Hash> fingerprint_of(const x509_st* certificate);
-// For people, in the form in which tokens have it.
+// The fingerprint for messages, written as in tokens.
 std::string fingerprint_text(const Certificate& certificate);
 
 }  // namespace rcuda::identity

@@ -116,7 +116,7 @@ Status refused(const Library& library, Context* context, Error error) {
                 "MUNGE: " + (meaning != nullptr ? std::string(meaning) : text));
 }
 
-// Only texts that look like a credential are sent to munged, which would log each other text.
+// munged logs each malformed text, so only texts that look like a credential are sent to it.
 bool looks_like_credential(std::string_view text) {
   if (text.size() > kMostCredentialBytes || !text.starts_with(kCredentialPrefix)) return false;
   text.remove_prefix(kCredentialPrefix.size());
@@ -142,8 +142,9 @@ bool available(const Settings& settings) {
 Result<std::string> encode(std::span<const std::byte> payload, std::optional<uid_t> only_for,
                            const Settings& settings) {
   if (payload.size() > kMostPayloadBytes || only_for == kAnyUid) {
-    return Status(Code::kInvalidArgument, "MUNGE: a payload of " + std::to_string(payload.size()) +
-                                              " bytes, or no user, cannot be encoded");
+    return Status(Code::kInvalidArgument, "MUNGE: cannot encode a payload of " +
+                                              std::to_string(payload.size()) +
+                                              " bytes, or a credential for no user");
   }
   const Result<Library>& munge = library();
   if (!munge.ok()) return munge.status();

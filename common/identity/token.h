@@ -5,8 +5,9 @@
 // The secret authenticates the client. The fingerprint is the SHA-256 of the public key of the
 // server's certificate (its SubjectPublicKeyInfo in DER), by which the client checks the server.
 // The id is not secret: logs, lists and errors name a token by it. The server keeps only the
-// secret's hash (server/identity/token_store.h). Threads: any. Nothing blocks, but for the kernel's
-// first random numbers after boot. Errors contain no part of a token except its id.
+// secret's hash (server/identity/token_store.h). Threads: any. Only new_token() may block, until
+// the kernel has its first random numbers after boot. Errors contain no part of a token except its
+// id.
 #pragma once
 
 #include <array>

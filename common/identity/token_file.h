@@ -62,7 +62,8 @@ Result<bool> add_token(const std::string& path, std::string_view line);
 // the file has no token for the server or the default file does not exist. A named file must exist.
 Result<std::optional<Token>> find_token(const std::string& named_file, std::string_view host,
                                         uint16_t port);
-// What find_token() reads, for messages: "/home/ada/.config/rcuda/token has tokens for node1".
+// Describes the file that find_token() reads, for messages: "/home/ada/.config/rcuda/token has
+// tokens for node1".
 std::string describe_tokens(const std::string& named_file);
 
 }  // namespace rcuda::identity

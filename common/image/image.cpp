@@ -9,7 +9,7 @@
 namespace rcuda::image {
 namespace {
 
-// A program links fewer translation units.
+// More than the translation units of any program.
 constexpr size_t kMaxContainers = 1u << 20;
 
 // Compares byte by byte: `bytes` may have fewer than four.

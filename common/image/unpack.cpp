@@ -51,7 +51,7 @@ bool runs_on(const Entry& entry, uint32_t sm) {
   return entry.sm <= sm;
 }
 
-// Among PTX of one version, prefer the text for fewer devices: it may use more of their features.
+// Among PTX for one `sm`, the text for fewer devices is better: it may use more of their features.
 int specificity(const Entry& entry) {
   return entry.arch_specific ? 2 : entry.family_specific ? 1 : 0;
 }

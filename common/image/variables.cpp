@@ -112,8 +112,8 @@ Result<uint64_t> container_variable_bytes(Bytes container, uint32_t sm) {
 
 }  // namespace
 
-// Declarations are outside of functions and parameter lists. The `.global` of an instruction
-// (ld.global) is inside.
+// A declaration is outside of parameter lists, and begins a statement if it is inside of a
+// function. The `.global` of an instruction (ld.global) does not.
 uint64_t ptx_variable_bytes(std::string_view text) {
   Words words(text);
   uint64_t bytes = 0, braces = 0, parentheses = 0;

@@ -174,7 +174,7 @@ CUresult topology_release(uint8_t* map, uint32_t) {
   return CUDA_SUCCESS;
 }
 
-// Here the answer 1 means success.
+// Returns 1 for success.
 uint32_t enumerate_functions(CUcontext, CUmodule module, void (*visit)(void*, CUfunction),
                              void* user) {
   std::vector<CUfunction> functions;

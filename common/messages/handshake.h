@@ -33,7 +33,7 @@
 //   client -> daemon   over the TCP connection: Ticket, then Hello or StatusQuery
 //
 // A client on another machine begins with a TLS handshake (common/tls/handshake.h), with a process
-// that knows no secret (server/door/door.h). Inside of it both prove who they are
+// that knows no secret (server/door/door.h). Inside of it both sides prove their identity
 // (common/tls/proof.h):
 //
 //   daemon -> client   Challenge: a nonce, and the server's certificate and signature

@@ -36,7 +36,8 @@ struct ServerStatus {
     Work work{};                             // so far
     uint32_t losses = 0;                     // of the connection, so far
     std::optional<uint64_t> lost_seconds{};  // since the last loss, while it is not back
-    // docs/parking.md: "parking", "parked", "waiting" for room or "waking"; empty: none of it.
+    // docs/parking.md: "parking", "parked", "waiting" for room or "waking"; empty: in none of these
+    // states.
     std::string park{};
     std::string park_way{};       // "driver" or "worker"; empty: it is not parked
     std::string park_refused{};   // why the last attempt to park it failed; empty: it did not fail
@@ -45,7 +46,7 @@ struct ServerStatus {
   };
   struct Leased {
     uint32_t ordinal = 0;
-    // The exclusive lease, or empty. Its user, if the viewer may know it.
+    // The exclusive lease, or empty. `user` is empty if the client may not know it.
     std::string id, user;
     uint64_t until = 0;   // seconds since 1970; 0: no end
     uint32_t shared = 0;  // the number of shared leases
@@ -61,13 +62,15 @@ struct ServerStatus {
     uint64_t worker_starts = 0, worker_failures = 0;
     uint64_t worker_start_us = 0;   // sum over all successful starts, until the worker was ready
     std::vector<UserTotals> users;  // by user and medium; at most kMaxUserTotals
-    // How often sessions were parked and woken, and for how long those that were woken.
+    // How often sessions were parked and woken, and the time for which the woken sessions were
+    // parked.
     uint64_t parks = 0, wakes = 0, parked_seconds = 0;
   };
   std::string server;          // host name
   std::string version, build;  // common/base/version.h, of the running daemon
   uint64_t clock_ms = 0;       // the server's clock, since 1970
-  // The asker, as the server has identified it: user, Identity::method, and the token's roles.
+  // The client that queries the status, as the server has identified it: user, Identity::method,
+  // and the token's roles.
   std::string user, method, roles;
   std::string driver;
   std::string nccl;  // of sessions: its version and path, or why it is missing; empty: not known yet

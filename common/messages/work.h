@@ -52,8 +52,7 @@ inline constexpr std::array kWorkNames{
 };
 inline constexpr std::string_view kPeerCopiesName = "peer_copies_";
 
-// The counter of copies over this route with this staging; the last counter if they have no own
-// counter.
+// The counter of copies over this route with this staging; the last counter if the pair has none.
 inline Counter peer_copies(std::string_view route, std::string_view staging) {
   const std::string name = std::string(kPeerCopiesName).append(route).append("_").append(staging);
   const auto found = std::find(kWorkNames.begin(), kWorkNames.end() - 1, name);

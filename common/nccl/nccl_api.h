@@ -1,6 +1,6 @@
-// NCCL's C interface as far as this project names it: results, and structs that cross the interface
-// by value or by pointer. Sizes, offsets and values are NCCL's. Handles are void*, enumerations int
-// (api/table/nccl.toml). Plain values.
+// The part of NCCL's C interface that this project uses: results, and structs that cross the
+// interface by value or by pointer. Sizes, offsets and values are NCCL's. Handles are void*,
+// enumerations int (api/table/nccl.toml). Plain values.
 #pragma once
 
 #include <climits>

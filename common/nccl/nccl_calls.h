@@ -99,7 +99,7 @@ struct PutTail {
   uint32_t flags = 0, reserved = 0;
 };
 
-// The worker's answer to a call that has one, in the order of these calls.
+// The worker's answer to a call that is_answered(). Answers are in the order of their calls.
 struct Answer {
   uint64_t value = 0;  // of a registration: the handle or window
   int32_t ranks = 0;   // of a new communicator; 0: none was created

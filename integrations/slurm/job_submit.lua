@@ -1,4 +1,4 @@
--- A job_submit.lua that does nothing but --rcuda (docs/slurm.md): the site's file runs it with dofile().
+-- A job_submit.lua that handles only --rcuda (docs/slurm.md). The site's file runs it with dofile().
 rcuda = dofile(debug.getinfo(1, "S").source:match("^@(.*/)") .. "rcuda.lua")
 
 function slurm_job_submit(job, partitions, user)

@@ -4,7 +4,7 @@
 --                   function slurm_job_submit(job, partitions, user) return rcuda.submit(job) end
 --                   function slurm_job_modify(job, record, partitions, user) return slurm.SUCCESS end
 --
--- The plug-in spank_rcuda.so has checked the options in srun, sbatch or salloc, but a client may do without it.
+-- In srun, sbatch and salloc, the plug-in spank_rcuda.so checks the options. Other clients may not use it.
 local rcuda = {pool = "/etc/rcuda/slurm-pool"}
 
 local units = {[""] = 1 / 1024 / 1024, k = 1 / 1024, m = 1, g = 1024, t = 1024 * 1024}
@@ -41,7 +41,7 @@ local function option(job, name)
   end
 end
 
--- The licence for a request, or nil and what is wrong.
+-- The licence for a request, or nil and an error.
 function rcuda.licence(request, memory)
   local count, name = request:match("^(%d+):?([%w_-]*)$")
   local least = memory and mebibytes(memory) or 0

@@ -1,2 +1,2 @@
-// libcuda.so of a wheel. It has nothing of its own and needs libcuda.so.1, so a program that opens it finds all
-// functions of that. An archive of a wheel has no symbolic links.
+// libcuda.so of a wheel, whose archive cannot have symbolic links. It defines no symbols and needs libcuda.so.1, so a
+// program that opens it finds the functions of libcuda.so.1.

@@ -11,25 +11,25 @@ FOLDER = os.path.dirname(os.path.abspath(__file__))
 LIBRARIES = os.path.join(FOLDER, "lib", "rcuda")
 # In this order: libcuda.so needs libcuda.so.1.
 NAMES = ("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1", "libnccl.so.2")
-# They look for a driver when they are imported, or keep what they found.
+# Modules that look for a driver when they are imported, or keep the result.
 CUDA_MODULES = ("torch", "cupy", "jax", "jaxlib", "numba.cuda", "cuda.bindings", "pycuda", "tensorflow", "triton",
                 "pynvml")
 
 # The beginning of a line of the client's log, before its text.
 LOG_LINE = re.compile(r"^\S+ rcuda\[\d+\] (?:warning|error): ")
 
-_pool = None     # what this process is connected to
+_pool = None     # the pool that this process is connected to
 _devices = None  # the names of its GPUs
 
 
 class Error(RuntimeError):
-    """The message says what is wrong and what to do."""
+    """The message names the problem and the remedy."""
 
 
 def connect(devices=None):
     """Gives this process the GPUs of `devices`: "host[@port]:gpu,...", by default RCUDA_DEVICES.
 
-    Must be called before a CUDA library is imported. Asks the servers once and returns the names of the GPUs in
+    Must be called before a CUDA library is imported. Queries the servers once and returns the names of the GPUs in
     the order of the list; raises Error if one cannot be reached. A session begins when the program first uses
     CUDA. Child processes have the same GPUs. A second call with the same list does nothing. Takes as long as
     the servers need to answer, some milliseconds.
@@ -55,7 +55,7 @@ def connect(devices=None):
 
 
 def _mapped_libraries():
-    """The paths of this process's files named libcuda.so* and libnvidia-ml.so*."""
+    """The paths of the files named libcuda.so*, libnvidia-ml.so* or librcuda.so* that this process has mapped."""
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         paths = {line.split(None, 5)[5].strip() for line in maps if len(line.split(None, 5)) == 6}
     return sorted(path for path in paths
@@ -63,7 +63,7 @@ def _mapped_libraries():
 
 
 def _is_loaded_for(pool):
-    """Whether rcuda-run has started this process with this pool. Raises Error if another library is in the way."""
+    """Whether rcuda-run has started this process with this pool. Raises Error if another CUDA library is loaded."""
     loaded = _mapped_libraries()
     own = os.path.realpath(LIBRARIES) + os.sep
     if any(os.path.basename(path).startswith("librcuda.so") or os.path.realpath(path).startswith(own)
@@ -83,7 +83,7 @@ def _is_loaded_for(pool):
 
 
 def _ask(pool):
-    """The names of the GPUs. In a process of its own, whose messages are the reason of a failure."""
+    """The names of the GPUs. Another process queries them; its messages explain a failure."""
     environment = dict(os.environ, RCUDA_DEVICES=pool, RCUDA_LOG="warn")
     asked = subprocess.run([sys.executable, "-I", os.path.join(FOLDER, "_ask.py"), os.path.join(LIBRARIES, NAMES[2])],
                            env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
@@ -93,7 +93,7 @@ def _ask(pool):
 
 
 def _reason_of(text):
-    """The lines of the client's log. NVML's own words for the failure ("GPU is lost") are left if there are no others."""
+    """The lines of the client's log; without such lines, NVML's text for the error ("GPU is lost")."""
     lines = text.strip().splitlines()
     own = [LOG_LINE.sub("", line) for line in lines if LOG_LINE.match(line)]
     return "\n".join(own or lines)
@@ -101,11 +101,11 @@ def _reason_of(text):
 
 def _load(pool):
     os.environ["RCUDA_DEVICES"] = pool
-    # For the processes that this one starts.
+    # For child processes.
     os.environ["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, (LIBRARIES, os.environ.get("LD_LIBRARY_PATH"))))
     # PyTorch looks for NCCL in a folder of its own before it looks in LD_LIBRARY_PATH.
     os.environ["LD_PRELOAD"] = os.pathsep.join(filter(None, (os.environ.get("LD_PRELOAD"),
                                                              os.path.join(LIBRARIES, NAMES[3]))))
-    # From here on, a library that opens one of these names gets ours.
+    # From now on, a library that opens one of these names gets rcuda's library.
     for name in NAMES:
         ctypes.CDLL(os.path.join(LIBRARIES, name), ctypes.RTLD_GLOBAL)

@@ -133,7 +133,7 @@ void check_acs(const PciRoute& route, const std::string& pair, Findings& finding
       return;
     }
   }
-  findings.push_back({Verdict::kGood, "ACS lets " + pair + " talk directly", ""});
+  findings.push_back({Verdict::kGood, "ACS lets " + pair + " communicate directly", ""});
 }
 
 }  // namespace

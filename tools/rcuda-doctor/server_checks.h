@@ -1,5 +1,5 @@
-// The checks of a server from a user's machine: what a program would meet on the way to a session,
-// in that order, up to the first obstacle.
+// The checks of a server from a user's machine: the steps of a program on its way to a session, in
+// their order, up to the first step that fails.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace rcuda::doctor {
 
-// Asks the server, as this user with the credentials of the environment. Blocks for a few seconds
-// at most.
+// Queries the server as this user, with the credentials of the environment. Blocks for a few
+// seconds at most.
 Findings check_server(const std::string& host, uint16_t port);
 
 // The findings in the server's report about itself and the user. Pure. `clock_ms`: of this machine,

@@ -79,7 +79,7 @@ class Servers : public prometheus::Collectable {
   mutable std::set<std::string> missing_ RCUDA_GUARDED_BY(mutex_);
 };
 
-// The web server takes a port without an address for all addresses, and knows no names of hosts.
+// The web server listens on all addresses if only a port is given, and does not resolve host names.
 Status check_address(const std::string& address) {
   std::string host;
   uint16_t port = 0;
@@ -94,7 +94,8 @@ Status check_address(const std::string& address) {
                     "127.0.0.1:9309 or [::1]:9309; 0.0.0.0:9309 is all IPv4 addresses");
 }
 
-// Binds the address before the web server does, because the web server's error has no reason.
+// Binds the address before the web server does, because the web server's error does not name the
+// reason.
 Status check_free(const std::string& address) {
   std::string host;
   uint16_t port = 0;
@@ -125,7 +126,7 @@ Status check_free(const std::string& address) {
   return Status(Code::kUnavailable, "cannot serve " + address + ": " + why);
 }
 
-// The answer to /healthz: the exporter runs. It asks no server.
+// Answers /healthz, which shows that the exporter runs. Queries no server.
 class Health : public prometheus::Collectable {
  public:
   std::vector<prometheus::MetricFamily> Collect() const override {

@@ -146,7 +146,7 @@ Result<wire::LeaseAnswer> ask_for_list(const tools::Server& server, wire::LeaseR
     if (!part.ok()) return part;
     if (part->leases.empty()) break;
     for (wire::LeaseInfo& lease : part->leases) {
-      if (lease.id <= request.id) return Status(Code::kProtocol, "the list is out of order");
+      if (lease.id <= request.id) return Status(Code::kProtocol, "the list is not ordered by id");
       request.id = lease.id;
       all.leases.push_back(std::move(lease));
     }
@@ -191,7 +191,7 @@ Status take(const Options& options, const tools::Server& server, wire::LeaseRequ
   if (!answer.ok()) return answer.status();
   // Checks the id, because it goes into files that scripts read.
   if (answer->leases.size() != 1 || !wire::is_lease_id(answer->leases.front().id)) {
-    return Status(Code::kProtocol, server.text() + " answered without a lease");
+    return Status(Code::kProtocol, server.text() + " sent an answer without a valid lease");
   }
   print_message(server, *answer);
   const wire::LeaseInfo& lease = answer->leases.front();

@@ -55,8 +55,8 @@ void append(std::string& out, const char* format, ...) {
   out += text;
 }
 
-// Returns the smallest size such that the automatic plan is faster than CUDA's own copy for this
-// size and all larger sizes; 0 if there is none.
+// Returns the smallest size from which on the automatic plan is faster than CUDA's own copy; 0 if
+// CUDA's copy is faster for the largest size.
 uint64_t ahead_from(p2p::Planner& planner, const Bus& bus) {
   uint64_t from = 0;
   for (uint64_t bytes = 4096; bytes <= (256u << 20); bytes *= 2) {
@@ -148,7 +148,8 @@ std::string outlook_markdown() {
       append(out, " %.2f |", gbps(bytes, native_copy_us(bus, bytes)));
     out += " |\n";
     for (const Network& network : networks()) {
-      // A network that is faster than the bus performs as the bus does: show it once.
+      // Networks that are faster than the bus all have the bus's speed: only the first of them is
+      // shown.
       const bool beyond = network.gbps > bus.gbps && &network != &networks().front() &&
                           (&network - 1)->gbps > 0.9 * bus.gbps;
       if (beyond) continue;

@@ -1,8 +1,8 @@
 // Writes a specification of the Container Device Interface (CDI). Container tools (podman, Docker,
 // CRI-O, containerd) read it from /etc/cdi to give a container remote GPUs. It mounts the client
 // library, the user's token or certificate and, if the pool names this machine (`local`), the
-// folder of sockets for containers. It sets the variables that rcuda-run sets. It holds the paths
-// of secrets, not the secrets, except for RCUDA_LEASE.
+// folder of sockets for containers. It sets the variables that rcuda-run sets. It has the paths of
+// secrets, not the secrets, except the one in RCUDA_LEASE.
 //
 // The devices are rcuda/gpu=0, =1, ... in the order of the pool, and rcuda/gpu=all. A container may
 // have any number of them: each is a numbered variable of the pool (client/pool/device_list.h).

@@ -188,7 +188,7 @@ int print_cdi(const fs::path& client) {
   const Result<std::string> text = cdi_specification(client, names_folder(client));
   if (!text.ok()) return fail(text.status().context(), 2);
   std::cout << *text << std::flush;
-  return std::cout ? 0 : fail("the specification could not be written", 1);
+  return std::cout ? 0 : fail("cannot write the specification to stdout", 1);
 }
 
 // Prints the lines of the server's log about ended sessions.

@@ -19,7 +19,7 @@ std::string date_text(uint64_t seconds);
 std::string lease_text(const wire::ServerStatus& status, uint32_t ordinal);
 // At most `length` characters.
 std::string cut(std::string text, size_t length);
-// The line of a GPU in both views: name, memory, utilisation, power, sessions, the asker's quota.
+// The line of a GPU in both views: name, memory, utilisation, power, sessions, this user's quota.
 std::string device_line(const Look& look, const wire::ServerStatus::Device& device);
 
 // Fraction of time in which kernels ran.

@@ -64,8 +64,9 @@ Status check_server(const std::string& name) { return tools::parse_server(name).
 // `name`: accepted by check_server().
 Server server_of(const std::string& name) { return tools::parse_server(name).value(); }
 
-// Refuses a word that is neither a command nor a host: it has no address, and it is alone or
-// similar to a command. Another word without an address is shown with that error, like a host.
+// Refuses a word that is neither a command nor a host: it has no address, and it is the only word
+// or similar to a command. Any other word without an address counts as a host and is shown with
+// that error.
 Status check_hosts(const std::vector<std::string>& words,
                    const std::vector<std::string>& commands) {
   for (const std::string& word : words) {
@@ -125,11 +126,11 @@ int top(const std::vector<Server>& servers, double seconds, int rounds, bool as_
   for (int round = 0; rounds == 0 || round < rounds; ++round) {
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
     std::vector<Look> now = smi::look(servers);
-    // Moves the cursor home, then clears the screen: this does not flicker.
     if (as_json) {
       print_json(json_of(now), -1);
       continue;
     }
+    // Moves the cursor home, then clears the screen: this does not flicker.
     std::printf("%s%s%s", screen ? "\x1b[H\x1b[2J" : "", smi::top_of(before, now).c_str(),
                 screen ? "" : "\n");
     std::fflush(stdout);
@@ -187,8 +188,8 @@ int reload(const std::vector<Server>& servers, bool as_json) {
   return failed;
 }
 
-// Whether nothing listens where the server did. Any other failure of a query says less: the server
-// may be too busy to answer, and its sessions go on.
+// Whether nothing listens on the server's port any more. Other failures do not show that the server
+// has stopped: it may be too busy to answer while its sessions go on.
 bool has_stopped(const Server& server) {
   constexpr auto kPatience = std::chrono::seconds(2);
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
@@ -344,7 +345,7 @@ Commands add_commands(config::CommandLine& line, Arguments* to) {
   for (config::CommandLine* command : {&commands.top, &commands.topology, &commands.reload}) {
     command->option("server", &to->names, kServers).type_name("").check(check_server);
   }
-  // Without a default: these are about one server.
+  // These commands change one server, so its name has no default.
   for (config::CommandLine* command : {&commands.end, &commands.park, &commands.wake,
                                        &commands.move, &commands.drain, &commands.resume}) {
     command->option("server", &to->name, kServer).required().type_name("").check(check_server);

@@ -48,7 +48,7 @@ std::vector<Place> places_of(const std::vector<Look>& looks) {
   return places;
 }
 
-// Returns the term of nvidia-smi.
+// Returns nvidia-smi's term for the path.
 const char* word_of(uint32_t ancestor) {
   switch (ancestor) {
     case NVML_TOPOLOGY_INTERNAL:

@@ -105,7 +105,7 @@ Status check_expiry(const std::string& text) {
   return Status(Code::kInvalidArgument, "\"" + text + "\" is not usable: write " + kLifeForms);
 }
 
-// Returns none for a token that does not expire. `text`: accepted by check_expiry().
+// Returns nullopt for a token that does not expire. `text`: accepted by check_expiry().
 std::optional<server::Seconds> end_of(const std::string& text, server::Seconds from) {
   const auto life = parse_life(text);
   return !life || life->count() == 0 ? std::nullopt : std::optional(from + *life);
@@ -145,7 +145,8 @@ Result<std::string> line_start(const std::string& server) {
                                             "[address]:port, or \"*\" for every server");
 }
 
-// Prints a note if the server's setting users does not name the user: the token gives no session.
+// Prints a note if the server's setting `users` does not name the user: such a token gives no
+// session.
 void note_if_not_served(const Options& options, const std::string& user) {
   const std::string file = server::default_config_file();
   server::Settings settings;
@@ -176,7 +177,7 @@ void note_if_not_served(const Options& options, const std::string& user) {
       settings.users.get().c_str(), file.c_str(), user.c_str(), remedy.c_str());
 }
 
-// Whether a server has its local name on this machine.
+// Whether a server of this machine has bound its local (abstract) name.
 bool runs_server() {
   std::ifstream sockets("/proc/net/unix");
   for (std::string line; std::getline(sockets, line);) {

@@ -1,4 +1,4 @@
-"""The pool of remote GPUs that Slurm gives out, and the choice of devices for a job. Nothing here has effects.
+"""The pool of remote GPUs that Slurm gives out, and the choice of devices for a job. Pure functions.
 
 The file (/etc/rcuda/slurm-pool) has one line for each type:
 
@@ -26,7 +26,7 @@ class Type:
 
 
 def parse_memory(text):
-    """As sizes are read in settings: 80G, 80GiB, 1.5T."""
+    """Reads a size as settings have it: 80G, 80GiB, 1.5T. Returns MiB."""
     found = re.fullmatch(r"(\d+(?:\.\d{1,9})?)([KMGT])(?:i?B)?", text, re.IGNORECASE)
     size = found and int(float(found[1]) * 1024 ** ("KMGT".index(found[2].upper()) - 1))
     if not size:
@@ -40,7 +40,7 @@ def parse_numbers(text):
     for part in text.split(","):
         found = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
         if not found or found[2] and int(found[2]) < int(found[1]):
-            raise ValueError(f"{text} is no list of numbers: write 0-3,6")
+            raise ValueError(f"{text} is not a list of numbers: write 0-3,6")
         numbers += [str(number).zfill(len(found[1])) for number in range(int(found[1]), int(found[2] or found[1]) + 1)]
     return numbers
 
@@ -63,7 +63,7 @@ def parse_line(words):
         raise ValueError("a line has a type, the memory of a GPU, and servers with their devices (gpu1:0-7)")
     name, memory, *rest = words
     if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
-        raise ValueError(f"{name} is no name for a type: letters, digits, - and _ are")
+        raise ValueError(f"{name} is not the name of a type: use letters, digits, - and _")
     shares, servers = 1, {}
     for word in rest:
         if found := re.fullmatch(r"shares=([1-9]\d*)", word):
@@ -71,7 +71,7 @@ def parse_line(words):
             continue
         host, colon, devices = word.rpartition(":")
         if not colon or not host:
-            raise ValueError(f"{word} is no server with devices: write gpu1:0-7 or gpu1@9000:0-7")
+            raise ValueError(f"{word} is not a server with devices: write gpu1:0-7 or gpu1@9000:0-7")
         for server in expand(host):
             if server in servers:
                 raise ValueError(f"{server} is named twice")
@@ -89,7 +89,7 @@ def parse_pool(text):
         try:
             one = parse_line(words)
             if one.name in pool:
-                raise ValueError(f"type {one.name} is there twice")
+                raise ValueError(f"type {one.name} is in the file twice")
             for server, devices in one.servers.items():
                 for device in devices:
                     if (server, device) in owner:
@@ -113,8 +113,8 @@ def parse_licences(text):
 
 def choose(one, count, used, avoided):
     """Devices for a job: {server: devices}. `used`: {(server, device): jobs that have it}. None if there are not
-    enough. The server with the fewest free devices that has all of them is best, so that large jobs find whole
-    servers; a job that no server can hold gets as few servers as possible."""
+    enough. Of the servers that have enough free devices, chooses the one with the fewest, so that large jobs find
+    whole servers. A job that is too large for any server gets as few servers as possible."""
     free = {}
     for server, devices in one.servers.items():
         if server in avoided:
@@ -139,8 +139,8 @@ def choose(one, count, used, avoided):
 
 
 def usable(one, jobs, away):
-    """Licences of a type that can be had: by jobs that have them, or now. `jobs`: {name: entry}, as State has them.
-    Of a server that is away only those count that a job has; a device that was not given back counts for nobody."""
+    """The number of licences of a type that jobs have or can get now. `jobs`: {name: entry}, as State has them.
+    Of a server that is away, only the devices that jobs have count. A device that was not released does not count."""
     count = one.shares * sum(len(devices) for server, devices in one.servers.items() if server not in away)
     for name, entry in jobs.items():
         if entry.type != one.name:

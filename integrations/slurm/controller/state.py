@@ -1,10 +1,10 @@
-"""What jobs have: files of the controller, changed under one lock.
+"""The devices that jobs have: files of the controller, changed under one lock.
 
     jobs      4711 h100 1a2b3c4d gpu1:0-3,6 gpu2:0      one line for each: type, lease, servers with their devices
     avoided   gpu2 1790000000.0 why                     servers that did not give a lease lately
 
-A name JOB/LEASE is of devices that nobody gets: the job has ended or got others, and a server has not confirmed that the
-lease is gone. An avoided server is asked again after AVOIDED_SECONDS.
+Devices under a name JOB/LEASE are free for no job: the job has ended or has other devices, and a server has not confirmed
+that the lease is gone. An avoided server is queried again after AVOIDED_SECONDS.
 
 A line is parsed only where it matters, so that ten thousand jobs cost little (docs/slurm.md has the figures).
 """
@@ -35,7 +35,7 @@ class State:
 
     @contextlib.contextmanager
     def locked(self):
-        """Within it the state is what the files have; they are written at the end, unless there was an error."""
+        """Reads the files, and writes them at the end of the block unless it raises an exception."""
         with open(os.open(self.path("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             self.read()
@@ -67,7 +67,7 @@ class State:
         os.replace(new, self.path(name))
 
     def get(self, name):
-        """None if there is none of that name."""
+        """None if there is no entry of that name."""
         if name not in self.jobs:
             return None
         type_name, lease, *servers = self.jobs[name].split()

@@ -5,13 +5,14 @@
 //
 // In srun, sbatch and salloc it checks the options; job_submit.lua of the controller turns them
 // into licences, and the controller's prolog takes the devices and writes them into the job's
-// AdminComment (rcuda-slurm). In slurmstepd, it sets the variables of each task. Who is first asks
-// the controller for the AdminComment: slurmstepd for a batch script, else srun, which passes the
-// answer on to all nodes. Steps within a job find it in their environment.
+// AdminComment (rcuda-slurm). In slurmstepd, it sets the variables of each task. The first process
+// that needs the AdminComment queries the controller: slurmstepd for a batch script, otherwise
+// srun, which passes the answer on to all nodes. Steps within a job find the answer in their
+// environment.
 //
-// Threads: those of Slurm, which calls one function at a time. Blocking: the question to the
+// Threads: those of Slurm, which calls one function at a time. Blocking: the query to the
 // controller, at most MessageTimeout. Errors: one line for the user, and the task does not start.
-// It is the task that fails, not the step's start: Slurm drains a node on which a batch job cannot
+// The start of the step does not fail, because Slurm drains a node on which a batch job cannot
 // start, and the node is not at fault.
 #include <algorithm>
 #include <cerrno>
@@ -31,7 +32,7 @@ extern "C" {
 }
 
 extern "C" {
-// Slurm loads any plug-in with these names only.
+// Slurm loads only plug-ins that define these names.
 [[gnu::visibility("default")]] extern const char plugin_name[] = "rcuda";
 [[gnu::visibility("default")]] extern const char plugin_type[] = "spank";
 [[gnu::visibility("default")]] extern const unsigned int plugin_version = SLURM_VERSION_NUMBER;
@@ -114,11 +115,11 @@ void set(spank_t spank, const char* name, const std::string& value) {
   spank_setenv(spank, name, value.c_str(), 1);
 }
 
-// The job's AdminComment, by a question to the controller.
+// Queries the controller for the job's AdminComment.
 std::optional<Grant> ask_controller(uint32_t job, std::string* error) {
   job_info_msg_t* answer = nullptr;
   if (slurm_load_job(&answer, job, SHOW_DETAIL) != SLURM_SUCCESS) {
-    *error = std::string("the controller does not tell which GPUs the job has: ") +
+    *error = std::string("cannot query the controller for the job's GPUs: ") +
              slurm_strerror(errno);
     return std::nullopt;
   }
@@ -136,7 +137,7 @@ std::optional<Grant> ask_controller(uint32_t job, std::string* error) {
   return found;
 }
 
-// librcuda.so: named in plugstack.conf, or in the tree where this plug-in is installed.
+// The path of librcuda.so: named in plugstack.conf, or in the tree where this plug-in is installed.
 std::string library_path(int count, char** arguments) {
   constexpr std::string_view kOption = "library=";
   for (int i = 0; i < count; ++i) {
@@ -198,8 +199,8 @@ int slurm_spank_init_post_opt(spank_t, int, char**) {
   return 0;
 }
 
-// In srun, when it has an allocation: asks once for all nodes of the step. What it sets goes to the
-// tasks with the rest of its environment.
+// In srun, when it has an allocation: queries once for all nodes of the step. The tasks get the
+// variables that this function sets with the rest of srun's environment.
 int slurm_spank_local_user_init(spank_t spank, int, char**) {
   uint32_t job = 0;
   if (!options.request || spank_get_item(spank, S_JOB_ID, &job) != ESPANK_SUCCESS) return 0;
@@ -207,7 +208,7 @@ int slurm_spank_local_user_init(spank_t spank, int, char**) {
   if (known && known == std::to_string(job)) return 0;
   std::string error;
   const std::optional<Grant> found = ask_controller(job, &error);
-  if (!found) return 0;  // the nodes ask again, and say what is wrong
+  if (!found) return 0;  // the nodes query again, and report the error
   ::setenv(kJobVariable, std::to_string(job).c_str(), 1);
   ::setenv(kGrantVariable, found->text.c_str(), 1);
   return 0;

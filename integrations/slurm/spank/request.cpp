@@ -22,7 +22,7 @@ bool is_type(std::string_view text) {
   });
 }
 
-// Takes what is before the separator off the text.
+// Removes the part before the separator, and the separator, from the text. Returns the part.
 std::string_view next(std::string_view* text, char separator) {
   const size_t end = std::min(text->find(separator), text->size());
   const std::string_view part = text->substr(0, end);

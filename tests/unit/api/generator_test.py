@@ -284,7 +284,7 @@ class WrongTraitsTest(unittest.TestCase):
 
     def test_bodies(self):
         self.refuse_command({"body": "uint32_t"}, "PaintMany: body: cannot read 'uint32_t'")
-        self.refuse_command({"body": "uint32_t a\nuint64_t a"}, "PaintMany: body: a is there twice")
+        self.refuse_command({"body": "uint32_t a\nuint64_t a"}, "PaintMany: body: a appears twice")
         self.refuse_command({"body": "uint32_t a[]"}, "PaintMany: body: an array needs a length")
         self.refuse_command({"tail": "char a[size]"}, "PaintMany: tail: a has the length size, which is not a member")
         self.refuse_command({"body": "Elsewhere"}, "PaintMany: body: Elsewhere declares no body")

@@ -153,7 +153,7 @@ TEST_F(DoctorTest, PciDistanceAndAcs) {
     file(std::string("sys/devices/pci0000:80/") + bridge + "/config", config);
   }
   EXPECT_EQ(find(check_pci(root_), "sends traffic between GPU 0000:03:00.0 and mlx5_0"), nullptr);
-  EXPECT_NE(find(check_pci(root_), "ACS lets GPU 0000:03:00.0 and mlx5_0 talk"), nullptr);
+  EXPECT_NE(find(check_pci(root_), "ACS lets GPU 0000:03:00.0 and mlx5_0 communicate"), nullptr);
   config[0x106] = 0x0c;  // requests and completions are redirected
   file("sys/devices/" + common + "0000:02:01.0/config", config);
   findings = check_pci(root_);
