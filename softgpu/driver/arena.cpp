@@ -153,7 +153,7 @@ int Arena::file_locked() {
   }
   rcuda::UniqueFd made = make_file(name);
   if (!made) {
-    RCUDA_ERROR("no memory file for a device: %m");
+    RCUDA_ERROR("cannot make a memory file for a device: %m");
     return -1;
   }
   file_ = std::move(made);

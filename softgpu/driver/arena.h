@@ -52,9 +52,8 @@ class Arena {
     size_t bytes = 0;  // rounded up to kBlockGranularity
   };
 
-  // Takes ownership of a memory file, such as another process's. Without one, the arena makes its
-  // own when it is needed.
-  // `name`: of the file, as /proc shows it.
+  // `file`: a memory file, such as that of an imported pool; the arena owns it. Without a file, the
+  // arena makes one when it first needs it. `name`: the file's name in /proc.
   explicit Arena(std::string name, rcuda::UniqueFd file = {});
   ~Arena();
   Arena(const Arena&) = delete;
@@ -89,13 +88,14 @@ class Arena {
   uint64_t spare_chunk_ = 0;          // an empty chunk kept for the next small block
 };
 
-// Puts the memory of devices into files of other names (device_file_name()), as if it were on other
-// GPUs. `renamed`: from the names of now; for arenas that have no file yet, too. Nothing may be
-// mapped. Descriptors of the files stay valid. Returns false if the system lacks memory.
+// Moves the memory of devices into files with other names (device_file_name()), as if it were on
+// other GPUs. `renamed`: from present names to new names, also for arenas that have no file yet.
+// The caller has unmapped all blocks. Descriptors of the files stay valid. Returns false if the
+// system lacks memory.
 bool rename_arena_files(const std::map<std::string, std::string>& renamed);
 
-// Returns the file of the arena that has this inode, as /proc/self/maps names it; -1 if no arena has
-// it. The file is open as long as the arena exists.
+// Returns the file with this inode (as /proc/self/maps shows it) if an arena owns it, otherwise -1.
+// The file is open as long as the arena exists.
 int arena_file_of(uint64_t inode);
 
 }  // namespace softgpu::driver

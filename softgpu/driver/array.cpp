@@ -13,7 +13,6 @@
 namespace softgpu::driver {
 namespace {
 
-// Of each level's memory.
 constexpr size_t kLevelAlignment = 512;
 
 constexpr unsigned kFlagsKnown = CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_SURFACE_LDST |
@@ -25,7 +24,7 @@ bool has_flag(const CUDA_ARRAY3D_DESCRIPTOR& descriptor, unsigned flag) {
   return (descriptor.Flags & flag) != 0;
 }
 
-// The largest extents of a kind, by the names of the device's attributes. 0: this extent is 0.
+// The device attributes that hold the largest extents of a kind. 0: the extent must be 0.
 struct Limits {
   int width = 0, height = 0, depth = 0;
 };
@@ -120,7 +119,7 @@ bool extents_fit(const Device& device, const CUDA_ARRAY3D_DESCRIPTOR& descriptor
          (kind == ArrayKind::k2d && fits(device, descriptor, kGatherLimits));
 }
 
-// The rules between extents that no limit expresses.
+// Checks the relations between extents, which the limits do not express.
 bool shape_is_valid(const CUDA_ARRAY3D_DESCRIPTOR& descriptor) {
   if (descriptor.Width == 0) return false;
   if (has_flag(descriptor, CUDA_ARRAY3D_SPARSE) && descriptor.Height == 0) return false;
@@ -152,7 +151,7 @@ CUDA_ARRAY3D_DESCRIPTOR level_descriptor(const CUDA_ARRAY3D_DESCRIPTOR& whole, u
   return descriptor;
 }
 
-// Without memory.
+// The array has no memory yet.
 std::shared_ptr<Array> describe_array(Context& context, const CUDA_ARRAY3D_DESCRIPTOR& descriptor) {
   auto array = std::make_shared<Array>();
   array->context = &context;

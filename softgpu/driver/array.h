@@ -31,7 +31,7 @@ struct Array {
   size_t element_bytes = 0;
   CUdeviceptr memory = 0;
   size_t row_pitch = 0, slice_pitch = 0;     // bytes; 0: no gaps
-  std::shared_ptr<Tiles> tiles;              // of a sparse array that is no level
+  std::shared_ptr<Tiles> tiles;              // of a sparse array; null for levels
   const MipmappedArray* level_of = nullptr;  // owns the memory; nullptr: the array itself does
 
   CUarray handle() { return reinterpret_cast<CUarray>(this); }
@@ -47,13 +47,13 @@ struct MipmappedArray {
   Context* context = nullptr;
   CUDA_ARRAY3D_DESCRIPTOR descriptor{};
   CUdeviceptr memory = 0;
-  std::shared_ptr<Tiles> tiles;  // of a sparse one
+  std::shared_ptr<Tiles> tiles;  // of a sparse array
   std::vector<std::shared_ptr<Array>> levels;
 
   CUmipmappedArray handle() { return reinterpret_cast<CUmipmappedArray>(this); }
 };
 
-// What the flags and extents of a descriptor make.
+// The kind that the flags and extents of a descriptor select.
 enum class ArrayKind { k1d, k2d, k3d, k1dLayered, k2dLayered, kCubemap, kCubemapLayered };
 ArrayKind kind_of(const CUDA_ARRAY3D_DESCRIPTOR& descriptor);
 

@@ -1,5 +1,5 @@
-// cuArray* and cuMipmappedArray*: create, describe and destroy arrays. The copy functions move
-// their contents. What concerns tiles is in sparse.cpp.
+// cuArray* and cuMipmappedArray*: create, describe and destroy arrays. sparse.cpp has the functions
+// for tiles.
 #include <algorithm>
 
 #include <cuda.h>
@@ -81,7 +81,7 @@ CUresult CUDAAPI cuArrayDestroy(CUarray handle) {
   if (CUresult result = check_unsafe_call()) return result;
   std::shared_ptr<Array> array = array_from_handle(handle);
   if (!array) return CUDA_ERROR_INVALID_HANDLE;
-  if (array->level_of) return CUDA_SUCCESS;  // it goes with its mipmapped array
+  if (array->level_of) return CUDA_SUCCESS;  // destroyed with its mipmapped array
   // Copies in progress still need the array.
   if (CUresult result = array->context->synchronize()) return result;
   if (!handle_table<Array>().remove(handle)) return CUDA_ERROR_INVALID_HANDLE;

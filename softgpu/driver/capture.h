@@ -34,7 +34,7 @@ struct Capture {
   bool own_graph = true;  // false: cuStreamBeginCaptureToGraph
   bool invalidated = false;
   std::vector<std::shared_ptr<Stream>> streams;  // the streams of the capture
-  std::vector<GraphEdge> left_tips;              // of its streams that were destroyed
+  std::vector<GraphEdge> left_tips;              // the tips of its destroyed streams
 };
 
 struct StreamCapture {
@@ -51,9 +51,9 @@ CUresult end_capture(Stream& stream, std::shared_ptr<Graph>* graph);
 // The stream is being destroyed: it leaves its capture. A capture that began there ends.
 void end_capture_of(Stream& stream);
 
-// Adds `operation` as a node of the stream's capture. CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-// _UNSUPPORTED, which also invalidates, if the operation cannot be captured; _INVALID_VALUE for a
-// free of memory that the graph already frees. `*node` is optional.
+// Adds `operation` as a node of the stream's capture. CUDA_ERROR_STREAM_CAPTURE_INVALIDATED if the
+// capture is invalid; _UNSUPPORTED, which also invalidates, if the operation cannot be captured;
+// _INVALID_VALUE for a free of memory that the graph already frees. `node` may be null.
 CUresult capture_operation(Stream& stream, Operation operation, GraphNode** node = nullptr);
 // An argument check failed while the stream was capturing: this invalidates the capture too.
 void invalidate_capture_of(Stream& stream);

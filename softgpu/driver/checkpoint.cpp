@@ -54,7 +54,7 @@ struct Mapping {
 
 std::atomic<CUprocessState> now{CU_PROCESS_STATE_RUNNING};
 std::vector<Mapping> taken;  // while CHECKPOINTED
-GpuMap places;               // the GPU that has a device's memory, by the device's own number
+GpuMap places;               // by a device's own number: the GPU that now has its memory
 
 template <typename Visit>
 void for_each_context(Visit visit) {
@@ -81,7 +81,8 @@ bool is_supported(bool in_group) {
   });
 }
 
-// Physical memory that could be exported, but was not, has a file of its own.
+// Exportable physical memory has its own file. Returns the file with this inode unless the memory
+// was exported; otherwise -1.
 int file_of_unexported(uint64_t inode) {
   int file = -1;
   (void)memory_registry().any([&](const Allocation& allocation) {
@@ -93,7 +94,8 @@ int file_of_unexported(uint64_t inode) {
   return file;
 }
 
-// The mappings of device memory. The kernel's list is read, because any part may be mapped.
+// Returns the mappings of device memory from the kernel's list, because any part of a file may be
+// mapped.
 std::vector<Mapping> find_mappings() {
   std::vector<Mapping> found;
   std::ifstream maps("/proc/self/maps");
@@ -116,7 +118,7 @@ void drop(std::vector<Saved>& saved) {
   saved.clear();
 }
 
-// Copies the pages that have content. False if there is no memory for the copy.
+// Copies the pages that have content. False if memory for the copy is lacking.
 bool save(Mapping& mapping) {
   const auto end = static_cast<off_t>(mapping.offset + mapping.bytes);
   for (auto at = static_cast<off_t>(mapping.offset); at < end;) {

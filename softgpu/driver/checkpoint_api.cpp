@@ -34,8 +34,9 @@ static_assert(sizeof(Outcome) <= sizeof(LookupNote));
 
 std::string socket_of(int pid) { return "softgpu-checkpoint-" + std::to_string(pid); }
 
-// Of a request: how many processes its caller has locked, or a timeout; or, by the number of a GPU,
-// the number of the GPU to restore onto, plus one.
+// A request's arguments are a number (kLock: the timeout in ms; kCheckpoint: how many processes the
+// caller has locked) or, for kRestore, this map: by the number of a GPU, the number of the GPU to
+// restore onto plus one; 0: none.
 GpuMap read_map(const LookupKey& arguments) {
   GpuMap gpus;
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -138,7 +139,7 @@ void serve() {
   static auto* const server = new LookupServer;  // never ends: its thread runs until the exit
   const rcuda::Status started = server->start(socket_of(::getpid()), "softgpu-check", carry_out,
                                               LookupServer::Serves::kRootToo);
-  if (!started.ok()) RCUDA_DEBUG("no checkpoints of this process: %s", started.message().c_str());
+  if (!started.ok()) RCUDA_DEBUG("process cannot be checkpointed: %s", started.message().c_str());
 }
 
 }  // namespace softgpu::driver::checkpoint

@@ -20,7 +20,7 @@ class Condition {
  public:
   // `reset`: each launch gives it `initial` again.
   static std::shared_ptr<Condition> make(unsigned initial, bool reset);
-  // Null if the handle names none.
+  // Null for an unknown handle.
   static std::shared_ptr<Condition> find(CUgraphConditionalHandle handle);
   ~Condition();
   Condition(const Condition&) = delete;
@@ -33,7 +33,7 @@ class Condition {
     if (reset_) set(initial_);
   }
 
-  const GraphNode* node = nullptr;  // that reads it; guarded by graph_mutex()
+  const GraphNode* node = nullptr;  // the node that reads it; guarded by graph_mutex()
 
  private:
   Condition(CUgraphConditionalHandle handle, unsigned initial, bool reset);

@@ -18,10 +18,9 @@
 //   SOFTGPU_INIT_MS             what cuInit takes, up to 60000; default 0
 //   SOFTGPU_CONTEXT_MS          what making a context takes, one at a time over all processes of
 //                               the machine (start_cost.h); default 0
-//   SOFTGPU_CONTEXT_END_MS      the same for its end; default 0
-//   SOFTGPU_MPS                 1: the devices count as served by NVIDIA's multi-process service,
-//   and
-//                               a process has CUDA_MPS_ACTIVE_THREAD_PERCENTAGE of their
+//   SOFTGPU_CONTEXT_END_MS      what ending a context takes, likewise; default 0
+//   SOFTGPU_MPS                 1: the devices report that NVIDIA's multi-process service serves
+//                               them, and a process has CUDA_MPS_ACTIVE_THREAD_PERCENTAGE of their
 //                               multiprocessors; default 0
 //   SOFTGPU_MIG                 1: each device is a part of a GPU that has seven times its memory;
 //                               default 0
@@ -72,12 +71,12 @@ rcuda::Result<Configuration> read_configuration();
 // machines, nodes and devices. Reads the machine's id.
 CUuuid device_uuid(const Configuration& configuration, int ordinal);
 
-// What /proc calls the files with the memory of a device. By this, softgpu's NVML finds out what a
-// process uses.
+// The name in /proc of the files with a device's memory. softgpu's NVML finds a process's use of
+// the device by this name.
 std::string device_file_name(int ordinal);
 
-// SOFTGPU_DRIVER_VERSION alone, because programs ask for the version before cuInit. The default if
-// the setting is malformed; cuInit will report that.
+// SOFTGPU_DRIVER_VERSION alone, because programs query the version before cuInit. A malformed
+// setting gives the default here; cuInit reports it.
 int driver_version();
 
 // The configuration that initialize() has accepted; the defaults before that.

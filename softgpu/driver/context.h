@@ -59,8 +59,8 @@ CUresult check_unsafe_call();
 class Context : public std::enable_shared_from_this<Context> {
  public:
   Context(Device& device, bool primary);
-  // A green context: some multiprocessors of the device, and streams. Whatever else is made in it
-  // belongs to the primary context, which must be alive as long as it is. So does its error.
+  // A green context: some multiprocessors of the device, and streams. Its other objects and its
+  // sticky error belong to the primary context, which must outlive it.
   Context(std::shared_ptr<Context> primary, int multiprocessors);
   ~Context();
 
@@ -71,12 +71,12 @@ class Context : public std::enable_shared_from_this<Context> {
   Device& device() { return device_; }
   bool is_primary() const { return primary_; }
   bool is_green() const { return primary_of_green_ != nullptr; }
-  // The context to which objects belong that are made in this one.
+  // Owner of objects created while this context is current (a green context's primary context).
   Context& owner() { return is_green() ? *primary_of_green_ : *this; }
-  // Those that work in this context may use.
+  // The number of multiprocessors that this context may use.
   int multiprocessors() const { return is_green() ? multiprocessors_ : device_.multiprocessors(); }
   uint64_t id() const { return id_.load(std::memory_order_relaxed); }
-  // The usage count of cuCtxAttach and cuCtxDetach. detach() is false for the last one.
+  // The usage count of cuCtxAttach and cuCtxDetach. detach() returns false for the last reference.
   void attach() { ++usage_; }
   bool detach() {
     uint32_t usage = usage_.load();
@@ -93,7 +93,7 @@ class Context : public std::enable_shared_from_this<Context> {
   // True while the context is being torn down. Passed to exec::run as its `stop`.
   const std::atomic<bool>& stopping() const { return stopping_; }
 
-  // The first asynchronous error, which every later call returns; CUDA_SUCCESS if there is none.
+  // The first asynchronous error, which every later call returns; CUDA_SUCCESS without an error.
   CUresult sticky() const {
     const Context& holder = is_green() ? *primary_of_green_ : *this;
     return static_cast<CUresult>(holder.sticky_.load(std::memory_order_acquire));
@@ -167,8 +167,8 @@ std::shared_ptr<Context> current_context_shared();
 void set_current_context(std::shared_ptr<Context> context);
 void push_current_context(std::shared_ptr<Context> context);
 
-// The check with which nearly every entry point begins: the driver is initialised, a context is
-// current and alive, and it has no sticky error. `*context` is its owner(). Otherwise
+// Nearly every entry point begins with this check: the driver is initialised, a context is current
+// and alive, and it has no sticky error. `*context` is its owner(). Otherwise
 // CUDA_ERROR_NOT_INITIALIZED, _INVALID_CONTEXT, _CONTEXT_IS_DESTROYED or the sticky error;
 // CUDA_ERROR_NOT_PERMITTED inside a host function.
 CUresult enter(Context** context);

@@ -76,9 +76,9 @@ CUresult synchronize(Context& context) {
   return result;
 }
 
-// A driver ends a context when its device has no work left, in any context (580 on an H200). Only
-// the end of the process cuts kernels short. Waits; the caller must not hold a lock that others
-// take.
+// Waits until the context's device has no work left in any context, as driver 580 does before it
+// ends a context (H200). Only the end of the process cuts kernels short. The caller must not hold a
+// lock that other threads take.
 void wait_to_end(Context& context) {
   if (!context.alive()) return;
   Device& device = context.device();
@@ -92,7 +92,8 @@ void wait_to_end(Context& context) {
   }
 }
 
-// Handles of destroyed contexts: they have their own error until a new context has the address.
+// Handles of destroyed contexts. Calls return CUDA_ERROR_CONTEXT_IS_DESTROYED for them until a new
+// context has the address.
 struct DestroyedHandles {
   std::mutex mutex;
   std::set<CUcontext> handles;
@@ -109,7 +110,7 @@ CUresult error_of_missing(CUcontext handle) {
                                          : CUDA_ERROR_INVALID_CONTEXT;
 }
 
-// Where an entry point takes a CUcontext, nullptr means the current context.
+// A null `handle` means the current context.
 CUresult find_context(CUcontext handle, std::shared_ptr<Context>* context) {
   if (CUresult result = check_initialized()) return result;
   *context = handle ? Context::from_handle(handle) : current_context_shared();
@@ -124,7 +125,7 @@ CUresult find_green(CUgreenCtx handle, std::shared_ptr<Context>* context) {
   return (*context)->is_green() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
-// The current context, whatever its sticky error: queries still work after a fault.
+// The current context, even with a sticky error: queries still work after a fault.
 CUresult current_alive(Context** context) {
   if (CUresult result = check_initialized()) return result;
   *context = current_context();
@@ -266,7 +267,7 @@ CUresult CUDAAPI cuCtxDestroy_v2(CUcontext handle) {
   return CUDA_SUCCESS;
 }
 
-// Primary contexts have no usage count, and a green context stands for its primary one.
+// Primary contexts have no usage count. A green context counts as its primary context.
 CUresult CUDAAPI cuCtxAttach(CUcontext* handle, unsigned int flags) {
   std::shared_ptr<Context> context;
   if (CUresult result = check_initialized()) return result;

@@ -344,8 +344,9 @@ CUresult execute_copy(Context& context, const CopyOperation& operation) {
   const End destination = destination_of(shape);
   Layout from, to;
   if (operation.staged) source.address = reinterpret_cast<uint64_t>(operation.staged->data());
-  // A queued copy holds its memory, unless the memory was then being freed. Such memory, and that
-  // of a graph, may be gone, or the memory now at that address may be smaller.
+  // A queued copy holds its memory unless a free of the memory was already queued. Memory that is
+  // not held, and the memory of a graph's copies, may no longer exist, or smaller memory may now be
+  // at the address.
   CopyOperation held;
   const bool unheld = (!operation.source_memory && !operation.staged &&
                        shape.srcMemoryType != CU_MEMORYTYPE_HOST) ||

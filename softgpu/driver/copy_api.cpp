@@ -25,8 +25,8 @@ CUstream default_stream() {
   return rcuda::interop::per_thread_default_stream() ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
 }
 
-// The memory of one side of a copy. Device memory and arrays have a device and usually an owner,
-// which may be read only while the memory is held.
+// The memory of one side of a copy. Device memory and arrays have a device and usually an owner.
+// The owner may be read only while the memory is held.
 struct Side {
   bool on_host = false;
   bool sync_memops = false;
@@ -77,8 +77,8 @@ CUresult wait_for_default_stream(Context& context) {
   return context.sticky();
 }
 
-// The copy starts after all earlier work in the default streams of both devices and ends before
-// later work in them: this waits for both ends of it.
+// Orders the copy after all earlier work in the default streams of both devices, and before later
+// work in them: waits for these streams, then for the copy.
 CUresult copy_between_devices(const Side& source, const Side& destination,
                               CopyOperation operation) {
   for (const Side* side : {&source, &destination}) {
@@ -128,7 +128,7 @@ CUresult submit_copy(CUDA_MEMCPY3D_PEER shape, CUstream stream, Mode mode) {
   operation.shape = shape;
   const bool held = !is_capturing(stream);
   const bool is_empty = shape.WidthInBytes == 0 || shape.Height == 0 || shape.Depth == 0;
-  // A capture makes no node of a copy of nothing.
+  // An empty copy becomes no node of a capture.
   if (is_empty && !held && mode == Mode::kAsynchronous) return CUDA_SUCCESS;
   if (held) {
     if (CUresult result = hold_memory_to_queue(&operation)) return result;
@@ -139,7 +139,8 @@ CUresult submit_copy(CUDA_MEMCPY3D_PEER shape, CUstream stream, Mode mode) {
         source.device != destination.device) {
       return copy_between_devices(source, destination, std::move(operation));
     }
-    // Within a device the host does not wait, unless a pointer attribute asks for it.
+    // The host does not wait for a copy within a device unless CU_POINTER_ATTRIBUTE_SYNC_MEMOPS or
+    // CU_CTX_SYNC_MEMOPS is set.
     if (!source.on_host && !destination.on_host && !source.sync_memops &&
         !destination.sync_memops && !context->sync_memops()) {
       return submit(stream, std::move(operation));
@@ -186,7 +187,7 @@ std::shared_ptr<Context> context_of(CUcontext handle) {
   return handle ? Context::from_handle(handle) : current_context_shared();
 }
 
-// A peer copy is ordered after the pending work of both contexts.
+// Waits for the pending work of both contexts, after which a peer copy is ordered.
 CUresult wait_for_peers(CUcontext first, CUcontext second) {
   Context* current = current_context();
   for (CUcontext handle : {first, second}) {

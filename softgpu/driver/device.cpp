@@ -43,7 +43,7 @@ Driver& driver() {
 // Checked first by every entry point. Stored with release after `devices` is complete.
 std::atomic<CUresult> state{CUDA_ERROR_NOT_INITIALIZED};
 
-// Sets *numbers to the machine's devices that the process sees, in the process's order.
+// Sets *numbers to the numbers of the devices that the process sees, in the process's order.
 CUresult find_visible(const Configuration& configuration, std::vector<size_t>* numbers) {
   numbers->resize(static_cast<size_t>(configuration.devices));
   std::iota(numbers->begin(), numbers->end(), 0);
@@ -151,9 +151,9 @@ CUresult initialize() {
   for (const size_t number : visible) {
     shared.devices.push_back(std::make_unique<Device>(static_cast<int>(shared.devices.size()),
                                                       static_cast<int>(number)));
-    default_pool(*shared.devices.back());  // at once, so that no stale handle can match it later
+    default_pool(*shared.devices.back());  // made now, so that no stale handle can match it later
   }
-  // A child of fork() has none of the driver's threads. Every call fails there, as with a real
+  // A child of fork() has none of the driver's threads. Every call fails there, as with NVIDIA's
   // driver.
   ::pthread_atfork(nullptr, nullptr, [] {
     state.store(CUDA_ERROR_NOT_INITIALIZED, std::memory_order_relaxed);

@@ -1,10 +1,10 @@
 // Device: one virtual GPU, and the list of them.
 //
-// cuInit makes the devices from SOFTGPU_DEVICES, SOFTGPU_MEMORY and SOFTGPU_COMPUTE_CAPABILITY,
-// those that CUDA_VISIBLE_DEVICES selects. They live as long as the process, so references to them
-// stay valid. A device owns the state that its contexts share: the account of its memory, the map
-// of addresses that its kernels may touch, its primary context and its copy engines. Any thread;
-// only CopyEngine::transfer blocks.
+// cuInit makes the devices that CUDA_VISIBLE_DEVICES selects, from SOFTGPU_DEVICES, SOFTGPU_MEMORY
+// and SOFTGPU_COMPUTE_CAPABILITY. They live as long as the process, so references to them stay
+// valid. A device owns the state that its contexts share: the account of its memory, the map of
+// addresses that its kernels may touch, its primary context and its copy engines. Any thread; only
+// check_initialized() and initialize() block.
 #pragma once
 
 #include <atomic>
@@ -34,7 +34,7 @@ class CopyEngine {
       : bytes_per_ns_(bytes_per_ns), latency_ns_(latency_ns) {}
   bool paced() const { return bytes_per_ns_ > 0 || latency_ns_ > 0; }
   struct Slot {
-    // The transfer occupies the engine in between.
+    // The transfer occupies the engine from `begin` to `end`.
     std::chrono::steady_clock::time_point begin, end;
     std::chrono::steady_clock::time_point done;  // not reported as done before this
   };
@@ -52,7 +52,7 @@ class CopyEngine {
 
 class Device {
  public:
-  // `number`: of the machine's device, whatever CUDA_VISIBLE_DEVICES hides.
+  // `number`: the device's number on the machine, independent of CUDA_VISIBLE_DEVICES.
   Device(int ordinal, int number);
   ~Device();
 
@@ -109,7 +109,7 @@ CUresult initialize();  // cuInit; may be called again
 int device_count();
 // nullptr if the ordinal is out of range, or before initialize().
 Device* device_at(CUdevice ordinal);
-// The device that another process has named; nullptr if this process does not have it.
+// nullptr if this process does not see the device.
 Device* device_with_uuid(const CUuuid& uuid);
 
 }  // namespace softgpu::driver

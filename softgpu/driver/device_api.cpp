@@ -110,7 +110,8 @@ CUresult CUDAAPI cuDeviceTotalMem_v2(size_t* bytes, CUdevice ordinal) {
   return CUDA_SUCCESS;
 }
 
-// Returns the attribute of that name, which is the value for the largest texels.
+// A linear texture may span 4 GiB. CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LINEAR_WIDTH is the width
+// for the largest texels (16 bytes).
 CUresult CUDAAPI cuDeviceGetTexture1DLinearMaxWidth(size_t* width, CUarray_format format,
                                                     unsigned channels, CUdevice ordinal) {
   Device* device = nullptr;

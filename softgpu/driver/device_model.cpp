@@ -1,6 +1,6 @@
 // The attributes of a device: those of an H200, with the figures of a smaller generation if
-// SOFTGPU_COMPUTE_CAPABILITY names one. Features that softgpu lacks (textures, clusters, tensor
-// maps, multicast, dma-buf) are reported as missing, so that libraries choose other paths.
+// SOFTGPU_COMPUTE_CAPABILITY names one. Features that softgpu lacks (clusters, tensor maps,
+// multicast, dma-buf) are reported as missing, so that libraries choose other paths.
 #include <algorithm>
 #include <array>
 
@@ -254,8 +254,8 @@ std::optional<int> fixed_attribute(CUdevice_attribute attribute) {
       break;
   }
   const int value = static_cast<int>(attribute);
-  // 44 to 44+n are deprecated texture attributes that CUDA 13's header no longer names. They and
-  // all missing features read 0, as on hardware without the feature.
+  // Attributes of missing features, and deprecated texture attributes that CUDA 13's header no
+  // longer names (from 44 on), are 0, as on hardware without the feature.
   if (value >= 1 && value < static_cast<int>(CU_DEVICE_ATTRIBUTE_MAX)) return 0;
   return std::nullopt;
 }

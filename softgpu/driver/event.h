@@ -5,8 +5,8 @@
 // the time of the call, so a later recording does not change what an earlier cuStreamWaitEvent
 // waits for. An event that was never recorded counts as complete.
 //
-// Any thread. Only EventRecord::wait blocks. An event that is destroyed while its record is pending
-// leaves the handle table at once; the record lives until the operation that completes it is done.
+// Any thread; nothing blocks. An event that is destroyed while its record is pending leaves the
+// handle table immediately; the record lives until the operation that completes it is done.
 #pragma once
 
 #include <atomic>
@@ -46,8 +46,9 @@ class Event {
   std::shared_ptr<EventRecord> record() const;  // null: never recorded
   void set_record(std::shared_ptr<EventRecord> record);
 
-  // The event was last recorded in a capturing stream: tells what a wait on it means for that
-  // capture. Guarded by graph_mutex(), except that `captured` may be read without it.
+  // `captured`: the event was last recorded in a capturing stream. A stream that waits for the
+  // event joins `capture` and depends on `captured_nodes`. Guarded by graph_mutex(), except that
+  // `captured` may be read without it.
   std::atomic<bool> captured{false};
   std::weak_ptr<Capture> capture;
   std::vector<GraphNode*> captured_nodes;
@@ -62,7 +63,7 @@ class Event {
   std::shared_ptr<EventRecord> record_;
 };
 
-// Null if the handle names no event.
+// Null for an unknown handle.
 std::shared_ptr<Event> event_from_handle(CUevent handle);
 // Invalidates the handles of the context's events, when the context is destroyed.
 void drop_events(Context& context);

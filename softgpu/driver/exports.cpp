@@ -66,8 +66,8 @@ Status listen_locked(Exports& state) {
   return state.server.start(socket_of(*process), "softgpu-exports", find_export);
 }
 
-// Drops the exports of objects that have ended, once there are twice as many as after the last
-// sweep.
+// Drops the exports of objects that have ended. Runs when the number of exports has doubled since
+// the last sweep.
 void sweep_locked(Exports& state) {
   if (state.offered.size() < state.sweep_at) return;
   std::erase_if(state.offered, [&](const auto& entry) {
@@ -109,7 +109,7 @@ Result<LookupResult> fetch(const ExportHandle& handle) {
   Result<LookupResult> found =
       look_up(socket_of(handle.process), static_cast<uint32_t>(handle.kind), handle.key);
   if (!found) {
-    RCUDA_WARN("an IPC handle cannot be opened: %s", found.status().message().c_str());
+    RCUDA_WARN("cannot open an IPC handle: %s", found.status().message().c_str());
   } else if (!found->descriptor) {
     return Status(rcuda::Code::kNotFound, "the export has no file");
   }

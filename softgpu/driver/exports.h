@@ -1,13 +1,13 @@
-// Exports: what this process offers to other processes of its user by IPC handle.
+// Exports: memory and events that this process offers to other processes of its user by IPC handle.
 //
-// A handle holds the random number of the exporting process and a secret key. The importer asks
-// that process for the memory file behind the key (local_lookup.h) and what else it
-// must know, so nothing in a handle is believed but the key. (Rejected: opening the file through
-// /proc. It opens whatever process and descriptor a handle names, and no file of a process that is
-// not dumpable.) An export ends with its object, and with the process.
+// A handle holds the random number of the exporting process and a secret key. The importer requests
+// the memory file and its description from that process (local_lookup.h), so the key is the only
+// part of a handle that it trusts. (Rejected: opening the file through /proc. A handle could name
+// any process and descriptor, and files of a process that is not dumpable cannot be opened.) An
+// export ends with its object, and with the process.
 //
-// Any thread. Blocking: fetch(), for at most a second. Errors: kNotFound if there is no such export
-// (any more), otherwise what this process lacks.
+// Any thread. Blocking: fetch(), for at most a second. Errors: kNotFound if the export does not
+// exist or has ended, otherwise the resource that this process lacks.
 #pragma once
 
 #include <cstdint>

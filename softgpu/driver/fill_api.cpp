@@ -13,7 +13,7 @@ using namespace softgpu::driver;
 
 namespace {
 
-// A device can fill only memory that its kernels could write.
+// A device can fill only memory that its kernels may touch.
 CUresult check_reach(const FillOperation& operation, Context& context) {
   const std::shared_ptr<Allocation> memory = memory_registry().find(operation.destination);
   if (!memory || memory->on_host() || memory->kind == MemoryKind::kGraph) return CUDA_SUCCESS;
@@ -26,7 +26,7 @@ CUresult submit_fill(const FillOperation& operation, CUstream handle) {
   if (CUresult result = enter_stream(handle, &context, &stream)) return result;
   if (CUresult result = check_fill(operation)) return result;
   if (CUresult result = check_reach(operation, *context)) return result;
-  // A capture makes no node of a fill of nothing.
+  // An empty fill becomes no node of a capture.
   const bool is_empty = operation.width_elements == 0 || operation.height == 0;
   if (is_empty && is_capturing(handle)) return CUDA_SUCCESS;
   return submit(*stream, operation);

@@ -48,7 +48,7 @@ CUresult find_kernel(CUkernel handle, CUdevice ordinal, std::shared_ptr<Kernel>*
 
 int or_zero(const std::atomic<int>& setting) { return std::max(setting.load(), 0); }
 
-// `settings` are those of the function, or of the kernel that it belongs to.
+// `settings`: those of the function or of its kernel.
 CUresult get_attribute(const Function& function, const FunctionSettings& settings,
                        CUfunction_attribute attribute, int* value) {
   const softgpu::exec::Kernel& kernel = function.kernel();

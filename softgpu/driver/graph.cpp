@@ -26,7 +26,7 @@ void erase_edge(std::vector<GraphEdge>& edges, const GraphNode* node) {
 void drop_node(GraphNode& node) {
   handle_table<GraphNode>().remove(&node);
   if (const auto* conditional = std::get_if<ConditionalOperation>(&node.operation)) {
-    // Clones share the condition, but not its place.
+    // A clone shares the condition, but condition->node is the original node.
     if (conditional->condition->node == &node) conditional->condition->node = nullptr;
   }
   for (const auto& graph : graphs_in(node.operation)) drop_graph(*graph);
@@ -147,7 +147,7 @@ bool Graph::has_memory_nodes() const {
   });
 }
 
-// No graph with one can be a child, so none is hidden in a child graph.
+// A graph with conditional nodes cannot be a child graph, so only the graph's own nodes matter.
 bool Graph::has_conditional_nodes() const {
   return std::any_of(nodes_.begin(), nodes_.end(),
                      [](const auto& node) { return node->type == CU_GRAPH_NODE_TYPE_CONDITIONAL; });

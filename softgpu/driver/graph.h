@@ -50,7 +50,7 @@ struct GraphNode {
   std::vector<GraphEdge> dependencies;
   std::vector<GraphEdge> dependents;
 
-  // Kernel nodes: what cuGraphKernelNodeGetParams points to, and stored attributes.
+  // Kernel nodes: the pointers that cuGraphKernelNodeGetParams returns, and stored attributes.
   std::vector<void*> parameter_pointers;
   size_t parameter_bytes = 0;
   KernelNodeAttributes attributes;
@@ -87,10 +87,11 @@ class Graph : public std::enable_shared_from_this<Graph> {
   std::shared_ptr<Graph> clone() const;
   bool has_memory_nodes() const;
   bool has_conditional_nodes() const;
-  // Whether the graph frees this memory. A graph may free it only once, whoever allocates it.
+  // Whether the graph frees this memory. A graph may free it only once, whichever graph allocates
+  // it.
   bool frees(CUdeviceptr address) const;
 
-  // Those whose handles were made for this graph.
+  // The conditions whose handles were made for this graph.
   std::vector<std::shared_ptr<Condition>> conditions;
   // References to user objects, released when the graph is destroyed.
   std::map<std::shared_ptr<UserObject>, unsigned> user_objects;
@@ -108,7 +109,7 @@ class Graph : public std::enable_shared_from_this<Graph> {
 // become invalid.
 void drop_graph(Graph& graph);
 
-// Needs no lock. Null if the handle names no graph.
+// Need no lock. Null for an unknown handle.
 std::shared_ptr<Graph> graph_from_handle(CUgraph handle);
 std::shared_ptr<GraphNode> node_from_handle(CUgraphNode handle);
 

@@ -36,7 +36,7 @@ CUresult GraphExec::instantiate(const std::shared_ptr<Graph>& graph, uint64_t fl
   if (has_memory && graph->memory_instantiated) return CUDA_ERROR_NOT_SUPPORTED;
   std::shared_ptr<GraphPlan> plan = make_plan(*graph);
   if (plan == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  // Only compared with, so its user objects can be released as soon as the plan releases them.
+  // `shape` serves only for comparisons, so the plan alone holds the user objects.
   std::shared_ptr<Graph> shape = graph->clone();
   shape->release_user_objects();
   *exec = std::make_shared<GraphExec>(std::move(plan), graph, std::move(shape), flags);
@@ -79,8 +79,8 @@ CUresult GraphExec::launch(Stream& stream) {
     }
     allocation->freeing = false;
   }
-  // Calls after this one see this state: memory that the graph frees is no longer allocated,
-  // whoever allocated it.
+  // Later calls see the state after the launch: memory that the graph frees is no longer allocated,
+  // whichever graph allocated it.
   for (const CUdeviceptr address : plan_->freed) {
     const auto allocation = memory_registry().find_base(address);
     if (allocation != nullptr && allocation->kind == MemoryKind::kGraph) allocation->freeing = true;
@@ -203,7 +203,7 @@ CUresult GraphExec::set_params(const GraphNode& node, NodeContent content) {
       copy != nullptr && copy->unified != std::get<CopyOperation>(content.operation).unified) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  // This is an attribute of the node, not a parameter of the launch.
+  // `cooperative` is an attribute of the node, not a parameter of the launch.
   const auto* before = std::get_if<KernelOperation>(&plan_->nodes[*index].operation);
   if (before != nullptr) {
     std::get<KernelOperation>(content.operation).cooperative = before->cooperative;

@@ -19,7 +19,7 @@ constexpr cuuint64_t kFlags = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH |
                               CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
 
 // Returns a node that a graph for device launch must not have, or null. Driver 580 accepts the
-// types below. Memory nodes are refused elsewhere. Expects graph_mutex() to be held.
+// types below. The caller holds graph_mutex().
 GraphNode* not_for_device_launch(const Graph& graph) {
   for (const std::shared_ptr<GraphNode>& node : graph.nodes()) {
     switch (node->type) {
@@ -39,7 +39,7 @@ GraphNode* not_for_device_launch(const Graph& graph) {
   return nullptr;
 }
 
-// `refused`: receives the node because of which a graph for device launch is refused.
+// Sets `*refused` to the node that forbids device launch.
 CUresult check_device_launch(const Graph& graph, cuuint64_t flags, CUgraphNode* refused) {
   if ((flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) == 0) return CUDA_SUCCESS;
   std::lock_guard lock(graph_mutex());

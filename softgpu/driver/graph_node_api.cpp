@@ -53,7 +53,7 @@ CUresult insert(const Place& place, NodeContent content) {
   return CUDA_SUCCESS;
 }
 
-// Its handle must have been made for the graph, and have no node yet.
+// params->handle must have been made for the graph, and have no node yet.
 CUresult add_conditional(const Place& place, CUDA_CONDITIONAL_NODE_PARAMS* params) {
   const std::shared_ptr<Condition> condition = Condition::find(params->handle);
   std::shared_ptr<Graph> graph;
@@ -75,7 +75,7 @@ CUresult add_conditional(const Place& place, CUDA_CONDITIONAL_NODE_PARAMS* param
   return CUDA_SUCCESS;
 }
 
-// Checks the place before it calls `make`, because some kinds of `make` reserve something.
+// Checks the place before it calls `make`, because `make` may reserve memory.
 template <typename Make>
 CUresult add_node(const Place& place, Make make) {
   {

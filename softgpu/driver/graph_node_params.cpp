@@ -305,7 +305,7 @@ CUDA_KERNEL_NODE_PARAMS_v2 kernel_params_of(GraphNode& node) {
     if (!node.parameter_pointers.empty()) params.kernelParams = node.parameter_pointers.data();
   }
   params.func = operation.function->handle();
-  // Without it, cudart cannot tell which kernel the node has (cudaErrorInvalidDeviceFunction).
+  // Without `kern`, cudart cannot find the node's kernel (cudaErrorInvalidDeviceFunction).
   params.kern = operation.kernel;
   params.gridDimX = operation.grid[0];
   params.gridDimY = operation.grid[1];

@@ -37,8 +37,8 @@ CUresult make_mem_op_node(const CUDA_BATCH_MEM_OP_NODE_PARAMS* params, NodeConte
 CUresult make_child_node(CUgraph child, NodeContent* content);
 // Reserves the memory and sets params->dptr.
 CUresult make_allocate_node(CUDA_MEM_ALLOC_NODE_PARAMS* params, NodeContent* content);
-// A new node with empty bodies; the handle's graph is not checked. (The functions above also serve
-// for changes.)
+// A new node with empty bodies; the handle's graph is not checked. Not for changes of a node,
+// unlike the other functions.
 CUresult make_conditional_node(const CUDA_CONDITIONAL_NODE_PARAMS* params, NodeContent* content);
 CUresult make_free_node(CUdeviceptr address, NodeContent* content);
 // Calls the function above that fits params->type.

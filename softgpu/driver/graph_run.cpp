@@ -31,7 +31,7 @@ void connect(GraphPlan& plan, uint32_t from, uint32_t to) {
 
 bool append(GraphPlan& plan, const Graph& graph, Span* around);
 
-// What a body may contain, as cuda.h has it. Child graphs count by their nodes.
+// Whether a body may contain the graph's nodes, by the list in cuda.h. Searches child graphs.
 bool may_be_in_body(const Graph& graph) {
   return std::all_of(graph.nodes().begin(), graph.nodes().end(), [](const auto& node) {
     switch (node->type) {
@@ -239,8 +239,8 @@ void GraphRun::run_from(uint32_t index) {
     }
     // Release: a thread that finds the run done also sees this node's effects.
     if (remaining_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-      // The plan's resources are released first, as with a stream's operations (Stream::run). Other
-      // branches no longer use it.
+      // Releases the plan's resources first, as Stream::run() does for an operation. Other branches
+      // no longer use the plan.
       plan_.reset();
       done_->complete(1);
       return;
@@ -281,7 +281,7 @@ void GraphRun::run_bodies(const PlannedBodies& bodies, Context& context) {
   };
   while (goes_on()) {
     const unsigned value = bodies.condition->value();
-    // An if has the body for 0 behind the one for other values, a loop only the latter.
+    // The first body is for values other than 0. An `if` may have a second body, for 0.
     const size_t chosen = bodies.type == CU_GRAPH_COND_TYPE_SWITCH ? value : value == 0;
     if (chosen >= bodies.plans.size()) return;
     const auto run = std::make_shared<GraphRun>(bodies.plans[chosen], context);

@@ -71,8 +71,8 @@ struct GraphPlan {
 };
 
 // The plan owns everything that launches need, user objects included. Null if the graph or a child
-// has a cycle, a handle for a conditional node has none, or a body has nodes that may not be in
-// one. The caller holds graph_mutex().
+// has a cycle, a conditional handle has no node, or a body has a node of a type that bodies may not
+// contain. The caller holds graph_mutex().
 std::shared_ptr<GraphPlan> make_plan(const Graph& graph);
 // Of a conditional node. Null if a body has no plan.
 std::shared_ptr<const PlannedBodies> plan_bodies(const ConditionalOperation& operation);
@@ -82,8 +82,8 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   // Gives each event node its recording, or the point that it waits for.
   GraphRun(std::shared_ptr<const GraphPlan> plan, Context& context);
 
-  // From now on the events of `plan`, which is the run's plan, refer to this launch. Called once
-  // the launch is in its stream's queue, because waiters on the events must come after it there.
+  // From now on the events of `plan`, which is the run's plan, refer to this launch. Called when
+  // the launch is in its stream's queue, so that waiters for the events come after it there.
   void publish_events(const GraphPlan& plan);
   // Begins a launch.
   void launch();
@@ -92,7 +92,7 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
  private:
   void start();
   void start_branch(uint32_t index);
-  // Takes a branch that start_branch() has deferred; false: none is left.
+  // Takes a branch that start_branch() has deferred. False without one: the thread's branch ends.
   bool next_branch(uint32_t* index);
   void run_from(uint32_t index);
   void execute(uint32_t index);
@@ -102,7 +102,7 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   uint64_t interprocess_recording(uint32_t index, const Event& event);
 
   std::shared_ptr<const GraphPlan> plan_;  // until the last node has finished
-  Context& context_;                       // of the stream, for nodes without one
+  Context& context_;                       // the stream's, for nodes without a context
   const std::shared_ptr<Timeline> done_ = std::make_shared<Timeline>();
   std::vector<std::atomic<uint32_t>> pending_;  // unfinished predecessors by node
   std::atomic<uint32_t> remaining_;

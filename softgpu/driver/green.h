@@ -11,13 +11,14 @@
 
 namespace softgpu::driver {
 
-// Null for a context that is no green one.
+// Null unless the context is green.
 inline CUgreenCtx green_handle(Context& context) {
   return context.is_green() ? reinterpret_cast<CUgreenCtx>(context.handle()) : nullptr;
 }
 
-// Those of a descriptor; all of the device's if there is none. CUDA_ERROR_INVALID_VALUE for a
-// descriptor that does not exist, CUDA_ERROR_INVALID_DEVICE for one of another device.
+// The number of multiprocessors of a descriptor, or of the whole device if `desc` is null.
+// CUDA_ERROR_INVALID_VALUE for an unknown descriptor, CUDA_ERROR_INVALID_DEVICE for a descriptor of
+// another device.
 CUresult multiprocessors_of(CUdevResourceDesc desc, const Device& device, int* count);
 
 // Defined in stream_api.cpp. A stream of a green context is non-blocking whatever the flags.

@@ -1,6 +1,5 @@
 // cuDeviceGetDevResource and its family. The answers are those of driver 580 on an H100, except
-// that softgpu's multiprocessors are in no clusters: a part of a device needs no more than its
-// count.
+// that softgpu's multiprocessors are not in clusters, so a part of a device is only a count.
 #include <cstdint>
 #include <cstring>
 #include <mutex>
@@ -18,7 +17,7 @@ namespace {
 constexpr unsigned kCoscheduled = 8;  // multiprocessors; parts are multiples of it
 constexpr unsigned kLeast = 2;        // for parts whose multiprocessors need not be coscheduled
 
-// In the padding of a resource.
+// Stored in the padding of a resource.
 struct Internal {
   uint32_t magic;
   int32_t device;
@@ -59,7 +58,7 @@ CUresult check_type(const CUdevResource* resource, CUdevResourceType type) {
   return type == CU_DEV_RESOURCE_TYPE_SM ? CUDA_SUCCESS : CUDA_ERROR_INVALID_RESOURCE_TYPE;
 }
 
-// Never destroyed, as a driver's.
+// Never destroyed, as in NVIDIA's driver.
 struct Descriptor {
   int device;
   unsigned multiprocessors;
@@ -121,7 +120,7 @@ CUresult CUDAAPI cuDevSmResourceSplitByCount(CUdevResource* groups, unsigned int
   const unsigned step =
       flags & CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING ? kLeast : kCoscheduled;
   const uint64_t rounded = (uint64_t{least} + step - 1) / step * step;
-  // A device's count need not be a multiple: all of it is a part, too.
+  // The device's count need not be a multiple of `step`: a part may be the whole device.
   unsigned size = rounded == 0 ? step : static_cast<unsigned>(rounded);
   if (rounded > whole.multiprocessors && least <= whole.multiprocessors) {
     size = whole.multiprocessors;

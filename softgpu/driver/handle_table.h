@@ -24,14 +24,14 @@ class HandleTable {
     objects_.insert_or_assign(key, std::move(object));
   }
 
-  // The object, or nullptr if the handle names none.
+  // nullptr for an unknown handle.
   std::shared_ptr<T> find(const void* handle) const {
     std::shared_lock lock(mutex_);
     auto found = objects_.find(handle);
     return found == objects_.end() ? nullptr : found->second;
   }
 
-  // Removes and returns the object; nullptr if the handle names none.
+  // Removes and returns the object; nullptr for an unknown handle.
   std::shared_ptr<T> remove(const void* handle) {
     std::unique_lock lock(mutex_);
     auto found = objects_.find(handle);

@@ -1,9 +1,9 @@
 // Host functions and stream callbacks: application code that runs on a stream's thread.
 //
-// The stream waits while it runs. As in NVIDIA's driver, which has one thread for them, they run
-// one at a time, whatever their streams: a function that waits for another function never returns.
-// A function must not make CUDA calls: in_host_function() (operation.h) is true on that thread, and
-// entry points return CUDA_ERROR_NOT_PERMITTED. After the context has
+// The stream waits while its function runs. As in NVIDIA's driver, which has one thread for all
+// host functions, only one runs at a time in the process: a function that waits for another
+// function never returns. A function must not make CUDA calls: in_host_function() (operation.h) is
+// true on that thread, and entry points return CUDA_ERROR_NOT_PERMITTED. After the context has
 // failed, functions of cuLaunchHostFunc are dropped, and callbacks of cuStreamAddCallback are
 // called with the error.
 #pragma once
@@ -16,7 +16,7 @@ namespace softgpu::driver {
 
 void run_host_operation(const HostOperation& operation, CUresult status);
 
-// Applies the same rule to other application code that the driver calls.
+// Forbids CUDA calls to other application code that the driver calls.
 void run_application_code(CUhostFn function, void* user_data);
 
 }  // namespace softgpu::driver

@@ -3,9 +3,9 @@
 // One page of shared memory counts recordings. Each cuEventRecord takes the next number; when the
 // stream passes that point, `completed` rises to the number. A waiter in any process takes the
 // number of the latest recording and sleeps on a futex until `completed` reaches it. The page is a
-// memory file, which the exporting process passes on (softgpu/driver/exports.h). So that process
-// must be alive when the handle is opened, as with CUDA. Any thread of any of the processes.
-// Blocking: wait(), and open() for at most a second.
+// memory file, which the exporting process passes on (softgpu/driver/exports.h). That process must
+// be alive when the handle is opened, as with CUDA. Any thread of any of the processes. Blocking:
+// wait(), and open() for at most a second.
 #pragma once
 
 #include <atomic>

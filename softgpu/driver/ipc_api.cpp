@@ -26,7 +26,7 @@ namespace {
 
 static_assert(sizeof(ExportHandle) <= sizeof(CUipcMemHandle));
 
-// What the exporter says about the memory.
+// The exporter's description of the memory.
 struct MemoryNote {
   uint64_t file_offset = 0;
   uint64_t bytes = 0;
@@ -34,7 +34,8 @@ struct MemoryNote {
 };
 static_assert(sizeof(MemoryNote) <= sizeof(LookupNote));
 
-// Opening a handle again returns the same address and is counted. A context's end also closes it.
+// Opening a handle again returns the same address and raises the allocation's open_count. The end
+// of the context also closes the handle.
 struct Opened {
   std::mutex mutex;
   std::map<LookupKey, std::weak_ptr<Allocation>> by_key;

@@ -71,7 +71,7 @@ CUresult read_extra(const exec::Kernel& kernel, void* const* extra,
   return CUDA_SUCCESS;
 }
 
-// The effects of the attributes of a CUlaunchConfig, except hints.
+// The attributes of a CUlaunchConfig that have an effect besides the shape.
 struct LaunchExtras {
   CUevent event = nullptr;  // recorded when the kernel is done
   unsigned event_flags = 0;
@@ -124,7 +124,7 @@ CUresult read_attribute(const CUlaunchAttribute& attribute, LaunchShape* shape,
       return value.syncPolicy > CU_SYNC_POLICY_BLOCKING_SYNC ? CUDA_ERROR_INVALID_VALUE
                                                              : CUDA_SUCCESS;
     case CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
-    // A kernel starts only when all earlier work has finished, so this permission is never used.
+    // Permits the kernel to start early. Here it starts only when all earlier work has finished.
     case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION:
     case CU_LAUNCH_ATTRIBUTE_PRIORITY:
     case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP:

@@ -16,10 +16,10 @@ using namespace softgpu::driver;
 
 namespace {
 
-// Loading a library needs no context. Text is parsed at once, so that this call can report its
-// errors. Fatbins come from compilers and are parsed when something of them is first used.
-// `is_lazy`: a library without an image is loaded, too, as driver 580 does with memory. Every use
-// of its code fails.
+// Loading a library needs no context. Text is parsed in this call, which reports its errors.
+// Fatbins come from compilers and are parsed when a part of them is first used. `is_lazy`: data
+// that are not an image are loaded too, and every use of their code fails, as with driver 580's
+// cuLibraryLoadData.
 CUresult load(CUlibrary* handle, const rcuda::Result<rcuda::image::Image>& image, bool is_lazy,
               unsigned count, CUjit_option* options, void** values, unsigned library_option_count,
               CUlibraryOption* library_options) {
@@ -114,7 +114,8 @@ CUresult CUDAAPI cuLibraryUnload(CUlibrary handle) {
   if (CUresult result = check_initialized()) return result;
   std::shared_ptr<Library> library = library_from_handle(handle);
   if (!library) return CUDA_ERROR_INVALID_HANDLE;
-  // Running kernels may use its __managed__ variables. A context that has failed runs nothing.
+  // Running kernels may use the library's __managed__ variables. Errors of the wait are ignored: a
+  // failed context runs no kernel.
   for (const std::shared_ptr<Context>& context : library->contexts()) {
     if (context->alive()) context->synchronize();
   }

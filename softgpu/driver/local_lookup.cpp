@@ -43,7 +43,7 @@ struct Answer {
 };
 static_assert(sizeof(Answer) == 120);
 
-// In the abstract namespace: nothing to clean up after a process that was killed.
+// In the abstract namespace, so a killed process leaves no socket file.
 Status address_of(const std::string& name, sockaddr_un* address, socklen_t* length) {
   *address = {};
   address->sun_family = AF_UNIX;
@@ -55,7 +55,7 @@ Status address_of(const std::string& name, sockaddr_un* address, socklen_t* leng
   return {};
 }
 
-// Returns none if the system does not know the peer.
+// nullopt if the system does not know the peer.
 std::optional<ucred> peer_of(int socket) {
   ucred peer{};
   socklen_t bytes = sizeof peer;
@@ -102,7 +102,7 @@ Status LookupServer::start(const std::string& name, const char* thread, Find fin
   RCUDA_RETURN_IF_ERROR(address_of(name, &address, &length));
   listener_.reset(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   stop_.reset(::eventfd(0, EFD_CLOEXEC));
-  // Descriptors go to callers only.
+  // The server receives no descriptors; it only sends them.
   (void)rcuda::take_descriptors(listener_.get(), false);
   if (!listener_ || !stop_ ||
       ::bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
@@ -139,7 +139,7 @@ void LookupServer::serve() {
       if (is_served) answer(caller.get());
       continue;
     }
-    // The caller stays in the backlog, so poll() would return at once again.
+    // The caller stays in the backlog, so the next poll() would return immediately.
     if (errno == EINTR || errno == EAGAIN || errno == ECONNABORTED) continue;
     if (!std::exchange(warned, true)) {
       RCUDA_WARN(
@@ -205,7 +205,7 @@ Result<LookupResult> look_up_in(int pid, const std::string& name, uint32_t kind,
                                 const LookupKey& key) {
   const auto trusts = [pid](int socket) {
     const std::optional<ucred> peer = peer_of(socket);
-    return peer && peer->pid == pid;  // it may have become another user since it listens
+    return peer && peer->pid == pid;  // its user may have changed since listen()
   };
   return ask(name, kind, key, trusts, Deadline::max());
 }

@@ -1,15 +1,15 @@
 // LocalLookup: a process keeps a few bytes, and perhaps a descriptor, under a secret key. Other
 // processes of the same user on the same machine look them up. A server may also serve root.
 //
-// The process that keeps it has a LookupServer, with one thread and an abstract Unix socket. Every
-// user can read the names of such sockets (/proc/net/unix) and may take one that is free. So both
-// sides check that the other is of their own user, and the key alone gives access. All failures of
-// a lookup that the other process decides look the same.
+// The process that keeps them has a LookupServer, with one thread and an abstract Unix socket.
+// Every user can read the names of such sockets (/proc/net/unix) and may bind a free name. So both
+// sides check that the other process belongs to their own user, and only the key gives access.
+// Failures that the other process decides all look the same to the caller.
 //
 // Threads: any may call look_up(); the server calls `find` on its thread. Blocking: look_up(), for
-// at most a second unless the caller names a peer. Errors: kNotFound if there is nothing under the
-// key or no such server; otherwise the resource that this process lacks. While a server's process
-// has no free descriptor, callers wait until it has one.
+// at most a second; look_up_in(), without a limit. Errors: kNotFound for an unknown key or server;
+// otherwise the resource that this process lacks. While a server's process has no free descriptor,
+// callers wait for one.
 #pragma once
 
 #include <array>
@@ -30,15 +30,15 @@ namespace softgpu::driver {
 using LookupKey = std::array<uint8_t, 16>;
 using LookupNote = std::array<std::byte, 112>;
 
-// A key that nobody can guess.
+// A key from the system's random numbers.
 rcuda::Result<LookupKey> make_lookup_key();
 
 class LookupServer {
  public:
   struct Item {
     LookupNote note{};
-    int descriptor = -1;                // -1: none; passed on, not taken
-    std::shared_ptr<const void> keeps;  // keeps the descriptor open while it is passed on
+    int descriptor = -1;                // -1: none; sent to the caller, and not closed
+    std::shared_ptr<const void> keeps;  // keeps the descriptor open while it is sent
   };
   using Find = std::function<std::optional<Item>(uint32_t kind, const LookupKey& key)>;
 

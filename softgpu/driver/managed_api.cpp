@@ -157,7 +157,7 @@ CUresult CUDAAPI cuMemPrefetchBatchAsync(CUdeviceptr* addresses, size_t* bytes, 
                         stream);
 }
 
-// Discarded memory may have any content, so it keeps its old one.
+// Discarded memory may have any content, so it keeps its old content.
 CUresult CUDAAPI cuMemDiscardBatchAsync(CUdeviceptr* addresses, size_t* bytes, size_t count,
                                         unsigned long long flags, CUstream stream) {
   std::vector<Prefetch> batch;

@@ -58,7 +58,7 @@ CUresult wait_for_value(Context& context, CUdeviceptr address, Word value, unsig
   };
   if (!accessible(context, address, sizeof(Word))) return CUDA_ERROR_ILLEGAL_ADDRESS;
   if (spin_until(ready, kPollSpinNs)) return CUDA_SUCCESS;
-  // By default the kernel adds up to 50 us to every sleep.
+  // Reduces the timer slack, by default 50 us, which the kernel adds to every sleep.
   ::prctl(PR_SET_TIMERSLACK, 1);
   const int64_t start_ns = now_ns();
   for (;;) {
@@ -75,7 +75,7 @@ CUresult wait_for_value(Context& context, CUdeviceptr address, Word value, unsig
 template <typename Word>
 CUresult write_value(Context& context, CUdeviceptr address, Word value) {
   if (!accessible(context, address, sizeof(Word))) return CUDA_ERROR_ILLEGAL_ADDRESS;
-  // Release, even if no barrier was requested: the stream's earlier work is visible before the
+  // Release, even if no barrier was requested: the stream's earlier work becomes visible before the
   // value.
   std::atomic_ref(*reinterpret_cast<Word*>(address)).store(value, std::memory_order_release);
   return CUDA_SUCCESS;

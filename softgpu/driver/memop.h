@@ -2,7 +2,7 @@
 //
 // A wait polls its word on the stream's thread, first in quick succession, then every fraction of a
 // millisecond. It ends when the condition holds, when the context fails or is destroyed, or when
-// the memory is gone (which fails the context with CUDA_ERROR_ILLEGAL_ADDRESS).
+// the memory is released (which fails the context with CUDA_ERROR_ILLEGAL_ADDRESS).
 #pragma once
 
 #include <span>

@@ -21,7 +21,6 @@ struct MemoryRegistry::Implementation {
   mutable std::shared_mutex mutex;
   std::map<uint64_t, std::shared_ptr<Allocation>> by_address;
 
-  // The allocation that contains `address`; null if there is none.
   std::shared_ptr<Allocation> find(uint64_t address) const {
     auto it = by_address.upper_bound(address);
     if (it == by_address.begin()) return nullptr;
@@ -255,7 +254,7 @@ CUresult allocate_host_memory(Context& context, size_t bytes, MemoryKind kind, u
                               CUdeviceptr* address) {
   if (bytes > (size_t{1} << 46)) return CUDA_ERROR_OUT_OF_MEMORY;
   const size_t mapped_bytes = round_up(bytes, 4096);
-  // What a child of fork() writes to page-locked memory is the parent's as well (580 on an H100).
+  // Parent and child share page-locked memory after fork() (driver 580 on an H100).
   const int sharing = kind == MemoryKind::kHost ? MAP_SHARED : MAP_PRIVATE;
   void* mapped = ::mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE,
                         sharing | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -314,7 +313,8 @@ void release_memory(Allocation& allocation) {
 }
 
 void release_memory_of(Context& context) {
-  // Memory of a pool belongs to its device. Memory that is being freed is not listed again.
+  // A pool's memory belongs to its device and stays. A block whose free was queued in this context
+  // is released here, because that free will not execute.
   std::vector<std::shared_ptr<Allocation>> gone =
       memory_registry().remove_if([&](const Allocation& a) {
         return a.owner == &context && (a.kind != MemoryKind::kPool || a.freeing);

@@ -1,4 +1,4 @@
-// The registry of all allocations that the process can name: it tells what lies at an address.
+// The registry of all allocations that the process can name. Finds the allocation at an address.
 //
 // Each valid address belongs to exactly one Allocation: device memory; pinned, registered or
 // managed host memory; a mapping of the VMM family; memory opened from another process; a module's
@@ -7,7 +7,7 @@
 //
 // Ownership: the registry holds every allocation until it is freed. Lookups return a reference that
 // keeps the record alive, not the memory. Host and device addresses are the same numbers. Any
-// thread; one shared mutex. Only release_memory() blocks.
+// thread; one shared mutex. Only release_memory() and wait_for_holds() block.
 #pragma once
 
 #include <atomic>
@@ -48,15 +48,15 @@ struct Allocation {
   CUdeviceptr address = 0;
   size_t bytes = 0;  // as requested
   MemoryKind kind = MemoryKind::kDevice;
-  Device* device = nullptr;  // nullptr: the memory is in host memory
-  // the context it is freed with; nullptr for mapped and imported-pool memory
+  Device* device = nullptr;  // nullptr: host memory
+  // its end frees the memory; nullptr for mapped and imported-pool memory
   Context* owner = nullptr;
   unsigned flags = 0;           // of cuMemHostAlloc, cuMemHostRegister or cuMemAllocManaged
   std::atomic<uint64_t> id{0};  // CU_POINTER_ATTRIBUTE_BUFFER_ID
   std::atomic<bool> sync_memops{false};
   // A stream-ordered free is queued. kGraph: also true while no launch has allocated the memory.
   std::atomic<bool> freeing{false};
-  // kGraph: its graph is gone; the memory is released when it is freed
+  // kGraph: its graph has been destroyed; the memory is released when it is freed
   std::atomic<bool> abandoned{false};
   Arena::Block block;                        // kDevice, kModule, kHeap, kPool, kGraph
   std::shared_ptr<Arena> arena;              // the arena of `block`
@@ -73,7 +73,7 @@ struct Allocation {
   // The devices whose kernels may read or write it, as bits by ordinal. For kMapped and kPool
   // cuMemSetAccess and cuMemPoolSetAccess set them; otherwise they are computed.
   std::atomic<uint32_t> readable{0}, writable{0};
-  // The content of the maps; guarded by the registry.
+  // The access that the devices' maps show now; guarded by the registry's mutex.
   uint32_t published_readable = 0, published_writable = 0;
 
   uint64_t end() const { return address + bytes; }
@@ -86,9 +86,9 @@ class MemoryRegistry {
   // Adds the allocation and makes it visible to the devices that may touch it. False if its range
   // overlaps another.
   bool add(std::shared_ptr<Allocation> allocation);
-  // The allocation that contains `address`; nullptr if there is none.
+  // nullptr if no allocation contains `address`.
   std::shared_ptr<Allocation> find(uint64_t address) const;
-  // The same, but the reference also keeps the memory: release_memory() waits until it is dropped.
+  // find(), but the reference also keeps the memory: release_memory() waits until it is dropped.
   // For copies, which contexts other than the owner may have queued.
   std::shared_ptr<Allocation> hold(uint64_t address);
   // The allocation that begins at `address`.
@@ -99,8 +99,8 @@ class MemoryRegistry {
   // True if any byte of the range belongs to an allocation.
   bool overlaps(uint64_t address, size_t bytes) const;
   bool any(const std::function<bool(const Allocation&)>& predicate) const;
-  // Removes the allocation that begins at `address` from the registry and every map; nullptr if
-  // there is none or `accept` declines it.
+  // Removes the allocation that begins at `address` from the registry and every map. nullptr if no
+  // allocation begins there or `accept` declines it.
   std::shared_ptr<Allocation> remove(uint64_t address,
                                      const std::function<bool(const Allocation&)>& accept);
   std::vector<std::shared_ptr<Allocation>> remove_if(

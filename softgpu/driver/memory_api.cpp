@@ -27,7 +27,8 @@ CUresult enter_unsafe(Context** context) {
   return check_unsafe_call();
 }
 
-// The same for calls that free memory: no context needs to be current, but a dead one is an error.
+// enter_unsafe() for calls that free memory: no context needs to be current, but a destroyed
+// current context is an error.
 CUresult enter_to_free(Context** context) {
   *context = nullptr;
   const CUresult result = enter(context);
@@ -35,8 +36,8 @@ CUresult enter_to_free(Context** context) {
   return check_unsafe_call();
 }
 
-// A free waits for work that may still use the memory: that of the memory's owner and of the
-// caller. For memory of pools the caller must choose the right time (580 on an H200).
+// A free waits for work that may still use the memory: the work of the owning context and of the
+// current context. A free of pool memory does not wait, as with driver 580 on an H200.
 CUresult wait_for_users(Context* current, const Allocation& allocation) {
   if (allocation.pool) return CUDA_SUCCESS;
   if (allocation.owner && allocation.owner != current && allocation.owner->alive()) {
@@ -246,7 +247,7 @@ CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdev
   return CUDA_SUCCESS;
 }
 
-// The kernel makes dma-bufs; softgpu has no device whose kernel driver could export one.
+// Only a kernel driver can make a dma-buf, and softgpu has none.
 CUresult CUDAAPI cuMemGetHandleForAddressRange(void* handle, CUdeviceptr address, size_t bytes,
                                                CUmemRangeHandleType, unsigned long long) {
   Context* context = nullptr;

@@ -82,11 +82,11 @@ CUresult read_file(const char* path, std::string* contents) {
   if (!*path) return CUDA_ERROR_INVALID_VALUE;
   std::ifstream file(path, std::ios::binary);
   if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
-  // A folder can be opened, but reading it throws.
+  // A folder can be opened, but a read throws.
   try {
     contents->assign(std::istreambuf_iterator<char>(file), {});
   } catch (const std::ios_base::failure&) {
-    return CUDA_ERROR_OUT_OF_MEMORY;  // a driver takes the size of a folder for that of an image
+    return CUDA_ERROR_OUT_OF_MEMORY;  // as NVIDIA's driver, which reads a folder's size
   }
   return CUDA_SUCCESS;
 }
@@ -225,8 +225,8 @@ CUresult Library::module_in(Context& context, std::shared_ptr<Module>* module) {
       instances_.erase(&context);
       return result;
     }
-    // All contexts share the memory of a managed variable. Later instances use the first one's
-    // memory, whose content must survive the initialisation.
+    // All contexts share the memory of a managed variable. Loading a later instance initialises the
+    // variables again, so their content is saved here and restored below.
     size_t next_managed = 0;
     std::vector<std::vector<std::byte>> contents;
     for (const auto& [address, bytes] : managed_) {

@@ -229,7 +229,7 @@ CUresult CUDAAPI cuLinkAddData_v2(CUlinkState handle, CUjitInputType type, void*
     }
     case CU_JIT_INPUT_OBJECT:
     case CU_JIT_INPUT_LIBRARY:
-      // Real ones have SASS. For others, driver 580 returns CUDA_ERROR_UNKNOWN.
+      // Objects and libraries contain SASS. For other data, driver 580 returns CUDA_ERROR_UNKNOWN.
       return is_object_or_archive({static_cast<const char*>(data), bytes})
                  ? CUDA_ERROR_NOT_SUPPORTED
                  : CUDA_ERROR_UNKNOWN;
@@ -245,7 +245,7 @@ CUresult CUDAAPI cuLinkAddFile_v2(CUlinkState handle, CUjitInputType type, const
   if (!path) return CUDA_ERROR_INVALID_VALUE;
   std::string contents;
   if (CUresult result = read_file(path, &contents)) return result;
-  if (contents.empty()) return CUDA_ERROR_INVALID_IMAGE;  // empty data are an invalid value
+  if (contents.empty()) return CUDA_ERROR_INVALID_IMAGE;  // unlike empty data in cuLinkAddData
   return cuLinkAddData_v2(handle, type, contents.data(), contents.size(), path, count, options,
                           values);
 }
@@ -272,7 +272,7 @@ CUresult CUDAAPI cuLinkComplete(CUlinkState handle, void** image, size_t* bytes)
   std::shared_ptr<LinkState> state = handle_table<LinkState>().find(handle);
   if (!state) return CUDA_ERROR_INVALID_HANDLE;
   if (!image) return CUDA_ERROR_INVALID_VALUE;
-  // Loading the image once links it, and reports PTX that does not parse or resolve.
+  // Loads the units once to report errors of parsing and linking.
   std::shared_ptr<Module> trial;
   const CUresult result = load_module(*context, state->units, &state->log, &trial);
   state->log.finish();

@@ -110,7 +110,7 @@ CUresult max_active_blocks(int* blocks, CUfunction handle, int block_size, size_
   return CUDA_SUCCESS;
 }
 
-// The block size that keeps most threads resident; the largest if there are several.
+// The block size that keeps most threads resident; the largest of equally good sizes.
 CUresult max_potential_block_size(int* grid, int* block, CUfunction handle,
                                   CUoccupancyB2DSize shared_for_block, size_t shared_bytes,
                                   int limit, unsigned flags) {
@@ -123,7 +123,7 @@ CUresult max_potential_block_size(int* grid, int* block, CUfunction handle,
   int most = static_cast<int>(function->kernel().max_threads_per_block);
   if (limit > 0) most = std::min(most, limit);
   int best_threads = 0, best_block = 0, best_blocks = 0;
-  // The largest size is tried even if it is not a multiple of a warp, then multiples downwards.
+  // Tries the largest size, which need not be a multiple of a warp, then the smaller multiples.
   for (int size = most; size > 0;
        size = (size - 1) / static_cast<int>(kWarpThreads) * static_cast<int>(kWarpThreads)) {
     const size_t shared = shared_for_block != nullptr ? shared_for_block(size) : shared_bytes;

@@ -1,6 +1,6 @@
-// Occupancy: how many blocks of a kernel one multiprocessor can hold at a time, under the limits of
-// an H200 (2048 threads, 32 blocks, 64 K registers, 228 KB of shared memory, of which the system
-// takes 1 KB per block). The interpreter has no such limits, but programs choose their grid sizes
+// Occupancy: how many blocks of a kernel one multiprocessor can hold at a time. The limits are
+// those of an H200: 2048 threads, 32 blocks, 64 K registers, 228 KB of shared memory (1 KB per
+// block is the system's). The interpreter has no such limits, but programs choose their grid sizes
 // by the answer. Pure functions of a kernel and its settings; any thread.
 #pragma once
 

@@ -100,12 +100,12 @@ struct FreeOperation {
 struct ChildGraphOperation {
   std::shared_ptr<Graph> graph;
 };
-// Runs one of its bodies, or a body again and again, or none, by the value of its condition.
+// Runs one of its bodies, no body, or (a loop) a body repeatedly, by the value of its condition.
 struct ConditionalOperation {
   std::shared_ptr<Condition> condition;
   CUgraphConditionalNodeType type{};
   std::vector<std::shared_ptr<Graph>> bodies;
-  std::vector<CUgraph> handles;  // of the bodies: what CUgraphNodeParams points to
+  std::vector<CUgraph> handles;  // of the bodies; CUgraphNodeParams points to this array
 };
 struct GraphLaunchOperation {
   std::shared_ptr<GraphRun> run;

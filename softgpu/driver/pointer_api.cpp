@@ -1,4 +1,4 @@
-// cuPointerGetAttribute and similar: what lies at an address.
+// cuPointerGetAttribute and similar: properties of the memory at an address.
 #include <cstring>
 #include <optional>
 
@@ -99,7 +99,8 @@ CUresult attribute_of(const Allocation& a, CUdeviceptr address, CUpointer_attrib
     case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
       return put<unsigned>(data, 0);
     case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
-      // For drivers of the kernel, which softgpu does not have. On an H100 they are these.
+      // Tokens are for kernel drivers, which softgpu does not have. The values are those of an
+      // H100.
       if (memory_type(a) != CU_MEMORYTYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
       return put<CUDA_POINTER_ATTRIBUTE_P2P_TOKENS>(data, {0, 0xfe00});
     default:
@@ -150,8 +151,7 @@ CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute
   if (CUresult result = enter_anywhere(&context)) return result;
   if (!data) return CUDA_ERROR_INVALID_VALUE;
   if (std::shared_ptr<Allocation> allocation = memory_registry().find(address)) {
-    // A graph's memory belongs to nobody until a launch has allocated it. An H200's driver does the
-    // same.
+    // Graph memory is unknown until a launch has allocated it, as on an H200.
     if (allocation->kind == MemoryKind::kGraph && allocation->freeing) {
       return CUDA_ERROR_INVALID_VALUE;
     }
@@ -160,7 +160,7 @@ CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute
   return CUDA_ERROR_INVALID_VALUE;  // also for reserved addresses without a mapping
 }
 
-// Unlike the single form, it succeeds for every address and returns nulls for unknown ones.
+// Unlike cuPointerGetAttribute, succeeds for every address; unknown addresses give zeros.
 CUresult CUDAAPI cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attributes,
                                         void** data, CUdeviceptr address) {
   Context* context = nullptr;

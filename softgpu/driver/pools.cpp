@@ -11,7 +11,7 @@
 namespace softgpu::driver {
 namespace {
 
-// A kept block serves a request that is smaller by at most this fraction.
+// A kept block may exceed the request that it serves by 1/kReuseSlack of the request.
 constexpr size_t kReuseSlack = 8;
 
 struct DevicePools {
@@ -174,7 +174,7 @@ bool MemoryPool::free_executes(CUdeviceptr address) {
 void MemoryPool::recycle(Allocation& allocation) {
   if (allocation.block.bytes == 0) return;
   std::lock_guard lock(mutex_);
-  // A queued free has already been subtracted from the used account.
+  // free_queued() has already subtracted a queued free from `used_`.
   if (!allocation.freeing) account_use_locked(-static_cast<int64_t>(allocation.bytes));
   taken_over_.erase(allocation.address);
   executing_.erase(allocation.address);

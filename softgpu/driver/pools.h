@@ -5,7 +5,7 @@
 // the memory visible to kernels at once. cuMemFreeAsync queues a FreeOperation; the memory becomes
 // invalid when that executes. A block whose free is queued on a stream can be reused at once for an
 // allocation of the same size on that stream, because stream order allows it. When memory runs out,
-// the pool first releases the blocks it keeps, then waits for queued frees, and only then fails.
+// the pool first releases the blocks it keeps, then waits for queued frees, then fails.
 //
 // Memory that was freed in stream order returns to the device only after a synchronising call has
 // seen that the free has completed. Memory beyond the release threshold returns in that call, as

@@ -31,13 +31,13 @@ struct ExportedPointer {
 static_assert(sizeof(ExportedPointer) <= sizeof(CUmemPoolPtrExportData));
 constexpr uint64_t kPointerMagic = 0x7265'746e'696f'7031;
 
-// Per-thread default streams of different threads share one handle, so it cannot be the key of
+// The per-thread default streams of all threads share one handle, so it cannot be the key of stream
 // order.
 CUstream order_key(const Stream& stream, CUstream handle) {
   return stream.kind() == Stream::Kind::kPerThread ? nullptr : handle ? handle : CU_STREAM_LEGACY;
 }
 
-// Checks what captures forbid, before anything changes; submit() would detect it too late.
+// Checks whether a capture forbids the call. submit() does too, but only after the allocation.
 CUresult check_immediate(Stream& stream) {
   if (CUresult result = check_unsafe_call()) return result;
   return refuse_implicit(stream);
@@ -131,7 +131,7 @@ CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (is_capturing(handle)) {
-    if (!graph) return CUDA_ERROR_INVALID_VALUE;  // a graph may free only graph memory here
+    if (!graph) return CUDA_ERROR_INVALID_VALUE;  // softgpu's graphs free only graph memory
     return submit(*stream, FreeOperation{address});
   }
   if (CUresult result = check_immediate(*stream)) return result;
@@ -174,7 +174,7 @@ CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool* handle, const CUmemPoolProps* pro
 CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool handle) {
   if (CUresult result = check_initialized()) return result;
   std::shared_ptr<MemoryPool> pool = handle_table<MemoryPool>().remove(handle);
-  if (!pool) return CUDA_ERROR_INVALID_VALUE;  // default pools included
+  if (!pool) return CUDA_ERROR_INVALID_VALUE;  // also for default pools
   pool->retire();
   if (current_pool(pool->device()) == pool) {
     set_current_pool(pool->device(), default_pool(pool->device()));

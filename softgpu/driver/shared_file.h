@@ -1,8 +1,8 @@
 // SharedFile: memory files that other processes may open. Their last page describes them.
 //
-// Exported physical allocations and pools are passed as file descriptors alone. The page after the
-// data holds the kind, the size and the device, and distinguishes these files from others. Pure
-// functions; any thread; errors are returned as false or an empty descriptor.
+// Applications pass exported physical allocations and pools as mere file descriptors. So the page
+// after the data holds the kind, the size and the device, and distinguishes these files from
+// others. Pure functions; any thread; errors are returned as false or an empty descriptor.
 #pragma once
 
 #include <cstddef>

@@ -22,7 +22,7 @@
 namespace softgpu::driver {
 namespace {
 
-// One tile, and the memory for it; without memory it is unmapped.
+// A tile and the memory to map there; null memory unmaps the tile.
 struct TileMapping {
   uint64_t address = 0;
   std::shared_ptr<PhysicalMemory> memory;
@@ -40,7 +40,7 @@ bool replace_pages(uint64_t address, int file, uint64_t offset) {
                 static_cast<off_t>(offset)) != MAP_FAILED;
 }
 
-// The array's own pages again, empty.
+// Maps the array's own pages again, empty.
 bool restore_pages(uint64_t address) {
   const std::shared_ptr<Allocation> own = memory_registry().find(address);
   return own &&
@@ -55,7 +55,7 @@ void apply(Batch& batch) {
     const bool done = mapping.memory ? replace_pages(mapping.address, mapping.memory->file(),
                                                      mapping.memory->file_offset + mapping.offset)
                                      : restore_pages(mapping.address);
-    if (!done) RCUDA_ERROR("a tile of a sparse array was not mapped: %s", std::strerror(errno));
+    if (!done) RCUDA_ERROR("cannot map a tile of a sparse array: %s", std::strerror(errno));
     if (mapping.memory) {
       batch.tiles->mapped[mapping.address] = std::move(mapping.memory);
     } else {
@@ -64,13 +64,13 @@ void apply(Batch& batch) {
   }
 }
 
-// The context has failed if the status is an error; then nothing is mapped.
+// An error in `status` means that the context has failed; then nothing is mapped.
 void CUDA_CB run(CUstream, CUresult status, void* data) {
   const std::unique_ptr<Batch> batch(static_cast<Batch*>(data));
   if (status == CUDA_SUCCESS) apply(*batch);
 }
 
-// What an entry of the list names.
+// The array that an entry of the list names.
 struct Named {
   std::shared_ptr<Tiles> tiles;
   std::vector<std::shared_ptr<Array>> levels;
@@ -88,7 +88,7 @@ bool find_named(const CUarrayMapInfo& info, Named* named) {
   return named->tiles != nullptr;
 }
 
-// Whether a range of one dimension is a number of whole tiles; the last one may reach over the
+// Whether a range of one dimension consists of whole tiles; the last tile may extend beyond the
 // edge.
 bool is_tiled(size_t offset, size_t extent, size_t tile, size_t whole) {
   return extent != 0 && offset % tile == 0 && offset < whole &&
@@ -142,7 +142,7 @@ bool tiles_of_tail(const CUarrayMapInfo& info, const Named& named,
   return true;
 }
 
-// Gives the tiles memory of the pool, one behind the other.
+// Gives the tiles consecutive memory of the pool.
 bool back_tiles(const CUarrayMapInfo& info, const Device& device, std::vector<TileMapping>* tiles) {
   const std::shared_ptr<PhysicalMemory> memory = find_physical(info.memHandle.memHandle);
   if (!memory || info.memHandleType != CU_MEM_HANDLE_TYPE_GENERIC || memory->device != &device ||
@@ -210,7 +210,7 @@ std::shared_ptr<Tiles> lay_out_tiles(const std::vector<std::shared_ptr<Array>>& 
   }
   at = round_up(at, kTileBytes);
   properties.miptailSize = at - tiles->tail_at;
-  // A mapping of its own, so that pages can be replaced.
+  // Large enough for a mapping of its own (arena.h), whose pages can be replaced.
   *bytes = round_up(at, kPhysicalGranularity);
   return tiles;
 }
@@ -259,7 +259,7 @@ CUresult CUDAAPI cuMemMapArrayAsync(CUarrayMapInfo* list, unsigned count, CUstre
     if (CUresult result = submit(*stream, HostOperation{nullptr, &run, handle, batch.get()})) {
       return result;
     }
-    (void)batch.release();  // run() ends it
+    (void)batch.release();  // run() deletes it
   }
   return CUDA_SUCCESS;
 }

@@ -1,11 +1,10 @@
 // Sparse arrays: addresses of an array to which the application maps memory tile by tile.
 //
-// A tile is 64 KiB of the array's memory without gaps: some whole rows, whose pitch is a power of
-// two, or a part of one row that is longer. (On hardware tiles are squares; applications ask for
-// their extent.) So mapping a tile replaces the array's own pages by those of the tile pool, and
-// nothing else knows of tiles: not copies, textures, surfaces or kernels. Levels of a mipmapped
-// array that are smaller than a tile are behind the others, as one tail. Without memory a tile
-// reads as zeros.
+// A tile is 64 contiguous KiB of the array: several whole rows, whose pitch is a power of two, or a
+// part of a longer row. (On hardware tiles are squares; applications query their extent.) Mapping a
+// tile replaces the array's own pages by pages of the tile pool, so copies, textures, surfaces and
+// kernels need no code for tiles. Levels of a mipmapped array that are smaller than a tile follow
+// the others, as one tail. A tile without memory reads as zeros.
 //
 // Mappings are made on the stream's thread; cuArrayDestroy waits for them.
 #pragma once
@@ -34,8 +33,9 @@ struct Tiles {
   std::map<uint64_t, std::shared_ptr<PhysicalMemory>> mapped;  // by address; keeps the memory
 };
 
-// Lays out the levels of a sparse array, which have a descriptor and no memory: sets their pitches
-// and places, and in `*bytes` what all take together. An array that is not mipmapped has one.
+// Lays out the levels of a sparse array, which have descriptors but no memory yet: sets their
+// pitches and their addresses relative to the array, and `*bytes` to the size of all levels. An
+// array that is not mipmapped has one level.
 std::shared_ptr<Tiles> lay_out_tiles(const std::vector<std::shared_ptr<Array>>& levels,
                                      bool is_mipmapped, size_t* bytes);
 

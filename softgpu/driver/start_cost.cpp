@@ -14,8 +14,8 @@
 namespace softgpu::driver {
 namespace {
 
-// Each call opens the file anew, because a lock belongs to an open file: the threads of one process
-// wait for each other as well.
+// Each call opens the file again, because a lock belongs to an open file description: so threads of
+// one process also wait for each other.
 void wait_in_turn(std::chrono::milliseconds time) {
   if (time.count() == 0) return;
   Dl_info library{};

@@ -1,11 +1,11 @@
-// What starts cost: times that a program waits for a driver before it can work, modelled.
+// The cost of a start: models the time that a program waits for the driver before it can work.
 //
-// NVIDIA's kernel driver makes and ends one context after the other, over all processes of a
-// machine. This is modelled by a lock on the file of this library, so every process that uses this
-// driver waits for its turn. A process that ends by _exit() or a signal ends its contexts at no
-// cost.
-// Threads: any. Blocking: for the configured time (config.h), and for the turn. Errors: none; if
-// the file cannot be locked, nobody waits for a turn.
+// NVIDIA's kernel driver makes and ends contexts one at a time, over all processes of a machine. A
+// lock on the file of this library models this: every process that uses this driver waits for its
+// turn. A process that ends by _exit() or a signal ends its contexts at no cost.
+//
+// Threads: any. Blocking: for the turn and the configured time (config.h). Errors: none; if the
+// file cannot be locked, the caller does not wait for a turn.
 #pragma once
 
 namespace softgpu::driver {

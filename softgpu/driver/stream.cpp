@@ -28,7 +28,7 @@ constexpr int64_t kBlockSpinNs = 5'000;
 constexpr int64_t kHelpAfterNs = 2'000;
 
 // How many operations may be unfinished before a submission waits: a stream of an H200 takes 1020
-// launches behind a running kernel (driver 580).
+// launches after a running kernel (driver 580).
 constexpr uint64_t kMaxQueued = 1021;
 
 constexpr uint64_t kNoLimit = ~uint64_t{0};
@@ -60,7 +60,7 @@ class Hub : public StreamHub {
 };
 
 // A thread's default streams, by context. A stream keeps its set alive, so the keys stay unique.
-// After the thread has ended they accept no more work.
+// The end of the thread retires the streams.
 struct ThreadStreams {
   std::unordered_map<const StreamSet*, std::shared_ptr<Stream>> by_set;
   ~ThreadStreams() {
@@ -232,7 +232,7 @@ void Stream::wait_for(uint64_t sequence) {
   uint64_t runner = 0;
   {
     std::lock_guard lock(mutex_);
-    // No thread may begin a task before the task in front of it is complete.
+    // No thread may begin a task before the previous task is complete.
     if (state_ == State::kRunning && !queue_.empty() && !queue_.front().begun &&
         timeline_->reached(queue_.front().sequence - 1)) {
       runner = ++runner_;
@@ -244,7 +244,7 @@ void Stream::wait_for(uint64_t sequence) {
 
 bool Stream::perform(Task& task) {
   for (size_t i = 0; i < task.waits.size(); ++i) {
-    // A copy: close() empties the list once the stream is blocked.
+    // A copy, because close() empties the list of a blocked stream.
     const Point point = task.waits[i];
     if (!point.reached() && !block_on(point)) return false;
   }
@@ -315,15 +315,15 @@ void Stream::synchronize() {
   for (const auto& [stream, sequence] : pending()) stream->wait_for(sequence);
 }
 
-// Once the stream is closed, queued operations are skipped (Context::stopping()) and waits for
-// other streams are given up, so the queue empties at once.
+// A closed stream skips queued operations (Context::stopping()) and abandons waits for other
+// streams, so its queue becomes empty without delay.
 void Stream::close() {
   uint64_t woken = 0;
   {
     std::lock_guard lock(mutex_);
     closed_.store(true, std::memory_order_release);
     for (Task& task : queue_) {
-      // The front task may be executing; its waits are over or are given up below.
+      // The front task may be executing; its waits have ended or are abandoned below.
       if (&task != &queue_.front()) task.waits.clear();
     }
     if (state_ == State::kBlocked && !queue_.front().started) {

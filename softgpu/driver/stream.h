@@ -59,19 +59,20 @@ class Stream : public std::enable_shared_from_this<Stream> {
   int priority() const { return priority_.load(std::memory_order_relaxed); }
   void set_priority(int priority);  // clamped to the device's range; has no effect
   uint64_t id() const { return id_; }
-  // Not alive once the stream is closed.
+  // Destroyed or being destroyed once the stream is closed.
   Context& context() const { return *context_; }
   bool closed() const { return closed_.load(std::memory_order_acquire); }
 
   // Appends `operation`, which starts once `waits` are reached. `*end` is the Point that it
   // completes. CUDA_ERROR_CONTEXT_IS_DESTROYED once the stream is closed.
   CUresult enqueue(Operation operation, std::vector<Point> waits = {}, Point* end = nullptr);
-  // The two halves of enqueue(), for callers that hold a lock: the wait until a very long queue
-  // gets shorter, and the part that never waits.
+  // The two halves of enqueue(), for callers that hold a lock. wait_for_room() waits while the
+  // queue is very long, before the caller takes the lock; enqueue_at_once() never waits for room.
   void wait_for_room();
   CUresult enqueue_at_once(Operation operation, std::vector<Point> waits = {},
                            Point* end = nullptr);
-  // The same, then waits. The calling thread does the work of an idle stream.
+  // enqueue(), then waits until the operation has finished. The calling thread does the work of an
+  // idle stream.
   CUresult enqueue_and_wait(Operation operation);
 
   // Whether all work submitted so far has finished; for the legacy stream, also that in blocking
@@ -166,7 +167,8 @@ class StreamSet : public std::enable_shared_from_this<StreamSet> {
   // Waits for all work submitted before the call, in every stream of the context.
   void synchronize();
   bool idle();
-  // Appends an operation after all work of all streams. The context's streams do not wait for it.
+  // Runs `operation` after all earlier work of all streams. The context's streams do not wait for
+  // it.
   CUresult record_all(Operation operation, Point* end);
   // Makes later work in every existing stream, and in blocking streams made later, wait for `waits`
   // and for everything that `operation` waits for.
@@ -195,9 +197,9 @@ class StreamSet : public std::enable_shared_from_this<StreamSet> {
 // The streams of a context that is alive.
 StreamSet& streams_of(Context& context);
 
-// The check with which calls on a stream begin: the driver is initialised and the stream exists.
-// `*context` is the stream's context, which the stream keeps alive; its sticky error, if any, is
-// the result. A created stream can be used without a current context.
+// Calls on a stream begin with this check: the driver is initialised and the stream exists. Returns
+// the sticky error, if any, of the stream's context. `*context` is that context, which the stream
+// keeps alive. A created stream can be used without a current context.
 CUresult enter_stream(CUstream handle, Context** context, std::shared_ptr<Stream>* stream);
 // submit() of operation.h, for a Stream instead of a handle.
 CUresult submit(Stream& stream, Operation operation);

@@ -19,7 +19,7 @@ using texture::Image;
 using texture::Shape;
 using texture::Texture;
 
-// Two of these bits have no name; the driver takes them as well.
+// Two of these bits have no name; NVIDIA's driver accepts them too.
 constexpr unsigned kSamplerFlags = 0x7f;
 
 Shape shape_of(const CUDA_ARRAY3D_DESCRIPTOR& descriptor) {

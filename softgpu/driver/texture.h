@@ -1,9 +1,9 @@
 // Texture and surface objects: the descriptors behind CUtexObject and CUsurfObject.
 //
-// A descriptor is checked when the object is made, and turned into the value that kernels read
-// (softgpu/texture/texture.h). An object does not keep its array or memory: a kernel that uses it
-// after they are gone faults. An object belongs to the context that it was made in and is destroyed
-// with it. Any thread; nothing blocks.
+// When an object is made, its descriptor is checked and turned into the value that kernels read
+// (softgpu/texture/texture.h). An object does not keep its array or memory: a kernel that uses the
+// object after their release faults. An object belongs to the context that it was made in and is
+// destroyed with it. Any thread; nothing blocks.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,7 @@ class ObjectTable {
     const auto found = objects_.find(handle);
     return found == objects_.end() ? std::nullopt : std::optional(found->second);
   }
-  // False if there is none.
+  // False for an unknown handle.
   bool remove(uint64_t handle) {
     std::lock_guard lock(mutex_);
     return objects_.erase(handle) != 0;
@@ -71,8 +71,8 @@ class ObjectTable {
 ObjectTable<TextureObject>& texture_objects();
 ObjectTable<SurfaceObject>& surface_objects();
 
-// What the descriptors describe; `view` may be nullptr. CUDA_ERROR_INVALID_VALUE for what a driver
-// 580 with an H100 refuses; it refuses less than its documentation says.
+// Makes the texture that the descriptors describe; `view` may be nullptr. CUDA_ERROR_INVALID_VALUE
+// for descriptors that driver 580 refuses on an H100; it accepts more than its documentation says.
 CUresult texture_of(const Device& device, const CUDA_RESOURCE_DESC& resource,
                     const CUDA_TEXTURE_DESC& sampler, const CUDA_RESOURCE_VIEW_DESC* view,
                     texture::Texture* made);

@@ -12,7 +12,7 @@ using namespace softgpu::driver;
 
 namespace {
 
-// Enters and copies what `part` gives of the object.
+// Enters and sets `*result` to `part` of the object.
 template <class Object, class Result, class Part>
 CUresult describe(const ObjectTable<Object>& table, Result* result, uint64_t handle, Part part) {
   Context* context = nullptr;
@@ -27,7 +27,7 @@ template <class Object>
 CUresult destroy(ObjectTable<Object>& table, uint64_t handle) {
   Context* context = nullptr;
   if (CUresult result = enter(&context)) return result;
-  // Like the real driver, this does not tell whether there was such an object.
+  // Succeeds for unknown handles too, like NVIDIA's driver.
   if (table.remove(handle)) softgpu::texture::objects().remove(handle);
   return CUDA_SUCCESS;
 }

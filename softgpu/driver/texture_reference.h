@@ -2,8 +2,8 @@
 //
 // In PTX a reference is a .texref or .surfref variable. Here the variable holds the handle of a
 // texture or surface object; kernels read it when they execute. Every change of a bound reference
-// makes a new object and stores its handle, so a change reaches also kernels that are queued and
-// have not begun; on hardware it reaches later launches only. Any thread; nothing blocks.
+// makes a new object and stores its handle. So a change also affects queued kernels that have not
+// begun; on hardware it affects only later launches. Any thread; nothing blocks.
 #pragma once
 
 #include <cstdint>
@@ -46,14 +46,14 @@ struct SurfaceReference {
   uint64_t object = 0;
 };
 
-// The reference of a module's variable, always the same one. CUDA_ERROR_NOT_FOUND if there is no
-// such variable.
+// The reference of a module's variable: the same object for each call. CUDA_ERROR_NOT_FOUND if the
+// module has no such variable.
 CUresult texture_reference_of(const std::shared_ptr<Module>& module, const std::string& name,
                               std::shared_ptr<TextureReference>* reference);
 CUresult surface_reference_of(const std::shared_ptr<Module>& module, const std::string& name,
                               std::shared_ptr<SurfaceReference>* reference);
 
-// Makes the object of a reference anew, after a change. The caller holds the mutex.
+// Makes a new object for a changed reference. The caller holds the reference's mutex.
 CUresult update(TextureReference& reference);
 CUresult update(SurfaceReference& reference);
 

@@ -46,7 +46,7 @@ CUresult change(CUtexref handle, Change apply) {
   });
 }
 
-// Copies what `part` gives of a texture reference.
+// Sets `*result` to `part` of a texture reference.
 template <class Result, class Part>
 CUresult tell(Result* result, CUtexref handle, Part part) {
   if (!result) return CUDA_ERROR_INVALID_VALUE;
@@ -56,7 +56,8 @@ CUresult tell(Result* result, CUtexref handle, Part part) {
   });
 }
 
-// Copies the resource that a texture reference is bound to, if it is of this type.
+// Sets `*result` to `part` of the resource that a texture reference is bound to, which must be of
+// this type.
 template <class Result, class Part>
 CUresult tell_bound(Result* result, CUtexref handle, CUresourcetype type, Part part) {
   if (!result) return CUDA_ERROR_INVALID_VALUE;

@@ -50,11 +50,11 @@ std::map<uint64_t, size_t>::iterator reservation_locked(Vmm& state, uint64_t add
   return it;
 }
 
-// Reserves inaccessible pages: at `hint` if that is free, otherwise where the kernel finds room.
+// Reserves inaccessible pages: at `hint` if it is free, otherwise where the kernel finds room.
 uint64_t reserve_pages(size_t bytes, size_t align, uint64_t hint) {
   constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
   if (hint != 0 && hint % align == 0) {
-    // Without MAP_FIXED the kernel takes the hint if it is free and never replaces anything.
+    // Without MAP_FIXED the kernel uses the hint if it is free, and never replaces a mapping.
     void* got = ::mmap(at(hint), bytes, PROT_NONE, kFlags, -1, 0);
     if (got == at(hint)) return hint;
     if (got != MAP_FAILED) ::munmap(got, bytes);
@@ -108,7 +108,7 @@ CUresult check_properties(const CUmemAllocationProp* properties, Device** device
   if (properties->allocFlags.compressionType > CU_MEM_ALLOCATION_COMP_GENERIC) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  // A driver ignores types that it does not know.
+  // NVIDIA's driver ignores handle types that it does not know.
   constexpr unsigned kAbsent =
       CU_MEM_HANDLE_TYPE_WIN32 | CU_MEM_HANDLE_TYPE_WIN32_KMT | CU_MEM_HANDLE_TYPE_FABRIC;
   if (properties->requestedHandleTypes & kAbsent) return CUDA_ERROR_NOT_SUPPORTED;
@@ -201,7 +201,7 @@ CUresult CUDAAPI cuMemGetAllocationGranularity(size_t* granularity,
                        option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (!properties) return CUDA_ERROR_INVALID_VALUE;  // what is in them is not checked
+  if (!properties) return CUDA_ERROR_INVALID_VALUE;  // their content is not checked
   *granularity = kPhysicalGranularity;
   return CUDA_SUCCESS;
 }
@@ -301,7 +301,7 @@ CUresult CUDAAPI cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
       memory_registry().overlaps(address, bytes)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  // A driver documents that the offset must be zero.
+  // NVIDIA documents that the offset must be zero.
   if (offset != 0 || bytes % kPhysicalGranularity != 0 || bytes > memory->bytes) {
     return CUDA_ERROR_NOT_SUPPORTED;
   }
@@ -323,8 +323,7 @@ CUresult CUDAAPI cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
 CUresult CUDAAPI cuMemUnmap(CUdeviceptr address, size_t bytes) {
   if (CUresult result = check_initialized()) return result;
   if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-  // Work that still uses the pages must not find them unmapped: a queued copy would fault in this
-  // process.
+  // Waits for work that still uses the pages: a queued copy would crash this process.
   if (Context* context = current_context(); context && context->alive()) context->synchronize();
   Vmm& state = vmm();
   std::vector<std::shared_ptr<Allocation>> mappings;  // physical memory is released after the lock

@@ -40,9 +40,9 @@ struct PhysicalMemory {
   int file() { return own_file ? own_file.get() : arena->file(); }
 };
 
-// The memory of a handle; null if there is none.
+// Null for an unknown handle.
 std::shared_ptr<PhysicalMemory> find_physical(CUmemGenericAllocationHandle handle);
-// The reserved range that contains `address`, mapped or not; false if there is none.
+// The reserved range that contains `address`, mapped or not; false outside of all ranges.
 bool find_reservation(CUdeviceptr address, CUdeviceptr* base, size_t* bytes);
 
 }  // namespace softgpu::driver

@@ -50,7 +50,7 @@ class WorkerThreads {
       std::thread([this] { work(); }).detach();
     } catch (const std::system_error& error) {
       // The job stays in the backlog and runs when another thread becomes free.
-      RCUDA_ERROR("no thread for a stream's work: %s", error.what());
+      RCUDA_ERROR("cannot start a thread for a stream: %s", error.what());
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }

@@ -1,9 +1,9 @@
 // mbarrier: barriers that are 64-bit objects in shared memory.
 //
 // Only the threads of one block reach them, and these run on one worker thread, so plain reads and
-// writes suffice. No program may depend on the layout: pending arrivals in bits 0-19, arrivals
-// expected per phase in bits 20-39, pending transactions (biased) in bits 40-60, and the phase in
-// bits 61-63. A phase ends when both pending counts are zero.
+// writes suffice. The layout, on which no program may depend: pending arrivals in bits 0-19,
+// arrivals expected per phase in bits 20-39, pending transactions (biased) in bits 40-60, and the
+// phase in bits 61-63. A phase ends when both pending counts are zero.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -121,8 +121,8 @@ void pending_count(Lanes& x, const Instr& i) {
     d[l] = BarrierObject::unpack(state[l]).pending;
   }
 }
-// The thread's copies are already done, so their arrival happens now. Without noinc (i.count) it
-// adds to the expected arrivals: the pending count goes up and down by one.
+// The thread's copies are already done, so they arrive now. Without noinc (i.count is 0) the
+// arrival is also added to the pending count, which therefore does not change.
 void cp_async_arrive(Lanes& x, const Instr& i) {
   update_each(x, i, [&](uint32_t, BarrierObject& object, uint64_t) {
     if (i.count == 0) return;
@@ -131,7 +131,8 @@ void cp_async_arrive(Lanes& x, const Instr& i) {
   });
 }
 
-// cp.async.bulk: copies at once, 16 bytes at a time, then adds the bytes to the barrier's count.
+// cp.async.bulk: copies immediately, 16 bytes at a time, then completes as many bytes of the
+// barrier's transactions.
 void bulk_copy(Lanes& x, const Instr& i) {
   BulkCopy how;
   std::memcpy(&how, &i.sub, sizeof how);
@@ -150,7 +151,7 @@ void bulk_copy(Lanes& x, const Instr& i) {
     const uint32_t bytes = x.at<uint32_t>(i.c)[l];
     if (bytes % 16 != 0) {
       return x.fault_at(l, CUDA_ERROR_MISALIGNED_ADDRESS, bytes,
-                        "bulk copy of an odd number of bytes");
+                        "bulk copy size is not a multiple of 16:");
     }
     for (uint32_t done = 0; done < bytes; done += 16) {
       std::byte* target = host_address(x, l, to_space, to + done, 16, true);

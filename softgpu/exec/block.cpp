@@ -11,7 +11,7 @@
 namespace softgpu::exec {
 namespace {
 
-// The instructions of a warp's turn. Long, because warps rarely wait for each other except at
+// Instructions in a warp's turn. A turn is long, because warps rarely wait for each other except at
 // barriers.
 constexpr int64_t kWarpTurn = 64 * 1024;
 

@@ -39,7 +39,7 @@ class Block {
 
   void start(uint64_t index);
   // Runs the block's warps in turn for about `fuel` instructions. kStuck: every thread waits for
-  // another thread of this block, for ever.
+  // another thread of this block, so the block can never continue.
   Outcome run(int64_t fuel);
 
   const GridContext& grid() const { return grid_; }

@@ -98,7 +98,7 @@ struct alignas(64) Instr {
 };
 static_assert(sizeof(Instr) == 64);
 
-// Functions that the driver provides, not the program.
+// Functions that the driver provides.
 enum class SystemCall : uint32_t { kNone, kVprintf, kMalloc, kFree, kAssertFail, kSetConditional };
 
 // The place of a parameter: an entry's in the launch's parameter buffer, others in the frame's
@@ -116,7 +116,7 @@ struct CallSite {
   std::vector<Area> returns;
 };
 
-// Constants are read as vectors with the size of a register.
+// Memory aligned to 64 bytes, because handlers read registers and constants as vectors.
 struct AlignedBytes {
   AlignedBytes() = default;
   explicit AlignedBytes(size_t bytes)
@@ -153,7 +153,8 @@ struct Function {
   std::vector<std::string> unsupported_names;  // all of them, each once
 };
 
-// Generic addresses. Global ones are host addresses; the windows are where no host mapping can be.
+// Generic addresses. Global addresses are host addresses; the windows are where no host mapping can
+// be.
 inline constexpr uint64_t kSharedWindow = 0x0001'0000'0000'0000;
 inline constexpr uint64_t kLocalWindow = 0x0001'0001'0000'0000;
 inline constexpr uint64_t kParamWindow = 0x0001'0002'0000'0000;

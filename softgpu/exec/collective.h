@@ -1,8 +1,8 @@
 // Computes warp collectives and block barriers from the operands of their participants.
 //
-// The warp and the block (warp.h, block.h) decide who takes part and when all have arrived. This
-// file has only the arithmetic: shuffles, votes, matches, reductions. Pure functions over arrays of
-// lanes, called by the worker that runs the block; nothing blocks or fails.
+// The warp and the block (warp.h, block.h) decide which lanes take part and when all have arrived.
+// This file has only the arithmetic: shuffles, votes, matches, reductions. Pure functions over
+// arrays of lanes, called by the worker that runs the block; nothing blocks or fails.
 #pragma once
 
 #include <cstdint>

@@ -31,8 +31,8 @@ bool is_integer(Type type) {
   }
 }
 
-// Which rounding modifiers PTX requires for which types: an integer rounding if the result is an
-// integer or both types are the same float, a floating-point rounding if precision may be lost,
+// Whether the rounding modifier fits the types. PTX requires an integer rounding if the result is
+// an integer or both types are the same float, a floating-point rounding if precision may be lost,
 // otherwise none.
 bool rounding_fits(const Form& form) {
   const bool to_integer = is_integer(form.type);
@@ -138,8 +138,8 @@ void Decoder::decode_instruction(const ptx::Instruction& source, Instr* out) {
   refuse(full_name(source), source.line);
 }
 
-// Notes a feature that this function needs and the interpreter lacks. `line` is 0 if it is not an
-// instruction.
+// Records a feature that this function needs and the interpreter lacks. `line`: 0 unless the
+// feature is an instruction.
 void Decoder::refuse(const std::string& what, uint32_t line) {
   if (out_.unsupported.empty()) {
     out_.unsupported = line == 0 ? what : what + " at line " + std::to_string(line);
@@ -412,8 +412,8 @@ bool Decoder::assemble_memory(const ptx::Instruction& source, Form& form, const 
   return out->handler != nullptr;
 }
 
-// Instr::imm: offset of the destination (low half) and the source (high half). Instr::target: of
-// the barrier.
+// Instr::imm: the offsets of the destination (low half) and the source (high half). Instr::target:
+// the offset of the barrier.
 bool Decoder::assemble_bulk_copy(const ptx::Instruction& source, const Operands& operands,
                                  Instr* out) {
   const auto space_named = [&](size_t k) {

@@ -1,8 +1,8 @@
 // Turns one parsed function into its executable form.
 //
 // load() calls it for every function of a program, on one thread. An instruction that is not in the
-// list of supported forms becomes a kUnsupported one, and Function::unsupported names the first.
-// That is not an error, because programs contain kernels that nobody launches.
+// list of supported forms becomes a kUnsupported instruction, and Function::unsupported names the
+// first. That is not an error, because programs contain kernels that are never launched.
 #pragma once
 
 #include <memory>

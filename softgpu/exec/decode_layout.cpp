@@ -12,8 +12,8 @@ using ptx::Type;
 
 namespace {
 
-// The limit of a function's registers, which every warp that runs it has, and of its constants. A
-// Slot could address 1 GiB.
+// Limits a function's constants, and its registers, of which each warp has a set. A Slot could
+// address 1 GiB.
 constexpr uint64_t kMaxBankBytes = 64 << 20;
 
 constexpr uint64_t align_up(uint64_t value, uint32_t align) {

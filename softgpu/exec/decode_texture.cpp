@@ -4,8 +4,8 @@
 //   suld.b.a2d.v2.b32.clamp {d, d}, [handle, {layer, x, y, unused}];
 //
 // The handle is a register (a texture or surface object) or the name of a variable (a reference,
-// which holds a handle). Offsets, depth comparison, multisample
-// textures and 16-bit results are not supported.
+// which holds a handle). Offsets, depth comparison, multisample textures and 16-bit results are not
+// supported.
 #include <cstring>
 #include <string_view>
 
@@ -50,7 +50,7 @@ constexpr Named<TextureQuery> kQueries[] = {
     {"depth", TextureQuery::kDepth},
 };
 
-// Sets `to` to the value of the modifier that the table names, if there is one.
+// Sets `*to` to the table's value for a modifier of the instruction; unchanged without one.
 template <class Value, size_t kCount>
 void apply(const ptx::Instruction& source, const Named<Value> (&table)[kCount], Value* to) {
   for (const Named<Value>& entry : table) {
@@ -60,8 +60,8 @@ void apply(const ptx::Instruction& source, const Named<Value> (&table)[kCount], 
 
 }  // namespace
 
-// Appends the registers of a vector, or of a single operand in its place. At least `needed` are
-// there; more are padding.
+// Appends the first `needed` registers of a vector, or a single operand in its place. Further
+// elements are padding.
 bool Decoder::texture_vector(const Operand& operand, uint32_t needed, Type type,
                              std::vector<Slot>* list) {
   const bool braces = operand.kind == Operand::Kind::kVector;
@@ -134,7 +134,7 @@ bool Decoder::decode_texture_read(const ptx::Instruction& source, Instr* out) {
                                                             : 0;
   if (source.operands.size() != 2 + extra) return false;
 
-  // {d...}|p: the predicate tells whether all texels are in memory.
+  // {d...}|p: the predicate receives whether all texels are in memory.
   const Operand* results = &source.operands[0];
   if (results->kind == Operand::Kind::kPair) {
     if (!predicate_destination(results->elements[1], &out->d)) return false;

@@ -103,7 +103,7 @@ class Decoder {
   std::string missing_symbol_;
 };
 
-// Whether a special register has no fixed slot; returns the operation that reads it.
+// Returns the operation that reads a special register without a fixed slot; kNone for others.
 Op dynamic_special(std::string_view name);
 
 }  // namespace softgpu::exec

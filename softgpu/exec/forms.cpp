@@ -166,7 +166,7 @@ constexpr Pattern kPatterns[] = {
     {"copysign", "f32|f64", "d a a", Op::kCopysign},
     {"testp", "finite|infinite|number|notanumber|normal|subnormal f32|f64", "p a", Op::kTestp},
 
-    // Conversions; which roundings go with which types is checked in decode.
+    // Conversions. decode checks whether the rounding fits the types.
     {"cvt", "[" ROUND "|rna|rni|rzi|rmi|rpi] [ftz] [sat] " CVT_TYPE " " CVT_TYPE, "dx ax",
      Op::kCvt},
     {"cvt", "rn|rz relu f16|bf16 f32", "dx ax", Op::kCvt},

@@ -15,16 +15,17 @@ namespace softgpu::exec {
 
 struct Pattern {
   std::string_view opcode;
-  // Groups separated by spaces, matched in order. "a|b": one of these must come next; "[a|b]": one
-  // of these may. With a leading "~", the groups may come in any order.
+  // Groups separated by spaces, matched in order. "a|b": a or b must come next; "[a|b]": a or b may
+  // come next. With a leading "~", the groups may come in any order.
   std::string_view modifiers;
-  // Operands separated by spaces; a trailing '?' makes one optional. See decode_operands.cpp.
+  // Operands separated by spaces; a trailing '?' makes an operand optional. See
+  // decode_operands.cpp.
   std::string_view operands;
   Op op;
 };
 
-// Returns the next pattern whose modifiers fit; an instruction may fit several that differ in their
-// operands. `previous` is the last one tried, nullptr at first. nullptr if there are no more.
+// Returns the next pattern whose modifiers fit, or nullptr. An instruction may fit several patterns
+// that differ in their operands. `previous`: the last pattern tried, or nullptr.
 const Pattern* next_match(const ptx::Instruction& instruction, const Pattern* previous);
 
 // Reads the Form from the modifiers.

@@ -16,8 +16,8 @@
 namespace softgpu::exec {
 namespace {
 
-// How many instructions a block runs before others get its worker: some milliseconds of arithmetic,
-// or much less of spinning. Blocks of a cooperative grid often wait for each other.
+// How many instructions a block runs before another block gets its worker: some milliseconds of
+// arithmetic, or much less of spinning. Blocks of a cooperative grid often wait for each other.
 constexpr int64_t kBlockFuel = 4 * 1024 * 1024;
 constexpr int64_t kCooperativeFuel = 256 * 1024;
 constexpr auto kStopPoll = std::chrono::milliseconds(20);
@@ -170,7 +170,7 @@ void WorkerPool::finish(Grid& grid, std::unique_ptr<Block> block, Block::Outcome
       if (!std::exchange(grid.warned_, true)) {
         RCUDA_ERROR(
             "kernel '%s' hangs: every thread of block %llu waits at a barrier or for other threads "
-            "of its warp, and no one is left to release them",
+            "of its warp, and no thread is left to release them",
             grid.context_.launch->kernel->name.c_str(),
             static_cast<unsigned long long>(block->index()));
       }
@@ -186,8 +186,7 @@ void WorkerPool::finish(Grid& grid, std::unique_ptr<Block> block, Block::Outcome
 }
 
 void WorkerPool::work() {
-  // Independent of the settings of the thread that started the pool: round to nearest, keep
-  // subnormals.
+  // Round to nearest and keep subnormals, whatever the thread that started the pool had set.
   _mm_setcsr(0x1f80);
   std::unique_lock lock(mutex_);
   while (true) {
@@ -231,7 +230,7 @@ Fault run(const Launch& launch, const Environment& environment, const std::atomi
   if (!launch.kernel->unsupported.empty()) {
     return {CUDA_ERROR_NOT_SUPPORTED,
             "kernel '" + launch.kernel->name +
-                "' needs what softgpu does not support: " + launch.kernel->unsupported};
+                "' needs an unsupported feature: " + launch.kernel->unsupported};
   }
   Grid grid(launch, environment);
   return WorkerPool::instance().run(grid, stop);

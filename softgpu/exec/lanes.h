@@ -3,7 +3,7 @@
 //
 // Each running block has one Lanes. The warp's loop sets it up for the strand that it is about to
 // execute. A handler uses it only while it runs, on the block's worker thread. It reports a bad
-// access with fault_at() and leaves the other lanes alone; the loop then ends the grid.
+// access with fault_at() and skips the other lanes; the loop then ends the grid.
 #pragma once
 
 #include <cstddef>
@@ -73,7 +73,8 @@ struct Lanes {
   }
 };
 
-// The cost of an instruction for its strand's turn, beyond the 1 of every instruction.
+// What an instruction costs of its strand's turn, in addition to the cost of 1 of every
+// instruction.
 inline constexpr int64_t kSpinCost = 512;    // atomics, volatile and acquire accesses
 inline constexpr int64_t kSleepCost = 4096;  // nanosleep, failed waits
 

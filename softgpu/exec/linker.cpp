@@ -129,7 +129,7 @@ void Linker::place_shared(const ptx::Variable& variable, uint32_t unit) {
   define(unit, variable.name, variable.linkage, {Symbol::Kind::kShared, offset, index});
 }
 
-// Refuses shared memory far beyond any GPU's. The driver decides how much a launch may use.
+// Refuses far more shared memory than any GPU has. The driver decides how much a launch may use.
 Status Linker::place_function_shared() {
   uint64_t total = 0;
   for (const auto& unit : units_) {
@@ -247,7 +247,7 @@ Status Linker::relocate(const Placed& placed, std::byte* at, const ptx::Relocati
       value = dynamic_shared_offset_ + (relocation.generic ? kSharedWindow : 0);
       break;
     case Symbol::Kind::kSystemCall:
-      break;  // the address of a system function is of no use
+      break;  // a program cannot use the address of a system function
     case Symbol::Kind::kMissing:
       return {Code::kNotFound, "unresolved symbol '" + std::string(relocation.symbol) + "'"};
   }

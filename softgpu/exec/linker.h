@@ -1,6 +1,6 @@
 // Joins the units of a program: resolves every symbol and places every variable.
 //
-// load() uses it on one thread, and decode uses it while it runs. It keeps pointers into the units.
+// load() uses a Linker on one thread, and passes it to decode(). It keeps pointers into the units.
 // Only the device memory that it allocated outlives it, as a Placement.
 #pragma once
 

@@ -30,7 +30,7 @@ class LoadedProgram final : public Program {
   const std::vector<const Kernel*>& kernels() const override { return kernels_; }
   const std::vector<const Global*>& globals() const override { return globals_; }
 
-  // The function for a pointer in the function window; nullptr if there is none.
+  // The function for a pointer in the function window; nullptr for other pointers.
   const Function* function_at(uint64_t address) const;
   const std::vector<Range>& constants() const { return placement_->constants; }
   uint32_t dynamic_shared_offset() const { return dynamic_shared_offset_; }

@@ -49,13 +49,14 @@ class Memory {
   uint32_t next_[2] = {0, 0};  // next entries to replace
 };
 
-// Whether an access ends inside a window of `limit` bytes. A negative offset is a huge address.
+// Whether an access lies inside a window of `limit` bytes. A negative offset is a huge address.
 SOFTGPU_INLINE bool inside(uint64_t address, uint32_t bytes, uint64_t limit) {
   return address <= limit && bytes <= limit - address;
 }
 
-// The host address of one lane's access, or nullptr after recording a fault. For lanes processed
-// one by one; loads and stores of whole registers have their own, vectorised translation.
+// The host address of one lane's access, or nullptr after recording a fault. For handlers that
+// process lanes one by one; loads and stores of whole registers have a vectorised translation
+// (lanes/address.h).
 std::byte* host_address(Lanes& x, uint32_t lane, ptx::Space space, uint64_t address, uint32_t bytes,
                         bool write);
 

@@ -1,9 +1,9 @@
 // The addresses that a kernel may touch: a set of disjoint ranges, each with access rights.
 //
 // Each device has one MemoryMap. The driver adds and removes ranges when memory is allocated,
-// mapped, registered or opened. The interpreter looks up every global access: without a lock,
-// through a per-thread cache of the last range, which a generation counter invalidates. add() and
-// remove() take a mutex and may be called from any thread, also while grids run.
+// mapped, registered or opened. The interpreter looks up every global access: usually without a
+// lock, in its block's cache of ranges (memory.h), which the generation counter invalidates. Any
+// thread may call every function, also while grids run; one shared mutex.
 #pragma once
 
 #include <atomic>
@@ -26,11 +26,11 @@ class MemoryMap {
  public:
   // False if the range is empty or overlaps an existing one.
   bool add(uint64_t begin, size_t bytes, Access access = Access::kReadWrite);
-  // Removes the range that begins at `begin`; false if there is none.
+  // Removes the range that begins at `begin`. False if no range begins there.
   bool remove(uint64_t begin);
   bool set_access(uint64_t begin, Access access);
 
-  // The range that contains `address`, or an empty one.
+  // The range that contains `address`, or an empty range.
   Range find(uint64_t address) const;
   // Changes with every add, remove and set_access. A cached Range is valid while it is unchanged.
   uint64_t generation() const { return generation_.load(std::memory_order_acquire); }

@@ -30,7 +30,7 @@ const Function* LoadedProgram::function_at(uint64_t address) const {
 }
 
 // The entry and all functions that it may call. An indirect call may reach every function whose
-// address is taken anywhere, because the pointer may have come through memory.
+// address is taken anywhere in the program, because the pointer may have come through memory.
 std::vector<const Function*> LoadedProgram::reachable_from(const Function& entry) const {
   std::set<const Function*> seen = {&entry};
   std::vector<const Function*> order = {&entry};

@@ -71,7 +71,7 @@ struct DeviceAllocator {
 
 struct LoadOptions {
   DeviceAllocator allocator;
-  uint32_t compute_capability = 90;  // for messages only; the driver chooses images
+  uint32_t compute_capability = 90;  // not used; the driver chooses images
 };
 
 class Program {
@@ -92,8 +92,8 @@ struct Dim3 {
   uint32_t x = 1, y = 1, z = 1;
 };
 
-// What a running grid needs from its device besides memory. Any worker thread may call the
-// callbacks, several at once.
+// What a running grid needs from its device. Several worker threads may call the callbacks at the
+// same time.
 struct Environment {
   MemoryMap* memory = nullptr;  // every global access is checked against it
   // Text of printf and assert; called once per complete line or flush.

@@ -43,8 +43,8 @@ class Operands {
   uint32_t lane_;
 };
 
-// The object that a lane names, after a check that its texels may be accessed. Usually all lanes
-// name the same one.
+// Finds the object that a lane names, and checks that its texels may be accessed. Remembers the
+// last object, because usually all lanes name the same object.
 template <class Object>
 class Finder {
  public:
@@ -65,7 +65,7 @@ class Finder {
       x_.fault_at(lane, CUDA_ERROR_ILLEGAL_ADDRESS, handle, "no texture or surface object");
     } else if (!x_.memory->covers(object->begin, object->end, write_)) {
       x_.fault_at(lane, CUDA_ERROR_ILLEGAL_ADDRESS, object->begin,
-                  "the memory of a texture or surface object is gone or another device's");
+                  "inaccessible memory of a texture or surface object");
     } else {
       handle_ = handle;
       found_ = object;
@@ -143,7 +143,7 @@ void read_texture(Lanes& x, const Instr& i) {
     for (uint32_t k = 0; k < how.values; ++k) x.at<uint32_t>(slots[k])[l] = words[k];
     return true;
   });
-  x.set_predicate(i.d, x.mask);  // there are no sparse textures
+  x.set_predicate(i.d, x.mask);  // also for tiles without memory, which read as zeros
 }
 
 // A register of `register_bytes` that holds a value of `value_bytes` in its low bits.
@@ -173,7 +173,7 @@ void access_surface(Lanes& x, const Instr& i) {
     if (access.outcome == Outcome::kOutside) {
       x.fault_at(l, CUDA_ERROR_ILLEGAL_ADDRESS, surface->begin, "access outside a surface");
     } else if (access.outcome == Outcome::kMisaligned) {
-      x.fault_at(l, CUDA_ERROR_MISALIGNED_ADDRESS, surface->begin, "misaligned place on a surface");
+      x.fault_at(l, CUDA_ERROR_MISALIGNED_ADDRESS, surface->begin, "misaligned surface coordinate");
     }
     if (x.faulted) return false;
     for (uint32_t k = 0; k < how.values; ++k) {
@@ -191,7 +191,8 @@ void access_surface(Lanes& x, const Instr& i) {
   });
 }
 
-// As an H100 answers: layers count as rows of one dimension and as the depth of two.
+// As on an H100, layers count as the height of one-dimensional and as the depth of two-dimensional
+// textures.
 uint32_t extent_of(const texture::Image& image, Shape shape, TextureQuery query) {
   switch (query) {
     case TextureQuery::kWidth:
@@ -206,7 +207,7 @@ uint32_t extent_of(const texture::Image& image, Shape shape, TextureQuery query)
 uint32_t extent_of(const Texture& object, TextureQuery query) {
   return extent_of(object.levels[0], object.shape, query);
 }
-// Cube maps are layers to surfaces, and one dimension has no height.
+// To surfaces, cube maps are layers. A one-dimensional surface has no height.
 uint32_t extent_of(const Surface& object, TextureQuery query) {
   if (object.shape == Shape::k1d && query == TextureQuery::kHeight) return 0;
   const Shape shape = texture::is_cube(object.shape) ? Shape::k2dLayered : object.shape;

@@ -1,6 +1,6 @@
-// Texture and surface instructions: the handlers, and what decode tells them.
+// Texture and surface instructions: the handlers, and the options that decode passes to them.
 //
-// The object's handle is in register a, or in the variable whose address it holds. The other
+// The object's handle is in register a, or in the variable whose address a holds. The other
 // registers are in Function::lists from Instr::target on: results or stored values, then
 // coordinates, then a level, or two steps of a gradient. One version serves all instruction sets. A
 // handler runs on the block's worker; nothing blocks.

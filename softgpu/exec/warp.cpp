@@ -109,7 +109,8 @@ uint32_t Warp::pick() {
   return best;
 }
 
-// The pc at which the strand must check for others: another runnable strand is there.
+// The lowest pc at which another runnable strand waits in this strand's frame. The strand stops
+// there, so that the two can be merged.
 uint32_t Warp::limit_for(const Strand& strand) const {
   uint32_t limit = kNoLimit;
   for (uint32_t k = 0; k < strand_count_; ++k) {
@@ -153,7 +154,7 @@ void Warp::merge_into(uint32_t index) {
         other.pc == s.pc) {
       s.mask |= other.mask;
       remove_strand(k);
-      if (index == strand_count_) index = k;  // the last one moved into the gap
+      if (index == strand_count_) index = k;  // the last strand moved into the gap
     } else {
       ++k;
     }
@@ -171,8 +172,8 @@ void Warp::enter(Frame* frame) {
   x.local_limit = frame->stack_end;
 }
 
-// Runs one strand until it must give way. `alone_in_turn`: it was chosen for fairness and may pass
-// the others.
+// Runs one strand until it must give way. `alone_in_turn`: the strand was chosen for fairness and
+// may pass the others.
 void Warp::execute(uint32_t index, bool alone_in_turn) {
   Lanes& x = block_.lanes();
   merge_into(index);
@@ -190,7 +191,7 @@ void Warp::execute(uint32_t index, bool alone_in_turn) {
   uint32_t limit = alone_in_turn ? kNoLimit : limit_for(strand);
   x.mask = mask;
 
-  // Counts the straight run up to here and starts another at `next`.
+  // Counts the straight run up to here and starts a new run at `next`.
   const auto settle = [&](uint32_t next) {
     const uint32_t executed = pc + 1 - segment;
     instructions += executed;

@@ -20,7 +20,7 @@ constexpr uint32_t align_up(uint32_t value, uint32_t align) {  // `align` is a p
 
 Frame* Warp::new_frame(const Function& function) {
   Frame* frame = nullptr;
-  // The smallest free frame that is large enough. Few frames are ever free.
+  // Searches for the smallest free frame that is large enough; few frames are free at a time.
   for (Frame*& candidate : free_frames_) {
     if (candidate->capacity < function.register_bytes) continue;
     if (frame == nullptr || candidate->capacity < frame->capacity) frame = candidate;

@@ -1,5 +1,5 @@
-// Warp collectives. Lanes that name the same members meet, wherever each of them is in the code, as
-// long as they execute the same operation. Lanes that have exited are not waited for.
+// Warp collectives. Lanes that name the same members meet, wherever each lane is in the code, if
+// they execute the same operation. A collective does not wait for lanes that have exited.
 #include <bit>
 #include <cstring>
 
@@ -54,8 +54,8 @@ void Warp::scatter(const Instr& i, uint32_t lanes, Frame* frame, const Collectiv
   }
 }
 
-// Executes the collective for those active lanes whose partners are all among them. Returns true if
-// these are all active lanes; otherwise *done holds them.
+// Executes the collective for the active lanes whose partners are all active, and sets *done to
+// these lanes. Returns whether these are all active lanes.
 bool Warp::collective_now(const Instr& i, uint32_t active, Strand* strand, uint32_t* done) {
   const uint32_t* members = block_.lanes().at<uint32_t>(i.e);
   for (uint32_t rest = active; rest != 0;) {

@@ -1,9 +1,9 @@
-// softgpu's libnvidia-ml.so.1: what NVML tells of the devices that softgpu's libcuda.so.1 makes
-// from the same environment (softgpu/driver/config.h). It has the functions that an rcuda-server
-// calls (server/monitor). Memory is what this process and its children use; the other figures are
-// those of an idle GPU, constant, and different for each device. With SOFTGPU_NVLINKS=N (at most 4)
-// each GPU tells of so many NVLinks, which copies do not use: to a switch, or to what
-// SOFTGPU_NVLINK_END says (nvmlIntNvLinkDeviceType_t).
+// softgpu's libnvidia-ml.so.1: NVML for the devices that softgpu's libcuda.so.1 makes from the same
+// environment (softgpu/driver/config.h). It has the functions that an rcuda-server calls
+// (server/monitor). The memory in use is that of this process and its children. The other figures
+// are those of an idle GPU: constant, and some of them different for each device. With
+// SOFTGPU_NVLINKS=N (at most 4) each GPU reports N NVLinks, which copies do not use. Their other
+// end is a switch, or the type (nvmlIntNvLinkDeviceType_t) in SOFTGPU_NVLINK_END.
 //
 // Any thread. Nothing blocks. Errors: as nvmlReturn_t.
 #include <algorithm>
@@ -53,7 +53,7 @@ bool ordinal_of(nvmlDevice_t handle, unsigned* ordinal) {
 struct Known {
   const char* function;
   unsigned long long values[4];
-  bool grows;  // the first value is one more for each further device
+  bool grows;  // adds the device's ordinal to the first value
 };
 constexpr Known kKnown[] = {
     {"nvmlDeviceGetUtilizationRates", {7, 3}, true},
@@ -110,7 +110,7 @@ nvmlReturn_t get(const char* function, nvmlDevice_t handle, unsigned index, T* v
   const auto* known = std::find_if(std::begin(kKnown), std::end(kKnown), [&](const Known& one) {
     return std::strcmp(one.function, function) == 0;
   });
-  // A part has its memory only.
+  // A part of a GPU reports only its memory.
   if (is_part(handle) || known == std::end(kKnown) || index >= std::size(known->values) ||
       is_without_link(function, index)) {
     return NVML_ERROR_NOT_SUPPORTED;
@@ -163,7 +163,7 @@ nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char* address, nvmlDevice_t*
   return NVML_SUCCESS;
 }
 
-// Of parts only; nothing asks for others.
+// Finds parts only: the server finds GPUs by their PCI address.
 nvmlReturn_t nvmlDeviceGetHandleByUUID(const char* uuid, nvmlDevice_t* device) {
   if (!uuid || !device) return NVML_ERROR_INVALID_ARGUMENT;
   for (int i = 0; machine().mig && i < machine().devices; ++i) {
@@ -188,7 +188,7 @@ nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t* pci) {
   return NVML_SUCCESS;
 }
 
-// Each process has devices of its own; here they share one.
+// softgpu accounts the memory of a device per process. NVML reports the sum, as if they shared it.
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t* memory) {
   unsigned ordinal = 0;
   if (!ordinal_of(device, &ordinal) || !memory) return NVML_ERROR_INVALID_ARGUMENT;
@@ -259,14 +259,14 @@ RCUDA_NVML_CHOICES(DEFINE_CHOICE)
   }
 RCUDA_NVML_PAIRS(DEFINE_PAIR)
 
-// The first of each row only.
+// Reports only the first value of each row.
 #define DEFINE_GRID(name, type, count, others)                                          \
   nvmlReturn_t name(nvmlDevice_t device, unsigned which, unsigned other, type* value) { \
     return other == 0 ? get(#name, device, which, value) : NVML_ERROR_NOT_SUPPORTED;    \
   }
 RCUDA_NVML_GRIDS(DEFINE_GRID)
 
-// The energy only.
+// Reports only the energy.
 nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t* values) {
   constexpr unsigned kEnergy = 83, kUnsignedLongLong = 3;
   for (int i = 0; i < count; ++i) {

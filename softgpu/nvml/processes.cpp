@@ -24,7 +24,7 @@ std::vector<uint32_t> own_processes() {
   return all;
 }
 
-// The bytes that a line of /proc/PID/maps says: "BEGIN-END ...", in hexadecimal.
+// The size of the mapping in a line of /proc/PID/maps: "BEGIN-END ...", in hexadecimal.
 uint64_t bytes_of(std::string_view line) {
   const size_t dash = line.find('-');
   if (dash == line.npos) return 0;

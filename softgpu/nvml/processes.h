@@ -1,7 +1,7 @@
-// What processes use of a device's memory: this one and its children, as a server's workers are.
+// The memory of a device that this process and its children (a server's workers) use.
 //
-// Any thread. Blocking: for /proc. Errors: a process that cannot be read, or has ended meanwhile,
-// is left out.
+// Any thread. Blocking: reads of /proc. Errors: a process that cannot be read, or has ended
+// meanwhile, is left out.
 #pragma once
 
 #include <cstdint>

@@ -50,7 +50,8 @@ int precedence(Operator op);
 bool apply_unary(char op, Constant* value);
 bool apply_binary(Operator op, const Constant& left, const Constant& right, Constant* result);
 
-// The bytes of `value` as an element of a variable: converted for float types, otherwise cut.
+// The bits of `value` as an element of a variable, converted for float types. For integer types the
+// caller truncates them.
 uint64_t element_bits(Type type, const Constant& value);
 
 }  // namespace softgpu::ptx

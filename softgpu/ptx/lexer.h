@@ -1,9 +1,9 @@
 // Splits PTX text into tokens, one at a time, without copying.
 //
 // Used by one Parser on one thread. Tokens are views into the text, which must outlive them. A
-// dotted word comes in pieces: "ld.shared::cta.u32" is the word "ld" and the dot-words
-// ".shared::cta" and ".u32". Operators of several characters come as single characters. Errors (an
-// unterminated string or comment, an unexpected byte) are thrown as ParseError.
+// dotted word is several tokens: "ld.shared::cta.u32" is the word "ld" and the dot-words
+// ".shared::cta" and ".u32". Each character of an operator is a token. Errors (an unterminated
+// string or comment, an unexpected byte) are thrown as ParseError.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The parsed form of one PTX translation unit: what ptx::parse() produces and exec/ consumes.
+// The parsed form of one PTX translation unit, which ptx::parse() produces and exec/ consumes.
 //
 // Names are resolved as far as one unit allows. Every register is an index into its function's
 // register list (nested `{ .reg ... }` scopes and `%r<10>` ranges are resolved), every label an
@@ -55,8 +55,8 @@ Type type_from_name(std::string_view name);
 uint32_t size_of(Type type);  // bytes; 0 for kNone, 1 for kPred
 
 // Content of an initialised variable that is not a number: the address of `symbol` plus `addend`,
-// shifted right by `shift_bits` and cut to `size_bytes`, at byte `offset`. `generic` requests the
-// generic address (generic(symbol) in PTX).
+// shifted right by `shift_bits` and truncated to `size_bytes`, at byte `offset`. `generic` requests
+// the generic address (generic(symbol) in PTX).
 struct Relocation {
   uint64_t offset = 0;
   std::string_view symbol;

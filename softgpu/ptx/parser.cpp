@@ -63,7 +63,7 @@ void Parser::module_item() {
   if (accept_directive(".target")) return target_directive();
   if (accept_directive(".address_size")) {
     if (expect_integer(64, "expected an address size") != 64)
-      fail("only .address_size 64 exists here");
+      fail("only .address_size 64 is supported");
     return;
   }
   if (accept_directive(".file")) return file_directive();
@@ -144,8 +144,8 @@ void Parser::alias_directive() {
 }
 
 void Parser::resolve_aliases() {
-  // A copy is as large as its target, and one target may have many aliases: limits the growth by
-  // hostile text.
+  // A copy is as large as its target, and a target may have many aliases. The limit bounds the
+  // memory that hostile text can take.
   constexpr size_t kCopiedInstructions = 4u << 20;
   size_t copied = 0;
   for (const Alias& alias : aliases_) {

@@ -92,8 +92,8 @@ void Parser::function_attributes() {
     } else if (directive.text == ".pragma") {
       skip_to_semicolon();
     } else {
-      // Of launches (.maxnctapersm, .maxclusterrank) and of how .reqnctapercluster is meant
-      // (.explicitcluster, .blocksareclusters).
+      // Ignored: limits of launches (.maxnctapersm, .maxclusterrank) and the meaning of
+      // .reqnctapercluster (.explicitcluster, .blocksareclusters).
       while (lexer_.peek().kind == Token::Kind::kNumber || lexer_.peek().is(',')) lexer_.advance();
     }
   }
@@ -254,7 +254,7 @@ void Parser::body_directive() {
   if (accept_directive(".local")) return local_variables(Space::kLocal);
   if (accept_directive(".shared")) return local_variables(Space::kShared);
   if (accept_directive(".param")) return local_variables(Space::kParam);
-  // Static variables: known in the whole module from here on.
+  // Static variables: the rest of the module can name them.
   if (accept_directive(".global")) return module_variables(Space::kGlobal, Linkage::kInternal);
   if (accept_directive(".const")) return module_variables(Space::kConst, Linkage::kInternal);
   if (accept_directive(".pragma")) return skip_to_semicolon();
@@ -306,7 +306,7 @@ void Parser::local_variables(Space space) {
   expect(';');
 }
 
-// What may follow `label:`.
+// Reads the statement that follows `label:`, if it is a directive, and defines the label.
 void Parser::labelled(const Token& label) {
   Label meaning;
   if (accept_directive(".branchtargets")) {

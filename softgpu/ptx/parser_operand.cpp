@@ -240,7 +240,7 @@ void Parser::operand_list(char close, Operand::Kind kind, Operand* result) {
   expect(close);
 }
 
-// "+8", "-4" or "+-4" after a name; 0 if there is none.
+// "+8", "-4" or "+-4" after a name; 0 without an offset.
 int64_t Parser::trailing_offset() {
   uint64_t offset = 0;
   while (lexer_.peek().is('+') || lexer_.peek().is('-')) {

@@ -111,7 +111,7 @@ void Parser::module_variables(Space space, Linkage linkage) {
     Variable variable = make_variable(declaration, space, linkage);
     if (accept('=')) {
       if (space == Space::kShared || linkage == Linkage::kExtern)
-        fail("this cannot be initialised");
+        fail("shared and extern variables cannot be initialised");
       initialiser(declaration, &variable);
     }
     add_module_variable(std::move(variable), at);
@@ -230,8 +230,8 @@ void Parser::initialiser_element(Type type, uint64_t offset, uint64_t limit, Var
 }
 
 void Parser::put_bytes(uint64_t offset, uint64_t bits, uint32_t size, Variable* variable) {
-  // Nested braces can skip far ahead with few characters. A real initialiser is about as long as
-  // its text.
+  // Nested braces can skip many bytes with few characters. The bytes of a real initialiser are
+  // about as many as the characters of its text.
   const uint64_t allowance = (64u << 20) + 16 * module_->text.size();
   const uint64_t end = offset + size;
   if (end > variable->initial.size()) {

@@ -12,8 +12,8 @@ constexpr double kFar = 1 << 30;
 // The steps of a normalised coordinate.
 constexpr double kNormalisedSteps = 1 << 21;
 
-// The position of a coordinate in texels. In the periodic modes it is brought into the first period
-// while it is still exact.
+// The position of a coordinate in texels. The periodic modes first reduce the coordinate to the
+// first period, while it is exact.
 double position_of(float coordinate, const Axis& axis) {
   double at = static_cast<double>(coordinate);
   if (axis.is_normalised) {

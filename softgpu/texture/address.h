@@ -1,9 +1,9 @@
 // From a coordinate to texels along one axis.
 //
 // A position counts texels from the left edge, so the centre of texel i is at i + 0.5. Filtering
-// uses positions with 8 bits of fraction, as the CUDA programming guide describes. An H100 first
-// cuts normalised coordinates to 21 bits of fraction, and so does this. Pure functions, any thread;
-// any float is a valid coordinate.
+// uses positions with 8 bits of fraction, as the CUDA programming guide describes. Like an H100,
+// these functions first truncate normalised coordinates to 21 bits of fraction. Pure functions, any
+// thread; any float is a valid coordinate.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct Axis {
 
 inline constexpr int32_t kOutside = -1;
 
-// The texel that the address mode puts at `index`, or kOutside (border mode).
+// The texel that `index` selects in the address mode, or kOutside (border mode).
 int32_t resolve(int64_t index, const Axis& axis);
 
 // The texel that contains the coordinate, before the address mode.

@@ -44,8 +44,7 @@ OnFace project(const Direction& d) {
 
 // The texel of a neighbouring face that continues a face beyond one edge.
 Tap across_edge(uint32_t face, int64_t x, int64_t y, uint32_t size, uint32_t first_slice) {
-  // The step over the edge is one texel on the neighbour: half a texel further than the edge itself
-  // is still nearest to it.
+  // A point just beyond the edge projects into the neighbour's texels next to the edge.
   const auto along = [&](int64_t i) { return (2 * static_cast<double>(i) + 1) / size - 1; };
   const auto beyond = [&](int64_t i) {
     return i < 0 ? -1 - 1e-6 : i >= size ? 1 + 1e-6 : along(i);
@@ -88,7 +87,7 @@ Footprint seamless_texels(const FacePoint& point, uint32_t size, uint32_t first_
     tap.weight = weights[corner];
     footprint.add(tap);
   }
-  // The texel on the face itself gets what the division leaves.
+  // The texel on the face itself gets the remainder of the division.
   for (uint32_t k = 0; k < footprint.count && missing != 0; ++k) {
     Tap& tap = footprint.taps[k];
     const bool is_own = tap.slice == static_cast<int32_t>(first_slice + point.face);

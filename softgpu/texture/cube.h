@@ -14,7 +14,8 @@ struct FacePoint {
   uint32_t face = 0;
   float s = 0.5f, t = 0.5f;
 };
-// The face on which the axis with the largest component points; of equal ones z, then y, then x.
+// The face in the direction of the component with the largest magnitude; of equal components, z
+// comes before y and y before x.
 FacePoint face_of(float x, float y, float z);
 
 // The footprint of a filtered read of a cube with faces of `size` texels. Texels beyond an edge are

@@ -9,7 +9,7 @@ uint32_t half_down(uint32_t weight, uint32_t share) {
   return (weight * share + kOne / 2 - 1) / kOne;
 }
 
-// Beyond the outermost centres in clamp mode, both texels are the same one, which has all of the
+// Beyond the outermost centres in clamp mode, both texels are the same texel. It gets the whole
 // weight.
 Pair clamped(Pair pair, const Axis& axis) {
   const bool is_one = resolve(pair.first, axis) == resolve(pair.first + 1, axis);
@@ -29,7 +29,7 @@ void add_slice(const Pair (&pairs)[3], const std::array<Axis, 3>& axes, int32_t 
 
 }  // namespace
 
-// First into columns, then each column into rows.
+// Splits the weight first among the columns, then each column's weight among the rows.
 std::array<uint32_t, 4> split(uint32_t whole, uint32_t right, uint32_t lower) {
   const uint32_t right_column = half_up(whole, right), left_column = whole - right_column;
   const uint32_t lower_right = half_up(right_column, lower);

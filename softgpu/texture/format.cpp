@@ -38,7 +38,7 @@ float half_to_float(uint16_t half) {
   return sign != 0 ? -magnitude : magnitude;
 }
 
-// The greatest value of an integer channel, which stands for 1.
+// The greatest value of an integer channel. It represents 1.
 double greatest(const Format& format) {
   const uint32_t unsigned_greatest = (uint32_t{1} << (8 * format.channel_bytes)) - 1;
   return format.numbers == Numbers::kUnsigned ? unsigned_greatest : unsigned_greatest >> 1;
@@ -62,7 +62,7 @@ float float_of(const Format& format, const std::byte* at) {
   return format.channel_bytes == 2 ? half_to_float(load<uint16_t>(at)) : load<float>(at);
 }
 
-// A channel of a border color as the format holds it. Integers are rounded, halves cut.
+// A channel of a border color as the format holds it. Integers are rounded, halves are truncated.
 float representable(const Format& format, float value) {
   if (format.numbers == Numbers::kFloat) {
     constexpr uint32_t kBitsOfHalf = ~uint32_t{0x1fff};

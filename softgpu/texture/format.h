@@ -39,7 +39,7 @@ Words integers_of(const Format& format, const std::byte* texel);
 // The channels as floats: those of a float format themselves, those of an integer format divided by
 // their greatest value. `srgb` converts red, green and blue of 8-bit unsigned channels to linear.
 Color floats_of(const Format& format, bool srgb, const std::byte* texel);
-// The least value of a signed integer format lies one step below -1 and is returned as -1.
+// Raises values below -1 to -1: the least value of a signed integer format lies one step below -1.
 Color limited(const Format& format, Color color);
 // The result of a filter. As on an H100, channels of integer formats are rounded to 16 bits, except
 // for those that were sRGB.
@@ -47,8 +47,8 @@ Color filtered(const Format& format, bool srgb, const std::array<double, 4>& sum
 
 Words words_of(const Color& color);
 
-// What is read outside of a texture in border mode: the border color in the texture's format.
-// Integers are the lowest bits of the color's words.
+// The border color in the texture's format, which reads outside of the texture return in border
+// mode. Integers are the lowest bits of the color's words.
 Words border_words(const Format& format, bool reads_integers, const Color& border);
 
 }  // namespace softgpu::texture

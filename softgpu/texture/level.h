@@ -15,8 +15,8 @@ struct Levels {
   uint32_t first = 0;
   uint32_t weight = 0;
 };
-// Applies the sampler's bias and clamps to the level that the instruction asks for. Minus infinity
-// is the most detailed one that the clamps allow.
+// Applies the sampler's bias and clamps to the level of the instruction. Minus infinity selects the
+// most detailed level that the clamps allow.
 Levels levels_of(const Texture& texture, float level);
 
 // The level whose texels are as long as the longest step between neighbouring reads, in any

@@ -2,8 +2,9 @@
 //
 // A handle is a number that kernels pass around; it is never used twice. Kernels look handles up
 // without a lock, in a snapshot that their launch takes when it begins. A program may destroy an
-// object while kernels that use it are still queued (CuPy does). As on hardware, the object stays
-// readable then: until kKept others have been destroyed. Any thread; one mutex, held briefly.
+// object while kernels that use it are still queued (CuPy does). As on hardware, the object then
+// stays readable: here until kKept further objects have been destroyed. Any thread; one mutex, held
+// briefly.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +22,7 @@ struct Snapshot {
   std::unordered_map<uint64_t, std::shared_ptr<const Texture>> textures;
   std::unordered_map<uint64_t, std::shared_ptr<const Surface>> surfaces;
 
-  // nullptr if there is none.
+  // nullptr for an unknown handle.
   const Texture* texture(uint64_t handle) const;
   const Surface* surface(uint64_t handle) const;
 };

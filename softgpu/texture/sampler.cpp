@@ -33,13 +33,14 @@ bool is_sampled(const Texture& texture) {
 }
 
 // The texels of one level that the point covers, with the level's weight. `wide`: the enclosing
-// ones, for a filter.
+// texels, for a filter.
 Footprint footprint_of(const Texture& texture, const Image& image, const Point& point, bool wide,
                        uint32_t weight) {
   Place place{point.at, axes_of(point.shape), slice_of(image, point.shape, point.layer)};
   std::array<Axis, 3> axes = axes_in(texture, image);
-  // As on an H100, a texture with one dimension has a second one, in which it is read at 0: with a
-  // border there, half of what a filter takes is border. Layers are rows, without a border.
+  // As on an H100, a one-dimensional texture has a second dimension, in which it is read at 0: in
+  // border mode there, half of a filter's weight falls on the border. Layers are rows, without a
+  // border.
   if (point.shape == Shape::k1d) place.axes = 2;
   if (is_cube(point.shape)) {
     const FacePoint on_face = face_of(point.at[0], point.at[1], point.at[2]);

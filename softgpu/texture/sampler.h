@@ -1,8 +1,9 @@
 // Reads of textures: tex, tld4 and txq, for one thread.
 //
 // Each function returns the four registers of the instruction: the bits of floats, or integers if
-// the sampler says so. The caller has checked that [texture.begin, texture.end) may be read. Any
-// coordinate is valid; a shape that the texture does not have reads some of its texels. Any thread.
+// the sampler reads integers. The caller has checked that [texture.begin, texture.end) may be read.
+// Any coordinate is valid; a read with another shape than the texture's reads some of its texels.
+// Any thread.
 #pragma once
 
 #include <array>

@@ -12,7 +12,7 @@
 
 namespace softgpu::texture {
 
-// What an access outside the surface does.
+// The effect of an access outside the surface.
 enum class Bounds : uint8_t {
   kTrap,   // ends the kernel
   kClamp,  // uses the nearest place inside
@@ -31,7 +31,7 @@ struct SurfaceAccess {
   Outcome outcome = Outcome::kNowhere;
   uint64_t address = 0;  // kInside
 };
-// kOutside and kMisaligned end the kernel.
+// kNowhere reads zeros and writes nothing. kOutside and kMisaligned end the kernel.
 SurfaceAccess locate(const Surface& surface, const SurfacePoint& point, uint32_t bytes,
                      Bounds bounds);
 

@@ -2,8 +2,8 @@
 // and filters them.
 //
 // The driver makes these values from descriptors that it has checked (softgpu/driver/texture.h).
-// They are constant afterwards and own no memory: whoever reads or writes texels first checks that
-// the kernel may access [begin, end).
+// They are constant afterwards and own no memory: the code that reads or writes texels first checks
+// that the kernel may access [begin, end).
 #pragma once
 
 #include <array>
@@ -21,7 +21,7 @@ struct Image {
   uint32_t width = 1, height = 1, slices = 1;
   uint64_t pitch_bytes = 0, slice_bytes = 0;
 
-  // The coordinates lie in the image.
+  // The coordinates must lie in the image.
   const std::byte* texel(uint32_t texel_bytes, uint32_t x, uint32_t y, uint32_t slice) const {
     return reinterpret_cast<const std::byte*>(memory + slice * slice_bytes + y * pitch_bytes +
                                               uint64_t{x} * texel_bytes);
@@ -51,7 +51,7 @@ struct Sampler {
   bool srgb = false;
   bool is_seamless = false;  // cube maps: filters across edges
   float level_bias = 0, least_level = 0, greatest_level = 0;
-  Words border = {};  // what is read outside in border mode
+  Words border = {};  // the result of a read outside in border mode
 };
 
 struct Texture {

@@ -7,7 +7,7 @@ namespace {
 struct Extent {
   uint64_t low;
   uint64_t high;
-  uint64_t bits;  // all of them or-ed together: shows misalignment of any lane
+  uint64_t bits;  // all addresses or-ed together: shows misalignment of any lane
   bool uniform;
   bool consecutive;  // lane l is l elements above lane 0
 };
@@ -39,8 +39,8 @@ SOFTGPU_INLINE Extent extent_of(const uint64_t* address, uint64_t first, uint32_
   return {static_cast<uint64_t>(low), static_cast<uint64_t>(high), bits, false, false};
 }
 
-// Lane by lane: for generic addresses in several windows, for accesses to several allocations, and
-// to find the faulting lane.
+// Resolves lane by lane: for generic addresses in several windows, for accesses to several
+// allocations, and to find the faulting lane.
 bool resolve_each(Lanes& x, ptx::Space space, const uint64_t* address, uint32_t bytes, bool write,
                   Addresses& out) {
   uint64_t any = 0;

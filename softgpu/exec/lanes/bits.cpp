@@ -92,7 +92,7 @@ struct Clz {
                                          : __builtin_clz(static_cast<uint32_t>(a)));
   }
 };
-// The most significant bit that is not a sign bit; all ones if there is none.
+// The most significant bit that is not a sign bit; all ones for 0, and for -1 of a signed type.
 template <bool kShiftAmount>
 struct Bfind {
   template <class D, class A>

@@ -100,7 +100,7 @@ SOFTGPU_INLINE uint32_t combined(uint32_t bits, Combine combine, uint32_t other)
   return bits;
 }
 
-// Everything except the single destination: i.imm is the CompareFunction, i.sub the Combine.
+// For all handlers except setp<>(): i.imm is the CompareFunction, i.sub the Combine.
 SOFTGPU_INLINE uint32_t evaluate(Lanes& x, const Instr& i) {
   const auto function = reinterpret_cast<CompareFunction>(static_cast<uintptr_t>(i.imm));
   return function(x.at<void>(i.a), x.at<void>(i.b));
@@ -269,7 +269,7 @@ Handler find_set(Type d) {
 
 }  // namespace
 
-// Except for simple setp, the caller also needs the comparison: see comparison_of().
+// The handlers other than setp<>() also need comparison_of() in Instr::imm.
 Handler find_compare(const Form& form) {
   if (form.op == Op::kSetp) {
     if (form.type == Type::kF16x2 || form.type == Type::kBf16x2) return setp_pair;

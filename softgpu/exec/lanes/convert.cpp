@@ -1,5 +1,5 @@
-// cvt. Frequent conversions have vector loops. All others go lane by lane through one general
-// routine, and the vector loops must agree with it.
+// cvt. Frequent conversions have vector loops. All others go lane by lane through convert(), with
+// which the vector loops must agree.
 #include <cmath>
 
 #include "softgpu/exec/lanes/handlers.h"
@@ -134,7 +134,7 @@ SOFTGPU_INLINE uint64_t extend(uint64_t bits, IntegerShape shape) {
 }
 
 SOFTGPU_INLINE uint64_t double_to_integer(double v, const Conversion& how, IntegerShape to) {
-  if (v != v) {  // 0; with 64 bits on either side only the sign bit
+  if (v != v) {  // NaN gives 0, or only the sign bit if either type has 64 bits
     const bool wide = how.from == Type::kF64 || to.bits == 64;
     return wide ? uint64_t{1} << (to.bits - 1) : 0;
   }
@@ -361,7 +361,7 @@ Handler find_cvt(const Form& form) {
   return convert_general;
 }
 
-// Converts two f32 into one packed register: a to the upper half, b to the lower half.
+// Converts an f32 into an element of a packed register, in the low bits.
 SOFTGPU_INLINE uint32_t small_float(float v, const Conversion& how) {
   if (how.relu && __builtin_signbit(v) != 0 && v == v) v = 0;  // also -0
   switch (how.to) {
@@ -391,6 +391,7 @@ SOFTGPU_INLINE uint32_t small_float(float v, const Conversion& how) {
     }
   }
 }
+// a becomes the upper element, b the lower element.
 void pair_from_f32(Lanes& x, const Instr& i) {
   const Conversion how = conversion_of(i);
   const float* a = x.at<float>(i.a);
@@ -448,7 +449,7 @@ void tf32(Lanes& x, const Instr& i) {
   });
 }
 
-// cvt.pack.sat: a and b saturated and packed; for bytes the low half of c follows above them.
+// cvt.pack.sat: a and b saturated and packed; for bytes, the low half of c becomes the upper half.
 void pack_saturated(Lanes& x, const Instr& i) {
   const Conversion how = conversion_of(i);
   const IntegerShape to = shape_of(how.to);

@@ -10,9 +10,9 @@ namespace {
 
 using ptx::Type;
 
-// A number is subnormal if, rounded to the format's precision with an unlimited exponent, it is
-// below kTiny. Hardware decides by this value what .ftz flushes, not by the value rounded to the
-// spacing of subnormal numbers.
+// .ftz flushes a result whose exact value is below kTiny: such a value, rounded to the format's
+// precision with an unlimited exponent, is below the smallest normal number. Hardware decides by
+// that value, not by the value rounded to the spacing of subnormal numbers.
 struct F16 {
   static constexpr uint16_t kExponent = 0x7c00;
   static constexpr double kTiny = 0x1p-14 * (1 - 0x1p-12);

@@ -11,7 +11,8 @@ Handler find_integer(const Form& form);
 Handler find_packed_integer(const Form& form);
 Handler find_bits(const Form& form);
 Handler find_compare(const Form& form);
-// The comparison in Instr::imm, for all instructions except the simplest setp.
+// The comparison function for Instr::imm. All handlers of comparisons use it, except that of a setp
+// without combination and second predicate.
 uintptr_t comparison_of(const Form& form);
 Handler find_float(const Form& form);
 Handler find_transcendental(const Form& form);

@@ -1,9 +1,9 @@
 // Loops over the 32 lanes of a warp, written so that the compiler turns them into vector code.
 //
 // The handlers of this folder are compiled twice, for baseline x86-64 and for x86-64-v3, each into
-// its own namespace (SOFTGPU_ISA). exec/instruction_sets.cpp chooses one when the process starts.
-// So everything in this folder's headers must be inlined or in that namespace: an inline function
-// with one name in both builds could become AVX2 code that the baseline calls.
+// its own namespace (SOFTGPU_ISA). exec/instruction_sets.cpp chooses one at the first decode.
+// So everything in this folder's headers must be inlined or in that namespace: the linker could
+// otherwise choose the AVX2 code of an inline function for the baseline too.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ SOFTGPU_INLINE void store_lanes(D* d, uint32_t mask, F f) {
   }
 }
 
-// For operations that must not run on meaningless operands (division) or are too expensive for it.
+// For operations that must not run on inactive lanes' operands (division), or are expensive.
 template <class D, class F>
 SOFTGPU_INLINE void store_active_lanes(D* d, uint32_t mask, F f) {
   for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {

@@ -1,10 +1,10 @@
 // ld, st, cp.async, address conversions.
 //
 // Weak accesses are plain loads and stores. Volatile, relaxed, acquire and release accesses are
-// atomic and use up more of a strand's turn, because spin loops consist of them. Two promises are a
-// GPU's and not PTX's, and kernels rely on them. 16 bytes are one access, weak or not: CUB's scans
-// pass a status and its value that way. Lanes that load the same bytes get the same value: a warp
-// that polls a word leaves its loop as a whole.
+// atomic and use up more of a strand's turn, because spin loops consist of them. A GPU keeps two
+// promises that PTX does not make, and kernels rely on them. 16 bytes are one access, weak or not:
+// CUB's scans pass a status and its value that way. Lanes that load the same bytes get the same
+// value: a warp that polls a word leaves its loop as a whole.
 #include "softgpu/exec/lanes/address.h"
 #include "softgpu/exec/lanes/handlers.h"
 
@@ -17,12 +17,12 @@ using ptx::Type;
 struct Wide128 {
   uint64_t low, high;
 };
-// What GCC moves by one instruction, which is atomic at an aligned address on processors with AVX
-// (Intel SDM volume 3, 9.1.1; AMD APM volume 2, 7.3.2). Copied memory of a thread need not be
-// aligned.
+// GCC moves this type by one instruction, which is atomic at an aligned address on processors with
+// AVX (Intel SDM volume 3, 9.1.1; AMD APM volume 2, 7.3.2). aligned(1), because a thread's local
+// memory need not be aligned in the host's memory.
 using Unit128 [[gnu::may_alias]] = long long __attribute__((vector_size(16), aligned(1)));
 
-// ThreadSanitizer is to find races of the interpreter, not those of a kernel.
+// ThreadSanitizer should find races of the interpreter, not those of a kernel.
 #if defined(__SANITIZE_THREAD__)
 #define SOFTGPU_WEAK_ACCESS __attribute__((noinline, no_sanitize_thread))
 #else
@@ -61,8 +61,8 @@ SOFTGPU_WEAK_ACCESS void store_row(M* target, const R* row) {
   SOFTGPU_LANE_LOOP target[l] = static_cast<M>(row[l]);
 }
 
-// 16 bytes have no __atomic operation that is inlined. Their order is that of x86: a load has what
-// an acquire needs and a store what a release needs, so only the compiler must be held.
+// GCC inlines no __atomic operation for 16 bytes. On x86 every load is an acquire and every store a
+// release, so only the compiler's reordering must be prevented.
 template <class M, bool kStrong>
 SOFTGPU_INLINE M load_element(uint64_t host) {
   if constexpr (kStrong && sizeof(M) <= 8) {
@@ -139,8 +139,8 @@ void st(Lanes& x, const Instr& i) {
   }
 }
 
-// The elements of a vector, in as few accesses as there are units of at most 16 bytes: other
-// threads see a unit whole.
+// Access the elements of a vector in units of at most 16 bytes. Other threads see each unit as a
+// whole.
 template <class Unit, class M, class R, bool kStrong>
 SOFTGPU_INLINE void load_units(const Addresses& at, uint32_t count, R (*values)[kLanes]) {
   constexpr uint32_t kElements = sizeof(Unit) / sizeof(M);
@@ -213,7 +213,7 @@ void st_vector(Lanes& x, const Instr& i) {
                           SOFTGPU_LAMBDA { store_units<decltype(unit), M, R, kStrong>(at, x, i); });
 }
 
-// cp.async copies at once, so the groups that wait for it have nothing to do.
+// cp.async copies immediately, so commit_group and wait_group do nothing.
 // Instr::imm: offset of the destination (low half) and of the source (high half).
 void cp_async(Lanes& x, const Instr& i) {
   alignas(64) uint64_t to[kLanes], from[kLanes];

@@ -37,7 +37,7 @@ SOFTGPU_INLINE bool becomes_subnormal(double v, Rounding rounding) {
   return magnitude < (nearest ? 0x1p-126 * (1 - 0x1p-25) : 0x1p-126);
 }
 
-// The NaN of every f32 operation that yields one. Operations on f64 keep payloads.
+// Every f32 operation that yields a NaN yields this NaN. Operations on f64 keep payloads.
 SOFTGPU_INLINE float canonical(float v) {
   return bits_to<float>(v != v ? 0x7fffffffu : bits_to<uint32_t>(v));
 }

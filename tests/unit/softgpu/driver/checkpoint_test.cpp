@@ -118,7 +118,7 @@ TEST_F(CheckpointTest, RefusesOtherProcessesAndArguments) {
   EXPECT_EQ(state(), CU_PROCESS_STATE_RUNNING);
 }
 
-// Each call waits at its entry, whatever it is.
+// Every call waits at its entry, also one that needs no context.
 TEST_F(CheckpointTest, CallsWaitWhileTheProcessIsLocked) {
   const CUdeviceptr memory = allocate(4096);
   CUDA_OK(cuCheckpointProcessLock(self_, nullptr));
@@ -151,7 +151,7 @@ TEST_F(CheckpointTest, CallsWaitWhileTheProcessIsLocked) {
   CUDA_OK(cuMemFree_v2(memory));
 }
 
-// A stream that waits for a word of the host.
+// The work is a stream that waits for a word of host memory.
 TEST_F(CheckpointTest, LockWaitsForWorkAndGivesUpAtItsTimeout) {
   uint32_t* word = nullptr;
   CUDA_OK(cuMemHostAlloc(reinterpret_cast<void**>(&word), sizeof *word, 0));
@@ -162,7 +162,7 @@ TEST_F(CheckpointTest, LockWaitsForWorkAndGivesUpAtItsTimeout) {
                                  CU_STREAM_WAIT_VALUE_EQ));
   EXPECT_EQ(lock(20), CUDA_ERROR_NOT_READY);
   EXPECT_EQ(state(), CU_PROCESS_STATE_RUNNING);
-  EXPECT_EQ(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);  // calls go on
+  EXPECT_EQ(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);  // calls still return
   std::thread locker([] { EXPECT_EQ(lock(0), CUDA_SUCCESS); });
   std::atomic_ref(*word).store(1);
   locker.join();
@@ -182,7 +182,7 @@ TEST_F(CheckpointTest, ManagedMemoryIsNotSupported) {
   CUDA_OK(cuMemFree_v2(managed));
 }
 
-// The registry has no copy of the memory, so nothing hides an access.
+// While the process is checkpointed, its device addresses are reserved but not mapped.
 TEST_F(CheckpointTest, AnAccessToTheMemoryFaultsMeanwhile) {
   const CUdeviceptr memory = allocate(4096);
   CUDA_OK(cuCheckpointProcessLock(self_, nullptr));
@@ -209,7 +209,7 @@ TEST_F(CheckpointTest, MappedPhysicalMemoryComesBack) {
   CUdeviceptr address = 0;
   CUDA_OK(cuMemCreate(&physical, kBytes, &properties, 0));
   CUDA_OK(cuMemAddressReserve(&address, 2 * kBytes, 0, 0, 0));
-  for (const CUdeviceptr at : {address, address + kBytes}) {  // twice the same memory
+  for (const CUdeviceptr at : {address, address + kBytes}) {  // the same memory twice
     CUDA_OK(cuMemMap(at, kBytes, 0, physical, 0));
   }
   const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, 0},

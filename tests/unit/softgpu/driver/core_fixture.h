@@ -1,5 +1,5 @@
 // Shared by the tests of devices, contexts, modules and memory: two devices of 256 MiB each (set by
-// core_main.cpp), the first one's primary context made current, and shorthands.
+// core_main.cpp), of which the first one's primary context is current, and shorthands.
 #pragma once
 
 #include <cstddef>

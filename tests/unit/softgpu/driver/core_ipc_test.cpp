@@ -259,7 +259,7 @@ TEST_F(ExportedTest, TheSameObjectHasTheSameHandle) {
   EXPECT_EQ(std::memcmp(&again.event, &message_.event, sizeof again.event), 0);
 }
 
-// A handle holds the numbers of the process and of the export; each wrong bit names nothing.
+// A handle holds the numbers of the process and of the export; with any wrong bit it is unknown.
 TEST_F(ExportedTest, AnAlteredHandleOpensNothing) {
   for (const size_t byte : {16, 31, 32, 47}) {
     PeerMessage altered = message_;
@@ -275,7 +275,7 @@ TEST_F(ExportedTest, AnAlteredHandleOpensNothing) {
   EXPECT_EQ(run_peer("refused", exchanged), 0) << "the key of another kind of export";
 }
 
-// Such a handle named a process and one of its descriptors.
+// A handle of an older form, which named a process and one of its descriptors.
 TEST_F(ExportedTest, AProcessAndADescriptorAreNoHandle) {
   const int file = static_cast<int>(::memfd_create("target", 0));
   struct {
@@ -300,7 +300,7 @@ TEST_F(ExportedTest, AnExportEndsWithItsObject) {
   EXPECT_EQ(run_peer("refused", message_), 0);
 }
 
-// As the workers of a server are, whose files under /proc only root may open.
+// A server's workers are not dumpable: only root may open their files under /proc.
 TEST_F(ExportedTest, AProcessThatIsNotDumpableExports) {
   ASSERT_EQ(::prctl(PR_SET_DUMPABLE, 0), 0);
   EXPECT_EQ(run_peer("memory", message_), 0);

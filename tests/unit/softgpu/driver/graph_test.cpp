@@ -118,7 +118,7 @@ TEST_F(GraphTest, ALaunchThatWaitsForRoomIsNotSeenAndHoldsUpNobody) {
     launched = true;
   });
   while (!launching) std::this_thread::yield();
-  // Repeated, because nothing shows when the launch has begun to wait.
+  // Repeated, because the test cannot tell when the launch has begun to wait.
   int refused = 0;
   CUgraphExecUpdateResultInfo info{};
   for (int i = 0; i < 2000; ++i) {

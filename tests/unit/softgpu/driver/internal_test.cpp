@@ -261,12 +261,12 @@ TEST(Streams, RecordingAContextLeavesNoneBehind) {
   ASSERT_EQ(cuCtxCreate_v2(&handle, 0, 0), CUDA_SUCCESS);
   ASSERT_EQ(cuEventCreate(&event, CU_EVENT_DEFAULT), CUDA_SUCCESS);
   const std::shared_ptr<Context> context = Context::from_handle(handle);
-  const long before = context.use_count();  // each stream is one more
+  const long before = context.use_count();  // each stream holds a reference
   for (int i = 0; i < 100; ++i) {
     ASSERT_EQ(cuCtxRecordEvent(handle, event), CUDA_SUCCESS);
     ASSERT_EQ(cuEventSynchronize(event), CUDA_SUCCESS);
   }
-  // A stream's thread may keep it for a moment; the last reference is released with the next
+  // A stream's thread may keep its reference for a moment; the last one is released with the next
   // recording.
   while (context.use_count() > before + 1) std::this_thread::yield();
   EXPECT_EQ(cuCtxDestroy_v2(handle), CUDA_SUCCESS);

@@ -110,8 +110,8 @@ class LocalLookupTest : public ::testing::Test {
   LookupServer server_;
 };
 
-// While a caller waits in vain, the server must not use the CPU. There is no earlier caller whose
-// socket the server could close meanwhile.
+// While a caller waits that the server cannot accept, the server must not use the CPU. There is no
+// earlier caller whose socket the server could close.
 TEST_F(LocalLookupTest, WithoutADescriptorForTheCallerTheServerRests) {
   if (!FewDescriptors::kAreEnough) GTEST_SKIP() << FewDescriptors::kNotHere;
   {
@@ -145,7 +145,7 @@ TEST_F(LocalLookupTest, EveryOtherLookupFailsAlike) {
   }
 }
 
-// A caller that connects and then sends nothing delays others, but stops nobody.
+// A caller that connects and then sends nothing delays other callers but does not block them.
 TEST_F(LocalLookupTest, ASilentCallerIsGivenUp) {
   const UniqueFd silent = connect_to(name_);
   while (!look_up(name_, kKind, key_)) {
@@ -185,7 +185,7 @@ TEST_F(OtherUserTest, GetsNothing) {
   expect_found();
 }
 
-// Another user has taken the name of a server that has ended. The caller does not say the key.
+// Another user has taken the name of a server that has ended. The caller must not send the key.
 TEST_F(OtherUserTest, CannotAnswerInPlaceOfTheServer) {
   const std::string name = name_ + "-taken";
   socklen_t length = 0;
@@ -193,7 +193,7 @@ TEST_F(OtherUserTest, CannotAnswerInPlaceOfTheServer) {
   const UniqueFd taken(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   ASSERT_EQ(::seteuid(kNobody), 0);
   ASSERT_EQ(::bind(taken.get(), reinterpret_cast<const sockaddr*>(&address), length), 0);
-  ASSERT_EQ(::listen(taken.get(), 4), 0);  // the kernel notes the user of a socket that listens
+  ASSERT_EQ(::listen(taken.get(), 4), 0);  // the kernel records the user who calls listen()
   ASSERT_EQ(::seteuid(0), 0);
   EXPECT_EQ(look_up(name, kKind, key_).status().code(), Code::kNotFound);
   const UniqueFd caller(::accept(taken.get(), nullptr, nullptr));

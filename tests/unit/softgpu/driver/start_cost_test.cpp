@@ -1,5 +1,5 @@
-// What starts cost (start_cost.h), through the driver API. Times are only bounded from below, which
-// is all that the model promises.
+// The modelled cost of starts (start_cost.h), through the driver API. The tests check only that a
+// start takes at least the configured time, because the model promises no more.
 #include <chrono>
 #include <cstdlib>
 #include <thread>

@@ -57,10 +57,10 @@ TEST_F(StreamOrderTest, StreamsRunAtTheSameTime) {
   EXPECT_EQ(read(1), 1u);
 }
 
-// softgpu only: hardware has fewer queues than this, and streams that share one wait for each
-// other.
+// softgpu only: hardware has fewer queues than these streams, and streams that share a queue wait
+// for each other.
 TEST_F(StreamOrderTest, ManyStreamsRunAtTheSameTime) {
-  // Each waits for its successor; the last one starts the chain.
+  // Each stream waits for its successor; the last stream starts the chain.
   constexpr int kStreams = 24;
   std::vector<CUstream> streams;
   for (int i = 0; i < kStreams; ++i) {

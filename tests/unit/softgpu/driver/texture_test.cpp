@@ -216,7 +216,7 @@ TEST_F(TextureTest, ViewsChooseLevels) {
   CUDA_OK(cuTexObjectCreate(&object, &of, &sampler_, &view));
   EXPECT_EQ(texel(object, 0, 0), 1000);
   CUDA_OK(cuTexObjectDestroy(object));
-  // All from there on.
+  // All levels from level 1 on.
   view.lastMipmapLevel = ~0u;
   CUDA_OK(cuTexObjectCreate(&object, &of, &sampler_, &view));
   EXPECT_EQ(texel(object, 0, 0), 1000);

@@ -26,7 +26,7 @@ TEST(MemoryMapTest, RefusesOverlapsAndEmptyRanges) {
   EXPECT_FALSE(map.add(0x800, 0x1000));
   EXPECT_FALSE(map.add(0x3000, 0));
   EXPECT_FALSE(map.add(~uint64_t{0} - 4, 100));
-  EXPECT_TRUE(map.add(0x1100, 1)) << "neighbours are no overlap";
+  EXPECT_TRUE(map.add(0x1100, 1)) << "adjacent ranges do not overlap";
   EXPECT_TRUE(map.add(0xfff, 1));
 }
 

@@ -84,7 +84,7 @@ TEST(ProgramTest, KernelsTellWhatTheyNeed) {
   EXPECT_EQ(first->ptx_version, 75u);
   const Kernel* second = device.program().find_kernel("second");
   EXPECT_EQ(second->static_shared_bytes, 0u);
-  EXPECT_EQ(second->max_threads_per_block, 1024u) << "what .reqntid wants is no maximum";
+  EXPECT_EQ(second->max_threads_per_block, 1024u) << ".reqntid sets no maximum";
   EXPECT_EQ(second->required_block[0], 64u);
   EXPECT_EQ(device.program().kernels().size(), 2u);
   EXPECT_EQ(device.program().find_kernel("helper"), nullptr);

@@ -107,7 +107,7 @@ DONE:
 }
 
 TEST_F(SchedulingTest, BlocksWaitForLaterBlocks) {
-  // The first 40 blocks wait for the last one, which only time-slicing lets run.
+  // The first 40 blocks wait for the last one, which can run only because of time-slicing.
   const auto out = run(kernel(R"(
   setp.eq.u32 %p1, %b, 40;
   @%p1 bra LAST;
@@ -124,8 +124,9 @@ LAST:
   EXPECT_EQ(out[1], 40u);
 }
 
-// The lanes of one block write pairs of equal words, each at its own %at, and those of the other
-// must never see halves of two of them. The texts store {%low, %low} and load {%low, %high}.
+// The lanes of one block write pairs of equal words, each lane at its own %at. The lanes of the
+// other block read them and must never see halves of two different pairs. `store` is the text that
+// stores {%low, %low}; `load` loads {%low, %high}.
 std::string pairs(const std::string& store, const std::string& load) {
   return kernel(R"(
   .reg .b64 %low, %high, %at;
@@ -170,7 +171,7 @@ TEST_F(SchedulingTest, ScalarsOfSixteenBytesAreOneAccess) {
   EXPECT_EQ(out[0], 0u);
 }
 
-// One block counts, and the lanes of the other compare what each of them sees.
+// One block increments a word, and the lanes of the other compare the values that they load.
 TEST_F(SchedulingTest, LanesSeeTheSameBytesAlike) {
   for (const char* load : {"ld.volatile.global.u32 %r1, [%out+16]",
                            "ld.relaxed.gpu.global.v2.u32 {%r1, %r2}, [%out+16]"}) {

@@ -32,7 +32,7 @@ TEST(AddressTest, NearestTexelContainsTheCoordinate) {
   EXPECT_EQ(nearest(0.375f, normalised), 3);
   EXPECT_EQ(nearest(0.374f, normalised), 2);
   EXPECT_EQ(nearest(1.25f, {Address::kWrap, 8, true}), 2);
-  EXPECT_EQ(nearest(0.01f, {Address::kWrap, 100, true}), 0);  // cut to 21 bits, it is below 0.01
+  EXPECT_EQ(nearest(0.01f, {Address::kWrap, 100, true}), 0);  // in 21 bits, 0.01 rounds down
 }
 
 TEST(AddressTest, WeightsHaveEightBits) {

@@ -67,7 +67,7 @@ TEST(FormatTest, BordersHaveTheFormat) {
   EXPECT_EQ(color(CU_AD_FORMAT_UNSIGNED_INT8, 4), (Color{64 / 255.0f, 0, 1, 127 / 255.0f}));
   const Color halves =
       std::bit_cast<Color>(border_words(format(CU_AD_FORMAT_HALF, 2), false, {0.3f, -0.7f, 0, 0}));
-  EXPECT_EQ(halves, (Color{0x4ccp-12f, -0x599p-11f, 0, 0}));  // cut, not rounded
+  EXPECT_EQ(halves, (Color{0x4ccp-12f, -0x599p-11f, 0, 0}));  // truncated, not rounded
   const auto bits = std::bit_cast<Color>(Words{0x12345678, 0xfffffffe, 7, 0});
   EXPECT_EQ(border_words(format(CU_AD_FORMAT_UNSIGNED_INT8, 4), true, bits),
             (Words{0x78, 0xfe, 7}));

@@ -141,7 +141,7 @@ TEST_F(SamplerTest, FetchReadsZerosOutside) {
 }
 
 TEST_F(SamplerTest, EveryShapeReadsEveryTexture) {
-  // What the instruction names need not be what the object is: all taps stay inside.
+  // The instruction's shape may differ from the object's: all taps stay inside.
   add_level(3, 1, 1);
   texture_.sampler.filters = true;
   for (const Shape shape : {Shape::k1d, Shape::k2d, Shape::k3d, Shape::k1dLayered,
