@@ -19,7 +19,7 @@ namespace {
 
 // Returns false if the answer is malformed.
 bool read_function_info(std::span<const std::byte> answer, FunctionInfo* info) {
-  // A FunctionInfoReply without its header; the parameters follow.
+  // FunctionInfoReply without its header. The parameters follow.
   struct Fixed {
     uint32_t parameter_count, reserved;
     int32_t attributes[wire::kFunctionAttributeCount];

@@ -48,7 +48,7 @@ CUresult check_setting(const FunctionInfo& info, const Device& device, int which
     case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
       return CUDA_SUCCESS;
     default:
-      return CUDA_ERROR_INVALID_VALUE;  // describes the code, cannot be set
+      return CUDA_ERROR_INVALID_VALUE;  // the attribute describes the code and cannot be set
   }
 }
 

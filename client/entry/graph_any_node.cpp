@@ -39,7 +39,7 @@ CUresult add_conditional_node(CUgraphNode* node, CUgraph graph, const CUgraphNod
   RCUDA_RETURN_IF_CUDA_ERROR(forward_rcuda_graph_add_conditional(
       node, graph, dependencies, count, parameters->handle, parameters->type,
       context_or_current(parameters->ctx), bodies.data(), &body_count));
-  // The application reads the handles from here as long as the node exists.
+  // The node owns the array, which the application reads as long as the node exists.
   auto& kept = find<GraphNode>(*node)->answers().bodies = std::move(bodies);
   parameters->phGraph_out = kept.data();
   return CUDA_SUCCESS;

@@ -1,7 +1,7 @@
-// Stream memory operations: words that a stream writes or waits for. If the worker has its own
-// page-locked memory (client/mirror/mirror.h), the host sees a written word only after it has
-// waited for the stream. A stream that waits for a word would never see the host's write, so this
-// is refused.
+// Stream memory operations: words that a stream writes or waits for. If the word is in mirrored
+// memory (client/mirror/mirror.h), the host sees a written word only after it has waited for the
+// stream. A stream that waits for such a word might never see the host's write, so the client
+// refuses the wait.
 
 #include <span>
 
@@ -20,7 +20,7 @@
 namespace rcuda::client {
 namespace {
 
-// The bits of a wait that the driver knows, apart from the condition.
+// The flags of a wait that the driver knows, apart from the condition.
 constexpr unsigned kWaitFlags = CU_STREAM_WAIT_VALUE_FLUSH;
 constexpr unsigned kWriteFlags = CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER;
 constexpr unsigned kMostOperations = 256;

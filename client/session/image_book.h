@@ -1,4 +1,4 @@
-// ImageBook: what the client knows about the images that a session's worker has.
+// ImageBook: the images that a session's worker is known to have.
 //
 // Threads: the caller locks. Nothing blocks.
 #pragma once

@@ -1,5 +1,5 @@
-// ShadowRegions: the regions in which a worker keeps its shadows of this process's page-locked
-// memory. The client writes the bytes of a copy into a shadow before the worker requests them.
+// ShadowRegions: the regions of a worker's shadows of this process's page-locked memory. The client
+// writes the bytes of a copy into a shadow, so the worker need not request them.
 //
 // Only over media whose threads copy the bytes (copies_by_cpu): the worker's reply to HostExpose
 // names the region. Threads: any. Blocking: remove(). Errors: none; after a lost Link, the

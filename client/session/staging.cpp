@@ -29,10 +29,9 @@ size_t chunk_bytes(const transport::MediumTraits& traits, size_t bytes) {
 // and its DMA begins while the client copies the other chunks.
 constexpr size_t kFirstBytes = 64u << 10;
 
-// The end of the source of a copy to the device is not lent. The worker does not have these bytes
-// yet when the last ones are sent, so the Link must copy them. The Link's sending threads do that
-// in parallel, while the bytes are in their caches. take_back() would copy them on the calling
-// thread.
+// The end of the source of a copy to the device is not lent. When the copy ends, the worker does
+// not have these bytes yet, so the Link must copy them. The Link's sending threads do that in
+// parallel, while the bytes are in their caches. take_back() would copy them on the calling thread.
 constexpr size_t kNotLent = 4u << 20;
 
 // A chunk that the worker writes to its destination is large enough for all sockets at once.
@@ -392,9 +391,8 @@ CUresult Staging::to_host(const Route& route, std::span<const Part> parts) {
     note_failure(&first_error, session_.post(route, body, transport::Wake::kNow, &next.sent));
     pending_of[lane].push_back(next);
   };
-  // Requests the few chunks of a small copy before the other threads wake up. The lanes that get a
-  // slot here are the first ones and need no other slot, so no lane waits for a slot of a later
-  // lane.
+  // Requests the few chunks of a small copy before the other threads wake up. Only the first lanes
+  // get a slot here, and they need no other slot. So no lane waits for a slot of a later lane.
   for (size_t lane = 0; lane < lanes && chunks.size() == lanes; ++lane) {
     const std::optional<Slot> slot = try_acquire(route.timeline);
     if (!slot) break;
