@@ -398,7 +398,7 @@ CUresult cuCtxGetApiVersion(CUcontext handle, unsigned* version) {
   RCUDA_RETURN_IF_CUDA_ERROR(context_or_current(handle, &context));
   if (context->given_back) return CUDA_ERROR_INVALID_CONTEXT;  // unlike other calls
   if (!version) return CUDA_ERROR_INVALID_VALUE;
-  *version = 3020;  // what the driver reports for every context since CUDA 3.2
+  *version = 3020;  // the driver's answer for every context since CUDA 3.2
   return CUDA_SUCCESS;
 }
 

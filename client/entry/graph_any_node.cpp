@@ -16,7 +16,8 @@
 namespace rcuda::client {
 namespace {
 
-// cuda.h's newer structs begin with the members of the older ones, which the entry points take.
+// The newer structs of cuda.h begin with the members of the older structs, which the entry points
+// take.
 template <typename Older, typename Newer>
 Older older(const Newer& given) {
   static_assert(sizeof(Older) <= sizeof(Newer));

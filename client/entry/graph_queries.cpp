@@ -1,5 +1,5 @@
-// Graph queries whose answers do not fit the generated calls: the DOT text, and nodes whose
-// parameters point to arrays.
+// Graph queries that generated code cannot serve: the DOT text, and nodes whose parameters point to
+// arrays.
 
 #include <cstdio>
 #include <memory>

@@ -156,7 +156,7 @@ struct LaunchCommand {
   CUresult call() { return route.session->call(route, {body, tail.bytes()}); }
 };
 
-// Checks what a driver refuses at once.
+// Checks for the errors that a driver returns in the call.
 CUresult check(CUfunction function, const LaunchShape& shape, bool cooperative,
                unsigned attribute_count, LaunchCommand* command) {
   if (!function) return CUDA_ERROR_INVALID_HANDLE;

@@ -25,8 +25,8 @@ constexpr unsigned kWaitFlags = CU_STREAM_WAIT_VALUE_FLUSH;
 constexpr unsigned kWriteFlags = CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER;
 constexpr unsigned kMostOperations = 256;
 
-// Checks what a local driver refuses in the call. The commands are posted, so the worker's error
-// would arrive late.
+// Checks for the errors that a local driver returns in the call. The commands are posted, so the
+// worker's error would arrive late.
 CUresult check_word(CUdeviceptr address, size_t bytes, bool valid_flags) {
   if (address == 0 || address % bytes != 0 || !valid_flags) return CUDA_ERROR_INVALID_VALUE;
   Location location;

@@ -63,7 +63,7 @@ class Process {
   const std::vector<std::unique_ptr<Session>>& sessions() const { return sessions_; }
   // The client's ordinal of a worker's device; CU_DEVICE_INVALID if the worker has no such device.
   uint32_t ordinal_of(const Session& session, uint32_t worker_ordinal) const;
-  // The session whose window contains the address; null for host memory.
+  // The session that has the address in its windows; null for host memory.
   Session* session_of_address(CUdeviceptr address) const;
   Registry& memory() { return memory_; }
   Peers& peers() { return peers_; }

@@ -82,7 +82,7 @@ class Registry {
   // Records a range of cuMemAddressReserve. Returns false if it is not inside of the session's
   // addresses.
   bool reserve(uint64_t base, size_t bytes, Session* session);
-  size_t unreserve(uint64_t base);  // returns its bytes; 0 if none begins there
+  size_t unreserve(uint64_t base);  // returns its bytes; 0 if no reservation begins there
   struct Reserved {
     uint64_t base = 0;
     size_t bytes = 0;

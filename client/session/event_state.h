@@ -6,9 +6,8 @@
 // completion word, so that the next query is only a load. A mark in the stream cannot replace this
 // command: the mark might follow later work that does not end.
 //
-// Three kinds of records are known to the worker only: those of graphs, those of other processes,
-// and those made by a launch's attributes. For an event that may have one, each query asks the
-// worker.
+// Records made by graphs, by other processes and by a launch's attributes are known only to the
+// worker. If an event may have such records, each query asks the worker.
 //
 // Threads: any. A thread that sends kWatchEvent for an event holds the event's lock until the
 // command ring has room.

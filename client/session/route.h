@@ -20,7 +20,7 @@ struct Route {
   // The client's ordinal of the context's device. 0 in the routes that a session and mirrored
   // memory make for their own commands.
   const uint32_t device;
-  // Of the stream that the command goes to. Null for commands that go to no stream.
+  // The timeline of the command's stream. Null for commands that go to no stream.
   Timeline* const timeline = nullptr;
 };
 

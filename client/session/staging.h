@@ -59,7 +59,7 @@ class Staging {
   struct Slot {
     uint32_t index = 0;
     uint64_t offset = 0;  // in the staging region
-    Word word;            // its sequence is the one to send
+    Word word;            // with the sequence to send
     const Timeline* user = nullptr;
   };
   // Blocks until the worker no longer uses the slot. `user`: the timeline that the slot's command
@@ -75,7 +75,7 @@ class Staging {
  private:
   explicit Staging(Session& session) : session_(session) {}
 
-  // Without blocking; none if no slot is ready for `user`.
+  // Like acquire(), but does not block. Returns nullopt if no slot is ready for `user`.
   std::optional<Slot> try_acquire(const Timeline* user);
   bool is_ready(const Slot& slot) const;
   void collect() RCUDA_REQUIRES(mutex_);  // moves slots from used_ to ready_

@@ -127,7 +127,7 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   std::atomic<uint64_t> sent_{0};
   std::atomic<uint64_t> reached_{0};
   std::atomic<uint64_t> awaited_{0};     // at most reached_
-  std::atomic<uint64_t> pace_at_{0};     // below this position, pace() returns at once
+  std::atomic<uint64_t> pace_at_{0};     // below this position, pace() does nothing
   std::atomic<uint64_t> paced_from_{0};  // pace() ignores commands up to this position
   // The position of the last command that may write to host memory; 0 if none is in progress.
   // Written under the lock of all host writes (timeline.cpp).

@@ -1,4 +1,4 @@
-// TimelineHost: what a timeline needs of its session. Threads: any.
+// TimelineHost: the functions of a session that its timelines use. Threads: any.
 #pragma once
 
 #include <cstdint>

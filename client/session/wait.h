@@ -6,8 +6,8 @@
 //
 //   Wait(route).run(body);     one command that carries a completion word; waits for the word
 //
-//   Wait wait(route);          several commands of the caller, whose answers arrive when they are
-//                              done:
+//   Wait wait(route);          several commands of the caller; each answer arrives when its command
+//                              is done
 //   wait.start();              before the first command
 //   ...                        if a command fails, finish() is not called
 //   wait.finish();             after the last answer
