@@ -6,8 +6,8 @@
 // the access of pages only through open() and close(), which refuse every page outside of the
 // windows. Mappings of the program are never replaced.
 //
-// Threads: reserve() before all others, which any thread may call. Nothing blocks. Only open() and
-// close() make system calls.
+// Threads: reserve() is called first; any thread may call the other functions. Nothing blocks. Of
+// the other functions, only open() and close() make system calls.
 #pragma once
 
 #include <cstddef>

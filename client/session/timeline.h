@@ -3,9 +3,9 @@
 // A position counts the places that the sent commands take in the queue: usually one each, two for
 // a copy that is followed by an event. `sent` is the position of the last command. `reached` is the
 // last position that is known to be done; a queue works in order, so everything before it is done
-// too. Three things raise `reached`: a wait for the stream, an event that was recorded in the
-// stream, and marks. A mark is a kSignal command in the queue: the worker writes its completion
-// word when the queue has reached the mark's position.
+// too. Waits for the stream, queries that find it done, events that were recorded in the stream,
+// and marks raise `reached`. A mark is a kSignal command in the queue: the worker writes its
+// completion word when the queue has reached the mark's position.
 //
 // `awaited` is the last position that a wait has covered. The output of kernels up to it is
 // printed, which a query or a mark does not ensure.
