@@ -1,5 +1,5 @@
 // Operations on functions, libraries and kernels (objects/code.h): query the worker about them,
-// load a library on a session, find the function that a launch means.
+// load a library in a session, find the function of a launch.
 //
 // Threads: any. A call that must query the worker blocks for a round trip; the client queries each
 // object once per session.
@@ -44,8 +44,8 @@ class FunctionQuestion {
 CUresult ask_function(Session& session, wire::ObjectId context, wire::ObjectId owner,
                       bool is_kernel, const char* name, std::unique_ptr<FunctionInfo>* info);
 
-// A function of an image that has few functions, such as code that is compiled at run time. The
-// client queries these functions in the round trip that loads the image.
+// A function that the client has queried in the round trip that loads its image. The client does so
+// for images with few functions, such as code that is compiled at run time.
 struct LoadedFunction {
   std::string name;
   std::unique_ptr<FunctionInfo> info;
@@ -65,17 +65,17 @@ CUresult resolve_callable(CUfunction handle, const Route& route, Callable* calla
 // memory is also mirrored, at this address. Errors: those of record_memory().
 CUresult add_variable(Variables& variables, CUdeviceptr address, size_t bytes, const Route& route,
                       bool managed);
-// Call it before the unload is sent: afterwards the memory is freed, and another thread may get the
-// same addresses.
+// Call it before the unload is sent: the unload frees the memory, and another thread may then get
+// the same addresses.
 void forget_variables(Variables& variables);
 
 // ---- libraries ---------------------------------------------------------------------------------
 
-// Returns the library's id on a session. Loads the library there if it is not loaded; `functions`:
-// as for load_image().
+// Returns the library's id in a session. Loads the library if the session has not loaded it;
+// `functions`: as for load_image().
 CUresult id_on(Library& library, Session& session, wire::ObjectId context, wire::ObjectId* id,
                LoadedFunctions* functions = nullptr);
-// Adds a kernel of a library that has just been loaded for the route.
+// Adds a kernel of a library that the route's session has just loaded.
 void add_kernel(Library& library, const Route& route, LoadedFunction function);
 // Returns the module of a library in the route's context.
 CUresult library_module(Library& library, const Route& route, CUmodule* module);

@@ -9,13 +9,14 @@
 
 namespace rcuda::client {
 
-// The route of a call whose handle decides it. Libraries and kernels are independent of contexts:
-// without a current context, they lead to any session.
+// The route of a call that is routed by this handle. Libraries and kernels are independent of
+// contexts: without a current context, they lead to any session.
 CudaResult<Route> find_handle_route(const void* handle, wire::Kind kind);
-// Translates a handle for a command of this route; not that of a stream, for which there is
-// find_stream_route(). Null gives id 0. Libraries and kernels have an id per session. A kernel is
+// Translates a handle into its id for a command of this route. Null becomes id 0. Not for streams,
+// which have find_stream_route(). Libraries and kernels have an id per session. A kernel is
 // accepted where a function is expected. May query the worker, which blocks for a round trip.
-// CUDA_ERROR_INVALID_HANDLE if the handle belongs to another session or is not a live object.
+// Returns CUDA_ERROR_INVALID_HANDLE if the handle belongs to another session or is not a live
+// object.
 CUresult resolve_handle(const void* handle, wire::Kind kind, const Route& route,
                         wire::ObjectId* id);
 // Whether the handle is a kernel, which calls accept as a function.

@@ -21,8 +21,8 @@ namespace rcuda::client {
 namespace {
 
 // Images of at most this total size are sent in commands, like copies of this size over sockets
-// (client/copy/linear.cpp). This is a sixteenth of the ring, and takes 0.2 ms at 10 Gb/s. Larger
-// images go through staging slots, and filling a slot is a round trip.
+// (client/copy/linear.cpp). This size is a sixteenth of the ring, and takes 0.2 ms at 10 Gb/s.
+// Larger images go through staging slots; filling a slot is a round trip.
 constexpr size_t kMostInCommands = 256u << 10;
 
 CUresult send_chunk(Session& session, wire::ObjectId context, const ImageHash& hash,
@@ -87,7 +87,7 @@ bool goes_in_commands(const Session& session, const ImageParts& image) {
   return bytes <= kMostInCommands && !session.traits().shares_pages;
 }
 
-// Whether the image is sent with the query, because the worker probably lacks a part of it.
+// Whether the image is sent together with the query, because the worker probably lacks a part.
 bool goes_with_question(Session& session, const ImageParts& image)
     RCUDA_REQUIRES(session.image_mutex()) {
   const ImageBook& images = session.images();
@@ -96,9 +96,9 @@ bool goes_with_question(Session& session, const ImageParts& image)
                               [&](const ImageHash& hash) { return images.knows(hash); });
 }
 
-// Queries the parts from `first` to `last`, and adds the parts that the worker lacks to `missing`.
-// Sends all queries, calls `also`, and then reads the answers. `with_bytes`: sends each part after
-// its query, so no part is missing.
+// Queries the parts in [first, last), and adds the parts that the worker lacks to `missing`. Sends
+// all queries, calls `also`, and then reads the answers. `with_bytes`: sends each part after its
+// query, so no part is missing.
 CUresult ask(Session& session, wire::ObjectId context, const ImageParts& image, size_t first,
              size_t last, bool with_bytes, std::vector<size_t>* missing,
              const std::function<void()>& also) RCUDA_REQUIRES(session.image_mutex()) {
@@ -126,11 +126,11 @@ CUresult ask(Session& session, wire::ObjectId context, const ImageParts& image, 
   return failed;
 }
 
-// Sends the parts that the worker lacks. Calls `also` after the last queries, unless earlier
-// answers name a missing part. Sets `lacked` to whether parts were missing.
+// Sends the parts that the worker lacks. Calls `also` after the last queries, unless a part of an
+// earlier group is missing. Sets `lacked` to whether parts were missing.
 CUresult send_missing(Session& session, wire::ObjectId context, const ImageParts& image,
                       const std::function<void()>& also, bool* lacked) {
-  constexpr size_t kAtOnce = 64;  // few of the reply slots
+  constexpr size_t kAtOnce = 64;  // parts per group; each takes a reply slot
   const MutexLock lock(session.image_mutex());
   const bool with_bytes = goes_with_question(session, image);
   const size_t chunk_bytes =
@@ -151,7 +151,7 @@ CUresult send_missing(Session& session, wire::ObjectId context, const ImageParts
   return CUDA_SUCCESS;
 }
 
-// If the worker still lacks an image, it received other bytes than were sent.
+// If the worker still lacks an image, the bytes that it received do not match the hash.
 CUresult loaded(CUresult result) {
   return result == CUDA_ERROR_NOT_READY ? CUDA_ERROR_INVALID_IMAGE : result;
 }

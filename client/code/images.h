@@ -27,14 +27,13 @@ struct ImageCommand {
 
 // Runs the command once the worker has the images. The queries and the command go out together, so
 // this takes one round trip if the worker has the images, or if they are small and go with the
-// queries. If the worker lacks an image, that command fails, and the command is sent again after
-// the missing bytes. Blocks for the round trips, while it sends bytes, and while another thread
-// sends an image.
-// Calls `behind` only for the first sending of the command, so its commands may fail too.
+// queries. If the worker lacks an image, the command fails and is sent again after the missing
+// bytes. `behind` is called only when the command is first sent, so its commands may fail too.
+// Blocks for the round trips, while it sends bytes, and while another thread sends an image.
 CUresult call_with_images(Session& session, wire::ObjectId context, const ImageParts& image,
                           const ImageCommand& command, std::optional<Reply>* reply);
 
-// Sends the image if the worker lacks it. Blocks as call_with_images().
+// Sends the image if the worker lacks it. Blocks like call_with_images().
 CUresult send_image(Session& session, wire::ObjectId context, const ImageHash& hash,
                     std::span<const std::byte> image);
 

@@ -27,7 +27,7 @@ std::vector<wire::JitOption> numbers(std::span<const Key> keys, void* const* val
   return numbers;
 }
 
-// The value is the size itself (an unsigned int), not a pointer to it.
+// The option's value is the size itself (an unsigned int), not a pointer to the size.
 void take_capacity(LogBuffer* buffer, void** value) {
   buffer->capacity = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(*value));
   buffer->size_value = value;

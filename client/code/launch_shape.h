@@ -24,8 +24,8 @@ struct LaunchShape {
 // Returns CUDA_ERROR_INVALID_VALUE for a shape that the device or the function cannot run.
 CUresult check_shape(const LaunchShape& shape, const Device& device, const FunctionInfo& info);
 
-// Returns the significant bytes of the attribute's value, for a key. Programs leave the other bytes
-// uninitialised. For an attribute that this build does not know, returns all bytes.
+// Returns the significant bytes of the attribute's value, for keys of caches. Programs may leave
+// the other bytes uninitialised. For an attribute that this build does not know, returns all bytes.
 std::span<const std::byte> value_of(const CUlaunchAttribute& attribute);
 
 }  // namespace rcuda::client

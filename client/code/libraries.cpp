@@ -22,8 +22,8 @@ namespace rcuda::client {
 
 namespace {
 
-// A library's variable outlives the context in which it is first looked up. So its bytes are
-// fetched in the primary context, which a worker always has.
+// A library's variable outlives the context in which it is first looked up. So the client fetches
+// its bytes in the primary context, which a worker always has.
 CUresult mirror_variable(const Route& route, CUdeviceptr address, size_t bytes) {
   const Device& device = *Process::get().device(static_cast<CUdevice>(route.device));
   return mirror_at(*route.session, device.primary->id, address, bytes);
@@ -84,7 +84,7 @@ void forget_variables(Variables& variables) {
 
 namespace {
 
-// A thread holds it shared while it reads kernels that other threads may unload. Locked before
+// Held shared while a thread reads kernels that other threads may unload. Locked before
 // Kernel::mutex.
 SharedMutex& kernels_mutex() {
   static auto* mutex = new SharedMutex;
@@ -292,7 +292,7 @@ CUresult function_in(Kernel& kernel, const Route& route, Function** function) {
   auto* named = find<Function>(created);
   if (!named) return CUDA_ERROR_UNKNOWN;
   MutexLock lock(kernel.mutex);
-  // Two kernels with one function would both destroy it.
+  // If two kernels had the same function, both would destroy it.
   if (named->info && named->kernel != &kernel) {
     return route.session->lose(
         Status(Code::kProtocol, "the worker returned a function that belongs to another kernel"));

@@ -27,15 +27,15 @@ void append(const std::vector<Item>& items, std::vector<std::byte>* bytes) {
 }
 
 // The most functions that are queried during a load. A program that loads many functions uses few
-// of them, and each answer takes the worker about ten microseconds. Where pages are shared, a round
-// trip takes no longer than that.
+// of them, and the worker needs about 10 us for each answer. Over shared memory, a round trip takes
+// no longer than that.
 size_t most_asked(const Session& session) {
   constexpr size_t kOverNetwork = 4;
   return session.traits().shares_pages ? 1 : kOverNetwork;
 }
 
-// Returns the names of the image's functions; none for containers, because their entries may be
-// compressed.
+// Returns the names of the image's functions. Returns no names for containers, because their
+// entries may be compressed.
 std::vector<std::string> functions_of(const ImageParts& image) {
   if (image.parts.size() != 1) return {};
   const Result<image::Image> known = image::inspect(image.parts.front());
@@ -61,7 +61,7 @@ class Questions {
       }
     }
   }
-  // A query fails if the worker lacked the image. Then the function is queried when it is looked
+  // A query fails if the worker lacked the image. The function is then queried when it is looked
   // up.
   void take(LoadedFunctions* functions) {
     for (Sent& sent : sent_) {
@@ -94,8 +94,7 @@ CUresult read_file(const char* path, std::vector<char>* contents) {
   while (const size_t got = std::fread(part, 1, sizeof part, file.get())) {
     contents->insert(contents->end(), part, part + got);
   }
-  // A folder can be opened but not read. A driver reports a lack of memory, because it takes the
-  // folder's size for that of an image.
+  // A folder can be opened but not read. A driver then returns CUDA_ERROR_OUT_OF_MEMORY.
   return std::ferror(file.get()) ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 

@@ -6,7 +6,7 @@
 
 namespace rcuda::client {
 
-// `result`: the worker's result for a handle that a program of rcuda has made. Returns it
+// `result`: the worker's result for a handle that another program under rcuda made. Returns it
 // unchanged.
 CUresult explain_import(CUresult result);
 

@@ -1,5 +1,6 @@
-// Device memory. The worker allocates it and the client records it. So routing, pointer attributes
-// and copy directions need no round trip, and an invalid pointer is refused at once.
+// Device memory. The worker allocates the memory and the client records it. So routing, pointer
+// attributes and copy directions need no round trip, and the client itself refuses invalid
+// pointers.
 
 #include <atomic>
 #include <cstdint>
@@ -51,10 +52,10 @@ bool is_device(Placement placement) {
   return placement == Placement::kDevice || placement == Placement::kDeviceAsync;
 }
 
-// Frees memory with `send`, which gets the memory's owner. Removes the record first, because
-// another thread may get the same address as soon as the worker has freed it. Records the memory
-// again if the driver refused to free it. `is_own`: `send` returns the result of this call, not an
-// error of an earlier command.
+// Frees memory with `send`, which receives the route of the memory's owner. Removes the record
+// first, because another thread may get the same address as soon as the worker has freed it.
+// Records the memory again if the driver refused to free it. `is_own`: `send` returns the result of
+// this call, not an error of an earlier command.
 template <typename Send>
 CUresult free_with(const Allocation& allocation, bool is_own, const Send& send) {
   if (!registry().remove(allocation.base)) return CUDA_ERROR_INVALID_VALUE;  // another was first
@@ -83,8 +84,8 @@ CUresult free_device(CUdeviceptr address) {
                    [=](const Route* owner) { return forward_cuMemFree_v2(address, owner); });
 }
 
-// In a capturing stream, stream-ordered memory becomes part of the graph. In any other stream the
-// call really allocates or frees, which a capture may forbid.
+// In a capturing stream, the allocation or free becomes a graph node. In any other stream it takes
+// effect, which a capture may forbid.
 CUresult check_beside_capture(CUstream stream) {
   return !any_capture() || may_capture(stream) ? CUDA_SUCCESS : check_unsafe_call();
 }
@@ -97,7 +98,7 @@ CUresult record_async(const Route& route, CUdeviceptr address, size_t bytes, CUs
   return record(route, address, bytes, Placement::kDeviceAsync, may_capture(stream), pool);
 }
 
-// Logs once why a reservation failed that a local driver might grant.
+// Logs once why a reservation failed. A local driver might grant it.
 void tell_window(const Session& session, size_t bytes) {
   static std::atomic<bool> told{false};
   if (told.exchange(true)) return;
@@ -160,8 +161,8 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPoo
   return record_async(route_of(owner), *address, bytes, stream, pool);
 }
 
-// Like cuMemFree, accepts a null address, which does nothing, and memory of cuMemAlloc. cuSPARSE
-// frees both kinds with it.
+// Like cuMemFree, accepts a null address and does nothing for it. Also accepts memory of
+// cuMemAlloc, which cuSPARSE frees with this function.
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
   RCUDA_ASSIGN_OR_RETURN(const StreamRoute route, find_stream_route(stream));
   if (address == 0) return CUDA_SUCCESS;
@@ -172,14 +173,14 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
   if (!is_device(allocation->placement)) return CUDA_ERROR_INVALID_VALUE;
   std::optional<InContext> scope;
   if (route.session != allocation->session) {
-    // The stream is on another server. The owner frees the memory after the stream has reached this
-    // call, in its own default stream.
+    // The stream is on another server. So the client waits for the stream, and the memory's worker
+    // then frees the memory in its own default stream.
     if (may_capture(stream)) return CUDA_ERROR_INVALID_VALUE;
     RCUDA_RETURN_IF_CUDA_ERROR(cuStreamSynchronize(stream));
     scope.emplace(route_of(*allocation));
     stream = nullptr;
   }
-  // Only the worker knows whether a graph's memory is allocated at the moment.
+  // Only the worker knows whether a graph's memory is currently allocated.
   const CaptureAnswers answers(allocation->of_graph);
   const auto send = [=](const Route* owner) {
     return forward_cuMemFreeAsync(address, stream, owner);
@@ -189,8 +190,8 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
   return free_with(*allocation, allocation->session->answers(kOpcode), send);
 }
 
-// The node owns the address from now on, so other nodes can use it. The memory exists from a launch
-// until it is freed.
+// The node owns the address from now on, so other nodes can use it. The memory itself exists from a
+// launch until it is freed.
 CUresult cuGraphAddMemAllocNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
                                 size_t count, CUDA_MEM_ALLOC_NODE_PARAMS* parameters) {
   if (!parameters) return CUDA_ERROR_INVALID_VALUE;

@@ -1,5 +1,5 @@
 // Contexts. The client keeps each thread's stack of current contexts and the reference counts of
-// primary contexts. The contents of a context are on its worker.
+// primary contexts. Everything else in a context is on its worker.
 
 #include <vector>
 
@@ -44,8 +44,8 @@ void retire_all(const Context& context, RetiredEarly* retired) {
 }
 
 // Forgets the contents of a context that is about to end: its memory and the handles of its
-// objects, which the worker destroys with it. Returns its host memory, which the caller must end
-// after the context.
+// objects, which the worker destroys with the context. Returns its host memory, which the caller
+// must end after the context.
 std::vector<Allocation> forget_context(const Context& context, RetiredEarly* retired) {
   captures_lost(context);
   forget_kernels_in(*context.session, context.id);
@@ -240,8 +240,8 @@ CUresult cuCtxDestroy_v2(CUcontext handle) {
   return result;
 }
 
-// The usage count (deprecated). cuCtxDestroy ignores it, and primary contexts do not have it. A
-// green context is treated as its primary context (580 on an H100).
+// The usage count (deprecated). cuCtxDestroy ignores it, and primary contexts have none. A green
+// context counts as its primary context (580 on an H100).
 
 CUresult cuCtxAttach(CUcontext* handle, unsigned flags) {
   Context* context;
@@ -323,10 +323,9 @@ CUresult cuCtxGetFlags(unsigned* flags) {
   if (!flags) return CUDA_ERROR_INVALID_VALUE;
   *flags = context->flags;
   if (context->id >= rcuda::wire::kFirstCreatedContext) return CUDA_SUCCESS;
-  // Flags that a driver itself adds to primary contexts (CUDA's documentation of
+  // A driver itself adds CU_CTX_MAP_HOST to primary contexts (CUDA's documentation of
   // cudaGetDeviceFlags: "cudaDeviceMapHost ... is implicit in runtime API flags"). Only this flag
-  // is taken from the worker. The scheduling flags concern the client's threads; the worker's
-  // context has its own.
+  // is taken from the worker: its scheduling flags concern its own threads, not the client's.
   Device& device = *Process::get().device(static_cast<CUdevice>(context->device));
   int implied = device.implied_flags.load(std::memory_order_relaxed);
   if (implied < 0 && !context->given_back) {
@@ -369,12 +368,12 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
   }
   context->limits.forget();
   const CUresult result = forward_cuCtxSetLimit(limit, value);
-  context->limits.forget();  // values that other threads have read meanwhile
+  context->limits.forget();  // drops values that other threads have read meanwhile
   return result;
 }
 
-// cuDNN calls this for each kernel that it makes for a shape, so answers are cached until they may
-// change.
+// Answers are cached until they may change, because cuDNN calls this for each kernel that it makes
+// for a shape.
 CUresult cuCtxGetLimit(size_t* value, CUlimit limit) {
   Context* context;
   RCUDA_RETURN_IF_CUDA_ERROR(find_alive(nullptr, &context));
@@ -399,7 +398,7 @@ CUresult cuCtxGetApiVersion(CUcontext handle, unsigned* version) {
   RCUDA_RETURN_IF_CUDA_ERROR(context_or_current(handle, &context));
   if (context->given_back) return CUDA_ERROR_INVALID_CONTEXT;  // unlike other calls
   if (!version) return CUDA_ERROR_INVALID_VALUE;
-  *version = 3020;  // what the driver reports for every context since CUDA 3.2
+  *version = 3020;  // the driver's answer for every context since CUDA 3.2
   return CUDA_SUCCESS;
 }
 

@@ -1,5 +1,5 @@
-// The memcpy family. Each entry point passes on the kinds of memory that its signature names;
-// client/copy does the rest.
+// The memcpy family. Each entry point passes the kinds of memory that its signature names to
+// client/copy, which does the rest.
 
 #include "client/copy/copy.h"
 

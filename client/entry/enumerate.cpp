@@ -1,5 +1,5 @@
-// The contents of a module or library, and the names of functions. The worker returns names. The
-// client makes the handles by looking up each name, which also gets the parameter layout for
+// The contents of a module or library, and the names of functions. The worker returns the names.
+// The client looks up each name to make its handle; the lookup also gets the parameter layout for
 // launches.
 
 #include <cstring>

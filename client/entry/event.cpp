@@ -32,8 +32,8 @@ CUresult finished(const Event& event, CUresult result) {
   return result == CUDA_SUCCESS ? Wait(route_of(event)).finish() : result;
 }
 
-// A captured event must not be queried or waited for, and only the worker knows whether an event is
-// captured. Other captures may forbid the call.
+// Returns the error if captures forbid a query of the event, or a wait for it. A captured event
+// allows neither, and only the worker knows whether an event is captured.
 CUresult check_captures(CUevent handle) {
   if (!any_capture()) return CUDA_SUCCESS;
   const CUresult result = forward_cuEventQuery(handle);
@@ -53,7 +53,7 @@ CUresult send_record(Event& event, const StreamRoute& route, unsigned flags) {
   SentCommand sent;
   const CUresult result =
       route.session->post(route, {opcode, body.body()}, transport::Wake::kYes, &sent);
-  // A captured record is a graph node and records nothing yet.
+  // A captured record is a graph node and has no position yet.
   if (route.timeline && !any_capture()) {
     recording.is_at(*route.timeline, sent.position, sent.number);
   }
@@ -71,8 +71,8 @@ CUresult record(CUevent handle, CUstream stream, unsigned flags) {
   if (flags) event->state.leave_to_worker();  // a graph node, whose launches record it
   const CUresult result = send_record(*event, route, flags);
   if (result != CUDA_SUCCESS || !(event->flags & CU_EVENT_INTERPROCESS)) return result;
-  // The application may notify another process at once, and that process queries its own worker. So
-  // this worker must have recorded the event before this call returns.
+  // After this call, the application may notify another process, which then queries its own worker.
+  // So this worker must have recorded the event before the call returns.
   const CUresult state = forward_cuEventQuery(handle);
   return state == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : state;
 }
@@ -178,7 +178,7 @@ CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent end) 
 CUresult cuCtxRecordEvent(CUcontext context, CUevent handle) {
   Event* event;
   RCUDA_RETURN_IF_CUDA_ERROR(find_event(handle, &event));
-  const EventState::Recording recording(event->state);  // of all streams: it has no position
+  const EventState::Recording recording(event->state);  // no position: it covers all streams
   const CaptureAnswers answers;
   return forward_cuCtxRecordEvent(context, handle);
 }

@@ -1,4 +1,4 @@
-// cuGetExportTable: the shared component of common/interop, with the client's data.
+// cuGetExportTable: common/interop implements it; this file provides the client's data.
 
 #include <cstring>
 

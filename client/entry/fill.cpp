@@ -1,5 +1,5 @@
-// Memset: posted after the checks that a local driver makes at once. A function without Async waits
-// only if the host can see the memory, as CUDA documents it.
+// Memset: posted after the checks that a local driver makes in the call. A function without Async
+// waits only if the host can access the memory, as CUDA documents.
 
 #include <optional>
 
@@ -47,8 +47,9 @@ CUresult fill_by(const Fill& fill, CUstream stream, const Forward& forward) {
   Location location;
   RCUDA_RETURN_IF_CUDA_ERROR(check(fill, &location));
   RCUDA_ASSIGN_OR_RETURN(const StreamRoute route, find_stream_route(stream));
-  // The driver decides whether a stream may fill another device's memory. The client waits for the
-  // answer, so that a refusal comes from this call. No stream can reach another server's memory.
+  // The worker's driver decides whether a stream may fill another device's memory. The client waits
+  // for the answer, so that this call returns a refusal. No stream can reach another server's
+  // memory.
   std::optional<CaptureAnswers> answers;
   if (location.home == Home::kDevice && location.owner->device != route.device) {
     if (location.owner->session != route.session) return CUDA_ERROR_INVALID_VALUE;
@@ -68,7 +69,7 @@ CUresult fill_by(const Fill& fill, CUstream stream, const Forward& forward) {
 // Each launch of the graph fills the node's memory in place, so page-locked memory there is
 // mirrored from now on.
 void mirror_filled(const CUDA_MEMSET_NODE_PARAMS* fill) {
-  const auto route = find_any_route();  // an error is that of the command that follows
+  const auto route = find_any_route();  // the command that follows returns the error
   if (fill && route) mirror_reachable(*route, reinterpret_cast<const void*>(fill->dst));
 }
 

@@ -28,7 +28,7 @@ CUresult read_attribute(const FunctionInfo& info, int which, int* value) {
   return CUDA_SUCCESS;
 }
 
-// Checks for the errors that a driver returns at once. The setting itself is posted.
+// Checks for the errors that a driver returns in the call. The setting itself is posted.
 CUresult check_setting(const FunctionInfo& info, const Device& device, int which, int value) {
   const auto of_function = [&](CUfunction_attribute attribute) {
     return info.attributes[attribute].load(std::memory_order_relaxed);
@@ -48,7 +48,7 @@ CUresult check_setting(const FunctionInfo& info, const Device& device, int which
     case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
       return CUDA_SUCCESS;
     default:
-      return CUDA_ERROR_INVALID_VALUE;  // describes the code, cannot be set
+      return CUDA_ERROR_INVALID_VALUE;  // the attribute describes the code and cannot be set
   }
 }
 

@@ -42,7 +42,8 @@ bool release_user_object(UserObject* object, unsigned count) {
   return true;
 }
 
-// Gives the application the worker's handle of a graph that kernels may launch (graph_exec.h).
+// For a graph that kernels may launch, returns the worker's handle to the application
+// (graph_exec.h).
 CUresult make_launchable_by_kernels(CUgraphExec* executable, CUresult instantiated,
                                     unsigned long long flags) {
   if (instantiated != CUDA_SUCCESS || !(flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH)) {
@@ -119,8 +120,8 @@ CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream) {
   }
   note_stack_change();
   const HostWrite writing(route.timeline);
-  // A driver refuses the launch if memory that an earlier launch allocated is not freed yet. So the
-  // client waits for the answer if a graph has ever allocated memory.
+  // A driver refuses the launch if memory of an earlier launch is not freed yet. So the client
+  // waits for the answer if a graph has ever allocated memory.
   const CaptureAnswers answers(Process::get().memory().any_of_graph());
   return forward_cuGraphLaunch(executable, stream);
 }
@@ -209,8 +210,8 @@ CUresult cuGraphReleaseUserObject(CUgraph graph_handle, CUuserObject handle, uns
       (void)release_user_object(object, count);
       return CUDA_SUCCESS;
     }
-    // Clones or executables of the graph may still hold the object. The worker reports when all
-    // have released it, and these references are released then.
+    // Clones or executables of the graph may still hold the object. When the worker reports that
+    // all have released it, the client releases these references.
     count -= held->count;
     const uint64_t number = held->number;
     held = all.erase(held);

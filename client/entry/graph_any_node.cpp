@@ -16,7 +16,8 @@
 namespace rcuda::client {
 namespace {
 
-// cuda.h's newer structs begin with the members of the older ones, which the entry points take.
+// The newer structs of cuda.h begin with the members of the older structs, which the entry points
+// take.
 template <typename Older, typename Newer>
 Older older(const Newer& given) {
   static_assert(sizeof(Older) <= sizeof(Newer));
@@ -39,7 +40,7 @@ CUresult add_conditional_node(CUgraphNode* node, CUgraph graph, const CUgraphNod
   RCUDA_RETURN_IF_CUDA_ERROR(forward_rcuda_graph_add_conditional(
       node, graph, dependencies, count, parameters->handle, parameters->type,
       context_or_current(parameters->ctx), bodies.data(), &body_count));
-  // The application reads the handles from here as long as the node exists.
+  // The node owns the array, which the application reads as long as the node exists.
   auto& kept = find<GraphNode>(*node)->answers().bodies = std::move(bodies);
   parameters->phGraph_out = kept.data();
   return CUDA_SUCCESS;

@@ -37,8 +37,8 @@ CUresult pack_kernel(const CUDA_KERNEL_NODE_PARAMS& node, PackedKernel* packed) 
   // cudart passes a CUkernel in either member.
   CUfunction callable_handle = node.func ? node.func : reinterpret_cast<CUfunction>(node.kern);
   if (node.func && node.kern) {
-    // cuGraphKernelNodeGetParams returns both members for a node of a kernel. The node stays a node
-    // of a kernel.
+    // cuGraphKernelNodeGetParams returns both members for a node of a CUkernel. With these
+    // parameters, the node must remain a node of a CUkernel.
     auto* kernel = find<Kernel>(node.kern);
     Function* made;
     if (kernel && function_in(*kernel, route, &made) == CUDA_SUCCESS &&
@@ -98,7 +98,7 @@ CUresult with_host_function(const CUDA_HOST_NODE_PARAMS& given, const Object& ow
 
 // ---- copies ------------------------------------------------------------------------------------
 
-// A copy whose pageable memory is replaced by stand-ins, so that the worker can make it.
+// A copy whose pageable memory is replaced by stand-ins, so that the worker can make the copy.
 class CopyNode {
  public:
   CopyNode(const CUDA_MEMCPY3D& given, const Object& owner) : owner_(owner), copy_(given) {
@@ -183,8 +183,8 @@ bool peer_copy_given(CUgraphNode handle, const Object& node, CUDA_MEMCPY3D* give
 }
 
 // Whether a copy node may get these parameters. A copy between servers is a host node in the
-// worker, so a node cannot change between that and a copy within a server. `between`: the new copy
-// between servers, if it is one.
+// worker, so a node cannot change between a copy between servers and a copy within one server.
+// `between`: set if the new copy is between servers.
 CUresult check_change(CUgraphNode handle, const Object& node, const CUDA_MEMCPY3D& given,
                       bool in_executable, std::optional<CopyBetweenServers>* between) {
   RCUDA_RETURN_IF_CUDA_ERROR(copy_between_servers_of(given, between));

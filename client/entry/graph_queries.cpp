@@ -1,5 +1,5 @@
-// Graph queries whose answers do not fit the generated calls: the DOT text, and nodes whose
-// parameters point to arrays.
+// Graph queries that generated code cannot serve: the DOT text, and nodes whose parameters point to
+// arrays.
 
 #include <cstdio>
 #include <memory>
@@ -27,8 +27,8 @@ using namespace rcuda::client;  // NOLINT: entry points live outside every names
 
 extern "C" {
 
-// The text comes from the worker's driver and contains the worker's addresses. The file is written
-// by the client.
+// The text comes from the worker's driver and contains the worker's addresses. The client writes
+// the file.
 CUresult cuGraphDebugDotPrint(CUgraph graph, const char* path, unsigned flags) {
   RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   if (!path) return CUDA_ERROR_INVALID_VALUE;

@@ -1,5 +1,5 @@
 // Device resources and green contexts. The driver's resources stay in the worker. A resource in the
-// client holds the worker's number of it, and its device.
+// client holds the worker's number of the resource, and the device.
 #include <algorithm>
 #include <cstring>
 #include <set>
@@ -171,7 +171,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx* green, CUdevResourceDesc desc, CUdevice de
   if (!green) return CUDA_ERROR_INVALID_VALUE;
   if (!Process::get().device(dev)) return CUDA_ERROR_INVALID_DEVICE;
   if (flags != CU_GREEN_CTX_DEFAULT_STREAM) return CUDA_ERROR_INVALID_VALUE;
-  unsigned number = 0;  // of the whole device
+  unsigned number = 0;  // the resource of the whole device
   if (desc) {
     if (!Descriptors::get().contains(desc)) return CUDA_ERROR_INVALID_VALUE;
     const auto* known = reinterpret_cast<const Descriptor*>(desc);

@@ -1,6 +1,6 @@
 // Launches. The client checks everything that CUDA checks in the call, with the worker's data about
-// the device and the function. The launch itself is posted; its errors are asynchronous. Parameters
-// are packed in the kernel's layout, so the command carries plain bytes.
+// the device and the function. The launch itself is posted; its errors are asynchronous. The client
+// packs the parameters in the kernel's layout, so the command carries plain bytes.
 
 #include <cstring>
 #include <span>
@@ -26,8 +26,8 @@
 namespace rcuda::client {
 namespace {
 
-// The tail of a launch command: parameters and attributes. A page is inline; only a kernel with
-// larger parameters needs the heap.
+// The tail of a launch command: parameters and attributes. Only a tail of more than a page needs
+// the heap.
 class LaunchTail {
  public:
   void reserve(size_t bytes) {
@@ -129,8 +129,8 @@ std::string attributes_key(const LaunchShape& shape, const CUlaunchAttribute* at
   return key;
 }
 
-// With CUDA_LAUNCH_BLOCKING=1 a launch returns after its kernel. A capture in another stream
-// forbids the application to wait, but not this function.
+// With CUDA_LAUNCH_BLOCKING=1 a launch returns after its kernel has ended. A capture in another
+// stream forbids waits of the application, but not this wait.
 CUresult finish(CUresult launched, const Route& route, CUstream stream) {
   if (launched != CUDA_SUCCESS || !driver_variables().launch_blocking) [[likely]]
     return launched;
@@ -156,7 +156,7 @@ struct LaunchCommand {
   CUresult call() { return route.session->call(route, {body, tail.bytes()}); }
 };
 
-// Checks what a driver refuses at once.
+// Checks for the errors that a driver returns in the call.
 CUresult check(CUfunction function, const LaunchShape& shape, bool cooperative,
                unsigned attribute_count, LaunchCommand* command) {
   if (!function) return CUDA_ERROR_INVALID_HANDLE;

@@ -1,5 +1,6 @@
-// cuLink*: the worker's driver links. Each input is sent like a module image: once, identified by
-// its hash. The linked image arrives as a blob. The link state owns it, as with a driver.
+// cuLink*: the worker's driver links. The client sends each input like a module image: once,
+// identified by its hash. The linked image arrives as a blob. The link state owns it, as with a
+// driver.
 #include <algorithm>
 #include <cstddef>
 #include <span>
@@ -120,8 +121,8 @@ CUresult cuLinkComplete(CUlinkState handle, void** image, size_t* bytes) {
   const CUresult result = forward_rcuda_link_complete(handle, &state->image);
   fetch_logs(handle, *state);
   if (result != CUDA_SUCCESS) return result;
-  // The application may load the image by its address alone. So the headers of the image must not
-  // refer to other memory.
+  // The application may load the image by its address alone. So the sizes in the headers of the
+  // image must not exceed the image.
   const auto inspected = rcuda::image::inspect(state->image);
   if (!inspected.ok()) {
     RCUDA_ERROR("%s returned a malformed linked image: %s", state->session->name().c_str(),

@@ -1,13 +1,13 @@
 // Managed memory: allocation, hints, and queries of its location.
 //
-// There are two kinds. In a process with one server on another medium than shared memory, an
+// There are two kinds. In a process with one server, over another medium than shared memory, an
 // allocation of more than 64 KB is usually managed memory of the worker's driver, with a mirror at
 // the same address in this process (client/mirror/mirror.h; is_in_worker() decides). Any other
 // allocation is page-locked client memory that kernels access in place
-// (client/hostmem/host_memory.h). It has one place, so it is coherent, and nothing moves.
+// (client/hostmem/host_memory.h): it exists once and is coherent, and no pages move.
 //
-// Hints are checked as a driver checks them, and queries return the hints that were given. They
-// move nothing: the worker's driver moves pages when kernels touch them.
+// The client checks hints as a driver does, and queries return the given hints. Hints move no
+// pages: the worker's driver moves pages when kernels access them.
 
 #include <algorithm>
 #include <vector>
@@ -30,7 +30,8 @@
 namespace rcuda::client {
 namespace {
 
-// Smaller managed memory is fetched in one round trip (client/mirror/mirror.h).
+// Managed memory of up to this size is fetched in one round trip (client/mirror/mirror.h). Sizes in
+// the worker are multiples of it.
 constexpr size_t kLargeBytes = 64 << 10;
 
 rcuda::Mutex advice_mutex;
@@ -63,9 +64,9 @@ CUresult check_location(const CUmemLocation& location) {
   }
 }
 
-// Kernels of all sessions can reach memory in place. Over a medium that shares pages, nothing is
-// sent for it, and both sides see each other's writes at once. Memory in the worker would be fetched
-// after each wait.
+// Whether large managed memory is in the worker. With several sessions it is in the client, where
+// kernels of all sessions can reach it. Also over a medium that shares pages: there, both sides see
+// each other's writes without any transfer.
 bool is_in_worker() {
   const auto& sessions = Process::get().sessions();
   return sessions.size() == 1 && !sessions.front()->traits().shares_pages;
@@ -83,8 +84,8 @@ CUresult allocate_in_worker(const Route& route, CUdeviceptr* pointer, size_t byt
   allocation.device = route.device;
   allocation.flags = flags;
   CUdeviceptr address = 0;
-  // A driver packs small allocations into shared pages, so the size is rounded up to whole pages.
-  // In the worker the memory is attached globally, because the worker's own kernels read it, too.
+  // A driver packs small allocations into shared pages, so the size is rounded up. In the worker
+  // the memory is attached globally, because the worker's own kernels read it, too.
   RCUDA_RETURN_IF_CUDA_ERROR(forward_cuMemAllocManaged(
       &address, (bytes + kLargeBytes - 1) / kLargeBytes * kLargeBytes, CU_MEM_ATTACH_GLOBAL));
   allocation.base = address;
@@ -222,8 +223,8 @@ CUresult cuMemRangeGetAttributes(void** data, size_t* data_bytes, CUmem_range_at
   return CUDA_SUCCESS;
 }
 
-// Only checks its arguments. Attachment limits access by the host and by other streams while
-// kernels run; here the host and all streams always have access.
+// Only checks its arguments. In CUDA, an attachment limits access by the host and by other streams
+// while kernels run. Here the host and all streams always have access.
 CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr address, size_t bytes,
                                 unsigned flags) {
   RCUDA_ASSIGN_OR_RETURN(const StreamRoute route, find_stream_route(stream));

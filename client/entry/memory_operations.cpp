@@ -1,7 +1,7 @@
-// Stream memory operations: words that a stream writes or waits for. If the worker has its own
-// page-locked memory (client/mirror/mirror.h), the host sees a written word only after it has
-// waited for the stream. A stream that waits for a word would never see the host's write, so this
-// is refused.
+// Stream memory operations: words that a stream writes or waits for. If the word is in mirrored
+// memory (client/mirror/mirror.h), the host sees a written word only after it has waited for the
+// stream. A stream that waits for such a word might never see the host's write, so the client
+// refuses the wait.
 
 #include <span>
 
@@ -20,13 +20,13 @@
 namespace rcuda::client {
 namespace {
 
-// The bits of a wait that the driver knows, apart from the condition.
+// The flags of a wait that the driver knows, apart from the condition.
 constexpr unsigned kWaitFlags = CU_STREAM_WAIT_VALUE_FLUSH;
 constexpr unsigned kWriteFlags = CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER;
 constexpr unsigned kMostOperations = 256;
 
-// Checks what a local driver refuses in the call. The commands are posted, so the worker's error
-// would arrive late.
+// Checks for the errors that a local driver returns in the call. The commands are posted, so the
+// worker's error would arrive late.
 CUresult check_word(CUdeviceptr address, size_t bytes, bool valid_flags) {
   if (address == 0 || address % bytes != 0 || !valid_flags) return CUDA_ERROR_INVALID_VALUE;
   Location location;

@@ -27,7 +27,7 @@
 namespace rcuda::client {
 namespace {
 
-// Copies the values back into the application's array, in which a driver returns some numbers.
+// Copies the values back into the application's array, because some options return a number there.
 void return_values(const JitOptions& options, void** values) {
   for (size_t i = 0; i < options.values.size(); ++i) values[i] = options.values[i];
 }
@@ -105,7 +105,7 @@ CUresult read_options(unsigned jit_count, const CUjit_option* jit_keys, void* co
   return read_options(count, keys, values, options);
 }
 
-// Copies the parts, for when the application may free or reuse its memory after the call.
+// Copies the parts, because the application may free or reuse its memory after the call.
 void own_parts(ImageParts* image) {
   for (auto& part : image->parts) {
     image->copies.emplace_back(part.begin(), part.end());
@@ -135,13 +135,12 @@ CUresult load_library(CUlibrary* handle, const void* pointer, std::optional<size
     return library ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
   }
   if (measured != CUDA_SUCCESS) return measured;
-  // Other sessions load the library when they first need it. The contents of a file no longer exist
-  // then.
+  // Other sessions load the library when they first need it. By then the caller has freed the
+  // contents of a file, and the application may have freed the image.
   if (bytes || (process.sessions().size() > 1 && !is_preserved(options))) own_parts(&image);
   auto* library = create<Library>({}, std::move(image), std::move(options));
   if (!library) return CUDA_ERROR_OUT_OF_MEMORY;
-  // Loads the library now, so that errors in the image are reported by this call, as by a local
-  // driver.
+  // Loads the library now, so that this call returns errors in the image, as with a local driver.
   const Route route = any_route();
   wire::ObjectId id;
   LoadedFunctions functions;

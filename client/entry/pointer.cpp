@@ -1,4 +1,5 @@
-// Pointer queries: answered from the registry. Only the query for a pool may be a round trip.
+// Pointer queries: answered from the registry, except where only the worker knows the answer: the
+// current pool of a device, P2P tokens, and the range of mapped memory.
 
 #include <algorithm>
 
@@ -49,8 +50,8 @@ CUresult give(void* data, T value) {
   return CUDA_SUCCESS;
 }
 
-// Returns the tokens of the worker's driver. Kernel drivers use them, so they are useful only on
-// the worker's machine.
+// Returns the tokens of the worker's driver. They are for kernel drivers, so they are useful only
+// on the worker's machine.
 CUresult tokens_of(CUdeviceptr address, CUDA_POINTER_ATTRIBUTE_P2P_TOKENS* tokens) {
   unsigned long long token = 0;
   unsigned space = 0;

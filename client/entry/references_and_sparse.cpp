@@ -1,4 +1,4 @@
-// Texture references and sparse arrays: calls that need more than the generated code.
+// Texture references and sparse arrays: the calls for which generated code does not suffice.
 #include <vector>
 
 #include <cuda.h>

@@ -1,10 +1,10 @@
 // Allocations and pools that are shared by POSIX file descriptor, and the reference counts of
 // allocation handles.
 //
-// The memory is on a server, so the descriptor that the application gets, passes on and closes is a
-// socket that contains a token. An import reads the token and leaves it in the socket. Any process
-// whose device is on the same server host can therefore import the memory, any number of times.
-// This library keeps the other end of the socket, which shows when the last duplicate of the
+// The memory is on a server. So the application's descriptor, which it passes on and closes, is a
+// socket that contains a token. An import reads the token and leaves it in the socket, so any
+// process whose device is on the same server host can import the memory, any number of times. This
+// library keeps the other end of the socket, which shows when the last duplicate of the
 // application's descriptor is closed. The worker then releases the allocation, as a local driver
 // would.
 
@@ -46,7 +46,7 @@ std::vector<Exported>& exported() RCUDA_REQUIRES(exported_mutex) {
 }
 
 // Releases exports whose descriptors are all closed. Called when memory is exported, imported or
-// released, because it matters only then.
+// released.
 void forget_closed() {
   std::vector<Exported> closed;
   {
@@ -207,7 +207,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   auto* allocation = find_allocation(handle);
   if (!allocation) return CUDA_ERROR_INVALID_VALUE;
   forget_closed();
-  // Until the mutex is locked, another thread may release the last reference.
+  // Before the mutex is locked, another thread may release the last reference.
   const Session* const session = allocation->session;
   rcuda::MutexLock lock(allocation->session->references_mutex());
   allocation = find_allocation(handle);

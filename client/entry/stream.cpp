@@ -23,13 +23,13 @@
 namespace rcuda::client {
 namespace {
 
-// A stream that a call only queries.
+// The route of a stream that a call only queries.
 CudaResult<StreamRoute> view_stream(CUstream stream) {
   const StreamQuestion question;
   return find_stream_route(stream);
 }
 
-// A capturing stream seldom depends on more nodes. If it does, the client queries the worker again.
+// A capturing stream seldom depends on more nodes; then the client queries the worker again.
 constexpr size_t kUsualDependencies = 64;
 constexpr size_t kMostDependencies = 16u << 10;  // more than a reply can hold
 
@@ -50,17 +50,15 @@ int priority_in_range(const Session& session, int priority) {
   return priority > least ? least : priority < greatest ? greatest : priority;
 }
 
-// Gets the stream's object. A per-thread default stream has one. The legacy stream has none, but it
-// cannot capture.
+// Gets the stream's object. Only the legacy stream has none, and it cannot capture.
 CUresult find_origin(CUstream stream, Stream** origin) {
   RCUDA_ASSIGN_OR_RETURN(const StreamRoute view, view_stream(stream));
   *origin = view.stream;
   return CUDA_SUCCESS;
 }
 
-// Returns the error of a wait for a stream, or of a query of the stream, if captures forbid the
-// call. Sets `capturing` if the stream itself captures: the caller then sends the call to the
-// worker, which refuses it.
+// Returns the error if captures forbid a wait for a stream, or a query of it. Sets `capturing` if
+// the stream itself captures: the caller then sends the call to the worker, which refuses it.
 CUresult check_wait(CUstream stream, const StreamRoute& view, bool* capturing) {
   *capturing = false;
   if (!any_capture()) return CUDA_SUCCESS;
@@ -108,7 +106,7 @@ CUresult begin_capture(CUstream stream, CUstreamCaptureMode mode, const Begin& b
   return result;
 }
 
-// The client's data about a new stream.
+// Sets the client's data about a new stream.
 void adorn(CUstream stream, unsigned flags, int priority) {
   auto* object = find<Stream>(stream);
   object->flags = flags;
@@ -214,7 +212,7 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
 
 // For a stream of a green context: returns that context and its primary context.
 CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* green) {
-  // In this version both outputs are optional.
+  // In this version of the function, both outputs are optional.
   RCUDA_ASSIGN_OR_RETURN(const StreamRoute view, view_stream(stream));
   Context* const found = context_of(view);
   if (context) *context = reinterpret_cast<CUcontext>(&owning_context(*found));
@@ -281,7 +279,8 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
   const bool is_mine = may_end_capture(origin);
   CUgraph captured = nullptr;
   const CUresult result = forward_cuStreamEndCapture(stream, graph ? &captured : nullptr);
-  // An invalidated or unjoined capture also ends here. These errors mean that no capture ended.
+  // The errors below mean that no capture ended. With any other error, such as that of an
+  // invalidated or unjoined capture, the capture has ended.
   if (result != CUDA_ERROR_ILLEGAL_STATE && result != CUDA_ERROR_INVALID_HANDLE &&
       result != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD &&
       result != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED && result != CUDA_ERROR_INVALID_VALUE) {
@@ -291,7 +290,7 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
     if (graph) *graph = captured;
     return result;
   }
-  // As with a local driver: the capture has ended, and its graph is lost.
+  // As with a local driver, the capture has ended and its graph is lost.
   if (captured) (void)cuGraphDestroy(captured);
   return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
 }

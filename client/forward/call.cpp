@@ -147,8 +147,8 @@ void Call::retire_created() {
 
 CUresult Call::post(api::Opcode opcode) {
   if (!may_send()) return result_;
-  // The result is an earlier command's error. This command has been sent, and its object will
-  // exist, so nothing is retired.
+  // An error is normally that of an earlier command: this command has been sent, and its object
+  // will exist, so nothing is retired.
   return client::post(*route_, {opcode, in_.body()});
 }
 

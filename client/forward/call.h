@@ -1,7 +1,8 @@
 // Helpers of the generated forward_cuX functions. Internal to them.
 //
-// A Call is one command: its checks, routing, body and reply. It keeps the first error, so that the
-// generated code is a plain list; after an error nothing is sent. Lives on the caller's stack.
+// A Call is one command: its checks, routing, body and reply. It keeps the first error, so the
+// generated code need not check each step; after an error nothing is sent. Lives on the caller's
+// stack.
 #pragma once
 
 #include <algorithm>
@@ -40,7 +41,7 @@ class Call {
   wire::Encoder& in() { return in_; }
   wire::Decoder& out() { return *out_; }
 
-  // Checks. fix() stores an error.
+  // Checks. fix() stores the first error.
   void fix(CUresult result) {
     if (result_ == CUDA_SUCCESS) result_ = result;
   }
@@ -49,8 +50,8 @@ class Call {
   }
   void unsupported_unless(bool holds, const char* parameter);
 
-  // Routing: the first of these that names a worker decides.
-  // Returns whether the route that was decided leads to the same worker.
+  // Routing: the first of these functions that names a worker decides the route.
+  // Returns whether the decided route leads to the worker of `route`.
   bool take_route(const Route& route);
   wire::ObjectId handle(const void* handle, wire::Kind kind, CUresult if_null);
   template <typename Handle>
@@ -59,8 +60,8 @@ class Call {
   }
   // The command counts in the timeline of this stream.
   wire::ObjectId stream(CUstream stream);
-  // A default stream means that of the worker that owns the address. `owner`: where the address
-  // belongs; null: look it up. The same for route_address().
+  // A default stream means the default stream of the worker that owns the address. `owner`: the
+  // route of the address's worker; null: look it up. The same for route_address().
   wire::ObjectId stream_near(CUstream stream, CUdeviceptr address, const Route* owner = nullptr);
   FunctionId function(CUfunction function);
   uint32_t device(CUdevice device);
@@ -96,12 +97,12 @@ class Call {
     in_.array(ids.data(), ids.size());
   }
   wire::ObjectId create(wire::Kind kind, void** handle);
-  // How many elements of an output array the reply has room for, with `arrays` - 1 other arrays.
+  // The number of elements of an output array for which a reply with `arrays` arrays has room.
   uint32_t room(size_t count, size_t element_bytes, size_t arrays) {
     return static_cast<uint32_t>(
         std::min(count, (api::kMaxReplyBytes - 256) / arrays / element_bytes));
   }
-  // For arrays that must be returned completely.
+  // The same for an array that must be returned completely: an error if it does not fit.
   uint32_t whole(size_t count, size_t element_bytes, size_t arrays) {
     const uint32_t fits = room(count, element_bytes, arrays);
     if (fits != count) fix(CUDA_ERROR_NOT_SUPPORTED);
@@ -136,7 +137,7 @@ class Call {
   void take_blob(api::Blob* blob);
   CUresult read_rest(api::Blob* blob);
   CUresult bad_reply() const;
-  // After a call that destroys an object.
+  // Called after a call that destroys an object.
   template <typename Handle>
   static void retire_if_gone(Handle handle, wire::Kind kind, CUresult result) {
     if (api::is_gone(result)) retire(to_pointer(handle), kind);
@@ -163,8 +164,8 @@ class Call {
   uint32_t created_count_ = 0;
 };
 
-// Struct members that name objects or devices are sent as ids and as the worker's ordinals. Those
-// that emit_routing() (api/gen/client.py) uses choose the call's route.
+// Struct members that name objects or devices are sent as ids and as the worker's ordinals. Members
+// that emit_routing() (api/gen/client.py) uses also choose the call's route.
 CUresult location_to_wire(CUmemLocation& location, Call& call);
 void location_from_wire(CUmemLocation& location, const Call& call);
 CUresult devices_to_wire(unsigned& mask, Call& call);

@@ -33,7 +33,7 @@ std::string_view trimmed(std::string_view text) {
 
 using Devices = std::vector<DeviceAddress>;
 
-// Removes the medium from the front of an address and returns it. Returns null if there is none.
+// Removes the medium from the front of an address and returns it. Returns null without a medium.
 const transport::Medium* take_medium(std::string_view* text) {
   const size_t colon = text->find(':');
   // "tcp:0" is GPU 0 of a host called tcp; a medium is followed by a host and a GPU.
@@ -45,7 +45,7 @@ const transport::Medium* take_medium(std::string_view* text) {
   return medium;
 }
 
-// Why a colon before the GPU separates no port.
+// The error for a colon before the GPU that does not separate a port.
 Status unknown_colon(const std::string& text, std::string_view host) {
   if (host.find_first_not_of("0123456789abcdefABCDEF:.") == std::string_view::npos) {
     return malformed(text, "an IPv6 address needs brackets");
@@ -54,7 +54,7 @@ Status unknown_colon(const std::string& text, std::string_view host) {
                              "\" is not a medium (" + transport::medium_names() + ")");
 }
 
-// Sets host and port from "host", "host@port", "host:port" or one of them with "[address]".
+// Sets host and port from "host", "host@port" or "host:port". The host may be "[address]".
 Status take_server(const std::string& text, std::string_view server, DeviceAddress* device) {
   const bool has_bracket = server.starts_with('[');
   const size_t end = has_bracket ? std::min(server.find(']'), server.size() - 1) + 1 : 0;
@@ -80,7 +80,7 @@ Status take_server(const std::string& text, std::string_view server, DeviceAddre
   return {};
 }
 
-// Adds the device of each GPU: of "0", "0-3" or "GPU-8f2c".
+// Adds a device for each GPU of "0", "0-3" or "GPU-8f2c".
 Status add_gpus(const std::string& text, std::string_view gpus, DeviceAddress device,
                 Devices* devices) {
   if (cuda::lists_uuids(gpus)) {

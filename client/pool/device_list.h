@@ -1,15 +1,21 @@
 // Reads the list of remote GPUs from the environment.
 //
 //   RCUDA_DEVICES=host[@port]:gpu[,host[@port]:gpu ...]    e.g. node1:0,node1:1,node2@9000:0-3
-//   RCUDA_DEVICE_0=node1:0 RCUDA_DEVICE_1=node2@9000:0   (numbered)
-// The GPU is a number, a range of numbers, or a UUID or its beginning (GPU-8f2c). A colon may stand
-// for the at sign: node2:9000:0.
+//   RCUDA_DEVICE_0=node1:0 RCUDA_DEVICE_1=node2@9000:0     numbered variables
+//
+// An entry:
+// - The GPU is a number, a range of numbers, or a UUID or its beginning (GPU-8f2c).
+// - A colon may replace the at sign: node2:9000:0. An IPv6 address needs brackets:
+//   [fe80::1]@8308:0.
+// - It may begin with a medium: shm:node1:0, tcp:node1:0, verbs:node1:0.
+// - The host "local" is this machine, over shared memory regardless of RCUDA_TRANSPORT:
+//   local:0,node1:0.
+//
 // Numbered variables are for container tools that add each GPU separately (rcuda-run --cdi). The
-// pool has the variables that are set, in the order of their numbers. With RCUDA_DEVICE_COUNT=2,
-// the first two must both be set. An entry may begin with a medium: shm:node1:0, tcp:node1:0,
-// verbs:node1:0. The host "local" is this machine, over shared memory regardless of
-// RCUDA_TRANSPORT: local:0,node1:0. An IPv6 address needs brackets: [fe80::1]@8308:0. The functions
-// are pure. An error names the entry and shows the right form.
+// pool consists of the variables that are set, in the order of their numbers. With
+// RCUDA_DEVICE_COUNT=2, the first two must both be set.
+//
+// The functions are pure. An error names the entry and shows the right form.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +34,7 @@ struct DeviceAddress {
   std::string host;
   uint16_t port = wire::kDefaultPort;
   uint32_t gpu = 0;
-  std::string uuid;  // if the GPU is named by it: `gpu` is not known yet (resolve_uuids())
+  std::string uuid;  // not empty: names the GPU, whose number is not known yet (resolve_uuids())
 };
 
 using Environment = std::function<const char*(const char* name)>;  // like secure_getenv()
@@ -39,16 +45,16 @@ Result<DeviceAddress> parse_device(const std::string& text);
 std::string device_text(const DeviceAddress& device);
 // Returns the name of a variable of the numbered form.
 std::string numbered_variable(uint32_t number);
-// Returns kNotFound if neither form is set. The order is that of the application's devices.
+// Returns the devices in the application's order. Returns kNotFound if no variable is set.
 Result<std::vector<DeviceAddress>> devices_from(const Environment& environment);
 
 // The devices of the pool that CUDA_VISIBLE_DEVICES selects: by their positions in the pool, or by
-// their UUIDs. `uuids` is called only for a list of UUIDs, and returns one for each device.
+// their UUIDs. `uuids` is called only for a list of UUIDs. It returns one UUID for each device.
 using PoolUuids = std::function<Result<std::vector<std::string>>()>;
 struct VisibleSelection {
   std::vector<DeviceAddress> devices;
   std::string problem;       // why the list ended early; empty if it did not
-  bool named_twice = false;  // a device is: the list is invalid, no device is visible
+  bool named_twice = false;  // a device is named twice: the list is invalid, no device is visible
 };
 Result<VisibleSelection> visible_devices(const std::vector<DeviceAddress>& pool,
                                          const Environment& environment, const PoolUuids& uuids);

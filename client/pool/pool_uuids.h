@@ -1,7 +1,7 @@
 // The GPUs of the pool and their UUIDs, which the servers report without a session.
 //
-// Threads: any. Blocking: queries the servers one after another, at most five seconds each. Tries
-// again until the deadline (RCUDA_WAIT) while a server does not run, with the pauses of
+// Threads: any. Blocking: queries the servers one after another, at most five seconds each. While a
+// server does not run, tries again until the deadline (RCUDA_WAIT), with the pauses of
 // retry_pause.h.
 // Errors: the error of a server that does not answer; kNotFound if a server has no such GPU.
 #pragma once
@@ -19,7 +19,8 @@ namespace rcuda::client {
 Result<std::vector<std::string>> uuids_of(const std::vector<DeviceAddress>& pool,
                                           std::chrono::steady_clock::time_point deadline);
 
-// Sets the numbers of the GPUs that are named by their UUIDs. Queries only the servers of these.
+// Sets the numbers of the GPUs that are named by their UUIDs. Queries only the servers of these
+// GPUs.
 Status resolve_uuids(std::vector<DeviceAddress>* pool,
                      std::chrono::steady_clock::time_point deadline);
 

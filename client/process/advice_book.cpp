@@ -4,7 +4,7 @@
 
 namespace rcuda::client {
 
-// Removes the advice of freed memory whenever the number of entries is a power of two.
+// Before the number of entries grows from a power of two, removes the entries of freed memory.
 cuda::ManagedAdvice& AdviceBook::of(const Allocation& allocation) {
   if (std::has_single_bit(advices_.size()) && !advices_.contains(allocation.base)) {
     std::erase_if(advices_, [this](const auto& entry) {

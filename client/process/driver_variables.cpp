@@ -6,7 +6,7 @@ namespace rcuda::client {
 namespace {
 
 cuda::DriverVariables kept;
-std::atomic<bool> is_kept{false};  // stored with release after `kept`
+std::atomic<bool> is_kept{false};  // set with release order after `kept`
 
 }  // namespace
 

@@ -1,5 +1,5 @@
-// The driver's environment variables that the client honours: their values at cuInit, or before
-// cuInit their current values.
+// The driver's environment variables that the client honours. Before cuInit: their current values;
+// afterwards: their values at cuInit.
 //
 // Threads: any. Blocking: none.
 #pragma once

@@ -11,12 +11,12 @@
 namespace rcuda::client {
 namespace {
 
-// Whether the address is a loopback address, which means a different machine on each host.
+// Whether the address is a loopback address, which names a different machine on each host.
 bool is_loopback(const std::string& host) {
   return host == "localhost" || host == "::1" || host.rfind("127.", 0) == 0;
 }
 
-// The result of the post is ignored: if the session is lost, its next call reports it.
+// Ignores the result of the post: if the session is lost, its next call reports the loss.
 void post_introduction(Session& to, const Session& other, wire::PeerIntroduceBody body,
                        bool connects) {
   const std::string& host = other.server().host;
@@ -69,8 +69,8 @@ CUresult Peers::link(Session& one, Session& other, uint32_t* link) {
   if (getrandom(body.token, sizeof body.token, 0) != sizeof body.token) {
     return CUDA_ERROR_OPERATING_SYSTEM;
   }
-  // Other hosts cannot use a loopback address. So if only `other` has one, its worker connects to
-  // the worker of `one`.
+  // Other hosts cannot use a loopback address. So if only `other` has such an address, its worker
+  // connects to the worker of `one`.
   const bool other_way = is_loopback(other.server().host) && !is_loopback(one.server().host);
   // Sent under the lock, so that no command names the connection before the worker knows it.
   post_introduction(one, other, body, !other_way);

@@ -1,10 +1,10 @@
 // Peers: introduces this process's workers to one another, so that copies and event waits between
 // servers go directly from worker to worker, never through this process.
 //
-// Both workers of a pair get the same random secret and the same name for their connection. One of
-// them connects to the other's server, at the address that this process uses for that server. All
-// pairs are introduced when the process initialises (RCUDA_P2P=eager), or each pair on first need
-// (lazy). Nothing here blocks until a connection exists: commands that need one wait in the
+// Both workers of a pair get the same random secret and the same name for their connection. One
+// worker connects to the other's server, at the address that this process uses for that server. All
+// pairs are introduced when the process initialises (RCUDA_P2P=eager), or each pair at its first
+// use (lazy). No function waits for a connection: commands that need the connection wait in the
 // workers. Threads: any.
 #pragma once
 
@@ -28,18 +28,18 @@ class Peers {
   // Sets how many workers this process has. Called before the first introduction.
   void set_workers(size_t count) { workers_ = static_cast<uint32_t>(count); }
   void introduce_all(const std::vector<std::unique_ptr<Session>>& sessions);
-  // Wakes both sessions if they are parked and their workers are not connected: a worker gives up a
-  // peer that does not connect in time. Sessions with connected workers are not parked. Blocks
-  // until both sessions are awake. Called before link(), without pairs_mutex().
+  // Wakes both sessions if their workers are not connected, because a worker gives up a peer that
+  // does not connect in time. (Sessions with connected workers are not parked.) Blocks until both
+  // sessions are awake. Called before link(), without pairs_mutex().
   CUresult wake(Session& one, Session& other);
   // Gets the name of the connection between two workers, and introduces them if necessary. Returns
   // kSessionLost if either worker is lost.
   CUresult link(Session& one, Session& other, uint32_t* link);
-  // The worker has dropped its connections. link() introduces the workers again when needed.
+  // Called when a session's worker drops its connections. link() then introduces the workers again.
   void forget(const Session& session);
 
-  // Held while both halves of a copy or signal are sent, so that all workers get the pairs in one
-  // order. A worker that waits for the other half of a pair therefore never waits for a later pair.
+  // Held while both halves of a copy or signal are sent, so that all workers get the pairs in the
+  // same order. Otherwise two workers could wait for each other's halves.
   Mutex& pairs_mutex() RCUDA_RETURN_CAPABILITY(pairs_mutex_) { return pairs_mutex_; }
 
   // A number for a copy or a signal, used once.

@@ -84,8 +84,7 @@ Result<std::vector<DeviceAddress>> selected_devices(const std::vector<DeviceAddr
   return std::move(selection.devices);
 }
 
-// Returns why no device is available. If memory is short, the text also names the limit of the
-// process.
+// Returns the text for a failed cuInit. If memory is short, it also names the limit of the process.
 std::string reason_of(const Status& status) {
   std::string reason = status.context();
   const bool is_memory = status.code() == Code::kOutOfMemory ||
@@ -134,8 +133,8 @@ CUresult Process::initialize() {
   const CUresult result = init_result_;
   lock.unlock();
   if (!status.ok()) {
-    // One clear line. The mutex is free: first_report() takes the loader's lock, and a thread that
-    // holds that lock, in a library's constructor, may be waiting for the mutex.
+    // Logged without the mutex: first_report() takes the loader's lock, and a thread that holds
+    // that lock, in a library's constructor, may be waiting for the mutex.
     const std::string reason = reason_of(status);
     if (first_report(reason)) RCUDA_ERROR("%s", reason.c_str());
   }
@@ -301,7 +300,7 @@ int Process::oldest_driver() const {
 
 void Process::fork_child() noexcept {
   trace::abandon();
-  // Another thread of the parent may have held the lock; no thread of this process releases it.
+  // A thread of the parent may have held mutex_, which then stays locked in this child.
   if (connecting_.load()) forked_.store(true);
   if (state_.load() == CUDA_ERROR_DEINITIALIZED) return;
   if (state_.exchange(CUDA_ERROR_NOT_INITIALIZED) != CUDA_SUCCESS) return;

@@ -1,10 +1,9 @@
 // Process: the state of the client library in this process: the devices, their sessions and primary
 // contexts, and the registry of all allocations.
 //
-// Created by the first CUDA call; a process that never calls CUDA has none. initialize() reads the
-// environment and connects to every server, once: its result is the result of cuInit. In a child
-// that was forked during initialize() or after its success, every call returns
-// CUDA_ERROR_NOT_INITIALIZED, as with a local driver.
+// The first CUDA call creates the object. initialize() reads the environment and connects to every
+// server, once; its result is the result of cuInit. In a child that was forked during initialize()
+// or after its success, every call returns CUDA_ERROR_NOT_INITIALIZED, as with a local driver.
 //
 // At the end of the process, the sessions end at the point where a local driver ends (580). Exit
 // handlers registered and global objects constructed after cuInit run before this point and may use
@@ -38,12 +37,12 @@ struct Device {
   Mutex mutex;
   uint32_t primary_references RCUDA_GUARDED_BY(mutex) = 0;
   unsigned primary_flags RCUDA_GUARDED_BY(mutex) = 0;
-  // Flags that the driver adds to those that the application has set; -1: not yet known.
+  // The flags that the driver adds to the application's flags; -1: not yet known.
   std::atomic<int> implied_flags{-1};
   // The result of creating a new primary context in the worker after the previous context ended.
   CUresult renewed RCUDA_GUARDED_BY(mutex) = CUDA_SUCCESS;
 
-  // The attribute's value from the worker; 0 for attributes that the worker did not know.
+  // The attribute's value from the worker; 0 for attributes that the worker did not send.
   int attribute(CUdevice_attribute which) const {
     const auto index = static_cast<size_t>(which);
     return index < info.attributes.size() ? info.attributes[index] : 0;
@@ -64,12 +63,12 @@ class Process {
   const std::vector<std::unique_ptr<Session>>& sessions() const { return sessions_; }
   // The client's ordinal of a worker's device; CU_DEVICE_INVALID if the worker has no such device.
   uint32_t ordinal_of(const Session& session, uint32_t worker_ordinal) const;
-  // The session whose window contains the address; null for host memory.
+  // The session that has the address in its windows; null for host memory.
   Session* session_of_address(CUdeviceptr address) const;
   Registry& memory() { return memory_; }
   Peers& peers() { return peers_; }
-  // The driver version that this library reports: that of the oldest driver of all servers, or of
-  // cuda.h if that is older. Connects if no call has tried to connect.
+  // The driver version that this library reports: the version of the oldest driver of all servers,
+  // or of cuda.h if that is older. Connects if no call has tried to connect.
   int driver_version();
   // Whether the worker of any session lacks the command. False until the sessions are connected.
   static bool lacks_command(uint16_t opcode);
@@ -87,9 +86,9 @@ class Process {
   mutable Mutex mutex_;
   std::atomic<bool> tried_{false};
   std::atomic<bool> connecting_{false};
-  // the result of check() outside of host functions
+  // The result of check() outside of host functions.
   std::atomic<CUresult> state_{CUDA_ERROR_NOT_INITIALIZED};
-  // this process was forked from one that had sessions or was connecting
+  // This process was forked from a process that had sessions or was connecting.
   std::atomic<bool> forked_{false};
   CUresult init_result_ RCUDA_GUARDED_BY(mutex_) = CUDA_ERROR_NOT_INITIALIZED;
   std::vector<std::unique_ptr<Session>> sessions_;
@@ -106,8 +105,8 @@ inline Context& owning_context(Context& context) {
 }
 
 // The first step of an entry point: checks the process, and finds the object of a handle.
-// `if_none`: the result if the handle is not a live object of this type; by default the result of
-// graph functions.
+// `if_none`: the result if the handle is not a live object of this type; by default, the result
+// that graph functions return.
 template <typename T>
 CUresult resolve_object(const void* handle, T** object,
                         CUresult if_none = CUDA_ERROR_INVALID_VALUE) {

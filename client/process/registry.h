@@ -1,5 +1,5 @@
-// Registry: all allocations of the client, by address. It provides the worker of an address,
-// pointer attributes and the direction of default-kind copies without a round trip.
+// Registry: all allocations of the client, by address. From it, the client finds the worker of an
+// address, pointer attributes, and the direction of cudaMemcpyDefault copies without a round trip.
 //
 // Threads: any; lookups share a lock. Entries are returned as copies.
 #pragma once
@@ -43,7 +43,7 @@ struct Allocation {
   unsigned flags = 0;           // as given to the allocating call
   unsigned openings = 0;        // kMapped: calls of cuIpcOpenMemHandle not yet closed
   uint64_t buffer_id = 0;       // CU_POINTER_ATTRIBUTE_BUFFER_ID: unique in the process
-  CUmemoryPool pool = nullptr;  // kDeviceAsync: the pool; null for the device's current one
+  CUmemoryPool pool = nullptr;  // kDeviceAsync: the pool; null for the device's current pool
   bool sync_memops = false;     // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
   bool of_graph = false;        // kDeviceAsync: each launch of a graph allocates it anew
   bool reachable = false;       // host memory: kernels of every session can use it
@@ -52,7 +52,8 @@ struct Allocation {
   std::shared_ptr<const std::vector<std::pair<Session*, transport::RegionId>>> exposed;
 };
 
-// Whether it is a managed allocation or a managed variable, which has CU_MEM_ATTACH_GLOBAL set.
+// Whether the memory is a managed allocation, or a managed variable (kGlobal with
+// CU_MEM_ATTACH_GLOBAL).
 inline bool is_managed(const Allocation& allocation) {
   return allocation.placement == Placement::kManaged ||
          (allocation.placement == Placement::kGlobal && (allocation.flags & CU_MEM_ATTACH_GLOBAL));
@@ -60,12 +61,12 @@ inline bool is_managed(const Allocation& allocation) {
 
 class Registry {
  public:
-  // Sets buffer_id. Returns false if the allocation overlaps a known one that is not stale, or if
-  // it belongs to a session and is not inside of the session's addresses. Addresses that a worker
-  // has returned go through record_memory() (worker_memory.h), which ends the session in the second
-  // case.
+  // Sets buffer_id. Returns false if the allocation overlaps a known allocation that is not stale,
+  // or if it belongs to a session and is not inside of the session's addresses. For addresses that
+  // a worker has returned, use record_memory() (worker_memory.h), which ends the session in the
+  // second case.
   bool add(Allocation allocation);
-  // the allocation that contains the address
+  // The allocation that contains the address.
   std::optional<Allocation> find(uint64_t address) const;
   std::optional<Allocation> remove(uint64_t base);  // the allocation that begins there
   // Whether any known allocation overlaps [address, address + bytes).
@@ -81,7 +82,7 @@ class Registry {
   // Records a range of cuMemAddressReserve. Returns false if it is not inside of the session's
   // addresses.
   bool reserve(uint64_t base, size_t bytes, Session* session);
-  size_t unreserve(uint64_t base);  // returns its bytes; 0 if none begins there
+  size_t unreserve(uint64_t base);  // returns its bytes; 0 if no reservation begins there
   struct Reserved {
     uint64_t base = 0;
     size_t bytes = 0;
@@ -90,8 +91,8 @@ class Registry {
   // The reservation that contains the address.
   std::optional<Reserved> reservation(uint64_t address) const;
   Session* reserved_by(uint64_t address) const;  // null if it is not reserved
-  // Calls `change` with the allocation that begins there, if there is one. It must not change the
-  // range.
+  // Calls `change` with the allocation that begins at `base`, if it exists. `change` must not
+  // change the range.
   template <typename Change>
   void update(uint64_t base, const Change& change) {
     WriterLock lock(mutex_);
@@ -99,8 +100,8 @@ class Registry {
   }
 
  private:
-  // Removes stale entries in the range, before a new allocation takes their place. The client is
-  // not notified when a module's variables end, or when memory of a graph ends with the graph or
+  // Removes stale entries in the range of a new allocation. Entries become stale because the client
+  // is not notified when a module's variables end, or when memory of a graph ends with the graph or
   // with a node that frees it.
   void forget_stale(const Allocation& allocation) RCUDA_REQUIRES(mutex_);
   // Whether the session was granted the whole range.

@@ -21,7 +21,7 @@ void correct_attributes(wire::DeviceInfo* info) {
       CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED,
       CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
       CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED,
-      // The functions that need these features answer as a driver without them
+      // The functions of these features behave as in a driver without the features
       // (api/exports/absent.cpp).
       CU_DEVICE_ATTRIBUTE_TIMELINE_SEMAPHORE_INTEROP_SUPPORTED,
       CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS,

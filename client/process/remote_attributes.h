@@ -2,8 +2,7 @@
 //
 // A device's attributes come from its server. Most describe the GPU alone, but some describe
 // features that the GPU shares with the CPU and the adapters of its machine. The application runs
-// on another machine and cannot use these features. Programs check the attributes before they use
-// the features.
+// on another machine and cannot use these features, so their attributes become 0.
 // Threads: any. Blocking: none.
 #pragma once
 

@@ -11,8 +11,8 @@
 namespace rcuda::client {
 
 // Adds memory of a session to the registry. If the range is not inside of the session's device
-// addresses, the session ends, and the result is kSessionLost. If memory there is already in use,
-// the result is CUDA_ERROR_UNKNOWN. In both cases nothing is added, and an error is logged.
+// addresses, ends the session and returns kSessionLost. If memory there is already in use, returns
+// CUDA_ERROR_UNKNOWN. In both cases nothing is added, and an error is logged.
 CUresult record_memory(Allocation allocation);
 
 }  // namespace rcuda::client

@@ -57,7 +57,7 @@ Status check(const std::vector<wire::AddressWindow>& windows,
       if (overlap(used.base, used.bytes, window.base, window.bytes)) {
         return Status(Code::kProtocol, "the worker's window of addresses at " + text_of(window) +
                                            " overlaps " + text_of(used) +
-                                           ", which this program has said that it uses");
+                                           ", which this program reported as in use");
       }
     }
   }
@@ -72,7 +72,7 @@ bool map_free(uint64_t address, uint64_t bytes, int access) {
              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
   if (got == wanted) return true;
   if (got == MAP_FAILED) return false;
-  ::munmap(got, bytes);  // an old kernel took the address for a hint
+  ::munmap(got, bytes);  // kernels before 4.17 treat the address as a hint
   errno = EEXIST;
   return false;
 }

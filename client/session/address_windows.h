@@ -2,12 +2,12 @@
 //
 // The worker names its windows in the Welcome, and this process reserves them without access before
 // it uses the session. So a number is either a device address or a host address, never both. The
-// worker is not trusted: each address that it returns is checked with owns(), and pages change
-// their access only through open() and close(), which refuse every page outside of the windows.
-// Nothing that the program has mapped is ever replaced.
+// worker is not trusted: the client checks each address that it returns with owns(), and changes
+// the access of pages only through open() and close(), which refuse every page outside of the
+// windows. Mappings of the program are never replaced.
 //
-// Threads: reserve() before all others, which any thread may call. Nothing blocks. Only open() and
-// close() make system calls.
+// Threads: reserve() is called first; any thread may call the other functions. Nothing blocks. Of
+// the other functions, only open() and close() make system calls.
 #pragma once
 
 #include <cstddef>
@@ -33,9 +33,9 @@ class AddressWindows {
   // Reserves the windows of a Welcome. Returns kProtocol if there are no windows or too many, if a
   // window does not consist of whole pages inside the ranges for device memory (wire::kBases,
   // wire::kWindowRanges), or if it overlaps `taken`, which the worker had to avoid. Returns
-  // kUnavailable if this process uses a part of a window. After an error nothing is reserved. A
-  // limit on addresses (ulimit -v) prevents any reservation. The windows are then owned all the
-  // same, and open() maps only free pages.
+  // kUnavailable if this process uses a part of a window. After an error nothing is reserved. If a
+  // limit on addresses (ulimit -v) prevents a reservation, the window is still owned, and open()
+  // maps only free pages.
   Status reserve(const std::vector<wire::AddressWindow>& windows,
                  const std::vector<wire::AddressWindow>& taken);
 

@@ -11,7 +11,7 @@ void CallsInFlight::add(const Route& route, const wire::Command& command, size_t
   pending.session = route.session;
   pending.timeline = route.timeline;
   pending.take = std::move(take);
-  // A thread that holds slots must not wait for those of others.
+  // A thread that holds slots must not wait for slots of other threads, which could deadlock.
   const auto options = [&] {
     return CallOptions{.reply_bytes = reply_bytes, .patient = pending_.size() == 1};
   };
@@ -46,7 +46,7 @@ void CallsInFlight::take_oldest() {
   {
     Reply reply;
     const CUresult result = oldest.session->finish(oldest.call, &reply);
-    // Its answer comes when the stream has reached it.
+    // The worker answers a copy when its stream has reached the copy.
     if (result == CUDA_SUCCESS && oldest.timeline)
       oldest.timeline->waited(oldest.call.sent.position);
     oldest.take(result, reply);

@@ -1,10 +1,10 @@
 // CallsInFlight: calls of one thread whose commands are sent before the first answer is awaited, so
 // that all of them take one round trip.
 //
-// As many are in flight as there are free reply slots. An object belongs to one thread, which owns
-// the memory that answers go to until finish() returns. Blocking: finish() and the destructor until
-// the worker has answered; add() and add_copy() for room in the command ring, and while no slot is
-// free, for the oldest answer. Errors: those of the session and the worker, for each call.
+// The free reply slots limit the calls in flight. An object belongs to one thread, which keeps the
+// destinations of the answers valid until finish() returns. Blocking: finish() and the destructor
+// until the worker has answered; add() and add_copy() for room in the command ring, and while no
+// slot is free, for the oldest answer. Errors: those of the session and the worker, for each call.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ class CallsInFlight {
  public:
   // Capacity of one reply.
   static constexpr size_t kMostReplyBytes = wire::ClientWindow::kLargeReplyBytes - 1024;
-  // Gets the result and the answer, on the object's thread. It must not use the object.
+  // Receives the result and the answer, on the object's thread. Must not use the object.
   using Take = std::function<void(CUresult, const Reply&)>;
 
   CallsInFlight() = default;
@@ -32,8 +32,8 @@ class CallsInFlight {
   CallsInFlight& operator=(const CallsInFlight&) = delete;
 
   void add(const Route& route, const wire::Command& command, size_t reply_bytes, Take take);
-  // Copies the worker's memory in replies, when the route's stream gets here. *result gets the
-  // first error, and is left alone otherwise.
+  // Copies the worker's memory in replies, when the route's stream reaches this copy. Sets *result
+  // only on the first error.
   void add_copy(const Route& route, std::byte* to, CUdeviceptr from, size_t bytes,
                 CUresult* result);
   // Takes all answers.
@@ -42,7 +42,7 @@ class CallsInFlight {
  private:
   struct Pending {
     Session* session = nullptr;
-    Timeline* timeline = nullptr;  // a copy's, which it waits for
+    Timeline* timeline = nullptr;  // copies only: of the stream in which the copy waits
     Session::PendingCall call;
     Take take;
   };

@@ -1,5 +1,5 @@
-// Decides which posted commands the client waits for. A stream capture may refuse a command; its
-// error must then come from the call that sent it (client/route/capture.h). Threads: any. A
+// Decides which posted commands the client waits for. A stream capture may refuse a command; the
+// call that sent the command must then return the error (client/route/capture.h). Threads: any. A
 // CaptureAnswers applies to the thread that makes it.
 #pragma once
 

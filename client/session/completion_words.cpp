@@ -32,7 +32,7 @@ Word CompletionWords::acquire() {
       if (const auto word = take(for_waits_)) return *word;
       if (const auto word = take(spare_)) return *word;
     }
-    const CancellationOff off;  // the wait that this word is for must finish
+    const CancellationOff off;  // sleep_for() can be cancelled; the caller's wait must finish
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
 }

@@ -1,9 +1,8 @@
 // The completion words of a session: 64-bit words in this process's memory. The worker writes one
 // when a stream, an event or a copy has reached a given point.
 //
-// Each request that uses a word raises the word's sequence, and the sequence continues when the
-// word gets another owner. So a late write of the worker can never be mistaken for the answer to a
-// newer request.
+// Each request that uses a word raises the word's sequence, and the next owner continues the
+// sequence. So a late write of the worker cannot be mistaken for the answer to a newer request.
 #pragma once
 
 #include <cstdint>
@@ -21,12 +20,12 @@ class CompletionWords {
  public:
   explicit CompletionWords(uint32_t count);
 
-  // Takes a word for a wait; the caller releases it afterwards. The same few words with the lowest
-  // indices serve again and again: the GPU writes marks for those (TimelineHost::word_reached()).
-  // In the unlikely case that all words are taken, it blocks until one is free.
+  // Takes a word for a wait; the caller releases it afterwards. Prefers the words with the lowest
+  // indices, because the GPU writes marks only for these (TimelineHost::word_reached()). Blocks
+  // while all words are taken, which is unlikely.
   Word acquire();
-  // Takes a word for something that may never happen, or for long. Returns nullopt if all words
-  // that are not kept for acquire() are taken.
+  // Takes a word that the worker may write late or never. Returns nullopt if only words reserved
+  // for acquire() are free.
   std::optional<Word> acquire_spare();
   void release(Word word);
 
@@ -36,8 +35,8 @@ class CompletionWords {
   std::vector<Word> spare_ RCUDA_GUARDED_BY(mutex_);
 };
 
-// A word for one wait, with the sequence of its request. The destructor gives it back, also if no
-// command carries the sequence: the next owner raises it again.
+// A word for one wait, with the sequence of its request. The destructor releases the word, even if
+// no command was sent with the sequence: the next owner raises it again.
 class WaitWord {
  public:
   explicit WaitWord(CompletionWords& words) : words_(words), word_(words.acquire()) {

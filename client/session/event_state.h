@@ -1,14 +1,13 @@
 // Tracks whether the latest record of an event is done.
 //
-// A record has a position in the timeline of its stream (timeline.h). A wait for the stream, or for
-// a later event in it, therefore answers for this event without a round trip. Otherwise the client
-// asks the worker. If the event is unfinished, the client also sends kWatchEvent with a completion
-// word, so that the next query is only a load. A mark in the stream cannot replace this command:
-// the mark might follow later work that does not end.
+// A record has a position in the timeline of its stream (timeline.h). After a wait for the stream,
+// or for a later event in it, a query of this event therefore needs no round trip. Otherwise the
+// client asks the worker. If the event is unfinished, the client also sends kWatchEvent with a
+// completion word, so that the next query is only a load. A mark in the stream cannot replace this
+// command: the mark might follow later work that does not end.
 //
-// Three kinds of records are known to the worker only: those of graphs, those of other processes,
-// and those made by a launch's attributes. For an event that may have one, each query asks the
-// worker.
+// Records made by graphs, by other processes and by a launch's attributes are known only to the
+// worker. If an event may have such records, each query asks the worker.
 //
 // Threads: any. A thread that sends kWatchEvent for an event holds the event's lock until the
 // command ring has room.
@@ -59,15 +58,15 @@ class EventState {
   // From now on, the event may have records that only the worker knows. Permanent.
   void leave_to_worker();
 
-  // Whether the latest record is done. If kUnknown, ask the worker; *record is the number of that
+  // Whether the latest record is done. kUnknown: ask the worker; *record is the number of the
   // record, for the two functions below. kDone with an error in *result: the event's work has
   // failed.
   Progress progress(uint64_t* record, CUresult* result);
-  // The worker, asked when News::count() was `news`, answered that the record is not done. This
-  // makes the worker report when it is. The report only saves round trips: it may never come if the
-  // event is destroyed or recorded again first.
+  // Call it if the worker answered a query, sent when News::count() was `news`, that the record is
+  // not done. Asks the worker to report when it is. The report only saves round trips: it may never
+  // come if the event is destroyed or recorded again first.
   void found_pending(uint64_t record, uint64_t news);
-  // The worker has answered a query of the caller: the record is done.
+  // Call it if the worker answered that the record is done.
   void found_done(uint64_t record);
   // Blocks until the record that is the latest at the time of the call is done. Later records of
   // other threads do not matter.

@@ -1,7 +1,7 @@
 // Ids of the objects that the client creates on one worker. The ids of each kind are dense from 1;
-// those of contexts start at kFirstCreatedContext, after the ids of primary contexts. mint()
-// prefers the id that was released last. A destroyed object's id may be used again at once:
-// commands are ordered, so the worker unbinds the id before it binds it again. Threads: any.
+// ids of contexts start at kFirstCreatedContext, after the ids of primary contexts. mint() prefers
+// the id that was released last. A destroyed object's id may be reused immediately: commands are
+// ordered, so the worker unbinds the id before it binds it again. Threads: any.
 #pragma once
 
 #include <array>

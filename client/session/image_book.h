@@ -1,6 +1,6 @@
-// ImageBook: what a session's client knows of the images that the worker has.
+// ImageBook: the images that a session's worker is known to have.
 //
-// Threads: the caller's lock. Nothing blocks.
+// Threads: the caller locks. Nothing blocks.
 #pragma once
 
 #include <array>
@@ -14,14 +14,14 @@ class ImageBook {
  public:
   using Hash = std::array<uint8_t, 32>;
 
-  // Whether the worker has been asked for this image. Since then it has it.
+  // Whether the client has queried this image. The worker had it, or received it afterwards.
   bool knows(const Hash& hash) const { return known_.contains(hash); }
-  // Whether the worker is likely to lack an image that is not known: it lacked the last one, or
-  // there was none yet. A program that compiles its kernels, or whose server keeps no images, has
-  // images that are lacked, one after the other.
+  // Whether the worker probably lacks an image that is not known: it lacked the last queried image,
+  // or no image was queried yet. If a program compiles its kernels, or its server keeps no images,
+  // the worker lacks one image after the other.
   bool expects_lack() const { return lacked_last_; }
   void note(const Hash& hash, bool lacked) {
-    constexpr size_t kMost = 10'000;  // what is forgotten may be sent in vain
+    constexpr size_t kMost = 10'000;  // a forgotten image may be sent again needlessly
     if (known_.size() >= kMost) known_.clear();
     if (known_.insert(hash).second) lacked_last_ = lacked;
   }

@@ -23,9 +23,9 @@ Status LackingCommands::set(const std::vector<uint32_t>& opcodes) {
     const auto opcode = static_cast<uint16_t>(number);
     if (is_required(opcode)) {
       return Status(Code::kUnsupported,
-                    std::string("the server is of another build of rcuda and has no ") +
+                    std::string("the server runs another build of rcuda without a compatible ") +
                         api::opcode_name(opcode) +
-                        " like this one's, which every program needs; install the same build on "
+                        ", which every program needs; install the same build on "
                         "both");
     }
     opcodes_[opcode] = true;
@@ -39,7 +39,7 @@ CUresult LackingCommands::refuse(uint16_t opcode, const std::string& server) {
   if (!logged_[opcode]) {
     logged_[opcode] = true;
     RCUDA_WARN(
-        "%s is of another build of rcuda and has no %s like this one's: it returns "
+        "%s runs another build of rcuda without a compatible %s: the call returns "
         "CUDA_ERROR_NOT_SUPPORTED; install the same build on both",
         server.c_str(), api::opcode_name(opcode));
   }

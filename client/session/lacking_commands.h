@@ -1,10 +1,11 @@
-// The commands that a session's worker cannot execute, because the server is of another build: it
-// does not know them, or knows others by their numbers (api/command_hashes.h). They are never sent.
-// Every session needs some commands: those whose completion words the client waits for, kPing and
-// kSessionEnd. Without one of these there is no session.
+// The commands that a session's worker cannot execute, because the server runs another build. The
+// worker does not know these commands, or has other commands under their numbers
+// (api/command_hashes.h). The client never sends them. Every session needs kPing, kSessionEnd and
+// the commands whose completion words the client waits for. Without one of these there is no
+// session.
 //
-// set() is called before the first command; the rest may be called by any thread and does not
-// block, except to write to the log.
+// set() is called before the first command. The other functions may be called by any thread and
+// block only to write to the log.
 #pragma once
 
 #include <bitset>
@@ -30,7 +31,7 @@ class LackingCommands {
     return any_ && opcode < api::kMaxOpcodes && opcodes_[opcode];
   }
   bool contains(wire::Custom opcode) const { return contains(static_cast<uint16_t>(opcode)); }
-  // Returns CUDA_ERROR_NOT_SUPPORTED, and logs each command once. `server` is for the message.
+  // Returns CUDA_ERROR_NOT_SUPPORTED, and logs each command once. `server`: for the message.
   CUresult refuse(uint16_t opcode, const std::string& server);
 
  private:

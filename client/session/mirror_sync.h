@@ -1,12 +1,12 @@
-// MirrorSync: what mirrored memory (client/mirror/mirror.h) adds to the waits of a session, and how
-// much of the GPU's writes the host has seen.
+// MirrorSync: exchanges mirrored memory (client/mirror/mirror.h) around the waits of a session, and
+// records which of the GPU's writes the host has seen.
 //
-// A synchronising call asks for small mirrors together with its wait, and fetches all that changed
-// after it. A call that has nothing to wait for fetches nothing, unless another wait has ended
+// A synchronising call requests small mirrors together with its wait. After the wait it fetches all
+// other changes. A call that has nothing to wait for fetches nothing, unless another wait has ended
 // since the last fetch began.
 //
-// Threads: any. Blocking: show_writes() and fetch(), until the worker has answered. Until there is
-// mirrored memory, each function only looks for the hooks.
+// Threads: any. Blocking: show_writes() and the functions that fetch, until the worker has
+// answered. Without mirrored memory there are no hooks, and the functions do nothing.
 #pragma once
 
 #include <atomic>
@@ -24,7 +24,7 @@ namespace rcuda::client {
 
 class Session;
 
-// Questions about mirrored memory that went out with a wait. Their answers come with its end.
+// Queries about mirrored memory that were sent with a wait. Their answers come at its end.
 class MirrorQuestions {
  public:
   virtual ~MirrorQuestions() = default;
@@ -32,17 +32,17 @@ class MirrorQuestions {
 };
 
 struct MirrorHooks {
-  // before and after a host function, with the number of the worker's loan (wire::MirrorLoan)
+  // Before and after a host function. `loan`: the number of the worker's loan (wire::MirrorLoan).
   void (*arrived)(Session&, uint64_t loan);
   void (*leave)(Session&, uint64_t loan);
-  // with a wait: requests bytes as they are when the worker signals the word; null: no mirror needs
-  // it
+  // With a wait: requests the bytes as they are when the worker signals the word. Returns null if
+  // no mirror needs a request.
   std::unique_ptr<MirrorQuestions> (*ask)(Session&, Word);
-  // after a wait: fetches the worker's bytes into the application's memory. The second argument:
-  // the questions that went out with the wait, or null
+  // After a wait: fetches the worker's bytes into the application's memory. The second argument:
+  // the queries that were sent with the wait, or null.
   CUresult (*pull)(Session&, MirrorQuestions*);
-  // with a wait, and (`often`) after each query of unfinished work; sends what the host has
-  // changed in page-locked memory, because a running kernel may be waiting for it
+  // With a wait, and (`often`) after each query of unfinished work: sends the host's changes of
+  // page-locked memory, because a running kernel may be waiting for them.
   void (*show)(Session&, bool often);
 };
 
@@ -56,22 +56,24 @@ class MirrorSync {
 
   void host_function_arrived(uint64_t loan);
   void host_function_leaves(uint64_t loan);
-  // Shows running kernels what the host has written to mirrored page-locked memory. For callers
-  // that wait for work, or query it (`often`) and find it unfinished. Later calls return errors.
+  // Sends the host's writes to mirrored page-locked memory, so that running kernels see them. For
+  // callers that wait for work, or query it (`often`) and find it unfinished. Later calls return
+  // the errors.
   void show_writes(bool often = false);
 
-  // Requests mirrored memory as it is when the worker signals the word. Wakes nobody: the next
-  // command has to. Null: there was nothing to request.
+  // Requests mirrored memory as it is when the worker signals the word. Does not wake the worker;
+  // the next command must. Returns null if there is nothing to request.
   std::unique_ptr<MirrorQuestions> ask(Word word);
-  // Fetches what the GPU changed, with the answers to `asked`, or with null, by asking now.
+  // Fetches the GPU's changes. Uses the answers to `asked`; if it is null, queries the worker now.
   CUresult fetch(MirrorQuestions* asked);
-  // Whether a fetch has begun since the last wait: it has shown what the work wrote.
+  // Whether a fetch has begun since the last wait, so that the host sees what that work wrote.
   bool is_fetched() const { return !any() || fetched_waits_.load() == timelines_.waits(); }
 
-  // Counts work after which the GPU may write. Commands that do not show it are noted as well:
-  // copies of pageable memory to mirrored memory.
+  // Counts a command after which the GPU may write to mirrored memory. Callers also count copies of
+  // pageable memory to mirrored memory, which Session::send() cannot recognise.
   void note_write() { work_sent_.fetch_add(1, std::memory_order_relaxed); }
-  // Programs free, and copy, much in a row. Two such calls with the same point fetch once.
+  // Programs often make many frees or copies in a row. Two such calls with the same point fetch
+  // once.
   struct Point {
     wire::ObjectId context = 0, stream = 0;
     uint64_t work = UINT64_MAX;
@@ -80,10 +82,10 @@ class MirrorSync {
   Point point(wire::ObjectId context, wire::ObjectId stream) const {
     return {context, stream, work_sent_.load(std::memory_order_relaxed)};
   }
-  // Fetches after a call that returns when the device is idle. `point`: from before the call.
+  // Fetches after a call that returns when the device is idle. `point`: taken before the call.
   CUresult fetch_after_call(const Point& point);
-  // `wait`, so that the host sees what the GPU wrote; not if it cannot have written since the last
-  // such call.
+  // Calls `wait`, so that the host sees the GPU's writes. Does nothing if the GPU cannot have
+  // written since the last such call.
   template <typename Wait>
   CUresult await_writes(const Point& point, const Wait& wait) {
     return unless_known(&awaited_, point, wait);
@@ -110,7 +112,7 @@ class MirrorSync {
   std::atomic<uint64_t> fetched_waits_{UINT64_MAX};
   std::atomic<uint64_t> work_sent_{0};
   Mutex mutex_;
-  // The last of fetch_after_call() and await_writes().
+  // The points of the last fetch_after_call() and await_writes().
   Point freed_ RCUDA_GUARDED_BY(mutex_);
   Point awaited_ RCUDA_GUARDED_BY(mutex_);
 };

@@ -1,7 +1,7 @@
-// News: counts what the client has learned of work that is done. It grows before a caller learns
-// it. Other work that was unfinished at an earlier query may then be done too, although its own
-// word has not arrived yet. One count for the process, because streams of different servers may
-// wait for each other. Threads: any.
+// News: counts how often the client has learned that work is done. The count grows before any
+// caller sees the new state. Work that was unfinished at an earlier query may then be done too,
+// although its own word has not arrived yet. The process has one count, because streams of
+// different servers may wait for each other. Threads: any.
 #pragma once
 
 #include <atomic>

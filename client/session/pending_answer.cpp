@@ -12,8 +12,7 @@ void PendingAnswer::set(const Word& word, uint64_t news) {
 
 bool PendingAnswer::holds(const TimelineHost& host) const {
   const uint64_t news = news_.load(std::memory_order_acquire);
-  // Compared before the word is read: news that arrives after this point does not concern this
-  // caller.
+  // Compared before the word is read: news that arrives later does not concern this caller.
   if (news != News::count()) return false;
   CUresult ignored;
   const Word word{word_.load(std::memory_order_relaxed), sequence_.load(std::memory_order_relaxed)};

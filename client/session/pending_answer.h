@@ -17,15 +17,15 @@ namespace rcuda::client {
 
 class PendingAnswer {
  public:
-  // The worker, asked when News::count() was `news`, answered that the work is not done. When
-  // it is, the worker raises the word to `word.sequence`.
+  // Stores the worker's answer, to a query sent when News::count() was `news`, that the work is not
+  // done. When it is, the worker raises the word to `word.sequence`.
   void set(const Word& word, uint64_t news);
-  // The answer does not apply to the owner's work any more.
+  // Drops the answer, which no longer applies to the owner's work.
   void clear() { news_.store(0, std::memory_order_release); }
 
   // Whether the answer still holds. If another thread calls set() at the same time, word and
-  // sequence may come from two answers. True is right even then, since both answers were "not
-  // done". False makes the caller look closer.
+  // sequence may come from two answers. True is correct even then, since both answers were "not
+  // done". After false the caller takes its lock and checks again.
   bool holds(const TimelineHost& host) const;
 
  private:

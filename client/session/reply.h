@@ -7,8 +7,8 @@
 
 namespace rcuda::client {
 
-// The result of every call after a worker or its server is lost: "all CUDA-capable devices are busy
-// or unavailable". It is permanent.
+// The permanent result of every call after a worker or its server is lost. CUDA's text for it: "all
+// CUDA-capable devices are busy or unavailable".
 inline constexpr CUresult kSessionLost = CUDA_ERROR_DEVICE_UNAVAILABLE;
 
 using wire::Reply;

@@ -1,7 +1,7 @@
-// The way of a command: its worker, its context, and the queue in which it counts.
+// The route of a command: its worker, its context, and the queue in which the command counts.
 //
-// Made with all its fields and never changed. client/route/find_route.h has the functions that find
-// the route of a call.
+// A route is made with all its fields and never changed. client/route/find_route.h has the
+// functions that find the route of a call.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +20,12 @@ struct Route {
   // The client's ordinal of the context's device. 0 in the routes that a session and mirrored
   // memory make for their own commands.
   const uint32_t device;
-  // Of the stream that the command goes to. Null for commands that go to no stream.
+  // The timeline of the command's stream. Null for commands that go to no stream.
   Timeline* const timeline = nullptr;
 };
 
-// The route of the commands in a stream. Without a timeline, it leads to the legacy default stream
-// of a context that is not current.
+// The route of the commands in a stream. Without a timeline, the stream is the legacy default
+// stream of a context that is not current.
 struct StreamRoute : Route {
   const wire::ObjectId id;  // 0 for the legacy default stream
   Stream* const stream;     // null for the legacy default stream
@@ -33,8 +33,7 @@ struct StreamRoute : Route {
 
 // The id of the route's stream; 0 for the legacy default stream or if there is no stream.
 wire::ObjectId stream_id(const Route& route);
-// Blocks while the queue of the route's stream is full. For calls that send work to a stream,
-// before they send it.
+// Blocks while the queue of the route's stream is full. Call it before work is sent to the stream.
 void pace(const Route& route);
 
 }  // namespace rcuda::client

@@ -31,9 +31,9 @@ bool is_of_fetches(const Timeline* timeline) {
   return timeline && timeline->stream() == wire::kFetchStream;
 }
 
-// Whether RCUDA_WAKE_WAIT applies to a command: it wakes a parked session, and its sender can
-// return the error without having changed anything. Other commands wait in the ring without a
-// limit: those that end an object (its id is already free for another object), halves of copies
+// Whether RCUDA_WAKE_WAIT applies to a command. It applies if the command wakes a parked session
+// and its sender can return the error without side effects. Other commands wait in the ring without
+// a limit: those that end an object (its id is already free for another object), halves of copies
 // between servers, marks, and waits.
 bool may_find_no_room(const wire::Command& command) {
   const api::CommandTraits& traits = api::traits_of(command.opcode);
@@ -51,8 +51,8 @@ bool may_find_no_room(const wire::Command& command) {
                               [&](std::string_view part) { return name.find(part) != name.npos; });
 }
 
-// Whether the GPU may write to the program's memory after the command, given the room that it
-// takes.
+// Whether the GPU may write to the program's memory after the command. `room`: the result of
+// room_of().
 bool may_write(const wire::Command& command, const Timeline* timeline, uint64_t room) {
   if (command.is<wire::SignalBody>() || command.is<wire::CopyInlineBody>() ||  // note_write()
       command.is<wire::CopyStagedBody>()) {
@@ -61,10 +61,11 @@ bool may_write(const wire::Command& command, const Timeline* timeline, uint64_t 
   return room > 0 && !api::traits_of(command.opcode).waits_for_device && !is_of_fetches(timeline);
 }
 
-// The number of places that the command takes in a driver's queue. `moves_bytes`: copies of
-// page-locked memory move its bytes in parts. Each takes two more than one place for all: a mark
-// and an event, a wait or a host function and a further copy. If the bytes of a
-// staged copy come after the command, the stream waits for them, which takes one place more.
+// The number of places that the command takes in a driver's queue. `moves_bytes`: the medium moves
+// the bytes of page-locked memory, in parts. A copy of such memory then takes one place, and two
+// more for each part: a mark and an event, or a wait or host function and a further copy. If the
+// bytes of a staged copy come after the command, the stream waits for them, which takes one more
+// place.
 uint64_t room_of(const wire::Command& command, bool moves_bytes) {
   const api::CommandTraits& traits = api::traits_of(command.opcode);
   const std::span<const std::byte> body = command.body;
@@ -110,7 +111,7 @@ CUresult Session::send(wire::CommandHeader header, Timeline* timeline, const wir
                 exact_bytes_text(wire::kMaxCommandBytes).c_str());
     return CUDA_ERROR_INVALID_VALUE;
   }
-  // The Link may still be open for a moment, in which the worker would answer.
+  // The Link may stay open for a moment after the loss, and the worker would execute the command.
   if (state_.get() == SessionState::kLost) return kSessionLost;
   if (wake_wait_.count() != 0) [[unlikely]] {
     const uint64_t park_word = channel_->park_word();
@@ -235,7 +236,8 @@ CUresult Session::call(const Route& route, const wire::Command& command, size_t 
   if (result != CUDA_SUCCESS) {
     note_refusal(result);
   } else if (waits && mirrors_.fetch_after_call(before) != CUDA_SUCCESS) {
-    // The command itself has been executed. The next push or wait fetches again, and tells.
+    // The command itself has been executed. The next push or wait fetches again and returns the
+    // error.
     if (lost()) return kSessionLost;
   }
   return result;
@@ -243,7 +245,7 @@ CUresult Session::call(const Route& route, const wire::Command& command, size_t 
 
 template <typename Ready>
 CUresult Session::wait_until(const Ready& ready) {
-  // In this order: the worker's last answer may come between the two.
+  // lost() is called before ready(), because the worker's last answer may arrive in between.
   const bool over = lost();
   if (ready()) return CUDA_SUCCESS;
   if (over) return kSessionLost;
@@ -333,7 +335,8 @@ CUresult Session::lose(const Status& why) {
   {
     MutexLock lock(loss_mutex_);
     if (is_over(state_.get())) return kSessionLost;
-    // First: a program may end as soon as another thread's call has returned the error.
+    // Logged before the state changes: the program may exit as soon as another thread's call has
+    // returned the error.
     const std::string reason = why.code() == Code::kUnavailable ? why.context() : why.message();
     RCUDA_ERROR("%s is lost: %s; every call on its devices returns an error from now on",
                 name_.c_str(), reason.c_str());

@@ -2,15 +2,16 @@
 //
 // Owns the Link and its Channel, the completion words, the timelines, the staging region, the ids
 // of the objects that the client creates on that worker, and the threads that take events (device
-// output, host callbacks) from the worker. Opened by Process (process.h) in cuInit and kept until
-// the process ends.
+// output, host callbacks) from the worker. Process (process.h) opens it in cuInit and keeps it
+// until the process ends.
 //
 // Threads: every function may be called from any thread. Commands of all threads enter one ring in
-// the order of post() and call(). The worker executes them in this order; it postpones only round
-// trips in which a driver would wait for the device.
-// Blocking: post() blocks while the ring is full, and until the answer has arrived if it must wait
-// for one. call() and wait_word() block until the worker has answered or the Link is broken.
-// Files: session_connect.cpp has the beginning and the end, session.cpp the rest; wait.h has waits.
+// the order of post() and call(). The worker executes them in this order. It postpones only round
+// trips during which a driver would wait for the device.
+// Blocking: post() blocks while the ring is full. With RCUDA_SYNC or during a capture it may also
+// block until the worker has answered. call() and wait_word() block until the worker has answered
+// or the Link is broken.
+// Files: session_connect.cpp begins and ends sessions; session.cpp has the rest; wait.h has waits.
 // Errors: CUresult after open(), because callers are entry points. In the states Lost and Ended
 // (session_state.h), calls that need the worker return kSessionLost. A loss is logged once, with
 // the reason.
@@ -106,7 +107,7 @@ class Session final : public TimelineHost {
   const wire::Welcome& welcome() const { return welcome_; }
   const ServerDevices& server() const { return server_; }
   bool encrypted() const { return encrypted_; }
-  // RCUDA_SECURITY=tls: no medium that does not encrypt is chosen, between servers neither.
+  // RCUDA_SECURITY=tls: only media that encrypt are chosen, also between servers.
   bool must_encrypt() const { return must_encrypt_; }
   // How long lost connections may take to come back (RCUDA_RECONNECT), also between servers.
   uint32_t reconnect_ms() const { return reconnect_ms_; }
@@ -117,15 +118,15 @@ class Session final : public TimelineHost {
   transport::Link& link() { return *link_; }
   Staging& staging() { return *staging_; }
   ShadowRegions& shadows() { return shadows_; }
-  // The worker's writes with immediates. They are not ended when the session is lost: wait for them
-  // with wait_for().
+  // The worker's writes with immediates. A lost session does not end these waits, so callers use
+  // wait_for().
   transport::Arrivals& arrivals() { return arrivals_; }
   Ids& ids() { return ids_; }
   const LackingCommands& lacking() const { return lacking_; }
   // The device addresses of this session. Pages that the application accesses are opened here.
   AddressWindows& windows() { return windows_; }
-  // Whether the worker may return this range as memory of its device. If not, the session ends: the
-  // log has one line, which names the server and `what`, for example "managed memory".
+  // Whether the worker may return this range as memory of its device. If not, ends the session and
+  // logs the server and `what`, for example "managed memory".
   bool accepts(uint64_t address, uint64_t bytes, const char* what);
 
   // Sends one command. With RCUDA_SYNC or while awaits_answers() is true (capture_answers.h),
@@ -139,11 +140,12 @@ class Session final : public TimelineHost {
   bool is_parked() const { return channel_->park_word() != 0; }
   // If the session is parked, wakes it and waits until it is awake. kSessionLost if it ends.
   CUresult wake();
-  // Whether errors of post() are the command's own. Otherwise they are of earlier commands.
+  // Whether post() of this opcode returns the command's own result. Otherwise an error that the
+  // command causes in the worker is asynchronous.
   bool answers(uint16_t opcode) const;
-  // Sends one command and waits for its reply. The result is the worker's. If a driver returns from
-  // it when the device is idle (waits_for_device of the command table), it counts as a wait, after
-  // which the host sees what the GPU wrote (mirror_sync.h).
+  // Sends one command, waits for its reply and returns the worker's result. If the driver executes
+  // the command only when the device is idle (waits_for_device of the command table), the call
+  // counts as a wait: afterwards the host sees what the GPU wrote (mirror_sync.h).
   CUresult call(const Route& route, const wire::Command& command, size_t reply_bytes, Reply* reply,
                 SentCommand* sent = nullptr);
   // The same for a command whose reply has no body.
@@ -155,10 +157,10 @@ class Session final : public TimelineHost {
   Route in_context(wire::ObjectId context) { return {this, context, 0}; }
 
   // A call in two steps, so that several can be in flight. begin() sends the command. If no reply
-  // slot is free, it waits for one (`patient`) or returns false and sends nothing. It also returns
-  // false if only a quarter of the slots is free: what is in flight may wait for as long as the
-  // application does, and that may end only when other threads get answers. After true, the caller
-  // must call finish(); the order of several finish() calls does not matter.
+  // slot is free, a `patient` begin() waits for one. Otherwise it returns false and sends nothing
+  // as soon as only a quarter of the slots is free. The rest is for other threads: calls in flight
+  // may wait for the application, which may continue only after other threads get answers. After
+  // true, the caller must call finish(); the order of several finish() calls does not matter.
   struct PendingCall {
     wire::ReplySlot slot;
     SentCommand sent;
@@ -189,20 +191,17 @@ class Session final : public TimelineHost {
   // the worker has written something, and after Link::interrupt().
   CUresult wait_for(const std::function<bool()>& ready);
 
-  // Held while an image is sent. The next thread with the same image then learns that the worker
-  // has it.
+  // Held while an image is sent, so that the next thread with the same image need not send it.
   Mutex& image_mutex() RCUDA_RETURN_CAPABILITY(image_mutex_) { return image_mutex_; }
-  // What is known of the worker's images, by their hashes.
   ImageBook& images() RCUDA_REQUIRES(image_mutex_) { return images_; }
   // Held while a reference to an allocation's handle is taken or released, so that the worker gets
-  // these commands in the order of the count (client/entry/shareable.cpp).
+  // these commands in the order in which the count changes (client/entry/shareable.cpp).
   Mutex& references_mutex() RCUDA_RETURN_CAPABILITY(references_mutex_) { return references_mutex_; }
 
   WorkerEvents& events() { return *events_; }
-  // Checks the Link first: if it has broken, the session is lost. In the states Lost and Ended, no
-  // call is answered any more (lost()).
+  // Checks the Link first: if it has broken, the session becomes lost.
   SessionState state();
-  // The session is lost, unless it has ended: logs the reason, closes the Link. Returns
+  // Makes the session lost, unless it has ended: logs the reason and closes the Link. Returns
   // kSessionLost.
   CUresult lose(const Status& why);
   // The traits of the session's medium: a copy of link().traits().
@@ -212,22 +211,22 @@ class Session final : public TimelineHost {
 
   // See Link::abandon().
   void abandon() noexcept;
-  // Tells the worker that the program has not forgotten the session, which is idle for a reason.
+  // Sends a command, so that the server does not end the session as idle.
   void keep_alive();
-  // Tells the worker that the session ends on purpose. No call may follow.
+  // Ends the session on purpose and informs the worker. Later calls fail.
   void end();
 
  private:
   Session();
 
-  // One attempt, in the steps that follow.
+  // One attempt of open(): calls the three functions below in their order.
   Status connect(const ServerDevices& server, const SessionOptions& options);
   struct Approach;
   static Result<Approach> reach(const ServerDevices& server, const SessionOptions& options,
                                 const wire::Credentials& credentials);
   Status keep_welcome(wire::Welcome welcome, const std::vector<wire::AddressWindow>& taken);
   Status link_up(Approach approach, const SessionOptions& options);
-  // Of a session that is connected.
+  // Starts the services of a connected session: events, staging, marks, trace.
   static Result<std::unique_ptr<Session>> begin(std::unique_ptr<Session> session,
                                                 const SessionOptions& options);
   CUresult send(wire::CommandHeader header, Timeline* timeline, const wire::Command& command,
@@ -249,7 +248,7 @@ class Session final : public TimelineHost {
   LackingCommands lacking_;
   AddressWindows windows_;
   bool has_worker_ = false;  // the server has assigned one
-  bool encrypted_ = false;   // its connection, over a network
+  bool encrypted_ = false;   // the connection to the server
   bool must_encrypt_ = false;
   uint32_t reconnect_ms_ = 0;
   bool synchronous_ = false;

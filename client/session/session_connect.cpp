@@ -1,5 +1,5 @@
-// How a session begins and ends. To begin it, finds and reaches the server, asks for the devices,
-// makes the Link and what goes over it.
+// How a session begins and ends. Beginning it takes these steps: connect to the server, request the
+// devices, make the Link, start the services that use the Link.
 #include <algorithm>
 #include <cerrno>
 #include <memory>
@@ -28,9 +28,9 @@ using Clock = std::chrono::steady_clock;
 using Window = wire::ClientWindow;
 
 // How long a waiting thread spins before it sleeps. A local driver spins until the wait ends.
-// Waking a thread whose core sleeps may take 100 us. A wait of milliseconds hides this time, a
-// shorter wait does not. With few cores, a spinning thread may keep the worker from running, and
-// with copies_by_cpu also the threads that move the bytes.
+// Waking a thread whose core sleeps may take 100 us, which matters for waits of less than some
+// milliseconds. With few cores, a spinning thread may keep the worker from running, and with
+// copies_by_cpu also the threads that move the bytes.
 std::chrono::nanoseconds spin_time(const transport::MediumTraits& medium) {
   const unsigned cores = usable_processors();
   if (cores < 4) return std::chrono::microseconds(3);
@@ -38,7 +38,7 @@ std::chrono::nanoseconds spin_time(const transport::MediumTraits& medium) {
   return std::chrono::microseconds(cores < 8 ? 200 : 5000);
 }
 
-// Reports that the program waits for its turn, and later when its place has changed.
+// Logs the program's place in the server's queue, first at once and then when the place changes.
 class WaitReport {
  public:
   explicit WaitReport(std::string server) : server_(std::move(server)) {}
@@ -69,7 +69,7 @@ std::string address_of(const ServerDevices& server) {
   return server.host + ":" + std::to_string(server.port);
 }
 
-// Warns if the session waits less long for a lost connection than the program asks for.
+// Warns if the session waits less time for a lost connection than RCUDA_RECONNECT asks for.
 void report_reconnecting(const std::string& session, std::string_view medium, uint32_t granted_ms,
                          uint32_t asked_ms) {
   const bool is_tcp = medium == "tcp";
@@ -80,7 +80,7 @@ void report_reconnecting(const std::string& session, std::string_view medium, ui
              session.c_str(), text(asked_ms).c_str(),
              granted_ms == 0 ? "" : (" after " + text(granted_ms)).c_str(),
              is_tcp ? ": reconnect_timeout of the server allows no more"
-                    : ": only sessions over tcp can go on (RCUDA_TRANSPORT=tcp)");
+                    : ": only sessions over tcp can reconnect (RCUDA_TRANSPORT=tcp)");
 }
 
 }  // namespace
@@ -91,10 +91,10 @@ Session::Session()
         return ++sessions;
       }()) {}
 
-// The connection on which the session is asked for.
+// The connection on which the client requests the session.
 struct Session::Approach {
   wire::Connection connection;
-  std::string why;  // it has this medium; empty: the user has chosen it
+  std::string why;  // the reason for its medium; empty: the user has chosen the medium
 };
 
 Result<wire::Hello> make_hello() {
@@ -128,7 +128,7 @@ Result<Session::Approach> Session::reach(const ServerDevices& server, const Sess
                             .with_context(address_of(server)));
   if (wanted) return approach;
   approach.why = wire::choose_medium(&approach.connection);
-  if (approach.why.empty()) approach.why = "both ends have what it takes";
+  if (approach.why.empty()) approach.why = "both ends support it";
   return approach;
 }
 
@@ -163,7 +163,7 @@ Status Session::connect(const ServerDevices& server, const SessionOptions& optio
   return link_up(std::move(approach), options);
 }
 
-// Takes what the worker says of itself and of its devices.
+// Checks and stores the worker's Welcome.
 Status Session::keep_welcome(wire::Welcome welcome, const std::vector<wire::AddressWindow>& taken) {
   welcome_ = std::move(welcome);
   const std::string address = address_of(server_);
@@ -173,13 +173,13 @@ Status Session::keep_welcome(wire::Welcome welcome, const std::vector<wire::Addr
   }
   RCUDA_RETURN_IF_ERROR(lacking_.set(welcome_.lacking).with_context(address));
   if (!welcome_.lacking.empty()) {
-    RCUDA_INFO("%s is of another build of rcuda: %zu of this one's commands are not supported",
+    RCUDA_INFO("%s runs another build of rcuda, which does not support %zu commands of this build",
                address.c_str(), welcome_.lacking.size());
   }
   RCUDA_RETURN_IF_ERROR(windows_.reserve(welcome_.windows, taken).with_context(address));
   if (!windows_.are_reserved()) {
-    // The kernel places the mappings of a process with such a limit far from the windows.
-    RCUDA_INFO("the device addresses of %s are not reserved: a limit (ulimit -v) forbids it",
+    // Harmless: the kernel places the mappings of a process with such a limit far from the windows.
+    RCUDA_INFO("the device addresses of %s are not reserved: a limit (ulimit -v) prevents it",
                address.c_str());
   }
   return {};
@@ -206,7 +206,7 @@ Status Session::link_up(Approach approach, const SessionOptions& options) {
       [this](uint32_t immediate, uint64_t bytes) { arrivals_.arrived(immediate, bytes); });
   traits_ = link_->traits();
   name_ = address + " over " + traits_.name;
-  // A Link over another medium has said why.
+  // If the Link fell back to another medium, it has logged the reason.
   if (!approach.why.empty() && medium == traits_.name) {
     RCUDA_INFO("%s: %s", name_.c_str(), approach.why.c_str());
   }
@@ -219,8 +219,8 @@ Status Session::link_up(Approach approach, const SessionOptions& options) {
   return {};
 }
 
-// Within RCUDA_WAIT, also waits for a server that starts, restarts or drains. A failure after
-// the server has assigned a worker does not pass by itself, and each attempt would use up a worker.
+// Within RCUDA_WAIT, also waits for a server that starts, restarts or drains. Once the server has
+// assigned a worker, a failure is final: it would repeat, and each attempt would use up a worker.
 Result<std::unique_ptr<Session>> Session::open(const ServerDevices& server,
                                                const SessionOptions& options) {
   const Clock::time_point deadline =
@@ -275,7 +275,7 @@ Result<std::unique_ptr<Session>> Session::begin(std::unique_ptr<Session> session
   return session;
 }
 
-// Adds the worker's reports to the trace. Some round trips measure the difference of the clocks.
+// Adds the worker's reports to the trace. The pings measure the difference of the clocks.
 void Session::trace() {
   constexpr int kRoundTrips = 16;
   trace_ = trace::add_server(name_, welcome_.worker_pid,
@@ -290,7 +290,7 @@ void Session::trace() {
 
 // ---- the end -----------------------------------------------------------------------------------
 
-// Waits for the last reports, at most kPatience. The worker sends them when it is idle; a worker
+// Waits at most kPatience for the last reports, which the worker sends when it is idle. A worker
 // that hangs never sends them.
 void Session::await_trace() {
   constexpr auto kPatience = std::chrono::seconds(1);
@@ -310,7 +310,7 @@ void Session::end() {
   if (trace::on()) await_trace();
   if (!state_.move(SessionEvent::kEnd, name_)) return;
   events_->forget_callbacks();
-  // The command could wait for the connection.
+  // While the connection is lost, the command would wait for it.
   if (!link_->is_connected()) return link_->close();
   SentCommand sent;
   (void)send({}, nullptr, wire::SessionEndBody{}, transport::Wake::kNow, &sent);

@@ -3,7 +3,7 @@
 //   Connecting --ready--> Open --end--> Ended
 //   Connecting, Open --loss--> Lost
 //
-// Lost and Ended are final. In both, no call is answered any more, so calls return kSessionLost.
+// Lost and Ended are final. In both, calls that need the worker return kSessionLost.
 #pragma once
 
 #include <cstdint>
@@ -32,11 +32,11 @@ inline constexpr Transition<SessionState, SessionEvent> kSessionTransitions[] = 
     {SessionState::kConnecting, SessionEvent::kLoss, SessionState::kLost},
     {SessionState::kOpen, SessionEvent::kLoss, SessionState::kLost},
     {SessionState::kOpen, SessionEvent::kEnd, SessionState::kEnded},
-    // The first reason counts, whatever the other threads are doing.
+    // Only the first loss counts; events of other threads do not change the state.
     {SessionState::kLost, SessionEvent::kReady, SessionState::kLost},
     {SessionState::kLost, SessionEvent::kLoss, SessionState::kLost},
     {SessionState::kLost, SessionEvent::kEnd, SessionState::kLost},
-    // Calls that other threads make after the end fail, which is not a loss.
+    // Calls of other threads fail after the end. This is not a loss.
     {SessionState::kEnded, SessionEvent::kLoss, SessionState::kEnded},
 };
 

@@ -1,9 +1,9 @@
-// ShadowRegions: where a worker keeps its shadows of this process's page-locked memory, and how the
-// bytes of a copy get there without being asked for.
+// ShadowRegions: the regions of a worker's shadows of this process's page-locked memory. The client
+// writes the bytes of a copy into a shadow, so the worker need not request them.
 //
-// Only over media whose threads copy the bytes (copies_by_cpu): the worker says at HostExpose where
-// they may be written. Threads: any. Blocking: remove(). Errors: none; a lost Link shows in the
-// next call of the session.
+// Only over media whose threads copy the bytes (copies_by_cpu): the worker's reply to HostExpose
+// names the region. Threads: any. Blocking: remove(). Errors: none; after a lost Link, the
+// session's next call returns the error.
 #pragma once
 
 #include <atomic>
@@ -18,21 +18,21 @@ namespace rcuda::client {
 
 class ShadowRegions {
  public:
-  // What is sent waits in front of what others send, so no more may be on its way to the sockets.
-  // The worker reads the source of further copies, a little at a time.
+  // Limits the bytes in flight: other senders' data queue after them. Beyond the limit, the worker
+  // reads the source of a copy itself, in small parts.
   static constexpr uint64_t kMostBytes = 32u << 20;
 
   void add(transport::Link& link, uint64_t address, uint64_t bytes, transport::RegionId region);
-  // Blocks until nothing reads the memory any more to send it.
+  // Blocks until no send() reads the memory.
   void remove(transport::Link& link, uint64_t address);
 
-  // Begins to write the memory into the worker's shadow of it, in parts (wire::parts_of()). The
-  // memory must not change until the worker has all. `company`: kAwaited or kAlone. Returns the
-  // immediate of the first part. 0: the memory does not lie in one shadow, or too much is being
-  // sent; nothing is sent.
+  // Begins to write the memory into its shadow, in parts (wire::parts_of()). The memory must not
+  // change until the worker has all of it. `company`: kAwaited or kAlone. Returns the immediate of
+  // the first part. Returns 0 and sends nothing if the memory does not lie in one shadow, or if
+  // more than kMostBytes would be in flight.
   uint32_t send(transport::Link& link, uint64_t address, uint64_t bytes,
                 transport::Company company);
-  // The first of so many immediates in a row (wire::immediate_of()), which nobody else gets.
+  // Reserves `count` consecutive immediates (wire::immediate_of()). Returns the first.
   uint32_t take_immediates(uint64_t count);
 
  private:
@@ -41,7 +41,7 @@ class ShadowRegions {
     transport::RegionId region{};
     std::atomic<uint32_t> writes{0};  // in progress
   };
-  // Null if the range does not lie in one.
+  // Returns null if the range does not lie in one shadow.
   std::shared_ptr<Shadow> begin_writes(uint64_t address, uint64_t bytes, uint64_t* base);
 
   Mutex mutex_;

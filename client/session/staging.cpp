@@ -14,8 +14,9 @@
 namespace rcuda::client {
 namespace {
 
-// A small copy in a few large chunks would leave threads idle; each additional chunk costs a
-// command, whose wake-ups over sockets take few processors from the threads that move bytes.
+// Chooses two chunks per thread, so that no thread is idle. But each chunk costs a command. Over
+// sockets, its wake-ups take processor time from the threads that move the bytes, which matters
+// with few processors.
 size_t chunk_bytes(const transport::MediumTraits& traits, size_t bytes) {
   static const bool has_few_processors = usable_processors() < 4;
   const size_t share = bytes / (2 * copy_threads());
@@ -24,16 +25,16 @@ size_t chunk_bytes(const transport::MediumTraits& traits, size_t bytes) {
   return std::max(smallest, (share + 4095) & ~size_t{4095});
 }
 
-// The first chunk of a copy into mapped slots: the worker wakes up, and its DMA begins, while the
-// other chunks are copied.
+// The size of the first chunk of a copy into mapped slots. It is small, so that the worker wakes up
+// and its DMA begins while the client copies the other chunks.
 constexpr size_t kFirstBytes = 64u << 10;
 
-// The end of the source of a copy to the device is not lent. When the last bytes are sent, the
-// worker does not have these bytes yet, so the Link must copy them. Its sending threads do that in
+// The end of the source of a copy to the device is not lent. When the copy ends, the worker does
+// not have these bytes yet, so the Link must copy them. The Link's sending threads do that in
 // parallel, while the bytes are in their caches. take_back() would copy them on the calling thread.
 constexpr size_t kNotLent = 4u << 20;
 
-// The worker writes each chunk by all sockets at once.
+// A chunk that the worker writes to its destination is large enough for all sockets at once.
 size_t landed_chunk_bytes(const transport::MediumTraits& traits, size_t bytes) {
   return std::min<size_t>(std::max(chunk_bytes(traits, bytes), wire::part_bytes_of(bytes)),
                           Staging::kSlotBytes);
@@ -94,7 +95,7 @@ Result<std::unique_ptr<Staging>> Staging::open(Session& session, const wire::Rea
   }
   MutexLock lock(staging->mutex_);
   for (uint32_t i = 0; i < slots; ++i) {
-    // As many words are free: nobody else has any yet.
+    // Enough words are free: the session has not used any yet.
     staging->ready_.push_back({i, uint64_t{i} * kSlotBytes, *session.words().acquire_spare()});
   }
   staging->slot_count_ = slots;
@@ -133,7 +134,7 @@ std::optional<Staging::Slot> Staging::take(const Timeline* user, bool only_ready
                        std::count_if(used_.begin(), used_.end(), is_of_user);
   Slot slot;
   if (static_cast<size_t>(of_user) < most && !ready_.empty()) {
-    // The slot that was used last: its pages are mapped, and caches may have them.
+    // The most recently used slot: its pages are mapped and may be in caches.
     slot = ready_.back();
     ready_.pop_back();
   } else {
@@ -219,7 +220,7 @@ CUresult Staging::drain(const Slot& slot, void* destination, size_t bytes) {
 
 namespace {
 
-// Over sockets the bytes go without being asked for: the side that has them writes them.
+// Whether the side that has the bytes writes them without a request, as over sockets.
 bool goes_unasked(const transport::MediumTraits& traits) {
   return traits.copies_by_cpu && traits.has_immediates;
 }
@@ -236,28 +237,30 @@ struct Landed {
   }
 };
 
-// The destination of a copy, into which the worker writes; none over other media.
+// The exposed destination of a copy, into which the worker writes. Not open over other media, and
+// for copies of several parts.
 class Landing {
  public:
   Landing(Session& session, std::span<const Staging::Part> parts) : session_(session) {
     if (parts.size() != 1 || !goes_unasked(session.traits())) return;
     const Result<transport::Region> exposed =
         session.link().expose(parts.front().to, parts.front().bytes);
-    if (!exposed) return;  // a lost Link shows in what follows
+    if (!exposed) return;  // if the Link is lost, the copy's commands fail
     begin_ = parts.front().to;
     region_ = exposed->id;
   }
-  // No thread of the Link touches the memory any more.
+  // Afterwards no thread of the Link touches the memory.
   ~Landing() {
     if (!begin_) return;
     (void)session_.link().unexpose(region_);
-    session_.arrivals().withdraw(region_);  // what the worker refused
+    session_.arrivals().withdraw(region_);  // chunks that the worker refused do not arrive
   }
   Landing(const Landing&) = delete;
 
   bool is_open() const { return begin_; }
 
-  // One part of the destination. Sets where the worker writes it; null: the caller has to fetch it.
+  // Expects one part of the destination, and sets in `body` where the worker writes it. Returns
+  // null if the caller must fetch the part itself.
   std::shared_ptr<Landed> expect(const std::byte* to, wire::CopyStagedBody* body) {
     if (!begin_) return nullptr;
     body->immediate = session_.shadows().take_immediates(1);
@@ -305,11 +308,11 @@ CUresult Staging::to_device(const Route& route, CUdeviceptr destination, const v
   const size_t first = std::min(bytes, mapping_ ? kFirstBytes : chunk);
   const size_t chunks = 1 + (bytes - first + chunk - 1) / chunk;
   std::atomic<int> first_error{CUDA_SUCCESS};
-  // When all bytes are sent, take_back() copies the lent bytes that the worker does not have yet.
-  // The sending threads have already copied the other bytes.
+  // take_back() copies the lent bytes that the worker does not have yet. The sending threads have
+  // copied the bytes that are not lent.
   const size_t lent = fills_behind(route) ? bytes - std::min(bytes, kNotLent) : 0;
   if (lent != 0) session_.link().lend(source, lent);
-  const bool awaits = awaits_answers();  // of this thread; the chunks are posted by others as well
+  const bool awaits = awaits_answers();  // of this thread; other threads post chunks, too
   run_parallel(chunks, [&](size_t index) {
     if (first_error.load() != CUDA_SUCCESS) return;
     std::optional<CaptureAnswers> answers;
@@ -369,7 +372,7 @@ CUresult Staging::to_host(const Route& route, std::span<const Part> parts) {
     std::shared_ptr<Landed> landed;
   };
   std::vector<std::deque<Pending>> pending_of(lanes);
-  // Releases what an exception has left.
+  // Releases the slots that an exception left in pending_of.
   struct Releases {
     Staging& staging;
     const std::vector<std::deque<Pending>>& pending_of;
@@ -388,8 +391,8 @@ CUresult Staging::to_host(const Route& route, std::span<const Part> parts) {
     note_failure(&first_error, session_.post(route, body, transport::Wake::kNow, &next.sent));
     pending_of[lane].push_back(next);
   };
-  // The few chunks of a small copy are requested before the other threads wake up. Lanes that have
-  // a slot come first and need no other, so no lane waits for a slot of a later lane.
+  // Requests the few chunks of a small copy before the other threads wake up. Only the first lanes
+  // get a slot here, and they need no other slot. So no lane waits for a slot of a later lane.
   for (size_t lane = 0; lane < lanes && chunks.size() == lanes; ++lane) {
     const std::optional<Slot> slot = try_acquire(route.timeline);
     if (!slot) break;

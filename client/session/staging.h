@@ -3,10 +3,10 @@
 // The worker owns a page-locked region; the client divides it into slots. For a copy to the device,
 // several threads fill slots (shared memory: memcpy into the mapping; other media: writes of the
 // Link from the application's memory) and post one kCopyStaged each, so that copying, transport and
-// DMA overlap. A copy to the host runs the other way. Over sockets nobody asks for bytes: those to
-// the device travel beside the command, and the worker writes those to the host when it has them.
-// Slot count and size: eight threads with slots of 2 MiB reach 41 GB/s, where CUDA's own pageable
-// copy reaches 9 to 18.
+// DMA overlap. A copy to the host runs the other way. Over sockets the bytes are sent without a
+// request: the client sends bytes for the device together with the command, and the worker writes
+// bytes for the host as soon as it has them. Slot count and size: eight threads with slots of 2 MiB
+// reach 41 GB/s, where CUDA's own pageable copy reaches 9 to 18.
 //
 // Threads: any, concurrently; they share the slots. Blocking: to_device() blocks until the source
 // has been read (the DMA may still run), to_host() until the destination is written.
@@ -39,8 +39,8 @@ class Staging {
   // Every slot keeps a completion word. The other half of the words is for waits and events.
   static constexpr uint32_t kMostSlots = wire::ClientWindow::kCompletionCount / 2;
 
-  // Both copy in the order of the route's stream. An error of the copy itself is returned; a part
-  // of the copy may have been sent. Errors of earlier commands are left to the caller.
+  // Both copy in the order of the route's stream. They return an error of the copy itself, after
+  // which a part of the copy may have been sent. They do not report errors of earlier commands.
   CUresult to_device(const Route& route, CUdeviceptr destination, const void* source, size_t bytes);
   CUresult to_host(const Route& route, void* destination, CUdeviceptr source, size_t bytes);
   struct Part {
@@ -59,7 +59,7 @@ class Staging {
   struct Slot {
     uint32_t index = 0;
     uint64_t offset = 0;  // in the staging region
-    Word word;            // its sequence is the one to send
+    Word word;            // with the sequence to send
     const Timeline* user = nullptr;
   };
   // Blocks until the worker no longer uses the slot. `user`: the timeline that the slot's command
@@ -75,17 +75,17 @@ class Staging {
  private:
   explicit Staging(Session& session) : session_(session) {}
 
-  // Without blocking; none if no slot is ready for `user`.
+  // Like acquire(), but does not block. Returns nullopt if no slot is ready for `user`.
   std::optional<Slot> try_acquire(const Timeline* user);
   bool is_ready(const Slot& slot) const;
   void collect() RCUDA_REQUIRES(mutex_);  // moves slots from used_ to ready_
-  // The next slot for `user`: one that is ready, or else, unless `only_ready`, the one that this
-  // user's commands have used for longest.
+  // The next slot for `user`: a ready slot, or else, unless `only_ready`, the slot that this user
+  // released first.
   std::optional<Slot> take(const Timeline* user, bool only_ready);
-  Slot take_any();  // for a lost session, whose words do not come
+  Slot take_any();  // for a lost session, whose words the worker no longer writes
 
   Session& session_;
-  // Whether the route's stream can wait for bytes that come behind their command.
+  // Whether the route's stream can wait for bytes that arrive after their command.
   bool fills_behind(const Route& route) const;
 
   transport::RegionId region_{};

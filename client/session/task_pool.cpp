@@ -33,7 +33,7 @@ struct Job {
   std::atomic<bool> ended{false};  // tasks that have not begun are skipped
   Mutex mutex;
   CondVar done;
-  std::exception_ptr thrown RCUDA_GUARDED_BY(mutex);  // the first one
+  std::exception_ptr thrown RCUDA_GUARDED_BY(mutex);  // the first exception
 
   void work() {
     size_t index;
@@ -52,8 +52,8 @@ struct Job {
     ended = true;
     if (!thrown) thrown = std::move(why);
   }
-  // Spins first: a task that is under way ends before a sleeping thread would wake up. Where
-  // processors are few, the task may need this one.
+  // Spins first, because a running task ends before a sleeping thread would wake up. Does not spin
+  // with few processors, because the task may need this processor.
   void wait() {
     const auto spin = copy_threads() < 4 ? std::chrono::microseconds(0) : kSpin;
     const auto spin_end = std::chrono::steady_clock::now() + spin;
@@ -76,7 +76,7 @@ struct Job {
       job.done.notify_all();
     }
   };
-  // Keeps the caller's stack until no helper uses it, even if an exception unwinds the caller.
+  // Its destructor blocks until no helper uses the caller's stack, even if an exception unwinds it.
   struct Stay {
     Job& job;
     ~Stay() {

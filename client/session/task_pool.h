@@ -1,5 +1,4 @@
-// Threads that copy. The pool starts them on the first large pageable copy; all sessions of the
-// process share them.
+// The threads that copy. The first large pageable copy starts them; all sessions share them.
 #pragma once
 
 #include <atomic>
@@ -15,9 +14,8 @@ namespace rcuda::client {
 size_t copy_threads();
 
 // Runs task(0) ... task(count - 1) once each, on the caller and up to copy_threads() - 1 other
-// threads, and returns when all are done. A task must not depend on a later one having started.
-// After the first exception no further task begins; the caller gets it when the running tasks have
-// ended.
+// threads, and returns when all are done. A task must not wait for a later task. After the first
+// exception no further task begins; the exception is rethrown when the running tasks have ended.
 void run_parallel(size_t count, const std::function<void(size_t)>& task);
 
 // Keeps the first failure of several tasks; *first begins as CUDA_SUCCESS.

@@ -9,8 +9,9 @@
 namespace rcuda::client {
 namespace {
 
-// A queue takes 1020 commands, marks included, and programs may rely on a thousand. The rest is for
-// commands that the worker queues itself, and for threads that pass pace() at the same time.
+// A driver's queue takes 1020 commands, marks included, and programs may rely on a thousand. The
+// remaining places are for commands that the worker queues itself, and for threads that pass pace()
+// at the same time.
 constexpr uint64_t kMost = 1008;
 constexpr uint64_t kBetweenMarks = kMost / 4;
 
@@ -43,14 +44,14 @@ uint64_t Timeline::count(uint64_t room) {
 
 void Timeline::advance(uint64_t position) {
   if (reached_.load(std::memory_order_acquire) >= position) return;
-  // Before the new position becomes visible: a thread that acts on the position must find the news.
+  // Called before the new position becomes visible: a thread that acts on it must find the news.
   News::add();
   raise(reached_, position);
   if (host_write_.load(std::memory_order_acquire) != 0) settle_host_writes();
 }
 
 void Timeline::waited(uint64_t position) {
-  // Fetches of mirrored memory are no work of the program.
+  // Fetches of mirrored memory do not count as work of the program.
   if (stream_ != wire::kFetchStream) host_.note_wait();
   advance(position);
   raise(awaited_, position);
@@ -135,7 +136,7 @@ void Timeline::found_busy(uint64_t news) {
 
 void Timeline::pace() {
   if (any_capture()) {
-    // The capture may take the commands that are sent now, so they are not counted. After the
+    // Commands that are sent now may become graph nodes, so they are not counted. After the
     // capture, pace() counts from here.
     paced_from_.store(sent(), std::memory_order_relaxed);
     return;

@@ -1,16 +1,16 @@
 // How far a worker has got in one queue: a stream, or the legacy default stream of a context.
 //
-// A position counts the places that the commands sent to the queue take in it: one each, and two
-// for a copy that an event follows. `sent` is the position of the last command. `reached` is the
+// A position counts the places that the sent commands take in the queue: usually one each, two for
+// a copy that is followed by an event. `sent` is the position of the last command. `reached` is the
 // last position that is known to be done; a queue works in order, so everything before it is done
-// too. Three things raise `reached`: a wait for the stream, an event that was recorded in the
-// stream, and marks. A mark is a kSignal command in the queue: its completion word tells when the
-// worker has reached the mark's position.
+// too. Waits for the stream, queries that find it done, events that were recorded in the stream,
+// and marks raise `reached`. A mark is a kSignal command in the queue: the worker writes its
+// completion word when the queue has reached the mark's position.
 //
-// `awaited` is the last position that a wait has covered: also the output of kernels up to there is
-// printed, which a query or a mark does not bring.
+// `awaited` is the last position that a wait has covered. The output of kernels up to it is
+// printed, which a query or a mark does not ensure.
 //
-// These questions are answered from the positions:
+// The positions answer these questions:
 // - Is the stream done? reached >= sent.
 // - Has a wait for the stream nothing to do? awaited >= sent.
 // - Is an event done? reached >= the position of its record (event_state.h).
@@ -18,9 +18,9 @@
 // - Is a context idle? All its timelines are level (timelines.h).
 // - Can work in the queue still write to page-locked memory of this process? HostWrite below.
 //
-// If `reached` gives no answer, the client asks the worker and sends a mark, so that the next query
-// is only a load. An unreached mark means "busy" only until the client learns something new:
-// another stream that waited for this one may be known to be done before the mark's word arrives.
+// If `reached` does not answer a query, the client asks the worker and sends a mark, so that the
+// next query is only a load. An unreached mark means "busy" only until the client learns something
+// new: a stream that waited for this one may be known to be done before the mark's word arrives.
 // News (news.h) counts what the client has learned.
 //
 // Pacing: a driver's queues are finite. On an H200 a stream holds 1020 launches, copies or records
@@ -75,8 +75,8 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   bool is_level() const { return reached_.load(std::memory_order_acquire) >= sent(); }
   // Notes that everything up to `position` is done.
   void advance(uint64_t position);
-  // Notes that a wait for `position` has ended: everything up to it is done, and what its kernels
-  // printed is out. A query or a mark does not bring the output.
+  // Notes that a wait for `position` has ended: everything up to it is done, and the output of its
+  // kernels is printed.
   void waited(uint64_t position);
   bool is_awaited() const { return awaited_.load(std::memory_order_acquire) >= sent(); }
   // Whether everything up to `position` is known to be done. Sends nothing.
@@ -85,16 +85,17 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   // Whether the queue has done everything up to `position`. kDone with an error in *result: the
   // work has failed. kUnknown: ask the worker, then call found_busy() or advance().
   Progress progress(uint64_t position, CUresult* result);
-  // The worker, asked when News::count() was `news`, answered that the queue is not done.
+  // Call it if the worker answered a query, sent when News::count() was `news`, that the queue is
+  // not done.
   void found_busy(uint64_t news);
 
   // Called before a command is sent. Blocks while the queue is full, until there is room or the
   // session is lost.
   void pace();
 
-  // The stream is about to be destroyed. Its work continues; a mark tells when it is done.
+  // Call it before the stream is destroyed. Its work continues; a mark shows when it is done.
   void mark_end();
-  // The stream is destroyed. Releases the word unless a mark still needs it.
+  // Call it after the stream is destroyed. Releases the word unless a mark still needs it.
   void close();
   bool is_closed() const { return closed_.load(std::memory_order_acquire); }
 
@@ -126,15 +127,15 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   std::atomic<uint64_t> sent_{0};
   std::atomic<uint64_t> reached_{0};
   std::atomic<uint64_t> awaited_{0};     // at most reached_
-  std::atomic<uint64_t> pace_at_{0};     // below this position, pace() returns at once
+  std::atomic<uint64_t> pace_at_{0};     // below this position, pace() does nothing
   std::atomic<uint64_t> paced_from_{0};  // pace() ignores commands up to this position
   // The position of the last command that may write to host memory; 0 if none is in progress.
   // Written under the lock of all host writes (timeline.cpp).
   std::atomic<uint64_t> host_write_{0};
   uint32_t host_writes_begun_ = 0;  // without a position yet; same lock
 
-  // About the commands up to the position that was the last when the worker answered. It holds for
-  // later ones too, because the queue works in order.
+  // About the commands that had been sent when the worker answered. The answer holds for later
+  // commands too, because the queue works in order.
   PendingAnswer busy_;
 
   std::atomic<bool> closed_{false};
@@ -149,11 +150,12 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
 // Exists while a command is sent that may write to page-locked memory when it runs: an asynchronous
 // copy to the host, a host function, or a graph, which may contain either.
 //
-// Over media that do not share pages, it decides when the source of a copy from page-locked memory
-// to a device is read. If no work in progress can change the source, it is read early: over TCP,
-// the command of a small copy carries the bytes, and those of a larger one go beside it; over verbs
-// the worker fetches them at once (wire::kSourceReady). If work in progress can change the source,
-// the worker fetches the bytes when the stream reaches the copy.
+// Over media that do not share pages, host writes in progress decide when the source of a copy from
+// page-locked memory to a device is read. If no work in progress can change the source, it is read
+// early. Over TCP, the command of a small copy then contains the bytes, and the client sends the
+// bytes of a larger copy together with its command. Over verbs the worker fetches the bytes as soon
+// as it executes the command (wire::kSourceReady). If work in progress can change the source, the
+// worker fetches the bytes when the stream reaches the copy.
 class HostWrite {
  public:
   explicit HostWrite(Timeline* timeline);  // null: nothing happens

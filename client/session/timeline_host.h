@@ -1,4 +1,4 @@
-// TimelineHost: what a timeline needs of its session. Threads: any.
+// TimelineHost: the functions of a session that its timelines use. Threads: any.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +14,20 @@ class Timeline;
 class TimelineHost {
  public:
   virtual CompletionWords& words() = 0;
-  // Whether the worker, or the GPU with its mark, has written the word. *result: the word's.
+  // Whether the worker, or the GPU with its mark, has written the word. Sets *result to the word's
+  // result.
   virtual bool word_reached(const Word& word, CUresult* result) const = 0;
   // Blocks until the word has reached its sequence. Returns the word's result, or kSessionLost.
-  // Prints the output of kernels up to that point, unless the word is of a command of `of` and that
-  // is a timeline of wire::kFetchStream: a thread that waits for a fetch may hold stdout, and no
-  // command that prints comes before a fetch.
+  // `of`: the timeline of the word's command; may be null. Also prints the output of kernels up to
+  // that point, unless `of` is a timeline of wire::kFetchStream: the thread that waits for a fetch
+  // may hold the stdout lock, and kernels that print do not run in this stream.
   virtual CUresult wait_word(const Word& word, const Timeline* of = nullptr) = 0;
   // Sends a command that raises the word when the timeline's queue reaches it. Returns its
   // position.
   virtual uint64_t post_mark(Timeline& timeline, const Word& word) = 0;
-  // Counts a wait of the program that has ended, before its work counts as covered.
+  // Counts a wait of the program that has ended. Called before its work counts as covered.
   virtual void note_wait() = 0;
-  // Whether no call is answered any more.
+  // Whether the session is lost or has ended.
   virtual bool lost() = 0;
 
  protected:

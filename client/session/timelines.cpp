@@ -37,8 +37,9 @@ void Timelines::end_stream(const std::shared_ptr<Timeline>& timeline) {
   erase_ended(found->second);
 }
 
-// A query can tell that a stream is done before its kernels' output is out, and with its timeline
-// goes what says so. So the erased stream counts as unplaced work: the next wait is no empty one.
+// After a query, a stream may be known to be done although its kernels' output is not printed yet.
+// Its timeline, which records this, is erased. So the erased stream counts as unplaced work, and
+// the next wait is sent to the worker.
 void Timelines::erase_ended(OfContext& context) {
   std::erase_if(context.timelines, [this](const std::shared_ptr<Timeline>& timeline) {
     if (!has_ended(timeline)) return false;
@@ -48,7 +49,7 @@ void Timelines::erase_ended(OfContext& context) {
 }
 
 void Timelines::end_context(wire::ObjectId context) {
-  // destroyed after the lock is released: the last reference to a timeline releases its word
+  // Destroyed after the lock is released: the last reference to a timeline releases its word.
   OfContext ended;
   MutexLock lock(mutex_);
   const auto found = contexts_.find(context);

@@ -1,11 +1,12 @@
-// All timelines of a session. They tell whether a context is idle, so that a synchronisation with
+// All timelines of a session. They show whether a context is idle, so that a synchronisation with
 // nothing to wait for costs no round trip.
 //
-// A context is quiet when the timelines of its streams and of its legacy default stream are level,
-// and the commands that were sent to no stream that the client knows are known to be done. These
-// are counted for the whole session, since they may work in any context. It is awaited when waits
-// have told so, which also bring the output of kernels. Threads: any. The session calls
-// count_unplaced() while it holds the lock that orders its commands.
+// A context is quiet when two conditions hold: the timelines of its streams and of its legacy
+// default stream are level, and all unplaced commands are known to be done. Unplaced commands were
+// sent without a timeline. They are counted for the whole session, because they may work in any
+// context. A context is awaited when waits have covered all its work, so that the output of its
+// kernels is also printed. Threads: any. The session calls count_unplaced() while it holds the lock
+// that orders its commands.
 #pragma once
 
 #include <array>
@@ -30,7 +31,7 @@ class Timelines {
 
   // `stream`: 0 for the context's legacy default stream.
   std::shared_ptr<Timeline> make(TimelineHost& host, wire::ObjectId context, wire::ObjectId stream);
-  // The stream is destroyed. Its timeline stays until its work is known to be done.
+  // Call it after the stream is destroyed. Its timeline stays until its work is known to be done.
   void end_stream(const std::shared_ptr<Timeline>& timeline);
   void end_context(wire::ObjectId context);
 
@@ -45,19 +46,20 @@ class Timelines {
     std::vector<std::pair<std::shared_ptr<Timeline>, uint64_t>> timelines;
   };
   Positions now(Scope scope, wire::ObjectId context);
-  // A command that was sent after now() and comes after all this work has told that it is done.
+  // Call it when the work at these positions is known to be done, because a command that was sent
+  // after now(), and executed after the work, has succeeded.
   void done(const Positions& positions);
-  // A wait that was sent after now() has succeeded, so what kernels printed is out, too.
+  // Call it after a wait, sent after now(), has succeeded: kernel output is then printed, too.
   void waited(const Positions& positions);
   // Whether all work is known to be done.
   bool is_quiet(Scope scope, wire::ObjectId context);
   // Whether waits have covered all work.
   bool is_awaited(Scope scope, wire::ObjectId context);
 
-  // Grows before any work counts as covered by a wait.
+  // The number of waits. It grows before any work counts as covered by the wait.
   uint64_t waits() const { return waits_.load(); }
-  // The same, but stays as it is when the calling thread has waited.
-  // When the thread then waits in another session, its earlier waits here are counted too.
+  // waits() without the calling thread's own consecutive waits in this session. After the thread
+  // has waited in another session, its earlier waits here are counted too.
   uint64_t waits_of_others() const {
     return waits_.load() - (own_waits_.of == this ? own_waits_.count : 0);
   }

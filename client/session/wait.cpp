@@ -43,16 +43,16 @@ CUresult Wait::run_command(const wire::Command& command) {
   } else if (!is_for_event) {
     covered_ = covered_from(route_);
   }
-  // A copy may block the worker's driver, and what follows it in the ring, until a kernel has ended
-  // that waits for a write of the host.
+  // Sent before a copy: the copy may block the worker's driver, and later commands, until a kernel
+  // ends that waits for a write of the host.
   if (!only_waits) mirrors.show_writes();
   asked_ = mirrors.ask(word_->get());
   SentCommand sent;
   CUresult result = session().post(route_, command, transport::Wake::kNow, &sent);
-  // The commands that signal are required (lacking_commands.h), so the session is lost if this one
-  // was not sent. That ends the fetches as well.
+  // Commands that signal are never refused as lacking (lacking_commands.h). So if this command was
+  // not sent, the session is lost, which also ends the fetches.
   if (!sent.is_sent()) return session().lost() ? kSessionLost : result;
-  if (only_waits) mirrors.show_writes();  // compares while the worker waits
+  if (only_waits) mirrors.show_writes();  // compares memory while the worker waits
   // The worker writes the word even if it refuses the command.
   const CUresult waited = session().wait_word(word_->get());
   News::add();
@@ -70,7 +70,7 @@ bool Wait::start() {
     mirrors.show_writes();
     const Word word = take_word();
     asked_ = mirrors.ask(word);
-    // If it is not sent, the session is lost, which ends the fetches as well.
+    // If the command is not sent, the session is lost, which also ends the fetches.
     const wire::SignalBody body{stream_id(route_), word.index, word.sequence};
     if (asked_) (void)session().post(route_, body, transport::Wake::kWithNext);
   }

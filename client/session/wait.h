@@ -1,14 +1,15 @@
 // Wait: a call that waits for work of the GPU, or has found it done.
 //
-// When it has finished, the host sees what the GPU wrote to mirrored memory (mirror_sync.h), what
-// kernels printed is out, and the session's timelines know what is done. It returns errors of
-// earlier commands. It takes one of these forms:
+// After the wait, the host sees what the GPU wrote to mirrored memory (mirror_sync.h), the output
+// of kernels is printed, and the session's timelines are updated. A Wait returns errors of earlier
+// commands. It has three forms:
 //
 //   Wait(route).run(body);     one command that carries a completion word; waits for the word
 //
-//   Wait wait(route);          several commands of the caller, whose answers tell that they are
-//   done: wait.start();              before the first of them
-//   ...                        if they fail, nothing more
+//   Wait wait(route);          several commands of the caller; each answer arrives when its command
+//                              is done
+//   wait.start();              before the first command
+//   ...                        if a command fails, finish() is not called
 //   wait.finish();             after the last answer
 //
 //   Wait(route).finish();      no command: the caller has found the work done
@@ -39,7 +40,8 @@ class Wait {
     body.sequence = word.sequence;
     return run_command(body);
   }
-  // Requests mirrored memory as it is when the stream gets here. Returns whether it requested any.
+  // Requests mirrored memory as it is when the stream reaches this point. Returns whether it
+  // requested any.
   bool start();
   CUresult finish();
 
@@ -60,8 +62,8 @@ class Wait {
 CUresult synchronize(const Route& route);
 // The same for everything posted in the context.
 CUresult synchronize_context(Session& session, wire::ObjectId context);
-// synchronize(), so that the host sees what the GPU wrote; not if it cannot have written since the
-// last such call.
+// Calls synchronize(), so that the host sees the GPU's writes. Does nothing if the GPU cannot have
+// written since the last such call.
 CUresult await_writes(const Route& route);
 
 }  // namespace rcuda::client

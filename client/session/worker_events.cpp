@@ -69,7 +69,7 @@ Result<wire::ReadyEvent> WorkerEvents::ready(Clock::time_point deadline) {
   while (!is_ready_) {
     if (Status status = link_.status(); !status.ok()) return status;
     if (Clock::now() >= deadline) {
-      return Status(Code::kTimeout, "the worker did not say that it is ready");
+      return Status(Code::kTimeout, "the worker did not report that it is ready");
     }
     changed_.wait_until(lock, std::min(deadline, Clock::now() + std::chrono::milliseconds(50)));
   }
@@ -119,7 +119,7 @@ bool WorkerEvents::has_had_callbacks() {
 }
 
 bool WorkerEvents::remove_callback(uint64_t id) {
-  // destroyed after the lock is released: destroying its contents may need the event thread
+  // Destroyed after the lock is released: destroying its contents may need the event thread.
   Shared forgotten;
   MutexLock lock(mutex_);
   if (callbacks_.erase(id) != 0) return true;
@@ -161,7 +161,7 @@ void WorkerEvents::set_trace_sink(TraceSink sink) {
 }
 
 void WorkerEvents::drain_output() {
-  after_peer(&link_);           // the caller may have waited for host functions
+  after_peer(&link_);           // the caller's wait may have covered host functions: acknowledge()
   constexpr int kYields = 200;  // enough for printing, unless the reader of our output is slow
   const uint64_t since = handled_.load(std::memory_order_acquire);
   for (int i = 0; i < kYields; ++i) {
@@ -175,15 +175,16 @@ void WorkerEvents::drain_output() {
   }
 }
 
-// The header of a frame that has arrived is nonzero (ring.h), and the frame was put before the word
-// or reply that the caller has just seen. If the header is zero again, the event thread has taken
-// the frame. The caller then sees either `taking_`, which is set before the header is cleared, or
-// the new `handled_`, which is set before `taking_` is cleared.
+// The header of a frame that has arrived is nonzero (ring.h), and the worker put the frame before
+// the word or reply that the caller has just seen. So a zero header means that no frame is pending,
+// or that the event thread has taken it. In the second case the caller sees either `taking_`, which
+// is set before the header is cleared, or the new `handled_`, which is set before `taking_` is
+// cleared.
 bool WorkerEvents::is_drained(uint64_t since) const {
   constexpr wire::RingLayout kRing = wire::kEventRingLayout;
   const uint64_t handled = handled_.load(std::memory_order_acquire);
-  // After two laps, everything that was in the ring at the beginning is handled. Without this
-  // limit, a steady flow of events would keep the caller for ever.
+  // After two laps, all events that were in the ring at the beginning are handled. Without this
+  // limit, the caller would not return during a steady flow of events.
   if (handled - since >= 2 * kRing.ring_bytes) return true;
   const std::byte* at = link_.window().data() + kRing.ring_offset + handled % kRing.ring_bytes;
   const auto* header = reinterpret_cast<const std::atomic<uint64_t>*>(at);
@@ -210,14 +211,14 @@ void WorkerEvents::run_events() {
         readable = false;  // an unreadable event stays in the ring
       }
       {
-        // a thread that has just checked is_drained() must be waiting before the notification
+        // A thread that has just checked is_drained() must be waiting before the notification.
         MutexLock lock(drained_mutex_);
       }
       drained_.notify_all();
       if (!any) break;
     }
   }
-  if (!stop_.load()) call_after_loss();  // if the end is intended, no callbacks are left
+  if (!stop_.load()) call_after_loss();  // after an intended end, no callbacks are left
   // Threads that wait in ready() check the Link's status.
   MutexLock lock(mutex_);
   changed_.notify_all();
@@ -303,8 +304,8 @@ void WorkerEvents::host_callback(const wire::HostCallbackEvent& event) {
   if (requested_[event.slot]) {
     lock.unlock();
     return lose(Status(Code::kProtocol,
-                       "the worker requests a host function before it has the "
-                       "answer to the last request"));
+                       "the worker requested a host function before the previous "
+                       "request was acknowledged"));
   }
   requested_.set(event.slot);
   if (auto found = callbacks_.find(event.callback); found != callbacks_.end()) {
@@ -316,7 +317,8 @@ void WorkerEvents::host_callback(const wire::HostCallbackEvent& event) {
   if (shared && shared->is_internal) {
     enqueue(copies_, [this, event, shared = std::move(shared)]() mutable {
       shared->function();
-      // First: as long as the worker waits, this is not the last reference.
+      // Released before the acknowledgement: while the worker waits, it keeps its reference, so
+      // this one is not the last.
       shared.reset();
       acknowledge(event);
     });
@@ -329,7 +331,7 @@ void WorkerEvents::host_callback(const wire::HostCallbackEvent& event) {
     } else if (shared && shared->function) {
       shared->function();
     } else {
-      RCUDA_WARN("the worker asked for host function %llu, which is not registered",
+      RCUDA_WARN("the worker requested host function %llu, which is not registered",
                  static_cast<unsigned long long>(event.callback));
     }
     if (event.loan != 0) mirrors_leave_(event.loan);
@@ -343,7 +345,7 @@ void WorkerEvents::released(uint64_t id) {
   if (found == graph_callbacks_.end()) return;
   Shared shared = std::move(found->second);
   graph_callbacks_.erase(found);
-  // Not on this thread, which would then miss events.
+  // Not on the event thread, which must not wait for the application's code or for the worker.
   Runner& runner = shared->is_internal ? releases_ : host_functions_;
   enqueue(runner, [shared = std::move(shared)]() mutable {
     if (shared->released) shared->released();
@@ -364,8 +366,8 @@ void WorkerEvents::acknowledge(const wire::HostCallbackEvent& event) {
 }
 
 void WorkerEvents::enqueue(Runner& runner, std::function<void()> work) {
-  // The registration of a function has started its thread. Only for an unregistered id from the
-  // worker can the thread be missing.
+  // Registering a function starts its thread. So the thread is missing only if the worker sends an
+  // unregistered id.
   if (const Status started = start_locked(runner); !started.ok()) return lose(started);
   runner.pending.push_back(std::move(work));
   changed_.notify_all();

@@ -1,9 +1,9 @@
 // WorkerEvents: takes events from a worker: the output of kernels, host functions that a stream has
 // reached, and notices about the session.
 //
-// Threads, all of this object:
+// The object has these threads:
 // - The event thread writes output to this process's stdout or stderr, in order. The client returns
-//   no reply, and ends no wait for a word, before the output that precedes it is printed.
+//   a reply, or ends a wait for a word, only after the output that precedes it is printed.
 // - The host function thread runs host functions, because the application's code may take any time.
 //   It starts when the first host function or graph copy is registered.
 // - The copy thread makes copies of graphs. No reply and no host function waits for it. It starts
@@ -40,16 +40,16 @@ bool in_host_function();
 class WorkerEvents {
  public:
   explicit WorkerEvents(transport::Link& link);
-  Status start();   // called before every other function but set_*()
+  Status start();   // called before all other functions except set_*()
   ~WorkerEvents();  // stops the threads; waits for a host function that is running
 
   // Returns the worker's first event. Blocks until it arrives, the Link breaks or the deadline
   // passes.
   Result<wire::ReadyEvent> ready(std::chrono::steady_clock::time_point deadline);
 
-  // Registers a host function that runs once and gets the stream's status. The returned id goes
-  // into LaunchHostBody. `always`: if the worker is lost before it requests the function, the
-  // function still runs, with kSessionLost. Returns an error if its thread cannot be started.
+  // Registers a host function that runs once and receives the stream's status. The returned id is
+  // for LaunchHostBody. `always`: if the worker is lost before it requests the function, the
+  // function still runs, with kSessionLost. Returns an error if the thread cannot be started.
   Result<uint64_t> add_callback(std::function<void(CUresult)> function, bool always = false);
 
   // A callback that graphs of the worker hold by its id: a function that may run any number of
@@ -70,7 +70,7 @@ class WorkerEvents {
   // The same for a copy.
   bool copy_given(uint64_t id, CUDA_MEMCPY3D* given);
 
-  // Whether any callback was ever registered. Without, no function of the program is due.
+  // Whether any callback was ever registered. If not, no function of the program can be pending.
   bool has_had_callbacks();
 
   // Removes a function whose id the worker does not know; nothing is called. Returns false if the
@@ -100,8 +100,8 @@ class WorkerEvents {
   using NoticeSink = std::function<void(bool ends, const std::string& text)>;
   void set_notice_sink(NoticeSink sink) { notice_sink_ = std::move(sink); }
 
-  // Called on the event thread if the worker's events are invalid. It ends the session and logs
-  // why; without it the Link is closed. Set before start().
+  // Called on the event thread if the worker's events are invalid. The sink ends the session and
+  // logs the reason. Without a sink, the Link is closed. Set before start().
   using LossSink = std::function<void(const Status& why)>;
   void set_loss_sink(LossSink sink) { loss_sink_ = std::move(sink); }
 
@@ -154,8 +154,8 @@ class WorkerEvents {
   std::unordered_map<uint64_t, Shared> graph_callbacks_ RCUDA_GUARDED_BY(mutex_);
   static constexpr uint64_t kFirstCallback = 1;
   uint64_t next_callback_ RCUDA_GUARDED_BY(mutex_) = kFirstCallback;
-  // Requests without an acknowledgement yet. The worker waits for each one, so a slot has at most
-  // one.
+  // Slots whose request is not acknowledged yet. The worker waits for the acknowledgement, so a
+  // slot has at most one request.
   std::bitset<wire::WorkerWindow::kCallbackSlots> requested_ RCUDA_GUARDED_BY(mutex_);
   TraceSink trace_sink_;
   NoticeSink notice_sink_;

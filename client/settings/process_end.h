@@ -1,9 +1,9 @@
 // At the end of the process, sessions end while other threads may be inside calls.
 //
-// These calls fail with CUDA_ERROR_DEINITIALIZED, as with a local driver that has shut down, and
-// not with the error of a lost server. The runtime returns CUDA_ERROR_DEINITIALIZED as
-// cudaErrorCudartUnloading. Threads that check errors therefore stop calling the runtime before it
-// is destroyed.
+// These calls fail with CUDA_ERROR_DEINITIALIZED, as with a local driver that has shut down, not
+// with the error of a lost server. The runtime turns CUDA_ERROR_DEINITIALIZED into
+// cudaErrorCudartUnloading. So threads that check errors stop calling the runtime before it is
+// destroyed.
 #pragma once
 
 #include <atomic>

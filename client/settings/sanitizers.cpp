@@ -31,7 +31,7 @@ Status check_sanitizers() {
 
 #if !defined(__SANITIZE_ADDRESS__)
 // AddressSanitizer calls this function before constructors have run. A definition in the program
-// replaces this one, and ASAN_OPTIONS overrides single options.
+// replaces this definition, and ASAN_OPTIONS overrides single options.
 extern "C" __attribute__((visibility("default"))) const char* __asan_default_options();  // NOLINT
 extern "C" const char* __asan_default_options() { return "verify_asan_link_order=0"; }   // NOLINT
 #endif

@@ -1,9 +1,9 @@
 // Programs that are built with a sanitizer (docs/sanitizers.md).
 //
 // AddressSanitizer ends a program if its shared runtime is not the first library. A preloaded
-// library comes before it, so this library tells the runtime to skip the check
-// (__asan_default_options). That is safe: the check is for libraries that define malloc() and the
-// like, and this one defines only the driver's functions.
+// library comes before the runtime, so this library disables the check (__asan_default_options).
+// That is safe: the check concerns libraries that define functions such as malloc(), and this
+// library defines only the driver's functions.
 #pragma once
 
 #include "common/base/status.h"

@@ -19,8 +19,8 @@ std::vector<const char*> transports() {
   return words;
 }
 
-// Never destroyed: threads may read the last ones until the process ends. The first have the
-// defaults.
+// The first element has the defaults; load_settings() adds the loaded settings. Never destroyed,
+// because threads may read settings until the process ends.
 std::deque<Settings>& all() {
   static auto* const made = new std::deque<Settings>(1);
   return *made;

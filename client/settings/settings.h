@@ -3,7 +3,7 @@
 // user's identity (common/reach/identify.h), and the adapter's settings (common/transport/verbs).
 //
 // load_settings() reads them once, before the program's sessions start and before a second thread
-// uses settings(); until then settings() has the defaults. Nothing blocks.
+// uses settings(). Until then, settings() returns the defaults. Nothing blocks.
 #pragma once
 
 #include "common/base/status.h"
@@ -53,7 +53,7 @@ struct Settings {
 };
 
 const Settings& settings();
-// An error names the variable and the accepted values, and leaves the settings as they were.
+// An error names the variable and the accepted values. The settings are then unchanged.
 Status load_settings();
 
 // Applies RCUDA_LOG.

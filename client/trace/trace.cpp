@@ -36,7 +36,7 @@ std::atomic<bool> internal::writing{false};
 namespace {
 
 constexpr auto kWriteInterval = std::chrono::milliseconds(100);
-// Limit per thread and write interval: 56 MiB. Further records are only counted.
+// Limit per thread and write interval: 56 MiB. Further records are dropped and counted.
 constexpr size_t kMaxRecords = 1u << 20;
 // Upper bound for the drift between the disciplined clocks of two machines.
 constexpr double kDriftPerNs = 100e-6;
@@ -59,7 +59,7 @@ struct Record {
 };
 
 struct ThreadLog {
-  Mutex mutex;  // the writer takes what it guards
+  Mutex mutex;  // shared by the thread and the writer
   std::vector<Record> records RCUDA_GUARDED_BY(mutex);
   uint64_t dropped RCUDA_GUARDED_BY(mutex) = 0;
   bool introduced = false;  // used by the writer only
@@ -67,7 +67,7 @@ struct ThreadLog {
   char name[16] = {};
 };
 
-// The difference of the clocks, measured by the best of the recent round trips.
+// The difference between the clocks, measured by the best of the recent round trips.
 struct ClockOffset {
   bool known = false;
   int64_t worker_minus_ours_ns = 0;
@@ -95,13 +95,13 @@ struct Server {
   bool same_clock = false;
   ClockOffset clock;
   double worst_uncertainty_ns = 0;  // of the events that are written
-  Mutex mutex;                      // held for writes of reported, too
+  Mutex mutex;                      // also held while `reported` changes
   std::vector<wire::TraceEvent> events RCUDA_GUARDED_BY(mutex);
   std::atomic<uint64_t> reported{0};  // the latest command that the worker has reported
-  // Used by the writing thread only:
+  // Used by the writer only:
   bool introduced = false;
   std::vector<wire::TraceEvent> unwritten;
-  std::map<uint64_t, Record> calls;  // round trips not yet reported by the worker, by command
+  std::map<uint64_t, Record> calls;  // round trips that the worker has not reported, by command
   std::vector<std::pair<uint32_t, uint32_t>> streams;  // (context, stream) of each track from 2 on
   std::vector<uint64_t> track_ends;                    // by track: the end of its last slice
 };
@@ -345,7 +345,7 @@ void Writer::write_server(uint32_t index, Server& server, bool last) {
       server.calls.erase(call);
     }
   }
-  if (!server.same_clock && !server.clock.known && !last) return;  // waits until the clock is known
+  if (!server.same_clock && !server.clock.known && !last) return;  // kept until the clock is known
   if (!server.unwritten.empty()) {
     server.worst_uncertainty_ns =
         std::max(server.worst_uncertainty_ns, server.clock.uncertainty_ns);
@@ -454,7 +454,7 @@ void server_events(uint32_t index, std::span<const wire::TraceEvent> events) {
   server->events.insert(server->events.end(), events.begin(), events.end());
   for (const wire::TraceEvent& event : events) {
     if (event.flags & wire::TraceEvent::kOnDevice) continue;
-    // The maximum, because a postponed command is reported after later ones.
+    // The maximum, because a postponed command is reported after later commands.
     server->reported = std::max(server->reported.load(), event.command);
   }
 }

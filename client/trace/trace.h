@@ -8,11 +8,11 @@
 // per session.
 //
 // Clocks. Times are this machine's CLOCK_MONOTONIC. A server on this machine uses the same clock.
-// For any other server, round trips measure the difference of the clocks: the execution lies
+// For any other server, round trips measure the difference between the clocks. The execution lies
 // between the sending of the command and the answer, so the midpoints of both intervals are
-// compared. The round trip with the least time in the network counts. The error is at most half of
-// that time; the file states it. An older measurement counts as less certain, because clocks drift
-// apart.
+// compared. The round trip with the least network time determines the difference. The error is at
+// most half of that time, and the file contains it. The uncertainty of a measurement grows with its
+// age, because clocks drift apart.
 //
 // The file. %p in the name is replaced by the process id. Without %p, if another process is writing
 // the file, this process inserts its id before the suffix. Events are appended several times a

@@ -70,7 +70,7 @@ class MediaTest(unittest.TestCase):
         self.assert_over(medium, result, reason)
 
     def test_both_ends_have_what_it_takes(self):
-        self.check("fickle", "over fickle: both ends have what it takes", "works", "works")
+        self.check("fickle", "over fickle: both ends support it", "works", "works")
 
     def test_the_clients_host_is_not_fit(self):
         self.check("late-tcp", "over late-tcp: this host is not fit for fickle", "works", None)
