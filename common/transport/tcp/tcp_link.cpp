@@ -311,8 +311,10 @@ void TcpLink::receive() {
 // Calls recv() once. With a limit of silence, it returns regularly to check the peer (SO_RCVTIMEO).
 std::string TcpLink::receive_some(std::byte* data, size_t bytes, size_t* received) {
   const Clock::time_point begin = Clock::now();
+  Clock::time_point asked = begin;
+  int flags = 0;
   while (true) {
-    const ssize_t count = recv_spinning(control_, data, bytes, 0, receive_spin_.limit());
+    const ssize_t count = recv_spinning(control_, data, bytes, flags, receive_spin_.limit());
     if (count > 0) {
       last_heard_ = Clock::now();
       receive_spin_.waited(last_heard_ - begin);
@@ -327,7 +329,11 @@ std::string TcpLink::receive_some(std::byte* data, size_t bytes, size_t* receive
     if (errno == ETIMEDOUT) return "the peer's host does not answer";
     if (errno == EINTR) continue;  // this process was stopped: first read what arrived meanwhile
     if (errno != EAGAIN) return std::strerror(errno);
-    if (std::string why = check_peer(); !why.empty()) return why;
+    if (std::string why = check_peer(asked); !why.empty()) return why;
+    // Only a read that begins after the limit can fail the peer, because this process may be
+    // stopped between any two lines.
+    asked = Clock::now();
+    flags = is_overdue(asked) ? MSG_DONTWAIT : 0;
   }
 }
 
@@ -344,13 +350,17 @@ void TcpLink::allow_silence(bool may_be_silent) {
   bulk_.limit_unacknowledged(limit);
 }
 
-std::string TcpLink::check_peer() {
+bool TcpLink::is_overdue(Clock::time_point now) const {
+  return limits_silence() && now - last_heard_ >= peer_timeout_;
+}
+
+std::string TcpLink::check_peer(Clock::time_point now) {
   if (const uint32_t connections = control_.connections(); connections != heard_over_) {
     heard_over_ = connections;
     last_heard_ = Clock::now();
   }
-  if (peer_timeout_.count() != 0 && !peer_may_be_silent_) {
-    if (Clock::now() - last_heard_ < peer_timeout_) return {};
+  if (limits_silence()) {
+    if (!is_overdue(now)) return {};
     const std::string why = "the peer has been silent for " + time_text(peer_timeout_) +
                             ": its process is stopped, or its host or the network is down";
     if (lose_connections(why)) return {};
@@ -516,7 +526,7 @@ std::string TcpLink::take_end_of_write(const PutHeader& header, bool* whole) {
     const bool was_stopped = Clock::now() > until + patience;  // as after EINTR in receive_some()
     const uint64_t now = order_.bytes();
     if (std::exchange(seen, now) != now || was_stopped) last_heard_ = Clock::now();
-    if (std::string why = check_peer(); !why.empty()) return why;
+    if (std::string why = check_peer(Clock::now()); !why.empty()) return why;
   }
   last_heard_ = Clock::now();
   order_.count_put();

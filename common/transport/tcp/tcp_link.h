@@ -105,7 +105,10 @@ class TcpLink final : public LinkCore {
   std::string last_message(const PutHeader& header);
   std::string discard();
   std::string receive_some(std::byte* data, size_t bytes, size_t* received);
-  std::string check_peer();
+  // Returns why the peer is lost at `now`, or nothing.
+  std::string check_peer(Clock::time_point now);
+  bool limits_silence() const { return peer_timeout_.count() != 0 && !peer_may_be_silent_; }
+  bool is_overdue(Clock::time_point now) const;
   void allow_silence(bool may_be_silent);
   bool lose_connections(const std::string& why);
 
