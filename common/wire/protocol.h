@@ -67,7 +67,7 @@ struct HostCallbackEvent {
   uint64_t sequence;
   uint32_t slot;
   uint32_t status;  // CUresult, for stream callbacks
-  uint64_t loan;    // its number; 0: no mirror was lent
+  uint64_t loan;    // MirrorLoan::number; 0: no mirror was lent
 };
 static_assert(sizeof(HostCallbackEvent) == 40);
 

@@ -101,8 +101,8 @@ class RingReader {
  public:
   RingReader(transport::Link& link, const RingLayout& layout);
 
-  // Returns the next frame's payload, in private memory, valid until the next call; empty if there
-  // is no frame. Also reports consumption to the writer. kProtocol for an invalid frame.
+  // Returns a copy of the next frame's payload, valid until the next call; empty if there is no
+  // frame. Also reports consumption to the writer. kProtocol for an invalid frame.
   Result<std::span<const std::byte>> try_next();
   // Whether try_next() has something to do: the predicate for Link::wait.
   bool pending() const;

@@ -139,7 +139,7 @@ std::shared_ptr<Registration> LocalMemory::prepare(const void* local, size_t byt
     registrations_.fetch_add(1, std::memory_order_relaxed);
     return made;
   }
-  // Read-only memory is refused too (EFAULT); that is no configuration error.
+  // EFAULT: the memory is read-only, which is not a configuration error.
   if (const int error = errno; error != EFAULT && !refusal_reported_.exchange(true)) {
     RCUDA_WARN("verbs: pageable memory is copied, because %s",
                registration_error(error, bytes).context().c_str());
