@@ -6,8 +6,8 @@
 // sends, so full sockets on both sides do not cause a deadlock. Transfers use other sockets
 // (tcp_bulk.h).
 //
-// The end of the stream shows a dead peer, missing heartbeats a stopped peer, and unanswered probes
-// and segments of the kernel a lost host.
+// The Link detects a dead peer by the end of the stream, a stopped peer by missing heartbeats, and
+// a lost host by unanswered probes and segments of the kernel.
 #pragma once
 
 #include <atomic>
@@ -34,8 +34,8 @@
 namespace rcuda::transport {
 
 // How often the receiving thread checks the peer. `peer_timeout` zero: the peer may be silent, and
-// only its host is checked. `reconnects`: a loss does not end the Link, so the checks are more
-// frequent.
+// only its host is checked; more often with `reconnects`, because a loss then does not end the
+// Link.
 std::chrono::milliseconds silence_checks(std::chrono::milliseconds peer_timeout, bool reconnects);
 
 class TcpLink final : public LinkCore {

@@ -7,7 +7,7 @@
 // The payload of a kAcknowledged is an Acknowledgement; only Links whose sockets outlive their
 // connections send it (reconnects.h). The payload of a kRegionPut begins with a RegionPlace, and
 // the rest goes into that region. The payload of a kEndOfWrite is an EndOfWrite. The bytes of that
-// write arrive over the transfer sockets (bulk_stream.h), and the receiver processes nothing after
+// write arrive over the transfer sockets (bulk_stream.h). The receiver processes no message after
 // the kEndOfWrite until the write is complete. A transfer socket begins with a StreamHello, and its
 // messages with a BulkHeader.
 #pragma once
