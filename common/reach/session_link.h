@@ -3,7 +3,7 @@
 //
 // The second attempt takes another socket (kFallbackSocket): the client opens it, the worker
 // accepts it. Each side keeps the first connection open until it has a Link over the second. So the
-// end of the first connection means that the peer has gone, not that it tries the other medium. A
+// end of the first connection means that the peer is gone, not that it tries the other medium. A
 // first medium that fails must report this to its peer over the connection (verbs: a refusal);
 // otherwise the peer notices it only at its timeout.
 //
@@ -17,7 +17,7 @@
 
 namespace rcuda::wire {
 
-// An attempt that has a fallback gets this part of the whole time.
+// An attempt that has a fallback gets 1/kTryingPart of the timeout.
 inline constexpr int kTryingPart = 4;
 
 struct SessionMedia {

@@ -339,7 +339,7 @@ bool ResumableSocket::reconnect(MutexLock& lock) {
   if (status.ok() && !resume(std::move(next), peer_received)) {
     status = {Code::kProtocol,
               "protocol violation: the peer says that it has received bytes that "
-              "were not sent, or lost bytes that it has acknowledged"};
+              "were not sent, or that it lacks bytes that it has acknowledged"};
   }
   if (!status.ok()) end_locked(status.context());
   if (in(ResumableState::kEnded)) return false;

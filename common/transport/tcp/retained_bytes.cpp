@@ -122,8 +122,7 @@ void RetainedBytes::release(uint64_t place) {
   if (!state.segments.empty() && state.segments.front().place < place) {
     trim(state.segments.front(), place);
   }
-  // No segment uses the current block: fill it from its beginning again, whose pages are still in
-  // the caches.
+  // No segment uses the current block: fill it from its beginning again, whose pages are warm.
   if (state.segments.empty() && state.current != kNoBlock &&
       state.uses[static_cast<size_t>(state.current)] == 1) {
     state.filled = 0;

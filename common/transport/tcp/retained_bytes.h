@@ -2,9 +2,8 @@
 // the stream.
 //
 // Bytes are copied into blocks of memory, which the kernel allocates page by page at the first use.
-// The block that was freed last is used first, because its pages are still in the caches. A
-// KeptPiece is retained by its address only, until own() copies those of its bytes that are still
-// needed.
+// The block that was freed last is used first, because its pages are warm. A KeptPiece is retained
+// by its address only, until own() copies those of its bytes that are still needed.
 //
 // Threads: append() on one thread at a time, the other functions on any. Nothing blocks. Errors:
 // make() fails if there is no memory.

@@ -373,7 +373,7 @@ void BulkEngine::receive(const ibv_wc& completion) {
   if (completion.status != IBV_WC_SUCCESS) {
     const bool flushed = completion.status == IBV_WC_WR_FLUSH_ERR;
     on_error_(flushed ? Loss::Sign::kFlushed : Loss::Sign::kRequest,
-              completion_problem(completion.status, "an RDMA transfer of the peer's failed"));
+              completion_problem(completion.status, "an RDMA transfer of the peer failed"));
     return;
   }
   const auto queue = std::find_if(queues_.begin(), queues_.end(), [&](const Queue& candidate) {
