@@ -92,7 +92,7 @@ Result<std::unique_ptr<transport::Link>> link_to_worker(Connection connection,
                                                         const transport::LinkOptions& options,
                                                         const LinkTimeouts& timeouts);
 
-// The address at which clients on the same machine find the server of a port. Every server has an
+// The local socket address of a server, for clients on the same machine. Every server has an
 // abstract Unix socket. It disappears with the server, but any user may take its name first. So a
 // server of root also has a socket in a folder that only root can write, and clients look there
 // first. A container sees another such folder in its place. The server treats clients that connect

@@ -11,7 +11,7 @@
 namespace rcuda::wire {
 
 // A session's further sockets have the indexes 0 to kMostSockets - 1, more than any medium opens.
-// The last one is the control socket of the fallback's Link.
+// Index kFallbackSocket is the control socket of the Link over the fallback.
 inline constexpr uint32_t kMostSockets = 32;
 inline constexpr uint32_t kFallbackSocket = kMostSockets - 1;
 inline constexpr uint32_t kControlSocket = ~0u;  // in place of an index

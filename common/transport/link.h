@@ -42,7 +42,7 @@ namespace rcuda::transport {
 // Whether put() must wake a peer that sleeps in wait().
 //   kNo: no. A peer that polls sees the put; a sleeping peer sees it with the next put that wakes.
 //   kYes: yes. Over tcp, when puts without kNow follow each other within LinkOptions::receive_spin,
-//       a thread of the Link sends them. It stays awake for that time.
+//       a thread of the Link sends them, and stays awake for that time.
 //   kNow: yes, and a thread waits for the peer's answer. A medium that gathers puts (tcp) sends
 //       this put and all earlier puts before put() returns.
 //   kHandOver: as kYes if a thread of the Link is awake to send the put, else as kNow.

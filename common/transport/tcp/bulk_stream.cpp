@@ -210,8 +210,8 @@ void BulkStream::send() {
   leave(lock);
 }
 
-// Moves the next message into message_. Returns false if there is none, or if it carries more than
-// `most` bytes.
+// Moves the next message into message_. Returns false if no message is waiting, or if it carries
+// more than `most` bytes.
 bool BulkStream::next_message(uint64_t most) {
   if (answer_is_next()) {
     const BulkHeader& asked = answers_.front().asked;

@@ -1,6 +1,6 @@
 // BulkStream: one of the sockets that carry the transfers of a TCP Link (tcp_bulk.h).
 //
-// Data goes straight between the memory and the socket, without a buffer in between.
+// Data moves directly between memory and socket, without a buffer.
 //
 // A stream has one receiving thread and, once it is needed, one sending thread. The requesting or
 // answering thread sends small pieces and all requests for bytes at once, because waking a thread

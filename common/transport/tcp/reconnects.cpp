@@ -166,7 +166,7 @@ Status Reconnects::renew() {
     MutexLock lock(mutex_);
     is_lost_ = true;
     unsent_.clear();
-    socket_.shutdown(SHUT_RDWR);  // perhaps only one direction is lost, and the peer waits
+    socket_.shutdown(SHUT_RDWR);  // if only one direction is lost, the peer must notice
   }
   std::this_thread::sleep_for(kFarewellTime);
   RCUDA_ASSIGN_OR_RETURN(Socket next, connect(kAcknowledgements, Clock::now() + how_.limit,

@@ -114,9 +114,9 @@ class ResumableSocket final : public SocketLayer {
   StateWord<kResumableTransitions> state_;  // changed with mutex_ held
   int users_ RCUDA_GUARDED_BY(mutex_) = 0;  // threads that use connection_ without the mutex
   uint64_t sent_ RCUDA_GUARDED_BY(mutex_) = 0;
-  // What sent_ would be if the last send() had sent all its bytes; the peer cannot have received
-  // more. The peer may be ahead of sent_: before send() has returned here, and by bytes that a
-  // cipher had begun to send when send() returned EAGAIN.
+  // The end of all bytes that send() has offered: the peer cannot have received more. It may have
+  // received more than sent_: before send() has returned here, or if a cipher had begun to send
+  // bytes when send() returned EAGAIN.
   uint64_t offered_ RCUDA_GUARDED_BY(mutex_) = 0;
   // Bytes of the next send() that the peer has received over an earlier connection. sent_ includes
   // them.

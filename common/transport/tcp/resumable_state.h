@@ -11,7 +11,7 @@ enum class ResumableState : uint8_t {
   kConnected,  // bytes flow in both directions
   kLost,       // no connection; the stream waits for the next connection
   kResending,  // receives as usual; sends the bytes again that the peer has not received
-  kEnded,      // nothing flows any more
+  kEnded,      // nothing is sent or received any more
 };
 inline constexpr auto kLastResumableState = ResumableState::kEnded;
 

@@ -151,7 +151,7 @@ bool RetainedBytes::own_next(State& state, const std::byte* begin, const std::by
   lock.unlock();
   std::memcpy(to, source, size);
   lock.lock();
-  // What is left of the segment has the same end, unless append() has extended it.
+  // The remaining segment has the same end, unless append() has extended it.
   const auto left =
       std::ranges::find_if(state.segments, [&](const Segment& one) { return one.end() > place; });
   // Another thread may have copied it already, in own() of overlapping memory.

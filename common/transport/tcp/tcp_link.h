@@ -122,7 +122,7 @@ class TcpLink final : public LinkCore {
   DoorbellState elsewhere_state_;
   ExposedRegions regions_;
   LentMemory lent_;
-  SocketOrder order_;  // counts what this side receives
+  SocketOrder order_;  // counts the messages that this side receives
   // Held while a put into a region, or the end of a write in order, is counted and enters the
   // control stream. sent_in_order_ is raised only after that, so messages that wait for the count
   // are sent later.

@@ -83,7 +83,7 @@ struct BulkHeader {
   uint32_t status = 0;      // kDone: a Code
   uint64_t piece = 0;       // assigned by the requesting side, per stream
   uint64_t region = 0;      // not in kData, kDone
-  uint64_t offset = 0;      // the same
+  uint64_t offset = 0;      // not in kData, kDone
   uint64_t bytes = 0;       // not in kDone
   uint32_t immediate = 0;   // kWrite: reported to the receiver with the piece, unless 0;
                             // kWriteInOrder: the write's number

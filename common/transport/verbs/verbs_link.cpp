@@ -13,8 +13,8 @@
 //                                              armed = true; post kAck
 //   kAck: check again  <---------------------
 //   nothing: sleep on
-//                                              put with wake: armed, so it carries kWake; armed =
-//                                              false
+//                                              put with wake: armed, so the put carries kWake;
+//                                              armed = false
 //   kWake: check again  <--------------------
 //
 // No wake-up is lost: the queue pair is ordered, so everything put before `armed` was set has
