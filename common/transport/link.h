@@ -193,8 +193,9 @@ class Link {
   virtual Result<void*> map(RegionId region, size_t bytes, void* address = nullptr) = 0;
   virtual Status unmap(RegionId region) = 0;
 
-  // Move bytes between the peer's region and local memory. Asynchronous; `local` must stay valid
-  // until `done` has run. Transfers have no order among each other. Works on every medium (with
+  // Move bytes between the peer's region and local memory. Asynchronous, but a call may block until
+  // the bytes of earlier put_region() calls have arrived (verbs). `local` must stay valid until
+  // `done` has run. Transfers have no order among each other. Works on every medium (with
   // shares_pages, only for regions with a backing, which map() can map).
   virtual void write(RegionId region, uint64_t offset, const void* local, size_t bytes,
                      TransferDone done) = 0;
