@@ -15,9 +15,9 @@
 namespace rcuda::wire {
 
 // Connects by TCP, identifies this user, sends a message, and returns the body of the answer, which
-// must be of the type `wanted`. A refusal has the server's reason; it is kUnavailable if a later
-// attempt may succeed, else kDenied. kProtocol: the server runs another build. kTimeout: the
-// request was sent, and no answer came.
+// must be of the type `wanted`. The error of a refusal has the server's reason; it is kUnavailable
+// if a later attempt may succeed, else kDenied. kProtocol: the server runs another build. kTimeout:
+// the request was sent, and no answer came.
 Result<std::vector<std::byte>> ask(const std::string& host, uint16_t port, MessageType question,
                                    const std::vector<std::byte>& body, MessageType wanted);
 

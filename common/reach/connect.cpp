@@ -56,7 +56,7 @@ Result<AddressList> resolve_host(const std::string& host, uint16_t port) {
   return AddressList(list, &freeaddrinfo);
 }
 
-// If the interfaces cannot be queried, the host counts as another machine, and TCP is used.
+// If the interfaces cannot be queried, the host counts as another machine.
 bool is_this_machine(const addrinfo* addresses) {
   std::vector<Endpoint> endpoints;
   for (const addrinfo* address = addresses; address; address = address->ai_next) {
@@ -72,8 +72,9 @@ void set_send_timeout(int socket, std::chrono::microseconds timeout) {
   setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &value, sizeof value);
 }
 
-// Connects a socket that takes no descriptors of the untrusted server. Returns 0 or an errno.
-// connect() waits while the server's queue of connections is full; SO_SNDTIMEO limits that.
+// Connects a socket that accepts no descriptors, because the server is not trusted yet. Returns 0
+// or an errno. connect() waits while the server's queue of connections is full; SO_SNDTIMEO limits
+// that.
 int connect_local(const LocalAddress& address, Clock::time_point deadline, UniqueFd* out) {
   using std::chrono::microseconds;
   UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -126,7 +127,8 @@ Result<UniqueFd> connect_any(const addrinfo* addresses, const std::string& where
     UniqueFd socket;
     const int result = connect_address(*address, now + (deadline - now) / left--, &socket);
     if (result == 0) return socket;
-    // An address that refuses says more than one that cannot be used from here.
+    // Report the error of an address that refuses: it says more than that of an unreachable
+    // address.
     if (error != ECONNREFUSED) error = result;
   }
   std::string remedy = "check host and port, and that rcuda-server runs there";
@@ -366,7 +368,7 @@ Result<Welcome> request_session(Connection* connection, Hello hello,
         connection->has_worker = true;
         return welcomed(connection, decode<Welcome>(message->second));
       case MessageType::kRefusal:
-        // Only kUnavailable may pass.
+        // Only kUnavailable may be temporary.
         return refusal_error(message->second, "the session was refused", Code::kDenied,
                              {Code::kUnavailable, Code::kTimeout});
       default:
@@ -378,7 +380,7 @@ Result<Welcome> request_session(Connection* connection, Hello hello,
 
 namespace {
 
-// Opens a session's sockets after the first.
+// Opens the further sockets of a session.
 struct FurtherSockets {
   PeerAddress worker;
   uint8_t token[16] = {};
@@ -404,7 +406,7 @@ struct FurtherSockets {
     if (answer.first != MessageType::kRefusal) {
       return {Code::kUnavailable, "the server answered with the wrong message"};
     }
-    // Any other refusal may pass.
+    // All other refusals may be temporary.
     return refusal_error(answer.second, "the session cannot go on", Code::kUnavailable,
                          {Code::kNotFound});
   }

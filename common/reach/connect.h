@@ -1,6 +1,6 @@
-// Finds and reaches a server: name resolution, choice of medium, the connecting socket. Clients use
-// it. Workers use it to connect to workers of other servers or to look up their exports. Servers
-// listen at LocalAddress.
+// Finds and reaches a server: name resolution, choice of medium, the connecting socket. Used by
+// clients, and by workers to connect to workers of other servers and to look up their exports.
+// Servers listen at LocalAddress.
 #pragma once
 
 #include <chrono>
@@ -30,16 +30,16 @@ struct Connection {
   // The session's key. Set if the client identified itself under TLS: every socket of the session
   // is then encrypted with it.
   std::optional<tls::Key> key;
-  tls::Key binding{};       // with `key`: what proofs on this connection name (common/tls/proof.h)
+  tls::Key binding{};       // with `key`: of the proofs on this connection (common/tls/proof.h)
   bool has_worker = false;  // the server has passed its end to a worker
   bool must_encrypt = false;  // RCUDA_SECURITY=tls: only media that encrypt are chosen
 };
 
 // If `medium` is null, chooses one: the plain medium of this machine if `host` is this machine and
-// a server listens there for it, otherwise the plain medium of the network. The time of name
-// resolution is not limited; after it, the call blocks up to the timeout. Errors name host, port
-// and remedy. kDenied if this machine's server does not run as this user, root or a user of
-// `trusted` (RCUDA_TRUST_USER).
+// a server listens there for it, otherwise the plain medium of the network. Name resolution may
+// block without limit; after it, the call blocks for `timeout` at most. Errors name host, port and
+// remedy. kDenied if this machine's server does not run as this user, root or a user of `trusted`
+// (RCUDA_TRUST_USER).
 Result<Connection> connect_server(const std::string& host, uint16_t port,
                                   const transport::Medium* medium,
                                   std::chrono::milliseconds timeout,
@@ -51,24 +51,26 @@ Result<UniqueFd> connect_local_server(uint16_t port, const std::vector<uid_t>& t
                                       std::chrono::steady_clock::time_point deadline);
 
 // For a connection whose medium the user has not chosen: chooses the best medium of its reach that
-// this side supports, with the plain medium as fallback. Returns why it did not choose a better
-// medium. Call it after identify(). May block while a library is loaded.
+// this side supports, with the plain medium as fallback. Returns why better media were not chosen;
+// empty: none is better. Call it after identify(). May block while a library is loaded.
 std::string choose_medium(Connection* connection);
 
 // If both ends of `socket` are on this machine, gets a ticket over the server's local socket and
-// presents it. Returns false without a ticket: the server is on another machine, or has no local
-// socket here (a proxy). identify() then continues with TLS. `trusted`: as for connect_server().
+// presents it. Returns false if there is no ticket, because the server is on another machine or has
+// no local socket here (a proxy). identify() then continues with TLS. `trusted`: as for
+// connect_server().
 Result<bool> present_ticket(int socket, const std::vector<uid_t>& trusted,
                             std::chrono::steady_clock::time_point deadline);
 
 // Explains the error of a handshake in which no rcuda-server answered.
 Status no_server(const Status& status);
 
-// Requests a session and waits until a worker, which is then at the other end, welcomes the client.
-// The media of `hello` are the connection's. If the worker falls back, so does the connection.
+// Requests a session and waits for the Welcome of a worker, which is then at the other end. Sets
+// the media of `hello` to the connection's. If the worker falls back, so does the connection.
 // `patience`: how long the server may be silent; while the client waits, the server sends Queued
-// every second. `waits` is called for each Queued that has the client's place (Hello::wait_ms). A
-// refusal is kUnavailable, with the server's reason.
+// every second. Calls `waits` for each Queued that has the client's place in the queue
+// (Hello::wait_ms). The error of a refusal has the server's reason. It is kUnavailable or kTimeout
+// if the server says so, else kDenied.
 Result<Welcome> request_session(Connection* connection, Hello hello,
                                 std::chrono::milliseconds patience,
                                 const std::function<void(const Queued&)>& waits = {});
@@ -82,19 +84,19 @@ struct LinkTimeouts {
   std::chrono::milliseconds reconnecting{0};  // Welcome::reconnect_ms
   std::string name;                           // of the worker, for the log
 };
-// Makes the client's end of a session's Link. `connection` is the connection on which the worker's
-// Welcome arrived, with that token. If this fails and the connection has a fallback, makes the Link
-// over the fallback and logs it. Errors: see transport::make_link().
+// Makes the client's end of a session's Link. `connection` has received the worker's Welcome, with
+// this token. If this fails and the connection has a fallback, makes the Link over the fallback and
+// logs it. Errors: see transport::make_link().
 Result<std::unique_ptr<transport::Link>> link_to_worker(Connection connection,
                                                         const uint8_t (&token)[16],
                                                         const transport::LinkOptions& options,
                                                         const LinkTimeouts& timeouts);
 
-// Where clients on the same machine find the server of a port. Every server has an abstract Unix
-// socket. It disappears with the server, but any user may take its name first. So a server of root
-// also has a socket in a folder that only root can write, and clients look there first. A container
-// sees another such folder in its place: the sockets in it treat clients as clients of another
-// machine.
+// The local socket address of a server, for clients on the same machine. Every server has an
+// abstract Unix socket. It disappears with the server, but any user may take its name first. So a
+// server of root also has a socket in a folder that only root can write, and clients look there
+// first. A container sees another such folder in its place. The server treats clients that connect
+// through that folder as clients of another machine.
 class LocalAddress {
  public:
   static constexpr const char* kRootsFolder = "/run/rcuda";

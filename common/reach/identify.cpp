@@ -61,7 +61,7 @@ Result<Authenticated> authenticate(const Socket& socket, const Authenticate& mes
   return decode<Authenticated>(body);
 }
 
-// Proves this process's user by a credential, and checks the server's credential.
+// Proves this process's user by a MUNGE credential, and checks the server's credential.
 Status exchange_credentials(const Socket& socket, const tls::Key& binding,
                             const identity::munge::Settings& settings,
                             const std::vector<uid_t>& trusted, Clock::time_point deadline) {
@@ -69,7 +69,7 @@ Status exchange_credentials(const Socket& socket, const tls::Key& binding,
   std::copy(binding.begin(), binding.end(), nonce);
   Authenticate message;
   message.method = Method::kMunge;
-  // Only the server knows which user of its machine will decode it.
+  // The credential names no user who may decode it: the client does not know the server's user.
   RCUDA_ASSIGN_OR_RETURN(
       std::string own,
       identity::munge::encode(munge_payload(MungeSide::kClient, nonce), {}, settings));
@@ -122,7 +122,7 @@ Result<Plan> plan_for(const Connection& connection, const std::string& host, uin
   return plan;
 }
 
-// Checks that the server is the one of the plan, and returns what both sides prove (proof.h).
+// Checks the server by `check`, and returns the binding for the proofs (proof.h).
 Result<tls::Key> check_challenge(const Socket& socket, const tls::Key& exported,
                                  const tls::ServerCheck& check, Clock::time_point deadline) {
   RCUDA_ASSIGN_OR_RETURN(const auto body, read_answer(socket, MessageType::kChallenge, deadline));

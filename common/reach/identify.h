@@ -1,5 +1,5 @@
-// How a client proves its user to a server and checks the server, before it sends anything else.
-// docs/security.md describes the methods; this is the client's half of each. The daemon's half is
+// The client's part of identification: it proves its user to a server and checks the server, before
+// it sends anything else. docs/security.md describes the methods. The daemon's part is
 // server/identity/authenticator.h.
 //
 // Threads: any. Blocking: until the server has answered, or until the deadline; with MUNGE also for

@@ -45,8 +45,8 @@ Result<SessionLink> make_session_link(const SessionMedia& media, transport::Boot
   Status refused = link.status();
   link = fall_back(*media.fallback, std::move(second), options);
   if (link) return SessionLink{std::move(link).value(), std::move(refused)};
-  return Status(link.status().code(), link.status().context() + "; before, over " +
-                                          media.medium->name() + ": " + refused.context());
+  return Status(link.status().code(), link.status().context() + "; the first attempt, over " +
+                                          media.medium->name() + ", failed: " + refused.context());
 }
 
 }  // namespace rcuda::wire

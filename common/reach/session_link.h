@@ -3,7 +3,7 @@
 //
 // The second attempt takes another socket (kFallbackSocket): the client opens it, the worker
 // accepts it. Each side keeps the first connection open until it has a Link over the second. So the
-// end of the first connection means that the peer has gone, not that it tries the other medium. A
+// end of the first connection means that the peer is gone, not that it tries the other medium. A
 // first medium that fails must report this to its peer over the connection (verbs: a refusal);
 // otherwise the peer notices it only at its timeout.
 //
@@ -17,7 +17,7 @@
 
 namespace rcuda::wire {
 
-// An attempt that has a fallback gets this part of the whole time.
+// An attempt that has a fallback gets 1/kTryingPart of the timeout.
 inline constexpr int kTryingPart = 4;
 
 struct SessionMedia {
@@ -30,9 +30,9 @@ struct SessionLink {
   Status refused;  // if the Link is over `fallback`: why `medium` failed
 };
 
-// `bootstrap` is for the first medium, with the timeout of one attempt; its function for further
-// sockets serves both media. Errors: those of transport::make_link(). If both attempts have failed,
-// returns the second error, which includes the first.
+// `bootstrap` is for the first medium. Its timeout is that of an attempt without a fallback; its
+// function for further sockets serves both media. Errors: those of transport::make_link(). If both
+// attempts have failed, returns the second error, which includes the first.
 Result<SessionLink> make_session_link(const SessionMedia& media, transport::Bootstrap bootstrap,
                                       const transport::LinkOptions& options);
 

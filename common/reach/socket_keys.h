@@ -1,5 +1,5 @@
-// Secrets of a session's single sockets, derived from the session's own secrets. An eavesdropper on
-// one socket can then not use its secrets for another socket. Any thread; nothing blocks.
+// The secrets of each socket of a session, derived from the session's own secrets. So an
+// eavesdropper on one socket cannot use its secrets for another socket. Any thread; nothing blocks.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 namespace rcuda::wire {
 
 // A session's further sockets have the indexes 0 to kMostSockets - 1, more than any medium opens.
-// The last is the control socket of the second Link if making the first failed.
+// Index kFallbackSocket is the control socket of the Link over the fallback.
 inline constexpr uint32_t kMostSockets = 32;
 inline constexpr uint32_t kFallbackSocket = kMostSockets - 1;
 inline constexpr uint32_t kControlSocket = ~0u;  // in place of an index

@@ -37,8 +37,7 @@ class TrustedUsers : public config::SettingBase {
 };
 
 // Returns kDenied, with the remedy, unless `server` is `client` itself, root, or in `named`. The
-// rule holds for root too: it uses only its own servers and those of `named`. `what`: the server,
-// for the error.
+// rule also holds if the client is root. `what`: the server, for the error.
 Status check_trust(const std::string& what, uid_t server, uid_t client,
                    const std::vector<uid_t>& named);
 

@@ -22,7 +22,8 @@ class Cursor {
   explicit Cursor(Bytes bytes) : rest_(bytes) {}
 
   bool done() const { return !failed_ && rest_.empty(); }
-  // Returns the content of an element whose length is in its only form. `whole`: with its head.
+  // Returns the content of an element whose length has the shortest form. `whole` receives the
+  // element with its head.
   Bytes element(uint8_t tag, Bytes* whole = nullptr) {
     const Bytes begin = rest_;
     bool good = number(1) == tag;
@@ -104,7 +105,7 @@ std::optional<Parts> split(const std::string& der) {
   return parts;
 }
 
-// nullopt if it has several names, or if the name has blanks or control characters.
+// nullopt unless the certificate has exactly one name, without blanks and control characters.
 std::optional<std::string> common_name(const X509* certificate) {
   X509_NAME* const subject = X509_get_subject_name(certificate);
   const int index = X509_NAME_get_index_by_NID(subject, NID_commonName, -1);
@@ -139,8 +140,8 @@ Result<std::shared_ptr<const Authorities>> Authorities::read(const std::string& 
   return std::shared_ptr<const Authorities>(made);
 }
 
-// The certificates of the chain, each signed by the next or by an authority. The first is the
-// client's. Empty: one of them is not.
+// The certificates of the chain, from the client's on. Empty unless each is signed by the next or
+// by an authority.
 std::vector<Owned<X509>> Authorities::read_signed(const identity::Chain& chain) const {
   std::vector<Owned<X509>> read;
   if (chain.size() > identity::kMostCertificates) return {};
@@ -166,8 +167,8 @@ Result<std::string> Authorities::check_client(const identity::Chain& chain,
   const std::vector<Owned<X509>> known = read_signed(chain);
   if (known.empty()) {
     return Status(Code::kDenied,
-                  "its certificate is of no authority that the server's setting client_authorities "
-                  "names, or is signed in a way that the server does not know");
+                  "its certificate is not signed by an authority that the server's setting "
+                  "client_authorities names, or its signature algorithm is not supported");
   }
   if (!has_signed(known.front().get(), Role::kClient, binding, signature)) {
     return Status(Code::kDenied, "it does not have the key of its certificate");

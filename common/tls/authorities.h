@@ -1,9 +1,9 @@
-// Authorities: those whose certificates clients may present to a daemon.
+// Authorities: the certificate authorities that a daemon accepts for its clients.
 //
-// No parser of X.509 sees bytes of strangers: a strict reader of DER splits a certificate into the
-// signed part, the algorithm and the signature. The certificate is parsed only after an authority's
-// signature of it has been verified. Certificates between authority and client come in the order of
-// TLS, each signed by the next, and are checked from the authority down.
+// Bytes that no authority has signed do not reach an X.509 parser: a strict reader of DER splits a
+// certificate into the signed part, the algorithm and the signature. The certificate is parsed only
+// after an authority's signature of it has been verified. The chain has the order of TLS: each
+// certificate is signed by the next. It is checked from the authority's end.
 //
 // Threads: any. Blocking: read() reads a file. Fuzzer: tests/fuzz/chain_target.h.
 #pragma once
@@ -23,8 +23,8 @@ class Authorities {
   // `file`: a PEM file. kInvalidArgument if it is not usable.
   static Result<std::shared_ptr<const Authorities>> read(const std::string& file);
 
-  // The user's name (CN) in the client's certificate, with whose key the client has signed the
-  // binding. kDenied with the reason.
+  // Returns the user's name (CN) in the client's certificate. kDenied with the reason, also if the
+  // signature of the binding was not made with the certificate's key.
   Result<std::string> check_client(const identity::Chain& chain, const std::string& signature,
                                    const Key& binding) const;
 

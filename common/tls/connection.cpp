@@ -17,7 +17,8 @@ namespace rcuda::tls {
 namespace {
 
 constexpr size_t kRecordBytes = SSL3_RT_MAX_PLAIN_LENGTH;
-// As many records are sent at once. More gain nothing: the system call's cost is small then.
+// The most records of one send(). More records gain nothing, because the cost of the system call is
+// small by then.
 constexpr size_t kRecordsOfSend = 8;
 
 }  // namespace
@@ -70,8 +71,8 @@ Result<Connection::Progress> Connection::shake_hands() {
 
 Key Connection::exported(const char* label) const {
   Key key{};
-  // Fails only before the end of the handshake and without memory. Abort: the key would be known to
-  // attackers.
+  // Fails only before the end of the handshake or without memory. Aborts then: a key of zeros would
+  // be known to attackers.
   if (SSL_export_keying_material(ssl_, key.data(), key.size(), label, std::strlen(label), nullptr,
                                  0, 0) != 1) {
     std::abort();
@@ -103,7 +104,7 @@ int Connection::outcome(int result) const {
   }
 }
 
-// Keeps a KeyUpdate for the next records, which are sent with the new key.
+// Queues a KeyUpdate before the next records, which use the new key.
 void Connection::renew_key() {
   if (SSL_key_update(ssl_, SSL_KEY_UPDATE_NOT_REQUESTED) == 1 && SSL_do_handshake(ssl_) == 1) {
     records_ = 0;
@@ -166,8 +167,8 @@ ssize_t Connection::send(std::span<const iovec> pieces) {
   return std::exchange(begun_, 0);
 }
 
-// A thread that polls an empty socket does not hold the mutex in the system call. Otherwise the
-// sending thread would find the mutex locked, and sleep.
+// A thread that polls an empty socket must not hold the mutex during the system call: the sending
+// thread would find it locked, and sleep.
 ssize_t Connection::recv(void* data, size_t bytes, bool peek) {
   if (bytes == 0) return 0;
   const int most = static_cast<int>(std::min(bytes, kRecordBytes));
@@ -182,7 +183,8 @@ ssize_t Connection::recv(void* data, size_t bytes, bool peek) {
     const bool lacks_bytes = got < 0 && errno == EAGAIN;
     const bool has_taken_record = got > 0 && !peek && (got < most || bytes >= kRecordBytes);
     is_drained_ = lacks_bytes || has_taken_record;
-    // OpenSSL also returns after a KeyUpdate. The record after it may have been received already.
+    // OpenSSL also returns after a KeyUpdate, although the next record may have been received
+    // already.
     if (!lacks_bytes || !buffer_.has_bytes()) return got;
   }
 }

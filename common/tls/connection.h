@@ -1,7 +1,7 @@
 // TLS 1.3 connections over sockets (OpenSSL). docs/security.md says which connections use TLS.
 //
-// A client shakes hands with a door of the server (handshake.h), and both sides prove who they are
-// inside (proof.h). The connection carries only a session's handshake messages. Both ends derive
+// A client shakes hands with a door of the server (handshake.h). Inside this connection, both sides
+// prove their identity (proof.h). It carries only a session's handshake messages. Both ends derive
 // the session's key from it. The session's Links are then TLS connections with this key, on the
 // same and on further sockets (keyed.h), because a worker process cannot take over the state of the
 // door's connection.
@@ -51,7 +51,8 @@ class Connection final : public Cipher {
   // Continues the handshake. An error says why this side refused the peer, or that the peer refused
   // this side.
   Result<Progress> shake_hands();
-  // Before the handshake, without `reads_ahead`: how many bytes of it this side receives.
+  // Limits the bytes that this side receives in the handshake. Call it before the handshake,
+  // without `reads_ahead`.
   void limit_handshake(size_t most) { buffer_.limit_received(most); }
   // After the handshake: a value that only both ends can compute, a different one for each label.
   Key exported(const char* label) const;
@@ -73,15 +74,16 @@ class Connection final : public Cipher {
 
   RecordBuffer buffer_;
   SSL* ssl_ = nullptr;
-  // OpenSSL's object serves one thread at a time. No call holds the mutex for longer than the
-  // records of one send() take.
+  // OpenSSL's object serves one thread at a time. The longest call with the mutex held makes the
+  // records of one send().
   Mutex mutex_;
-  // Sending thread only: bytes whose records are in the buffer, and which send() has not reported.
+  // Sending thread only: bytes whose records are in the buffer, but which send() has not returned
+  // as sent.
   ssize_t begun_ = 0;
   // Receiving thread only: OpenSSL has no decrypted bytes, so the next bytes come from the socket.
   bool is_drained_ = false;
   std::unique_ptr<std::byte[]> record_ RCUDA_GUARDED_BY(mutex_);  // gathers small pieces
-  uint64_t records_ RCUDA_GUARDED_BY(mutex_) = 0;                 // sent with the present key
+  uint64_t records_ RCUDA_GUARDED_BY(mutex_) = 0;                 // made with the current key
   uint64_t records_per_key_ = kRecordsPerKey;
 };
 

@@ -34,7 +34,8 @@ Result<Acceptor> Acceptor::create() {
 Result<std::unique_ptr<Connection>> Acceptor::accept(int socket) const {
   RCUDA_ASSIGN_OR_RETURN(auto connection,
                          Connection::create(context_.get(), socket, Role::kServer));
-  // A client of rcuda sends less than 2 KiB. OpenSSL takes 128, and keeps several times as much.
+  // A client of rcuda sends less than 2 KiB. OpenSSL would accept 128 KiB, and keep several times
+  // as much.
   connection->limit_handshake(kMostHandshake);
   return connection;
 }

@@ -1,4 +1,4 @@
-// The TLS handshakes of a client and of a server's door. They prove nothing: proof.h does.
+// The TLS handshakes of a client and of a server's door. They prove no identity; proof.h does.
 //
 // Threads: any. Blocking: connect(), until the handshake is done, or until the deadline. Errors:
 // kDenied if a handshake fails, kTimeout, kUnavailable.
@@ -15,7 +15,7 @@ namespace rcuda::tls {
 Result<std::unique_ptr<Connection>> connect(int socket,
                                             std::chrono::steady_clock::time_point deadline);
 
-// The server's side, with a key that is made for it and that no client knows.
+// The server's side, with a key of its own that no client knows.
 class Acceptor {
  public:
   static Result<Acceptor> create();

@@ -15,11 +15,11 @@
 
 namespace rcuda::tls {
 
-// Does the initialisation of the first encrypt(), which takes some milliseconds. A worker calls it
-// while it is idle.
+// Initialises what the first encrypt() needs, which takes some milliseconds. Workers call it while
+// they are idle.
 void prepare();
 
-// The two ends have different roles, and both start at the same byte of the stream.
+// The two ends must have different roles, and start at the same byte of the stream.
 Result<Socket> encrypt(UniqueFd socket, const Key& key, Role role,
                        std::chrono::steady_clock::time_point deadline);
 

@@ -87,7 +87,7 @@ Status check_chain(const std::vector<Owned<X509>>& chain, X509_STORE* authoritie
       X509_STORE_CTX_init(context.get(), authorities, chain.front().get(), others) == 1 &&
       X509_STORE_CTX_set_default(context.get(), purpose) == 1 &&
       set(X509_STORE_CTX_get0_param(context.get())) == 1;
-  // Keys of 112 bits of security, as Debian's OpenSSL asks for in TLS.
+  // Requires keys of at least 112 bits of security, as Debian's OpenSSL does in TLS.
   if (ready) X509_VERIFY_PARAM_set_auth_level(X509_STORE_CTX_get0_param(context.get()), 2);
   const bool valid = ready && X509_verify_cert(context.get()) == 1;
   const int reason = ready ? X509_STORE_CTX_get_error(context.get()) : X509_V_ERR_UNSPECIFIED;

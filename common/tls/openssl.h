@@ -30,14 +30,14 @@ struct Free {
 template <typename T>
 using Owned = std::unique_ptr<T, Free>;
 
-// Must precede every other call of OpenSSL in a process that uses this folder.
+// Call it before every other function of OpenSSL in a process that uses this folder.
 void initialise();
 // A context for TLS 1.3 only, with AES-128-GCM first. Calls initialise().
 Result<Owned<SSL_CTX>> make_context(const SSL_METHOD* method);
-// kDenied: `what` and OpenSSL's reason. Empties the thread's queue of errors.
+// Returns kDenied with `what` and OpenSSL's reason. Clears the thread's error queue.
 Status ssl_error(const std::string& what);
-// Whether a chain, the first certificate of which is the peer's, leads to one of `authorities`:
-// names, times, lengths and the purpose ("ssl_client", "ssl_server"). `set`: sets more parameters,
+// Checks that a chain, whose first certificate is the peer's, leads to one of `authorities`, with
+// its names, times, lengths and purpose ("ssl_client", "ssl_server"). `set` sets further parameters
 // and returns 1. kDenied with the reason.
 Status check_chain(
     const std::vector<Owned<X509>>& chain, X509_STORE* authorities, const char* purpose,

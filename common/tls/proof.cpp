@@ -131,8 +131,8 @@ Status check_server(const identity::Chain& chain, const std::string& signature, 
   }
   if (has_signed(own, Role::kServer, binding, signature)) return {};
   return Status(Code::kDenied,
-                "the server does not have the key of its certificate: somebody between it and this "
-                "client ends the encryption");
+                "the server does not have the key of its certificate: another process intercepts "
+                "the connection");
 }
 
 }  // namespace rcuda::tls

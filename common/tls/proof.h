@@ -1,16 +1,16 @@
-// Proofs: how the two ends of a TLS connection (handshake.h) show each other who they are.
+// Proofs: how the two ends of a TLS connection (handshake.h) prove their identity to each other.
 //
 // The handshake itself proves nothing: the server's end may be another process than the one that
 // has the key (server/door/door.h). Instead, the server sends a fresh nonce, and each side proves
 // that it has a secret, for a binding of this nonce and of this connection:
 //
 //   binding   HMAC-SHA-256 of Connection::exported(kProofLabel), with the nonce as the key
-//   server    the signature of its certificate's key (Challenge in common/messages/handshake.h)
-//   client    that of its certificate's key, a MAC by its token, or a MUNGE credential; and for a
-//             lease, a MAC by the lease's secret
+//   server    a signature of its certificate's key (Challenge in common/messages/handshake.h)
+//   client    a signature of its certificate's key, a MAC by its token, or a MUNGE credential; for
+//             a lease also a MAC by the lease's secret
 //
-// Signatures are over a text that names the signer's side, and then the binding. So no proof is of
-// use on another connection or for the other side.
+// Signatures are over a text that names the signer's side, and then the binding. So a proof is
+// valid on this connection and for this side only.
 //
 // Threads: any. Blocking: check_server() reads a file.
 #pragma once
@@ -28,15 +28,15 @@
 
 namespace rcuda::tls {
 
-// `exported`: of kProofLabel.
+// `exported`: Connection::exported(kProofLabel).
 Key binding_of(const uint8_t (&nonce)[32], const Key& exported);
 
 // Empty: OpenSSL failed.
 std::string sign(const identity::Certificate& signer, Role side, const Key& binding);
-// Whether the key has made the signature of this text.
+// Whether the key made this signature of the text.
 bool verify(evp_pkey_st* key, const char* digest, std::span<const uint8_t> text,
             std::span<const uint8_t> signature);
-// Whether the key of the certificate has made this signature of sign().
+// Whether the key of the certificate made this signature, as sign() does.
 bool has_signed(const x509_st* certificate, Role side, const Key& binding,
                 const std::string& signature);
 

@@ -10,7 +10,7 @@
 namespace rcuda::tls {
 namespace {
 
-// Eight records and a part of one. They stay in a processor's second cache until they are
+// Eight records and a part of another. They stay in the second-level cache until they are
 // decrypted.
 constexpr size_t kReceivedBytes = 136u << 10;
 constexpr size_t kMostKept = 1u << 20;

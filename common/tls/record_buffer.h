@@ -21,11 +21,11 @@ class RecordBuffer {
   // fit into `to`, so nothing else may receive from the socket later.
   RecordBuffer(int socket, bool reads_ahead) : socket_(socket), reads_ahead_(reads_ahead) {}
 
-  // Keeps bytes to be sent. False, and EPROTO, if too many have been kept: a peer that asks for
-  // answers, and does not let this side send them, costs no memory. False, and ENOMEM, without
+  // Keeps bytes to be sent. Returns false with EPROTO if it keeps too many: a peer that requests
+  // answers but does not read them must not consume memory. Returns false with ENOMEM without
   // memory: no exception may pass through OpenSSL.
   bool add(std::span<const std::byte> bytes);
-  // As recv(2) on a non-blocking socket. -1, and EPROTO, beyond the limit.
+  // As recv(2) on a non-blocking socket. Returns -1 with EPROTO beyond limit_received().
   ssize_t take(std::span<std::byte> to);
   // With `reads_ahead`: receives bytes unless take() still has some. Returns a positive number if
   // take() has bytes, otherwise as recv(2). Without `reads_ahead`, does nothing and returns a
@@ -34,14 +34,14 @@ class RecordBuffer {
   // Whether take() has bytes that were received ahead.
   bool has_bytes() const { return begin_ < end_; }
   // While the sending thread is inside OpenSSL (`sealing`), take() fails with EAGAIN. OpenSSL also
-  // reads when it sends, if it has a part of a handshake message; but the receiving thread may be
-  // in fill().
+  // reads when it sends if it has received a part of a handshake message; but the receiving thread
+  // may be in fill().
   void set_sealing(bool sealing) { sealing_ = sealing; }
-  // How many more bytes may be received.
+  // Limits the bytes that take() receives from now on (without `reads_ahead`).
   void limit_received(size_t most) { most_received_ = most; }
   // Gives all kept bytes to push().
   void hand_over();
-  // Sends what was handed over. False, with errno, unless all of it is sent.
+  // Sends the bytes that hand_over() gave it. Returns false with errno unless all of them are sent.
   bool push();
 
  private:
@@ -53,7 +53,7 @@ class RecordBuffer {
   size_t most_received_ = ~size_t{0};
   bool sealing_ = false;
   std::unique_ptr<std::byte[]> received_;
-  size_t begin_ = 0, end_ = 0;  // of the bytes in received_ that nobody has taken
+  size_t begin_ = 0, end_ = 0;  // of the bytes in received_ that take() has not returned
 };
 
 }  // namespace rcuda::tls

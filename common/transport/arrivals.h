@@ -29,7 +29,7 @@ class Arrivals {
 
   // `bytes` more of the write with this immediate have arrived (Link::on_immediate()).
   void arrived(uint32_t immediate, uint64_t bytes);
-  // The peer writes `bytes` with this immediate into the region, or has done so.
+  // A message of the peer names a write of `bytes` with this immediate into the region.
   void expect(uint32_t immediate, RegionId region, uint64_t bytes, Ended ended);
   // Writes that have been named and have not arrived.
   size_t expected();

@@ -19,7 +19,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Far above the regions that a working peer announces while it does not read.
+// Far above the number of regions that this side announces while a working peer does not read.
 constexpr size_t kMaxQueued = 1u << 18;
 
 }  // namespace

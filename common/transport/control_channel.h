@@ -8,7 +8,8 @@
 // One thread sleeps in poll() on the socket and on the peer's pidfd. (The pidfd matters if the peer
 // has forked: after the parent is killed, the child still holds the socket open.) Any thread may
 // call send(), which never blocks: bytes that the socket does not accept at once are queued, and
-// the channel's thread sends them. Both callbacks run on that thread. No callback follows on_end.
+// the channel's thread sends them. Both callbacks run on the channel's thread. No callback follows
+// on_end.
 #pragma once
 
 #include <atomic>
@@ -31,8 +32,8 @@ namespace rcuda::transport {
 class ControlChannel {
  public:
   struct Callbacks {
-    // Announcements and retirements. If this process had no free descriptor to receive one, `fd` is
-    // empty although has_fd is set. An error ends the channel as a protocol violation.
+    // Announcements and retirements of regions. `fd` is empty although has_fd is set if this
+    // process had no free descriptor for it. An error ends the channel as a protocol violation.
     std::function<Status(const ControlMessage&, UniqueFd fd)> on_message;
     // The peer sent a farewell (intended), is gone, or broke the protocol.
     std::function<void(bool intended, const std::string& why)> on_end;

@@ -23,8 +23,8 @@ struct Greeting {
 inline constexpr size_t kRetainedBlock = 256u << 10;
 static_assert(sizeof(Greeting) == 24);
 
-// The number of streams is limited to 1 to `most_streams`; `usual_streams` if the options leave it
-// to the medium.
+// Uses the number of streams of the options, or `usual_streams` if they set none; at least 1, at
+// most `most_streams`.
 Greeting make_greeting(uint64_t magic, const LinkOptions& options, size_t most_streams,
                        size_t usual_streams);
 

@@ -42,12 +42,11 @@ namespace rcuda::transport {
 // Whether put() must wake a peer that sleeps in wait().
 //   kNo: no. A peer that polls sees the put; a sleeping peer sees it with the next put that wakes.
 //   kYes: yes. Over tcp, when puts without kNow follow each other within LinkOptions::receive_spin,
-//       a thread of the Link sends them. It stays awake for that time.
+//       a thread of the Link sends them, and stays awake for that time.
 //   kNow: yes, and a thread waits for the peer's answer. A medium that gathers puts (tcp) sends
 //       this put and all earlier puts before put() returns.
 //   kHandOver: as kYes if a thread of the Link is awake to send the put, else as kNow.
-//   kWithNext: no. The caller's next put follows at once, and a medium that gathers puts (tcp)
-//   sends
+//   kWithNext: no. The caller's next put follows at once. A medium that gathers puts (tcp) sends
 //       both together.
 enum class Wake : uint8_t { kNo, kYes, kNow, kHandOver, kWithNext };
 constexpr bool wakes_peer(Wake wake) { return wake != Wake::kNo && wake != Wake::kWithNext; }
@@ -194,8 +193,9 @@ class Link {
   virtual Result<void*> map(RegionId region, size_t bytes, void* address = nullptr) = 0;
   virtual Status unmap(RegionId region) = 0;
 
-  // Move bytes between the peer's region and local memory. Asynchronous; `local` must stay valid
-  // until `done` has run. Transfers have no order among each other. Works on every medium (with
+  // Move bytes between the peer's region and local memory. Asynchronous, but a call may block until
+  // the bytes of earlier put_region() calls have arrived (verbs). `local` must stay valid until
+  // `done` has run. Transfers have no order among each other. Works on every medium (with
   // shares_pages, only for regions with a backing, which map() can map).
   virtual void write(RegionId region, uint64_t offset, const void* local, size_t bytes,
                      TransferDone done) = 0;
@@ -233,8 +233,8 @@ class Link {
   // completion must come back to this side before a put can notify the peer. kUnsupported without
   // has_immediates. `immediate` is not 0, and `bytes` is at least 1.
   //
-  // `done` means that this side has finished: the memory is the caller's again. Nothing reports to
-  // this side that the bytes have arrived; the peer learns it.
+  // `done` means that this side has finished with the memory. Only the peer learns that the bytes
+  // have arrived.
   //
   // A write outside of the peer's region breaks the Link; a write into a withdrawn region is
   // dropped.
@@ -307,13 +307,12 @@ struct Reconnecting {
   // Makes or awaits the connection that replaces the socket `index`, and proves that it belongs to
   // the session. kNotFound: the session does not exist any more.
   std::function<Result<Socket>(int index, std::chrono::steady_clock::time_point deadline)> next;
-  // Only if this side waits. The function that it gets is to be called when such a connection has
-  // come, before next() returns it; with nullptr, no function. Returns when the previous function
-  // cannot run any more.
+  // Set only if this side waits. Sets the function to call when a replacing connection has arrived,
+  // before next() returns it; nullptr: none. Returns when the previous function cannot run any
+  // more.
   std::function<void(std::function<void(int index)>)> on_connection;
-  // Called at the first loss, and when all connections are back. May be empty. `is_new`: false for
-  // a loss that belongs to one that has been reported, because the peer replaces its sockets one
-  // after another.
+  // Called at the first loss, and when all connections are back. May be empty. `is_new` is false if
+  // the loss is part of an earlier reported loss: the peer replaces its sockets one after another.
   std::function<void(bool is_lost, bool is_new)> changed;
   std::string peer;  // its name, for the log
 };

@@ -83,8 +83,8 @@ class LinkCore : public Link {
     bump(counters_.window_bytes, total);
   }
 
-  Doorbell doorbell_;   // threads sleep on it until this side's window changes
-  Doorbell elsewhere_;  // and on this doorbell, until the window changes outside of the answers
+  Doorbell doorbell_;   // rung by the peer's puts
+  Doorbell elsewhere_;  // rung by the peer's puts outside of the answers
   const bool separates_answers_;
 
   LiveCounters counters_;

@@ -45,7 +45,7 @@ const Medium& plain_medium(Reach reach);
 // The default medium: the last medium of that reach that suits.
 struct Choice {
   const Medium* medium = nullptr;  // never null
-  std::string why;                 // why a better medium does not suit; empty: no medium is better
+  std::string why;                 // why better media do not suit; empty: `medium` is the best
 };
 Choice best_medium(Reach reach, int control_socket, const std::string& encrypts_because);
 // "shm, tcp or verbs", for messages. With `reach`, only the media of that reach.

@@ -38,7 +38,7 @@ inline constexpr uint64_t kMostWindowTimes = 0;
 #else
 inline constexpr AddressSpan kBases = {0x6500'0000'0000, 0x7500'0000'0000};
 inline constexpr uint64_t kBaseBytes = 32ull << 30;
-// Together they have 95 TiB. Eight windows of 11 TiB fit in.
+// 95 TiB together: room for eight windows of 11 TiB.
 inline constexpr AddressSpan kWindowRanges[] = {{0x0200'0000'0000, 0x5000'0000'0000},
                                                 {0x5700'0000'0000, 0x6400'0000'0000},
                                                 {0x5100'0000'0000, 0x5500'0000'0000}};
@@ -49,7 +49,8 @@ inline constexpr uint64_t kHostRangeBytes = 1ull << 40;
 inline constexpr uint64_t kFenceBegin = 0x3'0000'0000;
 // A window has at least kLeastWindowTimes the memory of the session's devices, and kWindowOwnBytes
 // for the worker's own mappings. That is room for all the memory and a pool or a reservation of
-// twice its size. It has at most kMostWindowTimes the memory, or kSmallWindowBytes.
+// twice its size. Its upper limit is kMostWindowTimes the memory, or kSmallWindowBytes if that is
+// larger.
 inline constexpr uint64_t kLeastWindowTimes = 3;
 inline constexpr uint64_t kWindowOwnBytes = 16ull << 30;
 inline constexpr uint64_t kSmallWindowBytes = 1ull << 40;

@@ -1,6 +1,6 @@
 // The digest of a block of mirrored memory. The client computes the digest of its bytes, and a GPU
-// of the worker the digest of the worker's bytes (server/executor/mirrors/block_digests.h). Equal
-// digests mean equal bytes.
+// of the worker the digest of the worker's bytes (server/executor/mirrors/block_digests.h). Blocks
+// with equal digests count as equal; different blocks have equal digests with a chance of 2^-128.
 //
 // Plain functions: any thread, nothing blocks or fails.
 #pragma once
@@ -11,10 +11,11 @@
 
 namespace rcuda::wire {
 
-// Two sums over the block's words of 8 bytes. To the first, each word adds mix(word ^ place), to
-// the second, with other factors, mix(word + place). `place` is the word's offset times a constant
-// for the first word of each 16 bytes, and the complement of its neighbour's for the second. mix()
-// multiplies, shifts, multiplies and shifts again; it maps no two words to the same value.
+// Two sums over the block's words of 8 bytes. Each word adds mix(word ^ place) to the first sum,
+// and mix(word + place), with other factors, to the second. For the first word of each 16 bytes,
+// `place` is the word's offset times a constant; for the second word, it is the complement of that
+// value. mix() multiplies, shifts, multiplies and shifts again; it maps no two words to the same
+// value.
 struct BlockDigest {
   static constexpr uint64_t kPlace = 0x9e3779b97f4a7c15;
   static constexpr uint64_t kFirst[2] = {0xbf58476d1ce4e5b9, 0x94d049bb133111eb};
@@ -22,7 +23,7 @@ struct BlockDigest {
 
   uint64_t first, second;
 
-  // The digest of no block: it differs from the digest of every block.
+  // In place of an unknown digest: blocks count as different from it.
   static constexpr BlockDigest none() { return {UINT64_MAX, UINT64_MAX}; }
   bool operator==(const BlockDigest&) const = default;
 };

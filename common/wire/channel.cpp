@@ -59,7 +59,7 @@ bool Channel::acquire_slot(size_t reply_bytes, bool patient, ReplySlot* slot) {
   std::vector<uint32_t>& slots = small ? small_slots_ : large_slots_;
   while (slots.size() <= kept) {
     if (!patient) return false;
-    // One becomes free when a reply is destroyed.
+    // A slot becomes free when its Reply is destroyed.
     lock.unlock();
     const CancellationOff off;
     std::this_thread::sleep_for(std::chrono::microseconds(100));
@@ -123,7 +123,7 @@ bool Channel::word_reached(const Word& word, uint32_t* result) const {
     *result = CompletionWord::result(value);
     return true;
   }
-  // The GPU's mark is there before the worker's word.
+  // The GPU writes its mark before the worker writes the word.
   if (word.index >= marks_.size() || word.sequence == 0) return false;
   const auto& mark = reinterpret_cast<const std::atomic<uint64_t>&>(marks_[word.index]);
   *result = 0;

@@ -1,12 +1,12 @@
 // Channel: the client's end of a session's protocol (protocol.h). It sends commands to the worker,
-// and takes replies, completion words and the error word out of this side's window. It knows
-// nothing of streams, and of contexts only what the caller writes into a header.
+// and takes replies, completion words and the error word out of this side's window. It does not
+// know streams or contexts: the caller writes the context's id into the header.
 //
 // Threads: any. The commands of all threads enter one ring, in the order of send().
 // Blocking: send() while the ring is full, a patient acquire_slot() while all slots are in use, and
-// wait() until the worker has answered; send() and wait() for as long as the channel is patient.
-// Errors: those of the Link, kTimeout when the patience is over, kProtocol for a reply that is
-// malformed. The Link's owner decides what they mean.
+// wait() until the worker has answered. send() and wait() return kTimeout after `patience`. Other
+// errors: those of the Link, and kProtocol for a malformed reply. The Link's owner decides how to
+// handle them.
 #pragma once
 
 #include <atomic>
@@ -92,8 +92,8 @@ class Channel {
   transport::Link& link() { return link_; }
   std::chrono::nanoseconds spin() const { return spin_; }
 
-  // Sends one command, with the header's context, thread and reply slot. `ordered` is called with
-  // the command's number, from 1, while the lock is held that orders commands.
+  // Sends one command, with the header's context, thread and reply slot. Calls `ordered` with the
+  // command's number, from 1, while it holds the lock that orders commands.
   template <typename Ordered>
   Status send(const CommandHeader& header, const Command& command, transport::Wake wake,
               const Ordered& ordered) {
@@ -111,27 +111,30 @@ class Channel {
   uint64_t commands();  // how many have been sent
 
   // Takes a slot for a reply of `reply_bytes`, without its header, and a number for the call. If
-  // all are in use, it waits for one (`patient`) or returns false. It also returns false if only a
-  // quarter of them is free.
+  // `patient`, waits while all slots are in use; otherwise returns false if at most a quarter of
+  // them is free.
   bool acquire_slot(size_t reply_bytes, bool patient, ReplySlot* slot);
   void release_slot(const ReplySlot& slot);
   // Whether the worker has written the reply. Then take_reply() hands the slot over to *reply.
   // *result: the worker's.
   bool has_reply(const ReplySlot& slot) const;
   Status take_reply(const ReplySlot& slot, uint32_t* result, Reply* reply);
-  // All of a call.
+  // Sends the command and waits for its reply. Blocks while all slots are in use.
   Status call(CommandHeader header, const Command& command, size_t reply_bytes, uint32_t* result,
               Reply* reply);
 
   // Whether the worker, or the GPU with its mark, has written the word. *result: the worker's.
   bool word_reached(const Word& word, uint32_t* result) const;
   Status wait_word(const Word& word, uint32_t* result);
-  // Where the GPU writes marks (ReadyEvent::marks_region). Called before the first command.
+  // Maps the region into which the GPU writes marks (ReadyEvent::marks_region). Call it before the
+  // first command.
   Status map_marks(const ReadyEvent& ready);
-  // Whether the GPU may mark the command. It then takes two places in its stream's queue.
+  // Whether the GPU may write a mark for the command. Such a command takes two places in its
+  // stream's queue.
   bool is_marked(const Command& command) const;
 
-  // CompletionWord: the number and the last error of posted commands; 0: none has failed.
+  // The last error of posted commands and its number, as a CompletionWord; 0: no command has
+  // failed.
   uint64_t error_word() const { return word_at(ClientWindow::kErrorWord); }
 
   // ClientWindow::kParkWord.
@@ -205,7 +208,7 @@ class Channel {
 
   std::atomic<uint32_t> next_call_{1};
   Mutex slots_mutex_;
-  // Free ones, by offset.
+  // Offsets of the free slots.
   std::vector<uint32_t> small_slots_ RCUDA_GUARDED_BY(slots_mutex_);
   std::vector<uint32_t> large_slots_ RCUDA_GUARDED_BY(slots_mutex_);
 

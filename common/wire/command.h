@@ -1,9 +1,9 @@
-// Command: what a client sends to its worker: an opcode, a body and the bytes after it.
+// Command: a message of a client to its worker: an opcode, a body and the bytes after it.
 //
 // The body of a custom command (commands.h) names its opcode, so a body alone is a command:
 // `post(route, wire::SignalBody{...})`, or `post(route, {body, tail})`. Generated commands have an
-// opcode and an encoded body: `post(route, {opcode, encoder.body()})`.
-// A Command refers to the memory that it was made of. It is a parameter, and is not kept.
+// opcode and an encoded body: `post(route, {opcode, encoder.body()})`. A Command refers to memory
+// of its caller: use it only as a parameter.
 #pragma once
 
 #include <concepts>

@@ -1,11 +1,11 @@
-// ExportedName: a client gets it for memory or an event that it exports, in place of the driver's
-// handle or descriptor (docs/isolation.md).
+// ExportedName: replaces the driver's handle or descriptor of memory or an event that a client
+// exports (docs/isolation.md).
 //
 // The driver's handle never leaves the server. The exporting worker keeps it under the name
-// (server/names/exported_names.h), and another worker gets it only if it serves the same user on
-// the same client host. So a client's worker can import the exports of another process of its user,
-// if both workers run on one server host, whatever media the clients use. A name is valid as long
-// as the session that minted it.
+// (server/names/exported_names.h), and another worker receives it only if that worker serves the
+// same user on the same client host. So a client's worker can import the exports of another process
+// of its user, if both workers run on one server host, whatever media the clients use. A name is
+// valid as long as the session that minted it.
 #pragma once
 
 #include <algorithm>
@@ -34,7 +34,7 @@ struct ExportedName {
   uint64_t magic;
   ExportKind kind;
   uint32_t port;        // of the server whose worker minted it
-  ExportNumber worker;  // the worker
+  ExportNumber worker;  // identifies that worker
   ExportNumber secret;
 };
 static_assert(sizeof(ExportedName) == 48);

@@ -105,7 +105,7 @@ struct CommandHeader {
 static_assert(sizeof(CommandHeader) == 24);
 
 inline constexpr uint32_t kMaxCommandBytes = 60u << 10;  // header included
-// limit of a copy whose bytes are in the command
+// The limit of a copy whose bytes travel in the command.
 inline constexpr uint32_t kMaxInlineBytes = 56u << 10;
 
 // Object ids. The client assigns the ids of objects that it creates, dense from 1 per kind, and
@@ -151,7 +151,7 @@ inline constexpr ObjectId kFetchStream = 0x7fff'ffffu;
 
 // ---- parts of bodies of custom commands --------------------------------------------------------
 
-// For a side of a copy that is client memory with a shadow in the worker.
+// For copies from or to client memory that has a shadow in the worker.
 enum CopyFlags : uint32_t {
   // Nothing queued before the copy can change the source: its bytes may be fetched before the
   // stream reaches the copy.
@@ -181,8 +181,8 @@ struct JitOption {
 };
 static_assert(sizeof(JitOption) == 16);
 
-// The text that a driver has written into a log buffer, and its value of the option with the
-// buffer's size. Zero if the application has no such buffer.
+// The length of the text that the driver has written into a log buffer, and the driver's value of
+// the option for the buffer's size. Both are zero if the application has no such buffer.
 struct JitLog {
   uint32_t text_bytes;  // without a terminator
   uint32_t size_value;

@@ -67,7 +67,7 @@ struct HostCallbackEvent {
   uint64_t sequence;
   uint32_t slot;
   uint32_t status;  // CUresult, for stream callbacks
-  uint64_t loan;    // its number; 0: no mirror was lent
+  uint64_t loan;    // MirrorLoan::number; 0: no mirror was lent
 };
 static_assert(sizeof(HostCallbackEvent) == 40);
 
@@ -99,14 +99,14 @@ struct MirrorState {
 };
 static_assert(sizeof(MirrorState) == 24);
 
-// A mirror in a MirrorNews.
+// A mirror that a MirrorNews asks for.
 struct MirrorKnown {
   uint64_t address;
   uint64_t answer;  // the last answer whose bytes the client has stored; 0: none
 };
 static_assert(sizeof(MirrorKnown) == 16);
 
-// The part of the answer for one mirror.
+// The part of a MirrorNews answer for one mirror. Its pieces follow.
 struct MirrorNewsHead {
   MirrorState state;
   uint32_t pieces;     // each a MirrorPiece and its bytes, padded to 8

@@ -1,12 +1,12 @@
 // The command ring: frames in order from one sender to one receiver, in the receiver's Link window.
 //
-// A frame costs its sender exactly one put and its receiver no message: a posted kernel launch is
-// one RDMA write. The ring does not interpret frames. The sender (RingWriter) lives in one process,
-// the receiver (RingReader) in the other.
+// A frame costs its sender one put (two where the ring wraps) and its receiver no message: a posted
+// kernel launch is one RDMA write. The ring does not interpret frames. The sender (RingWriter)
+// lives in one process, the receiver (RingReader) in the other.
 //
 //   in the receiver's window
-//     want_offset      u64  value of `consumed` that a blocked writer waits for; 0: no writer is
-//                           blocked
+//     want_offset      u64  value of `consumed` that a blocked writer waits for; if it is not above
+//                           the reported value, no writer is blocked
 //     ring_offset      ring_bytes of frames, each of them contiguous and 8-byte aligned:
 //
 //       +0   u32 payload_bytes   1 ... max_frame_bytes; or kWrapMark: the next frame is at the
@@ -101,8 +101,8 @@ class RingReader {
  public:
   RingReader(transport::Link& link, const RingLayout& layout);
 
-  // Returns the next frame's payload, in private memory, valid until the next call; empty if there
-  // is no frame. Also reports consumption to the writer. kProtocol for an invalid frame.
+  // Returns a copy of the next frame's payload, valid until the next call; empty if there is no
+  // frame. Also reports consumption to the writer. kProtocol for an invalid frame.
   Result<std::span<const std::byte>> try_next();
   // Whether try_next() has something to do: the predicate for Link::wait.
   bool pending() const;

@@ -75,8 +75,8 @@ Result<UniqueFd> make_window_file(size_t window_bytes) {
   return file;
 }
 
-// Maps the file of a window of `whose` side. A new header is all zeros, so the side that maps it
-// first may use it at once.
+// Maps the file of a window. `whose`: for errors. A new header is all zeros, so the side that maps
+// it first may use it at once.
 Result<Window> open_window(UniqueFd file, uint64_t window_bytes, const char* whose) {
   RCUDA_RETURN_IF_ERROR(check_window_bytes(window_bytes, whose));
   const uint64_t bytes = kHeaderBytes + window_bytes;
@@ -324,7 +324,7 @@ void ShmLink::run_copies() {
   }
 }
 
-// Receives the peer's window and a pidfd of its process (absent on old kernels).
+// The peer's greeting, the file of its window, and a pidfd of its process (empty on old kernels).
 struct Heard {
   ShmHello hello;
   UniqueFd window;

@@ -135,7 +135,8 @@ Result<void*> ShmRegions::map(uint64_t id, uint64_t bytes, void* address,
   }
   RCUDA_ASSIGN_OR_RETURN(entry.user,
                          map_entry(entry, address).with_context(named(id) + " of the peer"));
-  // Maps now, while the descriptor is open: workers may not use mremap() for it (call_filter.h).
+  // Makes the second mapping while the descriptor is open: workers may not enlarge a mapping with
+  // mremap() (call_filter.h).
   (void)keep_for_transfers(entry);
   if (entry.transfers) drop_file(entry);
   return static_cast<void*>(data_in(entry, entry.user));

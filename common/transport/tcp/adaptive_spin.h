@@ -1,8 +1,8 @@
 // AdaptiveSpin: how long a thread polls for the next data before it sleeps. A wake-up takes 10 to
-// 100 us. A thread that slept in an iteration of a program's loop would make the iteration longer,
-// and so also sleep in the next iteration. So a thread that was woken soon after it slept polls
-// longer the next time, up to kMost times the least; after a longer sleep it polls for the least
-// again. It wastes kMost times the least once per pause of the program. For one thread.
+// 100 us. A thread that sleeps in one iteration of a program's loop makes the iteration longer, and
+// therefore also sleeps in the next. So a thread that is woken soon after it fell asleep polls
+// longer the next time, up to kMost times `least`; after a longer sleep it polls for `least` again.
+// A pause of the program wastes at most kMost times `least`. For one thread.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ class AdaptiveSpin {
   explicit AdaptiveSpin(std::chrono::nanoseconds least) : least_(least), limit_(least) {}
 
   std::chrono::nanoseconds limit() const { return limit_; }
-  // Data came after this time, polling and sleep together.
+  // Data arrived after this time of polling and sleep.
   void waited(std::chrono::nanoseconds time) {
     if (time < limit_) return;
     limit_ = time < kMost * least_ ? std::min(2 * limit_, kMost * least_) : least_;

@@ -1,8 +1,9 @@
 // The states of a BulkStream (bulk_stream.h) and of this side's pieces, and every transition
 // between them.
 //
-// A write begins in kSending, or in kAnswered if it carries an immediate; a read begins in kAsking.
-// A message of the peer without a row in the table of pieces breaks the protocol.
+// A write begins in kSending, or in kAnswered if it gets no answer (with an immediate, or in
+// order); a read begins in kAsking. A message of the peer without a row in the table of pieces
+// violates the protocol.
 #pragma once
 
 #include <cstdint>

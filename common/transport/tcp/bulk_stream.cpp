@@ -20,8 +20,8 @@
 namespace rcuda::transport {
 namespace {
 
-// The most that the answering thread, or a waiting requesting thread, sends while the sending
-// thread wakes up.
+// The most bytes that the answering thread, or a requesting thread with no other work, sends while
+// the sending thread wakes up.
 constexpr uint64_t kMeanwhileBytes = 1u << 20;
 // ThreadSanitizer assumes that sendmsg() reads its buffers even after they were sent, when the peer
 // may already reuse the memory. Under it, the kDone that allows the reuse is sent in its own call.
@@ -30,7 +30,7 @@ constexpr bool kDoneWithData = false;
 #else
 constexpr bool kDoneWithData = true;
 #endif
-// A pin is held for one system call. This limits how many bytes one such call moves.
+// The most bytes of one system call during which a region is pinned.
 constexpr size_t kPinnedBytes = 1u << 20;
 constexpr size_t kScratchBytes = 64u << 10;
 
@@ -47,7 +47,7 @@ std::string why_closed(const Socket& socket) {
 
 using Clock = std::chrono::steady_clock;
 
-// During the pause, the kernel has the socket and more bytes gather.
+// During the pause, the kernel can work on the socket, so more bytes gather.
 void pause_briefly() {
   for (int i = 0; i < 64; ++i) cpu_pause();
   std::this_thread::yield();
@@ -210,7 +210,8 @@ void BulkStream::send() {
   leave(lock);
 }
 
-// Makes the next message the current one, unless it carries more than `most` bytes.
+// Moves the next message into message_. Returns false if no message is waiting, or if it carries
+// more than `most` bytes.
 bool BulkStream::next_message(uint64_t most) {
   if (answer_is_next()) {
     const BulkHeader& asked = answers_.front().asked;
@@ -248,7 +249,8 @@ bool BulkStream::next_message(uint64_t most) {
   return true;
 }
 
-// After the answer to a piece, the memory of the piece belongs to the caller again.
+// If a piece is answered, its memory belongs to the caller again only after the answer, so the
+// address is enough. Otherwise only lent memory stays valid.
 void BulkStream::keep_source(const Piece& piece, Message* message) {
   if (!piece.is_answered()) message->kept = lent_.find(piece.local, piece.bytes);
   message->is_kept = piece.is_answered() || message->kept;
@@ -279,7 +281,8 @@ void BulkStream::drive(MutexLock& lock, uint64_t most, Blocking blocking) {
   sending_ = false;
 }
 
-// Whether the next message is `meanwhile`, and carries kMeanwhileBytes at most.
+// Whether the next message is of the kind `meanwhile`, and carries more than kDirectBytes and at
+// most kMeanwhileBytes.
 bool BulkStream::next_is(Meanwhile meanwhile) const {
   uint64_t bytes = 0;
   if (meanwhile == Meanwhile::kLargeAnswer && answer_is_next()) {
@@ -291,8 +294,8 @@ bool BulkStream::next_is(Meanwhile meanwhile) const {
   return bytes > kDirectBytes && bytes <= kMeanwhileBytes;
 }
 
-// drive() for a thread with other work to do. `meanwhile`: the message to send while the sending
-// thread wakes up.
+// drive() for a thread with other work. `meanwhile`: the kind of large message that it may send
+// while the sending thread wakes up.
 void BulkStream::drive_briefly(MutexLock& lock, Meanwhile meanwhile) {
   if (!sending_ && !message_ && runs()) {
     const bool large = next_is(meanwhile);
@@ -470,10 +473,11 @@ BulkStream::Message BulkStream::answer_message(const Answer& answer) {
 }
 
 // Makes one attempt; returns false if the socket is full. A region may be withdrawn at any time, so
-// it is pinned for one call at a time, which does not block. For a withdrawn region, filler bytes
-// are sent, because the header has announced the bytes.
+// it is pinned for one call at a time, which does not block. For a withdrawn region, sends filler
+// bytes, because the header has announced the length.
 bool BulkStream::push(Blocking blocking, std::string* why) {
-  // Never written. As many as a pin allows: a cipher must get as many bytes as before.
+  // The filler bytes; never written. kPinnedBytes of them: with a cipher, a repeated send must
+  // offer as many bytes as before.
   static std::byte kZeros[kPinnedBytes];
   Message& message = *message_;
   std::array<iovec, 3> pieces;

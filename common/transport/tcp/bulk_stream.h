@@ -1,23 +1,23 @@
 // BulkStream: one of the sockets that carry the transfers of a TCP Link (tcp_bulk.h).
 //
-// Data goes straight between the memory and the socket, without a buffer in between.
+// Data moves directly between memory and socket, without a buffer.
 //
-// A stream has one receiving thread and, once it is needed, one sending thread. The requesting
-// or answering thread sends small pieces and all requests for bytes at once, because waking a
-// thread takes longer than sending them. The sending thread sends large pieces, pieces of many
-// transfers, and bytes for which the socket was full. Only this thread waits for a full socket, so
-// the two directions cannot block each other. While it wakes up, the answering thread, or a
-// requesting thread that waits anyway (Company::kAwaited), sends a piece until the socket is full.
+// A stream has one receiving thread and, once it is needed, one sending thread. The requesting or
+// answering thread sends small pieces and all requests for bytes at once, because waking a thread
+// takes longer than sending them. The sending thread sends large pieces, pieces of many transfers,
+// and bytes for which the socket was full. Only this thread waits for a full socket, so the two
+// directions cannot block each other. While it wakes up, the answering thread, or a requesting
+// thread that has no other work (Company::kAwaited), sends a piece until the socket is full.
 //
 // In each direction, a stream carries messages: a BulkHeader, then `bytes` of payload (kWrite,
 // kWriteInOrder and kData only):
 //
-//   kWrite  store the payload in the receiver's region       answered by kDone, unless it carries
-//                                                            an immediate
-//   kWriteInOrder  the same for a write in order             not answered; overtakes other requests
-//   kRead   send bytes of the receiver's region              answered by kData and then kDone
-//   kData   the bytes that a kRead requested
-//   kDone   the piece is complete; `status` is its outcome
+//   kWrite         store the payload in the receiver's region. Answered by kDone, unless it carries
+//                  an immediate
+//   kWriteInOrder  the same for a write in order. Not answered; overtakes other requests
+//   kRead          send bytes of the receiver's region. Answered by kData and then kDone
+//   kData          the bytes that a kRead requested
+//   kDone          the piece is complete; `status` is its outcome
 //
 // A piece has at most kMaxPieceBytes, and a side has at most kMaxInFlight unanswered pieces on a
 // stream; a peer that exceeds this breaks the Link. Any thread may call submit(), which does not
@@ -82,12 +82,12 @@ class BulkStream {
     SocketOrder& order;
     std::chrono::nanoseconds receive_spin;  // LinkOptions::receive_spin
   };
-  // `index`: of the session's socket.
+  // `index`: of the socket in its session, for Reconnects.
   BulkStream(Socket socket, uint32_t index, const Shared& shared, ImmediateArrived on_immediate,
              OnError on_error);
 
   Status start();
-  // Which thread sends the piece, unless other pieces are being sent.
+  // The thread that sends the piece, unless other pieces are being sent.
   //   kCallerIfSmall: the caller if the piece is small, else the stream's thread.
   //   kCaller: the caller, while the stream's thread wakes up.
   //   kCallerAlone: the caller, and the stream's thread only when the socket is full.
@@ -122,7 +122,7 @@ class BulkStream {
     std::shared_ptr<ExposedRegions::Entry> kept;
     bool has_done = false;
     BulkHeader done;
-    uint64_t piece = 0;  // this side's piece; its memory is the caller's again once sent; 0: none
+    uint64_t piece = 0;  // the id of this side's piece; 0: an answer to the peer
     uint64_t sent = 0;   // bytes of header, payload and kDone together
     uint64_t bytes() const { return sizeof header + payload_bytes + (has_done ? sizeof done : 0); }
   };
@@ -179,7 +179,7 @@ class BulkStream {
   void call_sender_locked() RCUDA_REQUIRES(mutex_);
 
   const Socket socket_;
-  ResumableSocket* const resumable_;  // its layer; null: it does not outlive its connection
+  ResumableSocket* const resumable_;  // layer of socket_; null: it does not outlive its connection
   ExposedRegions& regions_;
   LentMemory& lent_;
   SocketOrder& order_;
@@ -188,7 +188,7 @@ class BulkStream {
   const OnError on_error_;
   std::thread receiver_;
   std::atomic<size_t> queued_bytes_{0};
-  std::vector<std::byte> scratch_;  // receiving thread only: for payload that is dropped
+  std::vector<std::byte> scratch_;  // receiving thread only: takes dropped payload
 
   std::atomic<bool> called_{false};  // wakes a sending thread that spins
 
@@ -197,7 +197,7 @@ class BulkStream {
   std::thread sender_;
   bool sending_ RCUDA_GUARDED_BY(mutex_) = false;  // a thread is in drive()
   std::optional<Message> message_;  // being sent; used only by the thread that set sending_
-  uint64_t sent_ = 0;               // bytes of the stream; the same
+  uint64_t sent_ = 0;               // bytes of the stream; used as message_
   bool answer_next_ RCUDA_GUARDED_BY(mutex_) = true;  // answers and requests take turns
   std::deque<Piece> requests_ RCUDA_GUARDED_BY(mutex_);
   // Sent first, because the peer's answers wait for their bytes.

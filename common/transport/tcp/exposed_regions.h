@@ -29,8 +29,8 @@ class ExposedRegions {
   class Pin {
    public:
     explicit Pin(Entry& entry) : entry_(entry) {
-      // Either this sees `retired`, or remove() sees the pin: all these operations are sequentially
-      // consistent.
+      // Either this load sees `retired`, or retire() sees the pin: all these operations are
+      // sequentially consistent.
       entry_.pins.fetch_add(1);
       valid_ = !entry_.retired.load();
     }

@@ -26,7 +26,8 @@ class LentMemory {
     MutexLock lock(mutex_);
     entries_.emplace(base, std::move(entry));
   }
-  // After the return, no thread reads the memory through the entry of that add().
+  // Removes the entry of an add() with the same arguments. After the return, no thread reads the
+  // memory through it.
   void remove(const void* base, size_t bytes) {
     std::shared_ptr<Entry> entry;
     {

@@ -16,16 +16,18 @@
 namespace rcuda::transport {
 namespace {
 
-// One attempt of a client, which may meet a network that swallows everything, and how long a worker
-// waits before it looks whether its session has ended.
+// The time limit of one attempt of a client: the network may drop all its packets.
 constexpr auto kAttempt = std::chrono::seconds(5);
+// How long a worker waits before it checks whether its session has ended.
 constexpr auto kLook = std::chrono::milliseconds(500);
-// A refusal is not authenticated, and an eavesdropper may have used an attempt's token first.
+// The number of refusals that end the attempts. One refusal is not enough: it is not authenticated,
+// and an eavesdropper may have used an attempt's token first.
 constexpr int kRefusals = 3;
-// Between two attempts. Doubles up to the second value.
+// The pause between two attempts doubles from the first value to the second.
 constexpr auto kFirstPause = std::chrono::milliseconds(20);
 constexpr auto kLongestPause = std::chrono::seconds(1);
-// A socket that the peer replaces within this time after the others were back was lost with them.
+// If the peer replaces a socket within this time after the others came back, the socket counts as
+// lost together with them.
 constexpr auto kSameLoss = std::chrono::seconds(10);
 
 }  // namespace
@@ -68,7 +70,7 @@ void Reconnects::stop() {
 
 void Reconnects::close_in_child() const noexcept { socket_.close_in_child(); }
 
-// The client has connected again. Its old connection is of no use, whether this side knows or not.
+// The client has connected again, so the old connection is lost, even if this side has not noticed.
 void Reconnects::arrive(int index) {
   if (index == static_cast<int>(kAcknowledgements)) return lose();
   ResumableSocket* const socket = find(static_cast<uint32_t>(index));
@@ -116,8 +118,8 @@ void Reconnects::acknowledge(uint32_t index, uint64_t received) {
   if (!is_lost_) send_locked({index, 0, received});
 }
 
-// Bytes that do not fit into the socket wait for the next call. The peer's thread only reads, so
-// this is rare. After an error the receiving thread gets the next socket.
+// Bytes that do not fit into the socket wait for the next call. This is rare, because the peer's
+// thread only reads. After an error, the receiving thread gets the next socket.
 void Reconnects::send_locked(const Acknowledgement& acknowledgement) {
   const auto bytes = bytes_of(acknowledgement);
   unsent_.insert(unsent_.end(), bytes.begin(), bytes.end());
@@ -164,7 +166,7 @@ Status Reconnects::renew() {
     MutexLock lock(mutex_);
     is_lost_ = true;
     unsent_.clear();
-    socket_.shutdown(SHUT_RDWR);  // perhaps only one direction is lost, and the peer waits
+    socket_.shutdown(SHUT_RDWR);  // if only one direction is lost, the peer must notice
   }
   std::this_thread::sleep_for(kFarewellTime);
   RCUDA_ASSIGN_OR_RETURN(Socket next, connect(kAcknowledgements, Clock::now() + how_.limit,

@@ -1,15 +1,15 @@
-// Reconnects: one for a TCP Link that survives the loss of its connections. The sockets of the Link
-// share it. It gets the next connection within a time limit, sends and receives acknowledgements,
-// and reports a loss and the return once for all sockets.
+// Reconnects: the part of a TCP Link that lets it survive the loss of its connections. All sockets
+// of the Link share one object. It gets the next connection of a socket within a time limit, sends
+// and receives acknowledgements, and reports a loss and its end once for all sockets.
 //
-// The client connects again, the worker waits (Reconnecting in link.h). Acknowledgements travel
-// with the puts of the Link (take_due()). Urgent acknowledgements use a socket of their own, which
-// nothing else can delay. That socket retains no bytes: each message has a whole count, and after a
-// loss each side sends all counts again.
+// The client connects again; the worker waits for it (Reconnecting in link.h). Acknowledgements
+// travel with the puts of the Link (take_due()). Urgent acknowledgements use a socket of their own,
+// so that no other bytes delay them. That socket retains no bytes: each message has the total count
+// of a stream, and after a loss each side sends all counts again.
 //
-// Threads: any; one of its own receives acknowledgements. Blocking: connect(), until the limit;
-// destructor and stop(), until that thread has ended. Errors: connect() says why there is no next
-// connection.
+// Threads: any; a thread of this object receives acknowledgements. Blocking: connect(), until the
+// limit; destructor and stop(), until that thread has ended. Errors: connect() returns why there is
+// no next connection.
 #pragma once
 
 #include <atomic>
@@ -37,16 +37,16 @@ class Reconnects {
   using Clock = std::chrono::steady_clock;
 
   // The indexes of the control socket and of the socket for acknowledgements. The sockets for
-  // transfers have the lower ones, as when they are first made.
+  // transfers have the lower indexes, as when they are first made.
   static constexpr uint32_t kControl = 30;
   static constexpr uint32_t kAcknowledgements = 29;
   static constexpr uint32_t kFarewell = ~0u;  // in place of an index, in an acknowledgement
 
   // A peer that ends the session closes its sockets at about the time of its farewell, which
-  // arrives on one of them. A loss counts after this time.
+  // arrives on one of them. So a lost socket waits this long for the farewell before it reconnects.
   static constexpr auto kFarewellTime = std::chrono::milliseconds(10);
 
-  // The reason of a loss that becomes known because the peer has connected again.
+  // The reason of a loss that this side notices only when the peer connects again.
   static constexpr char kReplaced[] = "the peer has connected again";
 
   // `prepare` sets the options of each further connection.
@@ -57,19 +57,19 @@ class Reconnects {
   Reconnects(const Reconnects&) = delete;
   Reconnects& operator=(const Reconnects&) = delete;
 
-  // Makes a stream of a session's socket. All of them are made before start(), in the same order on
-  // both sides, and destroyed after stop().
+  // Turns a socket of the session into a stream that survives the loss of its connection. Call it
+  // before start(), in the same order on both sides. Destroy the streams after stop().
   Result<Socket> protect(Socket connection, uint32_t index);
-  // The first socket for acknowledgements.
+  // Sets the first socket for acknowledgements.
   void keep(Socket acknowledgements) { socket_ = std::move(acknowledgements); }
   Status start();
-  // Sends the peer the message that this side ends. A loss is then no reason to wait for this side.
+  // Announces to the peer that this side ends: the peer then does not wait after a loss.
   void say_farewell();
-  // The connection for acknowledgements is lost, as far as the caller knows.
+  // The caller considers the connection for acknowledgements lost.
   void lose();
-  // Nothing is awaited or acknowledged any more.
+  // Stops waiting for connections, and stops acknowledgements.
   void end();
-  // end(), and returns when no thread of this object runs.
+  // Calls end(), and returns when no thread of this object runs.
   void stop();
   // ResumableSocket::own() of all streams.
   void own(const void* begin, size_t bytes);
@@ -86,7 +86,7 @@ class Reconnects {
   std::chrono::milliseconds limit() const { return how_.limit; }
   // Sends the peer how many bytes the stream `index` has received.
   void acknowledge(uint32_t index, uint64_t received);
-  // Some stream has received bytes that the next put may acknowledge.
+  // A stream has received bytes that the next put should acknowledge.
   void note_due() { has_due_.store(true, std::memory_order_relaxed); }
   bool has_due() const { return has_due_.load(std::memory_order_relaxed); }
   // Returns the due acknowledgements, which the caller must send.

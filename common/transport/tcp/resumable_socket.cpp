@@ -21,12 +21,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How long both sides may take to tell each other what they have.
+// The time limit of agree().
 constexpr auto kAgreement = std::chrono::seconds(5);
-// After a connection that failed at once.
+// The pause after a connection on which agree() failed.
 constexpr auto kPause = std::chrono::milliseconds(50);
 constexpr size_t kMostPieces = 16;
-// The most bytes of one call that sends again, because memory is pinned for its duration.
+// The most bytes of one call that sends again: its memory is pinned during the call.
 constexpr size_t kMostPinned = 1u << 20;
 
 bool is_temporary(int error) { return error == EAGAIN || error == EINTR; }
@@ -217,8 +217,8 @@ std::string ResumableSocket::why_ended() const {
   return why_ended_;
 }
 
-// Without the mutex, which a thread of the parent may have held. The parent's number of the
-// descriptor may change meanwhile; then the child keeps a descriptor of an ended connection.
+// Does not lock the mutex, which a thread of the parent may have held during the fork. If that
+// thread was replacing connection_, the child may keep a descriptor of an ended connection.
 void ResumableSocket::close_in_child() noexcept { connection_.close_in_child(); }
 
 bool ResumableSocket::get_option(int level, int name, void* value, socklen_t* bytes) const {
@@ -254,7 +254,8 @@ void ResumableSocket::confirm(uint64_t place) {
 void ResumableSocket::acknowledge_locked(uint64_t bytes) {
   if (bytes <= acknowledged_) return;
   acknowledged_ = bytes;
-  // send_again() reads the bytes from resent_ on. With a cipher, the peer may have received more.
+  // send_again() still reads the bytes from resent_ on. With a cipher, the peer may already have
+  // received some of them.
   retained_.release(std::min(bytes, resent_));
   changed_.notify_all();
 }
@@ -301,8 +302,9 @@ void ResumableSocket::run() {
   }
 }
 
-// The kernel still has what the lost connection brought, perhaps the peer's farewell. A receiving
-// thread that waits for something else does not read it now; it comes again.
+// Waits until a receiving thread has read the bytes that the kernel still has of the lost
+// connection, perhaps the peer's farewell. If that thread is busy elsewhere, the bytes are dropped,
+// and the peer sends them again.
 void ResumableSocket::await_last_bytes(MutexLock& lock) {
   constexpr auto kPatience = std::chrono::milliseconds(20);
   changed_.wait_for(lock, kPatience, [&]() RCUDA_REQUIRES(mutex_) {
@@ -313,7 +315,7 @@ void ResumableSocket::await_last_bytes(MutexLock& lock) {
 
 // Returns false once the stream has ended.
 bool ResumableSocket::reconnect(MutexLock& lock) {
-  // From now on, what was received and sent does not change.
+  // From now on, received_ and sent_ do not change.
   changed_.wait(lock, [&]() RCUDA_REQUIRES(mutex_) { return users_ == 0; });
   const std::string why = why_lost_;
   const uint64_t received = received_;
@@ -337,7 +339,7 @@ bool ResumableSocket::reconnect(MutexLock& lock) {
   if (status.ok() && !resume(std::move(next), peer_received)) {
     status = {Code::kProtocol,
               "protocol violation: the peer says that it has received bytes that "
-              "were not sent, or lost bytes that it has acknowledged"};
+              "were not sent, or that it lacks bytes that it has acknowledged"};
   }
   if (!status.ok()) end_locked(status.context());
   if (in(ResumableState::kEnded)) return false;
@@ -348,7 +350,7 @@ bool ResumableSocket::reconnect(MutexLock& lock) {
   return true;
 }
 
-// Both sides exchange the numbers of bytes that they have received.
+// Exchanges with the peer how many bytes each side has received.
 Status ResumableSocket::agree(const Socket& next, uint64_t received,
                               uint64_t* peer_received) const {
   const auto deadline = Clock::now() + kAgreement;
@@ -367,7 +369,8 @@ bool ResumableSocket::resume(Socket next, uint64_t peer_received) {
   if (in(ResumableState::kEnded)) return true;
   if (peer_received < acknowledged_ || peer_received > offered_) return false;
   acknowledge_locked(peer_received);
-  // The caller of send() offers the bytes that the peer is ahead once more.
+  // The peer may have received bytes of a send() that returned EAGAIN. The caller offers these
+  // bytes again, and send() then only reports them as sent.
   ahead_ = peer_received - std::min(peer_received, sent_);
   sent_ += ahead_;
   offered_ = sent_;
@@ -396,13 +399,14 @@ void ResumableSocket::send_again(MutexLock& lock, uint64_t from) {
   changed_.notify_all();
   leave_locked();
   if (!why.empty()) return lose_locked(connection, why);
-  if (!in(ResumableState::kResending)) return;  // a receiving thread has lost it again
+  if (!in(ResumableState::kResending)) return;  // lost again, or ended, meanwhile
   state_.move(ResumableEvent::kResent, name_);
   changed_.notify_all();
 }
 
-// Makes one attempt, and waits if the socket is full. Memory that cannot be pinned any more is
-// being copied: the next attempt gets the copy. Returns the reason if the connection failed.
+// Makes one attempt to send, and waits if the socket is full. If the region is retired, another
+// thread is copying the bytes, and the next attempt finds the copy. Returns the reason if the
+// connection failed.
 std::string ResumableSocket::send_part(const RetainedBytes::Part& part, uint64_t* from) const {
   ssize_t count = 0;
   {

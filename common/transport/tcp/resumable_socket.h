@@ -6,14 +6,13 @@
 // send the missing bytes again. So the stream has no gap and no repetition, wherever it was cut,
 // and its users notice only that a call takes longer.
 //
-// The bytes themselves are not framed: a stream over its first connection looks as one without this
-// layer. Acknowledgements take another socket of the Link (Reconnects), so that the stream's own
-// bytes do not delay them.
+// The layer adds no bytes to the first connection. Acknowledgements use another socket of the Link
+// (Reconnects), so that the stream's own bytes do not delay them.
 //
-// Threads: as Socket; a thread of its own gets the next connection, from the first loss on.
+// Threads: as Socket; at the first loss, the stream starts a thread that gets the next connections.
 // Blocking: as Socket; without MSG_DONTWAIT, also while there is no connection, and send() while no
-// more can be retained. Errors: after the end, recv() returns 0, send() fails
-// with EPIPE, and why_ended() says why. States: resumable_state.h.
+// more bytes can be retained. Errors: after the end, recv() returns 0, send() fails with EPIPE, and
+// why_ended() returns the reason. States: resumable_state.h.
 #pragma once
 
 #include <atomic>
@@ -35,18 +34,18 @@ class Reconnects;
 
 class ResumableSocket final : public SocketLayer {
  public:
-  // The peer gets an acknowledgement at the latest after half of the bytes that it can retain. A
-  // put carries an acknowledgement after kAcknowledgedByPut bytes.
+  // After this number of received bytes, the next put carries an acknowledgement. After half of the
+  // bytes that the peer can copy and retain, this side sends one at once.
   static constexpr uint64_t kAcknowledgedByPut = 128u << 10;
 
-  // `index`: of the session's socket, for Reconnects, which outlives this object.
+  // `index`: of the socket in its session. `shared` outlives this object.
   ResumableSocket(Socket connection, RetainedBytes retained, uint32_t index, Reconnects& shared);
   ~ResumableSocket() override;
 
   ssize_t send(std::span<const iovec> pieces, int flags) override {
     return send(pieces, flags, {});
   }
-  // The same. The piece `kept` is retained by its address only.
+  // The same, but retains the piece `kept` by its address only.
   ssize_t send(std::span<const iovec> pieces, int flags, const KeptPiece& kept);
   ssize_t recv(void* data, size_t bytes, int flags) override;
   bool wait(short events, int timeout_ms) override;
@@ -61,21 +60,23 @@ class ResumableSocket final : public SocketLayer {
 
   uint32_t index() const { return index_; }
   uint64_t received() const;
-  // Returns received() if the peer lacks an acknowledgement for kAcknowledgedByPut of these bytes,
+  // Returns received() if at least kAcknowledgedByPut of these bytes have not been acknowledged,
   // otherwise 0. The caller must send the acknowledgement.
   uint64_t take_unacknowledged();
-  // The peer has received this many bytes. Returns false if the peer cannot have received them.
+  // The peer reports that it has received this many bytes. Returns false if it cannot have received
+  // them.
   bool acknowledge(uint64_t bytes);
-  // The peer has answered the messages before `place`, so it has received those bytes. They are not
-  // read after the return. If the answer was false, the stream ends with its next connection.
+  // The peer has answered the messages before `place`, so it has received those bytes. Their memory
+  // is not read after the return; blocks while they are sent again. If the peer has answered
+  // without receiving them, the stream ends with its next connection.
   void confirm(uint64_t place);
-  // Copies the bytes of this memory that are retained by their address only.
+  // Copies the bytes of this memory that are retained by their address only (RetainedBytes::own()).
   void own(const void* begin, size_t bytes);
   // For a stream that has ended: blocks until no thread reads memory that was sent.
   void await_end();
   void end(const std::string& why);
-  // The peer has said that it ends: the next end of the connection ends the stream, and so does a
-  // loss that has happened.
+  // The peer has announced its end. The next loss then ends the stream; a loss that has already
+  // happened ends it now.
   void expect_end();
 
  private:
@@ -113,18 +114,20 @@ class ResumableSocket final : public SocketLayer {
   StateWord<kResumableTransitions> state_;  // changed with mutex_ held
   int users_ RCUDA_GUARDED_BY(mutex_) = 0;  // threads that use connection_ without the mutex
   uint64_t sent_ RCUDA_GUARDED_BY(mutex_) = 0;
-  // sent_ after the last send(), if that sent everything. The peer may have received bytes before
-  // send() has returned here, and bytes that a cipher has begun to send when send() returns EAGAIN.
+  // The end of all bytes that send() has offered: the peer cannot have received more. It may have
+  // received more than sent_: before send() has returned here, or if a cipher had begun to send
+  // bytes when send() returned EAGAIN.
   uint64_t offered_ RCUDA_GUARDED_BY(mutex_) = 0;
-  // Bytes of the next send() that the peer has received over an earlier connection. sent_ has them.
+  // Bytes of the next send() that the peer has received over an earlier connection. sent_ includes
+  // them.
   uint64_t ahead_ RCUDA_GUARDED_BY(mutex_) = 0;
   uint64_t acknowledged_ RCUDA_GUARDED_BY(mutex_) = 0;
-  // While bytes are sent again: the place of the next such bytes; earlier bytes are not read.
+  // While bytes are sent again: the place of the next bytes to send; earlier bytes are not read.
   uint64_t resent_ RCUDA_GUARDED_BY(mutex_) = kNothingResent;
   uint64_t received_ RCUDA_GUARDED_BY(mutex_) = 0;
-  uint64_t told_ RCUDA_GUARDED_BY(mutex_) = 0;     // of received_, to the peer
-  bool is_last_ RCUDA_GUARDED_BY(mutex_) = false;  // one side has said that it ends
-  // kLost: nothing more of the lost connection is received.
+  uint64_t told_ RCUDA_GUARDED_BY(mutex_) = 0;     // received_ in the last acknowledgement
+  bool is_last_ RCUDA_GUARDED_BY(mutex_) = false;  // one side has announced its end
+  // In kLost: no more bytes of the lost connection are received.
   bool is_drained_ RCUDA_GUARDED_BY(mutex_) = false;
   std::string why_lost_ RCUDA_GUARDED_BY(mutex_);
   std::string why_ended_ RCUDA_GUARDED_BY(mutex_);

@@ -9,16 +9,16 @@ namespace rcuda::transport {
 
 enum class ResumableState : uint8_t {
   kConnected,  // bytes flow in both directions
-  kLost,       // no connection; the next one is awaited
-  kResending,  // received bytes flow; bytes that the lost connection has swallowed are sent again
-  kEnded,      // nothing flows any more
+  kLost,       // no connection; the stream waits for the next connection
+  kResending,  // receives as usual; sends the bytes again that the peer has not received
+  kEnded,      // nothing is sent or received any more
 };
 inline constexpr auto kLastResumableState = ResumableState::kEnded;
 
 enum class ResumableEvent : uint8_t {
   kLoss,        // the connection is lost
   kConnection,  // the peer and this side have agreed where to go on, over the next connection
-  kResent,      // the peer has, or will get, all bytes that were sent before the loss
+  kResent,      // all bytes that the peer lacked have been sent again
   kEnd,         // shutdown(), the end of the time for connecting again, or a refusal
 };
 inline constexpr auto kLastResumableEvent = ResumableEvent::kEnd;

@@ -46,7 +46,7 @@ void RetainedBytes::append(uint64_t place, std::span<const iovec> pieces, size_t
   }
 }
 
-// If the region is not retired yet, its own() follows and finds the segment.
+// If the region is not retired yet, the own() that follows its retirement finds the segment.
 void RetainedBytes::keep(Segment segment) {
   if (segment.part.bytes == 0) return;
   State& state = *state_;
@@ -122,15 +122,15 @@ void RetainedBytes::release(uint64_t place) {
   if (!state.segments.empty() && state.segments.front().place < place) {
     trim(state.segments.front(), place);
   }
-  // No segment uses the block: it is filled from its beginning again, whose pages are warm.
+  // No segment uses the current block: fill it from its beginning again, whose pages are warm.
   if (state.segments.empty() && state.current != kNoBlock &&
       state.uses[static_cast<size_t>(state.current)] == 1) {
     state.filled = 0;
   }
 }
 
-// Each turn copies one part without the mutex, so that a sending thread does not wait. The peer may
-// acknowledge the bytes meanwhile.
+// Each call of own_next() copies one part without the mutex, so that a sending thread does not
+// wait. The peer may acknowledge the bytes during the copy.
 void RetainedBytes::own(const void* begin, size_t bytes) {
   const auto* const first = static_cast<const std::byte*>(begin);
   while (own_next(*state_, first, first + bytes)) {
@@ -151,7 +151,7 @@ bool RetainedBytes::own_next(State& state, const std::byte* begin, const std::by
   lock.unlock();
   std::memcpy(to, source, size);
   lock.lock();
-  // The rest of the segment has the same end, or append() has moved its end.
+  // The remaining segment has the same end, unless append() has extended it.
   const auto left =
       std::ranges::find_if(state.segments, [&](const Segment& one) { return one.end() > place; });
   // Another thread may have copied it already, in own() of overlapping memory.

@@ -2,11 +2,11 @@
 // the stream.
 //
 // Bytes are copied into blocks of memory, which the kernel allocates page by page at the first use.
-// The block that was used last is used again first, because its pages are warm. A KeptPiece is
-// retained by its address only, until own() copies those of its bytes that are still needed.
+// The block that was freed last is used first, because its pages are warm. A KeptPiece is retained
+// by its address only, until own() copies those of its bytes that are still needed.
 //
-// Threads: append() on one thread at a time, the others on any. Nothing blocks. make() fails
-// without memory.
+// Threads: append() on one thread at a time, the other functions on any. Nothing blocks. Errors:
+// make() fails if there is no memory.
 #pragma once
 
 #include <cstddef>
@@ -26,11 +26,11 @@
 
 namespace rcuda::transport {
 
-// The piece of a send() whose memory stays as it is until the peer has received its bytes.
+// The piece of a send() whose memory does not change until the peer has received its bytes.
 struct KeptPiece {
   static constexpr size_t kNone = ~size_t{0};
   size_t index = kNone;
-  // Pinned to read the memory. Null: the memory is valid until ResumableSocket::confirm() of its
+  // Pin it to read the memory. Null: the memory is valid until ResumableSocket::confirm() of its
   // bytes.
   std::shared_ptr<ExposedRegions::Entry> region;
 };
@@ -50,14 +50,14 @@ class RetainedBytes {
   size_t bytes() const { return bytes_; }
   // The most retained bytes.
   size_t window() const { return 4 * bytes_; }
-  // How many bytes append() can copy at least.
+  // The number of bytes that append() can certainly copy.
   size_t room() const;
   // Appends the first `bytes` of `pieces` at this place of the stream; copies room() at most.
   void append(uint64_t place, std::span<const iovec> pieces, size_t bytes, const KeptPiece& kept);
   // Bytes before this place are not needed any more.
   void release(uint64_t place);
-  // Copies the bytes of this memory that are retained by their address only. No append() may add
-  // bytes of this memory any more, and the memory must not change before the return.
+  // Copies the bytes of this memory that are retained by their address only. The caller must have
+  // ruled out further append() of this memory, which must not change before the return.
   void own(const void* begin, size_t bytes);
   // Some of the bytes at `place`, which must be retained.
   Part at(uint64_t place) const;
@@ -84,7 +84,7 @@ class RetainedBytes {
     Mutex mutex;
     std::deque<Segment> segments RCUDA_GUARDED_BY(mutex);  // in order of their places
     std::vector<uint32_t> uses RCUDA_GUARDED_BY(mutex){};  // segments in each block
-    // The block that was used last is at the end.
+    // The block that was freed last is at the end.
     std::vector<int> free RCUDA_GUARDED_BY(mutex), free_to_own RCUDA_GUARDED_BY(mutex);
     // The block that append() fills, and where.
     int current RCUDA_GUARDED_BY(mutex) = kNoBlock;

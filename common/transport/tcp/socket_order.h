@@ -33,8 +33,9 @@ class SentOrder {
   Write add_write(RegionId region, uint64_t begin, uint64_t end);
 
  private:
-  // The bytes of a write wait for the bytes of an earlier write only if they overlap. Of earlier
-  // writes, this number is kept. All later writes wait for older ones, which have usually arrived.
+  // The bytes of a write wait for the bytes of an earlier write only if they overlap. This number
+  // of earlier writes is recorded. Later writes wait for all older writes, which have usually
+  // arrived.
   static constexpr size_t kRecent = 32;
   struct Recent {
     RegionId region;
@@ -51,7 +52,8 @@ class SentOrder {
 class SocketOrder {
  public:
   using Clock = std::chrono::steady_clock;
-  // The most writes without an end. A peer that exceeds this breaks the Link.
+  // The most writes whose kEndOfWrite has not been processed. A peer that exceeds this breaks the
+  // Link.
   static constexpr size_t kMostWrites = 4096;
 
   // A put into a region, or the end of a write in order, has arrived.
@@ -81,7 +83,7 @@ class SocketOrder {
   const char for_sanitizer_ = 0;
   std::atomic<uint64_t> bytes_{0};
   std::atomic<uint32_t> puts_{0};    // raised with mutex_ held
-  std::atomic<uint32_t> pieces_{0};  // the same
+  std::atomic<uint32_t> pieces_{0};  // raised with mutex_ held
   std::atomic<bool> stopped_{false};
   Mutex mutex_;
   CondVar came_;

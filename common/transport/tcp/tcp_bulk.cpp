@@ -10,8 +10,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Smaller pieces cost more than a second stream gains. The peer answers each piece without an
-// immediate with a message.
+// Smaller pieces cost more than a second stream gains. Pieces without an immediate cost more,
+// because the peer answers each of them with a message.
 constexpr uint64_t kMinPieceBytes = 128u << 10;
 constexpr uint64_t kMinPieceBytesWithImmediate = 32u << 10;
 // With many transfers in progress, whole transfers keep all streams busy, and each piece adds cost.
@@ -20,8 +20,8 @@ constexpr uint64_t kMinPieceBytesAmongMany = 256u << 10;
 // send, takes a processor from other threads.
 constexpr uint64_t kMinPieceBytesOfFew = 512u << 10;
 constexpr unsigned kFewProcessors = 4;
-// A requesting thread that waits anyway sends a piece of up to this size, which the kernel takes in
-// about 40 us.
+// A requesting thread with no other work sends a piece of up to this size, which the kernel takes
+// in about 40 us.
 constexpr uint64_t kAwaitedBytes = 256u << 10;
 // Transfers without immediate that follow each other within this time are a burst. After the first
 // few of a burst, the sending threads send the rest: the calling thread has other work, and the
@@ -52,9 +52,9 @@ bool TcpBulk::in_burst() {
   return ++burst_ > kFewOfBurst;
 }
 
-// The threads send several pieces in parallel, so the caller sends at most the last piece. A
-// request for bytes is small. A caller of write_in_order() may hold locks, so it sends nothing:
-// sending may run the TransferDone of other transfers.
+// The streams' threads send several pieces in parallel, so the caller sends at most the last piece.
+// A read sends only a small request. A caller of write_in_order() may hold locks, so it sends
+// nothing: sending may run the TransferDone of other transfers.
 BulkStream::Sender TcpBulk::sender_of(const TransferRequest& what, const BulkStream::Piece& piece,
                                       bool among_many) const {
   using Sender = BulkStream::Sender;

@@ -26,7 +26,7 @@ class TcpBulk {
           const ImmediateArrived& on_immediate, const BulkStream::OnError& on_error);
 
   Status start();
-  // `after_puts`: the number of puts into regions that were sent before.
+  // `after_puts`: the SentOrder count that the transfer waits for at the peer.
   void transfer(const TransferRequest& what, uint32_t after_puts, TransferDone done);
   void stop(const Status& why);
   // See BulkStream::join(). Call it before any stream is destroyed: a stream's thread may use other

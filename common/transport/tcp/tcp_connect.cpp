@@ -21,7 +21,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The number of sockets for transfers, if the options leave it open. On an H200 with 16 processors,
+// The number of sockets for transfers, if the options do not set it. On an H200 with 16 processors,
 // 8 sockets carry 64 MB 1.2 to 1.5 times as fast as 4, and 1 MB as fast. Over TLS, where a socket
 // encrypts with one processor, 12 carry 64 MB 1.7 times as fast (docs/performance.md, Encryption).
 // The server's processors decide. A client with few processors, where the threads of the sockets
@@ -42,7 +42,8 @@ size_t streams_of(const Greeting& server, const Greeting& client) {
   return std::min(streams, kMaxBulkStreams);
 }
 
-// Makes the sockets outlive their connections.
+// Turns the sockets into streams that outlive their connections, and opens the socket for
+// acknowledgements.
 Result<std::unique_ptr<Reconnects>> protect(Bootstrap* bootstrap, std::vector<Socket>* streams,
                                             std::chrono::milliseconds peer_timeout,
                                             size_t retained_bytes) {

@@ -31,8 +31,8 @@ constexpr std::chrono::milliseconds kHostLost = std::chrono::seconds(60);
 // The same for a Link with Reconnecting.
 constexpr std::chrono::milliseconds kConnectionLost = std::chrono::seconds(10);
 // How long a closing Link waits until its writes in order are sent, and then until the peer also
-// closes. Otherwise the last bytes sent could be discarded with the connection. Also how long the
-// last message to a silent peer may wait for another thread's send, which may be a heartbeat.
+// closes. Otherwise the connection could discard the last bytes. Also how long the last message to
+// a silent peer may wait for another thread's send, such as a heartbeat.
 constexpr auto kLinger = std::chrono::milliseconds(300);
 
 // A whole message fits into the receiver's buffer.
@@ -68,7 +68,7 @@ TcpLink::TcpLink(Setup setup)
           [this](const std::string& why, bool ours) { ours ? lost(why) : bulk_lost(why); }),
       buffer_(kBufferBytes) {}
 
-// After an error the Link has ended; the caller of make_link() reports why.
+// After an error the Link has ended; the caller of make_link() reports the reason.
 Status TcpLink::start() {
   last_heard_ = Clock::now();
   Status started = reconnects_ ? reconnects_->start() : Status();
@@ -93,7 +93,7 @@ TcpLink::~TcpLink() {
   }
   control_.shutdown(SHUT_RDWR);
   if (receiver_.joinable()) receiver_.join();
-  // The thread that broke the Link may still be on its way to on_broken(), which uses both members.
+  // The thread that broke the Link may not have reached on_broken() yet, which uses both members.
   bulk_.join();
   sender_.join();
   if (reconnects_) reconnects_->stop();
@@ -102,7 +102,7 @@ TcpLink::~TcpLink() {
 void TcpLink::close() {
   if (closing_.exchange(true) || broken()) return;
   {
-    // Puts after these writes are valid only with their bytes.
+    // Puts that follow writes in order are valid only with the bytes of those writes.
     sender_.flush();
     MutexLock lock(end_mutex_);
     takes_writes_ = false;
@@ -126,8 +126,8 @@ void TcpLink::on_broken() {
 }
 
 // If the peer ends on purpose, its bulk connections may close before this side reads its last
-// message. First the receiver gets time for everything that the peer sent before it. Then it waits
-// no longer for writes, whose bytes may have been lost with the connection.
+// message. First gives the receiver time to read everything up to that message. Then ends the
+// receiver's wait for writes, whose bytes may have been lost with the connection.
 void TcpLink::bulk_lost(const std::string& why) {
   MutexLock lock(end_mutex_);
   const auto is_over = [this]() RCUDA_REQUIRES(end_mutex_) { return receiver_over_ || broken(); };
@@ -164,7 +164,7 @@ Status TcpLink::put(uint64_t offset, std::span<const Bytes> pieces, Wake wake) {
   return {};
 }
 
-// Queues the due acknowledgements, which the next put carries.
+// Queues the due acknowledgements. The caller's put carries them.
 void TcpLink::acknowledge() {
   for (const Acknowledgement& one : reconnects_->take_due()) {
     const PutHeader header{sizeof one, kAcknowledged};
@@ -341,7 +341,8 @@ void TcpLink::announce_silence(bool silent) {
   sender_.change_heartbeat(bytes_of(silent ? kSilentFrame : kHeartbeatFrame));
 }
 
-// The kernel's limit counts the time that the window of a stopped peer stays closed.
+// Lifts the kernel's limit while the peer may be silent: it also counts the time that the window of
+// a stopped peer stays closed.
 void TcpLink::allow_silence(bool may_be_silent) {
   if (std::exchange(peer_may_be_silent_, may_be_silent) == may_be_silent) return;
   if (peer_timeout_.count() == 0) return;
@@ -506,8 +507,8 @@ std::string TcpLink::take_acknowledgement(const PutHeader& header, bool* whole) 
              : "protocol violation: the peer acknowledges bytes that were not sent";
 }
 
-// `whole`: as above. While it waits for the write, it reads no heartbeats: bytes on the sockets of
-// the transfers count instead.
+// `whole`: as above. While this thread waits for the write, it reads no heartbeats; bytes on the
+// sockets for transfers count as heartbeats instead.
 std::string TcpLink::take_end_of_write(const PutHeader& header, bool* whole) {
   EndOfWrite end;
   if (header.place != kEndOfWrite || header.bytes != sizeof end) {
@@ -535,7 +536,7 @@ std::string TcpLink::take_end_of_write(const PutHeader& header, bool* whole) {
   return {};
 }
 
-// The reason that the message gives for the end of the session, if it is the peer's last one.
+// The reason for the end of the session, if this is the peer's last message; otherwise empty.
 std::string TcpLink::last_message(const PutHeader& header) {
   if (header.place == kGivenUp) return given_up(header.bytes);
   if (header.place % 8 != kFarewell) return {};
@@ -543,7 +544,8 @@ std::string TcpLink::last_message(const PutHeader& header) {
   return "the peer ended the session";
 }
 
-// Drops messages until the peer's last one: puts after the write are invalid without its bytes.
+// Drops all messages before the peer's last message: puts after the write are invalid without its
+// bytes.
 std::string TcpLink::discard() {
   std::string why;
   while (why.empty()) {

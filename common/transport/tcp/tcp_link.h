@@ -6,8 +6,8 @@
 // sends, so full sockets on both sides do not cause a deadlock. Transfers use other sockets
 // (tcp_bulk.h).
 //
-// A dead peer shows as the end of the stream, a stopped peer by its missing heartbeats, and a lost
-// host by the kernel's unanswered probes and segments.
+// The Link detects a dead peer by the end of the stream, a stopped peer by missing heartbeats, and
+// a lost host by unanswered probes and segments of the kernel.
 #pragma once
 
 #include <atomic>
@@ -33,8 +33,9 @@
 
 namespace rcuda::transport {
 
-// How often the receiving thread checks whether the peer is silent. Zero: silence is allowed.
-// `reconnects`: a loss does not end the Link, so it may be noticed early.
+// How often the receiving thread checks the peer. `peer_timeout` zero: the peer may be silent, and
+// only its host is checked; more often with `reconnects`, because a loss then does not end the
+// Link.
 std::chrono::milliseconds silence_checks(std::chrono::milliseconds peer_timeout, bool reconnects);
 
 class TcpLink final : public LinkCore {
@@ -124,13 +125,14 @@ class TcpLink final : public LinkCore {
   DoorbellState elsewhere_state_;
   ExposedRegions regions_;
   LentMemory lent_;
-  SocketOrder order_;  // counts what this side receives
+  SocketOrder order_;  // counts the messages that this side receives
   // Held while a put into a region, or the end of a write in order, is counted and enters the
-  // control stream. The count is visible only after that: messages that wait for it are sent later.
+  // control stream. sent_in_order_ is raised only after that, so messages that wait for the count
+  // are sent later.
   Mutex sent_mutex_;
   SentOrder sent_order_ RCUDA_GUARDED_BY(sent_mutex_);
   std::atomic<uint32_t> sent_in_order_{0};  // its count; raised with sent_mutex_ held
-  // Writes in order.
+  // For writes in order.
   int unsent_writes_ RCUDA_GUARDED_BY(end_mutex_) = 0;
   bool takes_writes_ RCUDA_GUARDED_BY(end_mutex_) = true;
   CondVar writes_sent_;
@@ -151,7 +153,7 @@ class TcpLink final : public LinkCore {
   bool peer_may_be_silent_ = false;
   bool gives_up_ = false;  // the peer has been silent for too long
   Clock::time_point last_heard_;
-  uint32_t heard_over_ = 1;  // Socket::connections() at that time
+  uint32_t heard_over_ = 1;  // Socket::connections() at the last check
 };
 
 }  // namespace rcuda::transport

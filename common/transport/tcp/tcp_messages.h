@@ -7,7 +7,7 @@
 // The payload of a kAcknowledged is an Acknowledgement; only Links whose sockets outlive their
 // connections send it (reconnects.h). The payload of a kRegionPut begins with a RegionPlace, and
 // the rest goes into that region. The payload of a kEndOfWrite is an EndOfWrite. The bytes of that
-// write arrive over the transfer sockets (bulk_stream.h), and the receiver processes nothing after
+// write arrive over the transfer sockets (bulk_stream.h). The receiver processes no message after
 // the kEndOfWrite until the write is complete. A transfer socket begins with a StreamHello, and its
 // messages with a BulkHeader.
 #pragma once
@@ -83,7 +83,7 @@ struct BulkHeader {
   uint32_t status = 0;      // kDone: a Code
   uint64_t piece = 0;       // assigned by the requesting side, per stream
   uint64_t region = 0;      // not in kData, kDone
-  uint64_t offset = 0;      // the same
+  uint64_t offset = 0;      // not in kData, kDone
   uint64_t bytes = 0;       // not in kDone
   uint32_t immediate = 0;   // kWrite: reported to the receiver with the piece, unless 0;
                             // kWriteInOrder: the write's number

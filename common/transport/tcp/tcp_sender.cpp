@@ -20,8 +20,8 @@ namespace {
 // Puts that follow each other within this time are a burst. A send costs 3 to 10 us, so gathering
 // always wins within this time. The answer to a call takes longer to arrive.
 constexpr auto kBurstGap = std::chrono::microseconds(10);
-// After this number of puts whose answers no thread awaits, each within `hand_over` of the last,
-// waking the flusher pays off. A wake-up may cost as much as five sends.
+// After this number of puts without Wake::kNow, each within `hand_over` of the previous put, waking
+// the flusher pays off. A wake-up may cost as much as five sends.
 constexpr int kRun = 8;
 // How long the flusher stays awake after a burst, so that the next burst needs no wake-up.
 constexpr auto kLinger = std::chrono::microseconds(50);
@@ -161,7 +161,7 @@ bool TcpSender::send_now(MutexLock& lock, std::span<const Bytes> pieces, size_t 
   }
   const size_t sent = result < 0 ? 0 : static_cast<size_t>(result);
   if (sent < total) {
-    // Messages that other threads have appended come after the rest of this one.
+    // Messages that other threads have appended follow the rest of this message.
     outgoing_.clear();
     sent_ = 0;
     std::swap(outgoing_, pending_);

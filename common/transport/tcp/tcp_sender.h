@@ -7,9 +7,10 @@
 // a put, the calling thread sends it with all earlier puts, because waking the flusher takes longer
 // than sending. A thread that is about to sleep in Link::wait flushes too.
 //
-// kRun puts without Wake::kNow, each within `hand_over` of the last, wake the flusher (with
-// Wake::kHandOver, one put). It stays awake for that time after each send, and sends such puts. A
-// send takes 3 to 10 us, a large part of the 10 to 30 us between launches of PyTorch.
+// kRun puts without Wake::kNow, each within `hand_over` of the previous put, wake the flusher; with
+// Wake::kHandOver, one such put does. The flusher then stays awake for that time after each send,
+// and sends such puts. A send takes 3 to 10 us, a large part of the 10 to 30 us between launches of
+// PyTorch.
 //
 // Any thread may call send(), which blocks while kMaxPending bytes wait for the peer. The flusher
 // also sends the heartbeats. Errors go to the callback, on the thread that detected them.
@@ -38,8 +39,8 @@ class TcpSender {
             std::chrono::nanoseconds hand_over, std::function<void(const std::string&)> on_error);
 
   Status start();
-  // `pieces` form one message of `total` bytes. It is not delayed if, by `wake`, a thread waits for
-  // the answer. It is kept for the next put if `wake` announces that put. Returns false once
+  // `pieces` form one message of `total` bytes. The message is sent without delay if a thread waits
+  // for the answer (`wake`), and is kept for the next put with Wake::kWithNext. Returns false once
   // stopped.
   bool send(std::span<const Bytes> pieces, size_t total, Wake wake);
   // Sends `heartbeat` now, and as later heartbeats.
@@ -50,7 +51,7 @@ class TcpSender {
   void flush();
   // Sends gathered bytes and `farewell`, until the deadline at most, then stops.
   void finish(Bytes farewell, Clock::time_point deadline);
-  // Makes every call return. The owner has shut the socket down.
+  // Makes all blocked calls return, after the owner has shut the socket down.
   void stop();
   // Returns when the flusher has ended; stop(), finish() or an error makes it end. Must be called
   // before the destructor.
@@ -71,7 +72,7 @@ class TcpSender {
   bool send_outgoing(Clock::time_point deadline);
   void append(std::span<const Bytes> pieces, size_t skip) RCUDA_REQUIRES(mutex_);
   void run();
-  std::string why(int error) const;  // that a send failed
+  std::string why(int error) const;  // why a send failed
 
   const Socket& socket_;
   const std::chrono::milliseconds interval_;

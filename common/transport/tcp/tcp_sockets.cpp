@@ -38,7 +38,7 @@ class Streams {
   Result<std::vector<Socket>> make_all() {
     std::vector<std::thread> threads(count_);
     for (size_t i = 1; i < threads.size(); ++i) {
-      // Without a thread, this thread makes it, which only takes longer.
+      // If no thread can be started, this thread makes the socket, which only takes longer.
       if (!start_thread(&threads[i], [this, i] { make(i); }).ok()) make(i);
     }
     make(0);

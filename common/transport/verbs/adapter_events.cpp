@@ -45,7 +45,7 @@ void report_port(ibv_context* context, const ibv_async_event& event) {
     RCUDA_INFO("verbs: port %d of %s is up", port, device);
     return;
   }
-  // No problem if the port is up again, or if the event is older than this process's first check.
+  // The event may be old: ignore it if the port is up now.
   const std::string problem = port_problem(context, port);
   if (problem.empty()) return;
   RCUDA_WARN("verbs: %s; sessions over it end if it stays down for about %s", problem.c_str(),

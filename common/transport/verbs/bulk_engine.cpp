@@ -225,8 +225,8 @@ bool BulkEngine::take_batch_locked(Outcomes& outcomes, std::vector<Operation*>& 
   return !batch.empty();
 }
 
-// Posts operations while there is room. Copies and posts without the lock, because threads that
-// must not wait for either need the lock: the control thread sends heartbeats between two messages.
+// Posts operations while there is room. Copies and posts without the lock: the control thread takes
+// the lock, and must not wait, because it also sends the heartbeats.
 void BulkEngine::pump() {
   Outcomes outcomes;
   std::vector<uint64_t> retired;
@@ -367,13 +367,13 @@ void BulkEngine::poll() {
   pump();
 }
 
-// Handles an arrival with an immediate, or a receive that ended with its queue pair.
+// Handles the arrival of an immediate, or a receive that was flushed with its queue pair.
 void BulkEngine::receive(const ibv_wc& completion) {
   counters_.receives.fetch_add(1, std::memory_order_relaxed);
   if (completion.status != IBV_WC_SUCCESS) {
     const bool flushed = completion.status == IBV_WC_WR_FLUSH_ERR;
     on_error_(flushed ? Loss::Sign::kFlushed : Loss::Sign::kRequest,
-              completion_problem(completion.status, "an RDMA transfer of the peer's failed"));
+              completion_problem(completion.status, "an RDMA transfer of the peer failed"));
     return;
   }
   const auto queue = std::find_if(queues_.begin(), queues_.end(), [&](const Queue& candidate) {

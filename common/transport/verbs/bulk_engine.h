@@ -1,12 +1,12 @@
 // BulkEngine: the transfers of a verbs Link, as RDMA writes and reads over separate queue pairs.
 //
 // The peer announces its regions over the control socket. A transfer of a region that has not been
-// announced yet waits for the announcement. LocalMemory returns how the adapter reaches local
-// memory; memory that it does not reach is copied through registered slots.
+// announced yet waits for the announcement. LocalMemory returns the registration of local memory;
+// memory without a registration is copied through registered slots.
 //
 // A region is withdrawn in two steps, because an access that the adapter refuses would end the
-// queue pair. The owner sends kRetire. The peer stops using the region, waits for its work requests
-// in flight and answers (kRetired). Then the owner deregisters the region.
+// queue pair. The owner sends kRetire. The peer posts no more work requests for the region, waits
+// for those in flight, and answers kRetired. Then the owner deregisters the region.
 //
 // A write with immediate consumes one of the receives that the peer has posted. Each queue pair has
 // kReceives of them. The peer's progress thread posts them again before it reports the arrivals. If
@@ -57,9 +57,9 @@ class BulkEngine {
   Status add_remote(uint64_t id, uint64_t bytes, uint64_t address, uint64_t rkey);
   Status retire_remote(uint64_t id);
 
-  // The address of bytes in the peer's region, for a caller that posts the write itself: the region
-  // must not be retired before the write is confirmed. kNotFound if the region has been withdrawn,
-  // kUnavailable if it has not been announced yet.
+  // The address of bytes in the peer's region, for a caller that posts the write itself. The caller
+  // must not let retire_remote() run before the write is confirmed. kNotFound if the region has
+  // been withdrawn, kUnavailable if it has not been announced yet.
   Result<PutQueue::Target> place_of(RegionId region, uint64_t offset, uint64_t bytes);
 
   // Returns true if the transfer waits for the region's announcement; expire() then has a new
@@ -74,7 +74,7 @@ class BulkEngine {
   // After stop(): returns when no thread uses the queue pairs.
   void quiesce();
   bool idle();
-  // After the queue pairs are destroyed: completes the operations without a completion.
+  // Call it after the queue pairs are destroyed: fails the operations that have no completion.
   void fail_in_flight();
 
  private:
@@ -143,7 +143,7 @@ class BulkEngine {
   std::deque<Operation> pending_ RCUDA_GUARDED_BY(mutex_);
   std::unordered_set<Operation*> in_flight_ RCUDA_GUARDED_BY(mutex_);
   uint32_t posting_ RCUDA_GUARDED_BY(mutex_) = 0;  // threads that are posting without the lock
-  // Transfers with failed pieces. They complete with the Link's end and its reason.
+  // Transfers with failed pieces. They complete when the Link ends, with its reason.
   std::vector<std::shared_ptr<PendingTransfer>> failed_ RCUDA_GUARDED_BY(mutex_);
   std::vector<Waiting> waiting_ RCUDA_GUARDED_BY(mutex_);
   std::unordered_map<uint64_t, std::shared_ptr<Remote>> remotes_ RCUDA_GUARDED_BY(mutex_);

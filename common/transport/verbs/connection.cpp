@@ -124,8 +124,8 @@ Result<rdma_cm_event*> Connection::next_event(const Patience& patience) {
                     std::string("the peer did not connect its queue pairs in time") + kTestByHand};
     }
     if (entries[1].revents == 0 || entries[0].revents != 0) continue;
-    // Continue if the peer has already connected everything; a peer that failed may have sent the
-    // reason.
+    // Continue if the peer has sent ready, because it has connected all queue pairs. A peer that
+    // failed may have sent the reason.
     if (watched != POLLRDHUP && ready_has_come(patience.control)) {
       watched = POLLRDHUP;
       continue;
@@ -150,8 +150,8 @@ Status Connection::resolve(const Address& local, const Address& server, const Pa
   RCUDA_RETURN_IF_ERROR(create_id(id));
   Address from = local;
   Address to = server;
-  // The source address is bound. Without this, rdma_cm uses the destination's device for a local
-  // address.
+  // Binds the source address. Otherwise, if `server` is an address of this host, rdma_cm would use
+  // the device of that address.
   if (rdma_resolve_addr(id->get(), from.get(), to.get(), kResolveMs) != 0) {
     if (errno == ENODEV || errno == EADDRNOTAVAIL) return keep_context(nullptr);
     return failed("rdma_resolve_addr");

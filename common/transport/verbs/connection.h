@@ -61,10 +61,10 @@ class Connection {
   Connection& operator=(Connection&&) = default;
   ~Connection();
 
-  // Finds the device of `local`. The server also starts to listen; the client needs its port().
+  // The server's first step: finds the device of `local` and listens. The client needs port().
   Status open_server(const Address& local);
-  // The client needs the server's address to find its own device. Keeps the resolved id for queue
-  // pair 0.
+  // The client's first step: resolves `server` from `local`, which finds the device. Keeps the
+  // resolved id for queue pair 0.
   Status open_client(const Address& local, const Address& server, const Patience& patience);
 
   ibv_context* context() const { return context_; }

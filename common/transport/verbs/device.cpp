@@ -41,7 +41,7 @@ Address copy_of(const sockaddr* address) {
   return copy;
 }
 
-// On RoCE the GID is the address itself; an IPv4 address in its IPv6 form.
+// On RoCE, the GID is the IPv6 address, or the IPv4 address as a mapped IPv6 address.
 ibv_gid gid_of(const Address& address) {
   ibv_gid gid{};
   if (address.storage.ss_family == AF_INET6) {

@@ -1,5 +1,5 @@
-// Chooses the address, and with it the device, port and GID, that a verbs Link uses. Called while a
-// Link is made; nothing here blocks.
+// Chooses the address of a verbs Link, and with it the device, port and GID. Called while a Link is
+// made; nothing here blocks.
 #pragma once
 
 #include <string>

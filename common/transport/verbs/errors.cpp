@@ -68,7 +68,7 @@ std::string completion_problem(ibv_wc_status status, const std::string& what) {
 
 std::string device_gone(ibv_context* context) {
   return std::string("the RDMA device ") + ibv_get_device_name(context->device) +
-         " was removed; sessions can use it again once its driver has it back ('rdma link', "
+         " was removed; new sessions can use it when its driver has added it again ('rdma link', "
          "'dmesg')";
 }
 

@@ -1,6 +1,7 @@
-// Messages of a verbs Link over the control socket while it is being made: windows, timeouts, the
-// server's address and the session's token, that a side is ready, or why making the Link failed.
-// These functions check received messages. The functions block until their deadline at most.
+// The messages that make a verbs Link, over the control socket: a Hello (window, timeout, the
+// server's address, the token for its queue pairs), then ready; or a refusal that says why making
+// the Link failed. The receiving functions check the messages. All functions block until their
+// deadline at most.
 #pragma once
 
 #include <cstdint>

@@ -37,7 +37,7 @@ std::vector<std::string> folders() {
       map == nullptr) {
     return {};
   }
-  // The dynamic linker names libraries only; a program's argv[0] is not reliable.
+  // The dynamic linker gives a path only for libraries, and a program's argv[0] is not reliable.
   if (map->l_name[0] != '\0') return {folder_of(map->l_name) + "/rcuda"};
   const std::string tree = folder_of(executable_path()) + "/..";
   return {tree + "/" RCUDA_LIBDIR "/rcuda", tree + "/lib/rcuda"};  // installed, built

@@ -60,8 +60,8 @@ size_t measure_threshold(ibv_pd* pd) {
               : std::clamp(static_cast<size_t>(std::min<double>(even, kMaxThreshold)),
                            kMinThreshold, kMaxThreshold);
   RCUDA_INFO(
-      "verbs: pageable memory is registered from %s on: copying costs %s for each MiB, "
-      "registering %s and %s for each MiB",
+      "verbs: transfers of %s or more register pageable memory: a copy costs %s per MiB, a "
+      "registration %s plus %s per MiB",
       bytes_text(threshold).c_str(), microseconds_text(copy_us * (1u << 20)).c_str(),
       microseconds_text(fixed_us).c_str(), microseconds_text(page_us * (1u << 20)).c_str());
   return threshold;
@@ -139,7 +139,7 @@ std::shared_ptr<Registration> LocalMemory::prepare(const void* local, size_t byt
     registrations_.fetch_add(1, std::memory_order_relaxed);
     return made;
   }
-  // Read-only memory is refused too (EFAULT); that is no configuration error.
+  // EFAULT: the memory is read-only, which is not a configuration error.
   if (const int error = errno; error != EFAULT && !refusal_reported_.exchange(true)) {
     RCUDA_WARN("verbs: pageable memory is copied, because %s",
                registration_error(error, bytes).context().c_str());

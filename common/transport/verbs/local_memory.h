@@ -1,17 +1,17 @@
-// LocalMemory: how the adapter reaches memory of this side. Used by BulkEngine and its Link.
+// LocalMemory: the registrations of this side's memory. Used by BulkEngine and its Link.
 //
 // A transfer uses the first of these that applies:
-//   - The memory is inside a region that this side exposes: the region's registration. The CPU
+//   - If the memory is inside a region that this side exposes: the region's registration. The CPU
 //     copies nothing (pinned client memory, staging slots of a worker, GPU memory).
-//   - The transfer is smaller than a threshold: none. The caller copies through its own slots.
-//   - Otherwise a new registration, for this transfer only.
+//   - If the transfer is smaller than a threshold: none. The caller copies through its own slots.
+//   - Otherwise: a new registration, for this transfer only.
 // A refused registration is not a failure of the transfer: the slots serve any size.
 //
 // The threshold is the size where copying costs as much as registering and deregistering. It is
 // measured once per process, when it is first needed.
 //
-// Any thread may call. expose() and prepare() block while memory is registered. A registration
-// lives as long as somebody holds it, and must be released before the protection domain is.
+// Any thread may call. expose() and prepare() block while memory is registered. All references to a
+// registration must be released before the protection domain.
 #pragma once
 
 #include <atomic>
@@ -62,7 +62,7 @@ class LocalMemory {
   Mutex mutex_;
   // By base.
   std::multimap<uintptr_t, std::shared_ptr<Registration>> exposed_ RCUDA_GUARDED_BY(mutex_);
-  size_t longest_ RCUDA_GUARDED_BY(mutex_) = 0;  // size of the largest of exposed_ so far
+  size_t longest_ RCUDA_GUARDED_BY(mutex_) = 0;  // the largest size in exposed_ so far
 };
 
 }  // namespace rcuda::transport::verbs

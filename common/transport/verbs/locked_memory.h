@@ -1,5 +1,5 @@
-// How much memory this process may lock; registering memory for RDMA locks it. Needs no rdma-core,
-// because rcuda-doctor uses it too. Any thread may call; nothing blocks.
+// The limit on memory that this process may lock. Registering memory for RDMA locks it. Needs no
+// rdma-core, because rcuda-doctor uses it too. Any thread may call; nothing blocks.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // Moves bytes from one registration to another of the same adapter, over a queue pair that is
 // connected to itself. This proves that the adapter reaches GPU memory. Blocks until the bytes have
-// arrived or `deadline` has passed. It is used rarely, so each call makes its own queue pair.
+// arrived or `deadline` has passed. Each call makes its own queue pair, because calls are rare.
 #pragma once
 
 #include <chrono>

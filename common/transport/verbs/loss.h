@@ -1,10 +1,10 @@
 // Loss: why a verbs Link ends, as one sentence that names the cause and the remedy.
 //
-// One failure shows in several places at once: in asynchronous events of the adapter, in events of
-// rdma_cm, in completions with an error, in requests that are flushed after it, and on the control
-// socket. Each thread that sees such a sign notes it. The first note starts a short time in which
-// other signs may arrive; the strongest sign becomes the reason. Any thread may call. Calls may
-// query a port, and block no longer.
+// One failure appears in several places at once: as asynchronous events of the adapter, events of
+// rdma_cm, failed or flushed completions, and the end of the control socket. Each thread that sees
+// such a sign notes it. The first note starts a short time in which other signs may arrive; the
+// strongest sign becomes the reason. Any thread may call. Calls may query a port, and block no
+// longer.
 #pragma once
 
 #include <chrono>
@@ -39,16 +39,16 @@ class Loss {
   void watch(ibv_context* context, uint8_t port);
 
   void note(Sign sign, const std::string& what);
-  // When to request the reason and end the Link. Never before the first note().
+  // The time to request the reason and end the Link. Before the first note(): time_point::max().
   Clock::time_point due() const;
 
   std::string reason() const;
-  // The reason if the control socket reported the end: its report `what`, unless the cause is on
-  // this side.
+  // The reason if the control socket has ended: its reason `what`, unless the cause is on this
+  // side.
   std::string reason_behind(const std::string& what) const;
 
  private:
-  // A queue pair may be lost this long before the peer's farewell arrives on the control socket.
+  // The peer's farewell may arrive on the control socket this long after the loss of a queue pair.
   static constexpr auto kGrace = std::chrono::milliseconds(300);
 
   const std::function<void()> on_first_;

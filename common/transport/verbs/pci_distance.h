@@ -1,8 +1,8 @@
-// How far apart two PCI devices are, according to sysfs: this decides which adapter a GPU uses.
+// The distance between two PCI devices, according to sysfs. It decides which adapter a GPU uses.
 //
-// `root` is "/" in real use and a made-up tree in tests. The results depend on the files only, and
-// nothing blocks except reading them. A device without an entry in sysfs has no distance. Used by
-// the verbs plug-in, by the daemon for its GPU report, and by rcuda-doctor.
+// `root` is "/" in real use and a made-up tree in tests. The results depend only on its files. Only
+// reading them may block. A device without an entry in sysfs has no distance. Used by the verbs
+// plug-in, by the daemon for its GPU report, and by rcuda-doctor.
 #pragma once
 
 #include <compare>

@@ -106,7 +106,8 @@ Status PutQueue::wait_for_room(MutexLock& lock, size_t staged_bytes, Turn turn) 
   }
 }
 
-// Returns contiguous space. The caller has made room for twice the size.
+// Returns contiguous space. The caller has waited for room for twice the size, because the space
+// may skip the end of the ring.
 std::byte* PutQueue::stage(size_t bytes) {
   const size_t at = staged_ % kStagingBytes;
   if (bytes > kStagingBytes - at) staged_ += kStagingBytes - at;
@@ -175,7 +176,7 @@ Status PutQueue::put(uint64_t offset, std::span<const Bytes> pieces, size_t tota
 
 Status PutQueue::add_put(MutexLock& lock, uint64_t offset, std::span<const Bytes> pieces,
                          size_t total, const std::function<bool()>& wakes, uint32_t immediate) {
-  // Its destructor needs the lock.
+  // Its destructor runs with the lock held.
   struct Split {
     bool* flag = nullptr;
     void begin_at(bool* splitting) { *(flag = splitting) = true; }

@@ -3,8 +3,8 @@
 // Small puts are sent inline; others are copied into a registered staging ring. (A put larger than
 // a quarter of the ring is split; the queue pair's order keeps its last word last.) One thread at a
 // time posts. Requests that other threads add meanwhile are then posted as one list, with one
-// doorbell. Only one request per quarter of the queue is signalled. The only requests that need a
-// receive of the peer are the immediates of the wake protocol; verbs_link.cpp bounds their number.
+// doorbell. Of the puts, only one per quarter of the queue, or of the ring, is signalled. Only the
+// immediates of the wake protocol consume receives of the peer; verbs_link.cpp bounds their number.
 //
 // Within one RDMA write, bytes arrive in ascending order. InfiniBand does not guarantee this, but
 // every RC adapter does it unless relaxed ordering is requested, and the window's registration does
@@ -53,8 +53,8 @@ class PutQueue {
   // Writes bytes to another place of the peer's memory, in order with puts. At most kMaxStaged.
   // `*number`: for confirmed().
   Status put_into(const Target& place, Bytes bytes, uint64_t* number);
-  // Polls, and returns whether the peer's adapter has confirmed the write. Also true after an
-  // error.
+  // Polls, and returns whether the peer's adapter has confirmed the write. Also returns true after
+  // an error and after stop().
   bool confirmed(uint64_t number);
   // An empty write with immediate data. `before` is called in the order of the puts.
   Status signal(uint32_t immediate, const std::function<void()>& before);

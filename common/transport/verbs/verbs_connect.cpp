@@ -37,7 +37,7 @@ Status VerbsLink::make_queues() {
   const auto make = [&](int depth) {
     return Cq(ibv_create_cq(context, depth, this, channel_.get(), 0));
   };
-  // Created one after the other, so that errno belongs to the first failure.
+  // || stops at the first failure, so errno belongs to it.
   if (!(send_cq_ = make(PutQueue::kDepth + 16)) || !(receive_cq_ = make(4 * kReceives)) ||
       !(bulk_cq_ = make(kMaxQueues * (BulkEngine::kDepth + BulkEngine::kReceives) + 16))) {
     return allocation_error(errno, "ibv_create_cq");
@@ -61,7 +61,8 @@ std::vector<QueuePairPlan> VerbsLink::plans(size_t queues) {
   return plans;
 }
 
-// The server goes first: the client needs its address to find the device and register its window.
+// The server sends its Hello first: the client needs the server's address to find its own device,
+// where it registers its window.
 Status VerbsLink::open(const Socket& control, bool server, Hello* own, Hello* peer,
                        Deadline deadline) {
   std::string why;

@@ -13,8 +13,8 @@
 //                                              armed = true; post kAck
 //   kAck: check again  <---------------------
 //   nothing: sleep on
-//                                              put with wake: armed, so it carries kWake; armed =
-//                                              false
+//                                              put with wake: armed, so the put carries kWake;
+//                                              armed = false
 //   kWake: check again  <--------------------
 //
 // No wake-up is lost: the queue pair is ordered, so everything put before `armed` was set has
@@ -23,10 +23,11 @@
 // kWake, which follows the kAck), plus one kFlush at the end. So the sixteen posted receives are
 // sufficient.
 //
-// Completions. One put per quarter of the queue is signalled; later puts poll for its completion. A
-// thread that goes to sleep sends a signalled kArm and requests notification of its completion, so
-// a failure of earlier requests is noticed while the thread sleeps. One progress thread sleeps on
-// the completion channel and handles immediates and finished transfers.
+// Completions. One put per quarter of the queue, or of the staging ring, is signalled; later puts
+// poll for its completion. A thread that goes to sleep sends a signalled kArm and requests
+// notification of its completion, so a failure of earlier requests is noticed while the thread
+// sleeps. One progress thread sleeps on the completion channel and handles immediates and finished
+// transfers.
 #include "common/transport/verbs/verbs_link.h"
 
 #include <cerrno>
@@ -46,7 +47,7 @@ VerbsLink::~VerbsLink() {
 void VerbsLink::close() {
   if (closing_.exchange(true)) return;
   if (!broken() && control_) {
-    // The farewell uses the control socket, and must not overtake earlier puts.
+    // The farewell travels over the control socket, and must not overtake earlier puts.
     const auto deadline = Clock::now() + kLastPuts;
     if (put_queue_.signal(kFlush, [] {}).ok()) {
       while (!put_queue_.poll() && !broken() && Clock::now() < deadline) std::this_thread::yield();
@@ -94,8 +95,8 @@ Status VerbsLink::put(uint64_t offset, std::span<const Bytes> pieces, Wake wake)
   counters_.window_bytes.fetch_add(total, std::memory_order_relaxed);
   Status sent = put_queue_.put(offset, pieces, total, wakes, kWake);
   if (!sent.ok()) {
-    // The loss is noted. The progress thread ends the Link for all threads, unless this is that
-    // thread.
+    // The loss has been noted. Wait until the progress thread has ended the Link, unless this is
+    // that thread.
     if (std::this_thread::get_id() != progress_.get_id()) {
       return wait([] { return false; }, Clock::time_point::max());
     }
@@ -259,7 +260,7 @@ void VerbsLink::transfer(const TransferRequest& what, TransferDone done) {
   run_before_put();
   // Transfers use other queue pairs, and must come after earlier puts into regions.
   await_region_puts();
-  // A transfer that waits for an announcement has a deadline; the progress thread keeps it.
+  // A transfer that waits for an announcement has a deadline, which the progress thread enforces.
   if (bulk_.transfer(what, peer_timeout_, std::move(done))) poke();
 }
 

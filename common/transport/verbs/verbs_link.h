@@ -1,4 +1,5 @@
-// The functions that the plug-in exports, and its Link. common/transport/link.h has the contract.
+// The functions of the plug-in's interface (plugin.h), and its Link. common/transport/link.h has
+// the contract.
 //
 // VerbsLink is one class in three files: verbs_connect.cpp makes it, verbs_link.cpp has the
 // functions for its users, verbs_progress.cpp has its thread. verbs_link.cpp describes the
@@ -129,7 +130,7 @@ class VerbsLink final : public LinkCore {
   LocalMemory memory_;
   BulkEngine bulk_;
 
-  std::atomic<bool> armed_{false};       // this side has requested a wake-up that has not arrived
+  std::atomic<bool> armed_{false};       // this side awaits a requested wake-up
   std::atomic<bool> peer_armed_{false};  // written only in the order of the puts
   std::atomic<bool> closing_{false};
 

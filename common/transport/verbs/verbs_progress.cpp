@@ -19,7 +19,8 @@ void VerbsLink::run() {
     take_completion_events();
     take_immediates();
     bulk_.poll();
-    // Poll completions of puts only while a thread sleeps: a failure must wake the thread.
+    // Requests notification of the puts' completions only while a signal() is unconfirmed: a thread
+    // may then be asleep, and a failure must wake it.
     if (!put_queue_.poll()) {
       ibv_req_notify_cq(send_cq_.get(), 0);
       put_queue_.poll();
@@ -119,7 +120,7 @@ void VerbsLink::shut_down() {
   adapter_.end();
   connection_.destroy_queue_pairs();
   bulk_.fail_in_flight();
-  // Without this, a sleeping peer would not notice.
+  // Without this, a sleeping peer would not notice the end.
   if (!closing_.load()) control_->hang_up();
 }
 
