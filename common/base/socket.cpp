@@ -76,6 +76,11 @@ bool Socket::get_option(int level, int name, void* value, socklen_t* bytes) cons
                 : ::getsockopt(fd(), level, name, value, bytes) == 0;
 }
 
+bool Socket::set_option(int level, int name, int value) const {
+  return layer_ ? layer_->set_option(level, name, value)
+                : ::setsockopt(fd(), level, name, &value, sizeof value) == 0;
+}
+
 void Socket::close_in_child() const noexcept {
   layer_ ? layer_->close_in_child() : void(::close(fd()));
 }

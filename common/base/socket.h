@@ -43,6 +43,7 @@ class SocketLayer {
   virtual bool lose(const std::string& why) = 0;
   virtual bool is_connected() const = 0;
   virtual bool get_option(int level, int name, void* value, socklen_t* bytes) const = 0;
+  virtual bool set_option(int level, int name, int value) const = 0;
   virtual uint32_t connections() const = 0;
   virtual std::string why_ended() const = 0;
   virtual void close_in_child() noexcept = 0;
@@ -88,6 +89,8 @@ class Socket {
   bool is_connected() const { return !layer_ || layer_->is_connected(); }
   // As getsockopt(2) of the current connection. Returns whether it succeeded.
   bool get_option(int level, int name, void* value, socklen_t* bytes) const;
+  // As setsockopt(2) of the current connection. Returns whether it succeeded.
+  bool set_option(int level, int name, int value) const;
   // With a layer: the number of connections so far. Otherwise 1.
   uint32_t connections() const { return layer_ ? layer_->connections() : 1; }
   // With a layer whose stream has ended: the reason. Otherwise empty.

@@ -61,6 +61,9 @@ class CutSocket : public SocketLayer {
   bool get_option(int level, int name, void* value, socklen_t* bytes) const override {
     return connection_.get_option(level, name, value, bytes);
   }
+  bool set_option(int level, int name, int value) const override {
+    return connection_.set_option(level, name, value);
+  }
   uint32_t connections() const override { return 1; }
   std::string why_ended() const override { return {}; }
   void close_in_child() noexcept override { connection_.close_in_child(); }

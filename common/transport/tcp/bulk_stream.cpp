@@ -142,7 +142,7 @@ void BulkStream::stop(const Status& why) {
 }
 
 void BulkStream::limit_unacknowledged(std::chrono::milliseconds limit) {
-  if (socket_.fd() >= 0) transport::limit_unacknowledged(socket_.fd(), limit);
+  transport::limit_unacknowledged(socket_, limit);
 }
 
 void BulkStream::join() {

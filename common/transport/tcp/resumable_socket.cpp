@@ -7,6 +7,8 @@
 #include <optional>
 #include <utility>
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/socket.h>
@@ -226,6 +228,11 @@ bool ResumableSocket::get_option(int level, int name, void* value, socklen_t* by
   return connection_.get_option(level, name, value, bytes);
 }
 
+bool ResumableSocket::set_option(int level, int name, int value) const {
+  MutexLock lock(mutex_);
+  return connection_.set_option(level, name, value);
+}
+
 uint64_t ResumableSocket::received() const {
   MutexLock lock(mutex_);
   return received_;
@@ -375,6 +382,11 @@ bool ResumableSocket::resume(Socket next, uint64_t peer_received) {
   sent_ += ahead_;
   offered_ = sent_;
   told_ = received_;
+  int limit = 0;  // changes while a peer may be silent (TcpLink::allow_silence)
+  socklen_t size = sizeof limit;
+  if (connection_.get_option(IPPROTO_TCP, TCP_USER_TIMEOUT, &limit, &size)) {
+    (void)next.set_option(IPPROTO_TCP, TCP_USER_TIMEOUT, limit);
+  }
   connection_ = std::move(next);
   connections_.fetch_add(1, std::memory_order_relaxed);
   state_.move(ResumableEvent::kConnection, name_);

@@ -54,6 +54,8 @@ class ResumableSocket final : public SocketLayer {
   bool lose(const std::string& why) override;
   bool is_connected() const override { return in(ResumableState::kConnected); }
   bool get_option(int level, int name, void* value, socklen_t* bytes) const override;
+  // The next connections inherit TCP_USER_TIMEOUT only.
+  bool set_option(int level, int name, int value) const override;
   uint32_t connections() const override { return connections_.load(std::memory_order_relaxed); }
   std::string why_ended() const override;
   void close_in_child() noexcept override;

@@ -347,7 +347,7 @@ void TcpLink::allow_silence(bool may_be_silent) {
   if (std::exchange(peer_may_be_silent_, may_be_silent) == may_be_silent) return;
   if (peer_timeout_.count() == 0) return;
   const auto limit = may_be_silent ? std::chrono::milliseconds(0) : peer_timeout_;
-  if (control_.fd() >= 0) transport::limit_unacknowledged(control_.fd(), limit);
+  transport::limit_unacknowledged(control_, limit);
   bulk_.limit_unacknowledged(limit);
 }
 

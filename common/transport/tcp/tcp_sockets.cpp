@@ -79,6 +79,10 @@ class Streams {
   Status status_ RCUDA_GUARDED_BY(mutex_);  // the first error
 };
 
+int milliseconds_option(std::chrono::milliseconds time) {
+  return static_cast<int>(std::min<int64_t>(time.count(), INT_MAX));
+}
+
 }  // namespace
 
 // Buffer sizes are left to the kernel: its automatic tuning (tcp_rmem, tcp_wmem) grows them further
@@ -89,12 +93,13 @@ void tune(int socket, std::chrono::milliseconds peer_timeout) {
   set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, 30);
   set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, 10);
   set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, 3);
-  if (peer_timeout.count() != 0) limit_unacknowledged(socket, peer_timeout);
+  if (peer_timeout.count() != 0) {
+    set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, milliseconds_option(peer_timeout));
+  }
 }
 
-void limit_unacknowledged(int socket, std::chrono::milliseconds limit) {
-  set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT,
-             static_cast<int>(std::min<int64_t>(limit.count(), INT_MAX)));
+void limit_unacknowledged(const Socket& socket, std::chrono::milliseconds limit) {
+  (void)socket.set_option(IPPROTO_TCP, TCP_USER_TIMEOUT, milliseconds_option(limit));
 }
 
 void set_receive_timeout(int socket, std::chrono::milliseconds timeout) {

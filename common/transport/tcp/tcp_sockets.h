@@ -19,7 +19,7 @@ namespace rcuda::transport {
 void tune(int socket, std::chrono::milliseconds peer_timeout);
 // Ends the connection if the peer acknowledges no bytes for this time although bytes are waiting.
 // The kernel counts the time that the window of a stopped peer stays closed. Zero: no limit.
-void limit_unacknowledged(int socket, std::chrono::milliseconds limit);
+void limit_unacknowledged(const Socket& socket, std::chrono::milliseconds limit);
 // recv() returns after this time without data.
 void set_receive_timeout(int socket, std::chrono::milliseconds timeout);
 // Makes `count` further sockets to the peer, in the same order on both sides.

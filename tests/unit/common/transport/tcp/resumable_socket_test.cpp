@@ -12,6 +12,8 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -244,6 +246,31 @@ TEST_F(RawPeerTest, OnlyWhatThePeerLacksIsSentAgain) {
   send_pattern(stream_, 100, 20, 20);
   expect_pattern(peer_, 60, 60, 60);
   EXPECT_EQ(stream_.connections(), 2u);
+}
+
+TEST_F(RawPeerTest, TheNextConnectionInheritsTheLimitOfUnacknowledgedBytes) {
+  crossing_.between = [](int, Crossing::Pair) -> Result<Crossing::Pair> {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    const auto place = reinterpret_cast<sockaddr*>(&address);
+    const UniqueFd listener(::socket(AF_INET, SOCK_STREAM, 0));
+    UniqueFd near(::socket(AF_INET, SOCK_STREAM, 0));
+    if (::bind(listener.get(), place, size) != 0 || ::listen(listener.get(), 1) != 0 ||
+        ::getsockname(listener.get(), place, &size) != 0 ||
+        ::connect(near.get(), place, size) != 0) {
+      return Status::from_errno(errno, "a pair of TCP sockets");
+    }
+    return Crossing::Pair(std::move(near), UniqueFd(::accept(listener.get(), nullptr, nullptr)));
+  };
+  resume(0);
+  EXPECT_TRUE(stream_.set_option(IPPROTO_TCP, TCP_USER_TIMEOUT, 4321));
+  resume(0);
+  int limit = 0;
+  socklen_t size = sizeof limit;
+  EXPECT_TRUE(stream_.get_option(IPPROTO_TCP, TCP_USER_TIMEOUT, &limit, &size));
+  EXPECT_EQ(limit, 4321);
 }
 
 TEST_F(RawPeerTest, NoMoreIsSentThanIsRetained) {
