@@ -102,7 +102,7 @@ WorkerCgroup::~WorkerCgroup() { owner_.remove(path_); }
 Status WorkerCgroup::limit(const CgroupLimits& limits) {
   if (limits.memory_bytes && owner_.has("memory")) {
     RCUDA_RETURN_IF_ERROR(write_file(path_ + "/memory.max", std::to_string(limits.memory_bytes)));
-    // Otherwise the session would go on in swap, which the whole machine feels.
+    // Otherwise the session would go on in swap, which slows down the whole machine.
     if (::access((path_ + "/memory.swap.max").c_str(), F_OK) == 0) {
       RCUDA_RETURN_IF_ERROR(write_file(path_ + "/memory.swap.max", "0"));
     }

@@ -87,7 +87,7 @@ class Cgroups {
   Result<std::unique_ptr<WorkerCgroup>> make(pid_t worker);
   // "memory", "pids" or "cpu".
   bool has(std::string_view controller) const;
-  std::string text() const;  // "/sys/fs/cgroup/...: memory, pids, cpu"
+  std::string text() const;  // "/sys/fs/cgroup/...: memory pids cpu"
 
  private:
   friend class WorkerCgroup;
