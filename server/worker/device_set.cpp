@@ -77,7 +77,7 @@ void DeviceSet::describe(WorkerReady* ready) const {
   }
 }
 
-// `number`: what the server calls the driver's device `ordinal`.
+// `ordinal`: the driver's number of the device. `number`: the server's.
 Status DeviceSet::add(uint32_t ordinal, uint32_t number) {
   Device device;
   device.ordinal = number;

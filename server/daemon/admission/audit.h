@@ -56,8 +56,9 @@ class Audit {
              std::string_view outcome);
   // `what`: "taken", "extended", "revoked" or "expired". `by`: the operator; none: the server.
   void lease(std::string_view what, const Lease& lease, const std::optional<Identity>& by);
-  // `what`: "end", "drain", "resume" or "reload". `by`: none for a signal. `worker`: the worker
-  // whose session is ended.
+  // `what`: "end", "park", "wake", "move", "drain", "resume" or "reload". `by`: none for a signal,
+  // or if the daemon parks or wakes a session by itself. `worker`: the worker of the session, for
+  // the first four.
   void control(std::string_view what, const std::optional<Identity>& by,
                std::optional<uint32_t> worker);
 

@@ -26,7 +26,7 @@ constexpr auto kCrowdedInterval = std::chrono::seconds(10);
 size_t Connections::most_newcomers() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMostNewcomers;
-  // Each may have two descriptors, and as many clients wait for sessions.
+  // Each newcomer may have two descriptors, and as many clients may wait for sessions.
   return std::clamp<rlim_t>(limit.rlim_cur / 8, 1, kMostNewcomers);
 }
 

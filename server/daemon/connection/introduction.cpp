@@ -1,4 +1,4 @@
-// What a client says before it has a worker.
+// The messages of a client that has no worker yet.
 #include <algorithm>
 #include <cerrno>
 
@@ -35,8 +35,8 @@ constexpr auto kIdentifiedSpared = std::chrono::seconds(1);
 constexpr auto kLongestWaitForGroups = Connection::kLongestExamination;
 constexpr auto kLongestLookUp = std::chrono::seconds(4);  // of the user of a lease
 
-// How soon the daemon looks again for the rest of a message whose bytes stay in the socket, and
-// whether there is a door for a client: up to 2048 may wait for one.
+// How soon the daemon looks again: for the rest of a message whose bytes stay in the socket, and
+// for a door, for which up to 2048 clients may wait.
 constexpr auto kLookAgain = std::chrono::milliseconds(10);
 constexpr auto kAskAgain = std::chrono::milliseconds(20);
 
@@ -182,9 +182,8 @@ Status Connection::carry_out() {
   return answer_lease_request();
 }
 
-// A further socket of a session. It names a session by something that only the session knows, so
-// the client need not identify itself again. If the session is encrypted, the worker demands its
-// key next.
+// A further socket of a session. It proves knowledge of a secret of the session, so the client need
+// not identify itself again. If the session is encrypted, the worker demands its key next.
 Status Connection::pass_on(MessageType type, const std::vector<std::byte>& body) {
   if (passage_) return Status(Code::kProtocol, "a further socket of a session begins without TLS");
   RCUDA_ASSIGN_OR_RETURN(UniqueFd socket, duplicate_socket());
@@ -216,7 +215,7 @@ Status Connection::look_up_export(const std::vector<std::byte>& body) {
   RCUDA_ASSIGN_OR_RETURN(const wire::ExportQuery query, wire::decode<wire::ExportQuery>(body));
   RCUDA_ASSIGN_OR_RETURN(UniqueFd socket, duplicate_socket());
   if (!services_.pool.look_up(query, *identity_->uid, peeked_, &socket)) {
-    // Names outlive their sessions, so nobody is to be warned.
+    // Names outlive their sessions, so this is not worth a warning.
     RCUDA_DEBUG("%s asks for an export that does not exist", name_.c_str());
   }
   enter(State::kEnded);
@@ -228,7 +227,8 @@ Status Connection::give_ticket(const std::vector<std::byte>& body) {
     return Status(Code::kProtocol, "tickets are given over the local socket only");
   }
   RCUDA_ASSIGN_OR_RETURN(const wire::TicketQuery query, wire::decode<wire::TicketQuery>(body));
-  // The client takes whoever gets its ticket for this server.
+  // The client takes the holder of its ticket for this server, so the address must be this
+  // server's.
   if (!services_.listener.is_at(query.server)) {
     return Status(Code::kDenied,
                   "this server does not listen at the address to which the client has connected, "
@@ -310,7 +310,7 @@ Status Connection::check_sender(MessageType type) {
 }
 
 Status Connection::take_hello(const std::vector<std::byte>& body) {
-  // The rest may have another form.
+  // If the hash differs, the rest may have another layout.
   RCUDA_ASSIGN_OR_RETURN(const uint64_t protocol, wire::protocol_hash_of_hello(body));
   if (protocol != wire::protocol_hash()) {
     return Status(Code::kProtocol,

@@ -249,10 +249,9 @@ class WorkerPool {
     Clock::time_point room_asked;             // only later samples of NVML count
     bool keeps_room = false;                  // others leave it room while it looks (keep_room())
     bool is_broken = false;                   // its helper failed, so the session ends
-    // Where memory goes when it wakes, by the GPU on which it was; empty: where it was. As many
-    // GPUs give as get.
+    // A permutation: where the memory of each GPU goes when the session wakes. Empty: it stays.
     std::map<uint32_t, uint32_t> moves;
-    uint32_t unanswered_moves = 0;  // until then, what it has booked does not count
+    uint32_t unanswered_moves = 0;  // kPlace without kPlaced; a kWakeWanted before the answer does not count
   };
   struct Worker {
     State state = State::kStarting;
@@ -265,7 +264,7 @@ class WorkerPool {
     UniqueFd control;  // for sending only
     UniqueFd reports;  // pipe from the worker (reports.h)
     ReportReader reader;
-    bool reads_reports = true;  // until it has started, or the pipe has ended
+    bool reads_reports = true;  // at its start, and while parking needs answers
     WorkerLog log;
     Base base;
     wire::ServerStatus::Session session;  // while busy, like the following
