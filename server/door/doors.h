@@ -3,9 +3,9 @@
 // A door has all connections of one origin (an address or a network, listener.h) at a time, and is
 // never used for another one. It parses the bytes of strangers in a sandbox; it knows neither the
 // server's key nor its tokens. The daemon gives it an accepted socket, and gets a stream: the
-// door's report of the handshake, and then the messages of the client. The daemon finds out who the
-// client is from a proof (common/tls/proof.h), which names the nonce that the daemon has made for
-// this connection and the value that the door reports. So what a door may lie about is:
+// door's report of the handshake, and then the messages of the client. The daemon identifies the
+// client by a proof (common/tls/proof.h) over the nonce that the daemon has made for this
+// connection and the value that the door reports. A door could lie about:
 //
 //   the values    then the client's proof, which is for the values of its own connection, fails: a
 //                 door has a proof only for a connection that it serves
@@ -14,10 +14,10 @@
 //   session key   protects the session of a client of this door, whose bytes the door has seen
 //   bytes         a door can read and change the messages of its own clients
 //
-// So a door that has been taken over has sessions of users who connect through it at that time. An
-// attacker who also ends the connections of other clients, whatever their origin, can connect these
-// through the door too: it has the daemon sign and examine proofs for them. Then it acts as these
-// users, and passes for the server, in these sessions.
+// So a door that has been taken over has the sessions of users that connect through it at that
+// time. An attacker who also ends the connections of other clients, whatever their origin, can
+// connect these through the door too: it has the daemon sign and examine proofs for them. Then it
+// acts as these users, and passes for the server, in these sessions.
 //
 // Bounds. At most `most` doors are for origins without a known client. A further door replaces, in
 // this order:
@@ -25,9 +25,9 @@
 //   2. a door whose time is over (kSpared after its first client), of a network (/24 of IPv4, /48
 //      of IPv6) that has at least as many doors as the new door's network
 //   3. a door that is spared, if its network has at least two doors more
-// An origin with a known client keeps its door while it has connections. A door that has been told
-// to end does not count, although it may still send. kMostStarts and kStartsInSecond limit the
-// starts of a network.
+// An origin with a known client keeps its door while it has connections. A door that is ending does
+// not count, although it may still send. kMostStarts and kStartsInSecond limit the starts of a
+// network.
 //
 // Descriptors (common/base/passed_descriptors.h): a door cannot send any. The control socket is
 // shut for receiving, and the streams take none from Linux 6.16 on; before, the filter of system
@@ -67,9 +67,9 @@ class Doors {
   using Clock = std::chrono::steady_clock;
   // How long a door stays after its last connection, for others of its origin.
   static constexpr std::chrono::seconds kLinger{6};
-  // How long it is spared: long enough for a client to say who it is.
+  // How long a new door is spared: long enough for a client to identify itself.
   static constexpr std::chrono::seconds kSpared{1};
-  // Starts a door with the other end of its control socket. 0: a test is the door.
+  // Starts a door with the other end of its control socket. Returns 0 if a test acts as the door.
   using Spawn = std::function<Result<pid_t>(int control)>;
 
   // A connection through a door.
@@ -91,7 +91,7 @@ class Doors {
   // `client`: stays the caller's. kTimeout: the door has not received its last clients yet, or one
   // more door may not start now; ask again.
   Result<Passage> open(const std::string& origin, int client);
-  // The client of this passage has proved who it is.
+  // Records that the client of this passage has proved its identity.
   void keep(const Passage& passage);
 
   // Ends doors without need, and starts one ahead of need if `wanted`.
@@ -115,7 +115,7 @@ class Doors {
     std::optional<Clock::time_point> idle_since;
   };
   using List = std::vector<std::shared_ptr<Door>>;
-  // A door whose process has been told to end, and is killed if it does not.
+  // A door whose process should end, and is killed at `kill_at`.
   struct Ended {
     pid_t pid;
     Clock::time_point kill_at;

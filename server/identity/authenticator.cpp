@@ -104,7 +104,7 @@ Status Authenticator::find_certificate(const Settings& settings, MissingKey miss
     certificate = identity::load_or_make_certificate(path, host_name(), &made);
   }
   if (!certificate.ok() && !is_needed && named.empty()) {
-    // A server for its own machine does without.
+    // A server that serves only its own machine needs no TLS.
     RCUDA_INFO("no TLS: %s", certificate.status().message().c_str());
     return {};
   }

@@ -211,7 +211,8 @@ Status TokenStore::load() {
 Result<TokenStore::Grant> TokenStore::find(const std::string& id, const tls::Key& mac,
                                            const tls::Key& binding, Seconds now) const {
   // Do not echo a malformed id: a peer may send any text.
-  if (!identity::is_token_id(id)) return Status(Code::kProtocol, "the client sent no token's id");
+  if (!identity::is_token_id(id))
+    return Status(Code::kProtocol, "the client sent a malformed token id");
   const auto found = tokens_.find(id);
   if (found == tokens_.end()) return unknown(id);
   const StoredToken& token = found->second;

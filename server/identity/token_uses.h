@@ -25,8 +25,8 @@ class TokenUses {
  public:
   explicit TokenUses(const std::string& tokens_path) : tokens_path_(tokens_path) {}
 
-  // Records a use. Writes the file if the use that it has is a minute old or older. Returns the
-  // first error of several in a row: the caller logs it, and the token is valid nevertheless.
+  // Records a use. Writes the file if its last use of the token is at least a minute old. Returns
+  // the first error of several in a row: the caller logs it, and the token is valid nevertheless.
   Status note(const std::string& id, Seconds now);
 
  private:

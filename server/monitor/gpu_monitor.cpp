@@ -9,7 +9,7 @@
 namespace rcuda::server {
 namespace {
 
-// As NVML words the ways between two GPUs.
+// The distance as NVML's level of a path between two GPUs.
 uint32_t ancestor_of(const transport::PciDistance& distance) {
   using Level = transport::PciDistance::Level;
   constexpr size_t kPortsOfOneSwitch = 2;

@@ -1,5 +1,6 @@
-// Limits: what sessions may use. The daemon reads them from the server's configuration (rules.h)
-// and grants them to each session; daemon and worker enforce them. Plain values; any thread.
+// Limits: the resources that sessions may use. The daemon reads them from the server's
+// configuration (rules.h) and grants them to each session; daemon and worker enforce them. Plain
+// values; any thread.
 #pragma once
 
 #include <chrono>

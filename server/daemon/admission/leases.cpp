@@ -277,7 +277,8 @@ std::optional<Leases::Time> Leases::next_end() const {
 Result<Lease> Leases::unlock(const std::string& id, const tls::Key& proof, const tls::Key& binding,
                              const Identity& who) const {
   // Do not echo a malformed id: a peer may send any text.
-  if (!wire::is_lease_id(id)) return Status(Code::kProtocol, "the client sent a malformed lease id");
+  if (!wire::is_lease_id(id))
+    return Status(Code::kProtocol, "the client sent a malformed lease id");
   const Lease* const lease = find(id, {});
   const bool without = lease && !lease->user.empty() && proof == tls::Key{};
   const auto is_proved = [&] {

@@ -54,7 +54,7 @@ class DeviceSets {
   const Settings& settings_;
   const bool hides_nodes_;  // workers can have a /dev of their own
   bool known_;
-  std::vector<DeviceScope::Device> devices_;  // empty: it does not matter
+  std::vector<DeviceScope::Device> devices_;  // empty: all
   std::list<std::vector<uint32_t>> recent_;   // of sessions, the latest first
 };
 

@@ -251,7 +251,7 @@ class WorkerPool {
     bool is_broken = false;                   // its helper failed, so the session ends
     // A permutation: where the memory of each GPU goes when the session wakes. Empty: it stays.
     std::map<uint32_t, uint32_t> moves;
-    uint32_t unanswered_moves = 0;  // kPlace without kPlaced; a kWakeWanted before the answer does not count
+    uint32_t unanswered_moves = 0;  // until 0, kWakeWanted does not count
   };
   struct Worker {
     State state = State::kStarting;
