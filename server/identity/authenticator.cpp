@@ -177,7 +177,7 @@ Result<wire::Challenge> Authenticator::challenge(const tls::Key& exported,
   challenge.chain = trust_.certificate->chain;
   challenge.signature = tls::sign(*trust_.certificate, tls::Role::kServer, *binding);
   if (challenge.signature.empty()) {
-    return Status(Code::kInternal, "the server's key makes no signature");
+    return Status(Code::kInternal, "cannot sign with the server's key");
   }
   return challenge;
 }
@@ -211,7 +211,7 @@ Result<Proof> Authenticator::examine_token(const wire::Authenticate& message,
                                            const tls::Key& binding) {
   if (Status status = tokens_.refresh(); !status.ok()) {
     if (status.message() != token_error_)
-      RCUDA_ERROR("no token is taken: %s", status.message().c_str());
+      RCUDA_ERROR("no token is valid: %s", status.message().c_str());
     token_error_ = status.message();
     return Status(Code::kDenied, "the server cannot read its tokens: see its log");
   }

@@ -200,8 +200,8 @@ Status TokenStore::load() {
   }
   for (size_t i = 0; i < std::min(lines.damaged.size(), kMostReported); ++i) {
     RCUDA_ERROR(
-        "a token is not taken, the others are: %s: %s; remove the line, and make another "
-        "token for its user",
+        "ignored a damaged token: %s: %s; remove the line, and make another token for its user; "
+        "the other tokens stay valid",
         path_.c_str(), lines.damaged[i].context().c_str());
   }
   for (const StoredToken& token : lines.tokens) tokens_.emplace(token.id, token);

@@ -152,13 +152,13 @@ Result<wire::ExportAnswer> ExportedNames::look_up(const wire::ExportedName& name
            {wire::export_place(self_.owner, name.worker), name.kind, name.secret});
   if (found.ok() || found.status().code() == Code::kSystem) return found;
   RCUDA_DEBUG("exported memory is not found: %s", found.status().message().c_str());
-  return Status(Code::kNotFound, "no session of this user offers it (any more)");
+  return Status(Code::kNotFound, "no session of this user exports it (any more)");
 }
 
 Result<UniqueFd> ExportedNames::find_descriptor(const wire::ExportedName& name,
                                                 ExportOrigin* origin) {
   RCUDA_ASSIGN_OR_RETURN(wire::ExportAnswer found, look_up(name));
-  if (!found.descriptor) return Status(Code::kNotFound, "the name is not one of a descriptor");
+  if (!found.descriptor) return Status(Code::kNotFound, "the name does not stand for a descriptor");
   if (origin) *origin = to_note(found.note).origin;
   return std::move(found.descriptor);
 }

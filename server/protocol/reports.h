@@ -9,7 +9,7 @@
 // several threads do not mix. Only reports from before the session may have more than one frame.
 //
 // Threads: any may send; one reads. Blocking: send_report(), until the deadline while the pipe is
-// full. Errors: kUnavailable at the end of the pipe, kProtocol for what is not a report.
+// full. Errors: kUnavailable at the end of the pipe, kProtocol for bytes that are not a report.
 #pragma once
 
 #include <cstddef>

@@ -40,10 +40,10 @@ Status check_share(const api::DriverTable& driver, const std::vector<SessionDevi
   for (const SessionDevice& device : devices) {
     if (!has_mps(driver, device.device)) {
       return {Code::kInvalidArgument,
-              "the server cannot hold a session to " + std::to_string(sm_percent) +
-                  " % of a GPU (sm_percent), because NVIDIA's MPS does not run there: its "
-                  "administrator starts it before the server (nvidia-cuda-mps-control -d), or "
-                  "removes sm_percent"};
+              "the server cannot limit a session to " + std::to_string(sm_percent) +
+                  " % of a GPU (sm_percent), because NVIDIA's MPS does not run there: start "
+                  "MPS before the server (nvidia-cuda-mps-control -d), or remove sm_percent from "
+                  "the server's limits"};
     }
   }
   return {};

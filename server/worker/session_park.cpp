@@ -235,7 +235,7 @@ Status SessionLoop::rest() {
   std::string why;
   RCUDA_RETURN_IF_ERROR(move_nccl(nullptr, &why));
   if (why.empty()) return {};
-  RCUDA_WARN("after a park: %s", why.c_str());
+  RCUDA_WARN("after the session was parked: %s", why.c_str());
   (void)services_.answers.events().notice(false, "after the session was parked, " + why);
   return {};
 }

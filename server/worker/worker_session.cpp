@@ -112,7 +112,7 @@ Status WorkerSession::serve() {
   if (!status.ok()) {
     // This process may still be root's, so it reads nothing from the client.
     if (!grant_.key) refuse(std::move(socket), status);
-    RCUDA_ERROR("no session: %s", status.message().c_str());
+    RCUDA_ERROR("cannot start the session: %s", status.message().c_str());
     report_totals({.outcome = "refused: " + status.context()});
     return {};
   }

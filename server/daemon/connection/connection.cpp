@@ -157,7 +157,7 @@ void Connection::expire() {
                            "the server could not find out in time who the lease's user is: the "
                            "user database of its machine does not answer"));
     case State::kAnswering:
-      RCUDA_WARN("%s does not read the answer to its question", name_.c_str());
+      RCUDA_WARN("%s does not read its answer", name_.c_str());
       return enter(State::kEnded);
     case State::kQueued:
       if (applicant_->is_decided()) return;  // at the last moment

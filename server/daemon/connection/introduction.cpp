@@ -336,7 +336,7 @@ Status Connection::check_hello(const wire::Hello& hello) const {
                   " it takes " +
                       transport::medium_names());
   }
-  if (hello.devices.empty()) return Status(Code::kInvalidArgument, "no device was asked for");
+  if (hello.devices.empty()) return Status(Code::kInvalidArgument, "the client requests no device");
   const std::vector<uint32_t> offered = services_.pool.offer().ordinals();
   for (uint32_t ordinal : hello.devices) {
     if (!offered.empty() && std::find(offered.begin(), offered.end(), ordinal) == offered.end()) {

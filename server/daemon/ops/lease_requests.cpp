@@ -217,7 +217,7 @@ Result<bool> LeaseRequests::take(const wire::LeaseRequest& request, const Identi
     if (const Status saved = save(); !saved.ok()) {
       (void)admission_.leases().revoke(taken.lease.id, {});
       admission_.review();
-      return Status(saved).with_context("the lease cannot be kept");
+      return Status(saved).with_context("cannot save the lease");
     }
     note("taken", taken.lease, who);
   }

@@ -94,7 +94,7 @@ Result<std::string> own_cgroup(std::string_view cgroup, std::string_view mountin
     return unescape(words[4]) + below;
   }
   return Status(Code::kUnsupported,
-                "cgroup v2 is not mounted where this process could see its own");
+                "cgroup v2 is not mounted where this process can see its own group");
 }
 
 WorkerCgroup::~WorkerCgroup() { owner_.remove(path_); }
@@ -166,7 +166,7 @@ Status Cgroups::find_controllers() {
 Status Cgroups::check_empty() const {
   if (read_text(path_ + "/cgroup.procs").empty()) return {};
   return Status(Code::kInvalidArgument,
-                path_ + " has processes in it: a group whose children have limits holds none");
+                path_ + " contains processes: a cgroup whose children have limits must have none");
 }
 
 std::unique_ptr<Cgroups> Cgroups::restore(const CarriedCgroups& carried) {

@@ -135,7 +135,8 @@ Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identi
         send_session(worker.control.get(), message, permit->get(), work, socket->get());
     if (!sent.ok()) {
       // The worker has just died, or does not read. It may have received a part of the session.
-      RCUDA_WARN("worker %d took no session and is ended: %s", worker.pid, sent.message().c_str());
+      RCUDA_WARN("worker %d did not take its session and is killed: %s", worker.pid,
+                 sent.message().c_str());
       ::kill(worker.pid, SIGKILL);
       enter(worker, State::kStopping);
       if (sent.code() == Code::kInvalidArgument) return sent;  // no worker could take it

@@ -60,7 +60,7 @@ void WorkerPool::report_lost_ranks(const Worker& dead) {
     }
     const Clock::time_point again = send_lost_ranks(worker);
     if (again == Clock::time_point::max()) continue;
-    RCUDA_WARN("worker %d does not read its messages and learns later that ranks are lost",
+    RCUDA_WARN("worker %d does not read its messages: it receives the loss of ranks later",
                worker.pid);
     worker.look_at = std::min(worker.look_at, again);
   }
@@ -162,7 +162,7 @@ void WorkerPool::end_orphans() {
       continue;
     }
     const bool is_new = killed_orphans_.insert(child).second;
-    if (is_new) RCUDA_WARN("process %d, which a worker has left behind, is killed", child);
+    if (is_new) RCUDA_WARN("killing process %d, which a worker has left behind", child);
     ::kill(child, SIGKILL);
     // After kOrphanPause, the children of a killed orphan are children of this process. An orphan
     // that does not end is stuck in a driver, or this process may not kill it.

@@ -86,7 +86,8 @@ void WorkerPool::enter(Worker& worker, ParkState state) {
 void WorkerPool::send_step(Worker& worker, const ParkStep& step) {
   const Status sent = send_to_worker(worker.control.get(), step, -1, Clock::now());
   if (sent.ok()) return;
-  RCUDA_WARN("worker %d takes no message and is ended: %s", worker.pid, sent.message().c_str());
+  RCUDA_WARN("worker %d does not take messages and is killed: %s", worker.pid,
+             sent.message().c_str());
   ::kill(worker.pid, SIGKILL);
 }
 
@@ -405,7 +406,7 @@ void WorkerPool::wake_if_room(const std::vector<Worker*>& members, GpuMonitor& m
     return look_later(members, now + kRoomPause);
   }
   if (const Status started = start_moving(members, ParkTask::kWake); !started.ok()) {
-    RCUDA_ERROR("no process can wake the session of worker %d: %s", members.front()->pid,
+    RCUDA_ERROR("cannot start a process to wake the session of worker %d: %s", members.front()->pid,
                 started.message().c_str());
     return look_later(members, now + kRoomPause);
   }
