@@ -36,7 +36,7 @@ namespace rcuda::server {
 class AddressFence {
  public:
   AddressFence() = default;  // closes nothing, and every address is inside
-  // The same with these addresses inside, for tests.
+  // Closes nothing either, but only these addresses are inside; for tests.
   explicit AddressFence(std::vector<wire::AddressWindow> inside) : inside_(std::move(inside)) {}
 
   // Makes all free addresses outside of the base inaccessible, but not those below kFenceBegin and

@@ -3,8 +3,8 @@
 // Processes and their threads. All processes run this binary.
 //
 //   daemon          Accepts clients, and passes each to a worker. Keeps the rights that it has been
-//                   started with; never uses CUDA. SIGTERM and SIGINT end it, at once or after the
-//                   drain timeout. Then it stops the workers, and kills those that do not end.
+//                   started with; never uses CUDA. SIGTERM and SIGINT end it, immediately or after
+//                   the drain timeout. Then it stops the workers, and kills those that do not end.
 //                   SIGHUP reloads its settings (reload.h) and executes the binary again if its
 //                   file has been replaced (successor.h); workers and doors ignore it.
 //     main            the poll loop (daemon.h)

@@ -2,8 +2,8 @@
 // step of the start that can fail.
 //
 // The check serves no clients and changes nothing: another server may run with the same settings
-// meanwhile. If that server has the port, another port of the same address is tried. Instead of
-// making the files of a start, the check finds out whether it could make them.
+// meanwhile. If that server has the port, the check tries another port of the same address. Instead
+// of making the files of a start, the check finds out whether it could make them.
 #pragma once
 
 #include "common/base/status.h"

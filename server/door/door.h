@@ -15,8 +15,8 @@
 //
 //   handshake     of TLS, then a DoorReport through the stream
 //   to the daemon two messages of the client: Authenticate, decoded and encoded again, and a
-//                 request. From then on the door reads nothing of the client, whose next bytes may
-//                 be for a worker, which gets the daemon's own descriptor
+//                 request. From then on the door reads nothing from the client: its next bytes may
+//                 be for a worker, which gets the daemon's descriptor of the socket
 //   to the client all that the daemon sends, until the daemon ends the stream. The door ends the
 //                 connection without close_notify
 //

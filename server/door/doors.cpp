@@ -27,13 +27,13 @@ constexpr auto kStartAgain = std::chrono::seconds(1);
 constexpr auto kLongestStart = std::chrono::seconds(10);
 constexpr auto kLongestEnd = std::chrono::seconds(1);
 constexpr auto kInterval = std::chrono::seconds(10);  // of the same warning
-// Doors that one network may start at once, and in a second: each start blocks the daemon for a
-// millisecond.
+// The doors that one network may start in a burst, and per second: each start blocks the daemon for
+// a millisecond.
 constexpr double kMostStarts = 64, kStartsInSecond = 32;
 constexpr auto kForgotten = std::chrono::seconds(2);  // time for kMostStarts
 
-// The network from which one attacker may come as many origins: the /24 of an IPv4 address, the /48
-// of an IPv6 network.
+// A network in which one attacker may have many origins: the /24 of an IPv4 address, the /48 of an
+// IPv6 network.
 uint64_t network_of(const std::string& origin) {
   const std::string address = origin.substr(0, origin.find('/'));
   uint8_t bytes[16];

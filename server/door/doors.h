@@ -1,7 +1,7 @@
 // Doors: the processes (door.h) that speak TLS with clients of other machines for the daemon.
 //
-// A door has all connections of one origin (an address or a network, listener.h) at a time, and is
-// never used for another one. It parses the bytes of strangers in a sandbox; it knows neither the
+// A door serves all connections of one origin (an address or a network, listener.h), and never
+// those of another origin. It parses the bytes of strangers in a sandbox; it knows neither the
 // server's key nor its tokens. The daemon gives it an accepted socket, and gets a stream: the
 // door's report of the handshake, and then the messages of the client. The daemon identifies the
 // client by a proof (common/tls/proof.h) over the nonce that the daemon has made for this
@@ -15,9 +15,10 @@
 //   bytes         a door can read and change the messages of its own clients
 //
 // So a door that has been taken over has the sessions of users that connect through it at that
-// time. An attacker who also ends the connections of other clients, whatever their origin, can
-// connect these through the door too: it has the daemon sign and examine proofs for them. Then it
-// acts as these users, and passes for the server, in these sessions.
+// time. An attacker who can also cut the connections of other clients, whatever their origin, can
+// make these clients connect through the door too: the door lets the daemon sign and examine proofs
+// for them. In their sessions, the attacker then acts as these users towards the server, and as the
+// server towards them.
 //
 // Bounds. At most `most` doors are for origins without a known client. A further door replaces, in
 // this order:
@@ -86,7 +87,7 @@ class Doors {
 
   // As the destructor. refill() and open() start others.
   void end_all();
-  // Whether doors work here. Starts one, and waits until it has served a client that leaves.
+  // Checks that doors work here: starts a door, and waits until it has served a client that leaves.
   Status check();
   // `client`: stays the caller's. kTimeout: the door has not received its last clients yet, or one
   // more door may not start now; ask again.
@@ -94,7 +95,7 @@ class Doors {
   // Records that the client of this passage has proved its identity.
   void keep(const Passage& passage);
 
-  // Ends doors without need, and starts one ahead of need if `wanted`.
+  // Ends doors that are not needed. If `wanted`, keeps a spare door started.
   void refill(bool wanted);
   // They make poll() return when a door ends.
   void add_descriptors(std::vector<pollfd>* items) const;
@@ -107,9 +108,9 @@ class Doors {
   struct Door {
     pid_t pid = -1;
     UniqueFd control;
-    std::string origin;    // empty: a spare one
+    std::string origin;    // empty: a spare door
     uint64_t network = 0;  // of its origin
-    bool known = false;    // one of its clients is
+    bool known = false;    // one of its clients is known
     Clock::time_point spared_until{};
     Clock::time_point full_until{};  // until then it is not asked to take a client
     std::optional<Clock::time_point> idle_since;
@@ -132,10 +133,10 @@ class Doors {
   const Spawn spawn_;
   const size_t most_;
   const Clock::duration spared_;
-  List doors_;  // the one that got its last client first is first
+  List doors_;  // the least recently used first
   std::vector<Ended> ended_;
-  Clock::time_point start_from_{};    // spare ones
-  Clock::time_point broken_until_{};  // one has ended before its first client
+  Clock::time_point start_from_{};    // a spare door
+  Clock::time_point broken_until_{};  // a door has ended before its first client
   Clock::time_point say_crowded_from_{}, say_ended_from_{};
   // How many more a network may start now.
   struct Starts {

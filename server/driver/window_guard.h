@@ -18,7 +18,8 @@
 // the list [guard] of api/table/driver_overrides.toml. Meters is above the guard, so held pieces do
 // not count.
 //
-// Only one may exist in a process at a time (api/driver_decorator.h). A worker serves one session.
+// A process may have only one WindowGuard at a time (api/driver_decorator.h). A worker serves one
+// session.
 // Threads: any. Blocking: as the driver's own. Errors: the first refusal is logged.
 #pragma once
 

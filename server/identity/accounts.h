@@ -1,6 +1,6 @@
 // Accounts: the users of this machine by number or name, with their groups, without waiting.
 //
-// The name service behind getpwnam() may ask another machine and take long, and the daemon has one
+// The name service of getpwnam() may query another machine and take long, and the daemon has one
 // thread. So threads of this class query it, and answers are kept: an account for a minute, an
 // error for ten seconds. kMostAtOnce lookups run at the same time; further lookups wait.
 //

@@ -3,9 +3,9 @@
 // describes the methods. The client's half is common/reach/identify.h. Clients of the local socket
 // (identity.h) and with tickets (tickets.h) do not need it.
 //
-// A client brings a Proof in its Authenticate. The client's Identity follows from it, which may
-// take a while: munged and the system's user database are asked on other threads, and descriptors()
-// become readable when they have answered.
+// A client brings a Proof in its Authenticate. The client's Identity follows from it. That may take
+// a while: other threads query munged and the system's user database, and descriptors() become
+// readable when these have answered.
 //
 // Threads: the daemon's only thread. Blocking: open() and read() only, for files and the user
 // database. Errors: kDenied with the reason and the remedy; errors do not help to guess a secret.
@@ -138,7 +138,7 @@ class Authenticator {
   Trust trust_;
   TokenStore tokens_;
   TokenUses token_uses_;
-  std::string token_error_;  // the last one that was logged
+  std::string token_error_;  // the last logged error
   MungeChecks munge_;
   Accounts accounts_;
 };

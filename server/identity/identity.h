@@ -20,7 +20,7 @@ inline constexpr const char* kContainer = "container socket";
 
 struct Identity {
   // The user of this machine as which the session runs if the daemon is root. None: the client has
-  // proved who it is, but this machine has no such user.
+  // proved its identity, but this machine has no such user.
   std::optional<uid_t> uid;
   gid_t gid = 0;              // with uid
   std::string user;           // for logs and lists; a number if the user has no name here
@@ -57,8 +57,8 @@ std::string owner_of(const Identity& identity, const wire::Hello& hello);
 std::string user_text(uid_t user);
 
 // The process at the other end of a Unix socket, as it was when it connected: its effective user
-// and group, and its own supplementary groups. So a session has the rights of the process, not
-// those that the user's account has gained meanwhile or that the process has given up, and no name
+// and group, and its own supplementary groups. So a session has the rights of the process: it lacks
+// rights that the process has given up, or that the user's account has gained since. No name
 // service is needed. The name is user_text().
 Result<Identity> identity_of_local(int socket);
 

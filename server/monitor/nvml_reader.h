@@ -1,9 +1,9 @@
 // NvmlReader: reads the figures of GPUs from the NVML of this machine's driver. NVML is opened at
 // run time; a machine may have none.
 //
-// Threads: one at a time. Blocking: as NVML, which asks the kernel's driver: milliseconds, seconds
-// for the first call after no program has used the GPU, and as long as a broken GPU takes. Errors:
-// open() says why there is no NVML. Figures that NVML does not report stay unknown.
+// Threads: one at a time. Blocking: as NVML, which calls the kernel's driver: milliseconds; seconds
+// for the first call while no program uses the GPU; longer with a broken GPU. Errors: open() says
+// why there is no NVML. Figures that NVML does not report stay unknown.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SessionGrant: the user and the limits of a session (WorkerPool::make_start()). It travels to the
-// worker in a SessionStart together with the client's Hello, of which the daemon has checked the
-// devices. For the user and the limits, a worker trusts only the grant, never the Hello. A plain
+// worker in a SessionStart, together with the client's Hello. The daemon has checked the devices of
+// the Hello. For the user and the limits, a worker trusts only the grant, never the Hello. A plain
 // value.
 #pragma once
 

@@ -25,7 +25,7 @@
 // To a worker they go over a sequenced-packet socket, from a worker as reports through a pipe
 // (reports.h). If the daemon dies, the socket ends, and the worker ends its session and exits.
 // Neither side has more than a few messages in flight. A worker that does not read (in a debugger,
-// or flooded by a client) does not block the daemon, whose deadline for sending is now.
+// or flooded by a client) does not block the daemon, which sends without waiting.
 //
 // The daemon starts its workers from /proc/self/exe, which stays its own file when an upgrade
 // replaces the file in the folder. Another build may take the daemon's place during a session, but

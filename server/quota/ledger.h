@@ -52,7 +52,7 @@ class Ledger {
   void add(uint32_t row, uint32_t slot, uint64_t bytes);
   void give(uint32_t row, uint32_t slot, uint64_t bytes);
   uint64_t sum(uint32_t row) const;
-  // What one session has booked.
+  // The bytes that one session has booked.
   uint64_t of(uint32_t row, uint32_t slot) const;
   // Makes a slot ready for a new session. Booked copies stay booked for up to 10 s.
   void clear(uint32_t slot);

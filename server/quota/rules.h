@@ -1,6 +1,6 @@
 // Rules: the limits that a server's configuration file sets, and their result for a user.
 //
-//   [limits.session]               each session of anybody
+//   [limits.session]               each session of every user
 //   [limits.user]                  all sessions of one user together, for every user
 //   [limits.users.ada]             in place of [limits.user] for ada, key by key
 //   [limits.users.ada.session]     in place of [limits.session], for each session of ada

@@ -95,7 +95,7 @@ void DaemonListener::run() {
     if (items[1].revents != 0) {
       uint64_t count;
       [[maybe_unused]] const ssize_t got = ::read(event_.get(), &count, sizeof count);
-      continue;  // what is watched may be another connection
+      continue;  // watch() may have set another connection
     }
     if (items[2].revents != 0) {
       MutexLock lock(mutex_);

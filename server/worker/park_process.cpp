@@ -97,7 +97,7 @@ ParkExit park(const LoadedDriver& driver, const Checkpoints& checkpoints, const 
   for (size_t i = 0; i < workers.size(); ++i) {
     const CUresult result = checkpoints.lock(workers[i], &limit);
     if (result == CUDA_SUCCESS || has_ended(workers[i])) continue;
-    (void)checkpoints.unlock(workers[i], nullptr);  // in case it is locked nevertheless
+    (void)checkpoints.unlock(workers[i], nullptr);  // in case it is locked in spite of the error
     const bool all = undo(checkpoints, workers, 0, i);
     return say(all ? ParkExit::kRefused : ParkExit::kBroken, driver, "cuCheckpointProcessLock",
                result);

@@ -115,7 +115,7 @@ Status SessionLoop::run() {
   services_.driver.cuThreadExchangeStreamCaptureMode(&mode);
   if (resources.output) resources.output->set_sink(&services_.answers.events());
   if (resources.gpudirect) services_.gpu_direct.prove(resources.devices);
-  // By default the kernel adds up to 50 us to every sleep, to wake several threads at once.
+  // By default the kernel adds up to 50 us to every sleep, to wake several threads together.
   ::prctl(PR_SET_TIMERSLACK, 1);
   RCUDA_RETURN_IF_ERROR(
       services_.answers.events().ready(*staging, marks, services_.transfers.gates()));

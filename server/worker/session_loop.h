@@ -45,7 +45,7 @@ struct SessionLoopOptions {
   // The clock of the session's limits, in nanoseconds: that of Ledger::book_copy(). After a jump of
   // the clock, Link::interrupt() makes the loop read it.
   std::function<uint64_t()> now;  // empty: the monotonic clock
-  WorkPage* work = nullptr;       // where to count what the session does; null: nowhere
+  WorkPage* work = nullptr;       // where the session's work is counted; null: nowhere
   // With few processors: after four times `spin`, the thread offers its processor to others between
   // two polls.
   bool yields = false;
@@ -62,7 +62,7 @@ class SessionLoop {
   // Exposes the staging region, reports to the client that the session is ready, and serves it.
   Status run();
   // Makes run() return soon. Any thread. `why`: for the client's line about the lost session;
-  // empty: the client learns nothing. Only one call has a reason.
+  // empty: the client learns nothing. At most one call may pass a reason.
   void stop(std::string why = {});
   // Makes run() look for a step of the Parker. Any thread.
   void interrupt() { link_.interrupt(); }

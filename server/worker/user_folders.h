@@ -2,13 +2,14 @@
 // compiles from PTX.
 //
 // Sessions of the daemon's own user use the daemon's cache folder itself. Every other user has a
-// folder below it: users/1000 for a user of this machine, users/name-HASH for one that is known by
-// name only. A worker opens it while it is still root, and has no access to the rest of the cache
-// later. So no user can read or change the code of other users' sessions, nor find out whether they
-// have loaded the same code. Compiled code has its own folders in the cache, ptx/1000 and so on,
-// except that of the daemon's own user. (Rejected: one folder of all users, from which the daemon
-// passes opened files. Every image would pass through the daemon's thread, which must not hash or
-// write gigabytes, and a quick answer would tell a user what others have loaded.)
+// folder below it: users/1000 for a user of this machine, users/name-HASH for a user that is known
+// by name only. A worker opens it while it is still root, and has no access to the rest of the
+// cache later. So no user can read or change the code of other users' sessions, nor find out
+// whether they have loaded the same code. Compiled code has its own folders in the cache, ptx/1000
+// and so on, except that of the daemon's own user. (Rejected: one folder of all users, from which
+// the daemon passes opened files. Every image would pass through the daemon's thread, which must
+// not hash or write gigabytes, and a quick answer would show a user that others have loaded the
+// same code.)
 //
 // Threads: any; CodeFolder: the worker's main thread. Blocking: for the file system. Errors name
 // the folder and the problem. Without a folder for compiled code, the driver chooses its own.

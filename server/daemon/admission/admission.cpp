@@ -384,8 +384,8 @@ Status Admission::check_queue(const Applicant& applicant) const {
 }
 
 void Admission::review() {
-  // How many applicants wait for a budget and hold others back, and how many of a user wait for
-  // it and hold back only later ones of that user.
+  // How many applicants wait for a budget and hold back all later ones, and how many of a user wait
+  // for it and hold back only that user's later ones.
   std::map<const Budget*, size_t> short_of;
   std::map<std::pair<const Budget*, const Budget*>, size_t> own;
   std::map<uint32_t, size_t> leased;  // as waits_for_lease()

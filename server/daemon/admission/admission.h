@@ -129,7 +129,8 @@ class Admission {
 
     bool lacks_room() const;
     std::string remedy() const;  // for the administrator
-    // A clause that names a session that makes room. `waited`: the client has waited.
+    // A clause that names a disconnected session that could make room. `waited`: the client has
+    // waited.
     std::string lost_hint(bool waited) const;
     // Whether it would be admitted after the end of the sessions of these permits.
     bool fits_without(const std::vector<const Permit*>& over) const;
@@ -148,7 +149,7 @@ class Admission {
     bool behind_ = false;            // the budget has enough, but others came earlier
   };
 
-  // A session that makes room.
+  // A session that makes room for others (lost_client.h).
   struct LostSession {
     LostClient client;
     Identity who;

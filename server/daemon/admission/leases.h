@@ -86,7 +86,7 @@ class Leases {
                                      const std::vector<Use>& uses, Time now) const;
   // Moves the end. kNotFound if there is no such lease.
   Result<Lease> extend(const std::string& id, const std::string& job, std::optional<Time> until);
-  // The lease that is gone now; none if there was none.
+  // Returns the lease that it has removed; none if there was no such lease.
   std::optional<Lease> revoke(const std::string& id, const std::string& job);
   // Removes and returns the leases that have ended.
   std::vector<Lease> expire(Time now);

@@ -35,8 +35,8 @@ constexpr auto kIdentifiedSpared = std::chrono::seconds(1);
 constexpr auto kLongestWaitForGroups = Connection::kLongestExamination;
 constexpr auto kLongestLookUp = std::chrono::seconds(4);  // of the user of a lease
 
-// How soon the daemon looks again: for the rest of a message whose bytes stay in the socket, and
-// for a door, for which up to 2048 clients may wait.
+// How soon the daemon looks again for the rest of a message whose bytes stay in the socket, and for
+// a door. Up to 2048 clients may wait for a door.
 constexpr auto kLookAgain = std::chrono::milliseconds(10);
 constexpr auto kAskAgain = std::chrono::milliseconds(20);
 

@@ -32,7 +32,7 @@ bool is_in_use(const wire::LocalAddress& address) {
 
 Status check_folder(const char* folder) {
   if (::mkdir(folder, 0755) == 0) (void)::chmod(folder, 0755);  // whatever the umask is
-  struct stat found{};
+  struct stat found {};
   if (::lstat(folder, &found) != 0) return Status::from_errno(errno, folder);
   if (!S_ISDIR(found.st_mode) || found.st_uid != 0 || (found.st_mode & 022) != 0) {
     return {Code::kDenied, std::string(folder) + " is not a folder that only root can write"};
@@ -68,7 +68,7 @@ Result<LocalListener> LocalListener::at(const wire::LocalAddress& address,
     return Status(Code::kUnavailable, path + " is another server's: choose another --port");
   }
   (void)::unlink(path.c_str());
-  // Nobody can connect before the mode is right.
+  // No process can connect before the mode is right.
   const mode_t before = ::umask(0177);
   Result<UniqueFd> socket = bound(address);
   ::umask(before);

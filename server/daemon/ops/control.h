@@ -57,8 +57,8 @@ class Control {
   bool may_stop() const;
   // Why the server stops, for the clients whose sessions end.
   std::string why_stopped() const;
-  // The time at which a server that a signal drains stops even if sessions go on. None without such
-  // a signal.
+  // When a server that drains after a signal stops, even if sessions go on. None without such a
+  // signal.
   std::optional<Clock::time_point> drain_until() const { return drain_until_; }
 
  private:
@@ -78,7 +78,7 @@ class Control {
   Reload& reload_;
   bool draining_ = false;
   std::set<uint32_t> drained_;  // GPUs
-  int signal_ = 0;  // the last signal that was read
+  int signal_ = 0;              // the last signal that was read
   std::optional<Clock::time_point> drain_until_;
 };
 

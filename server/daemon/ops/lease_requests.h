@@ -37,7 +37,7 @@ class LeaseRequests {
   // the proof in `hello`. After that, the identity names the lease and its job.
   Status unlock(wire::Hello* hello, const tls::Key& binding, Identity* identity) const;
 
-  // Checks a request and whether `who` may ask for that.
+  // Checks a request, and that `who` may make it.
   Result<wire::LeaseRequest> check(const std::vector<std::byte>& body, const Identity& who) const;
   // The answer; nothing while the lease's user is being looked up, or while no worker has said yet
   // which devices there are.

@@ -11,7 +11,7 @@
 //
 // A worker that restricts itself to some devices does so before its driver starts, so a session
 // needs a worker of its set of devices (DeviceSets), and of its compute share (compute_share.h).
-// Idle workers have no share; a session with one waits for the start of its worker. Where
+// Idle workers have no share; a session with a share waits for the start of its worker. Where
 // delegated, each worker has a cgroup.
 //
 // Threads: the daemon's only thread, which polls the descriptors (add_descriptors()) and calls
@@ -118,7 +118,7 @@ class WorkerPool {
   bool has_worker_for(const Waiting& client) const;
   // Assigns a session to such a worker. Returns false without such a worker. On success it takes
   // the socket and closes it here, and it takes the permit and keeps it until the worker has ended.
-  // An error means that this client can have no session, and says why.
+  // An error is the reason why this client can have no session.
   // `key`: see SessionGrant. `peeked`: see worker_messages.h, here as in attach() and the
   // following. `permit`: may point to null, for a session without limits.
   Result<bool> assign(const wire::Hello& hello, const Identity& identity,
@@ -187,7 +187,7 @@ class WorkerPool {
   std::vector<Leases::Use> uses() const;
   // The sessions that make room and have a permit.
   std::vector<Admission::LostSession> lost() const;
-  // worker_pool_report.cpp: adds what the sessions under a lease have done, until end_leased().
+  // worker_pool_report.cpp: adds the work of the sessions under a lease, until end_leased().
   void report(wire::LeaseInfo* lease) const;
 
   size_t sessions() const { return count(WorkerState::kBusy); }
@@ -281,9 +281,9 @@ class WorkerPool {
     std::set<pid_t> shares_with;  // workers that have looked its exports up
     bool shares_outside = false;  // a worker of another server has
     std::vector<std::pair<ExportCall, UniqueFd>> callers;  // lookups that wait until it is awake
-    std::vector<uint64_t> lost_ranks;     // RanksLost that it has not received yet
+    std::vector<uint64_t> lost_ranks;                      // RanksLost that it has not received yet
     std::optional<SessionTotals> totals;  // once it has said that its session is over
-    wire::ExportPlace exports{};          // where others look up what it exports
+    wire::ExportPlace exports{};          // where other workers look up its exports
     uint8_t client[16] = {};              // session_name() of Hello::session
     uint32_t index = 0;                   // Hello::worker
     // When to act without an event. Busy: to enforce limits of time, and to send lost_ranks. Ended:

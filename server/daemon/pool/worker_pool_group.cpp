@@ -13,7 +13,7 @@
 namespace rcuda::server {
 namespace {
 
-// How long the sessions at rest wait for one that is not. Their programs may wait meanwhile.
+// How long sessions at rest wait for the others of their group. Their programs may wait meanwhile.
 constexpr auto kLongestRest = std::chrono::seconds(5);
 // How long NCCL may take to release its memory, which needs all ranks.
 constexpr auto kLongestSuspend = std::chrono::minutes(1);
