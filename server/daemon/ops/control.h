@@ -78,7 +78,7 @@ class Control {
   Reload& reload_;
   bool draining_ = false;
   std::set<uint32_t> drained_;  // GPUs
-  int signal_ = 0;              // the last signal that was read
+  int signal_ = 0;  // the last signal that was read
   std::optional<Clock::time_point> drain_until_;
 };
 

@@ -281,7 +281,7 @@ class WorkerPool {
     std::set<pid_t> shares_with;  // workers that have looked its exports up
     bool shares_outside = false;  // a worker of another server has
     std::vector<std::pair<ExportCall, UniqueFd>> callers;  // lookups that wait until it is awake
-    std::vector<uint64_t> lost_ranks;                      // RanksLost that it has not received yet
+    std::vector<uint64_t> lost_ranks;     // RanksLost that it has not received yet
     std::optional<SessionTotals> totals;  // once it has said that its session is over
     wire::ExportPlace exports{};          // where other workers look up its exports
     uint8_t client[16] = {};              // session_name() of Hello::session
