@@ -35,7 +35,7 @@ struct Lease {
   wire::LeaseSecret secret{};
   std::optional<uid_t> uid;       // of the user, if this machine knows that user
   std::string user;               // the user that may use it; empty: all with the key
-  std::string job;                // free text; at most one lease has a job's text
+  std::string job;                // free text; unique unless empty
   std::vector<uint32_t> devices;  // in ascending order; the server's numbers
   bool exclusive = true;
   std::chrono::sys_seconds created;

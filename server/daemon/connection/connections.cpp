@@ -144,8 +144,8 @@ void Connections::refuse_newcomers(const Status& why) {
   }
 }
 
-// Drops the oldest newcomer of the origin that has the most, if possible one that is not spared, to
-// make room for the latest connection, which `crowd` does not count.
+// Makes room for the latest connection, which `crowd` does not count. Drops the oldest newcomer of
+// the origin that has the most newcomers, if possible a newcomer that is not spared.
 void Connections::drop_newcomer(Crowd* crowd) {
   const auto most =
       std::max_element(crowd->origins.begin(), crowd->origins.end(),

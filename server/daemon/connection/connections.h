@@ -1,8 +1,9 @@
 // Connections: the clients that have no worker yet.
 //
 // The number of connections that have not introduced themselves is bounded. Beyond the bound, a new
-// connection replaces the oldest one of the origin that has the most, so silent connections cannot
-// lock other clients out. A connection whose handshake has just advanced is spared for a moment.
+// connection replaces the oldest connection of the origin that has the most connections, so silent
+// connections cannot lock other clients out. A connection whose handshake has just advanced is
+// spared for a moment.
 //
 // Threads: the daemon's only thread. Blocking: nothing. Errors: accept_some() fails if the system
 // does; those of a client end its connection only.
@@ -46,8 +47,8 @@ class Connections {
   Status accept_some(int listening, Entrance entrance);
   void add_descriptors(std::vector<pollfd>* items) const;
   // `events`: of all connections, as add_descriptors() has added them. In a round, strangers that
-  // speak TLS are handled for about kTimeForStrangers, the oldest first, and for each origin one
-  // that owes a proof. The others wait for the next round, which begins immediately.
+  // speak TLS are handled for about kTimeForStrangers, the oldest first, and of those that owe a
+  // proof one for each origin. The others wait for the next round, which begins immediately.
   void handle(const pollfd* events);
   // Advances the clients that wait for sessions as far as is possible now.
   void advance();

@@ -30,8 +30,7 @@ using wire::MessageType;
 // A flood from the client's own address replaces all newcomers in some 100 ms.
 constexpr auto kHandshakeSpared = std::chrono::milliseconds(500);
 constexpr auto kIdentifiedSpared = std::chrono::seconds(1);
-// If the name service takes longer, a session with limits of groups has those of the groups that
-// its process is in.
+// If the name service takes longer, a session has the limits of the groups that its process is in.
 constexpr auto kLongestWaitForGroups = Connection::kLongestExamination;
 constexpr auto kLongestLookUp = std::chrono::seconds(4);  // of the user of a lease
 

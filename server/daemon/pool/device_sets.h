@@ -2,13 +2,13 @@
 // and the environment that restricts a worker to its set.
 //
 //   commands  every worker has all devices and sees the machine's /dev
-//   server    every worker has all devices that the server offers. One of a server of root sees
-//             the nodes of these only
+//   server    every worker has all devices that the server offers. If the server runs as root, a
+//             worker sees only the device nodes of these
 //   session   a worker has the devices of one session. Idle workers are kept for the sets of the
 //             latest sessions, at first for single devices
 // The daemon does not use CUDA. If it must know the devices first, the first worker is a scout: it
 // sees all devices, reports them, and serves no session.
-// Threads: the daemon's. Blocking: for the kernel's account of its GPUs. Errors: none.
+// Threads: the daemon's. Blocking: for files of /proc and /dev. Errors: none.
 #pragma once
 
 #include <cstdint>

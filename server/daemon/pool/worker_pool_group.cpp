@@ -144,7 +144,7 @@ void WorkerPool::advance_rest(Worker& worker) {
   }
 }
 
-// `worker`: the one that cannot be parked.
+// `worker`: the session that cannot be parked.
 void WorkerPool::refuse_group(Worker& worker, const std::string& why) {
   const std::string others = "it can be parked only together with the session of worker " +
                              std::to_string(worker.pid) + ", which is not parked: " + why;
