@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint64_t kUserEnd = 0x7fff'ffff'f000;
 
-// Maps free addresses inaccessible. False, with errno, if they are not free.
+// Maps free addresses inaccessible. Returns false, with errno set, if they are not free.
 bool close_range(const AddressRange& range) {
   void* const wanted = reinterpret_cast<void*>(range.begin);
   void* const got =
@@ -103,7 +103,7 @@ size_t AddressFence::close_holes() const {
   std::vector<AddressRange> used = std::move(mappings).value();
   for (const wire::AddressWindow& window : inside_) used.push_back(range_of(window));
   sort_by_begin(&used);
-  // Another thread may take a hole first; then it is no hole.
+  // If another thread maps a hole first, close_range() fails, and the hole does not count.
   const std::vector<AddressRange> holes = gaps(used, wire::kFenceBegin, kUserEnd);
   return static_cast<size_t>(std::count_if(holes.begin(), holes.end(), close_range));
 }

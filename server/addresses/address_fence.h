@@ -4,8 +4,8 @@
 // (common/wire/address_ranges.h). A driver takes free addresses of its process: plain and pinned
 // memory where the kernel finds room, from the top; stream-ordered pools and reservations from the
 // bottom. So all free addresses outside of the worker's base are mapped inaccessible before the
-// driver starts. When the session begins, its window is opened. The kernel refuses what fits into
-// neither.
+// driver starts. When the session begins, its window is opened. The kernel refuses memory that fits
+// into neither.
 //
 // The kernel must choose addresses in the base and the window first, and addresses below
 // kFenceBegin only when these are full. With the usual layout it does so. With the legacy layout it
@@ -14,10 +14,11 @@
 // limit before it starts workers (daemon/main.cpp).
 //
 // Rejected: to raise the fence only when the session begins, around a window without a base. A
-// driver that has started has room left in what it mapped, and gives back mappings of its own
-// outside.
+// driver that has started has room left in mappings outside of the window, and later unmaps some of
+// them.
 //
-// Threads: raise() before any other thread exists; open() before the session runs; the others any.
+// Threads: raise() before any other thread exists; open() before the session runs; the other
+// functions on any thread.
 // Blocking: close_holes() reads a file of /proc; the rest takes microseconds. No memory is
 // committed. Errors: as the functions say.
 #pragma once
@@ -35,14 +36,14 @@ namespace rcuda::server {
 class AddressFence {
  public:
   AddressFence() = default;  // closes nothing, and every address is inside
-  // The same with these addresses inside, for tests.
+  // Closes nothing either, but only these addresses are inside; for tests.
   explicit AddressFence(std::vector<wire::AddressWindow> inside) : inside_(std::move(inside)) {}
 
   // Makes all free addresses outside of the base inaccessible, but not those below kFenceBegin and
   // not the room for the stack. kUnavailable if an address of the base is in use, kInvalidArgument
   // if a limit on addresses (ulimit -v) is too low.
   static Result<AddressFence> raise(const wire::AddressWindow& base);
-  // Makes the window's addresses free again. kInvalidArgument if it is not wholly closed.
+  // Makes the window's addresses free again. kInvalidArgument if some of them are not closed.
   Status open(const wire::AddressWindow& window);
   // Closes addresses outside that were in use when the fence was raised and are free now. Returns
   // how many ranges.

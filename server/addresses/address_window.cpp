@@ -11,10 +11,10 @@ namespace rcuda::server {
 namespace {
 
 constexpr uint64_t kUserEnd = 1ull << 47;
-// The devices of a server have less memory. So products with it do not overflow.
+// More than the memory of a server's devices; products with it do not overflow.
 constexpr uint64_t kMostMemory = 1ull << 46;
-// The least distance of two bases of one server, in bases, while there are bases between. It is
-// odd, so that a server can have every base.
+// The distance from one base of a server to its next, in bases. It is odd, and the number of bases
+// is a power of two, so a server can have every base.
 constexpr uint32_t kStep = 97;
 static_assert((wire::kBaseCount & (wire::kBaseCount - 1)) == 0);
 static_assert(wire::kBaseCount >> kMostDoublings != 0);
@@ -40,7 +40,8 @@ std::vector<AddressRange> free_units(const WindowRequest& request) {
 
 uint64_t size_of(const AddressRange& range) { return range.end - range.begin; }
 
-// The largest size, in whole units, of which the free ranges have room for so many windows.
+// The largest size of a window, in whole units, so that the free ranges have room for `windows` of
+// them.
 uint64_t fair_share(const std::vector<AddressRange>& free, uint32_t windows) {
   const auto room = [&](uint64_t bytes) {
     uint64_t count = 0;
@@ -72,7 +73,7 @@ wire::AddressWindow Base::range() const {
 }
 
 uint32_t doublings_for(size_t gpus) {
-  // The least base is for two.
+  // The smallest base is for two GPUs.
   const auto bits = static_cast<uint32_t>(std::bit_width(std::max<size_t>(gpus, 2) - 1));
   return std::min(bits - 1, kMostDoublings);
 }
@@ -129,7 +130,7 @@ Result<wire::AddressWindow> choose_window(WindowRequest request) {
                       ", and the largest free range has " + bytes_text(largest) +
                       "; name fewer servers or devices in RCUDA_DEVICES");
   }
-  // As if the session's other servers had as many devices as this one.
+  // Assumes that the session's other servers have as many devices as this one.
   const uint32_t windows = (request.devices_left - 1) / request.devices + 1;
   const uint64_t share = fair_share(free, windows);
   uint64_t bytes = std::min(std::max(std::min(share, most), least), largest);

@@ -1,10 +1,10 @@
 // The addresses of workers: a base for the start, and a window for the session.
 //
-// A worker is started before anybody knows its session. So its driver starts in a base that the
-// daemon chooses, and the worker chooses its window when it gets the session. An idle worker suits
-// every session none of whose other servers has the same base. A window is a fair share of the free
-// addresses, between a least and a most size that follow from the memory of the session's devices
-// (common/wire/address_ranges.h).
+// A worker starts before its session is known. So its driver starts in a base that the daemon
+// chooses, and the worker chooses its window when it gets the session. An idle worker suits a
+// session unless another server of the session has the same base. A window is a fair share of the
+// free addresses, between a least and a most size that follow from the memory of the session's
+// devices (common/wire/address_ranges.h).
 //
 // Pure functions; any thread. Nothing blocks. Errors: as the functions say.
 #pragma once
@@ -22,10 +22,10 @@
 
 namespace rcuda::server {
 
-// A base. Those of the least size (wire::kBaseBytes) lie one after the other, and so do those of
-// each double of it, in the same range.
+// A base. The bases of the least size (wire::kBaseBytes) lie one after the other. So do the bases
+// of each doubled size, in the same range.
 struct Base {
-  uint32_t index = 0;      // any number; those that end in the same base are equal
+  uint32_t index = 0;      // any number, modulo the number of bases of this size
   uint32_t doublings = 0;  // of the size, kMostDoublings at most
   // As one number, for a worker's command line. Bases of the same addresses have the same number.
   uint32_t number() const;
@@ -33,15 +33,15 @@ struct Base {
   wire::AddressWindow range() const;
 };
 inline constexpr uint32_t kMostDoublings = 5;
-// For the workers of a machine with so many GPUs. The start of driver 580 takes 9.1 GiB for an
-// H100; a base has 16 GiB for each GPU, whether or not a worker uses it.
+// The doublings for the workers of a machine with so many GPUs. The start of driver 580 takes 9.1
+// GiB for an H100; a base has 16 GiB for each GPU, whether or not a worker uses it.
 uint32_t doublings_for(size_t gpus);
 
 // The bases of a server's workers, in the order of preference: at(0) for the first idle worker,
 // at(1) for the next. Nodes are often numbered and a session often has consecutive ones. So a
-// number at the end of the host's name decides, and servers with consecutive numbers share no base
-// among their first ones. Otherwise the name's hash decides. The port tells servers of one host
-// apart.
+// number at the end of the host's name decides, and servers with consecutive numbers share none of
+// their first bases. Without a number, the name's hash decides. The port distinguishes the servers
+// of one host.
 class Bases {
  public:
   Bases(const std::string& host, uint16_t port);
@@ -66,7 +66,7 @@ struct WindowRequest {
 WindowRequest window_request(const wire::Hello& hello, uint64_t memory_bytes,
                              const std::vector<AddressRange>& closed);
 
-// kUnavailable if the least window does not fit; the text says what fits and the remedy.
+// kInvalidArgument if the least window does not fit; the text has the sizes and the remedy.
 Result<wire::AddressWindow> choose_window(WindowRequest request);
 
 }  // namespace rcuda::server

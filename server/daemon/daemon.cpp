@@ -49,7 +49,7 @@ Daemon::Daemon(Settings& settings, int signals, int ready, Start start, Doors::S
 
 Status Daemon::run() {
   Status opened = open();
-  // Otherwise only clients of this machine would be served.
+  // Without doors, the server would serve only clients of this machine.
   const bool needs_doors =
       opened.ok() && !start_.carried && !listener_.is_loopback && !authenticator_.allows_anybody();
   if (needs_doors) opened = doors_.check();
@@ -76,7 +76,8 @@ Status Daemon::listen() {
   pool_ =
       std::make_unique<WorkerPool>(settings_, Bases(host_name(), listener_.port), listener_.port);
   RCUDA_RETURN_IF_ERROR(pool_->prepare());
-  // In the daemon's cgroup, and before there are threads and secrets.
+  // After prepare(), so that the closer is in the daemon's cgroup. Before there are threads and
+  // secrets.
   const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!take_descriptors(socket.get(), false)) RCUDA_RETURN_IF_ERROR(closer_.start());
   RCUDA_RETURN_IF_ERROR(authenticator_.open(!listener_.is_loopback));
@@ -171,7 +172,8 @@ Result<bool> Daemon::take_turn(std::chrono::milliseconds longest_wait) {
   pool_->advance_parking(monitor_);
   leases_->expire();
   connections_->handle(items.data() + first_connection);
-  // First, so that new connections replace none that has just introduced itself.
+  // Before accept_some(), so that a new connection does not replace one that has just introduced
+  // itself.
   connections_->advance();
   make_room();
   if (items[4].revents) accept_some(listener_.tcp.get(), Entrance::kNetwork);
@@ -182,8 +184,9 @@ Result<bool> Daemon::take_turn(std::chrono::milliseconds longest_wait) {
   return !control_->may_stop();
 }
 
-// Ends sessions whose clients are disconnected, for clients that wait. The daemon reports their
-// places to waiting clients each second, so it also notices when a session is no longer spared.
+// Ends sessions of disconnected clients if waiting clients need their room. Needs no deadline of
+// its own for the end of LostClient::kSpared: the loop wakes each second to report places to
+// waiting clients.
 void Daemon::make_room() {
   for (const auto& [worker, user] : admission_.in_the_way()) {
     pool_->end_lost(worker, "a program of user " + user);

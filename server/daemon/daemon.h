@@ -6,15 +6,15 @@
 // that worker. After that, the session's data does not pass through the daemon. A client that
 // cannot be served gets a Refusal that names the remedy, and one line is logged.
 //
-// The local socket reports the client's user; a TCP client of the same machine brings a ticket; one
-// of another machine identifies itself under TLS (authenticator.h, docs/security.md), which a
-// process without rights speaks in the daemon's place (doors.h). The local socket for containers
-// reports the user too, but root there is not root here.
+// The local socket reports the client's user. A TCP client of the same machine brings a ticket. A
+// client of another machine identifies itself under TLS (authenticator.h, docs/security.md); a
+// process without rights speaks TLS in the daemon's place (doors.h). The local socket for
+// containers also reports the user, but root there is not root here.
 //
 // Threads: the caller of run(). Blocking: run(), until an operator's drain is over or a signal
-// stops the server. It then ends all sessions within twice the stop timeout, or lets them go on
-// for the drain timeout first. Errors: run() fails if it cannot listen or if the first worker
-// cannot start.
+// stops the server. It then ends all sessions within twice the stop timeout. With a drain timeout,
+// sessions may go on for that time first. Errors: run() fails if it cannot listen or if the first
+// worker cannot start.
 #pragma once
 
 #include <chrono>
@@ -49,7 +49,7 @@ class Daemon {
   struct Start {
     Reload::Load load{};
     char* const* argv = nullptr;  // of the process; null: no other build takes its place
-    // By the build whose place this one takes; none: there was none.
+    // The state of the build that this process executed before; none: there was no other build.
     std::optional<CarriedState> carried{};
   };
   // `signals`: a non-blocking signalfd. SIGHUP reloads the settings, the others stop the server.
@@ -110,8 +110,8 @@ class Daemon {
   std::optional<Control> control_;
   std::optional<Connections> connections_;
   bool announced_ = false;
-  // Another build is to take this one's place. From then on, connections wait in the backlog until
-  // the clients that are there have got on.
+  // The build that is to take over. After `from`, new connections wait in the backlog until no
+  // connection is in its handshake, for kLongestPause at most.
   struct Successor {
     FileId file;
     Clock::time_point from;

@@ -10,8 +10,8 @@
 namespace rcuda::server {
 namespace {
 
-// How long connections wait in the backlog, and after which time those that have not introduced
-// themselves are refused.
+// Connections wait in the backlog for kLongestPause at most. After kIntroduces, the daemon refuses
+// connections that have not introduced themselves.
 constexpr auto kLongestPause = std::chrono::seconds(2);
 constexpr auto kIntroduces = std::chrono::seconds(1);
 constexpr std::chrono::steady_clock::duration kTakesTicket = std::chrono::milliseconds(300);
@@ -44,14 +44,14 @@ std::string Daemon::stay(const Status& why) {
   return text;
 }
 
-// A client in the queue may wait for long. One that has connected over TCP may need a local
-// connection for its ticket.
+// Does not pause while clients wait in the queue, because they may wait for long. The local sockets
+// pause later: a client that has connected over TCP may need a local connection for its ticket.
 bool Daemon::pauses(Entrance entrance) const {
   const auto after = entrance == Entrance::kNetwork ? Clock::duration(0) : kTakesTicket;
   return successor_ && Clock::now() >= successor_->from + after && admission_.waiting() == 0;
 }
 
-// Carries this daemon over in a moment without connections.
+// Executes the other build when there are no connections.
 void Daemon::try_successor() {
   const Clock::time_point now = Clock::now();
   if (now >= successor_->from + kLongestPause) successor_->from = now + kIntroduces;
@@ -63,11 +63,11 @@ void Daemon::try_successor() {
   if (!connections_->empty() || closer_.has_more() || has_stuck_thread() || pool_->has_helpers()) {
     return;
   }
-  if (file_id(executable_path()) != successor_->file) {  // an upgrade meanwhile
+  if (file_id(executable_path()) != successor_->file) {  // upgraded again meanwhile
     (void)choose_successor();
     return;
   }
-  pool_->renew_idle();  // they are of this build
+  pool_->renew_idle();  // idle workers are of this build
   doors_.end_all();
   const CarriedState state = carry();
   const Status checked = check_successor(executable_path(), start_.argv, state);

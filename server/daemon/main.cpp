@@ -3,12 +3,12 @@
 // Processes and their threads. All processes run this binary.
 //
 //   daemon          Accepts clients, and passes each to a worker. Keeps the rights that it has been
-//                   started with; never uses CUDA. SIGTERM and SIGINT end it, at once or after the
-//                   drain timeout. Then it stops the workers, and kills those that do not end.
+//                   started with; never uses CUDA. SIGTERM and SIGINT end it, immediately or after
+//                   the drain timeout. Then it stops the workers, and kills those that do not end.
 //                   SIGHUP reloads its settings (reload.h) and executes the binary again if its
 //                   file has been replaced (successor.h); workers and doors ignore it.
 //     main            the poll loop (daemon.h)
-//     detached        one for each question: accounts, MUNGE (AsyncLookup), NVML (gpu_monitor.h)
+//     detached        one for each query: accounts, MUNGE (AsyncLookup), NVML (gpu_monitor.h)
 //   closer          Forked by the daemon before it has threads and secrets, on kernels before 6.16.
 //                   An orphan without privileges, which ends when the daemon does (closer.h).
 //   door            Started by the daemon from its binary with the hidden option --door. One for
@@ -70,9 +70,8 @@ namespace {
 using config::CommandLine;
 
 // The exit status for settings that are not usable (EX_CONFIG of sysexits.h). systemd's unit does
-// not start such a server again, nor a server with wrong options (CommandLine::kWrongUse). The
-// status of errors that may pass is 1, for example of a user whom the user database does not know
-// yet.
+// not start such a server again, nor a server with wrong options (CommandLine::kWrongUse). Errors
+// that may be temporary exit with 1, for example a user that the user database does not know yet.
 constexpr int kUnusableSettings = 78;
 
 int report(const Status& status) {
@@ -157,7 +156,7 @@ int run_daemon(Settings& settings, int ready, Daemon::Start start) {
   sigaddset(&signals, SIGINT);
   sigaddset(&signals, SIGHUP);
   sigprocmask(SIG_BLOCK, &signals, nullptr);
-  signal(SIGHUP, SIG_DFL);  // one that is ignored does not arrive
+  signal(SIGHUP, SIG_DFL);  // an ignored signal does not reach the signalfd
   const UniqueFd arrived(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!arrived) return report(Status::from_errno(errno, "signalfd"));
   Daemon daemon(settings, arrived.get(), ready, std::move(start));
@@ -238,7 +237,7 @@ Status load_settings(int argc, char** argv, Settings* settings) {
   return settings->registry.load_environment();
 }
 
-// As at the start.
+// Loads the settings as start() does.
 Status load_again(int argc, char** argv, Settings* settings) {
   RCUDA_RETURN_IF_ERROR(load_settings(argc, argv, settings));
   Options options;
@@ -251,7 +250,7 @@ Status load_again(int argc, char** argv, Settings* settings) {
   return {};
 }
 
-// Settings that keep their values until a restart.
+// Restores the values of settings that only a restart changes.
 void keep_settings(const CarriedState& carried, Settings* settings) {
   for (const CarriedSetting& setting : carried.settings) {
     config::SettingBase* const own = settings->registry.find_key(setting.key);
@@ -259,7 +258,7 @@ void keep_settings(const CarriedState& carried, Settings* settings) {
   }
 }
 
-// What a daemon does that takes over, but without a change of anything.
+// Does the checks of a daemon that takes over, and changes nothing.
 int check_carried(int file, Settings* settings) {
   const Result<CarriedState> carried = read_carried(file);
   if (!carried.ok()) return kOtherLayout;
@@ -271,7 +270,7 @@ int check_carried(int file, Settings* settings) {
   return status.ok() ? 0 : report_settings(status);
 }
 
-// Says which files the settings come from, and which of them exist.
+// Prints the files that the server reads, and those that do not exist.
 void report_files(const Settings& settings) {
   const std::string file =
       settings.config_file.empty() ? default_config_file() : settings.config_file;
@@ -342,7 +341,7 @@ int start(int argc, char** argv) {
   if (!carried.ok()) return report(carried.status());
   if (*carried) {
     keep_settings(**carried, &settings);
-    options.ready = -1;  // it has been written to
+    options.ready = -1;  // the earlier build has written to it
   }
   return run_daemon(settings, options.ready,
                     {[argc, argv](Settings* again) { return load_again(argc, argv, again); }, argv,

@@ -2,8 +2,8 @@
 // step of the start that can fail.
 //
 // The check serves no clients and changes nothing: another server may run with the same settings
-// meanwhile. If that server has the port, another port of the same address is tried. Instead of
-// making the files of a start, the check finds out whether it could make them.
+// meanwhile. If that server has the port, the check tries another port of the same address. Instead
+// of making the files of a start, the check finds out whether it could make them.
 #pragma once
 
 #include "common/base/status.h"
@@ -12,20 +12,20 @@
 
 namespace rcuda::server {
 
-// An error of listen_on(), with the line of the file that has set the port or the address.
+// An error of listen_on(), with the origin of the setting that caused it: the port or the address.
 Status listen_failure(const Settings& settings, const Status& status);
 
 // Refuses a server without identification on a public address, which would offer the machine to the
 // world.
 Status check_exposure(const Settings& settings, const Listener& listener);
 
-// Refuses a file or folder that a setting names and that does not exist or is of no use: the file
-// of tokens, the folder of the leases' file, that of the images, and the library of NCCL. The
-// server makes the files and folders of the defaults when it needs them.
+// Refuses a file or folder that a setting names and that does not exist or cannot be used: the file
+// of tokens, the folder of the leases' file, the folder of the images, and the library of NCCL. The
+// server itself makes the default files and folders when it needs them.
 Status check_named_files(const Settings& settings);
 
-// Blocks until a worker has started its driver, for the start timeout at most. The error is that of
-// the start.
+// Blocks until a worker has started its driver, for the start timeout at most. Returns the error
+// that the start would return.
 Status check_start(const Settings& settings);
 
 }  // namespace rcuda::server

@@ -41,18 +41,18 @@ constexpr rlim_t kMostMemory = 512u << 20;  // a client takes 45 KB, and a messa
 #endif
 constexpr auto kReads = std::chrono::seconds(5);  // how long a client may take to read a record
 constexpr size_t kRecord = 16u << 10;
-// Two for each client: as many as the daemon has that are not known (Connections), and that wait
-// for a session (Admission).
+// Two for each client. The daemon has at most 2048 clients that are not known (Connections), and
+// 1024 that wait for a session (Admission).
 constexpr rlim_t kMostDescriptors = 2 * (2048 + 1024) + 16;
 constexpr size_t kMostTakenAtOnce = 256;
 constexpr auto kTimeForHandshakes = std::chrono::milliseconds(10);  // in each round, oldest first
-// Enough to leave the daemon its processor, and so little that a door also gets one beside workers
-// that calculate.
+// High enough to leave the daemon its processor, and low enough that a door gets one while workers
+// calculate.
 constexpr int kNice = 3;
 
 Status enter_sandbox(pid_t daemon) {
   RCUDA_RETURN_IF_ERROR(become_nobody().status());
-  // Comes after the change of the user, which forgets it.
+  // After the change of the user, which resets this setting.
   if (::prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) != 0 || ::getppid() != daemon) {
     return Status(Code::kUnavailable, "the daemon has ended");
   }
@@ -90,7 +90,7 @@ class Client {
   bool shake_hands();
   void pass_to_daemon();
   Status pass_message();
-  // Not by sendmsg(), which the filter forbids. The stream has room for all that a client may say.
+  // Not by sendmsg(), which the filter forbids. The stream has room for all messages of a client.
   bool tell_daemon(std::span<const std::byte> bytes) const {
     const ssize_t sent = ::send(daemon_.get(), bytes.data(), bytes.size(), kNow);
     return sent == static_cast<ssize_t>(bytes.size());
@@ -117,13 +117,14 @@ void Client::add_descriptors(std::vector<pollfd>* items) const {
 }
 
 bool Client::go_on() {
-  // First what the daemon says: it may have ended a connection whose handshake costs calculations.
+  // First the daemon's bytes: the daemon may have ended the connection, and a handshake costs
+  // calculations.
   if (!pass_to_client() || (handshake_ && !shake_hands())) return false;
   if (!handshake_ && messages_left_ > 0) pass_to_daemon();
   return Clock::now() < deadline();
 }
 
-// Returns false when the daemon has ended the connection, and the client has got everything.
+// Returns false when the daemon has ended the connection, and the client has received all bytes.
 bool Client::pass_to_client() {
   static std::byte some[kRecord];
   while (unsent_.send(client_)) {
@@ -199,7 +200,7 @@ bool take_clients(const tls::Acceptor& acceptor, std::list<Client>* clients) {
     const auto got = try_recv_with_fds(kDoorControl, writable_bytes_of(message), stream);
     if (!got.ok()) return got.status().code() != Code::kUnavailable;
     if (*got == 0) return true;
-    // There may be no number for a descriptor.
+    // A descriptor is lost if this process has no number left.
     if (stream.size() != 1 || !stream.front()) continue;
     (void)try_recv_with_fds(stream.front().get(), writable_bytes_of(message), socket);
     if (socket.size() != 1 || !socket.front()) continue;
@@ -251,7 +252,7 @@ void serve(const tls::Acceptor& acceptor) {
 
 int run_door() {
   ::signal(SIGHUP, SIG_IGN);
-  (void)::setpriority(PRIO_PROCESS, 0, kNice);  // fails if it is lower
+  (void)::setpriority(PRIO_PROCESS, 0, kNice);  // fails if the priority is already lower
   const pid_t daemon = ::getppid();
   close_descriptors_from(kDoorControl + 1);
   // Nothing that a library writes reaches a client's socket or the server's log.

@@ -10,13 +10,13 @@
 //                 server's key nor its tokens
 //   its share     one thread, and less of the processors than the server (nice)
 //
-// The daemon sends a stream for each client, and through the stream the accepted socket. No call
-// waits for a client but the poll() for all of them. What passes:
+// The daemon sends a stream for each client, and through the stream the accepted socket. Only the
+// poll() for all clients waits. These pass:
 //
 //   handshake     of TLS, then a DoorReport through the stream
 //   to the daemon two messages of the client: Authenticate, decoded and encoded again, and a
-//                 request. From then on the door reads nothing of the client, whose next bytes may
-//                 be for a worker, which gets the daemon's own descriptor
+//                 request. From then on the door reads nothing from the client: its next bytes may
+//                 be for a worker, which gets the daemon's descriptor of the socket
 //   to the client all that the daemon sends, until the daemon ends the stream. The door ends the
 //                 connection without close_notify
 //
@@ -39,7 +39,7 @@ inline constexpr int kDoorControl = 3;
 // A message that carries a descriptor.
 using DoorHandover = std::byte;
 
-// What a door says of a handshake.
+// A door's report of a handshake.
 struct DoorReport {
   tls::Key proof{}, session{};  // Connection::exported() of the labels
   char failure[256] = {};       // not empty: the handshake has failed
@@ -51,7 +51,8 @@ inline constexpr uint32_t kMostIntroduction = 64u << 10;
 // How long all clients may take to read the rest, after the daemon has closed the control socket.
 inline constexpr std::chrono::seconds kReadsRest{6};
 
-// Returns the exit status. It ends when the daemon closes the control socket, or has died.
+// Runs until the daemon closes the control socket or dies. Returns the exit status of a failed
+// start.
 int run_door();
 
 }  // namespace rcuda::server

@@ -27,13 +27,13 @@ constexpr auto kStartAgain = std::chrono::seconds(1);
 constexpr auto kLongestStart = std::chrono::seconds(10);
 constexpr auto kLongestEnd = std::chrono::seconds(1);
 constexpr auto kInterval = std::chrono::seconds(10);  // of the same warning
-// Doors that one network may start at once, and in a second: each start blocks the daemon for a
-// millisecond.
+// The doors that one network may start in a burst, and per second: each start blocks the daemon for
+// a millisecond.
 constexpr double kMostStarts = 64, kStartsInSecond = 32;
 constexpr auto kForgotten = std::chrono::seconds(2);  // time for kMostStarts
 
-// The network from which one attacker may come as many origins: the /24 of an IPv4 address, the /48
-// of an IPv6 network.
+// A network in which one attacker may have many origins: the /24 of an IPv4 address, the /48 of an
+// IPv6 network.
 uint64_t network_of(const std::string& origin) {
   const std::string address = origin.substr(0, origin.find('/'));
   uint8_t bytes[16];
@@ -77,7 +77,7 @@ Result<std::shared_ptr<Doors::Door>> Doors::start() {
   auto door = std::make_shared<Door>();
   door->control.reset(control[0]);
   const UniqueFd its(control[1]);
-  // Its sends fail from now on, so it queues no descriptors here.
+  // From now on the door's sends fail, so it queues no descriptors here.
   if (::shutdown(door->control.get(), SHUT_RD) != 0) return Status::from_errno(errno, "shutdown");
   RCUDA_ASSIGN_OR_RETURN(door->pid, spawn_(its.get()));
   doors_.push_back(door);
@@ -116,7 +116,7 @@ bool Doors::may_start(uint64_t network) {
   return left >= 1;
 }
 
-// For a door of one more origin.
+// Makes room for a door of one more origin.
 Status Doors::make_room(const std::string& origin, uint64_t network) {
   const auto is_bounded = [](const auto& door) { return !door->origin.empty() && !door->known; };
   if (static_cast<size_t>(std::ranges::count_if(doors_, is_bounded)) < most_) return {};
@@ -237,8 +237,8 @@ void Doors::add_descriptors(std::vector<pollfd>* items) const {
   for (const auto& door : doors_) items->push_back({door->control.get(), 0, 0});
 }
 
-// Its connections end with the process. Without connections it may still have to send to clients
-// what the daemon has said.
+// A door's connections end with its process. A door without connections gets time to send the
+// daemon's last bytes to its clients.
 Doors::List::iterator Doors::end(List::iterator door) {
   const Clock::time_point now = Clock::now();
   const bool sends = door->use_count() == 1;

@@ -1,11 +1,11 @@
 // Doors: the processes (door.h) that speak TLS with clients of other machines for the daemon.
 //
-// A door has all connections of one origin (an address or a network, listener.h) at a time, and is
-// never used for another one. It parses the bytes of strangers in a sandbox; it knows neither the
+// A door serves all connections of one origin (an address or a network, listener.h), and never
+// those of another origin. It parses the bytes of strangers in a sandbox; it knows neither the
 // server's key nor its tokens. The daemon gives it an accepted socket, and gets a stream: the
-// door's report of the handshake, and then the messages of the client. The daemon finds out who the
-// client is from a proof (common/tls/proof.h), which names the nonce that the daemon has made for
-// this connection and the value that the door reports. So what a door may lie about is:
+// door's report of the handshake, and then the messages of the client. The daemon identifies the
+// client by a proof (common/tls/proof.h) over the nonce that the daemon has made for this
+// connection and the value that the door reports. A door could lie about:
 //
 //   the values    then the client's proof, which is for the values of its own connection, fails: a
 //                 door has a proof only for a connection that it serves
@@ -14,10 +14,11 @@
 //   session key   protects the session of a client of this door, whose bytes the door has seen
 //   bytes         a door can read and change the messages of its own clients
 //
-// So a door that has been taken over has sessions of users who connect through it at that time. An
-// attacker who also ends the connections of other clients, whatever their origin, can connect these
-// through the door too: it has the daemon sign and examine proofs for them. Then it acts as these
-// users, and passes for the server, in these sessions.
+// So a door that has been taken over has the sessions of users that connect through it at that
+// time. An attacker who can also cut the connections of other clients, whatever their origin, can
+// make these clients connect through the door too: the door lets the daemon sign and examine proofs
+// for them. In their sessions, the attacker then acts as these users towards the server, and as the
+// server towards them.
 //
 // Bounds. At most `most` doors are for origins without a known client. A further door replaces, in
 // this order:
@@ -25,9 +26,9 @@
 //   2. a door whose time is over (kSpared after its first client), of a network (/24 of IPv4, /48
 //      of IPv6) that has at least as many doors as the new door's network
 //   3. a door that is spared, if its network has at least two doors more
-// An origin with a known client keeps its door while it has connections. A door that has been told
-// to end does not count, although it may still send. kMostStarts and kStartsInSecond limit the
-// starts of a network.
+// An origin with a known client keeps its door while it has connections. A door that is ending does
+// not count, although it may still send. kMostStarts and kStartsInSecond limit the starts of a
+// network.
 //
 // Descriptors (common/base/passed_descriptors.h): a door cannot send any. The control socket is
 // shut for receiving, and the streams take none from Linux 6.16 on; before, the filter of system
@@ -67,9 +68,9 @@ class Doors {
   using Clock = std::chrono::steady_clock;
   // How long a door stays after its last connection, for others of its origin.
   static constexpr std::chrono::seconds kLinger{6};
-  // How long it is spared: long enough for a client to say who it is.
+  // How long a new door is spared: long enough for a client to identify itself.
   static constexpr std::chrono::seconds kSpared{1};
-  // Starts a door with the other end of its control socket. 0: a test is the door.
+  // Starts a door with the other end of its control socket. Returns 0 if a test acts as the door.
   using Spawn = std::function<Result<pid_t>(int control)>;
 
   // A connection through a door.
@@ -86,15 +87,15 @@ class Doors {
 
   // As the destructor. refill() and open() start others.
   void end_all();
-  // Whether doors work here. Starts one, and waits until it has served a client that leaves.
+  // Checks that doors work here: starts a door, and waits until it has served a client that leaves.
   Status check();
   // `client`: stays the caller's. kTimeout: the door has not received its last clients yet, or one
   // more door may not start now; ask again.
   Result<Passage> open(const std::string& origin, int client);
-  // The client of this passage has proved who it is.
+  // Records that the client of this passage has proved its identity.
   void keep(const Passage& passage);
 
-  // Ends doors without need, and starts one ahead of need if `wanted`.
+  // Ends doors that are not needed. If `wanted`, keeps a spare door started.
   void refill(bool wanted);
   // They make poll() return when a door ends.
   void add_descriptors(std::vector<pollfd>* items) const;
@@ -107,15 +108,15 @@ class Doors {
   struct Door {
     pid_t pid = -1;
     UniqueFd control;
-    std::string origin;    // empty: a spare one
+    std::string origin;    // empty: a spare door
     uint64_t network = 0;  // of its origin
-    bool known = false;    // one of its clients is
+    bool known = false;    // one of its clients is known
     Clock::time_point spared_until{};
     Clock::time_point full_until{};  // until then it is not asked to take a client
     std::optional<Clock::time_point> idle_since;
   };
   using List = std::vector<std::shared_ptr<Door>>;
-  // A door whose process has been told to end, and is killed if it does not.
+  // A door whose process should end, and is killed at `kill_at`.
   struct Ended {
     pid_t pid;
     Clock::time_point kill_at;
@@ -132,10 +133,10 @@ class Doors {
   const Spawn spawn_;
   const size_t most_;
   const Clock::duration spared_;
-  List doors_;  // the one that got its last client first is first
+  List doors_;  // the least recently used first
   std::vector<Ended> ended_;
-  Clock::time_point start_from_{};    // spare ones
-  Clock::time_point broken_until_{};  // one has ended before its first client
+  Clock::time_point start_from_{};    // a spare door
+  Clock::time_point broken_until_{};  // a door has ended before its first client
   Clock::time_point say_crowded_from_{}, say_ended_from_{};
   // How many more a network may start now.
   struct Starts {

@@ -109,7 +109,7 @@ Result<LoadedDriver> try_driver(const std::string& path) {
   return driver;
 }
 
-// A driver that the settings name: if it is missing, they are wrong.
+// Loads a driver that the settings name. If it is missing, the settings are wrong.
 Result<LoadedDriver> try_named(const std::string& path) {
   Result<LoadedDriver> driver = try_driver(path);
   if (driver.ok() || driver.status().code() != Code::kNotFound) return driver;

@@ -1,5 +1,5 @@
 // Finds and initialises the CUDA driver of a worker: NVIDIA's, or softgpu's on a machine without
-// NVIDIA's driver; or the one that RCUDA_DRIVER names.
+// NVIDIA's driver; or the driver that RCUDA_DRIVER names.
 //
 // rcuda's own client library has the same name, libcuda.so.1, and may be preloaded or first in
 // LD_LIBRARY_PATH. A server that loaded it would call itself. The daemon starts workers with

@@ -15,7 +15,7 @@ constexpr uint64_t kMostHeldBytes = 256ull << 20;
 // Reservations begin at a multiple of this at least.
 constexpr uint64_t kGranule = 2ull << 20;
 
-// An aligned address inside with `bytes` free behind it, or 0.
+// An aligned address inside where `bytes` are free, or 0.
 CUdeviceptr free_place(const AddressFence& fence, size_t bytes, size_t alignment) {
   const Result<std::vector<AddressRange>> mappings = own_mappings();
   if (!mappings.ok()) return 0;
@@ -67,7 +67,7 @@ void WindowGuard::free_held() {
   if (!pieces.empty()) fence.close_holes();
 }
 
-// A free may wait for the device, and this one has been allowed to. So the held pieces go too.
+// The program's free may wait for the device, so this frees the held pieces too.
 CUresult guard_cuMemFree_v2(WindowGuard& guard, CUdeviceptr address) {
   const CUresult result = guard.driver.cuMemFree_v2(address);
   guard.free_held();

@@ -15,10 +15,11 @@
 //   a variable of code             stays with its module
 //
 // Memory that stays outside is refused with CUDA_ERROR_OUT_OF_MEMORY. The functions concerned are
-// the list [guard] of api/table/driver_overrides.toml. Meters is above the guard, so held
-// pieces do not count.
+// the list [guard] of api/table/driver_overrides.toml. Meters is above the guard, so held pieces do
+// not count.
 //
-// Only one may exist in a process at a time (api/driver_decorator.h). A worker serves one session.
+// A process may have only one WindowGuard at a time (api/driver_decorator.h). A worker serves one
+// session.
 // Threads: any. Blocking: as the driver's own. Errors: the first refusal is logged.
 #pragma once
 
@@ -63,8 +64,8 @@ class WindowGuard {
   void free_held();
 
  private:
-  // Returns false if the piece is too much. Even that one is held: to free it now could wait for
-  // the device.
+  // Returns false if the guard now holds too much. Holds the piece in any case: freeing it now
+  // could wait for the device.
   bool hold(CUdeviceptr address, uint64_t bytes);
 
   DriverDecorator<WindowGuard> guarded_;

@@ -1,8 +1,8 @@
 // Accounts: the users of this machine by number or name, with their groups, without waiting.
 //
-// The name service behind getpwnam() may ask another machine and take long, and the daemon has one
-// thread. So threads of this class ask, and answers are kept: an account for a minute, an error for
-// ten seconds. A few lookups run at the same time; more of them wait for these.
+// The name service of getpwnam() may query another machine and take long, and the daemon has one
+// thread. So threads of this class query it, and answers are kept: an account for a minute, an
+// error for ten seconds. kMostAtOnce lookups run at the same time; further lookups wait.
 //
 // Threads: one thread calls. Blocking: nothing, not even the destructor; a lookup that hangs keeps
 // its thread until it returns. Errors: kNotFound if there is no such user, kSystem if the name

@@ -104,7 +104,7 @@ Status Authenticator::find_certificate(const Settings& settings, MissingKey miss
     certificate = identity::load_or_make_certificate(path, host_name(), &made);
   }
   if (!certificate.ok() && !is_needed && named.empty()) {
-    // A server for its own machine does without.
+    // A server that serves only its own machine needs no TLS.
     RCUDA_INFO("no TLS: %s", certificate.status().message().c_str());
     return {};
   }
@@ -177,7 +177,7 @@ Result<wire::Challenge> Authenticator::challenge(const tls::Key& exported,
   challenge.chain = trust_.certificate->chain;
   challenge.signature = tls::sign(*trust_.certificate, tls::Role::kServer, *binding);
   if (challenge.signature.empty()) {
-    return Status(Code::kInternal, "the server's key makes no signature");
+    return Status(Code::kInternal, "cannot sign with the server's key");
   }
   return challenge;
 }
@@ -211,7 +211,7 @@ Result<Proof> Authenticator::examine_token(const wire::Authenticate& message,
                                            const tls::Key& binding) {
   if (Status status = tokens_.refresh(); !status.ok()) {
     if (status.message() != token_error_)
-      RCUDA_ERROR("no token is taken: %s", status.message().c_str());
+      RCUDA_ERROR("no token is valid: %s", status.message().c_str());
     token_error_ = status.message();
     return Status(Code::kDenied, "the server cannot read its tokens: see its log");
   }

@@ -1,15 +1,14 @@
 // Authenticator: finds the identity of a client that sends Authenticate, and knows which users the
-// server serves. The daemon asks it before it reads anything else of a client; docs/security.md
-// describes the methods. The client's half is common/reach/identify.h. Local sockets (identity.h)
-// and tickets (tickets.h) do without.
+// server serves. The daemon uses it before it reads anything else from a client; docs/security.md
+// describes the methods. The client's half is common/reach/identify.h. Clients of the local socket
+// (identity.h) and with tickets (tickets.h) do not need it.
 //
-// A client brings a Proof in its Authenticate. The client's Identity follows from it, which may
-// take a while: munged and the system's user database are asked on other threads, and descriptors()
-// become readable when they have answered.
+// A client brings a Proof in its Authenticate. The client's Identity follows from it. That may take
+// a while: other threads query munged and the system's user database, and descriptors() become
+// readable when these have answered.
 //
-// Threads: the daemon's only thread. Blocking: open() and read() only, for files and the
-// user database. Errors: kDenied with the reason and the remedy; nothing of it helps to guess a
-// secret.
+// Threads: the daemon's only thread. Blocking: open() and read() only, for files and the user
+// database. Errors: kDenied with the reason and the remedy; errors do not help to guess a secret.
 #pragma once
 
 #include <array>
@@ -38,7 +37,7 @@ class Authorities;
 
 namespace rcuda::server {
 
-// What a client has brought to show who it is.
+// The evidence that a client has brought for its identity.
 struct Proof {
   const char* method = "";            // Identity::method
   std::optional<AccountKey> account;  // the user's number or name, once it is known
@@ -72,8 +71,9 @@ class Authenticator {
   // certificate at the default path, unless kIsLeft.
   enum class MissingKey { kIsMade, kIsLeft };
   Status open(bool for_others, MissingKey missing = MissingKey::kIsMade);
-  // Reads the same but for the tokens for other settings of this server, after open(), and changes
-  // nothing. set() takes it over: it holds for clients that have not identified themselves yet.
+  // After open(): reads the same, except for the tokens, from other settings of this server, and
+  // changes nothing. set() then applies the result to clients that have not identified themselves
+  // yet.
   Result<Trust> read(const Settings& settings, MissingKey missing = MissingKey::kIsMade) const;
   // Also forgets the groups of users, which are then looked up again.
   void set(Trust trust);
@@ -86,7 +86,7 @@ class Authenticator {
   // Whether an identified client may have a session by the present settings: set() may have changed
   // them since the client was identified.
   bool serves(const Identity& who) const;
-  // Whether a user may have a session at all, if need be with a token. `account`: null if this
+  // Whether a user may have a session at all, perhaps only with a token. `account`: null if this
   // machine does not know the user.
   bool may_serve(const Account* account) const;
   // The users that are served, for messages.
@@ -114,11 +114,11 @@ class Authenticator {
   // The account of a user of this machine, or nothing while it is looked up. Without an account,
   // its name is user_text() and it has no groups.
   std::optional<Account> account_of(uid_t user, Clock::time_point now);
-  // A user of this machine, or nothing while that is being looked up.
+  // The account of a user of this machine, or nothing while it is being looked up.
   std::optional<Result<Account>> account(const AccountKey& user, Clock::time_point now) {
     return accounts_.find(user, now);
   }
-  // The connection has gone.
+  // Drops the check of a connection that has gone.
   void forget(const Proof& proof);
 
   std::array<int, 2> descriptors() const { return {accounts_.descriptor(), munge_.descriptor()}; }
@@ -127,7 +127,7 @@ class Authenticator {
  private:
   // Whether a token is enough for a session of a client of another machine.
   bool takes_tokens() const { return trust_.takes_all_tokens && speaks_tls(); }
-  // Sets certificate_, if the server has or needs one.
+  // Sets trust->certificate, if the server has or needs a certificate.
   Status find_certificate(const Settings& settings, MissingKey missing, Trust* trust) const;
   Result<Proof> examine_token(const wire::Authenticate& message, const tls::Key& binding);
 
@@ -138,7 +138,7 @@ class Authenticator {
   Trust trust_;
   TokenStore tokens_;
   TokenUses token_uses_;
-  std::string token_error_;  // the last one that was logged
+  std::string token_error_;  // the last logged error
   MungeChecks munge_;
   Accounts accounts_;
 };

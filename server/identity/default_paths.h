@@ -1,7 +1,6 @@
-// Where a server has its settings, its tokens, its certificate and its leases unless it is told
-// otherwise: in /etc/rcuda if it runs as root, else in its user's ~/.config/rcuda. rcuda-token and
-// rcuda-server must agree. Empty if the user has no home. Any thread, while none changes the
-// environment.
+// The default files of a server's settings, tokens, certificate and leases: in /etc/rcuda if the
+// server runs as root, otherwise in its user's ~/.config/rcuda. rcuda-token and rcuda-server must
+// agree. Empty if the user has no home. Any thread, while none changes the environment.
 #pragma once
 
 #include <cstdint>

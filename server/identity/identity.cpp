@@ -7,7 +7,7 @@
 namespace rcuda::server {
 namespace {
 
-// With its length, so that two texts of different parts cannot be the same.
+// Has the length, so that different parts never make the same text.
 std::string part(const char* what, const std::string& text) {
   return std::string(what) + " " + std::to_string(text.size()) + " " + text + ", ";
 }
@@ -29,7 +29,7 @@ Status check_role(const Identity& who, wire::MessageType type) {
 }
 
 bool same_user(const Identity& one, const Identity& other) {
-  // Who has proved nothing only borrows a user.
+  // An insecure client has proved nothing: it only runs as that user.
   if ((one.method == "insecure") != (other.method == "insecure")) return false;
   return one.uid || other.uid ? one.uid == other.uid : one.user == other.user;
 }
@@ -58,7 +58,7 @@ Result<Identity> identity_of_local(int socket) {
   identity.user = user_text(credentials.uid);
   identity.method = "local socket";
   identity.from = "pid " + std::to_string(credentials.pid);
-  // The first call says how many there are.
+  // The first call returns the number of groups.
   bytes = 0;
   int error = ::getsockopt(socket, SOL_SOCKET, SO_PEERGROUPS, nullptr, &bytes) == 0 ? 0 : errno;
   if (error == ERANGE) {
@@ -67,7 +67,8 @@ Result<Identity> identity_of_local(int socket) {
                 ? 0
                 : errno;
   }
-  // Some kernels of sandboxes do not say. The session then has the process's group only.
+  // Some kernels of sandboxes lack this option. The session then has only the process's primary
+  // group.
   if (error == ENOPROTOOPT) return identity;
   if (error != 0) return Status::from_errno(error, "asking for the groups of a local connection");
   return identity;

@@ -1,4 +1,4 @@
-// Identity: who a client is, as the daemon has established it before it reads anything else of the
+// Identity: the user of a client. The daemon establishes it before it reads anything else from the
 // client. A plain value; any thread. Nothing blocks.
 #pragma once
 
@@ -20,7 +20,7 @@ inline constexpr const char* kContainer = "container socket";
 
 struct Identity {
   // The user of this machine as which the session runs if the daemon is root. None: the client has
-  // proved who it is, but this machine has no such user.
+  // proved its identity, but this machine has no such user.
   std::optional<uid_t> uid;
   gid_t gid = 0;              // with uid
   std::string user;           // for logs and lists; a number if the user has no name here
@@ -29,7 +29,7 @@ struct Identity {
   std::string method;
   std::string from;  // "pid 812", "10.0.0.7:51312"
   // All groups of the user's account, if they have been looked up. For quotas only: a process may
-  // have given groups up, and so the session does not have their rights, but their limits hold.
+  // have given up groups. Its session lacks their rights, but keeps their limits.
   std::vector<gid_t> account_groups;
   // The lease under which the session runs, and its job; empty: none.
   std::string lease{}, job{};
@@ -43,23 +43,23 @@ struct Identity {
 // kDenied if the roles of the client's token do not allow a message of this type.
 Status check_role(const Identity& who, wire::MessageType type);
 
-// A user of this machine may not have been looked up yet, but has a number.
+// Compares numbers where there are any: the name of a user of this machine may not have been looked
+// up yet.
 bool same_user(const Identity& one, const Identity& other);
 
 // The owner of a session: the user and the client host, as one text. Sessions of one owner may open
-// what each other has exported (server/names/exported_names.h).
-// Of a client that has proved its identity, the user counts, together with the host that the client
-// names. Of any other client only the address is known, so that and the names that the client gives
-// count; none of these owners is an owner of a client that has proved its identity.
+// each other's exports (server/names/exported_names.h). The owner of a client that has proved its
+// identity is its user, with the host that the client names. The owner of any other client is its
+// address, with the user and the host that the client names. The two kinds are never equal.
 std::string owner_of(const Identity& identity, const wire::Hello& hello);
 
 // The name of a user until it is looked up: "uid 1000".
 std::string user_text(uid_t user);
 
 // The process at the other end of a Unix socket, as it was when it connected: its effective user
-// and group, and its own supplementary groups. So a session has the rights of the process, not
-// those that the user's account has gained meanwhile or that the process has given up, and no name
-// service is asked. The name is user_text().
+// and group, and its own supplementary groups. So a session has the rights of the process: it lacks
+// rights that the process has given up, or that the user's account has gained since. No name
+// service is needed. The name is user_text().
 Result<Identity> identity_of_local(int socket);
 
 }  // namespace rcuda::server

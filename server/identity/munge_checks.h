@@ -38,7 +38,7 @@ class MungeChecks {
   Result<uint64_t> begin(std::string credential, const tls::Key& nonce);
   // The outcome, once; nothing before descriptor() has become readable for it.
   std::optional<Result<Outcome>> take(uint64_t number) { return checks_.take(number); }
-  // The connection has gone.
+  // Drops the check of a connection that has gone.
   void forget(uint64_t number) { checks_.forget(number); }
 
   int descriptor() const { return checks_.descriptor(); }

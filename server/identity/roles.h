@@ -1,5 +1,5 @@
-// Roles: what a token allows its holder. A token has at least one role, so a tool that only
-// observes servers need not hold a user's rights. docs/security.md has the table.
+// Roles: the rights that a token gives its holder. A token has at least one role, so a tool that
+// only observes servers need not hold a user's rights. docs/security.md has the table.
 //
 // Plain values; any thread. Nothing blocks.
 #pragma once
@@ -13,8 +13,8 @@
 namespace rcuda::server {
 
 enum class Role : uint8_t {
-  kSession = 1,   // sessions of the token's user, and questions and requests about these
-  kObserver = 2,  // questions about all sessions and GPUs
+  kSession = 1,   // sessions of the token's user, and requests about these
+  kObserver = 2,  // queries about all sessions and GPUs
   kOperator = 4,  // the same, and all that operators may: leases, any session, drain, reload
 };
 

@@ -1,6 +1,6 @@
-// ServedUsers: users by themselves or by a group: a server's own user, root, and those that a
-// setting names. RCUDA_SERVER_USERS names whom the server serves, RCUDA_SERVER_OPERATORS who may
-// lease its devices.
+// ServedUsers: a set of users and groups: a server's own user, root, and the users and groups that
+// a setting names. RCUDA_SERVER_USERS names the users that the server serves,
+// RCUDA_SERVER_OPERATORS its operators.
 //
 // A plain value; any thread. Blocking: read() and text(), for the name service. Errors: kNotFound
 // for a name that this machine does not know, kUnavailable if the name service failed.

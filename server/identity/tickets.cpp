@@ -22,7 +22,7 @@ Result<wire::Ticket> Tickets::issue(const Identity& user, const wire::TicketQuer
   }
   tickets_.push_back({ticket, user, connection, now + lifetime_});
   Identity& given = tickets_.back().user;
-  if (given.method != kContainer) given.method = "ticket";  // it stays less than a user's own
+  if (given.method != kContainer) given.method = "ticket";  // a container keeps its lesser rights
   return ticket;
 }
 

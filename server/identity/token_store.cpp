@@ -200,8 +200,8 @@ Status TokenStore::load() {
   }
   for (size_t i = 0; i < std::min(lines.damaged.size(), kMostReported); ++i) {
     RCUDA_ERROR(
-        "a token is not taken, the others are: %s: %s; remove the line, and make another "
-        "token for its user",
+        "ignored a damaged token: %s: %s; remove the line, and make another token for its user; "
+        "the other tokens stay valid",
         path_.c_str(), lines.damaged[i].context().c_str());
   }
   for (const StoredToken& token : lines.tokens) tokens_.emplace(token.id, token);
@@ -211,7 +211,8 @@ Status TokenStore::load() {
 Result<TokenStore::Grant> TokenStore::find(const std::string& id, const tls::Key& mac,
                                            const tls::Key& binding, Seconds now) const {
   // Do not echo a malformed id: a peer may send any text.
-  if (!identity::is_token_id(id)) return Status(Code::kProtocol, "the client sent no token's id");
+  if (!identity::is_token_id(id))
+    return Status(Code::kProtocol, "the client sent a malformed token id");
   const auto found = tokens_.find(id);
   if (found == tokens_.end()) return unknown(id);
   const StoredToken& token = found->second;

@@ -1,4 +1,4 @@
-// The server's tokens: a text file, of which rcuda-token is the editor and the daemon a reader.
+// The server's tokens: a text file that rcuda-token edits and the daemon reads.
 //
 //   # comment
 //   <id> <user> <SHA-256 of the secret in hex> <created> <expires, or never> role:<roles> <label>
@@ -52,7 +52,7 @@ using StoredTokens = std::vector<StoredToken>;
 Result<StoredTokens> parse_tokens(std::string_view text);
 std::string format_tokens(const StoredTokens& tokens);
 std::string format_time(Seconds time);
-// False unless `text` is what format_time() gives.
+// Returns false unless `text` has the form of format_time().
 bool parse_time(std::string_view text, Seconds* time);
 
 // The tokens as the daemon checks them.
@@ -64,9 +64,9 @@ class TokenStore {
   // calls. After an error there are no tokens, and it returns the error until the file changes.
   Status refresh();
 
-  // What a token grants. `mac`: tls::token_proof() of its holder. kDenied if the token is unknown,
-  // or expired; only a caller that knows the secret learns that it has expired. The time of the
-  // call does not depend on the secret.
+  // The rights that a token grants. `mac`: tls::token_proof() of its holder. kDenied if the token
+  // is unknown, or expired; only a caller that knows the secret learns that it has expired. The
+  // time of the call does not depend on the secret.
   struct Grant {
     std::string user;
     Roles roles = Role::kSession;
@@ -86,7 +86,7 @@ class TokenStore {
   std::map<std::string, StoredToken> tokens_;  // by id
 };
 
-// What rcuda-token does.
+// The functions of rcuda-token.
 
 Result<StoredTokens> list_tokens(const std::string& path);
 
@@ -97,11 +97,12 @@ struct NewToken {
   std::string label;
   Roles roles = Role::kSession;
 };
-// Makes the file and its folders if they are not there. The token that is returned is nowhere else.
+// Makes the file and its folders if they are not there. Only the returned token has the secret.
 Result<identity::Token> create_token(const std::string& path, const NewToken& wanted, Seconds now);
 
-// Revokes the tokens with these ids, and those of the user unless that is empty. Returns them.
-// All of them, or none if the file lacks an id, or the user has no token: kNotFound.
+// Revokes the tokens with these ids, and those of the user unless `user` is empty. Returns the
+// revoked tokens. Revokes none and returns kNotFound if the file lacks an id, or if the user has no
+// token.
 Result<StoredTokens> revoke_tokens(const std::string& path, const std::vector<std::string>& ids,
                                    const std::string& user = {});
 

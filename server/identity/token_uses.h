@@ -1,5 +1,5 @@
-// When tokens were last used: the file TOKENS.used beside the file of tokens, which the daemon
-// writes and rcuda-token reads.
+// The times when tokens were last used: the file TOKENS.used next to the file of tokens. The daemon
+// writes it, and rcuda-token reads it.
 //
 //   <id> <time of the last use, as in the file of tokens>
 //
@@ -25,8 +25,8 @@ class TokenUses {
  public:
   explicit TokenUses(const std::string& tokens_path) : tokens_path_(tokens_path) {}
 
-  // Records a use. Writes the file if the use that it has is a minute old or older. Returns the
-  // first error of several in a row: the caller logs it, and the token is valid nevertheless.
+  // Records a use. Writes the file if its last use of the token is at least a minute old. Returns
+  // the first error of several in a row: the caller logs it, and the token stays valid.
   Status note(const std::string& id, Seconds now);
 
  private:

@@ -9,7 +9,7 @@
 namespace rcuda::server {
 namespace {
 
-// As NVML words the ways between two GPUs.
+// The distance as NVML's level of a path between two GPUs.
 uint32_t ancestor_of(const transport::PciDistance& distance) {
   using Level = transport::PciDistance::Level;
   constexpr size_t kPortsOfOneSwitch = 2;
@@ -50,7 +50,7 @@ GpuMonitor::Read GpuMonitor::from_nvml() {
       if (reader.ok()) {
         nvml->reader = std::move(reader).value();
       } else {
-        RCUDA_INFO("clients see no utilisation, temperature and so on of the GPUs: %s",
+        RCUDA_INFO("clients see no figures of the GPUs, such as utilisation and temperature: %s",
                    reader.status().message().c_str());
       }
     }

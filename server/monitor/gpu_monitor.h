@@ -1,7 +1,7 @@
 // GpuMonitor: samples of the server's GPUs for a thread that must not wait, the daemon's.
 //
-// A thread of this class reads NVML when a sample is asked for, and only then. A sample serves
-// everybody who asks within a tenth of a second, so many clients cost no more than one.
+// A thread of this class reads NVML only on request. A sample serves all requests within kFresh, so
+// many clients cost no more than one.
 //
 // Threads: one thread calls. Blocking: nothing, not even the destructor; a read that hangs keeps
 // its thread until it returns. Errors: without NVML every sample is null; one line of the log says
@@ -22,16 +22,16 @@
 
 namespace rcuda::server {
 
-// Adds the RDMA adapter that is nearest to each GPU, by PCI. What sysfs does not place stays
-// without an adapter. `root`: "/", or a made-up tree in tests. `sample`: of these GPUs, in this
-// order. Any thread; blocks to read a few files of sysfs for each GPU and adapter.
+// Adds the RDMA adapter that is nearest to each GPU, by PCI. A GPU that sysfs does not place gets
+// no adapter. `root`: "/", or a made-up tree in tests. `sample`: of these GPUs, in this order. Any
+// thread; blocks to read a few files of sysfs for each GPU and adapter.
 void find_adapters(const std::filesystem::path& root, const std::vector<GpuName>& gpus,
                    GpuSample* sample);
 
 class GpuMonitor {
  public:
   using Clock = std::chrono::steady_clock;
-  // Returns null if nothing is known.
+  // Returns null without NVML.
   using Read = std::function<std::unique_ptr<GpuSample>(const std::string& driver_path,
                                                         const std::vector<GpuName>& gpus)>;
   static constexpr auto kFresh = std::chrono::milliseconds(100);
@@ -41,8 +41,8 @@ class GpuMonitor {
   // `read` runs on another thread, perhaps after this object is gone.
   explicit GpuMonitor(Read read = from_nvml()) : read_(std::move(read)), readings_(1) {}
 
-  // Makes `sample` the latest one and returns true, if that is fresh at `asked`. Otherwise returns
-  // false, and a sample is being taken; then descriptor() becomes readable.
+  // Sets `sample` to the latest sample and returns true, if that sample is fresh at `asked`.
+  // Otherwise takes a new sample and returns false; descriptor() becomes readable when it is there.
   bool find(const std::string& driver_path, const std::vector<GpuName>& gpus,
             Clock::time_point asked, std::shared_ptr<const GpuSample>* sample);
   int descriptor() const { return readings_.descriptor(); }

@@ -1,9 +1,9 @@
-// NvmlReader: what the NVML of this machine's driver tells about GPUs. NVML is opened at run time;
-// a machine may have none.
+// NvmlReader: reads the figures of GPUs from the NVML of this machine's driver. NVML is opened at
+// run time; a machine may have none.
 //
-// Threads: one at a time. Blocking: as NVML, which asks the kernel's driver: milliseconds, seconds
-// for the first call after no program has used the GPU, and as long as a broken GPU takes. Errors:
-// open() says why there is no NVML. Figures that NVML does not tell stay unknown.
+// Threads: one at a time. Blocking: as NVML, which calls the kernel's driver: milliseconds; seconds
+// for the first call while no program uses the GPU; longer with a broken GPU. Errors: open() says
+// why there is no NVML. Figures that NVML does not report stay unknown.
 #pragma once
 
 #include <cstdint>
@@ -24,12 +24,12 @@ struct GpuName {
   friend bool operator==(const GpuName&, const GpuName&) = default;
 };
 
-// What NVML tells, for GPUs in the order in which they were asked for.
+// NVML's report, with the GPUs in the order of the request.
 struct GpuSample {
   std::string driver_version;
   struct Gpu {
     bool known = false;  // NVML knows the GPU
-    // The members that NVML tells: figures, texts, paths, PCI numbers, and the whole device's
+    // The members that NVML reports: figures, texts, paths, PCI numbers, and the whole device's
     // memory. find_adapters() adds the nearest adapter. The rest is empty.
     wire::GpuReport::Gpu told;
     std::map<uint32_t, uint64_t> memory_of;  // by process id
@@ -39,15 +39,15 @@ struct GpuSample {
 
 class NvmlReader {
  public:
-  // `driver_path`: the file of the driver in use. The NVML beside it is the driver's own; otherwise
-  // the system's is used.
+  // `driver_path`: the file of the driver in use. The NVML in the same folder is the driver's own;
+  // without it, the system's is used.
   static Result<std::unique_ptr<NvmlReader>> open(const std::string& driver_path);
   ~NvmlReader();
   NvmlReader(const NvmlReader&) = delete;
   NvmlReader& operator=(const NvmlReader&) = delete;
 
-  // Of a part of a GPU (MIG), the memory, processes and figures are the part's own; figures that
-  // NVML tells of the whole GPU only are unknown.
+  // For a part of a GPU (MIG), the memory, processes and figures are the part's own; figures that
+  // NVML reports only for the whole GPU are unknown.
   GpuSample read(const std::vector<GpuName>& names) const;
 
  private:

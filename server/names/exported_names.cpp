@@ -16,10 +16,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// For the daemon, which does one thing at a time, and for a parked worker, which wakes.
+// Time for the daemon, which handles one request after the other, and for a parked worker to wake.
 constexpr auto kPatience = std::chrono::minutes(1);
 
-// What one worker tells another about a name.
+// A worker's answer to another worker about a name.
 struct Note {
   wire::HandleBytes handle{};
   ExportOrigin origin;
@@ -137,7 +137,7 @@ void ExportedNames::answer(const wire::ExportQuery& query, UniqueFd connection) 
 
 Result<wire::ExportAnswer> ExportedNames::look_up(const wire::ExportedName& name) {
   use();
-  // A descriptor of this session, for example of one of its pools that it imports itself.
+  // An export of this session, for example one of its pools that it imports itself.
   if (const std::optional<Kept> own = find(name.kind, name.secret)) {
     wire::ExportAnswer answer{to_bytes({own->handle, own->origin}), {}};
     if (own->descriptor) {
@@ -152,13 +152,13 @@ Result<wire::ExportAnswer> ExportedNames::look_up(const wire::ExportedName& name
            {wire::export_place(self_.owner, name.worker), name.kind, name.secret});
   if (found.ok() || found.status().code() == Code::kSystem) return found;
   RCUDA_DEBUG("exported memory is not found: %s", found.status().message().c_str());
-  return Status(Code::kNotFound, "no session of this user offers it (any more)");
+  return Status(Code::kNotFound, "no session of this user exports it (any more)");
 }
 
 Result<UniqueFd> ExportedNames::find_descriptor(const wire::ExportedName& name,
                                                 ExportOrigin* origin) {
   RCUDA_ASSIGN_OR_RETURN(wire::ExportAnswer found, look_up(name));
-  if (!found.descriptor) return Status(Code::kNotFound, "the name is not one of a descriptor");
+  if (!found.descriptor) return Status(Code::kNotFound, "the name does not stand for a descriptor");
   if (origin) *origin = to_note(found.note).origin;
   return std::move(found.descriptor);
 }

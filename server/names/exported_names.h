@@ -1,25 +1,24 @@
-// ExportedNames: what a session has exported, under the names that its client got for it.
+// ExportedNames: the exports of a session, under the names that its client got for them.
 //
 // A name (common/wire/exported_name.h) stands for a handle or a descriptor of the driver, which
 // never leaves the workers. Another worker gets it only if it has the same owner: the authenticated
-// user and the client host for which the daemon started the session. It connects to the daemon that
-// the name tells, and that daemon passes the connection on to the worker that minted the name
-// (common/messages/export_messages.h). The query has a digest of the owner and the worker's number.
-// A worker of another owner therefore asks for a worker that does not exist, whatever name its
-// client presents. All other failures look the same to the client, too. A worker's names end with
-// its session.
+// user and the client host for which the daemon started the session. It connects to the daemon
+// whose port is in the name, and that daemon passes the connection on to the worker that minted the
+// name (common/messages/export_messages.h). The query has a digest of the owner and the worker's
+// number. So a query from a worker of another owner matches no worker, whatever name its client
+// presents. To the client, this failure looks like all others. A worker's names end with its
+// session.
 //
-// With each name goes its ExportOrigin: where the memory is, and its size. The importing worker has
-// it from the exporting worker, before the importing driver is asked. (Rejected: asking the
-// importing driver afterwards. What it says of a device that its process does not see is not
-// documented.)
+// Each name has an ExportOrigin: the place of the memory, and its size. The importing worker gets
+// it from the exporting worker before it calls its own driver. (Rejected: to query the importing
+// driver afterwards. Its answer for a device that its process does not see is not documented.)
 //
 // A session has at most kMostHandles names of handles; the oldest go first. The process's limit on
 // open files bounds those of descriptors.
 //
 // Threads: any. Blocking: find_*(), for at most a minute, if the name is another worker's, which
 // may be parked and has to wake. Errors: kNotFound for a name that does not exist, has ended or is
-// of another owner; otherwise the resource that this process lacks.
+// of another owner; kSystem if this process lacks a resource.
 #pragma once
 
 #include <array>
@@ -56,7 +55,7 @@ struct ExportOrigin {
   friend bool operator==(const ExportOrigin&, const ExportOrigin&) = default;
 };
 
-// A session as the exporter of what it names. The daemon chooses it.
+// A session as the owner of its exports. The daemon chooses the values.
 struct Exporter {
   std::string owner;            // whose sessions may look its exports up
   uint16_t port = 0;            // of the daemon
@@ -68,7 +67,8 @@ Result<wire::ExportNumber> make_export_number();
 class ExportedNames {
  public:
   static constexpr size_t kMostHandles = 65536;
-  // Asks the worker at a place, by the daemon of a port. Any error means that it was not reached.
+  // Queries the worker at a place, through the daemon of a port. Any error means that the worker
+  // was not reached.
   using Ask =
       std::function<Result<wire::ExportAnswer>(uint16_t port, const wire::ExportQuery& query)>;
   static Result<wire::ExportAnswer> ask_daemon(uint16_t port, const wire::ExportQuery& query);
@@ -80,7 +80,7 @@ class ExportedNames {
   bool are_used() const { return used_.load(std::memory_order_acquire); }
   // Whether it has imported from a worker of another server.
   bool are_of_other_servers() const { return foreign_.load(std::memory_order_acquire); }
-  // Is called once, before are_used() becomes true. To be set before anything else is called.
+  // `call` runs once, before are_used() becomes true. Set it before any other call.
   void before_first_use(std::function<void()> call) { before_first_use_ = std::move(call); }
   ExportedNames(const ExportedNames&) = delete;
   ExportedNames& operator=(const ExportedNames&) = delete;
@@ -93,10 +93,12 @@ class ExportedNames {
   // origin stays with the name.
   Result<wire::ExportedName> add(wire::ExportKind kind, const wire::HandleBytes& handle,
                                  const ExportOrigin& origin = {});
-  // False if this session has no such name. Ends what the name keeps, on this thread.
+  // Returns false if this session has no such name. Releases the `keeps` of the name, on this
+  // thread.
   bool remove(const wire::ExportedName& name);
 
-  // What the driver gave to the worker that minted the name. The caller has checked its kind.
+  // The driver's descriptor or handle, from the worker that minted the name. The caller has checked
+  // the name's kind.
   // `origin`: may be null.
   Result<UniqueFd> find_descriptor(const wire::ExportedName& name, ExportOrigin* origin = nullptr);
   Result<wire::HandleBytes> find_handle(const wire::ExportedName& name,

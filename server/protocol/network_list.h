@@ -1,7 +1,7 @@
 // NetworkList: a setting that names the networks to which a worker may connect.
 //
 // Threads: any, after the setting has been read. Blocking: contains() with `auto`, while the kernel
-// lists the interfaces. Errors: none; an interface that cannot be read counts for nothing.
+// lists the interfaces. Errors: none; an interface that cannot be read is ignored.
 #pragma once
 
 #include <array>

@@ -59,7 +59,7 @@ Result<std::optional<ToDaemon>> ReportReader::read(int pipe) {
     const bool fits = got == static_cast<ssize_t>(sizeof frame) &&
                       frame.bytes <= kMostWorkerMessageBytes &&
                       bytes_.size() + frame.bytes <= kMostWorkerMessageBytes;
-    if (!fits) return Status(Code::kProtocol, "a worker wrote what is not a report");
+    if (!fits) return Status(Code::kProtocol, "a worker wrote bytes that are not a report");
     const size_t now = std::min<size_t>(frame.bytes, kBodyBytes);
     bytes_.insert(bytes_.end(), frame.body, frame.body + now);
     if (frame.bytes > kBodyBytes) continue;

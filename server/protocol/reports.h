@@ -1,15 +1,15 @@
 // Reports: the messages of a worker to the daemon, through a pipe that exists from the worker's
 // start.
 //
-// A pipe carries no descriptors, so the daemon neither receives nor closes one that a worker chose:
-// the close of some descriptors blocks for hours (docs/security.md). The daemon shuts its end of
-// the worker's socket for receiving before the worker starts (worker_messages.h).
+// A pipe carries no descriptors, so the daemon never receives, and never closes, a descriptor that
+// a worker chose: closing some descriptors blocks for hours (docs/security.md). The daemon shuts
+// its end of the worker's socket for receiving before the worker starts (worker_messages.h).
 //
-// A report has one or more frames of kReportBytes bytes, each written at once, so reports of
+// A report has one or more frames of kReportBytes bytes, each written by one write(), so reports of
 // several threads do not mix. Only reports from before the session may have more than one frame.
 //
 // Threads: any may send; one reads. Blocking: send_report(), until the deadline while the pipe is
-// full. Errors: kUnavailable at the end of the pipe, kProtocol for what is not a report.
+// full. Errors: kUnavailable at the end of the pipe, kProtocol for bytes that are not a report.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@
 
 namespace rcuda::server {
 
-inline constexpr size_t kReportBytes = 4096;  // PIPE_BUF: the kernel writes as many at once
+inline constexpr size_t kReportBytes = 4096;  // PIPE_BUF: a write of this size is atomic
 
 // `pipe`: the end for writing, which does not block.
 Status send_report(int pipe, const ToDaemon& message, Deadline deadline);

@@ -1,6 +1,7 @@
 // SessionGrant: the user and the limits of a session (WorkerPool::make_start()). It travels to the
-// worker in a SessionStart together with the client's Hello, of which the daemon has checked the
-// devices. Of user and limits a worker believes the grant, never the Hello. A plain value.
+// worker in a SessionStart, together with the client's Hello. The daemon has checked the devices of
+// the Hello. For the user and the limits, a worker trusts only the grant, never the Hello. A plain
+// value.
 #pragma once
 
 #include <cstddef>
@@ -18,18 +19,18 @@
 namespace rcuda::server {
 
 struct SessionGrant {
-  // A packet holds no more beside the longest Hello.
+  // A packet with the longest Hello has no room for more.
   static constexpr size_t kMostGroups = 4096;
 
   std::string user;               // for logs
   std::string owner;              // whose exported memory the session may open
-  uint16_t port = 0;              // of the daemon, for the names of what the session exports
+  uint16_t port = 0;              // of the daemon, for the names of the session's exports
   wire::ExportNumber exporter{};  // of the session, likewise
   std::optional<uint32_t> uid;    // the user that a root worker becomes
   uint32_t gid = 0;               // with uid
   std::vector<uint32_t> groups;   // with uid: supplementary groups
   std::optional<tls::Key> key;    // each socket is encrypted with a key that is derived from it
-  // The client has proved to be the daemon's own user, who owns all that the worker holds.
+  // The client has proved to be the daemon's own user, which owns all that the worker holds.
   bool own_user = false;
   // Limits of the process, where no cgroup limits the session; 0: none.
   uint64_t most_data_bytes = 0;

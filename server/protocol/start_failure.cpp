@@ -10,7 +10,7 @@ namespace {
 bool is_lasting_cuda(int result) {
   switch (result) {
     case CUDA_ERROR_OUT_OF_MEMORY:
-    case CUDA_ERROR_DEVICE_UNAVAILABLE:  // another process uses the GPU alone
+    case CUDA_ERROR_DEVICE_UNAVAILABLE:  // another process uses the GPU exclusively
     case CUDA_ERROR_SYSTEM_NOT_READY:    // NVIDIA's fabric manager is starting
     case CUDA_ERROR_MPS_CONNECTION_FAILED:
     case CUDA_ERROR_MPS_RPC_FAILURE:

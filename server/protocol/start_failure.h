@@ -1,7 +1,7 @@
 // Why a worker does not start: whether the next one will fail as well.
 //
-// Clients wait while the reason may pass by itself: memory or processes are short, another process
-// uses the GPU alone, a service is starting. The daemon refuses clients immediately if an
+// Clients wait while the reason may be temporary: memory or processes are short, another process
+// uses the GPU exclusively, a service is starting. The daemon refuses clients immediately if an
 // administrator must act first: the driver is missing or fails, a setting is wrong, the binary is
 // missing.
 // Pure; any thread.

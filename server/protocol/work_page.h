@@ -1,12 +1,11 @@
-// WorkPage: what a worker has done for its session, what memory the session holds, whether it is
-// over its client's second choice of a medium, whether its connection is lost, its NCCL
-// communicators, and when it was over, in a page of memory that the daemon reads. The daemon writes
-// kept_free() only.
+// WorkPage: a page of memory in which a worker reports to the daemon about its session: the work
+// done, the memory held, the use of the client's second choice of a medium, the loss of the
+// connection, the NCCL communicators, and the time of its end. The daemon writes only kept_free().
 //
-// The daemon makes it and passes it on with the session. It reads what the worker wrote and
-// believes none of it: the numbers are for people and their monitoring. Threads: one of each side
-// writes, any read. Blocking: none. Errors: those of the system; kProtocol for memory that is not
-// such a page.
+// The daemon makes the page and passes it on with the session. A worker may write any values, so
+// the daemon trusts none of them: it reports them to people, and bounds those on which it acts.
+// Threads: one of each side writes, any read. Blocking: none. Errors: those of the system;
+// kProtocol for memory that is not such a page.
 #pragma once
 
 #include <array>
@@ -28,7 +27,7 @@ class WorkPage {
  public:
   static constexpr uint32_t kDevices = 64;  // by the server's numbers
 
-  // The memory's size is sealed, so no process can take it from another.
+  // The memory's size is sealed, so no process can truncate it.
   static Result<WorkPage> make();
   static Result<WorkPage> open(UniqueFd memory);
 
@@ -39,7 +38,7 @@ class WorkPage {
 
   void write(const wire::Work& work);
   wire::Work read() const;
-  // Bytes that the session holds on a device now. Of numbers from kDevices on nothing is kept.
+  // Bytes that the session holds on a device now. Devices from kDevices on are ignored.
   void hold(uint32_t device, uint64_t bytes);
   uint64_t held(uint32_t device) const;
   // Bytes of a device that must stay free, because a session of the server takes them back. Written
@@ -66,13 +65,13 @@ class WorkPage {
   // When the session was over, in monotonic nanoseconds; 0: it is not over. After that, the
   // worker's process only has to end, and the driver frees the session's memory.
   void set_over_at(uint64_t ns) { page_->over_at.store(ns, std::memory_order_relaxed); }
-  // Keeps the first value that it finds: a worker says only once that it ends.
+  // Keeps the first value other than 0, so that a worker cannot change it.
   uint64_t over_at() const {
     if (over_at_ == 0) over_at_ = page_->over_at.load(std::memory_order_relaxed);
     return over_at_;
   }
-  // The NCCL communicators of which the session has a rank, by tags that are not 0. A tag counts as
-  // often as it has joined. Communicators beyond kCommunicators are not kept. One thread.
+  // The NCCL communicators of which the session has a rank, by tags other than 0. Each join() of a
+  // tag needs a leave(). Communicators beyond kCommunicators are not recorded. One thread.
   static constexpr size_t kCommunicators = 256;
   void join(uint64_t tag) { replace_tag(0, tag); }
   void leave(uint64_t tag) { replace_tag(tag, 0); }

@@ -18,7 +18,8 @@ constexpr size_t kMostOutcomeBytes = 1024;
 // Of each session, of its user, and of each of the user's groups.
 constexpr uint32_t kMostAllowances = 2 + SessionGrant::kMostGroups;
 
-// They have arrived, so nothing blocks. If they are gone, the other end notices.
+// Takes the bytes that the daemon has peeked at. They have arrived, so this does not block. If they
+// are gone, the other end notices.
 void take_peeked(int socket, size_t bytes) {
   std::byte taken[4096];
   while (bytes > 0) {

@@ -1,6 +1,6 @@
-// The messages between the daemon and its workers. Each is a struct with its fields, which bound
-// its size, and with a descriptor if it has a member of that name. A receiver accepts no message
-// that lacks its descriptor, or has one too many.
+// The messages between the daemon and its workers. Each is a struct; the limits of its fields bound
+// its size. A struct with a member `descriptor` travels with a descriptor. A receiver refuses a
+// message with another number of descriptors.
 //
 //   to a worker     descriptor                    handled by
 //   LedgerMemory    a Ledger of the session's     worker_process.cpp, before a session
@@ -25,10 +25,10 @@
 // To a worker they go over a sequenced-packet socket, from a worker as reports through a pipe
 // (reports.h). If the daemon dies, the socket ends, and the worker ends its session and exits.
 // Neither side has more than a few messages in flight. A worker that does not read (in a debugger,
-// or flooded by a client) does not block the daemon, whose deadline for sending is now.
+// or flooded by a client) does not block the daemon, which sends without waiting.
 //
-// The daemon starts its workers from /proc/self/exe, which is its own file even after an upgrade
-// has replaced that in the folder. Another build may take the daemon's place during a session, but
+// The daemon starts its workers from /proc/self/exe, which stays its own file when an upgrade
+// replaces the file in the folder. Another build may take the daemon's place during a session, but
 // only if its messages have the same layout (server/daemon/carried). So messages carry no version.
 //
 // Threads: any; only one thread reads a socket. Blocking and errors: as the functions say.
@@ -151,7 +151,7 @@ struct ParkAnswer {
   std::vector<uint64_t> bytes{};
 };
 
-// What a worker says of its session when that ends. The daemon believes none of it.
+// A worker's report at the end of its session. The daemon does not trust it.
 struct SessionTotals {
   wire::Work work;
   std::string outcome;
@@ -161,7 +161,7 @@ using ToWorker = std::variant<LedgerMemory, WorkMemory, SessionStart, FurtherSoc
                               ExportCall, RanksLost, ParkStep, StopRequest>;
 using ToDaemon = std::variant<WorkerReady, StartFailure, ParkAnswer, SessionTotals>;
 
-// In the environment of a worker that reports the NCCL of sessions.
+// The variable of a worker that reports the NCCL of sessions.
 inline constexpr char kAskNcclVariable[] = "RCUDA_WORKER_ASK_NCCL";
 // Its value for workers during the server's start. They fail if the setting names a library that
 // they cannot use.

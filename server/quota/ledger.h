@@ -1,9 +1,9 @@
-// Ledger: what the sessions of one budget (a user, a group) use together, in memory that the
-// daemon shares with the workers of these sessions.
+// Ledger: the amounts that the sessions of one budget (a user, a group) use together, in memory
+// that the daemon shares with the workers of these sessions.
 //
 // Each session has a slot, which is a page of memory. Its worker writes its own page and reads the
-// others. The daemon clears the page when the worker has ended, however it ended, so no
-// memory stays booked for a worker that was killed. Copies stay booked for 10 s at most.
+// others. The daemon clears the page when the worker has ended, so no memory stays booked for a
+// worker that was killed. Copies stay booked for 10 s at most.
 //
 // Before a worker reads anything from its client, it maps its own page for writing and the others
 // for reading, and closes the memory. The system call filter prevents it from enlarging the mapping
@@ -32,7 +32,7 @@ class Ledger {
   static constexpr uint32_t kHostMemory = kDevices;  // the row after those of the devices
   static constexpr uint32_t kRows = kDevices + 1;
 
-  // The memory's size is sealed, so no process can take pages from another.
+  // The memory's size is sealed, so no process can truncate it.
   static Result<Ledger> make();
   // Maps the memory of a Ledger that this process has made before it executed another build.
   static Result<Ledger> restore(UniqueFd memory);
@@ -44,14 +44,15 @@ class Ledger {
 
   int descriptor() const { return memory_.get(); }
 
-  // Books bytes if the row's sum stays within the limit. A request that does not fit never changes
-  // the sum, so concurrent requests do not see it.
+  // Books bytes if the row's sum stays within the limit. A request that does not fit books nothing.
+  // If two concurrent requests do not fit together, the one with the higher slot is booked for a
+  // moment and withdrawn.
   bool take(uint32_t row, uint32_t slot, uint64_t bytes, uint64_t limit);
   // Books bytes that are in use already.
   void add(uint32_t row, uint32_t slot, uint64_t bytes);
   void give(uint32_t row, uint32_t slot, uint64_t bytes);
   uint64_t sum(uint32_t row) const;
-  // What one session has booked.
+  // The bytes that one session has booked.
   uint64_t of(uint32_t row, uint32_t slot) const;
   // Makes a slot ready for a new session. Booked copies stay booked for up to 10 s.
   void clear(uint32_t slot);

@@ -1,5 +1,6 @@
-// Limits: what sessions may use. The daemon reads them from the server's configuration (rules.h)
-// and grants them to each session; daemon and worker enforce them. Plain values; any thread.
+// Limits: the resources that sessions may use. The daemon reads them from the server's
+// configuration (rules.h) and grants them to each session; daemon and worker enforce them. Plain
+// values; any thread.
 #pragma once
 
 #include <chrono>
@@ -18,7 +19,7 @@ struct Allowance {
   uint32_t slot = 0;           // the session's place in the budget's Ledger
 };
 
-// Of one session by itself.
+// Limits of one session alone.
 struct SessionLimits {
   std::chrono::nanoseconds session_time{0};  // 0: no limit
   std::chrono::nanoseconds idle_time{0};     // without a command and without work; 0: no limit

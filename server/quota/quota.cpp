@@ -6,7 +6,8 @@
 namespace rcuda::server {
 namespace {
 
-// A budget may be so far ahead of its bandwidth: small copies are not delayed one by one.
+// A budget may be ahead of its bandwidth by this time, so that small copies are not delayed one by
+// one.
 constexpr uint64_t kBurstNs = 50'000'000;
 
 }  // namespace

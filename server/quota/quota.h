@@ -1,5 +1,5 @@
-// Quota: what one session may use, in its worker: its own allowance and those that it shares with
-// other sessions of its user and of its groups. Something is booked with all of them or with none.
+// Quota: the allowances of one session, in its worker: its own, and those that it shares with other
+// sessions of its user and of its groups. An amount is booked with all of them or with none.
 //
 // Devices are named by the server's numbers, which must be below Ledger::kDevices. Without
 // allowances everything is allowed, and nothing is counted.
@@ -40,12 +40,13 @@ class Quota {
     uint64_t free = 0;
     const Allowance* by = nullptr;
   };
-  // Of the allowance with the least free; none without a limit. `limit` is the smallest of all.
+  // The room of the allowance with the least free amount; none without a limit. `limit` is the
+  // smallest of all limits.
   std::optional<Room> room(uint32_t row) const;
 
   // Books a copy. Times are monotonic nanoseconds.
   void book_copy(uint64_t bytes, uint64_t now);
-  // The time until which no further copy may start, because of what this session has booked; 0: a
+  // The time until which no further copy may start, because of this session's booked copies; 0: a
   // copy may start now.
   uint64_t copies_held_until(uint64_t now) const;
 

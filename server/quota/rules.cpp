@@ -48,7 +48,7 @@ struct Rules::KeyInfo {
   Unit unit;
   bool in_session;   // is allowed in tables of sessions
   bool in_together;  // is allowed in tables of users and groups
-  // Limits of the value. Less than `least` is a forgotten unit; 0 is always allowed.
+  // Limits of the value. A value below `least` probably lacks its unit; 0 is always allowed.
   uint64_t least, most;
   const char* accepted;
 };
@@ -114,7 +114,7 @@ Status Rules::take(const TomlItem& item, const Names& names) {
   const bool named = keys[1] == "users" || keys[1] == "groups";
   const bool of_session = keys.back() == "session" && (general || keys.size() == 4);
   if (!general && !(named && (keys.size() == 3 || (keys.size() == 4 && of_session)))) {
-    return wrong(where + " is no table of limits; the tables are " + kTables);
+    return wrong(where + " is not a table of limits; the tables are " + kTables);
   }
   Result<Tables*> tables = tables_of(keys, names);
   if (!tables.ok()) return Status(tables.status()).with_context(where);
@@ -159,7 +159,7 @@ Status Rules::set(const TomlItem& item, const std::string& where, bool of_sessio
     return known.name == name && (of_session ? known.in_session : known.in_together);
   });
   if (info == std::end(kKeys)) {
-    return wrong("'" + name + "' is no limit of " + where + "; its limits are " +
+    return wrong("'" + name + "' is not a limit of " + where + "; its limits are " +
                  known_keys(of_session) + "; settings of the server are above the first [table]");
   }
   using Kind = TomlItem::Kind;

@@ -1,18 +1,17 @@
-// Rules: the limits that a server's configuration file sets, and which of them hold for a user.
+// Rules: the limits that a server's configuration file sets, and their result for a user.
 //
-//   [limits.session]               each session of anybody
+//   [limits.session]               each session of every user
 //   [limits.user]                  all sessions of one user together, for every user
 //   [limits.users.ada]             in place of [limits.user] for ada, key by key
 //   [limits.users.ada.session]     in place of [limits.session], for each session of ada
 //   [limits.groups.students]       all members of the group together
 //   [limits.groups.students.session]  each session of a member
 //
-// Of the tables of sessions, the user's own overrides those of its groups, of which the first in
-// the file comes first, and these override the general one, key by key. docs/quotas.md lists the
-// keys.
+// For each key of a session, the user's own table overrides those of its groups, and these override
+// the general table. Among groups, the first in the file decides. docs/quotas.md lists the keys.
 //
 // Plain values; any thread. Blocking: read() only, for the file and the name lookups. Errors:
-// kInvalidArgument with file and line, and with what is accepted.
+// kInvalidArgument with the file, the line and the accepted values.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +29,7 @@
 
 namespace rcuda::server {
 
-// How many of something there may be at the same time, and the rule that says so.
+// A limit on a number of things at the same time, and the rule that sets it.
 struct Count {
   uint32_t most = 0;  // 0: no limit
   std::string rule;   // "sessions of [limits.user] in /etc/rcuda/server.toml:4"
@@ -50,7 +49,7 @@ struct SessionRules {
   SessionLimits limits;
 };
 
-// What holds for one user.
+// The limits of one user.
 struct UserRules {
   SessionRules session;
   BudgetLimits user;
@@ -59,7 +58,7 @@ struct UserRules {
 
 class Rules {
  public:
-  // How names of this machine are found. kNotFound: there is no such name.
+  // Look-ups of names on this machine. kNotFound: there is no such name.
   struct Names {
     std::function<Result<uid_t>(const std::string& name)> user;
     std::function<Result<gid_t>(const std::string& name)> group;
@@ -74,7 +73,7 @@ class Rules {
                const std::vector<gid_t>& groups) const;
 
   bool limits_groups() const { return !groups_.empty(); }
-  // Whether both set the same limits, wherever in their files.
+  // Whether both set the same limits, regardless of their places in the files.
   bool same_limits(const Rules& other) const {
     return general_ == other.general_ && users_ == other.users_ && groups_ == other.groups_;
   }
@@ -119,7 +118,7 @@ class Rules {
   static Allowance allowance(const Table& table, std::string of);
 
   Status take(const config::TomlItem& item, const Names& names);
-  // The tables that `keys` begins with, and how many of the keys name them.
+  // The tables that `keys` name.
   Result<Tables*> tables_of(const std::vector<std::string>& keys, const Names& names);
   Result<Tables*> user_tables(const std::string& name, const Names& names);
   Result<Tables*> group_tables(const std::string& name, const Names& names);

@@ -72,7 +72,7 @@ constexpr uint32_t kClone3 = 435;
 
 constexpr uint32_t error(uint32_t number) { return SECCOMP_RET_ERRNO | number; }
 
-// Of streams. sendmsg is not among them: it could carry descriptors.
+// The calls for streams. sendmsg is not among them: it could carry descriptors.
 constexpr uint32_t kStreamCalls[] = {
 #ifdef SYS_poll
     SYS_poll,
@@ -121,7 +121,7 @@ class Filter {
     add(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1);
     give(action);
   }
-  // For a call whose first argument has its flags in the low half.
+  // Refuses a call without this flag in the low half of its first argument.
   void give_unless_flag(uint32_t call, uint32_t flag) {
     static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
     add(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 4);
@@ -130,7 +130,7 @@ class Filter {
     give(refused_);
     give(SECCOMP_RET_ALLOW);
   }
-  // Likewise, for any of the flags of argument `number`, from 0.
+  // Refuses a call with any of these flags in argument `number`, from 0. Otherwise allows it.
   void allow_without(uint32_t call, size_t number, uint32_t flags) {
     static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
     add(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 4);

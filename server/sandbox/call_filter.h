@@ -12,8 +12,8 @@
 // connects nothing, starts neither processes nor threads, sends no descriptor, and changes no
 // option of a socket.
 //
-// Threads: the caller changes all of the process. Blocking: none. Errors: the system's; a kernel
-// without seccomp is not an error for a worker, and a line in the log says so.
+// Threads: one call restricts all threads of the process. Blocking: none. Errors: the system's; a
+// kernel without seccomp is not an error for a worker, and a line in the log says so.
 #pragma once
 
 #include "common/base/status.h"
@@ -22,7 +22,7 @@ namespace rcuda::server {
 
 enum class CallFilter {
   kRefuse,
-  kLog,  // to find out what a driver needs: the kernel logs the calls. Programs stay refused
+  kLog,          // shows what a driver needs: the kernel logs the calls. Refuses only programs
   kStreamsOnly,  // for a door
 };
 

@@ -174,7 +174,7 @@ std::vector<std::string> gpu_nodes(const std::string& folder) {
 
 Status make_private_dev(const std::vector<std::string>& gpus) {
   if (::unshare(CLONE_NEWNS) != 0) return failed("unshare");
-  // What is unmounted outside is unmounted here as well; nothing of this is seen outside.
+  // Unmounts outside take effect here as well; mounts here are not visible outside.
   if (::mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0) return failed("mount");
   const UniqueFd former(::open("/dev", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!former) return failed("opening /dev");

@@ -39,7 +39,7 @@ std::vector<uint32_t> sorted(std::vector<uint32_t> numbers) {
   return numbers;
 }
 
-// The kernel sorts by numbers outside of a user namespace.
+// Sorted, because the kernel sorts groups by their numbers outside of a user namespace.
 std::vector<uint32_t> numbers_of(const std::string& text) {
   std::istringstream words(text);
   return sorted({std::istream_iterator<uint32_t>(words), {}});
@@ -87,8 +87,8 @@ Result<bool> all_changed(const SessionGrant& grant) {
   return all;
 }
 
-// The C library changes the threads that it knows. One that it does not know would remain root's.
-// It leaves out threads that are ending, so these get time to be gone.
+// The C library changes the threads that it knows. A thread that it does not know would remain
+// root's. The C library also skips threads that are ending, so this waits until they are gone.
 Status check_threads(const SessionGrant& grant) {
   const auto deadline = std::chrono::steady_clock::now() + kThreadsEnd;
   for (;;) {
@@ -134,7 +134,7 @@ Status limit(int resource, uint64_t most, const char* name) {
 
 Status isolate_worker(const SessionGrant& grant, CallFilter filter) {
   if (::geteuid() == 0 && grant.uid != 0) RCUDA_RETURN_IF_ERROR(become_user(grant));
-  // A process that has changed its user is not dumpable already; other paths are made the same.
+  // A process that has changed its user is not dumpable already. This covers the other cases.
   if (!grant.own_user && ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) {
     return Status::from_errno(errno, "PR_SET_DUMPABLE");
   }

@@ -1,5 +1,5 @@
 // Isolation of a worker: before the first command of a client, the process becomes the session's
-// user and gives up what a session does not need.
+// user and gives up the rights that a session does not need.
 //
 // isolate_worker() does this for all threads of the process, those of the driver included:
 //   user          a worker of root takes the uid, gid and groups of the grant, and with that loses
@@ -14,7 +14,7 @@
 //   limits        RLIMIT_DATA and RLIMIT_NPROC, where the grant names them
 // A worker that fails half way must end: it is neither root's nor the user's.
 // Threads: one, once; other threads may run. Blocking: for threads that are just ending.
-// Errors: kDenied if the grant names nobody whom root's worker could become; kSystem with the call
+// Errors: kDenied if the grant names no user that root's worker may become; kSystem with the call
 // that failed.
 #pragma once
 
@@ -29,7 +29,7 @@ namespace rcuda::server {
 Status isolate_worker(const SessionGrant& grant, CallFilter filter = CallFilter::kRefuse);
 
 // While it exists, this process is dumpable. The driver's cuCheckpointProcess* reach a process by
-// its /proc/PID/fd. Processes of its user may read that if it is dumpable.
+// its /proc/PID/fd, which processes of its user may read only if it is dumpable.
 class DumpableScope {
  public:
   DumpableScope();
@@ -40,8 +40,8 @@ class DumpableScope {
   const int before_;
 };
 
-// If this process is root's, it becomes a process of the user and the groups of `process`. So it
-// may reach that process without CAP_SYS_PTRACE. It may have threads of the driver only.
+// If this process is root's, it takes the user and the groups of `process`, so that it may reach
+// that process without CAP_SYS_PTRACE. It may have no other threads than the driver's.
 Status become_user_of(pid_t process);
 
 }  // namespace rcuda::server

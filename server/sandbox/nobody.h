@@ -1,4 +1,5 @@
-// Nobody: the user that has no files, on every Linux. For a process with one thread.
+// Nobody: the user without files, which has the same number on every Linux. For a process with one
+// thread.
 #pragma once
 
 #include <sys/types.h>

@@ -40,10 +40,10 @@ Status check_share(const api::DriverTable& driver, const std::vector<SessionDevi
   for (const SessionDevice& device : devices) {
     if (!has_mps(driver, device.device)) {
       return {Code::kInvalidArgument,
-              "the server cannot hold a session to " + std::to_string(sm_percent) +
-                  " % of a GPU (sm_percent), because NVIDIA's MPS does not run there: its "
-                  "administrator starts it before the server (nvidia-cuda-mps-control -d), or "
-                  "removes sm_percent"};
+              "the server cannot limit a session to " + std::to_string(sm_percent) +
+                  " % of a GPU (sm_percent), because NVIDIA's MPS does not run there: start "
+                  "MPS before the server (nvidia-cuda-mps-control -d), or remove sm_percent from "
+                  "the server's limits"};
     }
   }
   return {};
@@ -93,7 +93,7 @@ CUresult ContextWatch::ask(Probe& probe) {
   probe.generation = context->generation;
   probe.stream = nullptr;
   const CUresult result = driver_.cuStreamCreate(&probe.stream, CU_STREAM_NON_BLOCKING);
-  // Says nothing of the context; tried again the next time.
+  // Not an error of the context; the next look tries again.
   return result == CUDA_ERROR_OUT_OF_MEMORY ? CUDA_SUCCESS : result;
 }
 

@@ -1,12 +1,12 @@
 // The compute share of a session (SessionLimits::sm_percent): its part of each device's
 // multiprocessors, by NVIDIA's multi-process service (MPS).
 //
-// MPS gives a client process so much of each device, and runs kernels of several processes at the
-// same time. The driver reads the part from the environment when it starts, so a worker is started
-// for a share, as it is for devices. Nothing that a session does changes it later: it holds for all
-// contexts, streams and graphs of the process. Green contexts are no way: their null stream does
-// not wait for other streams, and without MPS kernels of other processes do not run beside theirs
-// (docs/performance.md has what was measured).
+// MPS limits a client process to this part of each device, and runs kernels of several processes at
+// the same time. The driver reads the limit from the environment when it starts, so a worker is
+// started for one share, as it is for one set of devices. A session cannot change the limit, which
+// holds for all contexts, streams and graphs of the process. Green contexts do not serve: their
+// null stream does not wait for other streams, and without MPS kernels of other processes do not
+// run at the same time (docs/performance.md has the measurements).
 //
 // MPS has a price: a kernel that faults ends the contexts of all its clients on that GPU.
 //
@@ -29,28 +29,28 @@ namespace rcuda::server {
 // Variables for the environment of a worker, as NAME=value; none for a share of 0 (everything).
 std::vector<std::string> share_environment(uint32_t sm_percent);
 
-// Whether the driver holds this process to that share, on all these devices.
+// Checks that the driver limits this process to that share on all these devices.
 Status check_share(const api::DriverTable& driver, const std::vector<SessionDevice>& devices,
                    uint32_t sm_percent);
 
 // Whether MPS serves one of these devices.
 bool any_mps(const api::DriverTable& driver, const std::vector<SessionDevice>& devices);
 
-// Whether the contexts of an idle worker still live. Only with MPS may another process have ended
-// them. No session's EndWatch runs yet, and a worker that waits for MPS would keep its session's
-// place for ever: after `patience` without an answer of the driver, `expire` runs. By default it
-// ends the process.
+// Checks that the contexts of an idle worker still live: with MPS, another process may have ended
+// them. If the driver does not answer within `patience`, calls `expire`, which by default ends the
+// process: no session's EndWatch runs yet, and a worker that waits for MPS would keep its session's
+// place.
 Status check_contexts(const api::DriverTable& driver, const std::vector<SessionDevice>& devices,
                       std::chrono::nanoseconds patience,
                       std::function<void(const Status& why)> expire = {});
 
-// ContextWatch: notices that the contexts of a session have been ended by MPS.
+// ContextWatch: notices that MPS has ended the contexts of a session.
 //
-// A kernel that faults ends the contexts of all clients of MPS on that GPU, and MPS serves nobody
-// until all these processes have ended. A session that does nothing would not notice, and a program
-// may live on after its error. So the worker asks the driver once a second, and the session ends
-// one second after the answer was an error. Until then the program gets its CUDA error. Without MPS
-// nothing is asked.
+// A kernel that faults ends the contexts of all clients of MPS on that GPU, and MPS serves no
+// process until all of these have ended. An idle session would not notice, and a program may go on
+// after its error. So the worker queries the driver once a second, and ends the session after two
+// errors in a row. Until then the program gets its CUDA error. Without MPS, the worker does not
+// query.
 //
 // Executor thread only. Nothing blocks. Times are nanoseconds of the monotonic clock.
 class ContextWatch {
@@ -65,7 +65,7 @@ class ContextWatch {
   Status look(uint64_t now);
 
  private:
-  // A stream of the primary context that never gets work: asking about it disturbs no capture.
+  // A stream of the primary context that never gets work: querying it disturbs no capture.
   struct Probe {
     wire::ObjectId context = 0;
     uint64_t generation = 0;

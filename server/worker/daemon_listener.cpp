@@ -14,7 +14,7 @@ namespace rcuda::server {
 namespace {
 
 // Whether the daemon still has its end of the pipe. A daemon that stops a worker only shuts its
-// socket down, and its message may not have fitted into that.
+// socket down, and its StopRequest may not have fitted into the socket.
 bool is_read(int reports) {
   pollfd item{reports, 0, 0};
   return ::poll(&item, 1, 0) == 0;
@@ -95,7 +95,7 @@ void DaemonListener::run() {
     if (items[1].revents != 0) {
       uint64_t count;
       [[maybe_unused]] const ssize_t got = ::read(event_.get(), &count, sizeof count);
-      continue;  // what is watched may be another connection
+      continue;  // watch() may have set another connection
     }
     if (items[2].revents != 0) {
       MutexLock lock(mutex_);
@@ -111,7 +111,8 @@ bool DaemonListener::take_message() {
   auto* const received = message.ok() ? &*message : nullptr;
   if (auto* const further = std::get_if<FurtherSocket>(received)) {
     MutexLock lock(mutex_);
-    // The daemon passes on one for each index and attempt. The client has given up earlier ones.
+    // The daemon passes on one socket for each index and attempt. The client has given up the
+    // sockets of earlier attempts.
     const wire::Attach& attach = further->introduction;
     if (attach.attempt != 0 && replacement_) replacement_(static_cast<int>(attach.index));
     streams_.insert_or_assign(attach.index, std::move(*further));

@@ -36,7 +36,7 @@ class DaemonListener {
 
   Status start();
 
-  // Watches for the end of this connection of the client's, until the next call; empty: of none.
+  // Watches this connection of the client for its end, until the next call. Empty: watches none.
   void watch(UniqueFd client);
 
   // Waits for the client's socket with this index. kTimeout at the deadline; kUnavailable if the

@@ -77,7 +77,7 @@ void DeviceSet::describe(WorkerReady* ready) const {
   }
 }
 
-// `number`: what the server calls the driver's device `ordinal`.
+// `ordinal`: the driver's number of the device. `number`: the server's.
 Status DeviceSet::add(uint32_t ordinal, uint32_t number) {
   Device device;
   device.ordinal = number;
@@ -140,11 +140,11 @@ Status DeviceSet::select(const std::vector<uint32_t>& wanted, wire::Welcome* wel
     const Device& device = devices_[static_cast<size_t>(found - ordinals_.begin())];
     if (std::find(chosen.begin(), chosen.end(), &device) != chosen.end()) {
       return Status(Code::kInvalidArgument,
-                    "device " + std::to_string(ordinal) + " is asked for twice");
+                    "the client requests device " + std::to_string(ordinal) + " twice");
     }
     chosen.push_back(&device);
   }
-  if (chosen.empty()) return Status(Code::kInvalidArgument, "no device was asked for");
+  if (chosen.empty()) return Status(Code::kInvalidArgument, "the client requests no device");
   for (const Device* device : chosen) {
     wire::DeviceInfo info = device->info;
     info.ordinal = static_cast<uint32_t>(resources->devices.size());

@@ -27,8 +27,8 @@ namespace rcuda::server {
 
 class DeviceSet {
  public:
-  // `ordinals`: the driver's devices to use; empty: all. Those of a scope are used instead, under
-  // the scope's numbers.
+  // `ordinals`: the driver's devices to use; empty: all. The devices of a scope are used instead,
+  // under the scope's numbers.
   static Result<std::unique_ptr<DeviceSet>> prepare(const api::DriverTable& driver,
                                                     const std::vector<uint32_t>& ordinals,
                                                     std::unique_ptr<StagingMemory> staging,

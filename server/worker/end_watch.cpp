@@ -16,8 +16,9 @@ constexpr std::chrono::nanoseconds kShortestLook = std::chrono::milliseconds(10)
 constexpr std::chrono::nanoseconds kLongestLook = std::chrono::seconds(1);
 
 void end_process(const Status& why) {
-  RCUDA_WARN("the session is over (%s), but a call into the driver does not return: ended with it",
-             why.message().c_str());
+  RCUDA_WARN(
+      "the session is over (%s), but a call into the driver does not return: the worker exits",
+      why.message().c_str());
   ::_exit(2);
 }
 

@@ -76,8 +76,8 @@ bool has_ended(pid_t worker) {
   return !process || ::poll(&item, 1, 0) > 0;
 }
 
-// Lets the first workers go on: `back` of them have their memory on the host, `locked` are locked.
-// Returns whether all go on.
+// Restores the memory of the first `back` workers, and unlocks the first `locked`. Returns whether
+// all of these run again.
 bool undo(const Checkpoints& checkpoints, const Workers& workers, size_t back, size_t locked) {
   bool all = true;
   for (size_t i = 0; i < back; ++i) {
@@ -89,15 +89,15 @@ bool undo(const Checkpoints& checkpoints, const Workers& workers, size_t back, s
   return all;
 }
 
-// All are locked before any loses its memory, and all have it again before any is unlocked: they
-// may share it.
+// Locks all workers before any loses its memory, and restores all before any is unlocked: they may
+// share memory.
 ParkExit park(const LoadedDriver& driver, const Checkpoints& checkpoints, const Workers& workers) {
   CUcheckpointLockArgs limit{};
   limit.timeoutMs = kLockTimeoutMs;
   for (size_t i = 0; i < workers.size(); ++i) {
     const CUresult result = checkpoints.lock(workers[i], &limit);
     if (result == CUDA_SUCCESS || has_ended(workers[i])) continue;
-    (void)checkpoints.unlock(workers[i], nullptr);  // in case it is locked nevertheless
+    (void)checkpoints.unlock(workers[i], nullptr);  // in case it is locked in spite of the error
     const bool all = undo(checkpoints, workers, 0, i);
     return say(all ? ParkExit::kRefused : ParkExit::kBroken, driver, "cuCheckpointProcessLock",
                result);
@@ -126,7 +126,8 @@ void parse(const std::string& argument, Workers* workers, GpuMoves* moves) {
   }
 }
 
-// Pairs for all GPUs that the driver shows, as it wants them. None: a GPU of `moves` is missing.
+// Returns pairs for all GPUs that the driver shows, as the driver requires; none if a GPU of
+// `moves` is missing.
 std::optional<std::vector<CUcheckpointGpuPair>> pairs_for(const LoadedDriver& driver,
                                                           const GpuMoves& moves) {
   std::map<std::string, CUuuid> gpus;
@@ -149,7 +150,7 @@ std::optional<std::vector<CUcheckpointGpuPair>> pairs_for(const LoadedDriver& dr
   return pairs;
 }
 
-// Restores a worker, on other GPUs if the driver can. `moved`: false if it could not.
+// Restores a worker, on other GPUs if the driver can. Sets `moved` to false if it could not.
 CUresult restore(const LoadedDriver& driver, const Checkpoints& checkpoints, pid_t worker,
                  const GpuMoves& moves, bool* moved) {
   if (moves.empty()) return checkpoints.restore(worker, nullptr);

@@ -41,7 +41,7 @@ class Parker {
   // `answer` sends to the daemon.
   explicit Parker(std::function<void(const ParkAnswer&)> answer) : answer_(std::move(answer)) {}
 
-  // The caller then wakes the executor thread.
+  // The caller must wake the executor thread afterwards.
   void receive(ParkStep step) {
     MutexLock lock(mutex_);
     steps_.push_back(std::move(step));

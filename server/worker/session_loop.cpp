@@ -30,10 +30,11 @@ constexpr size_t kTraceBatch = 256;
 // before it sleeps between polls. (A local driver's wait spins until it is done.) After that each
 // sleep is a small fraction of the time that has passed, so it adds little to any wait.
 constexpr int kSpinsForCompletions = 64;
-// Short work ends within this factor, so the processor is not given away for it.
+// The thread yields only after `spin` times this factor, because short work ends earlier.
 constexpr int kSpinsBeforeYields = 4;
 constexpr int kSleepFraction = 64;
-// While bytes of the client are to arrive. The worker checks other threads' waits this often.
+// While bytes of the client are expected. The worker checks the waits of other client threads this
+// often.
 constexpr auto kSleepForArrivals = std::chrono::microseconds(100);
 constexpr auto kShortestSleep = std::chrono::microseconds(20);
 constexpr auto kLongestSleep = std::chrono::microseconds(500);
@@ -114,7 +115,7 @@ Status SessionLoop::run() {
   services_.driver.cuThreadExchangeStreamCaptureMode(&mode);
   if (resources.output) resources.output->set_sink(&services_.answers.events());
   if (resources.gpudirect) services_.gpu_direct.prove(resources.devices);
-  // By default the kernel adds up to 50 us to every sleep, to wake several threads at once.
+  // By default the kernel adds up to 50 us to every sleep, to wake several threads together.
   ::prctl(PR_SET_TIMERSLACK, 1);
   RCUDA_RETURN_IF_ERROR(
       services_.answers.events().ready(*staging, marks, services_.transfers.gates()));
@@ -126,7 +127,7 @@ Status SessionLoop::run() {
   }
   Status status = serve();
   link_.on_immediate(nullptr);
-  services_.arrivals.end();  // what still comes is of no use; no stream may wait for it
+  services_.arrivals.end();  // later bytes are useless; no stream may wait for them
   publish_work();
   if (status.ok()) {
     flush_trace();
@@ -197,7 +198,7 @@ Status SessionLoop::end_for(const std::string& why) {
   return {Code::kUnavailable, why};
 }
 
-// The client closes the Link when it has read why.
+// The client closes the Link when it has read the reason.
 void SessionLoop::tell_end(const std::string& why) {
   constexpr auto kPatience = std::chrono::seconds(1);
   if (!services_.answers.events().notice(true, why).ok()) return;
@@ -215,7 +216,7 @@ uint64_t SessionLoop::limits_due() const {
   return due;
 }
 
-// A command may stay in the driver for long. The daemon does not take that for idleness.
+// A command may stay in the driver for long, which the daemon must not take for idleness.
 void SessionLoop::note_busy() {
   if (time_.limits() && options_.work) [[unlikely]]
     options_.work->set_idle_end(WorkPage::kBusy);
@@ -288,7 +289,8 @@ Status SessionLoop::idle() {
   const auto quiet = now - last_activity_;
   const bool polls =
       !services_.completions.empty() || services_.mirrors.any_after_waits() || scheduler_.crowded();
-  // With few processors, the threads that receive bytes need this one. The last byte wakes it.
+  // With few processors, the threads that receive bytes need this thread's processor. The last byte
+  // wakes it.
   const bool receives = options_.sleeps_for_arrivals && services_.arrivals.expected() != 0;
   const auto spin = polls || copying ? kSpinsForCompletions * options_.spin : options_.spin;
   if (!receives && quiet < spin) {
@@ -304,7 +306,7 @@ Status SessionLoop::idle() {
            (options_.parker && options_.parker->any()) || (limited && this->now() >= due) ||
            (receives && services_.arrivals.expected() == 0);
   };
-  // At most an hour; what a falsified ledger says may be more than a time_point holds.
+  // At most an hour: the time of a falsified ledger may be more than a time_point holds.
   std::chrono::nanoseconds pause = std::chrono::hours(1);
   if (limited) {
     const uint64_t left = due - std::min(due, this->now());
@@ -374,7 +376,8 @@ Status SessionLoop::carry_out(const wire::CommandHeader& header, std::span<const
     const uint64_t before = copies();
     result = dispatch(header, body, target);
     count(header.opcode, result.result);
-    // Only what the handler has accepted counts: a hostile client names any number of bytes.
+    // Counts only copies that the handler has accepted: a hostile client may name any number of
+    // bytes.
     if (services_.pace.limits() && copies() != before) [[unlikely]] {
       services_.pace.book(header.opcode, body, this->now());
     }

@@ -5,8 +5,8 @@
 // completions. It never waits for a GPU: while completions are pending and no command arrives, it
 // keeps polling. After some milliseconds it sleeps between polls; the longer nothing happens, the
 // longer it sleeps. With nothing pending it sleeps in Link::wait. The CommandScheduler decides
-// whether a command runs now. A session has no state outside of
-// this object, so a process may run several on threads (tests do).
+// whether a command runs now. A session has no state outside of this object, so a process may run
+// several on threads (tests do).
 // Threads: stop() and over() from any thread, everything else on the executor thread. Blocking:
 // run(), until the session is over. Errors: run() returns ok if the client ended the session or
 // stop() was called, kUnavailable if the client or the Link is lost or a time limit ended the
@@ -42,14 +42,14 @@ struct SessionLoopOptions {
   // How long to poll for the next command before sleeping. A wake-up costs some 10 µs. With few
   // cores it should be short, because polling may keep the client from running.
   std::chrono::nanoseconds spin = std::chrono::microseconds(50);
-  // The clock of the session's limits, in nanoseconds: that of Ledger::book_copy(). After it has
-  // jumped, Link::interrupt() makes the loop look at it.
+  // The clock of the session's limits, in nanoseconds: that of Ledger::book_copy(). After a jump of
+  // the clock, Link::interrupt() makes the loop read it.
   std::function<uint64_t()> now;  // empty: the monotonic clock
-  WorkPage* work = nullptr;       // where to count what the session does; null: nowhere
+  WorkPage* work = nullptr;       // where the session's work is counted; null: nowhere
   // With few processors: after four times `spin`, the thread offers its processor to others between
   // two polls.
   bool yields = false;
-  // With fewer: it sleeps while bytes of the client are to arrive.
+  // With fewer: it sleeps while bytes of the client are expected.
   bool sleeps_for_arrivals = false;
   Parker* parker = nullptr;  // null: the session is never parked
 };
@@ -59,10 +59,10 @@ class SessionLoop {
   SessionLoop(const SessionResources& resources, const SessionLoopOptions& options);
   ~SessionLoop();
 
-  // Exposes the staging region, tells the client that the session is ready, and serves it.
+  // Exposes the staging region, reports to the client that the session is ready, and serves it.
   Status run();
   // Makes run() return soon. Any thread. `why`: for the client's line about the lost session;
-  // empty: the client learns nothing. Only one call has a reason.
+  // empty: the client learns nothing. At most one call may pass a reason.
   void stop(std::string why = {});
   // Makes run() look for a step of the Parker. Any thread.
   void interrupt() { link_.interrupt(); }
@@ -77,10 +77,11 @@ class SessionLoop {
 
   Status serve();
   uint64_t now() const;  // SessionLoopOptions::now
-  // Warns the client, or ends the session with an error: its time is over, or its contexts are.
+  // Warns the client before the session's time is over. Returns an error, which ends the session,
+  // if its time is over or its contexts have ended.
   Status check_limits();
   Status end_for(const std::string& why);
-  // Tells the client why its session ends, and gives it a moment to read that.
+  // Reports to the client why its session ends, and gives it a moment to read the reason.
   void tell_end(const std::string& why);
   // When the loop must look at the session's limits again; SessionTime::kNever without limits.
   uint64_t limits_due() const;

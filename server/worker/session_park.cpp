@@ -1,11 +1,11 @@
 // A session's rest: from the daemon's request to park it until its GPU memory is back (parker.h).
 //
 // From kAtRest on, no thread of the worker calls the driver: such a call would block while the
-// process is locked. The one exception is kMove, for which the process is not locked: the executor
-// thread then moves the memory. Otherwise the executor thread waits here. The other threads call
-// the driver only for work in progress, copies between servers and calls of NCCL. A session that
-// has any of these does not come to rest. Threads of NCCL itself may call the driver: they block
-// until the session wakes.
+// process is locked. The only exception is kMove: the process is not locked then, and the executor
+// thread moves the memory. Otherwise the executor thread waits here. The other threads call the
+// driver only for work in progress, copies between servers and calls of NCCL. A session that has
+// any of these does not come to rest. Threads of NCCL itself may call the driver: they block until
+// the session wakes.
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -27,14 +27,15 @@ using SteadyTime = std::chrono::steady_clock::duration;
 // How often a session that is to wake looks for room in its quota.
 constexpr SteadyTime kQuotaPause = std::chrono::milliseconds(50);
 constexpr SteadyTime kLongestWait = std::chrono::hours(1);
-// The worker moves the session's memory itself if at most this much, or this part of what moves,
-// stays on the devices. Otherwise the driver moves everything.
+// The worker moves the session's memory itself if the memory that stays on the devices is at most
+// kSmallRest, or at most 1/kSmallPart of the memory that moves. Otherwise the driver moves
+// everything.
 constexpr uint64_t kSmallRest = 256u << 20;
 constexpr uint64_t kSmallPart = 16;
 
 }  // namespace
 
-// Returns why the session cannot rest. kBusy passes by itself.
+// Returns why the session cannot rest. kBusy is temporary.
 std::optional<ParkAnswer> SessionLoop::obstacle() {
   const auto cannot = [](const char* why) { return ParkAnswer{What::kCannot, why}; };
   if (contexts_.watches()) return cannot("its GPU is shared by NVIDIA's MPS");
@@ -96,7 +97,7 @@ bool SessionLoop::move_to_host() {
   return true;
 }
 
-// The session's quotas have booked the memory again.
+// Before the call, the session's quotas have booked the memory again.
 bool SessionLoop::move_back(uint64_t keep) {
   const Result<bool> moved = services_.movable.wake(keep);
   const bool is_back = moved.ok() && *moved;
@@ -136,7 +137,7 @@ bool SessionLoop::answer_at_rest(std::span<const std::byte> frame) {
   return true;
 }
 
-// Takes commands out of the ring until one needs the GPU, which is then held back.
+// Takes commands out of the ring until a command needs the GPU, and holds that command back.
 Status SessionLoop::read_at_rest() {
   while (held_back_.empty() && !ended_) {
     RCUDA_ASSIGN_OR_RETURN(const std::span<const std::byte> frame, ring_.try_next());
@@ -154,7 +155,8 @@ Status SessionLoop::read_at_rest() {
 bool SessionLoop::is_over() const { return stop_.load() || ended_; }
 
 // Waits for the daemon's next step. Returns none if the session is over, `until` has come, a limit
-// of time is due, or a command has come.
+// of time is due, or a command has come, and after a kPlace or kPlaceBack, which it carries out
+// itself.
 Result<std::optional<ParkStep>> SessionLoop::next_step(Clock::time_point until) {
   if (parked_ && time_.limits()) RCUDA_RETURN_IF_ERROR(check_limits());
   const uint64_t due = parked_ ? limits_due() : SessionTime::kNever;
@@ -169,7 +171,7 @@ Result<std::optional<ParkStep>> SessionLoop::next_step(Clock::time_point until) 
   std::optional<ParkStep> step = options_.parker->take();
   const auto what = step ? step->what : ParkStep::What::kStay;
   if (what != ParkStep::What::kPlace && what != ParkStep::What::kPlaceBack) return step;
-  // Memory that it has booked on its old GPUs does not count.
+  // Gives up memory that the session has booked on its old GPUs.
   const bool asks = what == ParkStep::What::kPlace;
   if (asks && !services_.meters.memory.has_given_up()) services_.meters.memory.give_up();
   move_to(step->devices);
@@ -177,7 +179,7 @@ Result<std::optional<ParkStep>> SessionLoop::next_step(Clock::time_point until) 
   return std::optional<ParkStep>();
 }
 
-// The session's memory will be on these GPUs of the server.
+// Counts the session's memory on these GPUs of the server from now on.
 void SessionLoop::move_to(const std::vector<uint32_t>& devices) {
   if (options_.work) {
     for (const uint32_t before : services_.meters.memory.ordinals()) {
@@ -233,7 +235,7 @@ Status SessionLoop::rest() {
   std::string why;
   RCUDA_RETURN_IF_ERROR(move_nccl(nullptr, &why));
   if (why.empty()) return {};
-  RCUDA_WARN("after a park: %s", why.c_str());
+  RCUDA_WARN("after the session was parked: %s", why.c_str());
   (void)services_.answers.events().notice(false, "after the session was parked, " + why);
   return {};
 }

@@ -2,10 +2,9 @@
 // and warns its client before.
 //
 // The warning comes a tenth of the limit before the end, at most a minute. Idle means that no
-// command has come and no work was in progress. Whether there is work is asked for only when the
-// time is nearly over, because the driver has to answer that. A session whose work has ended
-// meanwhile counts as used at that moment, so an idle session may get more time than its limit, but
-// never less.
+// command has come and no work was in progress. poll() looks for work only when the time is nearly
+// over, because that takes a query of the driver. A session whose work has ended meanwhile counts
+// as used at that moment, so an idle session may get more time than its limit, but never less.
 //
 // Threads: one; the values are plain. Blocking: none. Errors: none. Times are nanoseconds of the
 // monotonic clock.
@@ -34,13 +33,13 @@ class SessionTime {
     bool ends = false;  // the session ends now; else a warning
     std::string text;   // for the user
   };
-  // What is due. `works`: whether work is in progress.
+  // Returns the notice that is due. `works`: whether work is in progress.
   std::optional<Notice> poll(uint64_t now, const std::function<bool()>& works);
   // When poll() is to be called next; a use of the session may make it later.
   uint64_t due() const;
   // When the session is over if it stays idle.
   uint64_t idle_end() const { return idle_ == 0 ? kNever : last_use_ + idle_; }
-  // When the session must be over however much it is used.
+  // When the session must be over even if it is in use.
   uint64_t last_end() const { return session_ == 0 ? kNever : begin_ + session_; }
 
  private:

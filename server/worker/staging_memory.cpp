@@ -17,8 +17,7 @@ namespace {
 
 constexpr size_t kAlignment = 2u << 20;
 
-// Some pages at a time: the driver maps memory meanwhile, and a call for all pages would hold it
-// up.
+// Some pages at a time: the driver maps memory meanwhile, and a call for all pages would delay it.
 constexpr size_t kPopulatedAtOnce = 256u << 10;
 
 }  // namespace

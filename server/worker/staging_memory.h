@@ -1,4 +1,4 @@
-// StagingMemory: the memory through which a worker's client copies, and behind it the memory for
+// StagingMemory: the memory through which a worker's client copies, followed by the memory for
 // replies and marks that the GPU writes. DeviceSet page-locks it.
 //
 // It is a file without a name, so a client on this host can map it and fill it without another
@@ -26,8 +26,8 @@ class StagingMemory {
   StagingMemory(const StagingMemory&) = delete;
   StagingMemory& operator=(const StagingMemory&) = delete;
 
-  // Waits until the pages are there. An error if the machine or the cgroup has too little memory,
-  // which a thread that touches the pages would not survive.
+  // Waits until the pages are there. An error if the machine or the cgroup has too little memory: a
+  // thread that touched the pages would be killed.
   Status wait();
 
   std::byte* data() const { return data_; }

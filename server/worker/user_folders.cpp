@@ -28,7 +28,7 @@ std::string folder_name(const SessionGrant& grant) {
 
 Status wrong(const std::string& path) { return Status::from_errno(errno, path); }
 
-// `folders`: the name of the folder of all users' folders of a kind. `own`: the cache folder.
+// `own`: the cache folder. `folders`: the folder in it that has a folder for each user.
 Result<UniqueFd> open_user_folder(int own, const std::string& cache, const std::string& folders,
                                   const SessionGrant& grant) {
   const uid_t owner = ::geteuid() == 0 ? grant.uid.value_or(0) : ::geteuid();
@@ -37,7 +37,7 @@ Result<UniqueFd> open_user_folder(int own, const std::string& cache, const std::
   const std::string path = folders + "/" + folder_name(grant);
   const std::string whole = cache + "/" + path;
   if (::mkdirat(own, path.c_str(), 0700) != 0 && errno != EEXIST) return wrong(whole);
-  // O_PATH: root without CAP_DAC_OVERRIDE may not read it, and the user will.
+  // O_PATH: root without CAP_DAC_OVERRIDE cannot open the folder for reading; the user can.
   UniqueFd folder(::openat(own, path.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   struct stat status;
   if (!folder || ::fstat(folder.get(), &status) != 0) return wrong(whole);
@@ -56,7 +56,7 @@ Result<UniqueFd> open_user_folder(int own, const std::string& cache, const std::
   return folder;
 }
 
-// Of a user who is not the daemon's own.
+// The folder of a user other than the daemon's own.
 Result<UniqueFd> open_code_folder(const std::string& cache, const SessionGrant& grant) {
   Result<UniqueFd> own = open_cache_directory(cache);
   if (!own.ok()) return own;
@@ -86,7 +86,7 @@ Status CodeFolder::enter(const std::string& cache, const SessionGrant& grant) co
   Result<UniqueFd> folder =
       cache.empty() ? Result<UniqueFd>(UniqueFd()) : open_code_folder(cache, grant);
   const Status status = folder.status();
-  // Not the folder of another user in any case.
+  // On failure there is no folder, rather than that of another user.
   if (!status.ok() || !*folder) folder = UniqueFd(::open("/dev/null", O_PATH | O_CLOEXEC));
   if (::dup3(folder->get(), folder_.get(), O_CLOEXEC) < 0) {
     return Status::from_errno(errno, "the folder of compiled PTX");

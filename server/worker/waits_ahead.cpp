@@ -60,7 +60,7 @@ std::vector<WaitsAhead::Payload> WaitsAhead::next(uint64_t commands) {
   search();
   if (found_.empty()) [[likely]]
     return {};
-  // The executor has executed these in their turn.
+  // Drops waits that the executor has executed in their turn.
   std::erase_if(found_, [taken = ring_.taken()](const Wait& wait) {
     return wait.frames.front().number <= taken;
   });
@@ -77,7 +77,7 @@ std::vector<WaitsAhead::Payload> WaitsAhead::next(uint64_t commands) {
 }
 
 bool WaitsAhead::was_ahead() {
-  // A client that changes frames in the ring can make try_next() skip some.
+  // A client that changes frames in the ring can make try_next() skip frames.
   while (!ahead_.empty() && ahead_.front() < ring_.taken()) ahead_.pop_front();
   if (ahead_.empty() || ahead_.front() != ring_.taken()) return false;
   ahead_.pop_front();

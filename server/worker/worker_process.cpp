@@ -59,7 +59,8 @@ Status fail(Daemon& daemon, Status status, const config::SettingBase* setting = 
   return status;
 }
 
-// Restricts this process to the devices of its scope. `warning`: what could not be done.
+// Restricts this process to the devices of its scope. Sets `warning` if that fails and the settings
+// allow it.
 Result<DeviceScope> enter_scope(const Settings& settings, std::string* warning) {
   const char* const text = std::getenv(kScopeVariable);
   if (!text) return DeviceScope();
@@ -68,7 +69,7 @@ Result<DeviceScope> enter_scope(const Settings& settings, std::string* warning) 
   std::vector<std::string> nodes;
   for (const DeviceScope::Device& device : scope->devices) nodes.push_back(device.node);
   if (nodes.empty()) nodes = gpu_nodes();
-  (void)executable_path();  // is asked for later
+  (void)executable_path();  // while the kernel knows it: the mount namespace changes
   Status made = make_private_dev(nodes);
   if (made.ok()) return scope;
   made = std::move(made).with_context(
@@ -119,7 +120,7 @@ WorkerReady offer_of(const Settings& settings, const LoadedDriver& driver, const
   return ready;
 }
 
-// Blocks until the daemon has sent a session. Nothing: the worker is not needed any more.
+// Blocks until the daemon has sent a session. Returns none if the worker is no longer needed.
 Result<std::optional<GrantedSession>> receive_session(int daemon) {
   GrantedSession session;
   for (;;) {
@@ -140,7 +141,7 @@ Result<std::optional<GrantedSession>> receive_session(int daemon) {
 }
 
 // Blocks until the daemon has sent something. An error if another client of MPS has ended this
-// worker's contexts: MPS serves nobody until every process that had such contexts has ended.
+// worker's contexts: MPS serves no process until every process that had such contexts has ended.
 Status wait_for_daemon(int daemon, const api::DriverTable& driver, const DeviceSet& devices,
                        std::chrono::nanoseconds patience) {
   constexpr int kLookMs = 1000;
@@ -155,7 +156,8 @@ Status wait_for_daemon(int daemon, const api::DriverTable& driver, const DeviceS
   return {};
 }
 
-// Returns if the process has not ended with a session: there was none, or no client.
+// Returns only if no session ran: the daemon sent none, or its client left or was refused.
+// Otherwise the process ends with the session.
 Status serve_session(const PreparedWorker& worker) {
   Result<std::optional<GrantedSession>> granted = receive_session(worker.daemon);
   if (!granted.ok()) return granted.status();
@@ -201,7 +203,7 @@ Status work(const Settings& settings, Daemon& daemon, uint32_t base_number) {
 int run_worker(const Settings& settings, UniqueFd control, UniqueFd reports, uint32_t base_number) {
   set_log_name("rcuda-worker");
   ::prctl(PR_SET_NAME, "rcuda-worker");  // not "exe", of the path by which it was started
-  // What the daemon itself inherited is nothing for a session.
+  // Closes descriptors that the daemon itself has inherited.
   ::close_range(static_cast<unsigned>(reports.get()) + 1, ~0u, 0);
   keep_log_apart();
   Daemon daemon{control.get(), reports.get()};

@@ -53,9 +53,9 @@ void refuse(const Socket& client, const Status& status) {
                             Clock::now() + std::chrono::seconds(5));
 }
 
-// From this number on, polling threads need not care for others.
+// From this number of processors on, polling threads need not yield.
 constexpr unsigned kManyProcessors = 8;
-// Below this number, they also keep the threads that receive bytes from running.
+// Below this number, polling threads also keep the threads that receive bytes from running.
 constexpr unsigned kFewProcessors = 4;
 
 std::chrono::nanoseconds spin_time(const Settings& settings) {
@@ -110,9 +110,9 @@ Status WorkerSession::serve() {
   UniqueFd& socket = granted_.start.descriptor;
   Status status = become_user();
   if (!status.ok()) {
-    // This process may still be root's, and reads nothing of the client.
+    // This process may still be root's, so it reads nothing from the client.
     if (!grant_.key) refuse(std::move(socket), status);
-    RCUDA_ERROR("no session: %s", status.message().c_str());
+    RCUDA_ERROR("cannot start the session: %s", status.message().c_str());
     report_totals({.outcome = "refused: " + status.context()});
     return {};
   }
@@ -148,8 +148,8 @@ void WorkerSession::report_totals(SessionTotals totals) const {
 // Encrypts a socket of the client, if the session has a key.
 Result<Socket> WorkerSession::encrypted(UniqueFd socket, uint32_t index, uint32_t attempt) const {
   if (!grant_.key) return Socket(std::move(socket));
-  // The client's next attempt waits behind one that a stranger, or a network that loses everything,
-  // holds up.
+  // An attempt that hangs, because of a stranger or a failed network, holds up the client's next
+  // attempt.
   constexpr std::chrono::milliseconds kAttempt{3000};
   const auto whole = worker_.settings.handshake_timeout.milliseconds();
   const auto limit = attempt == 0 ? whole : std::min(whole, kAttempt);
@@ -178,7 +178,7 @@ Status WorkerSession::become_user() {
 }
 
 // Takes the medium that the client requests, if this worker can use it. If the client has left the
-// choice and the medium does not suit this worker, takes its second choice.
+// choice to the server and the medium does not suit this worker, takes the client's second choice.
 Status WorkerSession::choose_medium(int socket) {
   medium_ = transport::find_medium(hello_.medium);
   fallback_ = transport::find_medium(hello_.fallback);
@@ -246,7 +246,7 @@ Status WorkerSession::check_request() {
   return {};
 }
 
-// Chooses the window of addresses and opens it. From now on the driver is kept inside.
+// Chooses the window of addresses and opens it. From then on, the driver allocates only inside.
 Status WorkerSession::take_window() {
   AddressFence& fence = worker_.fence;
   if (fence.inside().empty()) return {};
@@ -262,7 +262,7 @@ Status WorkerSession::take_window() {
   return {};
 }
 
-// The client is told the quotas as the sizes and the priorities of its devices.
+// Reports the quotas to the client as the memory sizes and the priorities of its devices.
 Status WorkerSession::limit_devices() {
   if (const auto priorities = resources_.limits.priorities) {
     const int64_t least = static_cast<int32_t>(welcome_.priority_least);
@@ -481,7 +481,7 @@ void WorkerSession::end(const Status& status, SessionLoop& session) {
       bytes_text(counters.transfer_bytes + counters.window_bytes).c_str(), outcome.c_str());
   if (granted_.work) granted_.work->set_over_at(monotonic_ns());
   link_->close();
-  // The program has ended by itself: its other ranks need not learn that, unless they were parked
+  // If the program has ended by itself, its other ranks need no notice, unless they were parked
   // with it and wait for it when they wake.
   const bool is_awaited = session.executor().nccl.is_suspended();
   if (session.ended_by_client() && !is_awaited) granted_.work->leave_all();

@@ -59,7 +59,7 @@ struct PreparedWorker {
   const CodeFolder& code;
 };
 
-// What the daemon sends for a session.
+// The data that the daemon sends for a session.
 struct GrantedSession {
   std::vector<UniqueFd> ledgers;  // of the grant's allowances
   std::optional<WorkPage> work;
@@ -68,7 +68,7 @@ struct GrantedSession {
 
 class WorkerSession {
  public:
-  // What `worker` and `granted` point to outlives this object.
+  // The objects that `worker` refers to, and `granted`, outlive this object.
   WorkerSession(const PreparedWorker& worker, GrantedSession& granted);
   ~WorkerSession();
 
@@ -92,7 +92,7 @@ class WorkerSession {
   Status run();
   [[noreturn]] void end(const Status& status, SessionLoop& session);
 
-  // `message`: any of the daemon's but a StopRequest and a FurtherSocket.
+  // `message`: any message of the daemon except StopRequest and FurtherSocket.
   void receive(ToWorker message);
 
   const PreparedWorker worker_;
@@ -105,7 +105,7 @@ class WorkerSession {
   std::optional<WindowGuard> guard_;  // the driver of resources_, if the session has a window
   SessionResources resources_;
   const transport::Medium* medium_ = nullptr;
-  const transport::Medium* fallback_ = nullptr;  // where no Link comes about over medium_, or null
+  const transport::Medium* fallback_ = nullptr;  // for a failure of medium_; may be null
 
   mutable Mutex mutex_;
   SessionLoop* loop_ RCUDA_GUARDED_BY(mutex_) = nullptr;

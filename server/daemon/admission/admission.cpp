@@ -45,7 +45,7 @@ Status check_countable(const std::vector<uint32_t>& devices, const UserRules& ru
                     "server's limits");
 }
 
-// As same_user() tells users apart.
+// The key of a user's budget. Distinguishes users as same_user() does.
 std::string key_of(const Identity& user) {
   if (user.method == "insecure") return "insecure";
   return user.uid ? "uid " + std::to_string(*user.uid) : "name " + user.user;
@@ -53,7 +53,7 @@ std::string key_of(const Identity& user) {
 
 std::string key_of_group(gid_t gid) { return "gid " + std::to_string(gid); }
 
-// `room`: that of the limits so far.
+// Applies one more limit to `room`.
 void narrow(std::optional<Admission::Room>* room, uint64_t limit, uint64_t used) {
   if (limit == 0) return;
   const uint64_t free = limit - std::min(limit, used);
@@ -126,7 +126,8 @@ struct Admission::Budget {
            (limits.devices.most == 0 || devices - user.devices + more <= limits.devices.most) &&
            !slots.all();
   }
-  // Whether there would be room after the end of these sessions, which have these devices.
+  // Whether there would be room after the end of `sessions_over` sessions of this budget, which
+  // have `devices_over` devices.
   bool has_room_after(uint32_t sessions_over, uint64_t devices_over, uint32_t more) const {
     return (limits.sessions.most == 0 || sessions - sessions_over < limits.sessions.most) &&
            (limits.devices.most == 0 || devices - devices_over + more <= limits.devices.most) &&
@@ -383,8 +384,8 @@ Status Admission::check_queue(const Applicant& applicant) const {
 }
 
 void Admission::review() {
-  // How many applicants wait for a budget and hold others back, and how many of a user wait for
-  // it and hold back only later ones of that user.
+  // How many applicants wait for a budget and hold back all later ones, and how many of a user wait
+  // for it and hold back only that user's later ones.
   std::map<const Budget*, size_t> short_of;
   std::map<std::pair<const Budget*, const Budget*>, size_t> own;
   std::map<uint32_t, size_t> leased;  // as waits_for_lease()
@@ -407,8 +408,9 @@ void Admission::review() {
       next = applicant.is_decided() ? queue_.erase(next) : std::next(next);
       continue;
     }
-    // Who waits for sessions of the same user holds back nobody else: neither one that exceeds the
-    // user's own limits, nor one that would fit if the user's sessions were over.
+    // An applicant that waits for sessions of its own user does not hold back other users. This is
+    // so if the user's own limits are exhausted, or if the applicant would fit without the user's
+    // sessions.
     const Budget& user = *applicant.budgets_[kUser];
     place_in(applicant, user, true);
     if (applicant.place_ == 0) {
@@ -480,7 +482,7 @@ CarriedPermit Admission::carry(const Permit& permit) const {
   carried.allowances = permit.allowances_;
   carried.limits = permit.limits_;
   for (const Permit::Place& place : permit.places_) {
-    std::string key;  // the server's
+    std::string key;  // empty: the server's budget
     for (const auto& [other, budget] : budgets_) {
       if (budget.lock() == place.budget) key = other;
     }
@@ -511,7 +513,7 @@ Result<std::unique_ptr<Admission::Permit>> Admission::restore(const CarriedPermi
 
 Result<std::vector<std::unique_ptr<Admission::Permit>>> Admission::restore(
     const CarriedState& state) {
-  std::vector<BudgetPointer> budgets;  // permits keep those that have one
+  std::vector<BudgetPointer> budgets;  // keeps them alive until permits hold them
   for (const CarriedBudget& carried : state.budgets) {
     const auto budget = std::make_shared<Budget>();
     if (carried.ledger >= 0) {

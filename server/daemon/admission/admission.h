@@ -2,18 +2,18 @@
 // rules of the configuration file (server/quota/rules.h) and the number of sessions of the whole
 // server.
 //
-// A client applies. It is admitted at once if nothing that it needs is taken; else it waits in a
-// queue. What is taken belongs to budgets: the server, each user, and each group with limits. First
-// come, first served, for each budget: an applicant that lacks something of a budget holds back
-// later ones of the same budget, and no others. An applicant whose devices have leases of others
-// keeps its place in the queue, and holds nobody back.
+// A client applies. It is admitted immediately if all that it needs is free; otherwise it waits in
+// a queue. Budgets count the amounts in use: one for the server, one for each user, and one for
+// each group with limits. First come, first served, for each budget: an applicant that lacks
+// something of a budget holds back later ones of the same budget, and no others. An applicant whose
+// devices have leases of others keeps its place in the queue, and holds nobody back.
 //
 // A client that does not want to wait is in the queue for a moment only (Connection), because the
 // session of a program that has just exited may still hold its place. It holds nobody back.
 //
 // An admitted client has a Permit. It names what its session may use, and holds its places in the
-// budgets. The WorkerPool keeps it until the session's worker has ended, so nothing stays
-// taken for a worker that was killed.
+// budgets. The WorkerPool keeps it until the session's worker has ended, so a killed worker frees
+// its places too.
 //
 // The rules may change while sessions run. A session keeps the limits of its Permit. Its memory
 // does not count for a budget that had no limit of memory when the session began.
@@ -59,7 +59,7 @@ class Admission {
   // Applicants that may wait at the same time. One user has a quarter of the places.
   static constexpr size_t kMostWaiting = 1024;
 
-  // The smallest limit of a device's memory, and what is free by the one with the least left.
+  // The smallest limit of a device's memory, and the least memory that any limit leaves free.
   struct Room {
     uint64_t limit = 0;
     uint64_t free = 0;
@@ -73,11 +73,11 @@ class Admission {
     Permit& operator=(const Permit&) = delete;
 
     const std::vector<Allowance>& allowances() const { return allowances_; }
-    // The memory of each allowance's Ledger; it stays the Permit's.
+    // The descriptor of each allowance's Ledger. The Permit owns them.
     std::vector<int> ledgers() const;
     const SessionLimits& limits() const { return limits_; }
-    // What is left of a device's memory for the session, and what is booked for the session itself;
-    // none if there is no limit.
+    // The room of the session in a device's memory, and the memory that is booked for the session
+    // itself. None without a limit.
     std::optional<Room> device_room(uint32_t device) const;
     std::optional<uint64_t> device_use(uint32_t device) const;
 
@@ -96,7 +96,7 @@ class Admission {
     Admission* admission_ = nullptr;
     uint32_t devices_ = 0;
     std::vector<Place> places_;
-    std::optional<Ledger> own_;  // of the session's own allowance, which then is the first
+    std::optional<Ledger> own_;  // of the session's own allowance, then allowances_[0]
     std::vector<Allowance> allowances_;
     SessionLimits limits_;
   };
@@ -108,7 +108,7 @@ class Admission {
     Applicant(const Applicant&) = delete;
     Applicant& operator=(const Applicant&) = delete;
 
-    // Whether it waits no more: take() returns its permit, or why it gets none.
+    // Whether its wait is over: take() returns the permit or the refusal.
     bool is_decided() const { return permit_ != nullptr || obstacle_.code() == Code::kDenied; }
     // Fails if its lease has ended, or if the session's Ledger cannot be made.
     Result<std::unique_ptr<Permit>> take();
@@ -129,7 +129,8 @@ class Admission {
 
     bool lacks_room() const;
     std::string remedy() const;  // for the administrator
-    // A clause that names a session that makes room. `waited`: the client has waited.
+    // A clause that names a disconnected session that could make room. `waited`: the client has
+    // waited.
     std::string lost_hint(bool waited) const;
     // Whether it would be admitted after the end of the sessions of these permits.
     bool fits_without(const std::vector<const Permit*>& over) const;
@@ -148,7 +149,7 @@ class Admission {
     bool behind_ = false;            // the budget has enough, but others came earlier
   };
 
-  // A session that makes room.
+  // A session that makes room for others (lost_client.h).
   struct LostSession {
     LostClient client;
     Identity who;
@@ -157,7 +158,7 @@ class Admission {
   using Lost = std::function<std::vector<LostSession>()>;
   // Sets the function that lists these sessions. Before this call, there are none.
   void set_lost(Lost lost) { lost_ = std::move(lost); }
-  // Sessions that must end now: an applicant waits for their room, and their ends suffice.
+  // Sessions that must end now: an applicant needs their room, and their end frees enough.
   struct InTheWay {
     uint32_t worker = 0;
     std::string user;  // of the applicant
@@ -174,7 +175,7 @@ class Admission {
   Admission(const Admission&) = delete;
   Admission& operator=(const Admission&) = delete;
 
-  // Without a call there are no rules. The new ones hold for applicants that wait, too.
+  // Without a call there are no rules. New rules also apply to applicants that wait.
   void set_rules(Rules rules);
   const Rules& rules() const { return rules_; }
   // Call review() after a change.
@@ -210,12 +211,13 @@ class Admission {
   UserRules rules_for(const Identity& user) const;
   Result<std::vector<BudgetPointer>> budgets_of(const Identity& user, const UserRules& rules);
   Result<BudgetPointer> budget(const std::string& key, const BudgetLimits& limits);
-  // Gives the applicant what the rules say now. An error means that it can never be admitted.
+  // Sets the applicant's limits and budgets by the current rules. An error means that it can never
+  // be admitted.
   Status set_limits(Applicant& applicant);
   Result<std::unique_ptr<Permit>> restore(const CarriedPermit& carried);
   Status check_queue(const Applicant& applicant) const;
-  // Whether leases keep the applicant's devices. `ahead`: by device, those before it for which they
-  // do.
+  // Whether leases of others keep the applicant's devices. `ahead`: by device, the number of
+  // earlier applicants that wait for a lease.
   bool waits_for_lease(Applicant& applicant, std::map<uint32_t, size_t>* ahead) const;
   void give_permit(Applicant& applicant);
   void give_back(Permit& permit);

@@ -101,7 +101,7 @@ Line session_line(const char* event, const AuditedSession& audited) {
   return line;
 }
 
-// By errno.
+// The code depends on errno: kUnavailable if the problem may be temporary.
 Status unusable(const std::string& path) {
   return Status(may_pass(errno) ? Code::kUnavailable : Code::kInvalidArgument,
                 "RCUDA_SERVER_AUDIT: cannot write to " + path + ": " + std::strerror(errno));
@@ -148,7 +148,7 @@ void Audit::ended(const AuditedSession& ended, const std::optional<SessionTotals
   if (ended.session.losses != 0) line.add("losses", uint64_t{ended.session.losses});
   const wire::Work& work = totals ? totals->work : ended.session.work;
   for (size_t i = 0; i < wire::kWorkNames.size(); ++i) {
-    // Most sessions have none of most ways of copies to other servers.
+    // Counters of copies to other servers are left out if they are 0, as most of them are.
     const bool rare = i >= static_cast<size_t>(wire::Counter::kPeerCopies);
     if (rare && work.counts[i] == 0) continue;
     line.add(wire::kWorkNames[i], work.counts[i]);

@@ -1,7 +1,7 @@
 // Audit: one JSON line for each session that begins, each session that has ended, each client that
-// was refused, each change of a lease, and each action of an operator. A line says who, from where,
-// by which method, what, how long, and how it ended. A session with a begin line but no end line
-// was running when the daemon was killed.
+// was refused, each change of a lease, and each action of an operator. A line has the user, the
+// origin, the method, the devices, the duration and the outcome. A session with a begin line but no
+// end line was running when the daemon was killed.
 //
 //   {"time":"2026-01-31T11:59:48Z","event":"begin","user":"ada","worker":4711, ...}
 //   {"time":"2026-01-31T12:00:00Z","event":"session","user":"ada","uid":1000,"method":"token", ...}
@@ -9,9 +9,9 @@
 //   {"time":"2026-01-31T12:00:09Z","event":"lease","what":"taken","lease":"1a2b3c4d", ...}
 //   {"time":"2026-01-31T12:00:11Z","event":"control","what":"drain","user":"root", ...}
 //
-// Texts that come from clients are escaped, so that a line is one line. What the client says of
-// itself is in "claims". "quota" has what the session was granted, and nothing that is unlimited.
-// The bytes are the worker's own count.
+// Texts that come from clients are escaped, so that a line is one line. "claims" has the client's
+// unverified data about itself. "quota" has the limits of the session and leaves out unlimited
+// resources. The worker counts the bytes.
 // Threads: the daemon's only thread. Blocking: as write(2) to the file. Errors: open() fails if the
 // file cannot be written; a later failure is logged once and ends nothing.
 #pragma once
@@ -50,14 +50,15 @@ class Audit {
   void refused(const std::string& from, const std::optional<Identity>& identity,
                std::string_view why);
   void began(const AuditedSession& session);
-  // `totals`: nothing if the worker ended without a word. Then `outcome` says how, and the counts
+  // `totals`: none if the worker ended without a report. Then `outcome` says how, and the counts
   // are those that the session's WorkPage had at the end.
   void ended(const AuditedSession& ended, const std::optional<SessionTotals>& totals,
              std::string_view outcome);
   // `what`: "taken", "extended", "revoked" or "expired". `by`: the operator; none: the server.
   void lease(std::string_view what, const Lease& lease, const std::optional<Identity>& by);
-  // `what`: "end", "drain", "resume" or "reload". `by`: none for a signal. `worker`: the worker
-  // whose session is ended.
+  // `what`: "end", "park", "wake", "move", "drain", "resume" or "reload". `by`: none for a signal,
+  // or if the daemon parks or wakes a session by itself. `worker`: the worker of the session, for
+  // the first four.
   void control(std::string_view what, const std::optional<Identity>& by,
                std::optional<uint32_t> worker);
 

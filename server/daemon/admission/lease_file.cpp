@@ -53,7 +53,7 @@ std::string_view without_dash(std::string_view word) {
   return only_dashes(word) ? word.substr(0, word.size() - 1) : word;
 }
 
-// False if the line is no lease.
+// Returns false if the line is not a lease.
 bool parse_line(std::string_view line, Lease* lease) {
   lease->id = next_word(&line);
   if (!wire::is_lease_id(lease->id)) return false;
@@ -90,8 +90,8 @@ Result<std::vector<Lease>> parse_leases(std::string_view text) {
     Lease lease;
     if (!parse_line(line, &lease)) {
       return Status(Code::kInvalidArgument, "line " + std::to_string(number) +
-                                                " is no lease: remove the line, and with it the "
-                                                "lease, or the file with all leases");
+                                                " is not a lease: remove the line, and with it "
+                                                "the lease, or the file with all leases");
     }
     leases.push_back(std::move(lease));
   }

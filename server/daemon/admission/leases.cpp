@@ -178,7 +178,7 @@ Result<Leases::Taken> Leases::again(const Lease& lease, const Lease& wish, uint3
 
 Result<Leases::Taken> Leases::take(Lease wish, uint32_t count, const std::vector<uint32_t>& offered,
                                    const std::vector<Use>& uses, Time now) {
-  // First: after a start the server does not know its devices yet, but its leases.
+  // First, because a server that has just started knows its leases, but not its devices.
   if (const Lease* lease = find({}, wish.job)) return again(*lease, wish, count);
   if (const Lease* lease = find(wish.id, {})) return again(*lease, wish, count);
   RCUDA_RETURN_IF_ERROR(check(wish, count, offered));
@@ -276,8 +276,9 @@ std::optional<Leases::Time> Leases::next_end() const {
 
 Result<Lease> Leases::unlock(const std::string& id, const tls::Key& proof, const tls::Key& binding,
                              const Identity& who) const {
-  // An id that is none is not repeated in an error: it is any text of a peer.
-  if (!wire::is_lease_id(id)) return Status(Code::kProtocol, "the client sent no lease's id");
+  // Do not echo a malformed id: a peer may send any text.
+  if (!wire::is_lease_id(id))
+    return Status(Code::kProtocol, "the client sent a malformed lease id");
   const Lease* const lease = find(id, {});
   const bool without = lease && !lease->user.empty() && proof == tls::Key{};
   const auto is_proved = [&] {

@@ -1,15 +1,15 @@
-// Leases: which devices are lent to whom, for how long (docs/leases.md). A batch system takes a
-// lease for a job and gives it back when the job ends.
+// Leases: devices that are reserved for users and jobs for a time (docs/leases.md). A batch system
+// takes a lease for a job, and revokes it when the job ends.
 //
 // An exclusive lease keeps all other sessions from its devices. A device with a shared lease may
 // have more shared leases, and serves sessions without a lease as well. A session under a lease may
 // use that lease's devices only. The key of a lease is its public id and a secret; a lease with a
 // user is for that user only.
 //
-// Times are of the wall clock, because leases outlive the daemon (lease_file.h). The object knows
-// no sessions: callers pass in what runs. Threads: the daemon's only thread. Blocking: none. Errors
-// name the lease or the devices and the remedy; none contains a secret. Only errors of take() name
-// other users, and only operators see those.
+// Times are of the wall clock, because leases outlive the daemon (lease_file.h). The object does
+// not know the sessions: callers pass them in. Threads: the daemon's only thread. Blocking: none.
+// Errors name the lease or the devices and the remedy; none contains a secret. Only errors of
+// take() name other users, and only operators see those.
 #pragma once
 
 #include <chrono>
@@ -31,11 +31,11 @@ namespace rcuda::server {
 
 struct Lease {
   std::string id;  // public
-  // Kept as it is, not as a hash: who takes a lease again for the same job gets the same key.
+  // Kept in plain text, not as a hash: another take() for the same job returns the same key.
   wire::LeaseSecret secret{};
   std::optional<uid_t> uid;       // of the user, if this machine knows that user
-  std::string user;               // who may use it; empty: whoever has the key
-  std::string job;                // free text; at most one lease has a job's text
+  std::string user;               // the user that may use it; empty: all with the key
+  std::string job;                // free text; unique unless empty
   std::vector<uint32_t> devices;  // in ascending order; the server's numbers
   bool exclusive = true;
   std::chrono::sys_seconds created;
@@ -54,10 +54,11 @@ class Leases {
  public:
   using Time = std::chrono::sys_seconds;
   static constexpr size_t kMost = 1000;
-  // In one LeaseAnswer, which must fit into the room of a socket: the daemon waits for no reader.
+  // In one LeaseAnswer, which must fit into a socket's buffer: the daemon does not wait for the
+  // reader.
   static constexpr size_t kMostInPage = 32;
 
-  // A session that runs. Its identity says under which lease.
+  // A running session. `who` names its lease.
   struct Use {
     Identity who;
     std::vector<uint32_t> devices;
@@ -68,14 +69,14 @@ class Leases {
     bool is_new = false;  // false: the job had this lease before
   };
 
-  // `wish`: a lease without the secret, and with no id if the server is to choose that. `count`: of
-  // devices, if it names none.
-  // `offered`: the server's devices; empty if they are not known yet. Then only named devices can
-  // be had. Devices with the fewest leases and sessions are chosen first. An exclusive lease gets
-  // devices without other leases and without sessions of other users (without any if it is nobody's
-  // in particular). A job that has a lease of the same devices gets it again, with its old end. So
-  // does a client that asks again with the id that it has chosen.
-  // kUnavailable if devices are taken; the text names their holders.
+  // `wish`: a lease without the secret, and without an id if the server is to choose it. `count`:
+  // the number of devices, if `wish` names none.
+  // `offered`: the server's devices; empty if they are not known yet, and then `wish` must name
+  // devices. Devices with the fewest leases and sessions are chosen first. An exclusive lease gets
+  // devices without other leases and without sessions of other users; without a user, it gets
+  // devices without any sessions. A job that has a lease of the same devices gets that lease again,
+  // with its old end. The same holds for a client that repeats a request with the id that it has
+  // chosen. kUnavailable if devices are taken; the text names their holders.
   Result<Taken> take(Lease wish, uint32_t count, const std::vector<uint32_t>& offered,
                      const std::vector<Use>& uses, Time now);
   // The sessions with disconnected clients that must end before take() succeeds. Empty if none must
@@ -85,7 +86,7 @@ class Leases {
                                      const std::vector<Use>& uses, Time now) const;
   // Moves the end. kNotFound if there is no such lease.
   Result<Lease> extend(const std::string& id, const std::string& job, std::optional<Time> until);
-  // The lease that is gone now; none if there was none.
+  // Returns the lease that it has removed; none if there was no such lease.
   std::optional<Lease> revoke(const std::string& id, const std::string& job);
   // Removes and returns the leases that have ended.
   std::vector<Lease> expire(Time now);
@@ -101,7 +102,8 @@ class Leases {
   Status check_devices(const std::vector<uint32_t>& devices, const std::string& id,
                        const std::vector<uint32_t>& offered) const;
 
-  // Of those that are `shown`, the first with an id above `after`, in the order of their ids.
+  // The leases that are `shown` and have an id above `after`, in the order of their ids,
+  // kMostInPage at most.
   std::vector<const Lease*> page(const std::string& after,
                                  const std::function<bool(const Lease&)>& shown) const;
 

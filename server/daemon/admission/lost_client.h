@@ -17,7 +17,8 @@ struct LostClient {
   // only the server has seen, and up to 6 s for its next attempt when its network is back. The rest
   // is for the outage itself.
   static constexpr std::chrono::seconds kSpared{30};
-  // And for this time after an attempt to connect: the worker needs all of the client's sockets.
+  // A session is also spared for this time after an attempt to connect: the worker needs all of the
+  // client's sockets.
   static constexpr std::chrono::seconds kSparedAfterAttempt{10};
 
   uint32_t worker = 0;  // the process of the session's worker

@@ -1,10 +1,10 @@
-// CarriedState: what a daemon keeps when it executes another build of its binary in its place
-// (successor.h). The process stays, and so do its child processes and the descriptors that are
-// named here. The rest of its memory is gone.
+// CarriedState: the state that a daemon keeps when it executes another build of its binary in its
+// process (successor.h). The process stays, and so do its child processes and the descriptors that
+// are named here. The rest of its memory is gone.
 //
-// It travels through a sealed memory file, which only this process has. Its layout includes the
-// layouts of all that the new build shares with the workers of the old one: their messages, and the
-// memory of Ledgers and WorkPages. So a build either understands all of it, or executes nothing.
+// The state travels through a sealed memory file. Its layout includes the layouts of all that the
+// new build shares with the workers of the old one: their messages, and the memory of Ledgers and
+// WorkPages. So a build either understands all of it, or executes nothing.
 //
 // Plain values. Descriptors are numbers here; -1 means none.
 //
@@ -62,7 +62,7 @@ struct CarriedPermit {
 struct CarriedWorker {
   int32_t pid = -1;
   int64_t since = 0;       // monotonic nanoseconds, as all times here
-  bool has_ended = false;  // but its parent does not learn it: a debugger holds it
+  bool has_ended = false;  // but cannot be reaped: a debugger holds it
   int32_t process = -1, control = -1, reports = -1, log = -1;
   bool reads_reports = false;
   std::string report, line;  // the beginnings of a report and of a line of the log
@@ -155,7 +155,7 @@ Result<UniqueFd> write_carried(const CarriedState& state);
 // kUnsupported if it is of a build with another layout. Leaves the file as it is.
 Result<CarriedState> read_carried(int file);
 
-// Of every descriptor of the state.
+// Sets or clears close-on-exec for every descriptor of the state.
 void set_close_on_exec(const CarriedState& state, bool closes);
 
 }  // namespace rcuda::server

@@ -152,7 +152,7 @@ Status Closer::start() {
   const pid_t pid = ::fork();
   if (pid < 0) return Status::from_errno(errno, "starting the process that closes connections");
   if (pid == 0) {
-    // The helper is an orphan, because the daemon's children are its workers.
+    // The helper is an orphan, so that it is not among the daemon's children.
     if (::fork() == 0) be_helper(theirs.get());
     ::_exit(0);
   }
@@ -167,7 +167,7 @@ bool Closer::pass(uid_t user, UniqueFd* connection) {
   const int descriptor = connection->get();
   const Status sent =
       send_with_fds(socket_.get(), bytes_of(uint32_t{user}), {&descriptor, 1}, Clock::now());
-  // For want of memory, for example, it is tried again.
+  // A temporary error, such as a lack of memory: the caller retries.
   if (sent.code() == Code::kTimeout || sent.code() == Code::kSystem) return false;
   if (!sent.ok()) {
     RCUDA_ERROR(

@@ -42,7 +42,7 @@ class Closer {
   // Passes on the connections that the helper takes now. Returns whether too many still wait for
   // the daemon to accept more.
   bool is_full();
-  // Whether the helper has not been told everything, because it did not read.
+  // Whether messages to the helper are pending, because it did not read.
   bool has_more() const { return socket_ && (!waiting_.empty() || unsaid_ > 0); }
   // For another build in this process, which goes on with the helper.
   int descriptor() const { return socket_.get(); }

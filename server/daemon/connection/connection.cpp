@@ -40,23 +40,24 @@ Connection::~Connection() {
   if (closer_) closer_->close(user_, socket_.release());
 }
 
-// Finds out who a local client is. In a container, the numbers of users are those of this machine,
-// but root there is not root here, and its processes choose their groups. So the client's account
-// here counts, as for a client of another machine; it may have to be looked up.
+// Identifies a local client. In a container, the numbers of users are those of this machine, but
+// root there is not root here, and its processes choose their groups. So the client's account on
+// this machine counts, as for a client of another machine. It may have to be looked up.
 Status Connection::recognise(Entrance entrance) {
   RCUDA_ASSIGN_OR_RETURN(Identity identity, identity_of_local(socket_.fd()));
   user_ = *identity.uid;
   if (services_.closer.started()) closer_ = &services_.closer;
   if (entrance == Entrance::kContainers) {
     proof_ = Proof{.method = kContainer, .account = user_};
-    // Root of a container has as many users as it wants.
+    // Root of a container can act as any number of users, so all containers are one origin.
     origin_ = "containers";
     user_ = kNobody;  // for the closer
     enter(State::kHeld, Clock::now() + kLongestExamination);
     return {};
   }
   identity_ = std::move(identity);
-  // A session may be of a user who is served by a token only, and its worker looks exports up.
+  // A session's user may be served by a token only. The workers of such a session connect here to
+  // look up exports.
   (void)find_account();  // begins the look-up
   if (is_served() || services_.pool.runs_as(user_)) return {};
   if (find_account()) return not_served();
@@ -86,7 +87,7 @@ bool Connection::is_in_container() const {
 void Connection::enter(State state, Clock::time_point deadline) {
   assert(may_follow(state_, state));
   RCUDA_DEBUG("%s: %s -> %s", name_.c_str(), to_string(state_), to_string(state));
-  // A door stops reading from the client then, but still sends what has been said to it.
+  // A door then stops reading from the client, but still sends it the pending bytes.
   if (state == State::kEnded && passage_ && is_newcomer(state_)) {
     ::shutdown(socket_.fd(), is(State::kHandshake) ? SHUT_RDWR : SHUT_RD);
   }
@@ -112,7 +113,7 @@ Connection::Clock::time_point Connection::next_deadline() const {
 void Connection::handle(short events, Clock::time_point now) {
   if ((events != 0 || looks(now)) && reads(state_)) {
     read();
-    // Its bytes stay in the socket, so only poll() reports its end.
+    // The client's bytes stay in the socket, so only poll() reports that it has left.
     const bool gone = closer_ && (events & (POLLRDHUP | POLLHUP)) != 0;
     if (gone && reads(state_)) enter(State::kEnded);
   } else if (events != 0 && is(State::kAnswering)) {
@@ -156,7 +157,7 @@ void Connection::expire() {
                            "the server could not find out in time who the lease's user is: the "
                            "user database of its machine does not answer"));
     case State::kAnswering:
-      RCUDA_WARN("%s does not read the answer to its question", name_.c_str());
+      RCUDA_WARN("%s does not read its answer", name_.c_str());
       return enter(State::kEnded);
     case State::kQueued:
       if (applicant_->is_decided()) return;  // at the last moment
@@ -167,7 +168,7 @@ void Connection::expire() {
                         ? Status(Code::kTimeout, "no worker became free in time; try again")
                         : failure);
     }
-    case State::kMeasuring:  // answer_gpu_query() and advance() go on without what they wait for
+    case State::kMeasuring:  // answer_gpu_query() and advance() go on without the awaited data
     case State::kNaming:
     case State::kEnded:
       return;
@@ -180,8 +181,8 @@ void Connection::refuse(const Status& status) {
 }
 
 void Connection::drop(const Status& status) {
-  // A client in the middle of a TLS handshake, or of an answer, could not read it. A Refusal fits
-  // any socket buffer; a client that cannot take it at once does not get it.
+  // In the middle of a TLS handshake, or of an answer, a client could not read a Refusal. A Refusal
+  // fits any empty socket buffer; a client whose buffer has no room does not get it.
   if (!is(State::kHandshake) && !is(State::kAnswering)) {
     const wire::Refusal refusal{static_cast<uint32_t>(status.code()), status.context()};
     (void)wire::write_message(channel(), wire::MessageType::kRefusal, wire::encode(refusal),
@@ -196,7 +197,7 @@ Result<UniqueFd> Connection::duplicate_socket() const {
   return copy;
 }
 
-// If the socket has no room for all of it, handle() goes on when it has.
+// If the socket has no room for all of the answer, handle() sends the rest later.
 void Connection::send_answer(wire::MessageType type, const std::vector<std::byte>& body) {
   std::vector<std::byte> message = wire::message_bytes(type, body);
   if (message.empty()) {

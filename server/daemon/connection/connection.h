@@ -2,7 +2,7 @@
 // refused or gone. Its states are in connection_state.h.
 //
 // The client identifies itself, then sends a Hello, an Attach (for a further socket of a session),
-// or a question. What it may send is checked message by message (introduction.cpp); a client that
+// or a request that needs no session. Each message is checked (introduction.cpp). A client that
 // wants a session then waits for its turn and for a worker (waiting.cpp). A function that finishes
 // with the connection, or refuses it, makes it enter kEnded; its owner then removes it.
 //
@@ -68,7 +68,7 @@ class Connection {
   using Clock = std::chrono::steady_clock;
   using State = ConnectionState;
 
-  // Less than a client waits for an answer, so that it learns the reason.
+  // Less than the time that a client waits for an answer, so that the client receives the reason.
   static constexpr std::chrono::seconds kLongestExamination{4};
   // For the name of a local user. If the name service takes longer, the user appears by number.
   static constexpr std::chrono::milliseconds kLongestWaitForName{100};
@@ -88,30 +88,33 @@ class Connection {
   // Of a client in a container, whose account has to be looked up.
   const AccountKey& account() const { return *proof_->account; }
   bool is_in_container() const;
-  // An unknown client that speaks TLS, which costs the daemon calculations or a process.
+  // Whether it is an unknown client that speaks TLS, which costs the daemon calculations or a
+  // process.
   bool is_stranger() const;
-  // Its next message costs a signature, or the check of one.
+  // Whether its next message costs a signature, or the check of a signature.
   bool owes_proof() const { return passage_ && !identity_; }
-  // It is to be handled without an event.
+  // Whether handle() must be called even without an event.
   bool looks(Clock::time_point now) const { return look_at_ && now >= *look_at_; }
-  // It has got on a moment ago: others of its origin are dropped first.
+  // Until this time, other connections of its origin are dropped first: its handshake has just
+  // advanced.
   Clock::time_point spared_until() const { return spared_until_; }
 
-  // A door that does not read does not notice that the client leaves.
+  // The descriptor to poll. While the client waits, it is the client's socket: a door that does not
+  // read does not notice that the client leaves.
   int fd() const { return reads(state_) || is(State::kAnswering) ? channel().fd() : socket_.fd(); }
   short events() const;
   // When to call handle() or advance() even without an event.
   Clock::time_point next_deadline() const;
 
-  // Handles the events of its socket, what has been found out meanwhile, and the deadline.
+  // Handles the events of its socket, finished look-ups, and the deadline.
   void handle(short events, Clock::time_point now);
-  // Looks whether the client's identity is known by now. If so, the client may go on.
+  // Checks whether the client's identity is known by now. If so, the client's next message is read.
   void finish_proof();
-  // Takes a client that waits on as far as is possible now.
+  // Advances a waiting client as far as is possible now.
   void advance();
-  // Lets a client distinguish a busy server from one that does not answer.
+  // Sends a waiting client its place, so that it can distinguish a busy server from a dead one.
   void report_queue(Clock::time_point now);
-  // The client that this one stands for, once it is admitted.
+  // The client as the pool sees it. Only in state Admitted.
   WorkerPool::Waiting waiting() const;
   void refuse(const Status& status);
   // Sends a Refusal if the client could read it, and ends.
@@ -128,7 +131,7 @@ class Connection {
   const Socket& channel() const { return passage_ ? passage_->stream : socket_; }
   Status recognise(Entrance entrance);
 
-  // introduction.cpp: what a client says
+  // introduction.cpp: the messages of the client
   void read();
   bool begins_tls() const;
   Status begin_tls();
@@ -142,8 +145,7 @@ class Connection {
   Status give_ticket(const std::vector<std::byte>& body);
   Status take_ticket(const std::vector<std::byte>& body);
   Status take_proof(const std::vector<std::byte>& body);
-  // Whether the client may send a message of this type, because it is identified or need not be. If
-  // so, it has an identity afterwards.
+  // Checks that the client may send a message of this type. On success it has an identity.
   Status check_sender(wire::MessageType type);
   Status take_hello(const std::vector<std::byte>& body);
   Status check_hello(const wire::Hello& hello) const;
@@ -153,7 +155,7 @@ class Connection {
   void answer_gpu_query();
   void report_status();
   Result<UniqueFd> duplicate_socket() const;
-  // The last message to a client, however long. The client has some time to read it.
+  // Sends the last message to a client, of any length. The client has some time to read it.
   void send_answer(wire::MessageType type, const std::vector<std::byte>& body);
 
   // waiting.cpp

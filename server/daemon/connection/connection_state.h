@@ -35,7 +35,7 @@ enum class ConnectionState : uint8_t {
 };
 inline constexpr auto kLastConnectionState = ConnectionState::kEnded;
 
-// Whether the server reads what the client sends.
+// Whether the server reads the client's messages.
 constexpr bool reads(ConnectionState state) { return state <= ConnectionState::kHandshake; }
 // Whether the client waits for a session. It sends nothing more, but may disconnect.
 constexpr bool waits(ConnectionState state) {

@@ -1,8 +1,9 @@
 // Connections: the clients that have no worker yet.
 //
 // The number of connections that have not introduced themselves is bounded. Beyond the bound, a new
-// connection replaces the oldest one of the origin that has the most, so silent connections cannot
-// lock other clients out. One that has just got on in its handshake is spared for a moment.
+// connection replaces the oldest connection of the origin that has the most connections, so silent
+// connections cannot lock other clients out. A connection whose handshake has just advanced is
+// spared for a moment.
 //
 // Threads: the daemon's only thread. Blocking: nothing. Errors: accept_some() fails if the system
 // does; those of a client end its connection only.
@@ -30,12 +31,12 @@ class Connections {
 
   // `most`: connections that have not introduced themselves.
   Connections(const ConnectionServices& services, size_t most) : services_(services), most_(most) {}
-  // Before the daemon stops: tells every client why it is not served.
+  // Before the daemon stops: refuses every client with this reason.
   void refuse_all(const Status& why);
-  // Likewise, those that do not wait for a session.
+  // Likewise, the clients that are not in the queue yet (is_newcomer()).
   void refuse_newcomers(const Status& why);
 
-  // Whether connections are there that do not wait for a session.
+  // Whether there are clients that are not in the queue yet.
   bool has_newcomers() const { return newcomers().total > 0; }
   bool empty() const { return connections_.empty(); }
 
@@ -46,10 +47,10 @@ class Connections {
   Status accept_some(int listening, Entrance entrance);
   void add_descriptors(std::vector<pollfd>* items) const;
   // `events`: of all connections, as add_descriptors() has added them. In a round, strangers that
-  // speak TLS are handled for about kTimeForStrangers, the oldest first, and for each origin one
-  // that owes a proof. The others wait for the next round, which begins at once.
+  // speak TLS are handled for about kTimeForStrangers, the oldest first, and of those that owe a
+  // proof one for each origin. The others wait for the next round, which begins immediately.
   void handle(const pollfd* events);
-  // Takes those that wait for sessions on as far as is possible now.
+  // Advances the clients that wait for sessions as far as is possible now.
   void advance();
   void report_queue();
   // Those that are admitted, for the pool.

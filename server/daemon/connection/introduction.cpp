@@ -1,4 +1,4 @@
-// What a client says before it has a worker.
+// The messages of a client that has no worker yet.
 #include <algorithm>
 #include <cerrno>
 
@@ -30,13 +30,12 @@ using wire::MessageType;
 // A flood from the client's own address replaces all newcomers in some 100 ms.
 constexpr auto kHandshakeSpared = std::chrono::milliseconds(500);
 constexpr auto kIdentifiedSpared = std::chrono::seconds(1);
-// If the name service takes longer, a session with limits of groups has those of the groups that
-// its process is in.
+// If the name service takes longer, a session has the limits of the groups that its process is in.
 constexpr auto kLongestWaitForGroups = Connection::kLongestExamination;
 constexpr auto kLongestLookUp = std::chrono::seconds(4);  // of the user of a lease
 
-// How soon the daemon looks again for the rest of a message whose bytes stay in the socket, and
-// whether there is a door for a client: up to 2048 may wait for one.
+// How soon the daemon looks again for the rest of a message whose bytes stay in the socket, and for
+// a door. Up to 2048 clients may wait for a door.
 constexpr auto kLookAgain = std::chrono::milliseconds(10);
 constexpr auto kAskAgain = std::chrono::milliseconds(20);
 
@@ -182,9 +181,8 @@ Status Connection::carry_out() {
   return answer_lease_request();
 }
 
-// A further socket of a session. It names a session by something that only the session knows, so
-// the client need not identify itself again. If the session is encrypted, the worker demands its
-// key next.
+// A further socket of a session. It proves knowledge of a secret of the session, so the client need
+// not identify itself again. If the session is encrypted, the worker demands its key next.
 Status Connection::pass_on(MessageType type, const std::vector<std::byte>& body) {
   if (passage_) return Status(Code::kProtocol, "a further socket of a session begins without TLS");
   RCUDA_ASSIGN_OR_RETURN(UniqueFd socket, duplicate_socket());
@@ -216,7 +214,7 @@ Status Connection::look_up_export(const std::vector<std::byte>& body) {
   RCUDA_ASSIGN_OR_RETURN(const wire::ExportQuery query, wire::decode<wire::ExportQuery>(body));
   RCUDA_ASSIGN_OR_RETURN(UniqueFd socket, duplicate_socket());
   if (!services_.pool.look_up(query, *identity_->uid, peeked_, &socket)) {
-    // Names outlive their sessions, so nobody is to be warned.
+    // Names outlive their sessions, so this is not worth a warning.
     RCUDA_DEBUG("%s asks for an export that does not exist", name_.c_str());
   }
   enter(State::kEnded);
@@ -228,7 +226,8 @@ Status Connection::give_ticket(const std::vector<std::byte>& body) {
     return Status(Code::kProtocol, "tickets are given over the local socket only");
   }
   RCUDA_ASSIGN_OR_RETURN(const wire::TicketQuery query, wire::decode<wire::TicketQuery>(body));
-  // The client takes whoever gets its ticket for this server.
+  // The client takes the holder of its ticket for this server, so the address must be this
+  // server's.
   if (!services_.listener.is_at(query.server)) {
     return Status(Code::kDenied,
                   "this server does not listen at the address to which the client has connected, "
@@ -310,7 +309,7 @@ Status Connection::check_sender(MessageType type) {
 }
 
 Status Connection::take_hello(const std::vector<std::byte>& body) {
-  // The rest may have another form.
+  // If the hash differs, the rest may have another layout.
   RCUDA_ASSIGN_OR_RETURN(const uint64_t protocol, wire::protocol_hash_of_hello(body));
   if (protocol != wire::protocol_hash()) {
     return Status(Code::kProtocol,
@@ -336,7 +335,7 @@ Status Connection::check_hello(const wire::Hello& hello) const {
                   " it takes " +
                       transport::medium_names());
   }
-  if (hello.devices.empty()) return Status(Code::kInvalidArgument, "no device was asked for");
+  if (hello.devices.empty()) return Status(Code::kInvalidArgument, "the client requests no device");
   const std::vector<uint32_t> offered = services_.pool.offer().ordinals();
   for (uint32_t ordinal : hello.devices) {
     if (!offered.empty() && std::find(offered.begin(), offered.end(), ordinal) == offered.end()) {

@@ -68,7 +68,7 @@ Result<LocalListener> LocalListener::at(const wire::LocalAddress& address,
     return Status(Code::kUnavailable, path + " is another server's: choose another --port");
   }
   (void)::unlink(path.c_str());
-  // Nobody can connect before the mode is right.
+  // No process can connect before the mode is right.
   const mode_t before = ::umask(0177);
   Result<UniqueFd> socket = bound(address);
   ::umask(before);

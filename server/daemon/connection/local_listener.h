@@ -33,7 +33,7 @@ class LocalListener {
   // Everybody may connect: groups of a container are not those of this machine.
   static Result<LocalListener> for_containers(uint16_t port);
 
-  // Changes who may connect to a socket with a path.
+  // Changes the users that may connect to a socket with a path.
   Status set_group(std::optional<gid_t> group);
 
   // For another build in this process.

@@ -21,7 +21,7 @@ WorkerPool::Waiting Connection::waiting() const { return {&hello_, permit_->limi
 void Connection::advance() {
   const Status status = try_advance();
   if (status.ok()) return;
-  // Programs that wait ask again and again during a drain, which would fill log and audit.
+  // Programs that wait repeat their request during a drain, which would fill log and audit.
   if (hello_.wait_ms == 0 || services_.control.check_draining(hello_.devices).ok()) {
     return refuse(status);
   }
@@ -116,7 +116,8 @@ void Connection::report_queue(Clock::time_point now) {
   const Status sent =
       wire::write_message(channel(), wire::MessageType::kQueued, wire::encode(queued), now);
   if (sent.ok()) return;
-  // Or it has not read for so long that its socket is full, and may have got a part of the message.
+  // Or the client has not read for so long that its socket is full. It may have received a part of
+  // the message.
   RCUDA_WARN("%s has gone, or stopped reading; dropped from the queue: %s", name_.c_str(),
              sent.message().c_str());
   enter(State::kEnded);

@@ -1,12 +1,12 @@
 // Control: carries out requests of operators: to end, park, wake or move sessions, to drain the
 // server, and to reload its settings (reload.h). A server that drains takes no new sessions and
 // stops when the last session has ended. An operator may resume it until then. An operator may also
-// drain single GPUs: they get no new sessions. A signal drains it too, for the drain timeout at
-// most. No operator may resume it after the signal, because the sender of the signal waits for the
-// end of the process.
+// drain single GPUs: they get no new sessions. A signal drains the server too, for the drain
+// timeout at most. No operator may resume it after the signal, because the sender of the signal
+// waits for the end of the process.
 //
-// Threads: the daemon's only thread. Blocking: nothing. Errors: kDenied if the client is not an
-// operator.
+// Threads: the daemon's only thread. Blocking: only a reload (reload.h). Errors: kDenied if the
+// client is not an operator.
 #pragma once
 
 #include <chrono>
@@ -57,7 +57,8 @@ class Control {
   bool may_stop() const;
   // Why the server stops, for the clients whose sessions end.
   std::string why_stopped() const;
-  // When a server that a signal drains stops in any case. None without a signal.
+  // When a server that drains after a signal stops, even if sessions go on. None without such a
+  // signal.
   std::optional<Clock::time_point> drain_until() const { return drain_until_; }
 
  private:

@@ -11,7 +11,7 @@
 namespace rcuda::server {
 namespace {
 
-// What NVML tells of a device, and what the worker pool knows of it.
+// Joins the figures of NVML with the worker's data of the same device.
 wire::GpuReport::Gpu gpu_of(const WorkerReady& offer, size_t index, const GpuSample* sample) {
   wire::GpuReport::Gpu gpu;
   if (sample && sample->gpus[index].known) gpu = sample->gpus[index].told;

@@ -24,7 +24,7 @@ Leases::Time wall_clock() {
   return std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now());
 }
 
-// Ends of leases are whole seconds. A lease lasts for its whole time.
+// Ends of leases are whole seconds, rounded up, so that no lease ends early.
 std::optional<Leases::Time> end_after(uint64_t seconds) {
   if (seconds == 0) return std::nullopt;
   return std::chrono::ceil<std::chrono::seconds>(std::chrono::system_clock::now()) +
@@ -39,7 +39,7 @@ AccountKey account_key(const std::string& user) {
   return user;
 }
 
-// Without spaces, also before the user's name has been looked up.
+// The creator's name without spaces: the uid, as long as the name has not been looked up.
 std::string creator_of(const Identity& who) {
   return who.uid && who.user == user_text(*who.uid) ? std::to_string(*who.uid) : who.user;
 }
@@ -217,7 +217,7 @@ Result<bool> LeaseRequests::take(const wire::LeaseRequest& request, const Identi
     if (const Status saved = save(); !saved.ok()) {
       (void)admission_.leases().revoke(taken.lease.id, {});
       admission_.review();
-      return Status(saved).with_context("the lease cannot be kept");
+      return Status(saved).with_context("cannot save the lease");
     }
     note("taken", taken.lease, who);
   }
@@ -267,7 +267,7 @@ void LeaseRequests::report(wire::ServerStatus* status, const Viewer& to) const {
   for (auto& [device, one] : leased) status->leased.push_back(std::move(one));
 }
 
-// All leases for an operator, and for others their own.
+// Lists all leases for an operator, and their own leases for others.
 void LeaseRequests::list(const wire::LeaseRequest& request, const Identity& who,
                          wire::LeaseAnswer* answer) const {
   const std::string& job = request.job;

@@ -33,11 +33,11 @@ class LeaseRequests {
   // Reads the leases of the server's last run.
   Status open();
 
-  // Checks the key that a client brings on a connection with this binding, and clears its proof.
-  // After that the identity names the lease, and nobody needs the proof.
+  // Checks the key of a lease that a client brings on a connection with this binding, and clears
+  // the proof in `hello`. After that, the identity names the lease and its job.
   Status unlock(wire::Hello* hello, const tls::Key& binding, Identity* identity) const;
 
-  // Checks a request and whether `who` may ask for that.
+  // Checks a request, and that `who` may make it.
   Result<wire::LeaseRequest> check(const std::vector<std::byte>& body, const Identity& who) const;
   // The answer; nothing while the lease's user is being looked up, or while no worker has said yet
   // which devices there are.
@@ -57,7 +57,7 @@ class LeaseRequests {
   void list(const wire::LeaseRequest& request, const Identity& who,
             wire::LeaseAnswer* answer) const;
   void note(const char* what, const Lease& lease, const std::optional<Identity>& by);
-  // Also lets clients in that waited for the change.
+  // Also admits clients that waited for the change.
   Status save();
 
   const Settings& settings_;
@@ -65,7 +65,7 @@ class LeaseRequests {
   Authenticator& authenticator_;
   Audit& audit_;
   WorkerPool& pool_;
-  const std::string path_;  // empty: they are not kept
+  const std::string path_;  // empty: leases are not saved
 };
 
 }  // namespace rcuda::server

@@ -31,7 +31,7 @@ SettingChanges compare(const Settings& now, const Settings& next) {
   return changes;
 }
 
-// What a reload has read.
+// The result of read().
 struct Reload::Next {
   Settings settings;
   Rules rules;

@@ -49,7 +49,8 @@ class Reload {
   // Loads new settings from where the server loaded its settings at its start.
   using Load = std::function<Status(Settings* settings)>;
 
-  // All outlive this object. `applied` is called after that, and returns what else there is to say.
+  // All outlive this object. run() calls `applied` when the new settings are in effect, and adds
+  // its text to the result.
   Reload(Settings& settings, Load load, Admission& admission, Authenticator& authenticator,
          Audit& audit, WorkerPool& pool, ServiceManager& service_manager,
          std::function<std::string()> applied)

@@ -17,7 +17,7 @@
 namespace rcuda::server {
 namespace {
 
-// A variable, which is removed.
+// Removes a variable from the environment and returns its value.
 std::string take_variable(const char* name) {
   const char* const value = ::getenv(name);
   std::string taken = value ? value : "";
@@ -78,7 +78,7 @@ void ServiceManager::beat(Clock::time_point now) {
   next_beat_ = now + pause_;
 }
 
-// False: the socket has no room now.
+// Returns false if the socket has no room now.
 bool ServiceManager::send(const std::string& text) const {
   return !socket_ || ::send(socket_.get(), text.data(), text.size(), MSG_NOSIGNAL) >= 0 ||
          (errno != EAGAIN && errno != ENOBUFS);

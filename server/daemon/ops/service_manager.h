@@ -1,12 +1,13 @@
-// ServiceManager: tells systemd the state of the server (sd_notify's protocol: datagrams to the
-// socket of NOTIFY_SOCKET), and that it lives (WATCHDOG_USEC).
+// ServiceManager: reports the state of the server and signs of life (WATCHDOG_USEC) to systemd, by
+// sd_notify's protocol: datagrams to the socket of NOTIFY_SOCKET.
 //
 // Both variables are removed from the environment, so workers and doors do not have them. Without
 // them nothing is sent.
 //
-// Threads: the daemon's only thread, before it starts others. Blocking: nothing. A message that
-// does not fit is dropped, except READY=1, which is sent again later: without READY=1, systemd
-// would regard the server as starting or reloading. Errors: none.
+// Threads: the daemon's only thread. The constructor changes the environment, so it runs before
+// other threads start. Blocking: nothing. A message that does not fit is dropped, except READY=1,
+// which is sent again later: without READY=1, systemd would regard the server as starting or
+// reloading. Errors: none.
 #pragma once
 
 #include <algorithm>

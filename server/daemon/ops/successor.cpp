@@ -28,7 +28,7 @@ std::vector<std::string> texts_of(char* const* list) {
   return texts;
 }
 
-// Waits for a child process, and kills it at last. Returns its status of waitpid().
+// Waits for a child process, and kills it after kLongestCheck. Returns its status of waitpid().
 int wait_for(pid_t child) {
   const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
   pollfd item{process.get(), POLLIN, 0};

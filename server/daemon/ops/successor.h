@@ -5,8 +5,7 @@
 //   old build   find_successor(), then check_successor(): the new build reads the settings and what
 //               the old one carries (carried_state.h), and says whether it understands both
 //               waits until no client connects or waits for a session
-//               check_successor() again, execute_successor(); questions of other threads that are
-//               under way are lost
+//               check_successor() again, execute_successor(); queries of other threads are lost
 //   new build   take_carried() at its start; the daemon restores what it has carried
 //
 // Threads: the daemon's only thread. Blocking: check_successor(), until the new build has read its
@@ -23,14 +22,14 @@
 
 namespace rcuda::server {
 
-// The hidden option by which check_successor() asks a build, with the number of a descriptor. The
-// build exits with kOtherLayout if it does not understand the state that is carried there, and with
-// another status but 0 if the settings are not usable.
+// The hidden option with which check_successor() starts the new build; its value is the descriptor
+// of the state. The build exits with 0 if it can take over, with kOtherLayout if it does not
+// understand the state, and with another status if the settings are not usable.
 inline constexpr char kCarriesOption[] = "--carries";
 inline constexpr int kOtherLayout = 3;
 inline constexpr std::chrono::seconds kLongestCheck{30};
 
-// A file, whatever its name is. Nothing if it is gone.
+// Identifies a file independently of its name. file_id() returns nothing if there is no such file.
 struct FileId {
   uint64_t device = 0, inode = 0;
   bool operator==(const FileId&) const = default;
@@ -40,14 +39,14 @@ std::optional<FileId> file_id(const std::string& path);
 std::optional<FileId> find_successor(const std::string& binary);
 // `argv`: of this process.
 Status check_successor(const std::string& binary, char* const* argv, const CarriedState& state);
-// Returns only if that fails; then everything is as before.
+// Returns only if the execution fails; then the daemon can go on.
 Status execute_successor(const std::string& binary, char* const* argv, const CarriedState& state);
 // Returns the state that an earlier build in this process has carried, if there was such a build.
 // Call it once, before the process starts others.
 Result<std::optional<CarriedState>> take_carried();
 
-// Whether a thread of this process waits in the kernel where nothing ends it, perhaps in a driver.
-// The execution would wait for it.
+// Whether a thread of this process is in an uninterruptible wait, perhaps in a driver. execve()
+// would wait for this thread.
 bool has_stuck_thread();
 
 }  // namespace rcuda::server

@@ -94,7 +94,7 @@ Result<std::string> own_cgroup(std::string_view cgroup, std::string_view mountin
     return unescape(words[4]) + below;
   }
   return Status(Code::kUnsupported,
-                "cgroup v2 is not mounted where this process could see its own");
+                "cgroup v2 is not mounted where this process can see its own group");
 }
 
 WorkerCgroup::~WorkerCgroup() { owner_.remove(path_); }
@@ -102,7 +102,7 @@ WorkerCgroup::~WorkerCgroup() { owner_.remove(path_); }
 Status WorkerCgroup::limit(const CgroupLimits& limits) {
   if (limits.memory_bytes && owner_.has("memory")) {
     RCUDA_RETURN_IF_ERROR(write_file(path_ + "/memory.max", std::to_string(limits.memory_bytes)));
-    // Otherwise the session would go on in swap, which the whole machine feels.
+    // Otherwise the session would go on in swap, which slows down the whole machine.
     if (::access((path_ + "/memory.swap.max").c_str(), F_OK) == 0) {
       RCUDA_RETURN_IF_ERROR(write_file(path_ + "/memory.swap.max", "0"));
     }
@@ -166,7 +166,7 @@ Status Cgroups::find_controllers() {
 Status Cgroups::check_empty() const {
   if (read_text(path_ + "/cgroup.procs").empty()) return {};
   return Status(Code::kInvalidArgument,
-                path_ + " has processes in it: a group whose children have limits holds none");
+                path_ + " contains processes: a cgroup whose children have limits must have none");
 }
 
 std::unique_ptr<Cgroups> Cgroups::restore(const CarriedCgroups& carried) {

@@ -9,7 +9,7 @@
 // for a unit with Delegate=yes. It counts as delegated if it can be written and no other process is
 // in it. Groups that an earlier server left there are emptied and removed.
 // Threads: the daemon's. Blocking: for the kernel, which keeps these files in memory. Errors:
-// Cgroups::open() says why there are none; later ones name the file.
+// Cgroups::open() returns the reason why there are no groups; later errors name the file.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ struct CgroupLimits {
   uint64_t cpu_weight = 0;
 };
 
-// What memory.events says about processes that were killed.
+// The counts of memory.events for killed processes.
 struct OutOfMemory {
   uint64_t kills = 0;
   uint64_t limit_hits = 0;  // allocations that failed because of the group's own limit
@@ -87,7 +87,7 @@ class Cgroups {
   Result<std::unique_ptr<WorkerCgroup>> make(pid_t worker);
   // "memory", "pids" or "cpu".
   bool has(std::string_view controller) const;
-  std::string text() const;  // "/sys/fs/cgroup/...: memory, pids, cpu"
+  std::string text() const;  // "/sys/fs/cgroup/...: memory pids cpu"
 
  private:
   friend class WorkerCgroup;

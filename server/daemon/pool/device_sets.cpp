@@ -80,7 +80,8 @@ std::vector<std::string> DeviceSets::environment(const Key& key) const {
     visible += (visible.empty() ? "" : ",") + device.uuid;
   }
   std::vector<std::string> lines = {std::string(kScopeVariable) + "=" + text_of(scope)};
-  // Numbers that the administrator may have set count other devices than such a worker sees.
+  // Replaces the administrator's variable: its numbers would count other devices than this worker
+  // sees.
   if (!visible.empty()) lines.push_back("CUDA_VISIBLE_DEVICES=" + visible);
   return lines;
 }

@@ -1,14 +1,14 @@
-// DeviceSets: for which devices workers are started (RCUDA_SERVER_DEVICE_ISOLATION), and how a
-// worker is told.
+// DeviceSets: the sets of devices for which workers are started (RCUDA_SERVER_DEVICE_ISOLATION),
+// and the environment that restricts a worker to its set.
 //
 //   commands  every worker has all devices and sees the machine's /dev
-//   server    every worker has all devices that the server offers. One of a server of root sees
-//             the nodes of these only
+//   server    every worker has all devices that the server offers. If the server runs as root, a
+//             worker sees only the device nodes of these
 //   session   a worker has the devices of one session. Idle workers are kept for the sets of the
 //             latest sessions, at first for single devices
 // The daemon does not use CUDA. If it must know the devices first, the first worker is a scout: it
-// sees everything, says what there is, and serves nobody.
-// Threads: the daemon's. Blocking: for the kernel's account of its GPUs. Errors: none.
+// sees all devices, reports them, and serves no session.
+// Threads: the daemon's. Blocking: for files of /proc and /dev. Errors: none.
 #pragma once
 
 #include <cstdint>
@@ -42,9 +42,9 @@ class DeviceSets {
   bool needs_scout() const { return !known_; }
   void learn(const WorkerReady& scout);
 
-  // The worker that a session needs.
+  // The key of the worker that a session needs.
   Key key_of(const std::vector<uint32_t>& devices) const;
-  // Idle workers are wanted for these.
+  // The keys of the idle workers that are wanted.
   std::vector<Key> wanted(size_t idle) const;
   void used(const Key& key);
   // Variables for the environment of a worker, as NAME=value.
@@ -54,7 +54,7 @@ class DeviceSets {
   const Settings& settings_;
   const bool hides_nodes_;  // workers can have a /dev of their own
   bool known_;
-  std::vector<DeviceScope::Device> devices_;  // empty: it does not matter
+  std::vector<DeviceScope::Device> devices_;  // empty: all
   std::list<std::vector<uint32_t>> recent_;   // of sessions, the latest first
 };
 

@@ -34,8 +34,8 @@ class ParkHelper {
     std::string why;  // empty for kDone
   };
 
-  // `bytes`: the number that the helper moves. A helper that takes much longer than a driver needs
-  // for them is killed.
+  // `bytes`: the number of bytes that the helper moves. A helper that takes longer than
+  // longest_move() is killed.
   // `moves`: for kWake. `environment`: the variables that the workers have besides the settings.
   static Result<ParkHelper> start(const Settings& settings, ParkTask task,
                                   std::vector<pid_t> workers, uint64_t bytes, const GpuMoves& moves,

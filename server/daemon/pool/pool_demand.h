@@ -1,17 +1,17 @@
 // PoolDemand: how many idle workers a pool should have, by the sessions that came lately, and how
 // many of them may be started now.
 //
-// Programs that start at once take the idle workers, and the rest of them wait until others have
-// started. If that happens, more programs will come at once soon, such as the next step of a job
-// with eight processes. So the pool grows to the number of clients that came within a second (the
-// start of two workers takes about as long), and shrinks again when as many have not come for a
-// while.
+// Programs that start at the same time take the idle workers, and the rest of the programs wait
+// until more workers have started. If that happens, more such programs will come soon, for example
+// the next step of a job with eight processes. So the pool grows to the number of clients that came
+// within a second (the start of two workers takes about as long), and shrinks again when as many
+// have not come for a while.
 //
-// The start of a worker holds the driver's locks for much of half a second. What a program under
-// way allocates, frees, copies, sorts or loads meanwhile takes up to twice as long, and programs do
-// most of this in their first moments. So a worker that was taken is replaced when its session is
-// over or no longer young, and the pool grows when no session is young. A client that waits gets
-// its worker at once all the same (WorkerPool::refill()).
+// The start of a worker holds the driver's locks for much of half a second. Meanwhile allocations,
+// frees, copies, sorts and loads of running programs take up to twice as long, and programs do most
+// of this in their first moments. So a worker that was taken is replaced when its session is over
+// or no longer young, and the pool grows when no session is young. A client that waits still gets
+// its worker immediately (WorkerPool::refill()).
 //
 // Threads: the daemon's. Nothing blocks. Errors: none.
 #pragma once
@@ -30,7 +30,7 @@ class PoolDemand {
   // How long a session is young.
   static constexpr auto kYoung = std::chrono::seconds(3);
 
-  // `least`: idle workers without demand; 0: none are ever wanted. `most`: with any demand; not
+  // `least`: the idle workers without demand; 0: never any. `most`: the upper bound, if it is not
   // below `least`. `keep`: how long the pool stays large.
   PoolDemand(size_t least, size_t most, std::chrono::nanoseconds keep)
       : least_(least), most_(least ? std::max(least, most) : 0), keep_(keep) {}
@@ -46,7 +46,7 @@ class PoolDemand {
   size_t due(size_t young, Time now) const {
     return young == 0 ? idle(now) : least_ - std::min(least_, young);
   }
-  // When idle() changes without a call of the above; Time::max(): not at all.
+  // When idle() changes without a call of the above; Time::max(): never.
   Time next_change(Time now) const;
 
  private:
@@ -57,10 +57,10 @@ class PoolDemand {
 
   const size_t least_, most_;
   const std::chrono::nanoseconds keep_;
-  std::deque<Time> waiting_;  // since when
-  // When the clients of sessions came: within kSpan before the last one; most_ at most.
+  std::deque<Time> waiting_;  // the arrivals of the clients that wait
+  // The arrivals of the last clients that got a worker: those within kSpan, most_ at most.
   std::deque<Time> lately_;
-  // The largest of the last keep_, then the largest after that, and so on.
+  // The largest peak of the last keep_, then the largest after that peak, and so on.
   std::deque<Peak> peaks_;
 };
 

@@ -64,7 +64,7 @@ bool WorkerLog::read_some(Clock::time_point now) {
   const ssize_t got = ::read(pipe_.get(), bytes, sizeof bytes);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return errno == EINTR;
   if (got <= 0) {
-    pipe_.reset();  // nobody can write to it any more
+    pipe_.reset();  // no process can write to it any more
     return false;
   }
   std::string_view rest(bytes, static_cast<size_t>(got));

@@ -36,7 +36,7 @@ Status send_session(int control, const ToWorker& start, const Admission::Permit*
   return send_to_worker(control, start, socket, now);
 }
 
-// Of a process, by its status from waitpid().
+// Describes how a process has ended, by its status from waitpid().
 std::string outcome_of(std::optional<int> process) {
   if (!process) return "ended, but its process remains: a debugger holds it";
   const int status = *process;
@@ -134,8 +134,9 @@ Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identi
     const Status sent =
         send_session(worker.control.get(), message, permit->get(), work, socket->get());
     if (!sent.ok()) {
-      // It has just died, or does not read. It may have got a part of the session.
-      RCUDA_WARN("worker %d took no session and is ended: %s", worker.pid, sent.message().c_str());
+      // The worker has just died, or does not read. It may have received a part of the session.
+      RCUDA_WARN("worker %d did not take its session and is killed: %s", worker.pid,
+                 sent.message().c_str());
       ::kill(worker.pid, SIGKILL);
       enter(worker, State::kStopping);
       if (sent.code() == Code::kInvalidArgument) return sent;  // no worker could take it
@@ -152,7 +153,7 @@ Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identi
   return false;
 }
 
-// The worker has got the session.
+// Records that the worker has received the session.
 void WorkerPool::begin_session(Worker& worker, const SessionStart& start,
                                const Identity& identity) {
   enter(worker, State::kBusy);
@@ -427,7 +428,7 @@ void WorkerPool::read_start(Worker& worker, ToDaemon message) {
 bool WorkerPool::reap(Worker& worker) {
   int status = 0;
   const bool reaped = ::waitpid(worker.pid, &status, WNOHANG) != 0;
-  // A debugger gets the status first, and mostly passes it on at once.
+  // A debugger gets the status first, and usually passes it on immediately.
   if (!reaped && !worker.is(State::kEnded)) {
     const Clock::time_point now = Clock::now();
     if (!worker.held_since) worker.held_since = now;
@@ -462,8 +463,7 @@ void WorkerPool::log_end(const Worker& worker, std::optional<int> status) {
                                               " before it was ready: see the server's log"),
                   lasts);
   } else if (worker.is(State::kIdle)) {
-    // SIGTERM and SIGINT are also what a terminal or an init system sends to the server itself and
-    // to its workers.
+    // A terminal or an init system sends SIGINT or SIGTERM to the server and its workers together.
     const bool asked = status && WIFSIGNALED(*status) &&
                        (WTERMSIG(*status) == SIGINT || WTERMSIG(*status) == SIGTERM);
     RCUDA_LOG(asked ? LogLevel::kInfo : LogLevel::kWarn, "idle worker %d ended with %s", worker.pid,
@@ -472,7 +472,7 @@ void WorkerPool::log_end(const Worker& worker, std::optional<int> status) {
   if (!worker.is(State::kBusy) || (status && WIFEXITED(*status) && WEXITSTATUS(*status) == 0)) {
     return;
   }
-  // A session that has ended badly.
+  // The session did not end normally.
   const OutOfMemory events = worker.cgroup ? worker.cgroup->out_of_memory() : OutOfMemory();
   if (events.kills > 0 && events.limit_hits > 0) {
     RCUDA_WARN(

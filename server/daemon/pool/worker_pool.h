@@ -1,17 +1,17 @@
 // WorkerPool: the worker processes of a daemon, from their start to their reaping.
 //
-// The pool keeps some started workers idle, each with a different base of addresses, and assigns
-// sessions to them: RCUDA_SERVER_POOL of them, and more for a while after many sessions came at
-// once. A worker that was taken is replaced when that disturbs nobody (pool_demand.h). It starts
-// more workers for clients that wait, a few at a time; the client that has waited longest gets the
-// first that is ready. It also does so if a client's other servers already use the bases of the
-// idle ones (address_window.h). A worker that dies is reaped and logged; only its client notices.
-// If workers fail to start, the pool tries again after growing pauses, and keeps the reason for
-// clients that wait. If the reason will not pass by itself, clients do not wait.
+// The pool keeps RCUDA_SERVER_POOL started workers idle, and more for a while after many sessions
+// came together. Each has a different base of addresses. The pool assigns sessions to them. A
+// worker that was assigned is replaced when that disturbs no session (pool_demand.h). The pool
+// starts more workers for clients that wait, a few at a time, also if a client's other servers
+// already use the bases of the idle workers (address_window.h). The client that has waited longest
+// gets the first worker that is ready. A worker that dies is reaped and logged; only its client
+// notices. If workers fail to start, the pool tries again after growing pauses, and keeps the
+// reason for clients that wait. If the reason is lasting, clients do not wait.
 //
 // A worker that restricts itself to some devices does so before its driver starts, so a session
 // needs a worker of its set of devices (DeviceSets), and of its compute share (compute_share.h).
-// Idle workers have no share; a session with one waits for the start of its worker. Where
+// Idle workers have no share; a session with a share waits for the start of its worker. Where
 // delegated, each worker has a cgroup.
 //
 // Threads: the daemon's only thread, which polls the descriptors (add_descriptors()) and calls
@@ -79,11 +79,11 @@ class WorkerPool {
   using Clock = std::chrono::steady_clock;
 
   // `bases`: of this server's workers. Servers with different bases do not clash in one client.
-  // `port`: at which other workers ask for what this server's workers export.
+  // `port`: where other workers look up the exports of this server's workers.
   WorkerPool(const Settings& settings, const Bases& bases, uint16_t port = 0);
   ~WorkerPool();
 
-  // Where ended sessions are recorded; nowhere without a call.
+  // Where sessions are recorded; nowhere without a call.
   void record_in(Audit* audit) { audit_ = audit; }
 
   // Ends the processes that workers leave behind, where workers have no cgroup. `is_other`: whether
@@ -109,7 +109,7 @@ class WorkerPool {
   Status restore(const CarriedState& state,
                  std::vector<std::unique_ptr<Admission::Permit>> permits);
 
-  // Ends the idle workers, for refill() to start others, which get the settings of now.
+  // Ends the idle workers. refill() then starts others, with the current settings.
   void renew_idle();
   // Whether a session of that user can run here. assign() checks it as well.
   static Status check_user(const Identity& identity);
@@ -118,7 +118,7 @@ class WorkerPool {
   bool has_worker_for(const Waiting& client) const;
   // Assigns a session to such a worker. Returns false without such a worker. On success it takes
   // the socket and closes it here, and it takes the permit and keeps it until the worker has ended.
-  // An error means that this client can have no session, and says why.
+  // An error is the reason why this client can have no session.
   // `key`: see SessionGrant. `peeked`: see worker_messages.h, here as in attach() and the
   // following. `permit`: may point to null, for a session without limits.
   Result<bool> assign(const wire::Hello& hello, const Identity& identity,
@@ -131,8 +131,8 @@ class WorkerPool {
   // Passes on a connection from another worker of a session. Returns false if the worker that it is
   // for is not in this pool. On success it takes the socket and closes it here.
   bool pass_on(const wire::PeerHello& hello, size_t peeked, UniqueFd* socket);
-  // Passes on a connection from a worker that looks up what another one has exported. `user`: of
-  // the process at its other end. Returns false if no worker of that user is at the place.
+  // Passes on a connection from a worker that looks up an export of another worker. `user`: of the
+  // process at the connection's other end. Returns false if no worker of that user is at the place.
   bool look_up(const wire::ExportQuery& query, uid_t user, size_t peeked, UniqueFd* socket);
   // Whether a session runs as that user.
   bool runs_as(uid_t user) const;
@@ -144,13 +144,13 @@ class WorkerPool {
   // When handle() and refill() must be called again even without an event.
   Clock::time_point next_deadline() const;
 
-  // Tells all workers to end, waits, kills the rest, and waits again. Blocks for twice the stop
+  // Asks all workers to end, waits, kills the rest, and waits again. Blocks for twice the stop
   // timeout at most. A process that is stuck in a driver may survive even that and is left behind.
   // `why`: for clients whose sessions end, and the audit.
   void shutdown(const std::string& why = "the server stops");
 
-  // Ends the sessions under a lease. The worker tells the client why; a worker that does not end
-  // within twice the stop timeout is killed.
+  // Ends the sessions under a lease. The worker reports the reason to its client. A worker that
+  // does not end within twice the stop timeout is killed.
   void end_leased(const std::string& lease, const std::string& why);
   // Ends the session of that worker, likewise. kNotFound without such a session, or if its owner
   // does not pass `may_end`.
@@ -160,10 +160,10 @@ class WorkerPool {
   // state does not allow that, kNotFound as above. report() shows the outcome.
   Status park_session(uint32_t worker_pid, const MayUse& may_park, const Identity& by);
   Status wake_session(uint32_t worker_pid, const MayUse& may_wake, const Identity& by);
-  // worker_pool_move.cpp: a parked session wakes on the GPU `to` instead of `from`, which may be
-  // left out if it has one GPU. Without `to`, the GPU with the fewest sessions of those that
-  // `may_take` it. Returns the GPU. kUnavailable if that is not possible now, kInvalidArgument if
-  // never.
+  // worker_pool_move.cpp: makes a parked session wake on the GPU `to` instead of `from`. `from` may
+  // be left out if the session has one GPU. Without `to`, chooses the GPU with the fewest sessions
+  // of those that pass `may_take`. Returns the GPU. kUnavailable if the move is not possible now,
+  // kInvalidArgument if it never is.
   Result<uint32_t> move_session(uint32_t worker_pid, std::optional<uint32_t> from,
                                 std::optional<uint32_t> to,
                                 const std::function<bool(uint32_t gpu)>& may_take,
@@ -187,30 +187,30 @@ class WorkerPool {
   std::vector<Leases::Use> uses() const;
   // The sessions that make room and have a permit.
   std::vector<Admission::LostSession> lost() const;
-  // worker_pool_report.cpp: adds what the sessions under a lease have done, until end_leased().
+  // worker_pool_report.cpp: adds the work of the sessions under a lease, until end_leased().
   void report(wire::LeaseInfo* lease) const;
 
   size_t sessions() const { return count(WorkerState::kBusy); }
-  // worker_pool_report.cpp: adds the idle workers and the sessions, as far as the
-  // viewer may see them.
+  // worker_pool_report.cpp: adds the idle workers and the sessions, as far as the viewer may see
+  // them.
   void report(wire::ServerStatus* status, const Viewer& to) const;
   // Adds the sessions that use a GPU, as far as the viewer may see them. `memory_of`: by worker
   // process.
-  // Returns what is left for the user's session that has the least left; none without a limit.
+  // Returns the room of the user's session with the least room; none without a limit.
   std::optional<Admission::Room> report(wire::GpuReport::Gpu* gpu,
                                         const std::map<uint32_t, uint64_t>& memory_of,
                                         const Viewer& to) const;
   size_t starting() const { return count(WorkerState::kStarting); }
   bool ever_ready() const { return !offer_.driver.empty(); }
   const WorkerReady& offer() const { return offer_; }  // of the latest worker that became ready
-  // A client asks for the devices. If no worker has told them yet, the next refill() starts one,
-  // also without a pool; it ends when it has.
+  // A client asks for the devices. If no worker has reported them yet, the next refill() starts a
+  // worker, also without a pool. That worker ends when it has reported them.
   void find_out() { asked_ = true; }
   bool finding_out() const { return asked_ && !ever_ready() && last_failure_.ok(); }
   // Why the latest worker did not start; ok if it did.
   const Status& last_failure() const { return last_failure_; }
-  // The same for the server's start: kInvalidArgument if a setting is the reason, with the line of
-  // the file that has set it. The caller reports it.
+  // The same for the server's start: kInvalidArgument with the origin of the setting, if a setting
+  // is the reason. The caller reports it.
   Status start_failure() const;
   // The start is over: from now on, the pool itself reports the first of several failures.
   void serve() { is_serving_ = true; }
@@ -249,10 +249,9 @@ class WorkerPool {
     Clock::time_point room_asked;             // only later samples of NVML count
     bool keeps_room = false;                  // others leave it room while it looks (keep_room())
     bool is_broken = false;                   // its helper failed, so the session ends
-    // Where memory goes when it wakes, by the GPU on which it was; empty: where it was. As many
-    // GPUs give as get.
+    // A permutation: where the memory of each GPU goes when the session wakes. Empty: it stays.
     std::map<uint32_t, uint32_t> moves;
-    uint32_t unanswered_moves = 0;  // until then, what it has booked does not count
+    uint32_t unanswered_moves = 0;  // until 0, kWakeWanted does not count
   };
   struct Worker {
     State state = State::kStarting;
@@ -265,7 +264,7 @@ class WorkerPool {
     UniqueFd control;  // for sending only
     UniqueFd reports;  // pipe from the worker (reports.h)
     ReportReader reader;
-    bool reads_reports = true;  // until it has started, or the pipe has ended
+    bool reads_reports = true;  // at its start, and while parking needs answers
     WorkerLog log;
     Base base;
     wire::ServerStatus::Session session;  // while busy, like the following
@@ -284,7 +283,7 @@ class WorkerPool {
     std::vector<std::pair<ExportCall, UniqueFd>> callers;  // lookups that wait until it is awake
     std::vector<uint64_t> lost_ranks;     // RanksLost that it has not received yet
     std::optional<SessionTotals> totals;  // once it has said that its session is over
-    wire::ExportPlace exports{};          // where others look up what it exports
+    wire::ExportPlace exports{};          // where other workers look up its exports
     uint8_t client[16] = {};              // session_name() of Hello::session
     uint32_t index = 0;                   // Hello::worker
     // When to act without an event. Busy: to enforce limits of time, and to send lost_ranks. Ended:
@@ -329,7 +328,7 @@ class WorkerPool {
   static uint64_t more_host_bytes(const Park& park) { return host_bytes(park) - park.kept; }
   Status check_host_memory(const std::vector<Worker*>& members) const;
   Status allow_host_memory(Worker& worker, int64_t bytes) const;
-  // By the worker or by a helper.
+  // Lets the workers, or a helper, move the memory.
   Status start_moving(const std::vector<Worker*>& members, ParkTask task);
   uint64_t may_keep(const Worker& worker) const;
   void wake_waiting(GpuMonitor& monitor, Clock::time_point now);
@@ -368,7 +367,7 @@ class WorkerPool {
   Status hold(Worker* worker);
   static bool shows(const Worker& worker, const Viewer& to);
   void stop_session(Worker& worker, const std::string& why);
-  // Adds a session to what those of a lease have done.
+  // Adds the work of a session to that of its lease.
   static void add_to_lease(const Worker& worker, wire::LeaseInfo* lease);
   // Adds a session that has ended to the totals and to its lease's.
   void count_end(const Worker& worker);
@@ -380,7 +379,7 @@ class WorkerPool {
   static wire::ServerStatus::Session session_of(const Worker& worker);
   static AuditedSession audited(const Worker& worker);
   bool suits(const Worker& worker, const Waiting& client) const;
-  // The one place that grants. The message lacks the random bytes and the key.
+  // The only place that makes a grant. The message lacks the random bytes and the key.
   SessionStart make_start(const wire::Hello& hello, const Identity& identity,
                           const Admission::Permit* permit) const;
   static uid_t user_of(const Worker& worker);
@@ -409,8 +408,7 @@ class WorkerPool {
   // when to check the worker again. Ends the worker if `now` is later than a limit allows.
   Clock::time_point enforce_time(Worker& worker, Clock::time_point now);
   void end_orphans();
-  // Whether a worker that started after this one's end would end in
-  // the same way.
+  // Whether a worker that started after this one's end would end in the same way.
   bool ends_again(const Worker& worker, std::optional<int> status);
   // The next worker gets a larger base.
   void did_not_start(const Worker& worker, const Status& status, bool is_lasting);
@@ -444,7 +442,7 @@ class WorkerPool {
     uint32_t sm_percent = 0;
   };
   std::optional<LastingFailure> lasting_;
-  // The latest failure, if that worker ended without a word.
+  // The latest failure, if that worker ended without a report.
   struct Crash {
     DeviceSets::Key devices;
     Clock::time_point at;

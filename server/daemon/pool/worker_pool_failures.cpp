@@ -1,6 +1,6 @@
-// What the pool does about workers that fail. After failed starts it retries after growing pauses,
-// and decides which clients need not wait for a retry. It enforces the rules that a worker may not
-// keep: limits of a session's time, and that no process of a session outlives its worker.
+// Failures of workers. After failed starts the pool retries after growing pauses, and decides which
+// clients need not wait for a retry. It enforces the rules that a worker may break: limits of a
+// session's time, and that no process of a session outlives its worker.
 #include <algorithm>
 #include <chrono>
 #include <fstream>
@@ -24,8 +24,8 @@ constexpr auto kStuckPause = std::chrono::milliseconds(1000);
 
 }  // namespace
 
-// A single crash may have a cause that passes, such as a shortage of memory. Workers that started
-// at the same time may have the same cause.
+// A single crash may have a temporary cause, such as a shortage of memory. Crashes of workers that
+// started before it may have the same cause, and do not count.
 bool WorkerPool::ends_again(const Worker& worker, std::optional<int> status) {
   const bool killed = !status || (WIFSIGNALED(*status) &&
                                   (WTERMSIG(*status) == SIGKILL || WTERMSIG(*status) == SIGTERM));
@@ -60,7 +60,7 @@ void WorkerPool::report_lost_ranks(const Worker& dead) {
     }
     const Clock::time_point again = send_lost_ranks(worker);
     if (again == Clock::time_point::max()) continue;
-    RCUDA_WARN("worker %d does not read its messages and learns later that ranks are lost",
+    RCUDA_WARN("worker %d does not read its messages: it receives the loss of ranks later",
                worker.pid);
     worker.look_at = std::min(worker.look_at, again);
   }
@@ -141,9 +141,9 @@ WorkerPool::Clock::time_point WorkerPool::enforce_time(Worker& worker, Clock::ti
 
 void WorkerPool::adopt_orphans(std::function<bool(pid_t)> is_other) {
   is_other_ = std::move(is_other);
-  // As process 1 of a container it also gets processes that no worker has left behind.
+  // As process 1 of a container, this process also inherits orphans that are not of workers.
   if (cgroups_ || ::getpid() == 1) return;
-  // Workers that are there have been carried over, and so has that list.
+  // If there are workers, an earlier build has carried them over, with not_of_workers_.
   std::ifstream children("/proc/thread-self/children");
   for (pid_t child = 0; workers_.empty() && children >> child;) not_of_workers_.insert(child);
   adopts_ = ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0;
@@ -162,10 +162,10 @@ void WorkerPool::end_orphans() {
       continue;
     }
     const bool is_new = killed_orphans_.insert(child).second;
-    if (is_new) RCUDA_WARN("process %d, which a worker has left behind, is killed", child);
+    if (is_new) RCUDA_WARN("killing process %d, which a worker has left behind", child);
     ::kill(child, SIGKILL);
-    // By then the children of a new one are children of this process. One that is known does not
-    // end: it is stuck in a driver, or this process may not kill it.
+    // After kOrphanPause, the children of a killed orphan are children of this process. An orphan
+    // that does not end is stuck in a driver, or this process may not kill it.
     const auto next = Clock::now() + (is_new ? kOrphanPause : kStuckPause);
     orphans_at_ = std::min(orphans_at_.value_or(next), next);
   }

@@ -1,4 +1,4 @@
-// How the pool fills: which workers are started, and which idle ones are ended.
+// Fills the pool: starts workers, and ends idle workers that are not wanted.
 #include <algorithm>
 #include <cerrno>
 #include <iterator>
@@ -24,10 +24,10 @@
 namespace rcuda::server {
 namespace {
 
-// More workers that start at once than these are not ready sooner, and delay the first of them: the
-// driver makes one context after the other (105 ms each on an H100, of the 430 that a worker takes
-// alone), and the rest takes processors. Workers that hang count too: if the driver hangs, they
-// must not become more and more.
+// The workers that may start at the same time. More would not be ready sooner, and would delay the
+// first: the driver makes one context after the other (105 ms each on an H100, of the 430 ms that a
+// worker takes alone), and the rest takes processors. Hanging workers count too, so that their
+// number is bounded if the driver hangs.
 size_t most_starting() { return std::clamp(usable_processors(), 4u, 8u); }
 
 CgroupLimits limits_of(const Settings& settings) {
@@ -48,7 +48,8 @@ size_t WorkerPool::young(Clock::time_point now) const {
 
 Base WorkerPool::choose_base(const wire::Hello* hello) const {
   // Chooses the base with the fewest starting or idle workers, so that idle workers have different
-  // ones. A smaller base if the client leaves none of the size that drivers are known to start in.
+  // bases. Takes a smaller base if the client leaves no base of the size in which drivers are known
+  // to start.
   for (uint32_t doublings = doublings_;; --doublings) {
     std::optional<Base> best;
     size_t fewest = ~size_t{0};
@@ -107,7 +108,7 @@ void WorkerPool::refill(const std::vector<Waiting>& waiting, bool drains) {
     };
     if (!take(is_wanted)) missing.push_back(devices);
   }
-  // Where clients wait for workers, others would only delay these.
+  // While clients wait for workers, starts for the pool would only delay those workers.
   const size_t due = scouts || one_more ? wanted.size()
                      : waiting.empty()  ? demand_.due(young(now), now)
                                         : 0;

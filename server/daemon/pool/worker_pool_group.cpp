@@ -13,9 +13,9 @@
 namespace rcuda::server {
 namespace {
 
-// How long the sessions at rest wait for one that is not. Their programs may wait meanwhile.
+// How long sessions at rest wait for the others of their group. Their programs may wait meanwhile.
 constexpr auto kLongestRest = std::chrono::seconds(5);
-// NCCL needs all ranks for this, and releases memory.
+// How long NCCL may take to release its memory, which needs all ranks.
 constexpr auto kLongestSuspend = std::chrono::minutes(1);
 // Lookups that wait until a parked session is awake.
 constexpr size_t kMostCallers = 64;
@@ -29,7 +29,7 @@ pid_t peer_of(int socket) {
 
 }  // namespace
 
-// Passes on a lookup, and keeps in mind that the two workers share memory from now on.
+// Passes on a lookup, and records that the two workers share memory from now on.
 bool WorkerPool::pass_on_lookup(Worker& exporter, ExportCall call, UniqueFd* socket) {
   const pid_t importer = peer_of(socket->get());
   const bool is_here = std::ranges::any_of(workers_, [&](const Worker& worker) {
@@ -144,7 +144,7 @@ void WorkerPool::advance_rest(Worker& worker) {
   }
 }
 
-// `worker`: the one that cannot be parked.
+// `worker`: the session that cannot be parked.
 void WorkerPool::refuse_group(Worker& worker, const std::string& why) {
   const std::string others = "it can be parked only together with the session of worker " +
                              std::to_string(worker.pid) + ", which is not parked: " + why;

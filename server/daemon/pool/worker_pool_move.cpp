@@ -1,5 +1,5 @@
-// Moves parked sessions to other GPUs of the server. The worker's driver moves its memory when it
-// restores it, so the session books and is shown on its new GPU from now on.
+// Moves parked sessions to other GPUs of the server. The driver moves the memory when it restores
+// it. The session's memory is booked and shown on the new GPU from the request on.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -34,7 +34,7 @@ Result<uint32_t> WorkerPool::move_session(uint32_t worker_pid, std::optional<uin
   const uint32_t to = *chosen;
   RCUDA_RETURN_IF_ERROR(check_move(*worker, source, to));
   std::map<uint32_t, uint32_t>& moves = worker->park.moves;
-  // Every GPU of the map gets the memory of one other.
+  // Keeps the map a permutation: every GPU in it gets the memory of exactly one.
   for (const uint32_t gpu : {source, to}) moves.try_emplace(gpu, gpu);
   for (auto& [gpu, place] : moves) place = place == source ? to : place == to ? source : place;
   set_devices(*worker, {{source, to}}, ParkStep::What::kPlace);

@@ -15,14 +15,14 @@
 namespace rcuda::server {
 namespace {
 
-// How often waiting sessions look for room on their GPUs, while other processes use these.
+// How often a waiting session looks for room while other processes use its GPUs.
 constexpr auto kRoomPause = std::chrono::milliseconds(200);
 // How often a session at rest looks whether those that are parked with it still exist and rest.
 constexpr auto kRestPause = std::chrono::milliseconds(200);
 // How long NVML may take to report the size of a session. The program may wait meanwhile.
 constexpr auto kLongestMeasure = std::chrono::seconds(10);
-// A session that had work in progress is tried again after the time of park_after, but not earlier
-// than after this pause.
+// A session that had work in progress is tried again after the time of park_after, and not before
+// this pause has passed.
 constexpr std::chrono::nanoseconds kLeastBusyPause = std::chrono::milliseconds(100);
 // One tenth of the host's available memory stays free.
 constexpr uint64_t kStaysFree = 10;
@@ -86,7 +86,8 @@ void WorkerPool::enter(Worker& worker, ParkState state) {
 void WorkerPool::send_step(Worker& worker, const ParkStep& step) {
   const Status sent = send_to_worker(worker.control.get(), step, -1, Clock::now());
   if (sent.ok()) return;
-  RCUDA_WARN("worker %d takes no message and is ended: %s", worker.pid, sent.message().c_str());
+  RCUDA_WARN("worker %d does not take messages and is killed: %s", worker.pid,
+             sent.message().c_str());
   ::kill(worker.pid, SIGKILL);
 }
 
@@ -142,7 +143,7 @@ void WorkerPool::read_park(Worker& worker, const ParkAnswer& answer) {
 }
 
 // The worker reports the bytes that it can move, by device. The daemon accepts at most the size of
-// the device. Sessions that are parked together go the driver's way.
+// the device. The driver parks sessions that are parked together.
 void WorkerPool::note_way(Worker& worker, const ParkAnswer& at_rest) {
   Park& park = worker.park;
   const std::vector<uint32_t>& devices = worker.session.devices;
@@ -206,9 +207,9 @@ void WorkerPool::park_idle(Worker& worker) {
   worker.park.try_at = now + settings_.park_after.get();
 }
 
-// Measures the bytes that the driver would move on each GPU. Without a value of NVML, the worker's
-// own count is used. That may be wrong, so at most the size of the GPU is accepted. Returns false
-// if NVML has not answered yet.
+// Measures the bytes that the driver would move on each GPU. Without a value of NVML, uses the
+// worker's own count, which may be wrong, up to the size of the GPU. Returns false if NVML has not
+// answered yet.
 bool WorkerPool::find_bytes(Worker& worker, GpuMonitor& monitor) const {
   std::shared_ptr<const GpuSample> sample;
   if (!find_sample(monitor, worker.park.since, &sample) &&
@@ -348,9 +349,9 @@ void WorkerPool::wake_waiting(GpuMonitor& monitor, Clock::time_point now) {
   }
 }
 
-// Tells the workers which bytes of their devices sessions are about to take back. Allocations that
-// would not leave them free wait (MemoryMeter::give_way()), from before the look for room until the
-// end of the helper.
+// Writes into each WorkPage how many bytes of its devices other sessions are about to take back.
+// Allocations that would not leave these bytes free wait (MemoryMeter::give_way()), from before the
+// daemon looks for room until the helper ends.
 void WorkerPool::keep_room() {
   const auto keeps = [](const Worker& worker) {
     const Park& park = worker.park;
@@ -405,14 +406,14 @@ void WorkerPool::wake_if_room(const std::vector<Worker*>& members, GpuMonitor& m
     return look_later(members, now + kRoomPause);
   }
   if (const Status started = start_moving(members, ParkTask::kWake); !started.ok()) {
-    RCUDA_ERROR("no process can wake the session of worker %d: %s", members.front()->pid,
+    RCUDA_ERROR("cannot start a process to wake the session of worker %d: %s", members.front()->pid,
                 started.message().c_str());
     return look_later(members, now + kRoomPause);
   }
   for (Worker* const member : members) {
     member->park.waits_since = member->park.since;
     enter(*member, ParkState::kWaking);
-    member->park.keeps_room = false;  // because of its state
+    member->park.keeps_room = false;  // its state keeps the room from now on
   }
 }
 
@@ -458,7 +459,7 @@ void WorkerPool::worker_moved(Worker& worker, const ParkAnswer& answer) {
     parks ? is_parked(worker) : is_awake(worker);
   } else if (parks) {
     not_parked(worker, answer.why);
-  } else if (!answer.why.empty()) {  // another error than that there is no room
+  } else if (!answer.why.empty()) {  // not only a lack of room
     lose(worker, answer.why);
   } else {
     const Clock::time_point since = worker.park.waits_since;

@@ -11,7 +11,7 @@ namespace rcuda::server {
 
 namespace {
 
-// The names of users come from outside: those beyond the bound are counted as one.
+// Clients bring the names of users, so their number is bounded: further users are counted as one.
 wire::ServerStatus::UserTotals& totals_of(wire::ServerStatus::Totals* totals,
                                           const std::string& user, const std::string& medium) {
   std::vector<wire::ServerStatus::UserTotals>& users = totals->users;

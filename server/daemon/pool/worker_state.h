@@ -6,8 +6,8 @@
 //   Idle --not needed, or takes no session--> Stopping
 //   any but Ended --its process ends, or the server leaves it behind--> Ended
 //
-// A session is over when its worker leaves Busy, on whatever way: WorkerPool::enter() counts and
-// records it there, and gives its permit back. Pure functions.
+// A session is over when its worker leaves Busy, for any reason: WorkerPool::enter() then counts
+// and records it, and releases its permit. Pure functions.
 #pragma once
 
 #include <cstdint>

@@ -108,7 +108,7 @@ TEST_F(TokenStoreTest, AProofIsForOneConnection) {
 TEST_F(TokenStoreTest, WhatIsNoIdIsNotRepeated) {
   create("ada");
   for (const char* id : {"", "0123456", "ABCDEF01", "\n\x1b[2J...."}) {
-    EXPECT_EQ(user_of({id, {}, {}}), "protocol error: the client sent no token's id");
+    EXPECT_EQ(user_of({id, {}, {}}), "protocol error: the client sent a malformed token id");
   }
 }
 
