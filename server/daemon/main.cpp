@@ -330,6 +330,8 @@ int start(int argc, char** argv) {
   }
   if (!options.park.empty()) return run_park_process(settings, options.park);
   set_log_name("rcuda-server");
+  // First, because it removes its variable from the environment.
+  Result<std::optional<CarriedState>> carried = take_carried();
   for (const std::string& unknown : config::unknown_variables(environ, &settings.registry)) {
     RCUDA_WARN("%s", unknown.c_str());
   }
@@ -337,7 +339,6 @@ int start(int argc, char** argv) {
   if (options.list_settings) return list_settings(settings);
   if (options.ready >= 0) ::fcntl(options.ready, F_SETFD, FD_CLOEXEC);
   if (options.carries >= 0) return check_carried(options.carries, &settings);
-  Result<std::optional<CarriedState>> carried = take_carried();
   if (!carried.ok()) return report(carried.status());
   if (*carried) {
     keep_settings(**carried, &settings);

@@ -1,9 +1,10 @@
 // Checks whether a server can start with its settings, for rcuda-server --check-config: does each
 // step of the start that can fail.
 //
-// The check serves no clients and changes nothing: another server may run with the same settings
+// The check serves no clients and keeps no files, so another server may run with the same settings
 // meanwhile. If that server has the port, the check tries another port of the same address. Instead
-// of making the files of a start, the check finds out whether it could make them.
+// of making the files of a start, the check finds out whether it could make them. Two exceptions:
+// as root, it makes the folder /run/rcuda, and local sockets in it while it runs.
 #pragma once
 
 #include "common/base/status.h"

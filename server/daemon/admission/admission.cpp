@@ -493,6 +493,7 @@ CarriedPermit Admission::carry(const Permit& permit) const {
 
 Result<std::unique_ptr<Admission::Permit>> Admission::restore(const CarriedPermit& carried) {
   std::unique_ptr<Permit> permit(new Permit);
+  permit->admission_ = this;
   if (carried.ledger >= 0) {
     RCUDA_ASSIGN_OR_RETURN(permit->own_, Ledger::restore(UniqueFd(carried.ledger)));
   }
@@ -507,7 +508,6 @@ Result<std::unique_ptr<Admission::Permit>> Admission::restore(const CarriedPermi
     if (place.slot) budget->slots.set(*place.slot);
     permit->places_.push_back({budget, place.slot});
   }
-  permit->admission_ = this;
   return permit;
 }
 

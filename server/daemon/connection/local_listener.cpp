@@ -27,6 +27,7 @@ Result<UniqueFd> bound(const wire::LocalAddress& address) {
 // The path exists. Returns whether a server listens at it; otherwise a killed server has left it.
 bool is_in_use(const wire::LocalAddress& address) {
   const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket) return true;  // unknown, so the path stays
   return ::connect(socket.get(), address.get(), address.bytes()) == 0 || errno == EAGAIN;
 }
 

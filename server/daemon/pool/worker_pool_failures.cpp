@@ -53,6 +53,8 @@ void WorkerPool::report_lost_ranks(const Worker& dead) {
   if (lost.empty()) return;
   for (Worker& worker : workers_) {
     if (&worker == &dead || !worker.is(State::kBusy) || !worker.work) continue;
+    // Workers write their tags themselves: a user must not end the ranks of another user.
+    if (!same_user(worker.identity, dead.identity)) continue;
     std::vector<uint64_t>& tags = worker.lost_ranks;
     for (const uint64_t tag : worker.work->communicators()) {
       const bool is_known = std::ranges::find(tags, tag) != tags.end();
