@@ -37,7 +37,7 @@ struct Probe {
     if (memory) driver.cuMemFree_v2(memory);
   }
 
-  // Does nothing if it is made.
+  // Creates the missing parts.
   Status make() {
     if (stream) return {};
     if (!memory) {
@@ -53,8 +53,8 @@ struct Probe {
   std::byte* out() const { return static_cast<std::byte*>(host); }
   std::byte* in() const { return out() + kProbeBytes; }
 
-  // Not a synchronisation, which would wait for the program's work if all queues of the device are
-  // taken.
+  // Polls, with a time limit. A synchronisation would wait for the program's work if that takes all
+  // queues of the device.
   Status finish() {
     const auto end = std::chrono::steady_clock::now() + kLongestProbeCopy;
     for (;;) {
@@ -182,7 +182,7 @@ void GpuDirect::prove(const std::vector<SessionDevice>& devices) {
   }
 }
 
-// An id that is unique among all allocations the process ever makes.
+// The id of an allocation, which the process never uses again.
 std::optional<unsigned long long> GpuDirect::buffer_id(CUdeviceptr address) const {
   unsigned long long id = 0;
   if (driver_.cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, address) != CUDA_SUCCESS) {

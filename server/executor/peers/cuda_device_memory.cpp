@@ -14,8 +14,8 @@ namespace {
 
 using p2p::DeviceAddress;
 
-// The number of IPC handles that are kept. Many of them may be of memory that has been freed; if
-// there are more, all are dropped.
+// The number of IPC handles that are kept. If there are more, all are dropped: many may belong to
+// freed memory.
 constexpr size_t kMostExports = 4096;
 
 }  // namespace
