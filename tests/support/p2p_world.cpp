@@ -198,8 +198,8 @@ Result<Ticket> SimDevices::copy(int device, Lane lane, std::span<const CopyBox> 
 Result<Ticket> SimDevices::finished(int device, Lane lane) {
   LaneState& state = lanes_[static_cast<size_t>(device)][static_cast<size_t>(lane)];
   if (!state.failure.ok()) {
-    // The error is reported once, so the lane works again. (A real context would stay broken; lanes
-    // of other devices would not.)
+    // The error is reported once; then the lane works again. (A real context would stay broken, the
+    // lanes of other devices would not.)
     return std::exchange(state.failure, {});
   }
   return state.finished;
@@ -487,8 +487,8 @@ class SimLink final : public transport::Link {
     const uint64_t id = end.next_transfer++;
     end.pending[id] = std::move(done);
     const double late_us = id % 2 == 1 ? cable_->wire.uneven_us : 0;
-    // A socket takes the bytes of a write long before they arrive, and may read the caller's memory
-    // until they have arrived.
+    // Over a socket, a write completes long before its bytes arrive, and the Link may read the
+    // caller's memory until then.
     if (immediate != 0 && traits().copies_by_cpu) {
       if (!is_lent(static_cast<const std::byte*>(local), bytes)) {
         cable_->world.violation("a chunk that a Link with Reconnecting must copy");
