@@ -223,7 +223,7 @@ Result<StreamPlace> SimDevices::enter(p2p::StreamRef ref, bool hold) {
 Result<bool> SimDevices::reached(StreamPlace place) {
   const auto found = places_.find(static_cast<uint64_t>(place));
   if (found == places_.end()) {
-    world_.violation(name_ + ": a place asked for after its release");
+    world_.violation(name_ + ": a place queried after its release");
     return false;
   }
   const PlaceState& state = found->second;
@@ -261,7 +261,7 @@ void SimDevices::want_pause(const char* call) {
 
 void SimDevices::expect_withdrawn(uint64_t base) {
   if (world_.exposed.contains(base)) {
-    world_.violation(name_ + ": memory given back while a peer may touch it");
+    world_.violation(name_ + ": memory released while a peer may access it");
   }
 }
 
@@ -276,7 +276,7 @@ void SimDevices::unregister_host(void* base) {
   want_pause("unregister_host");
   expect_withdrawn(reinterpret_cast<uint64_t>(base));
   if (registered_.erase(reinterpret_cast<uint64_t>(base)) == 0) {
-    world_.violation(name_ + ": unregistered what was not registered");
+    world_.violation(name_ + ": unregistered memory that was not registered");
   }
 }
 
@@ -293,7 +293,7 @@ void SimDevices::free(int, DeviceAddress address) {
   want_pause("free");
   expect_withdrawn(address);
   if (allocated_.erase(address) == 0) {
-    world_.violation(name_ + ": freed what was not allocated");
+    world_.violation(name_ + ": freed memory that was not allocated");
     return;
   }
   everywhere().erase(address);
@@ -331,7 +331,7 @@ Result<p2p::MappedMemory> SimDevices::open(int device, const p2p::ExportedMemory
 
 void SimDevices::close(int device, DeviceAddress base) {
   want_pause("close");
-  if (mapped_.erase({device, base}) == 0) world_.violation(name_ + ": closed what was not open");
+  if (mapped_.erase({device, base}) == 0) world_.violation(name_ + ": closed an unopened mapping");
 }
 
 bool SimDevices::prove_gpudirect(int, transport::Link&) {

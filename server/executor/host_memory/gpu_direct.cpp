@@ -108,12 +108,12 @@ Status compare(Probe& probe, transport::Link& link) {
   probe.fill(0x5eed);
   RCUDA_RETURN_IF_ERROR(link.loop_back(memory, probe.out(), kProbeBytes));
   RCUDA_RETURN_IF_ERROR(probe.to_host());
-  if (!probe.same()) return {Code::kSystem, "what the adapter wrote is not in GPU memory"};
+  if (!probe.same()) return {Code::kSystem, "GPU memory lacks the bytes that the adapter wrote"};
   probe.fill(0xfeed);
   RCUDA_RETURN_IF_ERROR(probe.to_device());
   RCUDA_RETURN_IF_ERROR(link.loop_back(probe.in(), memory, kProbeBytes));
   if (probe.same()) return {};
-  return {Code::kSystem, "what the adapter read is not what is in GPU memory"};
+  return {Code::kSystem, "the adapter read other bytes than GPU memory has"};
 }
 
 Status prove(Probe& probe, transport::Link& link, CUdevice device, Registered how) {

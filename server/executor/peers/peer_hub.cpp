@@ -106,16 +106,16 @@ Status PeerHub::introduce(const Introduction& introduction,
 
 Status PeerHub::check_introduction(const Introduction& introduction) {
   if (links_.contains(introduction.link)) {
-    return {Code::kInvalidArgument, "a worker introduced twice"};
+    return {Code::kInvalidArgument, "the client introduced it twice"};
   }
   if (introduction.worker >= wire::kMostServers || introduction.link >= kMostLinks ||
       introduction.host.size() > kMostHostBytes) {
-    return {Code::kProtocol, "an introduction of a worker that no client has"};
+    return {Code::kProtocol, "an introduction with an invalid number or host name"};
   }
   const std::pair address(introduction.host, introduction.port);
   const auto known = addresses_.find(introduction.worker);
   if (known != addresses_.end() && known->second != address) {
-    return {Code::kProtocol, "a worker introduced at two addresses"};
+    return {Code::kProtocol, "the client gave two addresses for it"};
   }
   if (known == addresses_.end() && addresses_.size() >= kMostPeers) {
     return {Code::kInvalidArgument,
@@ -404,7 +404,7 @@ void PeerHub::accept_caller(const wire::PeerHello& hello, UniqueFd socket) {
   });
   if (callers_.size() >= kMostCallers) {
     if (!std::exchange(said_crowded_, true)) {
-      RCUDA_WARN("too many connections of workers that nobody introduced");
+      RCUDA_WARN("too many connections from workers that were not introduced");
     }
     return;
   }
