@@ -18,7 +18,7 @@ const char* name_of(cudaStreamCaptureStatus status) {
                                                    : "invalidated";
 }
 
-// Clears the thread's last error, which is not under test.
+// Launches a kernel. Clears the thread's last error, so that later checks do not see it.
 cudaError_t launched(cudaStream_t stream) {
   step<<<1, 1, 0, stream>>>(state);
   return cudaGetLastError();

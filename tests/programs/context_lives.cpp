@@ -337,7 +337,7 @@ void without_current() {
   std::printf("without a current context\n");
 }
 
-// While the current context is released, a stream of a live context takes all work except copies.
+// While the current context has ended, a stream of a live context takes all work except copies.
 void current_given_back() {
   CUcontext alive, context;
   CUstream stream;
