@@ -113,7 +113,7 @@ class DeviceMatrix {
   }
 };
 
-// Where the first zero pivot is; -1: there is none.
+// The row of the first zero pivot, or -1.
 template <typename Ask, typename Info>
 int zero_pivot(const Ask& ask, cusparseHandle_t handle, Info info) {
   int position = -2;

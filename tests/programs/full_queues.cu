@@ -138,8 +138,8 @@ void ask_often(int devices) {
   CUDA(cudaStreamDestroy(held));
 }
 
-// A call in which the driver waits until the device is idle blocks its thread, but not other
-// threads that use other devices. Other calls return while the device is busy.
+// If the driver waits in a call until the device is idle, it blocks the calling thread, but not
+// other threads that use other devices. Other calls return while the device is busy.
 enum class Waits { kNo, kYes };
 template <typename Call>
 void wait_in(const char* name, int devices, Waits expected, Call call) {

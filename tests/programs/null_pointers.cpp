@@ -316,7 +316,7 @@ void graphs(const World& w) {
   CHECK(count == 3);
 }
 
-// Calls for which the documentation does not mention null.
+// Calls whose documentation does not mention null.
 void undocumented(const World& w) {
   std::puts("undocumented");
   size_t bytes = 0;

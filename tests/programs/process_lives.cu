@@ -109,8 +109,8 @@ int main(int count, char** arguments) {
   });
   std::printf("children after: %s %s\n", cudaGetErrorName(static_cast<cudaError_t>(malloc_there)),
               cudaGetErrorName(static_cast<cudaError_t>(copy_there)));
-  // The same while other threads use CUDA. In the child, locks of the runtime may stay locked for
-  // ever, and the end of the process takes them.
+  // The same while other threads use CUDA. In the child, locks of the runtime may stay locked, and
+  // the end of the process takes them.
   std::vector<std::thread> busy;
   volatile bool stop = false;
   for (int i = 0; i < 4; ++i) {

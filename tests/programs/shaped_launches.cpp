@@ -1,5 +1,5 @@
-// The launch interface of CUDA 3, in which a function keeps its shape and its parameters, and one
-// kernel on several devices at once.
+// The launch interface of CUDA 3, where a function keeps its shape and its parameters; and one
+// kernel on several devices in one call.
 #include <cstdio>
 #include <initializer_list>
 #include <vector>
