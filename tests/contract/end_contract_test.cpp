@@ -112,7 +112,7 @@ TEST_P(EndContract, CloseEndsBothSides) {
   EXPECT_EQ(load(server(), 0), 17u);  // an earlier put has arrived
 }
 
-// A thread that has looked for the last put just before it came, and is held up until the end.
+// A thread checks for the last put just before it arrives, and is delayed until the end.
 TEST_P(EndContract, WhatWasPutBeforeTheEndEndsAWait) {
   connect();
   bool late = false;
@@ -233,7 +233,7 @@ TEST_P(EndContract, AnAnnouncedSilenceMayLastUntilItIsWithdrawn) {
   const std::unique_ptr<Link> link = wrap(peer->take_link());
   ASSERT_TRUE(link->wait([&] { return load(*link, 0) == 1; }, soon()).ok());
   peer->kill(SIGSTOP);
-  std::thread writer([&] {  // more than the buffers hold, so the window of the stopped peer closes
+  std::thread writer([&] {  // more than the buffers hold, so the stopped peer's window closes
     const std::vector<std::byte> bytes(16384);
     for (int i = 0; i < kStoppedPuts; ++i) {
       ASSERT_TRUE(link->put(16384, bytes, {}, transport::Wake::kYes).ok());
@@ -267,7 +267,7 @@ TEST_P(EndContract, AStoppedPeerHoldsPutsBackAndLosesNone) {
       ASSERT_TRUE(link->put(0, bytes, {}, transport::Wake::kYes).ok());
     }
   });
-  // Lets the buffers fill. However many puts fit, none may be lost, and the Link may not break.
+  // Lets the buffers fill. No put may be lost, and the Link must not break.
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
   EXPECT_TRUE(link->status().ok());
   peer->kill(SIGCONT);

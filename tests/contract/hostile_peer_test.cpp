@@ -48,7 +48,7 @@ class Words {
   std::vector<std::byte> bytes_;
 };
 
-// A Link, and the sockets through which the test feeds it: a greeting first, then any bytes.
+// A Link, and the sockets on which the test sends to it: a greeting first, then any bytes.
 struct Victim {
   UniqueFd attacker;
   std::vector<UniqueFd> streams;  // tcp: the attacker's ends
@@ -185,7 +185,7 @@ TEST(HostileTcpPeer, PutsOutsideOfARegionEndTheSessionAndTouchNothing) {
     Victim victim = attack_tcp(tcp_hello().bytes());
     ASSERT_NE(victim.link, nullptr);
     ASSERT_TRUE(victim.link->expose(memory.data(), memory.size()).ok());
-    // The first is for a region that does not exist (any more), which is no offence.
+    // The first request names a region that does not exist (any more), which is allowed.
     send(victim.attacker, Words().u32(24).u32(4).u64(77).u64(0).u64(1).bytes());
     send(victim.attacker, Words().u32(24).u32(4).u64(region).u64(offset).u64(1).bytes());
     expect_protocol_violation(*victim.link);
@@ -300,20 +300,20 @@ TEST(HostileTcpPeer, TheEndOfAWriteHoldsBackWhatFollowsUntilTheWriteIsHere) {
   send(victim.attacker, Words().u32(16).u32(5).u64(96).u32(7).u32(0).bytes());
   send(victim.attacker, Words().u32(8).u32(64 | 1).u64(1).bytes());
   send(victim.streams[0], piece_in_order(1, 8, 64, 7));
-  send(victim.streams[0], piece_in_order(1, 0, 64, 6));  // another one
+  send(victim.streams[0], piece_in_order(1, 0, 64, 6));  // a piece of another write
   const auto later = std::chrono::steady_clock::now() + std::chrono::milliseconds(50);
   EXPECT_EQ(link.wait([&] { return load(link, 64) == 1; }, later).code(), Code::kTimeout);
   send(victim.streams[0], piece_in_order(77, 0, 32, 7));  // a region that is withdrawn
   EXPECT_TRUE(link.wait([&] { return load(link, 64) == 1; }, soon()).ok());
   EXPECT_EQ(memory[71], std::byte{0});
   EXPECT_EQ(memory[72], std::byte{0x5a});
-  // The bytes of the next one never come.
+  // The bytes of the next write never arrive.
   send(victim.attacker, Words().u32(16).u32(5).u64(8).u32(8).u32(0).bytes());
   victim.streams.clear();
   EXPECT_EQ(link.wait([] { return false; }, soon()).code(), Code::kUnavailable);
 }
 
-// A peer that gives up a stopped process says why after everything that it has sent before.
+// A peer that gives up a stopped process sends the reason after all earlier bytes.
 TEST(HostileTcpPeer, ALastMessageCountsAfterAWriteThatNeverArrives) {
   const std::tuple<uint32_t, uint32_t, const char*> last[] = {{500, 6, "silent for 500ms"},
                                                               {0, 3, "the peer ended the session"}};
@@ -331,7 +331,8 @@ TEST(HostileTcpPeer, ALastMessageCountsAfterAWriteThatNeverArrives) {
   }
 }
 
-// Nothing that the peer has to answer comes in front of what its own program waits for.
+// Requests that the peer has not answered do not delay a write in order, which its program waits
+// for.
 TEST(HostileTcpPeer, AWriteInOrderOvertakesWhatThePeerDoesNotAnswer) {
   Victim victim = attack_tcp(tcp_hello().bytes());
   ASSERT_NE(victim.link, nullptr);
@@ -362,7 +363,7 @@ TEST(HostileTcpPeer, WritesInOrderThatCannotBeEndTheSession) {
     expect_protocol_violation(*victim.link);
   };
   attack(piece_in_order(1, 4040, 64, 1));
-  std::vector<std::byte> many;  // whose ends are not told
+  std::vector<std::byte> many;  // whose ends are not reported
   for (uint32_t number = 1; number <= 5000; ++number) {
     const std::vector<std::byte> piece = piece_in_order(77, 0, 8, number);
     many.insert(many.end(), piece.begin(), piece.end());
@@ -397,7 +398,7 @@ TEST(HostileTcpPeer, NothingOfALinkGoesBeforeTheThreadThatBrokeIt) {
   // Now no heartbeat can be sent. The thread that sends heartbeats notices this first.
   ::shutdown(victim.control, SHUT_WR);
   line.begun.get_future().wait();
-  victim.streams.clear();  // all other threads end
+  victim.streams.clear();  // ends all other threads
   victim.attacker.reset();
   victim.link.reset();
   forward_log(nullptr);

@@ -1,6 +1,6 @@
 // The fixture of the transport contract suite. Every test runs over every medium of the table, bare
-// and behind a FaultLink, and asks the traits what must hold. RCUDA_TEST_MEDIA ("shm,tcp,verbs")
-// chooses the media. Media that need more than a socket run only if it names them.
+// and in a FaultLink; the traits decide what it expects. RCUDA_TEST_MEDIA ("shm,tcp,verbs") chooses
+// the media. Media that need more than a socket run only if it names them.
 #pragma once
 
 #include <atomic>

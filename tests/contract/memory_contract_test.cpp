@@ -53,7 +53,7 @@ TEST_P(MemoryContract, NoTransferSeesPagesThatAreNoLongerThere) {
   const Target target(server());
   std::span<std::byte> memory = map_memory();
   uint64_t seed = 1;
-  const auto thrice = [&] {  // a medium may remember memory that it has seen
+  const auto thrice = [&] {  // a medium may keep registrations of memory that it has used
     for (int i = 0; i < 3; ++i)
       ASSERT_NO_FATAL_FAILURE(exchange(client(), target, memory, seed += 2));
   };

@@ -1,4 +1,4 @@
-// Order: what the peer sees after which bytes.
+// Order: after which bytes the peer sees a put or a write.
 #include <array>
 #include <atomic>
 #include <iterator>
@@ -24,7 +24,7 @@ TEST_P(OrderContract, APutAfterATransferIsSeenAfterItsData) {
   ASSERT_TRUE(region.ok());
   std::vector<std::byte> bytes(block.bytes.size());
   const int count = rounds(200, faulty());
-  // Shows ThreadSanitizer the order, which it cannot see through two mappings.
+  // Makes the order known to ThreadSanitizer, which cannot see it through two mappings.
   std::atomic<int> finished{0};
   for (int i = 1; i <= count; ++i) {
     std::memset(bytes.data(), i % 251, bytes.size());
@@ -87,7 +87,7 @@ TEST_P(OrderContract, TransfersAfterAPutIntoARegionHappenAfterIt) {
   std::vector<std::byte> other(bytes.size() * 2);
   const int count = rounds(200, faulty());
   for (int i = 1; i <= count; ++i) {
-    // What is read is what was put.
+    // A read returns the bytes of the last put.
     std::memset(bytes.data(), i % 251 + 1, bytes.size());
     ASSERT_TRUE(server().put_region(region->id, 0, bytes).ok());
     Pending read;
@@ -95,7 +95,7 @@ TEST_P(OrderContract, TransfersAfterAPutIntoARegionHappenAfterIt) {
     ASSERT_TRUE(read.wait());
     ASSERT_EQ(other[0], bytes[0]);
     ASSERT_EQ(other[bytes.size() - 1], bytes[0]);
-    // What is written stays.
+    // The bytes of a write stay.
     std::memset(other.data(), 0xff, other.size());
     ASSERT_TRUE(server().put_region(region->id, 0, bytes).ok());
     ASSERT_TRUE(write_and_wait(server(), region->id, 0, other).ok());
@@ -131,11 +131,11 @@ TEST_P(OrderContract, APutAfterAWriteInOrderIsSeenAfterItsBytes) {
     bool is_lent = i % 4 < 2;  // the Link may read the bytes until they are taken back
     if (is_lent) server().lend(bytes.data(), bytes.size());
     write(region->id, offset, size);
-    if (i % 3 == 0) {  // what is put meanwhile is in order, too
+    if (i % 3 == 0) {  // a put meanwhile is in order, too
       std::array<std::byte, 64> few{};
       ASSERT_TRUE(server().put_region(region->id, block.bytes.size() - 64, few).ok());
     }
-    if (i % 2 == 0) {  // the bytes are on their way, and are the caller's again
+    if (i % 2 == 0) {  // the bytes have been sent, and the caller may change its memory
       ASSERT_TRUE(pending.wait());
       if (std::exchange(is_lent, false)) server().take_back(bytes.data(), bytes.size());
       std::memset(bytes.data(), 0xff, size);
@@ -174,7 +174,7 @@ TEST_P(OrderContract, TransfersAfterAWriteInOrderHappenAfterIt) {
   }
 }
 
-// In the same place the last of several is seen, whatever their sizes.
+// Of several writes to the same place the last is seen, for all sizes.
 TEST_P(OrderContract, WritesInOrderReplaceEachOther) {
   connect();
   if (!traits().orders_writes) return;
@@ -202,8 +202,8 @@ TEST_P(OrderContract, WritesInOrderReplaceEachOther) {
   }
 }
 
-// Threads that put, write in order and transfer wait for each other at the peer, but not in a
-// circle.
+// Puts, writes in order and transfers of several threads wait for each other at the peer, but never
+// in a cycle.
 TEST_P(OrderContract, ManyThreadsInAnyOrder) {
   connect();
   if (!traits().orders_writes) return;
@@ -242,7 +242,8 @@ TEST_P(OrderContract, ManyThreadsInAnyOrder) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// The caller gets its memory back.
+// A write in order that the Link's end interrupts still reports its end, so the caller may free its
+// memory.
 TEST_P(OrderContract, AWriteInOrderEndsWithTheLink) {
   connect();
   if (!traits().orders_writes) return;

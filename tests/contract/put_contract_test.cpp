@@ -103,8 +103,8 @@ TEST_P(PutContract, PutsThatAreHandedOverArriveInTheOrderOfIssue) {
   put_by_many_threads({.receive_spin = std::chrono::milliseconds(1)}, Wake::kHandOver);
 }
 
-// Both sides only poll: no later call may be needed to send the put, whether a thread is awake or
-// not.
+// Both sides only poll: no later call is needed to send the put, whether a thread of the Link is
+// awake or asleep.
 TEST_P(PutContract, APutThatIsHandedOverNeedsNoFurtherCall) {
   if (!traits().copies_by_cpu) GTEST_SKIP() << "hands nothing over";
   constexpr auto kSpin = std::chrono::milliseconds(1);
@@ -231,7 +231,7 @@ TEST_P(PutContract, WhoListensForSomethingElseSleepsThroughAnswers) {
     };
     EXPECT_TRUE(client().wait(ready, soon(), WokenBy::kNotAnswers).ok());
   });
-  // It looks before it counts itself as a sleeper, and once more before it sleeps.
+  // The waiter checks before it counts itself as a sleeper, and once more before it sleeps.
   while (looks < 2) std::this_thread::yield();
   constexpr int kPuts = 200;
   for (int i = 1; i <= kPuts; ++i) {
@@ -239,7 +239,7 @@ TEST_P(PutContract, WhoListensForSomethingElseSleepsThroughAnswers) {
     ASSERT_TRUE(
         client().wait([&] { return load(client(), kAnswers.offset) == uint64_t(i); }, soon()).ok());
   }
-  // The kernel may wake a thread for no reason, but not often.
+  // The kernel may wake a thread without a reason, but not often.
   if (!traits().has_adapter) {
     EXPECT_LT(looks, kPuts / 4);
   }

@@ -1,5 +1,5 @@
-// A Link in a process that may start no further threads. The result is an error that says so, or
-// transfers that continue without the threads; the program is never terminated.
+// A Link in a process that cannot start further threads. Either the error names this reason, or
+// transfers go on without the threads; the program is never terminated.
 #include <string>
 
 #include "tests/contract/link_contract.h"

@@ -1,5 +1,5 @@
-// Features that this GPU's driver may lack. What it lacks, the attributes say, and the calls are
-// refused; whatever it has, invalid arguments are refused in the same way.
+// Features that this GPU's driver may lack: the attributes report whether it has them, and the
+// calls of a missing feature are refused. Invalid arguments are refused in either case.
 #include <cstdio>
 #include <initializer_list>
 
@@ -96,7 +96,7 @@ void graphics() {
   std::printf("graphics: no resource\n");
 }
 
-// Refused exactly if the attribute says so.
+// Works if and only if the attribute reports it.
 void multicast() {
   CUmulticastObjectProp properties{};
   properties.numDevices = 1;
@@ -136,7 +136,7 @@ void decompression() {
   std::printf("decompression: as the attribute says\n");
 }
 
-// No symbol of ordinary code is a unified function.
+// Ordinary code has no unified functions.
 void unified_functions() {
   static const char kCode[] = R"(
 .version 6.3

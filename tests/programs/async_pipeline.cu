@@ -47,7 +47,7 @@ __global__ void group_copy(const int* in, int* out) {
   }
 }
 
-// Producers and consumers hand over through two barriers.
+// Producers and consumers alternate by two barriers.
 __global__ void hand_over(int* out, int rounds) {
   using Barrier = cuda::barrier<cuda::thread_scope_block>;
   __shared__ alignas(Barrier) unsigned char storage[2 * sizeof(Barrier)];

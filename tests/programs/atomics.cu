@@ -1,5 +1,5 @@
-// Every atomic operation in global and shared memory, and a histogram, with orders that cannot
-// matter.
+// Every atomic operation in global and shared memory, and a histogram. The results do not depend on
+// the order of the operations.
 #include "program.h"
 
 struct Totals {
@@ -80,7 +80,7 @@ int main() {
   std::printf("totals %d %d %d %d %u %u %08x %08x %08x\n", t.add, t.sub, t.low, t.high, t.inc,
               t.dec, t.all, t.any, t.odd);
 
-  // Whatever the order, every value but one is seen by the next thread.
+  // In any order, the next thread sees every value except one.
   DeviceArray<int> slot(std::vector<int>{-1}), seen(64);
   exchange<<<1, 64>>>(slot.get(), seen.get(), 64);
   FINISH();

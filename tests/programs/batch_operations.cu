@@ -1,5 +1,5 @@
 // Several operations in one call: copies between pointers and arrays, prefetches and discards of
-// managed memory; and what of it is refused, with nothing done.
+// managed memory; calls that are refused and do nothing.
 #include "program.h"
 
 constexpr int kWidth = 13, kHeight = 7, kDepth = 3;
@@ -45,7 +45,7 @@ void copies(cudaStream_t stream) {
   CUDA(cudaMallocHost(&out_host, kCount * sizeof(int)));
   for (int i = 0; i < kCount; ++i) in_host[i] = first[i];
 
-  // Of pointers extents count bytes; where an array takes part, its elements.
+  // Extents are in bytes between pointers, and in elements if one side is an array.
   cudaMemcpy3DBatchOp to_device[] = {
       copy(at(one.get()), at(in_host), kCount * sizeof(int), 1, 1),
       copy(in(array), at(in_host), kWidth, kHeight, kDepth),
@@ -71,7 +71,7 @@ void copies(cudaStream_t stream) {
   CHECK(two.values() == second);
   print_digest("batch", two.values());
 
-  // The source may change as soon as the call is back.
+  // The source may change as soon as the call has returned.
   std::vector<int> fleeting(kCount, 5);
   cudaMemcpy3DBatchOp during = copy(at(one.get()), at(fleeting.data()), kCount * sizeof(int), 1, 1);
   during.srcAccessOrder = cudaMemcpySrcAccessOrderDuringApiCall;
@@ -121,7 +121,7 @@ void managed(cudaStream_t stream) {
   increment<<<1, 128, 0, stream>>>(second, kCount);
   CUDA(cudaStreamSynchronize(stream));
   for (int i = 0; i < kCount; ++i) CHECK(first[i] == i + 1 && second[i] == i + 1);
-  // What was discarded is written before it is read.
+  // Discarded memory is written before it is read.
   CUDA(cudaMemDiscardBatchAsync(ranges, bytes, 2, 0, stream));
   CUDA(cudaMemsetAsync(first, 0, bytes[0], stream));
   CUDA(cudaMemDiscardAndPrefetchBatchAsync(ranges + 1, bytes + 1, 1, places, starts, 1, 0, stream));
@@ -139,7 +139,7 @@ void managed(cudaStream_t stream) {
   std::puts("managed");
 }
 
-// Works where the device says so.
+// Works if the device's attribute reports it.
 void flush() {
   int options = 0;
   CUDA(cudaDeviceGetAttribute(&options, cudaDevAttrGPUDirectRDMAFlushWritesOptions, 0));

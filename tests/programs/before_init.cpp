@@ -1,5 +1,5 @@
 // Calls every function of the driver API before cuInit(): once with zeros, once with the address of
-// zeroed memory as every argument. Prints those that crash. Each call is made in a process of its own.
+// zeroed memory as every argument. Prints the calls that crash. Each call has its own process.
 #include <cstdio>
 #include <cstdlib>
 
@@ -11,7 +11,7 @@
 
 namespace {
 
-// All but cuInit() and the 15 with which NVIDIA's driver 580 crashes.
+// All except cuInit() and the 15 functions in which NVIDIA's driver 580 crashes.
 constexpr const char* kFunctions[] = {
     "cuArray3DCreate", "cuArray3DCreate_v2", "cuArray3DGetDescriptor", "cuArray3DGetDescriptor_v2",
     "cuArrayCreate", "cuArrayCreate_v2", "cuArrayDestroy", "cuArrayGetDescriptor",
@@ -205,7 +205,7 @@ constexpr const char* kFunctions[] = {
 
 using Function = CUresult (*)(long, long, long, long, long, long, long, long, long, long, long, long);
 
-// The word that every argument of `function` is.
+// `word`: every argument of `function`.
 void call(const char* name, Function function, long word) {
   std::fflush(stdout);
   const pid_t child = fork();

@@ -1,5 +1,5 @@
-// One thread keeps asking a stream and an event while another gives the stream work and then asks
-// as well: neither is told that work is done which is not.
+// One thread queries a stream and an event in a loop, while another thread queues work in the
+// stream and then queries, too. No query reports unfinished work as done.
 #include <atomic>
 #include <thread>
 
@@ -21,7 +21,7 @@ int main() {
   DeviceArray<int> count(std::vector<int>{0});
   CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-  // A kernel's code is loaded with its first launch, which waits for the device.
+  // The first launch of a kernel loads its code, which waits for the device.
   DeviceArray<int> other(std::vector<int>{0});
   count_up<<<1, 1, 0, stream>>>(other.get());
   CUDA(cudaStreamSynchronize(stream));

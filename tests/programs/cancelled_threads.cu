@@ -1,5 +1,5 @@
-// Threads are cancelled while they are inside calls of many kinds. Each ends as cancelled, after
-// the call or at its next cancellation point, and the process goes on with CUDA.
+// Threads are cancelled in calls of many kinds. Each ends as cancelled, after the call or at its
+// next cancellation point, and the process continues to use CUDA.
 #include <cstring>
 
 #include <pthread.h>
@@ -10,7 +10,7 @@
 namespace {
 
 constexpr int kCount = 1 << 14;     // little work for a GPU that a CPU executes
-constexpr size_t kBytes = 1 << 20;  // of copies, so that pageable ones are staged
+constexpr size_t kBytes = 1 << 20;  // of copies: enough that copies of pageable memory are staged
 
 __global__ void add_one(int* values) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;

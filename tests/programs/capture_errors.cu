@@ -1,6 +1,6 @@
-// What calls return that a capture does not allow, what becomes of the capture, and that everything
+// Results of calls that a capture does not allow, their effect on the capture, and that everything
 // works again afterwards. Every case: a capture of one blocking stream with a kernel in it, the
-// call, what the stream says of itself, and what the end of the capture returns.
+// call, the stream's capture status, and the result of the end of the capture.
 #include <functional>
 #include <thread>
 
@@ -18,7 +18,7 @@ const char* name_of(cudaStreamCaptureStatus status) {
                                                    : "invalidated";
 }
 
-// The last error is a thread's own and not what this is about.
+// Launches a kernel. Clears the thread's last error, so that later checks do not see it.
 cudaError_t launched(cudaStream_t stream) {
   step<<<1, 1, 0, stream>>>(state);
   return cudaGetLastError();
@@ -31,7 +31,7 @@ void show(const char* what, cudaError_t got, cudaStream_t stream) {
   (void)cudaGetLastError();
 }
 
-// Nothing is left of the capture: the stream runs what it is given.
+// Nothing is left of the capture: the stream runs new work.
 void works_again() {
   CUDA(cudaDeviceSynchronize());
   cudaStreamCaptureStatus status;
@@ -136,7 +136,7 @@ void legacy_stream() {
     return launched(captured);
   });
 
-  // A capture of a stream that does not wait for the legacy one.
+  // A capture of a stream that does not wait for the legacy stream.
   CUDA(cudaStreamBeginCapture(apart, cudaStreamCaptureModeGlobal));
   show("launch, legacy, apart", launched(nullptr), apart);
   CUDA(launched(apart));
@@ -170,7 +170,7 @@ void events() {
     float milliseconds;
     return cudaEventElapsedTime(&milliseconds, event, event);
   });
-  // Over, it is of no use outside.
+  // After the capture, its event cannot be used outside.
   std::printf("%-28s %s\n", "its event afterwards", cudaGetErrorName(cudaEventQuery(event)));
   (void)cudaGetLastError();
   CUDA(cudaEventRecord(outside, apart));

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs a test program and compares what it prints with what an H200 printed.
+"""Runs a test program and compares its output with that of an H200.
 
     check_output.py EXPECTED COMMAND [ARGUMENT...]    succeeds if stdout equals EXPECTED, exit code 0
     check_output.py --record EXPECTED COMMAND...      writes EXPECTED instead (on a real GPU)

@@ -1,10 +1,10 @@
-// Device memory that a process has filled, freed or left behind, and what another process finds in
-// the memory that it gets.
+// A process fills device memory, and frees it or leaves it. The memory of the next process must not
+// contain the pattern.
 //
 //   cleared_memory [MEGABYTES]
 //
-// Each process takes MEGABYTES of device memory, 64 unless said otherwise, or as much as there is.
-// The test is worth most with all of it: then the second process must get what the first had.
+// Each process takes MEGABYTES of device memory (by default 64), or as much as there is. The test
+// is strictest with all memory: then the second process must get the memory of the first.
 #include <algorithm>
 
 #include <signal.h>
@@ -59,7 +59,7 @@ std::vector<Block> take(size_t bytes) {
   return blocks;
 }
 
-// The other ends of a child's pipes. A child that is ready has written a byte.
+// A child process, and this process's ends of its pipes. A child that is ready writes a byte.
 struct Child {
   pid_t pid;
   int ready, go;
@@ -69,7 +69,7 @@ template <typename Body>
 Child start(Body&& body) {
   int up[2], down[2];
   CHECK(pipe(up) == 0 && pipe(down) == 0);
-  std::fflush(stdout);  // or the child prints it again
+  std::fflush(stdout);  // otherwise the child would print the buffer again
   const pid_t pid = fork();
   CHECK(pid >= 0);
   if (pid == 0) {
@@ -113,13 +113,13 @@ unsigned long long words_found(const std::vector<Block>& blocks) {
   return found.values()[0];
 }
 
-// A process that takes memory and must find nothing in it.
+// A process that takes memory and must not find the pattern in it.
 void check_cleared(size_t bytes) {
   const Child reader = start([&](auto, auto) {
     CUDA(cudaFree(nullptr));
     const std::vector<Block> blocks = take(bytes);
     CHECK(words_found(blocks) == 0);
-    // The kernel does find the pattern.
+    // Check that the kernel finds the pattern where it is.
     fill_all({blocks[0]});
     CHECK(words_found({blocks[0]}) == blocks[0].count);
   });

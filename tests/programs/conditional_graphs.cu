@@ -1,5 +1,5 @@
-// Conditional nodes of graphs: if, if-else, while, switch and nested ones, bodies made by hand and
-// by capture, default values, clones, updates, and what is refused.
+// Conditional nodes of graphs: if, if-else, while, switch and nested nodes; bodies made by hand and
+// by capture; default values, clones, updates, and refused calls.
 #include <type_traits>
 
 #include <cuda.h>
@@ -211,7 +211,7 @@ void captured() {
   for (const unsigned given : {0u, 1u, 0u}) {
     to.clear();
     write(value, given);
-    // A body that does not run leaves the host's memory as it is, too.
+    // A body that does not run must not change the host's memory either.
     for (int i = 0; i < kCount; ++i) back[i] = -i;
     executable.run();
     long long total = 0;
@@ -254,7 +254,7 @@ void updates() {
   CUDA(cudaGraphDestroy(other));
 }
 
-// A body of a graph that is a child of another one.
+// A conditional node in a child graph.
 void as_child() {
   DeviceArray<int> sum(1);
   cudaGraph_t child = make_graph(), parent = make_graph();

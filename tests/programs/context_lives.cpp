@@ -1,5 +1,5 @@
-// How long things live: what can be done before there is a context, in a primary context that was
-// given back, and without a current one; what goes with a context, and what is its device's.
+// Lifetimes: which calls work before a context exists, in a released primary context, and without a
+// current context; which objects end with a context, and which belong to its device.
 #include <cstdio>
 #include <cstdlib>
 #include <initializer_list>
@@ -62,7 +62,7 @@ int run(CUstream stream, CUdeviceptr out) {
   return value;
 }
 
-// What must be refused without a context that is alive, and what needs none.
+// Calls that must be refused without a live context, and calls that need none.
 void check_without_context(CUresult refusal) {
   CUfunction function;
   CUmodule module;
@@ -176,7 +176,7 @@ void end(End how, CUcontext context) {
   }
 }
 
-// Page-locked and managed memory go with the context; memory of pools, mapped memory and graphs
+// Page-locked and managed memory end with the context; memory of pools, mapped memory and graphs
 // stay.
 void memory(End how) {
   CUcontext context = begin(how);
@@ -225,7 +225,7 @@ void memory(End how) {
   CU(cuMemUnmap(reserved, kGranule));
   CU(cuMemMap(reserved, kGranule, 0, allocation, 0));
   CU(cuMemSetAccess(reserved, kGranule, &access, 1));
-  application_memory[0] = 1;  // the application's own, as before
+  application_memory[0] = 1;  // the application's own memory stays usable
 
   context = begin(how);
   EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemFreeHost(host));
@@ -264,7 +264,8 @@ void memory(End how) {
   CU(cuCtxSetCurrent(nullptr));
 }
 
-// A stream says which context is meant, a function has its own, and memory is found by its address.
+// Without a current context: a stream and a function name their contexts, and memory is found by
+// its address.
 void without_current() {
   CUcontext context = begin(End::kReset), of_stream;
   CUstream stream;
@@ -336,7 +337,7 @@ void without_current() {
   std::printf("without a current context\n");
 }
 
-// A stream of a context that is alive takes work, but for copies, while the current one is not.
+// While the current context has ended, a stream of a live context takes all work except copies.
 void current_given_back() {
   CUcontext alive, context;
   CUstream stream;
@@ -363,7 +364,7 @@ void current_given_back() {
   std::printf("with a current context given back\n");
 }
 
-// Page-locked memory of one device's context stays what it is when another's goes.
+// The end of one device's context does not change page-locked memory of another device's context.
 void other_device() {
   CUcontext first, second;
   CU(cuDevicePrimaryCtxRetain(&first, 0));

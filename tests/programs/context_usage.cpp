@@ -55,7 +55,7 @@ void destroying_asks_for_no_count() {
   std::printf("destroying: asks for no count\n");
 }
 
-// Another thread's context, or one that is on the stack twice, stays current as a destroyed one.
+// A destroyed context stays current in other threads, and where it is on the stack a second time.
 void a_destroyed_context_stays_current_elsewhere() {
   CUcontext made, popped = nullptr;
   CU(cuCtxCreate_v4(&made, nullptr, 0, 0));

@@ -64,7 +64,7 @@ void two_dimensional() {
       CHECK(back[y * host_pitch + x] == (x < width ? source[y * host_pitch + x] : 0xaa));
     }
   }
-  // A block inside to another place, device to device.
+  // A block to another place in the same memory, device to device.
   CUDA(cudaMemcpy2D(device + 6 * pitch + 20, pitch, device + 1 * pitch + 2, pitch, 10, 4,
                     cudaMemcpyDeviceToDevice));
   CUDA(cudaMemcpy2D(back.data(), width, device, pitch, width, height, cudaMemcpyDefault));

@@ -1,6 +1,7 @@
 // cuSPARSE's incomplete factorisations, csrilu02 and csric02: analysis, factorisation, zero pivots,
-// and the end of what they keep, for which cuSPARSE frees memory in stream order that it allocated
-// in other ways, or not at all. Prints the same natively and remotely; every status is checked.
+// and the end of their objects. There cuSPARSE frees memory in stream order that it has allocated
+// in other ways, or never allocated. Prints the same natively and remotely; every status is
+// checked.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -11,7 +12,7 @@
 
 #include "program.h"
 
-#pragma GCC diagnostic ignored "-Wdeprecated-declarations"  // what programs in use call
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"  // programs still call these functions
 
 #define SPARSE(call)                                                     \
   do {                                                                   \
@@ -53,7 +54,7 @@ Matrix stencil(int n) {
   return matrix;
 }
 
-// Two rows of which the second has no diagonal entry.
+// Two rows. The second has no diagonal entry.
 Matrix without_diagonal() { return {2, {0, 2, 3}, {0, 1, 0}, {1, 1, 1}}; }
 // Its second pivot is zero: 4 - 2 * 2.
 Matrix singular() { return {2, {0, 2, 4}, {0, 1, 0, 1}, {1, 2, 2, 4}}; }
@@ -112,7 +113,7 @@ class DeviceMatrix {
   }
 };
 
-// Where the first zero pivot is; -1: there is none.
+// The row of the first zero pivot, or -1.
 template <typename Ask, typename Info>
 int zero_pivot(const Ask& ask, cusparseHandle_t handle, Info info) {
   int position = -2;
@@ -140,7 +141,7 @@ Outcome incomplete_lu(cusparseHandle_t handle, const Matrix& given, cusparseSolv
   void* buffer;
   CUDA(cudaMalloc(&buffer, static_cast<size_t>(bytes)));
   Outcome outcome;
-  // Again: what the first analysis has kept goes.
+  // The second analysis frees the data of the first.
   for (int round = 0; round < 2; ++round) {
     SPARSE(F::lu_analysis(handle, m.rows, m.entries, m.description, m.values, m.starts, m.columns,
                           info, policy, buffer));
@@ -186,8 +187,7 @@ Outcome incomplete_cholesky(cusparseHandle_t handle, const Matrix& given,
   return outcome;
 }
 
-// The same on the host: rows in order, without fill-in. Returns L and U in one, or for the lower
-// half alone the Cholesky factor.
+// The LU factorisation on the host: rows in order, without fill-in. Returns L and U in one matrix.
 std::vector<double> host_lu(const Matrix& m) {
   std::vector<double> values = m.values;
   const auto find = [&](int row, int column) {
@@ -220,8 +220,8 @@ double difference(const Matrix& m, const std::vector<double>& a, const std::vect
   return most;
 }
 
-// Of a symmetric matrix, A = L U with unit L: the Cholesky factor has the columns of L times the
-// roots of U's diagonal.
+// For a symmetric matrix A = L U with unit L. The columns of the Cholesky factor are the columns of
+// L times the roots of U's diagonal.
 std::vector<double> host_cholesky(const Matrix& m) {
   std::vector<double> values = host_lu(m), roots(static_cast<size_t>(m.rows));
   for (int row = 0; row < m.rows; ++row) {

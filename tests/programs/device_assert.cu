@@ -1,4 +1,4 @@
-// A failing device assert: the error comes with the synchronisation and stays for the process.
+// A failing device assert: the synchronisation returns the error, and so do all later calls.
 #include <cassert>
 
 #include "program.h"

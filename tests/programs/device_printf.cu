@@ -24,8 +24,8 @@ __global__ void say(const char* what, int* value) {
   *value += 1;
 }
 
-// What a kernel prints is there behind each kind of wait, also if a query said before that it is
-// done.
+// The output of a kernel is there after each kind of wait, also if a query has already reported the
+// kernel as done.
 void print_before_the_host() {
   DeviceArray<char> name(std::vector<char>{'k', 'e', 'r', 'n', 'e', 'l', '\0'});
   DeviceArray<int> value(std::vector<int>{0});

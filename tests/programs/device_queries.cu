@@ -1,4 +1,4 @@
-// What a program asks about devices must agree with itself, whatever the device.
+// Queries about devices must agree with each other, on any device.
 #include <cstring>
 #include <string>
 

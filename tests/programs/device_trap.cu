@@ -1,4 +1,4 @@
-// __trap() ends the grid with an error that stays.
+// __trap() ends the grid with a sticky error.
 #include "program.h"
 
 __global__ void trap_if(int condition) {

@@ -119,7 +119,8 @@ const char kManagedPtx[] = R"(
 }
 )";
 
-// Each library has a variable of its own that begins anew, wherever it lies, and that goes with it.
+// Each library has its own variable. It has its initial value after each load, at any address, and
+// ends with the library.
 void managed_variables() {
   for (int round = 0; round < 4; ++round) {
     CUlibrary library;
@@ -138,7 +139,7 @@ void managed_variables() {
     CU(cuCtxSynchronize());
     CHECK(*count == 10 * round + 1);
 
-    // A pointer to it says what it is.
+    // The attributes of a pointer to it.
     unsigned managed = 0;
     void* host = nullptr;
     CUdeviceptr base;
@@ -148,7 +149,7 @@ void managed_variables() {
     CU(cuPointerGetAttribute(&host, CU_POINTER_ATTRIBUTE_HOST_POINTER, address));
     CHECK(managed == 1 && host == count);
 
-    // Work and waits after it has gone.
+    // Work and waits after its end.
     CU(cuLibraryUnload(library));
     CUdeviceptr memory;
     CU(cuCtxSynchronize());
@@ -207,7 +208,7 @@ void waits_and_writes(CUdevice device) {
   CUdeviceptr word;
   CU(cuMemAlloc(&word, 8));
   CU(cuMemsetD32(word, 0, 2));
-  CU(cuCtxSynchronize());  // non-blocking streams would not wait for it
+  CU(cuCtxSynchronize());  // non-blocking streams do not wait for the default stream
   CUstream waiter, writer;
   CU(cuStreamCreate(&waiter, CU_STREAM_NON_BLOCKING));
   CU(cuStreamCreate(&writer, CU_STREAM_NON_BLOCKING));
@@ -219,7 +220,7 @@ void waits_and_writes(CUdevice device) {
   unsigned values[2];
   CU(cuMemcpyDtoH(values, word, sizeof values));
   CHECK(values[0] == 5 && values[1] == 9);
-  // A word of the host's, seen when the stream has been waited for.
+  // A word in host memory, which the host reads after a wait for the stream.
   unsigned* host;
   CU(cuMemHostAlloc(reinterpret_cast<void**>(&host), 8, CU_MEMHOSTALLOC_PORTABLE));
   host[0] = host[1] = 0;
@@ -262,7 +263,7 @@ int main(int, char** argv) {
   waits_and_writes(device);
   managed_variables();
 
-  // A context of one's own on top of it.
+  // A created context on top of the primary context.
   CU(cuCtxCreate_v4(&context, nullptr, 0, device));
   CU(cuCtxGetCurrent(&current));
   CHECK(current == context);

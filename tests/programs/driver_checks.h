@@ -1,5 +1,5 @@
-// Shared by the test programs of the driver API: calls that must succeed or fail in one way. As
-// program.h, which has the same for the runtime.
+// Shared by the test programs of the driver API: calls that must succeed, or fail with one error.
+// program.h has the same for the runtime.
 #pragma once
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-// The name of every error of the driver API; each has a description, in whatever words.
+// The name of every error of the driver API. Each must have a description; its text may vary.
 #include <cstdio>
 
 #include <cuda.h>

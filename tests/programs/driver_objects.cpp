@@ -1,6 +1,6 @@
-// Objects of the driver API that the runtime's programs seldom touch: pools, virtual memory, the
-// structure of graphs, captures, arrays, limits. Every answer is checked; what is printed says how
-// far it came.
+// Objects of the driver API that programs of the runtime seldom use: pools, virtual memory, the
+// structure of graphs, captures, arrays, limits. Every answer is checked; the output shows the
+// progress.
 #include <cstdio>
 #include <cstdlib>
 
@@ -72,7 +72,7 @@ void pools(CUdevice device) {
   threshold = 0;
   CU(cuMemPoolGetAttribute(standard, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
   CHECK(threshold == 1 << 20);
-  // An int, whose neighbour must not be written.
+  // The attribute is an int: its neighbour must not be written.
   int reuse[2] = {-1, 42};
   CU(cuMemPoolGetAttribute(standard, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, reuse));
   CHECK(reuse[0] >= 0 && reuse[1] == 42);

@@ -1,5 +1,5 @@
-// Variables that the driver reads when it starts, each text in a process of its own.
-// CUDA_VISIBLE_DEVICES: which texts make only the first device visible.
+// Environment variables that the driver reads when it starts, each value in its own process.
+// CUDA_VISIBLE_DEVICES: which values make only the first device visible.
 // CUDA_MODULE_LOADING: the mode that the driver reports, and which functions it has loaded.
 #include <cctype>
 #include <cstring>

@@ -1,5 +1,5 @@
 // memset in one, two and three dimensions, of bytes, halves and words, aligned or not; of device
-// memory, and of the host's, which is filled when the call is back.
+// memory, and of host memory, which is filled when the call returns.
 #include <cstring>
 
 #include <cuda.h>
@@ -27,7 +27,7 @@ void fill_on_host(const char* how, unsigned char* memory, size_t bytes) {
   CUDA(cudaMemset2D(memory + 1, 8, 4, 3, bytes / 8));
   for (size_t i = 0; i < bytes; ++i) CHECK(memory[i] == (i % 8 >= 1 && i % 8 <= 3 ? 4 : 3));
 
-  // In a stream, in front of a copy.
+  // In a stream, before a copy.
   DeviceArray<unsigned char> device(bytes);
   cudaStream_t stream;
   CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
@@ -37,7 +37,7 @@ void fill_on_host(const char* how, unsigned char* memory, size_t bytes) {
   holds(5);
   CHECK(device.values() == std::vector<unsigned char>(bytes, 5));
 
-  // In graphs: a node that is added, its parameters when set, and one that is captured.
+  // In graphs: an added node, the same node with other parameters, and a captured node.
   cudaGraph_t graph;
   cudaGraphExec_t executable;
   cudaGraphNode_t node;

@@ -87,7 +87,7 @@ int main() {
   DeviceArray<int> io(6 * n);
   exact<<<n / 100, 100>>>(device_f.get(), device_d.get(), fo.get(), dout.get(), io.get(), n);
   FINISH();
-  // A NaN's sign and payload are nobody's promise.
+  // The sign and payload of a NaN are unspecified.
   std::vector<float> floats = fo.values();
   for (float& x : floats) x = std::isnan(x) ? 0 : x;
   std::vector<double> doubles = dout.values();

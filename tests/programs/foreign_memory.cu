@@ -1,11 +1,11 @@
-// Fills and copies, in a stream of one device, of memory that belongs to another, without peer
-// access: what a driver refuses, the call itself reports, and no later one. Nothing to do with one
-// device.
+// Fills and copies, in a stream of one device, of memory of another device, without peer access. If
+// the driver refuses one, the call itself returns the error, not a later call. Does nothing with
+// one device.
 #include "program.h"
 
 namespace {
 
-// The result of a call, after which nothing must be left to report.
+// Returns the result of a call. No later call may report an error of it.
 cudaError_t alone(cudaError_t result, cudaStream_t stream) {
   CHECK(cudaGetLastError() == result);
   CUDA(cudaStreamSynchronize(stream));
@@ -19,7 +19,7 @@ struct Copies {
   cudaError_t in, out, between, box;
 };
 
-// Fills are refused whatever the memory.
+// Fills are refused for every kind of memory.
 Copies use(char* foreign, char* own, cudaStream_t stream) {
   EXPECT(cudaErrorInvalidValue, alone(cudaMemsetAsync(foreign, 1, kBytes, stream), stream));
   EXPECT(cudaErrorInvalidValue, alone(cudaMemset2DAsync(foreign, 32, 1, 16, 2, stream), stream));
@@ -57,7 +57,7 @@ int main() {
     const Copies of_plain = use(plain, own, ours);
     CHECK(of_plain.in == cudaSuccess && of_plain.out == cudaSuccess);
     CHECK(of_plain.between == cudaSuccess && of_plain.box == cudaSuccess);
-    // A driver refuses copies of a pool's memory as well; between servers they are carried.
+    // A driver also refuses copies of a pool's memory; between servers they are carried out.
     const Copies of_pool = use(pooled, own, ours);
     for (const cudaError_t result : {of_pool.in, of_pool.out, of_pool.between, of_pool.box}) {
       CHECK(result == cudaErrorInvalidValue || result == cudaSuccess);

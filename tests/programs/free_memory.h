@@ -1,4 +1,4 @@
-// What cudaMemGetInfo tells, in spite of other processes.
+// Checks the free memory that cudaMemGetInfo reports, while other processes use the device.
 #pragma once
 
 #include <chrono>
@@ -6,8 +6,9 @@
 
 #include "program.h"
 
-// Whether an allocation is taken off the device's free memory and its release given back. Other
-// processes may take and give memory at the same time, so one clean attempt of many is enough.
+// Whether an allocation decreases the device's free memory, and its release increases it again.
+// Other processes may allocate and free memory meanwhile, so one success in many attempts is
+// enough.
 inline bool free_memory_counts(size_t bytes) {
   for (int attempt = 0; attempt < 50; ++attempt) {
     size_t before = 0, during = 0, after = 0, total = 0;

@@ -1,6 +1,6 @@
-// Memory freed in every way that CUDA has for it, null among it, and what is left after a call was
-// refused: the memory, the pool, the node and the graph are there as before, and can be used and
-// freed. At the end what no documentation says, as driver 580 does it.
+// Memory freed in every way that CUDA has for it, also null. After a refused call, the memory, the
+// pool, the node and the graph exist as before, and can be used and freed. At the end: cases that
+// no documentation describes, with the results of driver 580.
 #include <cstdio>
 #include <cstdlib>
 #include <initializer_list>
@@ -19,7 +19,7 @@ void show(const char* what, CUresult result) {
   std::printf("%-44s %s\n", what, name);
 }
 
-// The memory is known, and holds what is written to it.
+// The driver knows the memory, and the memory can be written and read.
 void check_usable(CUdeviceptr memory, CUstream stream) {
   unsigned word = 0;
   CU(cuMemsetD32Async(memory, 77, kBytes / 4, stream));
@@ -64,7 +64,7 @@ void in_stream_order(CUstream stream, CUstream other) {
   size_t pitch = 0;
   CU(cuMemAllocPitch(&pitched, &pitch, 100, 3, 4));
   CU(cuMemFreeAsync(pitched, stream));
-  // Memory of a pool: freed in another stream behind an event, and by cuMemFree.
+  // Memory of a pool: freed in another stream after an event, and by cuMemFree.
   CUevent event;
   CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
   CUdeviceptr pooled = allocate_async(stream);
@@ -81,12 +81,12 @@ void in_stream_order(CUstream stream, CUstream other) {
   std::puts("in stream order");
 }
 
-// What a call refuses stays as it was.
+// A refused call changes nothing.
 void refused(CUcontext context, CUstream stream) {
   const CUdeviceptr plain = allocate(), pooled = allocate_async(stream);
   for (const CUdeviceptr memory : {plain, pooled}) {
     show("free within", cuMemFreeAsync(memory + 512, stream));
-    // The default stream is that of the current context.
+    // The default stream belongs to the current context.
     CU(cuCtxSetCurrent(nullptr));
     show("free without a context", cuMemFreeAsync(memory, nullptr));
     CU(cuCtxSetCurrent(context));
@@ -108,7 +108,7 @@ void refused_in_a_capture(CUstream stream, CUstream other) {
   show("  its end", cuStreamEndCapture(stream, &graph));
   CHECK(graph == nullptr);
   check_usable(memory, stream);
-  // A graph frees what a graph has allocated.
+  // A graph frees only memory that a graph has allocated.
   CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
   show("free in a capture", cuMemFreeAsync(memory, stream));
   (void)cuStreamEndCapture(stream, &graph);
@@ -156,7 +156,7 @@ void refused_objects(CUdevice device, CUstream stream) {
   CU(cuGraphDestroy(graph));
 }
 
-// Where no documentation says what happens.
+// Cases that no documentation describes.
 void undocumented(CUdevice device, CUcontext context, CUstream stream) {
   CUdeviceptr memory = 5;
   show("allocate no bytes in stream order", cuMemAllocAsync(&memory, 0, stream));
@@ -198,7 +198,7 @@ void undocumented(CUdevice device, CUcontext context, CUstream stream) {
   CU(cuGraphChildGraphNodeGetGraph(node, &child));
   show("destroy a child graph", cuGraphDestroy(child));
   CU(cuGraphDestroy(inner));
-  // Last: what is destroyed here may be what is captured into.
+  // Last, because it may destroy the object that the stream is captured into.
   CUstreamCaptureStatus status;
   CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
   CU(cuStreamGetCaptureInfo(stream, &status, nullptr, &graph, nullptr, nullptr, nullptr));

@@ -1,5 +1,5 @@
-// Work that piles up behind work that does not end: who waits for it, and who does not. The gate is
-// a host function, which holds its stream until the program opens it.
+// Work that is queued after work that does not end: which threads and streams wait for it, and
+// which do not. The gate is a host function, which holds its stream until the program opens it.
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -30,7 +30,8 @@ class Gate {
   std::atomic<bool> open_{false};
 };
 
-// Calls on a device whose queues are not full, and of another, which come back with the gate shut.
+// Calls that return while the gate is closed: for a stream whose queue is not full, and on another
+// device.
 void others_go_on(cudaStream_t idle, int devices) {
   if (devices > 1) {
     CUDA(cudaSetDevice(1));
@@ -46,7 +47,7 @@ void others_go_on(cudaStream_t idle, int devices) {
   CUDA(cudaStreamSynchronize(idle));
 }
 
-// A queue takes a thousand launches. All of it is done before the next section.
+// A queue takes a thousand launches. All of them are done before the next section.
 void queue_a_thousand() {
   DeviceArray<unsigned> sum(std::vector<unsigned>{0});
   cudaStream_t stream;
@@ -68,7 +69,7 @@ void queue_a_thousand() {
   CUDA(cudaStreamDestroy(stream));
 }
 
-// Further ones hold the thread that launches, and no other but those that wait for them.
+// Further launches block their thread, and threads that wait for them, but no other thread.
 void overfill(cudaStream_t stream, int devices) {
   DeviceArray<unsigned> sum(std::vector<unsigned>{0});
   cudaStream_t idle;
@@ -96,8 +97,8 @@ void overfill(cudaStream_t stream, int devices) {
   CUDA(cudaStreamDestroy(idle));
 }
 
-// Asking takes no room in a queue: neither of a stream that is held, again and again while other
-// work ends, nor after each of its many commands, nor of an event that is recorded again and again.
+// Queries take no room in a queue: repeated queries of a held stream while other work ends, a query
+// after each of its many commands, and queries of an event that is recorded repeatedly.
 void ask_often(int devices) {
   constexpr int kPairs = 450;  // launches, records and the gate are fewer than a thousand
   DeviceArray<unsigned> sum(std::vector<unsigned>{0});
@@ -137,8 +138,8 @@ void ask_often(int devices) {
   CUDA(cudaStreamDestroy(held));
 }
 
-// A call for which a driver waits until the device is idle holds its thread, and not what others
-// do with other devices. One for which it does not wait returns, however busy the machine is.
+// If the driver waits in a call until the device is idle, it blocks the calling thread, but not
+// other threads that use other devices. Other calls return while the device is busy.
 enum class Waits { kNo, kYes };
 template <typename Call>
 void wait_in(const char* name, int devices, Waits expected, Call call) {
@@ -162,7 +163,7 @@ void wait_in(const char* name, int devices, Waits expected, Call call) {
   std::printf("%s: %s\n", name, waited ? "waited" : "did not wait");
 }
 
-// Memory of a busy device is freed while another is current: only the thread that frees it waits.
+// Memory of a busy device is freed while another device is current: only the freeing thread waits.
 void free_on_a_busy_device() {
   cudaStream_t stream;
   unsigned* memory;
@@ -189,7 +190,7 @@ void free_on_a_busy_device() {
 }
 
 int main() {
-  std::setvbuf(stdout, nullptr, _IONBF, 0);  // where it hangs shows where
+  std::setvbuf(stdout, nullptr, _IONBF, 0);  // shows where the program hangs
   int devices = 0;
   CUDA(cudaGetDeviceCount(&devices));
   CUDA(cudaSetDevice(0));
@@ -206,7 +207,7 @@ int main() {
   CUDA(cudaMallocAsync(&pooled, 64, stream));
   CUDA(cudaStreamSynchronize(stream));
   wait_in("free", devices, Waits::kYes, [=] { CUDA(cudaFree(plain)); });
-  // Memory of pools is the program's to free at the right time.
+  // Memory of pools is freed without a wait; the program chooses the right time.
   wait_in("free of stream-ordered memory", devices, Waits::kNo, [=] { CUDA(cudaFree(pooled)); });
 
   if (devices > 1) free_on_a_busy_device();
@@ -216,14 +217,14 @@ int main() {
     CHECK(cuModuleLoadData(&module, kPtx) == CUDA_SUCCESS);
     CHECK(cuModuleUnload(module) == CUDA_SUCCESS);
   });
-  // Contexts end when the device has nothing to do in any.
+  // A context ends when the device has no work in any context.
   wait_in("another context", devices, Waits::kYes, [] {
     CUcontext context;
     CHECK(cuCtxCreate(&context, nullptr, 0, 0) == CUDA_SUCCESS);
     CHECK(cuCtxDestroy(context) == CUDA_SUCCESS);
   });
 
-  // What was queued before a reset is done after it.
+  // Work that was queued before a reset is done after it.
   unsigned *sum, result = 0;
   CUDA(cudaMalloc(&sum, sizeof *sum));
   CUDA(cudaHostRegister(&result, sizeof result, cudaHostRegisterDefault));

@@ -1,5 +1,6 @@
-// Memory that graphs allocate: used by other nodes, after the launch, freed outside, given back at
-// the next launch; and captures into graphs that exist, with dependencies changed on the way.
+// Memory that graphs allocate: used by other nodes and after the launch, freed outside of the graph
+// or at the next launch; and captures into existing graphs, with dependencies that change
+// meanwhile.
 #include "program.h"
 
 __global__ void set(int* values, int value) { values[threadIdx.x] = value + threadIdx.x; }
@@ -92,7 +93,7 @@ void outlives_the_launch(cudaStream_t stream) {
   std::puts("outlives");
 }
 
-// Allocated and freed in one capture, with memory of the stream's own beside it.
+// Allocated and freed in one capture, together with memory allocated outside of it.
 void captured(cudaStream_t stream) {
   DeviceArray<int> out(1);
   out.clear();
@@ -135,7 +136,7 @@ void into_a_graph(cudaStream_t stream) {
   size_t count = 0;
   CUDA(cudaStreamGetCaptureInfo(stream, &status, &id, &into, &tips, nullptr, &count));
   CHECK(status == cudaStreamCaptureStatusActive && into == graph && count == 1 && tips[0] != root);
-  // What follows depends on the root alone, then on all of it.
+  // The next node depends on the root alone, then on all nodes.
   cudaGraphNode_t tip = tips[0], from_root = root;
   CUDA(cudaStreamUpdateCaptureDependencies(stream, &from_root, nullptr, 1,
                                            cudaStreamSetCaptureDependencies));
@@ -150,7 +151,7 @@ void into_a_graph(cudaStream_t stream) {
   CUDA(cudaGraphGetNodes(graph, nullptr, &nodes));
   CUDA(cudaGraphGetEdges(graph, nullptr, nullptr, nullptr, &edges));
   std::printf("into a graph: %zu nodes, %zu edges\n", nodes, edges);
-  // A node's attribute reads back, and an executable's node can be left out.
+  // A node's attribute can be read back, and a node of an executable can be disabled.
   cudaKernelNodeAttrValue attribute{};
   attribute.priority = 0;
   CUDA(cudaGraphKernelNodeSetAttribute(root, cudaLaunchAttributePriority, &attribute));

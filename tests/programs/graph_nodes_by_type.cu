@@ -1,5 +1,5 @@
-// Nodes of every type by the one function for all of them, edges with data, what nodes that
-// allocate or wait say of themselves, and a graph's picture.
+// Nodes of every type, added by the generic function; edges with data; parameters of nodes that
+// allocate or wait; and a graph's picture.
 #include <cstring>
 #include <string>
 
@@ -164,7 +164,7 @@ void all_types() {
   params.free.dptr = memory;
   add_node(graph, {recorded}, &params);
 
-  // What they say.
+  // The parameters that the nodes report.
   CUDA_MEM_ALLOC_NODE_PARAMS allocated{};
   CU(cuGraphMemAllocNodeGetParams(allocation, &allocated));
   CHECK(allocated.dptr == memory && allocated.bytesize == kCount * sizeof(int));
@@ -189,7 +189,7 @@ void all_types() {
   CHECK(flags.values() == (std::vector<unsigned>{17, 4}));
   CU(cuEventQuery(event));
 
-  // The batch of the executable alone changes.
+  // Only the batch of the executable changes.
   operations[0].writeValue.value = 18;
   params = {};
   params.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;

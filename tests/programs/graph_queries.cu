@@ -1,4 +1,4 @@
-// What graphs say of their nodes, recorded and built; copies of pageable memory in them; user
+// Queries about the nodes of captured and built graphs; copies of pageable memory in graphs; user
 // objects.
 #include <algorithm>
 #include <atomic>
@@ -19,8 +19,8 @@ struct Fill {
   int next;
 };
 
-// Writes memory that no copy reads: when a copy node reads pageable memory, at its place or when
-// the graph is launched, is the driver's choice.
+// Writes memory that no copy node reads: the driver chooses whether a copy node reads pageable
+// memory when the graph is launched, or when the node runs.
 void CUDART_CB fill(void* data) {
   Fill* fill = static_cast<Fill*>(data);
   for (int& value : *fill->values) value = fill->next++;
@@ -31,7 +31,7 @@ struct Sum {
   long long total;
 };
 
-// Reads what a copy before it wrote.
+// Reads the bytes that an earlier copy wrote.
 void CUDART_CB add_up(void* data) {
   Sum* sum = static_cast<Sum*>(data);
   for (int value : *sum->values) sum->total += value;
@@ -128,7 +128,7 @@ const char* name_of(cudaGraphNodeType type) {
   }
 }
 
-// What a node says of a kernel is in the form in which the kernel got its parameters, last.
+// A node reports a kernel's parameters in the form in which they were last set.
 void show_kernel(const char* how, cudaGraphNode_t node) {
   CUDA_KERNEL_NODE_PARAMS params = {};
   CHECK(cuGraphKernelNodeGetParams(node, &params) == CUDA_SUCCESS);
@@ -157,7 +157,7 @@ void show_kernel(const char* how, cudaGraphNode_t node) {
               n, params.extra ? "packed" : "an array");
 }
 
-// As the runtime tells it.
+// The same by the runtime's query.
 void show_kernel_by_runtime(const char* how, cudaGraphNode_t node) {
   cudaKernelNodeParams params = {};
   CUDA(cudaGraphKernelNodeGetParams(node, &params));
@@ -166,8 +166,8 @@ void show_kernel_by_runtime(const char* how, cudaGraphNode_t node) {
               *static_cast<int*>(params.kernelParams[1]));
 }
 
-// Kernel nodes of every origin: captured launches by array and packed, nodes made by hand, and what
-// becomes of them when their parameters are set.
+// Kernel nodes of every origin: captured launches with an array or packed parameters, and nodes
+// made by hand; before and after their parameters are set.
 void kernel_nodes(int* values, cudaStream_t stream) {
   int factor = 2, n = 3;
   struct {
@@ -235,8 +235,7 @@ void kernel_nodes(int* values, cudaStream_t stream) {
   CUDA(cudaGraphDestroy(graph));
 }
 
-// Copies of an executable that begin with page-locked memory and get pageable memory later, and
-// back.
+// Copies of an executable change from page-locked to pageable memory and back.
 void executable_copies(cudaStream_t stream) {
   const int n = 256;
   DeviceArray<int> device(n);
@@ -287,8 +286,8 @@ int main() {
   CUDA(cudaStreamCreate(&stream));
   kernel_nodes(device.get(), stream);
 
-  // Recorded: a host function, copies of pageable memory there and back, and a reader of the
-  // latter.
+  // Captured: a host function, copies of pageable memory in both directions, and a host function
+  // that reads the result.
   std::vector<int> scratch(n);
   Fill filler{&scratch, 100};
   Sum sum{&out, 0};
@@ -349,9 +348,9 @@ int main() {
   CUDA(cudaStreamSynchronize(stream));
   std::printf("sum %lld, last %d, filled to %d\n", sum.total, out.back(), scratch.back());
   CUDA(cudaGraphGetNodes(graph, nullptr, &count));
-  CHECK(count == nodes.size());  // instantiating left nothing behind
+  CHECK(count == nodes.size());  // instantiation adds no nodes
 
-  // Another place in the executable alone, then in the graph as well.
+  // Other memory, first in the executable alone, then also in the graph.
   std::vector<int> other(n, 7);
   CUDA(cudaGraphExecMemcpyNodeSetParams1D(exec, copy_in, device.get(), other.data(), device.bytes(),
                                           cudaMemcpyHostToDevice));
@@ -379,7 +378,7 @@ int main() {
 
   executable_copies(stream);
 
-  // A pitched piece of pageable memory, both ways; the rest is left alone.
+  // A pitched piece of pageable memory, both ways; the rest must not change.
   std::vector<int> picture(16 * 16), result(16 * 16, 5);
   for (int i = 0; i < 256; ++i) picture[i] = i;
   CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
@@ -390,7 +389,7 @@ int main() {
   cudaGraph_t pictures;
   CUDA(cudaStreamEndCapture(stream, &pictures));
 
-  // As a child, in a clone, under an event.
+  // As a child graph, in a clone, after an event.
   cudaGraph_t outer, clone;
   CUDA(cudaGraphCreate(&outer, 0));
   cudaGraphNode_t child, record;
@@ -416,7 +415,7 @@ int main() {
   CUDA(cudaGraphGetNodes(clone, nullptr, &count));
   CHECK(count == 2);
 
-  // User objects live as long as anything that was made of the graph.
+  // User objects live as long as the graph and everything that was made from it.
   static int one = 1, more = 10;
   cudaUserObject_t first, second;
   CUDA(cudaUserObjectCreate(&first, &one, destroy, 2, cudaUserObjectNoDestructorSync));

@@ -1,6 +1,6 @@
-// Executables whose copies get memory of another kind: page-locked for pageable and the other way
-// round, by an update with another graph, by parameters of one node, inside a child graph; several
-// times over, and with the graphs they were made from gone.
+// Executables whose copies get memory of another kind, from page-locked to pageable and back: by an
+// update with another graph, by parameters of one node, inside a child graph; several times, and
+// after the end of the graphs that they were made from.
 #include <cstring>
 
 #include "program.h"
@@ -50,7 +50,7 @@ cudaGraph_t record(cudaStream_t stream, int* device, const Memory& memory, int a
   return graph;
 }
 
-// Every launch reads what is there when it is launched.
+// Every launch reads the memory's content at that time.
 void run(cudaGraphExec_t executable, cudaStream_t stream, const Memory& memory, int addend) {
   for (int round = 0; round < 3; ++round) {
     for (int i = 0; i < kCount; ++i) memory.in[i] = i * 7 + round;
@@ -83,7 +83,8 @@ void update(bool first_locked) {
     run(executable, stream, memory, addend);
   }
 
-  // Another shape is refused, whatever its memory, and leaves the executable as it was.
+  // A graph of another shape is refused for every kind of memory, and the executable stays as it
+  // was.
   cudaGraph_t other;
   CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   CUDA(cudaMemcpyAsync(device.get(), first.in, kBytes, cudaMemcpyHostToDevice, stream));
@@ -96,7 +97,7 @@ void update(bool first_locked) {
   CUDA(cudaGraphDestroy(other));
   run(executable, stream, third, addend);
 
-  // After updates, the nodes of the first graph still name the executable's.
+  // After updates, the nodes of the first graph still name the executable's nodes.
   size_t count = 3;
   cudaGraphNode_t nodes[3];
   CUDA(cudaGraphGetNodes(graph, nodes, &count));

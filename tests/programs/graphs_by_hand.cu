@@ -1,5 +1,5 @@
-// Graphs built node by node: kernels, copies, fills, host functions, children, events, changed
-// later.
+// Graphs built node by node: kernels, copies, fills, host functions, children, events; and later
+// changes of them.
 #include "program.h"
 
 __global__ void add(int* values, int amount, int n) {

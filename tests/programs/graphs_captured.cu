@@ -34,7 +34,7 @@ int main() {
   CHECK(static_cast<unsigned>(state.values()[0]) == expected);
   std::printf("launched %u\n", expected);
 
-  // The same shape with other parameters can be patched in.
+  // A graph of the same shape can update the executable.
   cudaGraph_t other = record(stream, state.get(), 50);
   cudaGraphExecUpdateResultInfo result;
   CUDA(cudaGraphExecUpdate(exec, other, &result));
@@ -95,7 +95,7 @@ int main() {
   }
   std::printf("joined %d\n", *host_out);
 
-  // What cannot be recorded spoils the capture.
+  // A call that cannot be captured invalidates the capture.
   CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
   EXPECT(cudaErrorStreamCaptureUnsupported, cudaStreamSynchronize(stream));
   cudaGraph_t spoiled = nullptr;

@@ -1,5 +1,5 @@
-// Green contexts: parts of a device's multiprocessors, each with streams of its own. Memory, code
-// and events belong to the primary context, whichever of its contexts is current.
+// Green contexts: parts of a device's multiprocessors, each with its own streams. Memory, code and
+// events belong to the primary context, even if a green context is current.
 #include <cstdio>
 #include <cstring>
 #include <initializer_list>
@@ -33,7 +33,7 @@ CUdevResource whole_device() {
   return resource;
 }
 
-// A launch of one block that writes `number`, and reads it back from the context that is current.
+// Launches one block that writes `number`, and reads the number back in the current context.
 void store(CUfunction function, CUdeviceptr memory, unsigned number, CUstream stream) {
   void* parameters[] = {&memory, &number};
   CU(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr));
@@ -105,7 +105,7 @@ void splits() {
   changed.sm.smCount -= 8;
   EXPECT(CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION,
          cuDevSmResourceSplitByCount(groups, &count, &changed, &remaining, 0, 8));
-  // A part is not split again; the resource of its green context may be.
+  // A part cannot be split again, but the resource of its green context can.
   CU(cuDevSmResourceSplitByCount(groups, &count, &all, &remaining, 0, 16));
   const CUdevResource part = groups[0];
   EXPECT(CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION,
@@ -220,7 +220,7 @@ void streams(CUcontext primary, CUfunction function) {
   CUgreenCtx of;
   EXPECT(CUDA_ERROR_INVALID_HANDLE, cuStreamGetGreenCtx(CU_STREAM_PER_THREAD, &of));
 
-  // Work of the primary context's kernels in all streams.
+  // Kernels of the primary context work in all streams.
   CUdeviceptr memory;
   CU(cuMemAlloc(&memory, 64));
   CUcontext owner;
@@ -240,7 +240,7 @@ void streams(CUcontext primary, CUfunction function) {
   CU(cuStreamSynchronize(stream));
   expect_stored(memory, 4);
 
-  // A cooperative launch has the multiprocessors of the stream's context.
+  // A cooperative launch uses the multiprocessors of the stream's context.
   int blocks = 0;
   CU(cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, 256, 0));
   unsigned number = 5;
@@ -296,14 +296,14 @@ void events(CUcontext primary, CUfunction function) {
   EXPECT(CUDA_ERROR_INVALID_HANDLE, cuGreenCtxWaitEvent(green, nullptr));
   CU(cuGreenCtxDestroy(other));
   CU(cuGreenCtxDestroy(green));
-  CU(cuEventQuery(of_green));  // it is the primary context's
+  CU(cuEventQuery(of_green));  // it belongs to the primary context
   CU(cuEventDestroy(of_green));
   CU(cuEventDestroy(of_primary));
   CU(cuMemFree(memory));
   std::printf("events: between contexts\n");
 }
 
-// What was made in a green context stays; the context itself is destroyed.
+// Objects made in a green context stay after its end.
 void ends(CUcontext primary) {
   unsigned multiprocessors;
   const CUgreenCtx green = make_green(&multiprocessors);

@@ -36,7 +36,7 @@ __global__ void arithmetic(const __half2* a, const __half2* b, __half2* out, int
   out[6 * i + 5] = __halves2half2(__hneg(__low2half(a[i])), __habs(__high2half(b[i])));
 }
 
-// Spelled without the bfloat162 intrinsics, which nvcc only offers from sm_80 on.
+// Without the bfloat162 intrinsics, which nvcc has only for sm_80 and later.
 __global__ void bfloat_arithmetic(const __nv_bfloat16* a, const __nv_bfloat16* b,
                                   __nv_bfloat16* out, int n) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;

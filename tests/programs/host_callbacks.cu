@@ -1,5 +1,5 @@
-// Host functions take their place in stream order, see what came before, and hold back what
-// follows. While one waits for the application, other streams go on.
+// Host functions run in stream order: they see the results of earlier work, and later work waits
+// for them. While one waits for the application, other streams go on.
 #include <algorithm>
 #include <atomic>
 #include <string>
@@ -30,14 +30,14 @@ struct CallbackState {
 void CUDART_CB on_callback(cudaStream_t stream, cudaError_t status, void* data) {
   CallbackState* state = static_cast<CallbackState*>(data);
   CHECK(status == cudaSuccess && stream == state->stream);
-  // The API is closed inside.
+  // The API refuses calls in a host function.
   EXPECT(cudaErrorNotPermitted, cudaMalloc(&data, 16));
   ++state->calls;
 }
 
 __global__ void add_one(int* values) { ++values[blockIdx.x * blockDim.x + threadIdx.x]; }
 
-constexpr int kCount = 3 << 19;  // 6 MiB of ints: copies of that size are made in pieces
+constexpr int kCount = 3 << 19;  // 6 MiB of ints: copies of this size are made in pieces
 
 struct Waiting {
   std::atomic<bool> entered{false}, released{false};
@@ -49,7 +49,8 @@ void CUDART_CB wait_for_release(void* data) {
   while (!waiting->released) std::this_thread::yield();
 }
 
-// Memory of several kinds. It is made beforehand, because cudaFree waits for all streams.
+// Memory of several kinds. Allocated and freed outside of the tests, because cudaFree waits for all
+// streams.
 struct Buffers {
   static constexpr size_t kBytes = kCount * sizeof(int);
   Buffers() {
@@ -93,7 +94,7 @@ void use_while_one_waits() {
   cudaStream_t waiting_stream, stream;
   CUDA(cudaStreamCreateWithFlags(&waiting_stream, cudaStreamNonBlocking));
   CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  use(buffers, stream);  // loads what the first use needs
+  use(buffers, stream);  // the first use loads code
   for (const bool is_callback : {false, true}) {
     Waiting waiting;
     int order = 0;
@@ -144,7 +145,7 @@ int main() {
   CUDA(cudaStreamSynchronize(stream));
   CHECK(state.calls == 5);
 
-  // The default stream too, and an event behind it.
+  // The same in the default stream, followed by an event.
   cudaEvent_t event;
   CUDA(cudaEventCreate(&event));
   Step last{value, 1000, &log};

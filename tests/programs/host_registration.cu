@@ -1,5 +1,5 @@
-// Registered memory that does not end where pages end, in any order of registering and
-// unregistering; memory that others see, which stays theirs; what is refused.
+// Registered memory that does not end at page boundaries, in any order of registering and
+// unregistering; memory that others share, which stays shared; refused calls.
 #include <cstring>
 
 #include <fcntl.h>
@@ -15,7 +15,7 @@ __global__ void increment(unsigned char* bytes, size_t count) {
   for (size_t i = threadIdx.x; i < count; i += blockDim.x) ++bytes[i];
 }
 
-// A kernel and copies each way on all of it.
+// Uses all of the memory in a kernel, and in copies in both directions.
 void use(unsigned char* memory, size_t bytes, cudaStream_t stream) {
   for (size_t i = 0; i < bytes; ++i) memory[i] = static_cast<unsigned char>(i * 7);
   void* device;
@@ -41,8 +41,8 @@ void neighbours() {
   const size_t bytes = 9 * kPage;
   auto* memory = static_cast<unsigned char*>(std::aligned_alloc(kPage, bytes));
   std::memset(memory, 0, bytes);
-  // The first byte of each lies in the last page of the one before; the fourth lies in one page
-  // whole.
+  // The first byte of each part lies in the last page of the part before. The fourth part lies in a
+  // single page.
   const size_t bounds[] = {100,      2 * kPage + 50, 4 * kPage + 7, 7 * kPage + 11, 7 * kPage + 999,
                            bytes - 1};
   const auto part = [&](int i) { return memory + bounds[i]; };
@@ -61,7 +61,7 @@ void neighbours() {
       for (const int i : out) {
         CUDA(cudaHostUnregister(part(i)));
         registered[i] = false;
-        // Pageable again, and no less usable.
+        // The memory is pageable again, and still usable.
         CUDA(cudaMemset(part(0), 0, 0));
         DeviceArray<unsigned char> copy(size(i));
         CUDA(cudaMemcpy(copy.get(), part(i), size(i), cudaMemcpyHostToDevice));
@@ -76,7 +76,7 @@ void neighbours() {
   std::free(memory);
   std::puts("neighbours");
 
-  // What one registration left behind is not what the next one finds.
+  // A new registration must not find the content of an earlier registration.
   auto* pages = static_cast<unsigned char*>(
       mmap(nullptr, 3 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   CUDA(cudaHostRegister(pages, 2 * kPage + 10, cudaHostRegisterMapped));
@@ -97,8 +97,8 @@ void neighbours() {
   std::puts("mapped anew");
 }
 
-// What is written to a mapped file's memory is in the file, registered or not. A file in memory:
-// the pages of others are not pinned by newer kernels.
+// Bytes written to a mapped file's memory are in the file, registered or not. Uses a file in
+// memory, because newer kernels do not pin the pages of other files.
 void of_a_file() {
   const int file = memfd_create("host_registration", 0);
   CHECK(file >= 0);
@@ -149,7 +149,7 @@ void of_a_child() {
   std::puts("child");
 }
 
-// What the caller itself writes to.
+// Memory that the calling thread itself writes to.
 void of_the_stack() {
   DeviceArray<int> device(std::vector<int>(1000, 42));
   volatile int values[1000] = {7, 7};

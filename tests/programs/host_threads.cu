@@ -29,7 +29,7 @@ void work(int id, unsigned* result) {
     hash = hash * 31 + static_cast<unsigned>(digest(host));
     CUDA(cudaFree(values));
   }
-  // Errors belong to the thread that made them.
+  // Errors belong to the thread whose call failed.
   if (id == 3) {
     EXPECT(cudaErrorInvalidValue, cudaMalloc(nullptr, 1));
     EXPECT(cudaErrorInvalidValue, cudaGetLastError());

@@ -1,4 +1,4 @@
-// A kernel that writes where nothing is: the error comes asynchronously and ends the context.
+// A kernel that writes to an invalid address: the error is asynchronous and ends the context.
 #include <chrono>
 #include <thread>
 
@@ -13,11 +13,11 @@ int main(int argc, char**) {
   FINISH();
   poke<<<1, 1>>>(reinterpret_cast<int*>(argc == 1 ? 0x10 : 0x20));
   CUDA(cudaGetLastError());
-  // By then it has failed, and the synchronisation is the first to hear of it.
+  // By then the kernel has failed. The synchronisation is the first call that returns the error.
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   EXPECT(cudaErrorIllegalAddress, cudaDeviceSynchronize());
   EXPECT(cudaErrorIllegalAddress, cudaGetLastError());
-  // It stays, for every kind of call.
+  // The error is sticky: every kind of call returns it.
   void* memory;
   int value;
   cudaStream_t stream;

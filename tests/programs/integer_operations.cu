@@ -6,7 +6,7 @@ __host__ __device__ inline uint64_t rotate(uint64_t x, unsigned by) {
   return by == 0 ? x : (x << by) | (x >> (64 - by));
 }
 
-// What both sides can compute with the same source.
+// The operations that both sides can compute with the same source.
 __host__ __device__ inline uint64_t mix(uint32_t a, uint32_t b, uint64_t c, uint64_t d) {
   const int32_t sa = static_cast<int32_t>(a), sb = static_cast<int32_t>(b) | 1;
   const int64_t sc = static_cast<int64_t>(c), sd = static_cast<int64_t>(d) | 1;
@@ -63,7 +63,7 @@ int main() {
     if (random.below(4) == 0) x = special[random.below(10)];
     if (random.below(4) == 0) x >>= random.below(64);
   }
-  // The smallest number over -1 has no quotient; the CPU would trap.
+  // The smallest number divided by -1 overflows, and the CPU would trap.
   for (uint64_t& x : in) {
     if (x == 1ull << 63 || static_cast<uint32_t>(x) == 1u << 31) ++x;
   }

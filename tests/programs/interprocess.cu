@@ -1,4 +1,4 @@
-// Memory and an event of one process, used by another.
+// Memory and an event of one process, used by another process.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -42,13 +42,13 @@ int child(int in, int out) {
 }
 
 int main() {
-  // The child must exist before CUDA does.
+  // The child must be forked before CUDA is used.
   int down[2], up[2];
   CHECK(pipe(down) == 0 && pipe(up) == 0);
   const pid_t pid = fork();
   CHECK(pid >= 0);
   if (pid == 0) return child(down[0], up[1]);
-  close(up[1]);  // so that a child that fails ends the wait for it
+  close(up[1]);  // so that the wait ends if the child fails
 
   std::vector<int> start(kCount);
   for (int i = 0; i < kCount; ++i) start[i] = i;

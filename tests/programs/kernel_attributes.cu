@@ -72,7 +72,7 @@ int main() {
   CHECK(cuLaunchKernel(function, 1, 1, 1, 64, 1, 1, 0, nullptr, nullptr, extra) == CUDA_SUCCESS);
   FINISH();
   CHECK(out.values()[63] == 7 + 'b' && out.values()[64] == 41 + 'a');
-  packed_bytes = 16;  // what is left out is 0
+  packed_bytes = 16;  // the parameters left out are 0
   CHECK(cuLaunchKernel(function, 1, 1, 1, 64, 1, 1, 0, nullptr, nullptr, extra) == CUDA_SUCCESS);
   FINISH();
   CHECK(out.values()[63] == 7);

@@ -1,5 +1,5 @@
-// Allocations of several megabytes: kernels, copies, graphs, a texture of linear memory, and frees
-// in stream order use them again and again, in one order.
+// Allocations of several megabytes, used repeatedly, in a fixed order, by kernels, copies, graphs
+// and a texture of linear memory, and freed in stream order.
 #include "program.h"
 
 constexpr int kCount = 1 << 20;  // 4 MiB

@@ -1,5 +1,5 @@
-// Launches with attributes, by cudaLaunchKernelEx: those that work, and those that are refused at
-// once and leave nothing behind. One architecture has clusters, others need not.
+// Launches with attributes, by cudaLaunchKernelEx: some work, others are refused at once and have
+// no effect. Not every architecture has clusters.
 #include <cooperative_groups.h>
 
 #include "program.h"
@@ -23,7 +23,7 @@ int main() {
   config.attrs = &attribute;
   config.numAttrs = 1;
 
-  // Each twice: the second may be queued without being asked about.
+  // Each twice: the second launch may be sent without a query.
   for (int round = 0; round < 2; ++round) {
     attribute.id = cudaLaunchAttributeCooperative;
     attribute.val = {};
@@ -64,7 +64,7 @@ int main() {
   CUDA(cudaGetLastError());
   std::printf("total %d\n", total.values()[0]);
 
-  // An external record belongs into a capture.
+  // An external record is valid in a capture only.
   EXPECT(cudaErrorIllegalState, cudaEventRecordWithFlags(done, stream, cudaEventRecordExternal));
   cudaGetLastError();
   CUDA(cudaStreamSynchronize(stream));

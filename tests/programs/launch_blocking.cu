@@ -1,5 +1,5 @@
-// CUDA_LAUNCH_BLOCKING=1: a launch returns after its kernel. So its effects are there, and its
-// errors are the launch's own.
+// CUDA_LAUNCH_BLOCKING=1: a launch returns after its kernel. So the kernel's effects are visible,
+// and the launch itself returns the kernel's errors.
 #include <cuda.h>
 
 #include "program.h"
@@ -39,7 +39,8 @@ void launches(volatile int* value, cudaStream_t stream) {
   std::printf("a launch with attributes: %d\n", *value);
 }
 
-// A launch in a capturing stream waits for nothing. One in another stream does not disturb it.
+// A launch in a capturing stream does not wait. A launch in another stream does not disturb the
+// capture.
 void captures(volatile int* value, cudaStream_t stream) {
   cudaStream_t other;
   cudaGraph_t graph;

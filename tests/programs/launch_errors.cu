@@ -1,5 +1,4 @@
-// Launches that are refused at once, with which error (it is printed), and that nothing of it
-// stays.
+// Launches that are refused at once. Prints the errors, which must leave the context usable.
 #include "program.h"
 
 __global__ void store(int* out) { out[0] = threadIdx.x; }
@@ -30,7 +29,7 @@ int main() {
   small<<<1, 65>>>(out.get());
   expect_refusal("block above the launch bounds");
 
-  // Something that is no kernel.
+  // A pointer that is not a kernel.
   void* arguments[] = {nullptr};
   static int nothing;
   CHECK(cudaLaunchKernel(&nothing, dim3(1), dim3(1), arguments, 0, nullptr) != cudaSuccess);
@@ -43,7 +42,7 @@ int main() {
   EXPECT(cudaErrorInvalidValue, cudaMalloc(nullptr, 16));
   cudaGetLastError();
 
-  // The context is as good as new.
+  // The context still works.
   store<<<1, 1>>>(out.get());
   FINISH();
   CHECK(out.values()[0] == 0);

@@ -1,5 +1,5 @@
-// Things that end while they are in use: streams and events with work pending, memory under a
-// kernel, a device that is reset in the middle; and things of one device used with those of
+// Objects that end while they are in use: streams and events with pending work, memory that a
+// kernel uses, a device that is reset meanwhile; and objects of one device used with objects of
 // another.
 #include <thread>
 
@@ -15,7 +15,7 @@ __global__ void take_long(int* out, int rounds) {
 
 constexpr int kRounds = 200000;
 
-// The call returns, and what the stream had to do is done nevertheless.
+// cudaStreamDestroy returns at once, and the stream's work is still done.
 void destroyed_stream() {
   DeviceArray<int> out(2);
   out.clear();
@@ -27,7 +27,7 @@ void destroyed_stream() {
   CUDA(cudaStreamDestroy(stream));
   CUDA(cudaDeviceSynchronize());
   CHECK(out.values()[0] == kRounds + 7);
-  // Streams made and destroyed around every piece of work.
+  // A new stream for every piece of work, destroyed right after it.
   out.clear();
   for (int i = 0; i < 50; ++i) {
     CUDA(cudaStreamCreate(&stream));
@@ -41,7 +41,7 @@ void destroyed_stream() {
   std::puts("destroyed streams");
 }
 
-// A stream goes on waiting for what an event stood for when the wait was issued.
+// A stream waits for the record that an event had when the wait was issued.
 void destroyed_event() {
   DeviceArray<int> out(1);
   out.clear();
@@ -69,7 +69,7 @@ void destroyed_event() {
   std::puts("destroyed events");
 }
 
-// cudaFree returns when the kernels are done that may use the memory.
+// cudaFree returns after the kernels that may use the memory.
 void freed_memory() {
   int* used;
   CUDA(cudaMalloc(&used, sizeof(int)));
@@ -125,7 +125,7 @@ void destroyed_graph() {
   std::puts("destroyed graphs");
 }
 
-// Each thread's default stream is its own; what one thread leaves behind runs to its end.
+// Each thread has its own default stream. The work of an ended thread is still done.
 void threads() {
   constexpr int kThreads = 4;
   DeviceArray<int> out(kThreads);
@@ -143,7 +143,7 @@ void threads() {
   for (std::thread& thread : all) thread.join();
   CUDA(cudaDeviceSynchronize());
   CHECK(out.values() == std::vector<int>(kThreads, kRounds / 10 + 45));
-  // The last error is a thread's own.
+  // Each thread has its own last error.
   EXPECT(cudaErrorInvalidDevice, cudaSetDevice(-5));
   cudaError_t elsewhere = cudaErrorUnknown;
   std::thread([&] { elsewhere = cudaGetLastError(); }).join();
@@ -153,7 +153,7 @@ void threads() {
   std::puts("threads");
 }
 
-// What CUDA's guide promises of several devices; nothing to see with one.
+// Statements of CUDA's guide about several devices. Does nothing with one device.
 void several_devices() {
   int devices = 0;
   CUDA(cudaGetDeviceCount(&devices));
@@ -201,7 +201,7 @@ void several_devices() {
     for (int d = 0; d < 2; ++d)
       CUDA(cudaMemcpy(&found[d], memory[d], sizeof(int), cudaMemcpyDefault));
     CHECK(found[0] == 8 && found[1] == kRounds + 6);
-    // One device's end is not another's.
+    // The reset of one device does not affect another device.
     CUDA(cudaSetDevice(1));
     CUDA(cudaDeviceReset());
     CUDA(cudaSetDevice(0));
@@ -216,7 +216,7 @@ void several_devices() {
   std::puts("several devices");
 }
 
-// Everything goes with the device, and all of it works again.
+// A reset ends everything on the device. After that, everything works again.
 void reset() {
   for (int round = 0; round < 3; ++round) {
     int *memory, *host;
@@ -232,7 +232,7 @@ void reset() {
       CHECK(*host == kRounds);
     }
     if (round == 2) {
-      // In the middle of a capture, which goes, too.
+      // During a capture, which ends, too.
       CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
       add<<<1, 1, 0, stream>>>(memory, 1);
       CUDA(cudaGetLastError());

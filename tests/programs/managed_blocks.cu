@@ -1,5 +1,5 @@
-// Managed memory of many pages: what one side writes, the other sees after a synchronisation, and
-// nothing else changes. Also with system calls, copies, fills and host functions in between.
+// Managed memory of many pages: after a synchronisation, each side sees the writes of the other,
+// and nothing else changes. Also with system calls, copies, fills and host functions in between.
 #include <cstring>
 #include <functional>
 #include <thread>
@@ -39,7 +39,7 @@ void expect(const int* values, const std::vector<int>& expected) {
   for (int i = 0; i < kCount; ++i) CHECK(values[i] == expected[i]);
 }
 
-// What the device sees, without a write of its own to the values.
+// Checks the values that the device sees. The device does not write to them.
 void expect_on_device(const int* values, const std::vector<int>& expected) {
   static unsigned long long* result = [] {
     unsigned long long* made;
@@ -54,7 +54,7 @@ void expect_on_device(const int* values, const std::vector<int>& expected) {
   CHECK(*result == all);
 }
 
-// Each side writes all, some, or nothing of it.
+// Each side writes all of the memory, some of it, or nothing.
 void take_turns(int* values) {
   std::vector<int> expected(kCount);
   for (int i = 0; i < kCount; ++i) values[i] = expected[i] = i;
@@ -80,14 +80,14 @@ void take_turns(int* values) {
     for (int i = 0; i < kCount; i += 22 * kPage) expected[i] += 5;
     expect(values, expected);
   }
-  // Zeros are as good as other values, also where nobody has written yet.
+  // Writes of zeros count as well, also where no side has written before.
   std::memset(values, 0, kBytes);
   std::fill(expected.begin(), expected.end(), 0);
   expect_on_device(values, expected);
   std::printf("in turn\n");
 }
 
-// read(2), recv(2), write(2) and send(2) take the memory like any other.
+// read(2), recv(2), write(2) and send(2) work with the memory as with any other memory.
 void system_calls(int* values) {
   std::vector<int> expected(kCount);
   int ends[2];
@@ -154,7 +154,7 @@ void in_a_stream(int* values) {
   values[7] = expected[7] = 1;
   CUDA(cudaMemcpy(numbers.data(), values, kBytes, cudaMemcpyDefault));
   CHECK(numbers == expected);
-  // It is the host's and the device's.
+  // As host memory and as device memory.
   CUDA(cudaMemcpy(device.get(), values, kBytes, cudaMemcpyHostToDevice));
   launch(device.get(), 1);
   CUDA(cudaMemcpy(values, device.get(), kBytes, cudaMemcpyDeviceToHost));

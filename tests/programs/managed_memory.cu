@@ -32,7 +32,7 @@ int main() {
   CUDA(cudaDeviceSynchronize());
   std::printf("prefetched %d\n", values[n - 1]);
 
-  // Advice, and what is told of it.
+  // Advice, and the attributes that report it.
   int read_mostly = -1, preferred = -1, last = -1, accessed[2] = {-1, -1};
   CUDA(cudaMemAdvise(values, bytes, cudaMemAdviseSetReadMostly, device));
   CUDA(cudaMemRangeGetAttribute(&read_mostly, sizeof(int), cudaMemRangeAttributeReadMostly, values,
@@ -71,7 +71,7 @@ int main() {
   CUDA(cudaDeviceSynchronize());
   std::printf("variable %d\n", variable);
 
-  // Refused at once, and nothing is left of it.
+  // Calls that are refused at once and have no effect.
   EXPECT(cudaErrorInvalidValue, cudaMemPrefetchAsync(values, 0, device, 0, stream));
   EXPECT(cudaErrorInvalidDevice,
          cudaMemPrefetchAsync(values, bytes, {cudaMemLocationTypeDevice, 99}, 0, stream));

@@ -1,5 +1,5 @@
-// Contexts end while they still have managed and mapped memory. The program goes on with other
-// contexts, and with new ones.
+// Contexts end while they still have managed and mapped memory. The program goes on with other and
+// new contexts.
 #include <cuda.h>
 
 #include "program.h"

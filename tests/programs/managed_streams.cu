@@ -1,6 +1,5 @@
-// Memory that host and device share, used in several streams: what the host has written is there
-// for whatever is queued afterwards, in whichever stream, while another stream still waits for
-// something.
+// Memory that host and device share, used in several streams: work that is queued after a write of
+// the host sees the write, in any stream, even while another stream is held.
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -41,7 +40,7 @@ class Stream {
   cudaStream_t stream_;
 };
 
-// While it exists, the streams that wait for it do nothing.
+// Streams that wait for it are held until its end.
 class Gate {
  public:
   Gate() : gate_(1) {
@@ -70,7 +69,7 @@ class Sum {
     add_up<<<32, 128, 0, stream>>>(values_, kCount, sum_.get());
     CUDA(cudaGetLastError());
   }
-  // What the stream has summed up so far.
+  // The stream's sum so far.
   unsigned long long get(cudaStream_t stream) {
     unsigned long long result = 0;
     CUDA(cudaMemcpyAsync(&result, sum_.get(), sizeof result, cudaMemcpyDeviceToHost, stream));
@@ -112,7 +111,7 @@ class Graph {
 
 using Use = std::function<void(cudaStream_t)>;
 
-// The host writes; the first use behind that is in a stream that is held, the second in another.
+// The host writes. The first use after that is in a held stream, the second in another stream.
 void behind_a_held_stream(const char* name, int* values, const Use& first,
                           const std::function<void(unsigned long long expected)>& second) {
   static int from = 0;
@@ -135,7 +134,7 @@ void uses(const char* memory, int* values) {
   Graph second_graph([&](cudaStream_t stream) { second.queue(stream); });
   const Use kernel = [&](cudaStream_t stream) { first.queue(stream); };
   unsigned long long before = 0;
-  // `before`: what `second` has summed up in earlier uses.
+  // `before`: the sum of earlier uses of `second`.
   const auto expect_in = [&](cudaStream_t stream, unsigned long long expected) {
     const unsigned long long now = second.get(stream);
     CHECK(now - before == expected);
@@ -224,7 +223,7 @@ void uses(const char* memory, int* values) {
                          CHECK(seen.sum == expected);
                          for (int i = 1; i < kCount; ++i) CHECK(values[i] == values[0] + i);
                        });
-  // Waiting for the other stream takes nothing away that the host has written.
+  // A wait for the other stream does not undo the host's writes.
   behind_a_held_stream("a kernel, then a wait", values, kernel, [&](unsigned long long) {
     second.queue(other);
     (void)second.get(other);
@@ -304,8 +303,8 @@ void there_and_back(int* values) {
   std::printf("there and back\n");
 }
 
-// A host function is the first to write, and kernels behind it change that, queued before it has
-// run and after.
+// A host function writes first. Kernels after it change the values; some are queued before it has
+// run, some afterwards.
 void behind_a_host_function() {
   struct Fill {
     int* values;
@@ -327,7 +326,7 @@ void behind_a_host_function() {
   add<<<32, 128, 0, stream>>>(order.values, kCount, 1);
   CUDA(cudaStreamSynchronize(stream));
   for (int i = 0; i < kCount; ++i) CHECK(order.values[i] == i + 2);
-  // One that is due when the memory is freed sees what the kernel before it has made.
+  // A host function that runs while the memory is being freed sees the results of earlier kernels.
   struct Look {
     const int* values;
     int seen = 0;
@@ -345,7 +344,7 @@ void behind_a_host_function() {
   std::printf("behind a host function\n");
 }
 
-// Several threads write to parts of their own, and launch in streams of their own.
+// Several threads, each with its own part of the memory and its own stream.
 void by_threads(int* values) {
   constexpr int kThreads = 4, kPart = 73 * 1024;  // whole pages
   std::vector<std::thread> threads;
@@ -370,8 +369,8 @@ void by_threads(int* values) {
   std::printf("by threads\n");
 }
 
-// A driver loads a kernel when it is first used, and may wait for the device then, which a gate
-// would hold up.
+// Loads the kernels before the tests: the first use of a kernel may wait for the device, which a
+// gate would block.
 void load_kernels(int* memory) {
   cudaFuncAttributes attributes;
   CUDA(cudaFuncGetAttributes(&attributes, wait_for));

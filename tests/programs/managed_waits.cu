@@ -1,5 +1,5 @@
-// After which calls the host sees what kernels have written to memory that both share: all that wait
-// for the kernels or find them done, whether or not their purpose is to wait.
+// Calls after which the host sees the kernels' writes to shared memory: all calls that wait for the
+// kernels or find them done, even if that is not their purpose.
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -164,7 +164,7 @@ void wait_on_another_device(const Shared& shared) {
 
 __global__ void say() { printf("the device prints\n"); }
 
-// Output of a kernel arrives while a thread accesses the memory and has stdout.
+// Output of a kernel arrives while a thread accesses the memory and holds stdout's lock.
 void access_with_stdout(Shared& shared) {
   shared.launch(nullptr);
   FINISH();
@@ -277,7 +277,7 @@ void free_something(Shared& shared) {
        [](cudaArray_t array) { CUDA(cudaFreeArray(array)); });
 }
 
-// The second time, nothing but the copy can have changed the memory.
+// The second time, only the copy can have changed the memory.
 void free_behind_a_copy() {
   std::vector<int> pageable(kCopyBytes / sizeof(int));
   int* managed;

@@ -1,6 +1,6 @@
-// More streams than a GPU has queues for, all of them waiting at once: for a gate, for copies
-// between devices and to the host, and for one another's events. Streams that share a queue wait
-// for one another there, but never for what was queued later.
+// More streams than a GPU has queues, all waiting at the same time: for a gate, for copies between
+// devices and to the host, and for each other's events. Streams that share a queue wait for each
+// other there, but never for work that was queued later.
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -31,7 +31,7 @@ class Side {
       CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
     }
     CUDA(cudaMallocHost(&fetched_, kStreams * kWords * sizeof(unsigned)));
-    // Code that has yet to be loaded may wait for the device.
+    // Loads the code now: loading may wait for the device.
     fill<<<1, 128>>>(words(0), 0);
     add<<<1, 128>>>(words(0), 0);
     FINISH();
@@ -48,7 +48,7 @@ class Side {
   cudaStream_t stream(int i) const { return streams_[i]; }
   cudaEvent_t event(int i) const { return events_[i]; }
   unsigned* words(int i) const { return words_.get() + i * kWords; }
-  // Copies part `i` of the other side to this one's, in `stream`.
+  // Copies part `i` of the other side to part `i` of this side, in `stream`.
   void take(const Side& other, int i, cudaStream_t stream) const {
     CUDA(cudaMemcpyPeerAsync(words(i), device_, other.words(i), other.device_,
                              kWords * sizeof(unsigned), stream));
@@ -69,7 +69,7 @@ class Side {
   unsigned* fetched_ = nullptr;
 };
 
-// Holds what comes behind it in `count` of the side's streams, from `first` on, until it is opened.
+// Holds `count` of the side's streams, from `first` on, until it is opened.
 class Gate {
  public:
   explicit Gate(const Side& side, int first = 0, int count = kStreams) {
@@ -98,7 +98,7 @@ void finish(const Side& one, const Side& other) {
   }
 }
 
-// Every stream of the one device writes, and what it wrote goes to the other device.
+// Every stream of one device writes, and the result is copied to the other device.
 void copies(const char* name, const Side& from, const Side& to) {
   Gate gate(from);
   for (int i = 0; i < kStreams; ++i) {
@@ -117,8 +117,8 @@ void copies(const char* name, const Side& from, const Side& to) {
   print_digest("fetched", from.fetched());
 }
 
-// There, changed there, and back, with events between the two sides' streams; in the end each
-// stream waits for the one before it.
+// Data goes to the other device, is changed there, and comes back, with events between the streams
+// of both sides. At the end each stream waits for the previous stream.
 void round_trips(const char* name, const Side& from, const Side& to) {
   Gate gate(from);
   for (int i = 0; i < kStreams; ++i) {
@@ -144,7 +144,7 @@ void round_trips(const char* name, const Side& from, const Side& to) {
   print_digest("and back", from.values());
 }
 
-// Every copy asked for by a stream of the device that it goes to, both ways at once.
+// Every copy is in a stream of its destination's device, in both directions at the same time.
 void both_ways(const char* name, const Side& one, const Side& other) {
   Gate gate(one);
   for (int i = 0; i < kStreams; ++i) {
@@ -166,7 +166,7 @@ void both_ways(const char* name, const Side& one, const Side& other) {
   print_digest("fetched", other.fetched());
 }
 
-// One stream copies there and back while ever more others have been given work that ends later.
+// One stream copies there and back, while more and more other streams have work that ends later.
 void among_busy_streams(const Side& here, const Side& there) {
   for (int busy = 6; busy < 26; ++busy) {
     here.use();
@@ -182,7 +182,7 @@ void among_busy_streams(const Side& here, const Side& there) {
   }
 }
 
-// Streams that capture have nothing to do, however long they capture.
+// Capturing streams have no work, and do not delay others.
 void among_capturing_streams(const Side& here, const Side& there) {
   here.use();
   for (int i = 1; i < kStreams; ++i) {

@@ -1,6 +1,6 @@
-// Mapped page-locked memory in which the host and kernels write side by side: nobody's words are
-// lost, in whichever order they are written and waited for. CUDA allows this, as the pages are the
-// host's.
+// Mapped page-locked memory that the host and kernels write at the same time: no word of either
+// side is lost, in any order of writes and waits. CUDA allows this, because the pages are in the
+// host's memory.
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -53,10 +53,10 @@ class Stream {
   cudaStream_t stream_;
 };
 
-// Work that is in progress then is over, and nobody has waited for it.
+// Lets work in progress end without a wait for it.
 void let_it_end() { std::this_thread::sleep_for(std::chrono::milliseconds(30)); }
 
-// Of the values, each fourth one from `first` on belongs to one writer.
+// Every fourth value, from `first` on, belongs to one writer.
 template <typename T>
 class Mapped {
  public:
@@ -81,7 +81,7 @@ class Mapped {
     twice<<<8, 128, 0, stream>>>(values, count, first);
     CUDA(cudaGetLastError());
   }
-  // What kernels find.
+  // Checks the values that kernels see.
   void expect_in(cudaStream_t stream, int first, int value) {
     sum_.clear();
     add_up<<<8, 128, 0, stream>>>(values, count, first, sum_.get());
@@ -100,8 +100,8 @@ class Mapped {
   DeviceArray<unsigned long long> sum_;
 };
 
-// A kernel has written its results, and nobody has waited for it, when the host writes beside them
-// for a kernel in another stream.
+// A kernel has written its results, but no thread has waited for it. Then the host writes next to
+// them, for a kernel in another stream.
 template <typename T>
 void beside_results(Mapped<T>& memory) {
   Stream one, other;
@@ -120,7 +120,7 @@ void beside_results(Mapped<T>& memory) {
   std::printf("beside results\n");
 }
 
-// Kernels set back what the host has set, as with flags.
+// Kernels reset the values that the host has set, like flags.
 template <typename T>
 void set_back(Mapped<T>& memory) {
   Stream stream;
@@ -142,7 +142,8 @@ void set_back(Mapped<T>& memory) {
   std::printf("set back\n");
 }
 
-// While a host function runs, another stream works on what the host has just written, in place.
+// While a host function runs, another stream works in place on values that the host has just
+// written.
 template <typename T>
 void beside_a_host_function(Mapped<T>& memory) {
   Stream one, other;
@@ -176,7 +177,7 @@ void beside_a_host_function(Mapped<T>& memory) {
   std::printf("beside a host function\n");
 }
 
-// The host resets what a host function has set, at once, and launches.
+// The host immediately resets the values that a host function has set, and launches.
 template <typename T>
 void behind_a_host_function(Mapped<T>& memory) {
   Stream one, other;
@@ -199,7 +200,8 @@ void behind_a_host_function(Mapped<T>& memory) {
   std::printf("behind a host function\n");
 }
 
-// A host function writes for the kernel behind it, while another stream gets work all the time.
+// A host function writes for the next kernel in its stream, while another stream gets work all the
+// time.
 template <typename T>
 void beside_launches(Mapped<T>& memory) {
   Stream one, other;

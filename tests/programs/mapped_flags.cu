@@ -1,6 +1,6 @@
-// Thousands of small mapped allocations of several sizes, which a driver may place in one line of
-// the cache: the host and kernels write to neighbours at the same time, allocations end and others
-// take their place, and a kernel waits for a flag among them.
+// Thousands of small mapped allocations of several sizes, which a driver may place in one cache
+// line: the host and kernels write to neighbours at the same time, allocations are freed and
+// replaced, and a kernel waits for a flag among them.
 #include <cstring>
 #include <vector>
 
@@ -11,8 +11,8 @@ namespace {
 constexpr int kCount = 3000;
 constexpr size_t kSizes[] = {4, 4, 4, 8, 4, 24, 4, 64, 4, 100, 4, 1000};
 
-// Each allocation is a row of unsigned. Of those with (row + round) % 3 == 0 the kernel raises the
-// first and the last word by one.
+// Each allocation is a row of unsigned. The kernel increments the first and the last word of rows
+// with (row + round) % 3 == 0.
 __global__ void raise(unsigned** rows, const int* words, int count, int round) {
   const int row = blockIdx.x * blockDim.x + threadIdx.x;
   if (row >= count || (row + round) % 3 != 0) return;
@@ -41,7 +41,7 @@ class Rows {
     for (int row = first; row < kCount; row += 4) add(row);
     publish();
   }
-  // The host writes beside the kernel, which is not waited for before.
+  // The host writes while the kernel runs.
   void raise_all(int round) {
     raise<<<kCount / 128 + 1, 128>>>(on_device_.get(), words_on_device_.get(), kCount, round);
     CUDA(cudaGetLastError());
@@ -58,7 +58,7 @@ class Rows {
       CHECK(std::memcmp(rows_[row], expected_[row].data(), 4 * expected_[row].size()) == 0);
     }
   }
-  // A kernel waits for a row of the host, and others for its row.
+  // A kernel waits for a row that the host writes, and other kernels wait for the kernel's row.
   void pass_from(int row, unsigned value) {
     pass_on<<<1, 1>>>(rows_[row], value, rows_[row + 1]);
     CUDA(cudaGetLastError());

@@ -1,4 +1,4 @@
-// Wrong use of memory that is noticed at once: exhaustion, double frees, dangling pointers, bounds.
+// Wrong uses of memory that fail at once: exhaustion, double frees, dangling pointers, bounds.
 #include <cuda.h>
 
 #include "free_memory.h"
@@ -15,7 +15,7 @@ int main() {
   cudaGetLastError();
   std::printf("exhausted\n");
 
-  // Memory goes and comes back.
+  // The free memory decreases and increases again.
   const size_t bytes = 256 << 20;
   CHECK(free_memory_counts(bytes));
   CUDA(cudaMalloc(&memory, bytes));
@@ -36,7 +36,7 @@ int main() {
   CUDA(cudaFreeHost(nullptr));
   std::printf("refused\n");
 
-  // Zero bytes are no allocation.
+  // Zero bytes give a null pointer.
   memory = &value;
   CUDA(cudaMalloc(&memory, 0));
   CHECK(memory == nullptr);

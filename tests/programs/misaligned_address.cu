@@ -1,4 +1,4 @@
-// A vector access at an address that is no multiple of its size.
+// A vector access at an address that is not a multiple of its size.
 #include "program.h"
 
 __global__ void load(const char* bytes, int offset, float4* out) {

@@ -1,6 +1,6 @@
-// What each function of the driver API returns when a pointer that it needs is null, and that
-// nothing has changed by it. What a local driver does not survive is left out. Where it is said so,
-// a local driver (580) writes to the other outputs all the same.
+// Results of the functions of the driver API if a required pointer is null; the call must have no
+// other effect. Calls that crash a local driver are left out. In calls marked "written to", a local
+// driver (580) writes to the other outputs nevertheless.
 #include <cstdio>
 #include <cstdlib>
 
@@ -33,7 +33,7 @@ void show(CUresult result) {
 
 void ignore(void*) {}
 
-// What the calls need.
+// The objects that the calls use.
 struct World {
   CUdevice device;
   CUcontext context;
@@ -316,7 +316,7 @@ void graphs(const World& w) {
   CHECK(count == 3);
 }
 
-// Where the documentation says nothing of null.
+// Calls whose documentation does not mention null.
 void undocumented(const World& w) {
   std::puts("undocumented");
   size_t bytes = 0;

@@ -1,6 +1,6 @@
-// Host processes of unusual shape: descriptors 0 to 2 are closed before CUDA is first used, and the
-// main thread ends with pthread_exit() while another thread continues with CUDA, or begins with it.
-// With an argument, also checks that no descriptor of the driver is below 3 or inherited.
+// Unusual host processes: descriptors 0 to 2 are closed before CUDA is first used, and the main
+// thread ends with pthread_exit() while another thread goes on with CUDA, or begins to use it. With
+// an argument, also checks that no descriptor of the driver is below 3 or inherited.
 #include <cstring>
 #include <string>
 
@@ -77,7 +77,7 @@ void check_closed() {
   say("closed");
 }
 
-// Descriptors 0 to 2 stay free for the program, and the others are closed in what it executes.
+// Descriptors 0 to 2 stay free for the program, and the others are closed by exec().
 void check_descriptors() {
   CHECK(open("/dev/null", O_RDWR) == 0 && dup2(0, 1) == 1 && dup2(0, 2) == 2);
   for (int fd = 3; fd < 200; ++fd) {
@@ -111,11 +111,11 @@ int main(int count, char**) {
   if (child == 0) {
     output = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 200);
     for (int fd = 0; fd < 200; ++fd) close(fd);
-    leave_to_another();  // which uses CUDA first
+    leave_to_another();  // the other thread is the first to use CUDA
   }
   int status = 0;
   CHECK(waitpid(child, &status, 0) == child);
   CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
   check_copies();
-  leave_to_another();  // which goes on with it
+  leave_to_another();  // the other thread goes on with CUDA
 }

@@ -1,6 +1,6 @@
-// Every pointer of the driver API that its documentation lets be null, null: the call succeeds, and
-// what else it tells is right. Older versions and those for per-thread default streams are asked
-// for as the runtime asks for them.
+// Every pointer of the driver API that may be null by the documentation is null here: the call
+// succeeds, and its other outputs are right. Gets older versions, and versions for per-thread
+// default streams, as the runtime does.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -22,7 +22,7 @@ const char kPtx[] = R"(
 .visible .entry three(.param .u32 a, .param .u64 b, .param .u32 c) { ret; }
 )";
 
-// A version of a function: the one of a program that was built with that CUDA.
+// Returns the version of a function that a program built with that CUDA uses.
 template <typename Function>
 Function version_of(const char* name, int version, bool per_thread = false) {
   void* found = nullptr;
@@ -147,8 +147,7 @@ CaptureInfo capture_info(bool per_thread) {
           version_of<Info3>(name, 12030, per_thread)};
 }
 
-// What each version tells with all outputs null but one. The stream captures, and depends on
-// `node`.
+// Each version with all outputs null except one. The stream is in capture, and depends on `node`.
 void each_output(const CaptureInfo& info, CUstream stream, CUgraphNode node) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   cuuint64_t id = 0, other_id = 1;
@@ -182,7 +181,7 @@ void each_output(const CaptureInfo& info, CUstream stream, CUgraphNode node) {
   count = 99;
   CU(info.v3(stream, &status, nullptr, nullptr, nullptr, nullptr, &count));
   CHECK(count == 1);
-  // As PyTorch asks when a capture begins.
+  // PyTorch's query when a capture begins.
   CU(info.v3(stream, &status, &other_id, nullptr, nullptr, nullptr, nullptr));
   CHECK(status == CU_STREAM_CAPTURE_STATUS_ACTIVE && other_id == id);
 }
@@ -236,7 +235,7 @@ void captures(CUmodule module) {
     no_capture(capture_info(per_thread), nullptr);
   }
 
-  // Data that an edge has must not get lost.
+  // The data of an edge must not be lost.
   CUfunction function;
   CU(cuModuleGetFunction(&function, module, "empty"));
   CUDA_KERNEL_NODE_PARAMS params{};

@@ -1,5 +1,5 @@
 // A random web of dependent kernels over several host threads, streams and events. Every kernel
-// reads what another one wrote, so the result differs if any two of them change places.
+// reads the result of another kernel, so any change of their order changes the result.
 #include <condition_variable>
 #include <mutex>
 #include <thread>
@@ -9,7 +9,7 @@
 constexpr int kThreads = 4, kStreamsPerThread = 2, kStreams = kThreads * kStreamsPerThread;
 constexpr int kSteps = 600;
 
-// Written by stream `target` only; `source` belongs to another.
+// Only stream `target` writes cell `target`; cell `source` belongs to another stream.
 __global__ void mix(unsigned* cells, int target, int source, unsigned salt) {
   cells[target] = cells[target] * 1664525u + (cells[source] ^ salt);
 }
@@ -36,7 +36,7 @@ int main() {
   for (int i = 0; i < kStreams; ++i) {
     CUDA(cudaStreamCreateWithFlags(&streams[i], i % 2 ? cudaStreamNonBlocking : cudaStreamDefault));
   }
-  // Behind each step: an event of the stream that wrote.
+  // After each step: an event of the stream that wrote.
   std::vector<cudaEvent_t> events(kSteps);
   for (cudaEvent_t& event : events) CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
 
@@ -73,7 +73,7 @@ int main() {
   CHECK(cells.values() == expected);
   print_digest("cells", expected);
 
-  // Copies in both directions through one cell, each way behind the other.
+  // Copies through one cell in both directions, each after the other.
   unsigned* host;
   CUDA(cudaMallocHost(&host, sizeof(unsigned)));
   *host = 1;

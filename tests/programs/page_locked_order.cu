@@ -1,6 +1,6 @@
-// Copies from page-locked memory whose contents only come to be in stream order: written by a copy
-// from the device, by a host function or by a graph in front of them, or changed after an earlier
-// copy of it was over.
+// Copies from page-locked memory that is written in stream order: by an earlier copy from the
+// device, an earlier host function or an earlier graph; or that changes after an earlier copy of it
+// has ended.
 #include <cstring>
 
 #include "program.h"
@@ -44,7 +44,7 @@ int main() {
       CUDA(cudaMemcpyAsync(pinned, first, bytes, cudaMemcpyDeviceToHost, stream));
     };
 
-    // Changed as soon as the copy of it is over, several times.
+    // Changed as soon as its copy has ended, several times.
     cudaEvent_t over;
     CUDA(cudaEventCreateWithFlags(&over, cudaEventDisableTiming));
     for (int value = 1; value < 6; ++value) {
@@ -62,7 +62,7 @@ int main() {
     up();
     holds(11);
 
-    // The same in the default stream, with a copy that is waited for.
+    // The same in the default stream, with a synchronous copy.
     CUDA(cudaMemset(first, 12, bytes));
     spin<<<1, 1>>>(100'000);
     CUDA(cudaMemcpyAsync(pinned, first, bytes, cudaMemcpyDeviceToHost));
@@ -90,7 +90,7 @@ int main() {
       holds(value);
     }
 
-    // What another stream writes, behind an event.
+    // Written by another stream, before an event.
     cudaStream_t other;
     CUDA(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
     CUDA(cudaMemsetAsync(first, 16, bytes, other));

@@ -1,5 +1,5 @@
-// Page-locked memory that a stream of one device writes, and a stream of another device reads when
-// it has waited for the first. With one device, both streams are its own. The output does not
+// Page-locked memory that a stream of one device writes, and a stream of another device reads after
+// a wait for the first stream. With one device, both streams belong to it. The output does not
 // depend on the number of devices.
 #include "program.h"
 
@@ -24,7 +24,8 @@ int main() {
   for (int round = 1; round <= kRounds; ++round) {
     CUDA(cudaSetDevice(writer));
     CUDA(cudaMemsetAsync(source, round, kBytes, writes));
-    // Several in front of the one that counts: they are on their way when the streams first meet.
+    // Several copies before the checked copy: they are under way when the second stream first
+    // waits.
     for (int i = kBefore; i-- > 0;) {
       CUDA(cudaMemcpyAsync(pinned + i * kBytes, source, kBytes, cudaMemcpyDeviceToHost, writes));
     }

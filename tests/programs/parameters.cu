@@ -1,5 +1,5 @@
-// Kernel parameters of every layout: small types, aligned structures, vectors, many, and very
-// large.
+// Kernel parameters of every layout: small types, aligned structures, vectors, many parameters, and
+// very large ones.
 #include "program.h"
 
 struct Small {

@@ -1,6 +1,6 @@
-// Whoever learns, in whatever way, that a stream has passed a small copy to page-locked memory
-// finds its bytes there: by a wait, a query, an event, another stream, a host function, an answer
-// of another call, or by looking at the memory itself.
+// A thread that learns in any way that a stream has passed a small copy to page-locked memory finds
+// the bytes there: by a wait, a query, an event, another stream, a host function, the answer of
+// another call, or by polling the memory itself.
 #include <atomic>
 #include <cstring>
 #include <functional>
@@ -8,12 +8,12 @@
 
 #include "program.h"
 
-// Each way twenty times with each of the delays of copy(). Waits give way to the threads that move
-// the bytes, as other programs may have the other cores.
+// Each way twenty times with each of the delays of copy(). Waits yield to the threads that move the
+// bytes, because other programs may use the other cores.
 constexpr int kTimes = 100;
 constexpr size_t kWords[] = {1, 100, 16 << 10};  // 4 bytes, 400 and 64 KB
 
-// Takes a while, so that the copy behind it is often still on its way when the host asks.
+// Takes a while, so that the copy after it is often still under way when the host asks.
 __global__ void fill(unsigned* memory, size_t words, unsigned value, long long cycles) {
   const long long end = clock64() + cycles;
   while (clock64() < end) {
@@ -145,7 +145,7 @@ void all_ways(cudaStream_t stream) {
   }
 }
 
-// More copies than a worker has places for, and more than a thread.
+// More copies than a worker has marks, by several threads.
 void many() {
   constexpr int kCopies = 3000;
   std::vector<unsigned> numbers(kCopies);
@@ -176,7 +176,7 @@ void CUDART_CB pass(void* argument) {
   while (!static_cast<Gate*>(argument)->open) std::this_thread::yield();
 }
 
-// As many copies wait in a stream as a driver's queue takes. Other streams go on.
+// A stream holds as many waiting copies as a driver's queue takes. Other streams go on.
 void behind_a_gate() {
   constexpr int kCopies = 600;
   std::vector<unsigned> numbers(kCopies);
@@ -209,7 +209,7 @@ void behind_a_gate() {
   CUDA(cudaFreeHost(pinned));
 }
 
-// Several copies to one place: each arrives once, and the last one stays.
+// Several copies to the same memory: each arrives once, and the last copy's bytes stay.
 void to_one_place() {
   const DeviceArray<unsigned> values(std::vector<unsigned>{1, 2});
   const DeviceArray<unsigned> large(std::vector<unsigned>(1 << 18, 3));
@@ -238,7 +238,7 @@ void to_one_place() {
   CUDA(cudaFreeHost(pinned));
 }
 
-// Memory, stream and device end right behind a copy.
+// Memory, stream and device end directly after a copy.
 void ends() {
   for (int time = 0; time < 10; ++time) {
     Copies copies;

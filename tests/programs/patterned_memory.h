@@ -1,4 +1,4 @@
-// Device memory that holds a pattern of bytes, and what tells it apart from another one.
+// Device memory with a pattern of bytes, and checks for a pattern.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // Copies between devices, every byte checked: all sizes and alignments, plain, 2D, 3D and from
-// array to array, by every call there is; both ways at once, many to one and one to many; memory
-// that is freed behind a copy. What copies wait for, and what waits for them, is in peer_order.cu.
+// array to array, by every call; both directions at the same time, many to one and one to many;
+// memory that is freed after a copy. peer_order.cu tests the order of copies and other work.
 #include <algorithm>
 #include <memory>
 
@@ -184,12 +184,12 @@ void all_to_one_and_back() {
   }
 }
 
-// ---- memory that goes ---------------------------------------------------------------------------
+// ---- memory that is freed -----------------------------------------------------------------------
 
 void memory_comes_and_goes(int from, int to) {
   constexpr uint64_t kBytes = (1u << 20) + 9;
   for (unsigned round = 0; round < 4; ++round) {
-    // Freed by a device that does not know of the copy, which has perhaps not begun.
+    // Freed on a device whose streams do not have the copy, which may not have begun yet.
     auto source = std::make_unique<Memory>(from, kBytes);
     auto destination = std::make_unique<Memory>(to, kBytes);
     source->fill_with(71 + round, streams[from]);

@@ -1,6 +1,6 @@
-// The order of copies between devices, every byte checked: with kernels of both devices in their
-// streams and beside them, behind host functions, in long queues, in graphs; events that hold back
-// another device's stream.
+// The order of copies between devices, every byte checked: with kernels of both devices in the same
+// and in other streams, after host functions, in long queues, in graphs; events that hold another
+// device's stream.
 #include <algorithm>
 #include <condition_variable>
 #include <memory>
@@ -12,8 +12,8 @@ namespace {
 
 // ---- order -------------------------------------------------------------------------------------
 
-// What is in the stream before the copy is done before, what comes after comes after, on whichever
-// device the stream is.
+// Work that is in the stream before the copy is done before it, later work after it, for streams of
+// either device.
 void order(int from, int to) {
   constexpr uint64_t kBytes = (3u << 20) + 5;
   Memory source(from, kBytes), destination(to, kBytes);
@@ -37,7 +37,7 @@ void order(int from, int to) {
     CHECK(holds(destination.values(), 0, kBytes, 0, round + 100, 3));
   }
 
-  // The default streams of both devices, and no synchronisation but the copy's own.
+  // The default streams of both devices, synchronised by the copy alone.
   source.fill_with(7, nullptr);
   destination.fill_with(8, nullptr);
   CUDA(cudaMemcpyPeer(destination.data, to, source.data, from, kBytes));
@@ -58,9 +58,9 @@ void order(int from, int to) {
   CHECK(holds(source.values(), 0, 64, 0, 1));
 }
 
-// ---- beside kernels ----------------------------------------------------------------------------
+// ---- together with kernels ---------------------------------------------------------------------
 
-// What `later` gets from now on waits for what `earlier`, a stream of `device`, has by now.
+// Makes later work of `later` wait for the present work of `earlier`, a stream of `device`.
 void let_wait(cudaStream_t later, cudaStream_t earlier, int device) {
   cudaEvent_t event;
   CUDA(cudaSetDevice(device));
@@ -70,8 +70,8 @@ void let_wait(cudaStream_t later, cudaStream_t earlier, int device) {
   CUDA(cudaEventDestroy(event));
 }
 
-// Copies of odd sizes and alignments while kernels run on both devices: in streams of their own all
-// the time, and in the copy's right before and right behind it, on the same memory.
+// Copies of odd sizes and alignments while kernels run on both devices: all the time in other
+// streams, and directly before and after the copy in its stream, on the same memory.
 void beside_kernels(int from, int to) {
   constexpr uint64_t kSizes[] = {1, 65537, 200001, (3u << 20) + 13};
   constexpr uint64_t kOffsets[][2] = {{0, 0}, {7, 0}, {0, 5}, {3, 258}};
@@ -130,9 +130,9 @@ void beside_kernels(int from, int to) {
   }
 }
 
-// ---- behind the host ---------------------------------------------------------------------------
+// ---- after host functions ----------------------------------------------------------------------
 
-// Asynchronous copies do not hold the host, also behind work that has not begun.
+// Asynchronous copies do not block the host, even if they follow work that has not begun.
 struct Door {
   std::mutex mutex;
   std::condition_variable changed;
@@ -170,7 +170,7 @@ void host_goes_on(int from, int to) {
   }
 }
 
-// More work behind a copy than queues may hold, and memory that is asked for meanwhile.
+// More work after a copy than queues may hold, and allocations meanwhile.
 void long_queue(int from, int to) {
   constexpr uint64_t kBytes = 4096;
   constexpr int kLaunches = 600;
@@ -195,7 +195,7 @@ void long_queue(int from, int to) {
 
 // ---- events ------------------------------------------------------------------------------------
 
-// A token goes round all devices, held in order by events alone.
+// A token goes around all devices. Only events keep the order.
 void relay_race() {
   constexpr uint64_t kBytes = 4099;
   constexpr int kLaps = 12;
@@ -237,7 +237,7 @@ void graphs(int from, int to) {
   const cudaError_t captured =
       cudaMemcpyPeerAsync(destination.data, to, source.data, from, kBytes, streams[from]);
   if (captured == cudaErrorStreamCaptureUnsupported) {
-    // A driver's own copy between devices without peer access is no node of a graph.
+    // Without peer access, a driver cannot capture a copy between devices.
     EXPECT(cudaErrorStreamCaptureInvalidated, cudaStreamEndCapture(streams[from], &graph));
     cudaGetLastError();
     return;
@@ -262,8 +262,8 @@ void graphs(int from, int to) {
   CUDA(cudaGraphDestroy(graph));
 }
 
-// The same by explicit nodes, whose copies are changed in the graph and in the executable, and
-// which read back as they were given, in a clone as well.
+// The same with explicit nodes. Their copies are changed in the graph and in the executable, and
+// are read back as they were set, also from a clone.
 void graphs_by_hand(int from, int to) {
   constexpr uint64_t kBytes = 100003, kWidth = 333, kHeight = 41, kPitch = 512;
   Memory first(from, kBytes), second(from, kBytes), destination(to, kBytes);

@@ -1,6 +1,6 @@
-// For programs that test copies between devices: a test for each pair of neighbouring devices, and a
-// stream on each device. With one device the copies go from it to itself. The output does not
-// depend on the number of devices.
+// For programs that test copies between devices: a test for each pair of neighbouring devices, and
+// a stream on each device. With one device, the copies stay on it. The output does not depend on
+// the number of devices.
 #pragma once
 
 #include <cstdio>

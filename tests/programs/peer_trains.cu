@@ -1,6 +1,6 @@
-// Copies between devices queued right behind one another in a stream: each finds what the one
-// before left, whatever their sizes and directions, and kernels between them see what they must.
-// With one device the copies go from it to itself.
+// Copies between devices, queued directly one after the other in a stream: each sees the result of
+// the previous copy, for all sizes and directions, and so do kernels between them. With one device,
+// the copies stay on it.
 #include <algorithm>
 
 #include "patterned_memory.h"
@@ -11,7 +11,7 @@ namespace {
 constexpr uint64_t kRoom = 6u << 20;
 constexpr uint64_t kSizes[] = {64, 5000, 70000, (1u << 20) + 3, 200, 3u << 20, 65536, 1};
 
-// What the copies of a train leave, found out on the host.
+// The expected result of the copies of a train, computed on the host.
 struct Replay {
   std::vector<unsigned char> source, destination;
 
@@ -59,7 +59,7 @@ struct Pair {
   Replay replay;
 };
 
-// Places that overlap those of the copies just before.
+// Returns a place that overlaps those of the previous copies.
 uint64_t place(int i, uint64_t n) { return (i * 40961ull) % (kRoom - n + 1); }
 
 void one_after_another(int from, int to, cudaStream_t stream) {
@@ -84,8 +84,8 @@ void to_and_fro(int from, int to, cudaStream_t stream) {
   pair.check();
 }
 
-// In a stream of the source's device: what a copy reads is what the kernel before it wrote, and not
-// what the one behind it will.
+// In a stream of the source's device: a copy reads the result of the kernel before it, and not of
+// the kernel after it.
 void between_kernels(int from, int to, cudaStream_t stream) {
   Pair pair(from, to);
   for (int i = 0; i < 30; ++i) {
@@ -100,7 +100,7 @@ void between_kernels(int from, int to, cudaStream_t stream) {
   pair.check();
 }
 
-// A train in one stream waits for one in another by an event in its middle.
+// A train in one stream waits, by an event in its middle, for a train in another stream.
 void two_trains(int from, int to, cudaStream_t first, cudaStream_t second) {
   Pair pair(from, to);
   cudaEvent_t event;

@@ -1,4 +1,4 @@
-// Compiled with --default-stream per-thread: each host thread's default stream is its own.
+// Compiled with --default-stream per-thread: each host thread has its own default stream.
 #include <thread>
 
 #include "program.h"

@@ -1,4 +1,5 @@
-// What a pointer is: device, pinned, managed or nobody's; ranges and attributes by the driver.
+// The kind of a pointer: device, page-locked, managed or unknown; ranges and attributes by the
+// driver.
 #include <cuda.h>
 
 #include "program.h"

@@ -1,4 +1,4 @@
-// An inclusive scan over several blocks: scan each, scan the totals, add them.
+// An inclusive scan over several blocks: scans each block, scans the totals, adds them.
 #include <numeric>
 
 #include "program.h"

@@ -1,4 +1,5 @@
-// The primary context given back and taken again: what was in it is gone, and it works as before.
+// The primary context is released and retained again: its objects have ended, and it works as
+// before.
 #include <cstdio>
 #include <cstdlib>
 

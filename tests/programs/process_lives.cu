@@ -1,5 +1,5 @@
-// How processes begin and end around CUDA: forked before and after it is in use, replaced by
-// exec(), first used by many threads at once, used by exit handlers and global objects.
+// Beginnings and ends of processes with CUDA: fork before and after CUDA is used, exec(), the first
+// use by many threads at the same time, use by exit handlers and global objects.
 #include <cstring>
 #include <functional>
 #include <thread>
@@ -15,7 +15,7 @@ __global__ void wait_for(const volatile int* flag) {
   }
 }
 
-// What a process needs of a GPU: memory, copies, a kernel. The first error, or cudaSuccess.
+// Uses memory, copies and a kernel. Returns the first error, or cudaSuccess.
 cudaError_t use_the_gpu() {
   int *sum, value = 20;
   cudaError_t error = cudaMalloc(&sum, sizeof *sum);
@@ -29,7 +29,8 @@ cudaError_t use_the_gpu() {
   return cudaFree(sum);
 }
 
-// The exit code of a child that does this, with all that a process does at its end or nothing of it.
+// Runs `work` in a child, which ends by `leave`: with or without exit handlers. Returns its exit
+// code.
 int in_a_child(const std::function<int()>& work, void (*leave)(int) = std::exit) {
   const pid_t child = fork();
   CHECK(child >= 0);
@@ -45,8 +46,8 @@ void become(const char* program, const char* what) {
   fail(__FILE__, __LINE__, "execl", strerror(errno));
 }
 
-// Called when main() has returned. A driver has its place among the exit handlers and destructors
-// since its first use: what is younger runs before it takes its leave, what is older afterwards.
+// Called after main(). A driver registers its exit handler at its first use: handlers and
+// destructors registered later run before the driver ends, those registered earlier run after that.
 struct Late {
   const char* name;
   ~Late() {
@@ -67,16 +68,16 @@ int last_life() {
 }
 
 int main(int count, char** arguments) {
-  std::setvbuf(stdout, nullptr, _IONBF, 0);  // children must not print what is ours
+  std::setvbuf(stdout, nullptr, _IONBF, 0);  // children must not print this process's buffer
   if (count > 1 && std::strcmp(arguments[1], "child") == 0) return use_the_gpu();
   if (count > 1) return last_life();
 
-  // Nothing of CUDA is in a process that has not used it, so its children may.
+  // A process that has not used CUDA has no state of it, so its children can use CUDA.
   const int one = in_a_child(use_the_gpu), two = in_a_child(use_the_gpu);
   std::printf("children before: %d %d\n", one, two);
 
-  // Its kernel waits in page-locked memory for what will not come; leaving does not wait for that,
-  // whatever is called at the end.
+  // The child's kernel waits for a word of page-locked memory that is never written. The end of the
+  // process does not wait for the kernel, whatever exit handlers call.
   const int leaves = in_a_child([] {
     older.name = "behind a kernel that never ends";
     int* flag;
@@ -87,7 +88,7 @@ int main(int count, char** arguments) {
   });
   std::printf("child with a kernel that never ends: %d\n", leaves);
 
-  // Whoever comes first initialises, and the others wait for it.
+  // The first thread initialises CUDA, and the others wait for it.
   std::vector<cudaError_t> results(16, cudaErrorUnknown);
   std::vector<std::thread> threads;
   for (cudaError_t& result : results) {
@@ -97,7 +98,7 @@ int main(int count, char** arguments) {
   for (const cudaError_t result : results) CUDA(result);
   std::printf("%zu threads first\n", results.size());
 
-  // Now there is, and a child has none of the driver's threads.
+  // Now this process has state of CUDA, and a child has none of the driver's threads.
   const int malloc_there = in_a_child([] {
     void* memory = nullptr;
     return cudaMalloc(&memory, 1);
@@ -108,8 +109,8 @@ int main(int count, char** arguments) {
   });
   std::printf("children after: %s %s\n", cudaGetErrorName(static_cast<cudaError_t>(malloc_there)),
               cudaGetErrorName(static_cast<cudaError_t>(copy_there)));
-  // While other threads are busy with it, too. The runtime's own locks may be theirs for ever in the
-  // child, and its end takes them.
+  // The same while other threads use CUDA. In the child, locks of the runtime may stay locked, and
+  // the end of the process takes them.
   std::vector<std::thread> busy;
   volatile bool stop = false;
   for (int i = 0; i < 4; ++i) {
@@ -128,7 +129,7 @@ int main(int count, char** arguments) {
               }));
   std::printf("parent: %s\n", cudaGetErrorName(use_the_gpu()));
 
-  // With work under way that nobody will wait for.
+  // With work under way for which no thread waits.
   int* sum;
   CUDA(cudaMalloc(&sum, sizeof *sum));
   for (int i = 0; i < 100; ++i) add<<<64, 256>>>(sum, 1);

@@ -1,4 +1,4 @@
-// What a process can ask of contexts, functions, memory, streams and events, and how it changes; a
+// Queries about contexts, functions, memory, streams and events, and how their results change; a
 // child of fork(), threads that end, and the end of the process with work under way.
 #include <thread>
 
@@ -12,7 +12,7 @@
 __global__ void work(int* values, int rounds) {
   extern __shared__ int shared[];
   shared[threadIdx.x] = threadIdx.x;
-  // Launches of several threads run at once.
+  // Launches of several threads run at the same time.
   for (int i = 0; i < rounds; ++i) atomicAdd(&values[threadIdx.x], shared[threadIdx.x]);
 }
 __device__ int device_counter = 5;
@@ -62,7 +62,7 @@ int main() {
   SHOW(cuDevicePrimaryCtxSetFlags(0, 0x4000));
   unsigned int device_flags = 0;
   SHOW(cudaGetDeviceFlags(&device_flags));
-  // Beside these a driver may tell of cudaDeviceMapHost, which is implied.
+  // A driver may also report cudaDeviceMapHost, which is implied.
   std::printf("flags %u\n", device_flags & cudaDeviceScheduleMask);
   CUcontext mine;
   SHOW(cuCtxCreate(&mine, nullptr, CU_CTX_SCHED_YIELD, 0));
@@ -108,7 +108,7 @@ int main() {
   std::printf("blocks %d\n", blocks);
   int grid = 0, block = 0;
   SHOW(cudaOccupancyMaxPotentialBlockSize(&grid, &block, work, 0, 0));
-  // How many registers the compiler of the driver takes decides.
+  // The numbers depend on the registers that the driver's compiler uses.
   std::printf("grid %d, block %d\n", grid > 0 && grid % 2 == 0, block > 0 && block % 32 == 0);
   size_t dynamic = 0;
   SHOW(cudaOccupancyAvailableDynamicSMemPerBlock(&dynamic, work, 2, 256));
@@ -204,7 +204,7 @@ int main() {
   CUDA(cudaMemcpy(&counter, values + 3, sizeof counter, cudaMemcpyDeviceToHost));
   std::printf("threads %d\n", counter);
   std::fflush(stdout);
-  // A child has no CUDA.
+  // A child cannot use CUDA.
   const pid_t child = fork();
   if (child == 0) {
     int count = 0;
@@ -225,7 +225,7 @@ int main() {
   std::printf("active %d\n", active);
   SHOW(cudaMemcpyFromSymbol(&counter, device_counter, sizeof counter));
   std::printf("counter %d\n", counter);
-  // Settings of a kernel are not a context's.
+  // Settings of a kernel do not end with the context.
   SHOW(cudaFuncGetAttributes(&attributes, work));
   std::printf("dynamic %d\n", attributes.maxDynamicSharedSizeBytes);
   CUDA(cudaMalloc(&values, 1024));

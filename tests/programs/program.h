@@ -1,8 +1,8 @@
-// Shared by the test programs: CUDA calls that must succeed or fail in one way, device arrays,
+// Shared by the test programs: CUDA calls that must succeed, or fail with one error; device arrays;
 // digests.
 //
-// A program prints what it computed (no addresses, times or device names, so that the output is the
-// same on every GPU and on softgpu), and exits with 0 if every check held. It knows nothing of
+// A program prints its results (no addresses, times or device names, so that the output is the same
+// on every GPU and on softgpu), and exits with 0 if every check has passed. It does not depend on
 // rcuda.
 #pragma once
 
@@ -33,7 +33,7 @@ inline void fail(const char* file, int line, const char* what, const char* why) 
 
 #define CUDA(call) EXPECT(cudaSuccess, call)
 
-// After a kernel launch: it was accepted, ran, and no error is pending.
+// To be called after a kernel launch: the kernel was accepted and has run, and no error is pending.
 #define FINISH()                   \
   do {                             \
     CUDA(cudaGetLastError());      \
@@ -88,7 +88,7 @@ void print_digest(const char* name, const std::vector<T>& values) {
   std::printf("%s: %016llx\n", name, static_cast<unsigned long long>(digest(values)));
 }
 
-// The same numbers everywhere, without <random>'s freedom.
+// The same numbers everywhere, unlike the distributions of <random>.
 class Random {
  public:
   explicit Random(uint64_t seed = 1) : state_(seed) {}

@@ -1,5 +1,5 @@
-// Where the output of a kernel's printf goes when the program has redirected its stdout, and
-// whether it is there without a flush by the program.
+// Where the output of a kernel's printf goes if the program has redirected its stdout, and whether
+// it arrives without a flush by the program.
 #include <cstring>
 #include <string>
 
@@ -11,7 +11,7 @@
 
 namespace {
 
-std::FILE* report = nullptr;  // the program's stdout, whatever happens to the stream
+std::FILE* report = nullptr;  // the program's original stdout, for the test's own output
 int original = -1;            // its descriptor
 
 __global__ void say(int number) { printf("from the device %d\n", number); }

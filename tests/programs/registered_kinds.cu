@@ -130,7 +130,7 @@ void protections() {
   munmap(memory, kBytes);
 }
 
-// With a page at a time, whole, and odd.
+// One page at a time, as a whole, and at odd bounds.
 void huge_pages() {
   constexpr size_t kHuge = 2u << 20;
   auto* memory = static_cast<char*>(mmap(nullptr, 2 * kHuge, PROT_READ | PROT_WRITE,

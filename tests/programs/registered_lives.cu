@@ -1,5 +1,6 @@
-// Registered memory stays the process's own: what a forked child writes is the child's, what the
-// parent or the GPU writes later the parent's, during registration, after it and in the next one.
+// Registered memory stays private to the process: the parent does not see writes of a forked child,
+// and the child does not see later writes of the parent or the GPU; during a registration, after it
+// and in the next one.
 #include <cstdlib>
 #include <cstring>
 
@@ -9,7 +10,7 @@
 #include "program.h"
 
 constexpr size_t kBytes = 300'001;
-constexpr size_t kBefore = 1234;  // of the same allocation: the pages' other inhabitants
+constexpr size_t kBefore = 1234;  // bytes of the same allocation that share its pages
 constexpr size_t kAfter = 2345;
 
 __global__ void increment(unsigned char* bytes, size_t count) {
@@ -37,8 +38,8 @@ void hear(int pipe) {
   CHECK(read(pipe, &byte, 1) == 1);
 }
 
-// Before: all bytes are 1. A child sees that, whatever the parent and the GPU do meanwhile, and
-// changes all; the parent sees nothing of it.
+// At the beginning all bytes are 1. A child sees that, whatever the parent and the GPU write
+// meanwhile. Then it changes all bytes, which the parent does not see.
 void part_from_a_child(Memory& memory, const unsigned char* twos) {
   int to_child[2], to_parent[2];
   CHECK(pipe(to_child) == 0 && pipe(to_parent) == 0);
@@ -71,7 +72,7 @@ void part_from_a_child(Memory& memory, const unsigned char* twos) {
   close(to_parent[0]);
 }
 
-// Kernels reach it by its own pointer's device pointer.
+// Kernels use the memory by its device pointer.
 void use(Memory& memory) {
   unsigned char* there;
   CUDA(cudaHostGetDevicePointer(&there, memory.registered, 0));

@@ -1,5 +1,5 @@
-// Every device there is: its own memory, streams and constants; peer queries and copies. With one
-// device the copies go from it to itself. The output does not depend on the number.
+// All devices: their memory, streams and constants; peer queries and copies. With one device, the
+// copies stay on it. The output does not depend on the number of devices.
 #include "program.h"
 
 __constant__ int who;
@@ -78,7 +78,7 @@ int main() {
     CUDA(cudaFree(target));
   }
 
-  // An event of one device holds back a stream of another.
+  // An event of one device holds a stream of another device.
   cudaEvent_t event;
   CUDA(cudaSetDevice(0));
   CUDA(cudaEventCreate(&event));
@@ -92,7 +92,7 @@ int main() {
   CUDA(cudaStreamSynchronize(streams[devices - 1]));
   for (int i = 0; i < n; ++i) CHECK(values[i] == 2 * (2 * i + 100) + 100);
   print_digest("values", values);
-  // Work in a stream of a device that is not current. Memory is of the stream's device.
+  // Work in a stream of a device that is not current. The memory belongs to the stream's device.
   CUDA(cudaSetDevice(0));
   const cudaStream_t last = streams[devices - 1];
   int* pooled;

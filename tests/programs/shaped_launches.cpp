@@ -1,5 +1,5 @@
-// The launch interface of CUDA 3, in which a function keeps its shape and its parameters, and one
-// kernel on several devices at once.
+// The launch interface of CUDA 3, where a function keeps its shape and its parameters; and one
+// kernel on several devices in one call.
 #include <cstdio>
 #include <initializer_list>
 #include <vector>
@@ -83,7 +83,7 @@ void launches(const Kernel& kernel) {
   CU(cuStreamSynchronize(stream));
   CU(cuStreamDestroy(stream));
   kernel.print("stream");
-  // A smaller size: the rest of the parameters is zero. They are kept.
+  // A smaller size: the other parameters are zero. Parameters are kept.
   CU(cuParamSetSize(store, 12));
   CU(cuLaunch(store));
   kernel.print("twelve bytes");
@@ -120,7 +120,7 @@ void refused(const Kernel& kernel) {
   EXPECT(CUDA_ERROR_INVALID_CONTEXT, cuLaunch(store));
 }
 
-// One kernel on each device, at once. A driver does so with devices that reach each other.
+// One kernel on each device, in one call. A driver supports this for devices that reach each other.
 void all_devices() {
   int count = 0;
   CU(cuDeviceGetCount(&count));

@@ -1,9 +1,9 @@
-// Memory of one process that another maps by file descriptor.
+// Memory of one process that another process maps by file descriptor.
 //
 //   shared_descriptors [DEVICE [refused]]
 //
-// The other process uses DEVICE, 0 unless said otherwise, where it can be mapped unless it is to be
-// refused.
+// The other process uses DEVICE (by default 0). It can map the memory there; with `refused` it must
+// get an error.
 #include <cstring>
 
 #include <cuda.h>
@@ -65,7 +65,7 @@ CUmemAllocationProp properties() {
   return all;
 }
 
-// Maps an allocation; it stays when the handle is given up.
+// Maps an allocation, which stays when the handle is released.
 int* map(CUmemGenericAllocationHandle handle, size_t bytes) {
   CUdeviceptr address = 0;
   CU(cuMemAddressReserve(&address, bytes, 0, 0, 0));
@@ -172,7 +172,7 @@ int child(int socket, bool refused) {
   unmap(values, bytes);
   CU(cuMemRelease(handle));
   CU(cuMemRelease(again));
-  // No descriptor of an allocation.
+  // A descriptor that is not an allocation's.
   CUmemGenericAllocationHandle none;
   CHECK(cuMemImportFromShareableHandle(&none, reinterpret_cast<void*>(intptr_t{socket}),
                                        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != CUDA_SUCCESS);
@@ -184,7 +184,7 @@ int child(int socket, bool refused) {
 
 int main(int count, char** arguments) {
   const bool refused = count > 2;
-  // The child must exist before CUDA does.
+  // The child must be forked before CUDA is used.
   int sockets[2];
   CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0);
   const pid_t pid = fork();

@@ -59,7 +59,7 @@ void unmap(CUarrayMapInfo info) {
   CU(cuCtxSynchronize());
 }
 
-// Two tiles, one below the other, whose memory is exchanged: each shows what the other had.
+// Two tiles, one below the other, whose memory is exchanged: each then has the other's content.
 void swapped_tiles(CUarray array, const CUarrayMapInfo& first,
                    const CUDA_ARRAY_SPARSE_PROPERTIES& sparse) {
   const unsigned rows = sparse.tileExtent.height;

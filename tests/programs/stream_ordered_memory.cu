@@ -45,8 +45,8 @@ int main() {
   CHECK(total.values()[0] == expected);
   std::printf("sum %d\n", expected);
 
-  // What is held beyond the release threshold, 0 unless it was set, goes back in the next call that
-  // synchronises a stream, an event or the context.
+  // The next call that synchronises a stream, an event or the context releases memory beyond the
+  // release threshold (by default 0).
   cudaEvent_t done;
   CUDA(cudaEventCreateWithFlags(&done, cudaEventDisableTiming));
   show_reserved("with the stream");
@@ -83,7 +83,7 @@ int main() {
   CUDA(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &value));
   CHECK(value >= 4 << 20);
   CHECK(pool_of(block) == pool && pool_of(total.get()) == nullptr);
-  // Memory of one stream, freed in another behind an event, or by plain cudaFree.
+  // Memory of one stream, freed in another stream after an event, or by plain cudaFree.
   cudaStream_t other;
   CUDA(cudaStreamCreate(&other));
   cudaEvent_t ready;

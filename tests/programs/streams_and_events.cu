@@ -8,7 +8,7 @@ __global__ void spin(int* state, int rounds) {
   for (int i = 0; i < rounds; ++i) *counter = *counter + 1;
 }
 
-// Two streams take turns; every step depends on the one before through an event.
+// Two streams take turns; every step depends on the previous step by an event.
 void take_turns() {
   DeviceArray<int> state(std::vector<int>{1});
   cudaStream_t streams[2];
@@ -35,7 +35,7 @@ void take_turns() {
   for (cudaStream_t stream : streams) CUDA(cudaStreamDestroy(stream));
 }
 
-// A wait takes the record that was last when it was issued, not a later one.
+// A wait waits for the last record before the call, not for a later record.
 void wait_takes_the_last_record() {
   int* state;
   CUDA(cudaMallocManaged(&state, sizeof(int)));
@@ -63,7 +63,7 @@ void wait_takes_the_last_record() {
   CUDA(cudaFree(state));
 }
 
-// The legacy default stream waits for blocking streams, and they for it.
+// The legacy default stream waits for blocking streams, and they wait for it.
 void default_stream_is_a_barrier() {
   DeviceArray<int> state(std::vector<int>{1});
   cudaStream_t streams[3];

@@ -1,4 +1,4 @@
-// Surface objects: reads and writes of arrays of every shape, and what happens at their borders.
+// Surface objects: reads and writes of arrays of every shape, inside and outside of their borders.
 #include "texture_tools.h"
 
 namespace {
@@ -133,7 +133,8 @@ void borders() {
   print_words("written", array.values());
 }
 
-// What a kernel writes to a surface, the next one reads from a texture of the same array.
+// A kernel writes to a surface, and the next kernel reads the values from a texture of the same
+// array.
 __global__ void write_floats(cudaSurfaceObject_t surface) {
   const float4 value = make_float4(threadIdx.x, threadIdx.y, threadIdx.x * threadIdx.y, 1);
   surf2Dwrite(value, surface, threadIdx.x * sizeof(float4), threadIdx.y);

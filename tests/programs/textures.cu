@@ -48,7 +48,7 @@ std::vector<T> read(const Texture& texture, const std::vector<float4>& places) {
   return out.values();
 }
 
-// Along one line: the first place, then steps.
+// Places along a line: the first place, then steps.
 std::vector<float4> line(float4 first, float4 step, int count) {
   std::vector<float4> places;
   for (int i = 0; i < count; ++i) {
@@ -380,7 +380,7 @@ void gathers() {
   }
 }
 
-// What the runtime gets back, and what it refuses.
+// The descriptors that the runtime returns, and those that it refuses.
 void descriptors() {
   const Array<float> array(8, 8, small_numbers(64, 8));
   cudaTextureDesc how = sampler(cudaAddressModeMirror, cudaFilterModeLinear, true);
@@ -390,7 +390,7 @@ void descriptors() {
   CHECK(resource.resType == cudaResourceTypeArray && resource.res.array.array == array.get());
   cudaTextureDesc told{};
   CUDA(cudaGetTextureObjectTextureDesc(&told, texture.get()));
-  // Drivers do not tell the border color.
+  // Drivers do not report the border color.
   CHECK(told.addressMode[1] == cudaAddressModeMirror && told.filterMode == cudaFilterModeLinear &&
         told.normalizedCoords == 1);
   cudaChannelFormatDesc format{};

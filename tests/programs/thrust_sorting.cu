@@ -1,4 +1,4 @@
-// thrust: sort, sort_by_key and a comparison of one's own.
+// thrust: sort, sort_by_key and a custom comparison.
 #include <algorithm>
 #include <numeric>
 

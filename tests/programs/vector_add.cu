@@ -1,4 +1,4 @@
-// The first program everyone writes, in sizes that do not divide evenly.
+// Vector addition, in sizes that are not multiples of the block.
 #include "program.h"
 
 __global__ void add(const float* a, const float* b, float* sum, int n) {

@@ -28,7 +28,7 @@ int main() {
   CHECK(base % unit == 0);
   CUmemGenericAllocationHandle pages[2];
   for (auto& page : pages) DRIVER(cuMemCreate(&page, unit, &properties, 0));
-  // The second page lies before the first; a hole stays behind them.
+  // The second page is mapped before the first; a hole follows them.
   DRIVER(cuMemMap(base + unit, unit, 0, pages[0], 0));
   DRIVER(cuMemMap(base, unit, 0, pages[1], 0));
   CUmemAccessDesc access = {};
@@ -50,7 +50,7 @@ int main() {
   CUDA(cudaMemcpy(&ends[1], values + n - 1, sizeof(int), cudaMemcpyDeviceToHost));
   CHECK(ends[0] == 123 && ends[1] == 123);
 
-  // The same page at a second place, by way of a file descriptor.
+  // The same page at a second address, by a file descriptor.
   int descriptor = -1;
   DRIVER(cuMemExportToShareableHandle(&descriptor, pages[0],
                                       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
@@ -92,7 +92,7 @@ int main() {
   DRIVER(cuMemUnmap(base + unit, 3 * unit));
   DRIVER(cuMemAddressFree(base, 4 * unit));
 
-  // A hint is only that, wherever it points, but the reservation keeps its alignment.
+  // An address hint may be ignored, but the reservation keeps its alignment.
   int devices = 0;
   CUDA(cudaGetDeviceCount(&devices));
   for (int device = 0; device < devices; ++device) {

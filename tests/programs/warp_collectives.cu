@@ -47,7 +47,7 @@ __global__ void collectives(const int* in, unsigned* out) {
   for (int step = 4; step > 0; step /= 2) sum += tile.shfl_xor(sum, step);
   o[14] = sum + tile.meta_group_rank();
 
-  // A loop that lanes leave one by one.
+  // A loop that lanes leave one after the other.
   unsigned rounds = 0, remaining = all;
   for (unsigned i = 0; i <= lane; ++i) {
     const unsigned mask = i == 0 ? all : all << i;

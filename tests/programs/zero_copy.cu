@@ -1,5 +1,5 @@
-// Kernels that use page-locked host memory by its pointer. With unified addresses they reach all of
-// it, however it was allocated; what one side wrote the other sees after a synchronisation.
+// Kernels that use page-locked host memory by its pointer. With unified addresses this works for
+// every way of allocation; after a synchronisation each side sees the writes of the other.
 #include "program.h"
 
 struct View {
@@ -57,8 +57,8 @@ void use(const char* how, int* in, int* out) {
   std::printf("%s\n", how);
 }
 
-// Kernels and copies of the same memory take turns in their stream; the host looks when all
-// is over. `memory` is new to kernels.
+// Kernels and copies of the same memory take turns in their stream; the host checks the result at
+// the end. No kernel has used `memory` before.
 void take_turns(const char* how, int* memory) {
   constexpr size_t kBytes = kCount * sizeof(int);
   constexpr int kBlocks = (kCount + 255) / 256;
@@ -72,7 +72,7 @@ void take_turns(const char* how, int* memory) {
     holds(first.values().data(), in_first);
     holds(second.values().data(), in_second);
   };
-  // A graph of copies, from before any kernel used the memory.
+  // A graph of copies, captured before any kernel has used the memory.
   cudaGraph_t early_graph;
   cudaGraphExec_t early;
   CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
@@ -84,7 +84,7 @@ void take_turns(const char* how, int* memory) {
   for (int i = 0; i < kCount; ++i) numbers[i] = 10 + i;
   first.put(numbers);
 
-  // The kernel adds to what the copy wrote, and the copies behind it read the sum.
+  // The kernel adds to the copied values, and the copies after it read the sum.
   for (int i = 0; i < kCount; ++i) memory[i] = -1;
   spin<<<1, 1, 0, stream>>>(100'000);
   CUDA(cudaMemcpyAsync(memory, first.get(), kBytes, cudaMemcpyDefault, stream));
@@ -97,7 +97,7 @@ void take_turns(const char* how, int* memory) {
   both_hold(11, 12);
   holds(memory, 12);
 
-  // What the host wrote since is what copies and kernels find.
+  // Copies and kernels see later writes of the host.
   for (int i = 0; i < kCount; ++i) memory[i] = 20 + i;
   CUDA(cudaMemcpyAsync(first.get(), memory, kBytes, cudaMemcpyDefault, stream));
   grow<<<kBlocks, 256, 0, stream>>>(memory, 5, kCount);
@@ -112,7 +112,7 @@ void take_turns(const char* how, int* memory) {
   holds(memory, 30);
   both_hold(20, 25);
 
-  // Copies that are waited for.
+  // Synchronous copies.
   grow<<<kBlocks, 256>>>(memory, 1, kCount);
   CUDA(cudaMemcpy(first.get(), memory, kBytes, cudaMemcpyDefault));
   grow<<<kBlocks, 256>>>(memory, 1, kCount);
@@ -151,7 +151,7 @@ void take_turns(const char* how, int* memory) {
   std::printf("%s in turn\n", how);
 }
 
-// Large memory that kernels get in a structure only, beside kernels that do not get it.
+// Large memory that kernels get only inside a structure, while other kernels do not get it.
 void use_in_structure() {
   constexpr int kLarge = 40'000;
   int *in, *out;
@@ -163,7 +163,7 @@ void use_in_structure() {
     grow<<<1, 256>>>(device.get(), round, 256);
     triple<<<(kLarge + 255) / 256, 256>>>({kLarge, in, out});
     grow<<<1, 256>>>(device.get(), round, 256);
-    in[5] = -1;  // which may come too late for the first kernel
+    in[5] = -1;  // may come too late for the first kernel
     CUDA(cudaMemcpyAsync(device.get() + 1000, in, 1000 * sizeof(int), cudaMemcpyDefault, nullptr));
     FINISH();
     CHECK(device.values()[1005] == -1);
@@ -227,7 +227,7 @@ int main() {
   use("cudaMallocHost", in, out);
   use_in_structure();
 
-  // Pointers that no kernel got as a parameter: asked for as the device's.
+  // Device pointers that are requested by a call, and that no kernel gets as a parameter.
   CUDA(cudaFreeHost(in));
   CUDA(cudaFreeHost(out));
   CUDA(cudaMallocHost(&in, bytes));
@@ -247,8 +247,8 @@ int main() {
   CUDA(cudaFreeHost(in));
   CUDA(cudaFreeHost(out));
 
-  // In a graph that is launched again and again: each launch sees what is there then, not what was
-  // there when the graph was captured.
+  // In a graph that is launched repeatedly: each launch sees the memory's present content, not the
+  // content at the time of the capture.
   int* managed;
   CUDA(cudaMallocHost(&in, bytes));
   CUDA(cudaMallocHost(&out, bytes));
@@ -284,7 +284,7 @@ int main() {
   CUDA(cudaFreeHost(out));
   CUDA(cudaFree(managed));
 
-  // Memory of the application's own.
+  // Registered memory of the application.
   for (unsigned flags :
        {cudaHostRegisterDefault, cudaHostRegisterPortable, cudaHostRegisterMapped}) {
     const size_t pages = (bytes + 4095) / 4096 * 4096;

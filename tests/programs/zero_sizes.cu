@@ -1,4 +1,4 @@
-// Sizes of zero and null pointers, which frameworks pass to the runtime in ordinary use.
+// Sizes of zero and null pointers, which frameworks pass to the runtime in normal use.
 #include "program.h"
 
 namespace {
@@ -118,7 +118,7 @@ void pointers(void* d) {
   tell("behind its end", static_cast<char*>(d) + (8 << 20));
 }
 
-// Copies and fills of nothing in a capture: which of them are nodes.
+// Copies and fills of zero bytes in a capture: shows which of them become nodes.
 void capture(void* d, int* h, cudaStream_t s) {
   const auto nodes = [&](const char* what, cudaError_t (*work)(void*, int*, cudaStream_t)) {
     cudaGraph_t graph = nullptr;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Cgroups of sessions, in the virtual machine, whose kernel has the controllers of version 2.
+"""Cgroups of sessions. Runs in the virtual machine, whose kernel has the controllers of version 2.
 
     cgroup_test.py --build FOLDER --greedy PROGRAM [unittest arguments]
 """
@@ -47,7 +47,7 @@ class CgroupTest(unittest.TestCase):
         return [name for name in os.listdir(self.group) if name.startswith("worker-")]
 
     def server(self, **variables):
-        """A server in a group of its own, as systemd starts a unit with Delegate=yes."""
+        """A server in its own group, as systemd starts a unit with Delegate=yes."""
         wrapper = ()
         if "RCUDA_SERVER_CGROUP" not in variables:
             wrapper = ("sh", "-c", f'echo $$ >{self.group}/cgroup.procs && exec "$@"', "sh")

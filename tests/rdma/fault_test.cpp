@@ -75,8 +75,9 @@ TEST_F(VerbsFault, AThreadThatCannotBeStartedIsSaidWithItsMend) {
   connect();
   client_.reset();
   server_.reset();
-  // The first thread is the test's own, which makes the server's end. Then each Link needs two. A
-  // side that has a Link while its peer has none would not try another medium with it.
+  // The first thread belongs to the test, and makes the server's end. After that each Link needs
+  // two threads. Both sides must fail: a side with a Link would not try another medium with its
+  // peer.
   for (const long first : {2, 3, 4, 5}) {
     SCOPED_TRACE(first);
     refuse_threads(first);
@@ -250,8 +251,8 @@ TEST_F(VerbsFault, PutsOfManyThreadsShareADoorbell) {
   while (load(*server_, 16 + 8 * (kThreads - 1)) != 1) std::this_thread::yield();
 }
 
-// A session that uses the address and the key of another one's memory: its requests are changed on
-// their way to the adapter.
+// A session that uses the address and the key of another session's memory: its requests are changed
+// before they reach the adapter.
 class VerbsThief : public VerbsFault {
  protected:
   struct Memory {
@@ -283,7 +284,7 @@ class VerbsThief : public VerbsFault {
     return nullptr;
   }
 
-  // Makes a session whose client writes to this memory, or reads it, in the place of its own.
+  // Makes a session whose client writes or reads this memory instead of its own.
   void expect_refused(const Memory& memory, bool writes) {
     connect();
     SharedBlock own(4096);
@@ -309,8 +310,8 @@ class VerbsThief : public VerbsFault {
     } else {
       client_->read(region->id, 0, bytes.data(), bytes.size(), done);
     }
-    // The adapter of the other side refuses, and stops its queue pair: the Link of that side ends,
-    // and the client may learn of that first.
+    // The other side's adapter refuses the request and stops its queue pair. That side's Link ends,
+    // and the client may learn of this end first.
     const Status end = wait_for_end(*client_);
     EXPECT_TRUE(end.context().find("remote access error") != std::string::npos ||
                 end.context().find("the peer closed the connection") != std::string::npos)

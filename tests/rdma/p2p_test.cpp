@@ -56,7 +56,7 @@ done:
 
 struct Case {
   const char* name;
-  Staging small;  // expected staging for a copy of a byte, and for one of kRoom
+  Staging small;  // expected staging for a copy of one byte, and (large) of kRoom bytes
   Staging large;
 };
 constexpr Case kCases[] = {
@@ -80,7 +80,7 @@ class VerbsCopy : public ::testing::TestWithParam<Case> {
   struct Side {
     CUcontext context = nullptr;
     CUstream stream = nullptr;  // of the program
-    CUstream other = nullptr;   // with kernels beside the copies
+    CUstream other = nullptr;   // for kernels that run during the copies
     CUfunction add_one = nullptr;
     CUdeviceptr memory = 0;
     CUdeviceptr elsewhere = 0;
@@ -97,7 +97,7 @@ class VerbsCopy : public ::testing::TestWithParam<Case> {
     EngineOptions options;
     options.planner = *planner;
     options.inbox_bytes = options.device_inbox_bytes = 4 * kMiB;
-    options.measure = false;  // measuring would send bytes of its own
+    options.measure = false;  // measurements would also send bytes
     for (int i = 0; i < 2; ++i) {
       Side& side = sides_[i];
       CUmodule module = nullptr;

@@ -54,7 +54,7 @@ class VerbsSession : public ::testing::Test {
     LinkCounters client, worker;
   };
 
-  // The worker polls all the time: a sleeping worker costs one wake-up more.
+  // The worker polls all the time: for a sleeping worker the counts would include a wake-up.
   VerbsSession() : session_({.medium = &medium_named("verbs"), .spin = std::chrono::hours(1)}) {}
 
   ProtocolClient& client() { return session_.client(); }
@@ -273,7 +273,7 @@ TEST_F(VerbsSession, APinnedCopyCostsItsBytesAndNoneOfAnyCpu) {
 }
 
 // GPU memory is registered when it is first used and deregistered when it is freed: other memory at
-// the same address is registered anew.
+// the same address is registered again.
 TEST_F(VerbsSession, GpuMemoryIsForgottenWhenItIsFreed) {
   constexpr size_t kBytes = 1u << 20;
   const std::span<std::byte> pinned = pin(kBytes);

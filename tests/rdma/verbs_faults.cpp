@@ -25,7 +25,7 @@ namespace rcuda::test {
 namespace {
 
 constexpr size_t kLeastMapping = 64u << 10;
-// Flags of mappings at chosen addresses, which are memory of the program.
+// Flags of mappings at chosen addresses. These are the program's memory, and are never refused.
 constexpr int kPlaced = MAP_FIXED | MAP_FIXED_NOREPLACE;
 
 std::atomic<bool> counting{false};

@@ -1,10 +1,10 @@
-// Faults for the rig, in a library that comes before libibverbs, librdmacm and the C library: the
-// host runs out of memory at a chosen call, and queue pairs go into their error state.
+// Faults for the rig, in a library that is loaded before libibverbs, librdmacm and the C library:
+// the host runs out of memory at a chosen call, and queue pairs go into their error state.
 //
-// A test that links it calls the functions below. A program gets it with LD_PRELOAD and
+// A test that links it calls the functions below. A program preloads it (LD_PRELOAD) with
 //   RCUDA_TEST_REFUSE_MEMORY=N   refuse_memory(N) at its start
-//   RCUDA_TEST_FAULT=FILE        once FILE is written, does as it says: "queue pairs" or "memory";
-//                                its folder is watched and should hold nothing else
+//   RCUDA_TEST_FAULT=FILE        once FILE is written, makes the fault that it names: "queue pairs"
+//                                or "memory"; its folder is watched and should have no other files
 #pragma once
 
 #include <vector>
@@ -15,7 +15,7 @@ namespace rcuda::test {
 
 // From now on, counts the calls that need memory of the host or resources of the adapter: mmap() of
 // 64 KiB or more, registrations, protection domains, completion queues and channels, queue pairs.
-// Calls from number `first` on fail with ENOMEM; 0: none fails.
+// Calls from number `first` on fail with ENOMEM; 0: no call fails.
 void refuse_memory(long first);
 long memory_calls();
 // The same for starting threads, with EAGAIN.

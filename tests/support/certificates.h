@@ -56,7 +56,7 @@ inline EVP_PKEY* make_key(KeyKind kind) {
   return nullptr;
 }
 
-// `issuer`: null for one that signs itself. `comment`: makes it longer.
+// `issuer`: null for a self-signed certificate. `comment`: makes the certificate longer.
 inline Certified make_certificate(const std::string& name, const Certified* issuer, bool is_ca,
                                   KeyKind kind = KeyKind::kP256, const std::string& comment = {}) {
   static long serial = 1;
@@ -83,7 +83,8 @@ inline Certified make_certificate(const std::string& name, const Certified* issu
   return made;
 }
 
-// As load_certificate() reads it; `rest`: those between it and an authority.
+// The result of load_certificate() for a file with this certificate, its key, and `rest`, the
+// certificates between it and an authority.
 inline identity::Certificate signer(const Certified& own,
                                     const std::vector<const Certified*>& rest = {}) {
   std::string pem = own.pem();

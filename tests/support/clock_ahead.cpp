@@ -1,4 +1,4 @@
-// Preloaded into a program, lets its clock be an hour ahead, as far as the program calls time().
+// Preloaded into a program: its time() is an hour fast. Other clocks are not changed.
 #include <ctime>
 
 #include <sys/time.h>

@@ -1,6 +1,6 @@
 // Counts the host functions that workers of this process launch (session_harness.h).
 //
-// To be made before the session and destroyed behind it; one at a time.
+// To be constructed before the session and destroyed after it. Only one may exist at a time.
 #pragma once
 
 #include <atomic>

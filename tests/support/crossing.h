@@ -1,5 +1,5 @@
 // Crossing: both ends of Reconnecting in one process. The client's end makes a pair of sockets and
-// hands one to the server's end.
+// passes one of them to the server's end.
 //
 // Threads: any. Blocking: the server's next(), until its deadline.
 #pragma once
@@ -25,7 +25,8 @@ class Crossing {
 
   explicit Crossing(std::chrono::milliseconds limit) : limit_(limit) {}
 
-  // Called for each connection that replaces another one, with its two ends.
+  // Called for each new connection, with its two ends. The connection uses the sockets that it
+  // returns.
   std::function<Result<Pair>(int index, Pair plain)> between = [](int, Pair pair) {
     return Result<Pair>(std::move(pair));
   };

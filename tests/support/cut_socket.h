@@ -1,7 +1,7 @@
 // CutSocket: a connection that is lost at a chosen byte, as a Socket's layer.
 //
-// It counts the bytes of both directions. When `bytes` have passed, the connection ends, in the way
-// of Cut, for both ends. A send or recv never passes the byte. Threads and blocking: as Socket.
+// It counts the bytes of both directions. After `bytes` bytes the connection ends in the way that
+// Cut names. A send or recv is shortened at that byte. Threads and blocking: as Socket.
 #pragma once
 
 #include <algorithm>

@@ -22,7 +22,7 @@ FaultLink::~FaultLink() {
 
 void FaultLink::close() {
   std::unique_lock lock(mutex_);
-  // Puts that were accepted are delivered before the inner Link closes, as a medium does.
+  // As every medium, delivers accepted puts before the inner Link closes.
   changed_.wait(lock, [this] { return ending_ || puts_.empty() || !inner_->status().ok(); });
   ending_ = true;
   changed_.notify_all();
@@ -67,7 +67,8 @@ Status FaultLink::put(uint64_t offset, std::span<const Bytes> pieces, Wake wake)
 
 Status FaultLink::put_region(RegionId region, uint64_t offset, Bytes bytes) {
   if (!traits().has_region_puts) return Link::put_region(region, offset, bytes);
-  // Transfers come after it, and puts before it: so it is not late itself.
+  // Must arrive after earlier puts and before later transfers, so it waits for the puts and is not
+  // delayed.
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return ending_ || puts_.empty(); });
   return inner_->put_region(region, offset, bytes);
@@ -111,7 +112,7 @@ void FaultLink::write_in_order(RegionId region, uint64_t offset, const void* loc
   if (!traits().orders_writes) {
     return Link::write_in_order(region, offset, local, bytes, std::move(done));
   }
-  // As for put_region().
+  // See put_region().
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return ending_ || puts_.empty(); });
   inner_->write_in_order(region, offset, local, bytes, std::move(done));

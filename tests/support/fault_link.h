@@ -1,5 +1,5 @@
-// FaultLink: a Link that makes another one slow and late, and may break it, within the contract of
-// link.h.
+// FaultLink: delays the operations of another Link, and may break it, as the contract of link.h
+// allows.
 //
 // - put() returns at once. A thread delivers the puts later, in order, after random delays. A peer
 //   sees them as late as over a busy network. Spurious wake-ups are frequent.

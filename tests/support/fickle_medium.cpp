@@ -33,7 +33,7 @@ Result<std::unique_ptr<transport::Link>> make_fickle(transport::Bootstrap bootst
   if (behaviour() == "silent") std::this_thread::sleep_for(bootstrap.timeout);
   if (behaviour() == "dies") ::_exit(3);
   if (behaviour() != "works") {
-    constexpr char kRefusal[64] = "fickle does not connect";  // no Hello of TCP
+    constexpr char kRefusal[64] = "fickle does not connect";  // not a Hello of TCP
     (void)bootstrap.control.send(kRefusal, sizeof kRefusal, 0);
     return Status(Code::kUnavailable, kRefusal);
   }

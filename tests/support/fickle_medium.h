@@ -1,12 +1,12 @@
-// A medium that exists only in tests: like verbs it is better than TCP, needs more than a socket,
-// moves data in the clear, and may fail. RCUDA_TEST_FICKLE says how it behaves in a process:
+// A medium that exists only in tests. Like verbs it is preferred to TCP, needs more than a socket,
+// moves data in the clear, and may fail. RCUDA_TEST_FICKLE sets its behaviour in a process:
 //
-//   not set    the host is not fit for it
-//   unusable   it cannot be used over the socket
-//   fails      this side makes no Link, and says so
-//   silent     this side makes no Link, and says so only when its time is over
+//   not set    the host is not fit for the medium
+//   unusable   the medium cannot be used over the socket
+//   fails      this side makes no Link, and reports that to the peer
+//   silent     this side makes no Link, and reports that only when its time is over
 //   dies       the process ends when it should make a Link
-//   works      it is TCP under another name
+//   works      the medium is TCP under another name
 #pragma once
 
 #include "common/transport/media.h"

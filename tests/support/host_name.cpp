@@ -86,7 +86,7 @@ MovingHost::Caller MovingHost::accept() const {
 
 }  // namespace rcuda::test
 
-// freeaddrinfo() frees one entry after the other, so lists can be joined.
+// Joins the lists of several addresses: freeaddrinfo() frees each entry by itself.
 extern "C" int __wrap_getaddrinfo(const char* node, const char* service, const addrinfo* hints,
                                   addrinfo** list) {
   using rcuda::test::HostName;

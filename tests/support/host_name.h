@@ -1,6 +1,6 @@
-// HostName: a host name that resolves to the addresses a test chooses, all of this machine.
-// MovingHost: such a name that resolves to two hosts in turn, as name servers do for a pool of
-// hosts.
+// HostName: a host name that resolves to addresses of this machine, which a test chooses.
+// MovingHost: a HostName that resolves first to one host and then to another, as name servers do
+// for a pool of hosts.
 //
 // In programs that link this (rcuda_test_host_name), the linker wraps getaddrinfo. Only one name
 // may exist at a time.
@@ -19,7 +19,7 @@ class HostName {
   static constexpr char kName[] = "host.test";
   using Addresses = std::vector<std::string>;
 
-  // Each resolution of the name returns the next of these; the last one is repeated.
+  // Each resolution of the name returns the next of these answers; the last answer is repeated.
   explicit HostName(std::vector<Addresses> answers);
   ~HostName();
   HostName(const HostName&) = delete;

@@ -1,6 +1,7 @@
-// Preloaded into a client: pages of 64 KiB, as many AArch64 machines have. Functions that name a page which starts
-// between two of them fail with EINVAL, new mappings are aligned to them, and the page's size says so. For the
-// calls of programs and libraries; what glibc calls itself has pages of this machine.
+// Preloaded into a client: simulates pages of 64 KiB, as many AArch64 machines have. sysconf()
+// reports this size, new mappings are aligned to it, and functions fail with EINVAL for other
+// addresses. Applies to calls of programs and libraries; glibc's own calls use the pages of this
+// machine.
 #include <cerrno>
 #include <cstdarg>
 #include <cstdint>
@@ -27,7 +28,7 @@ void* map(void* address, size_t bytes, int protection, int flags, int file, off_
       syscall(SYS_mmap, address, bytes, protection, flags, file, offset)));
 }
 
-// Free addresses. Only reserved, so that a mapping may take their place.
+// Reserves free addresses, which a mapping then replaces.
 void* find_place(size_t bytes) {
   void* found = map(nullptr, bytes + kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (found == MAP_FAILED) return found;

@@ -41,7 +41,7 @@ sockaddr_in socket_address(const char* variable, uint16_t port) {
   return address;
 }
 
-// Stands for the daemon: every connection belongs to the one session.
+// Takes the daemon's place: every connection belongs to the only session.
 class Listener {
  public:
   Listener() = default;
@@ -101,8 +101,8 @@ Result<RawPair> control_sockets(const Medium& medium, const Listener& listener) 
   return RawPair{std::move(*ours), std::move(*theirs)};
 }
 
-// With RCUDA_TEST_ENCRYPTION the sockets of a network are encrypted, as those of a session with
-// another machine are.
+// With RCUDA_TEST_ENCRYPTION, encrypts sockets of a network medium, as in a session with another
+// machine.
 Result<Socket> as_socket(Result<UniqueFd> socket, const Medium& medium, bool server,
                          Deadline deadline = std::chrono::steady_clock::now() +
                                              std::chrono::seconds(60)) {

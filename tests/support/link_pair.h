@@ -1,4 +1,4 @@
-// Pairs of connected Links for tests: both ends in this process, or the peer in another one.
+// Pairs of connected Links for tests: both ends in this process, or the peer in another process.
 //
 // The bootstrap is that of a session: there is a connected control socket, and both sides make
 // their Link at the same time. Over TCP and verbs, the addresses are 127.0.0.1 unless
@@ -29,7 +29,7 @@ struct LinkPair {
   std::function<void()> cut;
 };
 
-// What each side got. Either both sides have a Link, or none has.
+// The result of each side. Either both sides have a Link, or none has.
 struct LinkEnds {
   Result<std::unique_ptr<transport::Link>> client;
   Result<std::unique_ptr<transport::Link>> server;

@@ -1,8 +1,8 @@
-// LostConnections: both ends of Reconnecting over TCP in one process, and a thread that loses their
-// connections at random: by a reset, by an end, by an end of one direction.
+// LostConnections: both ends of Reconnecting over TCP in one process, and a thread that breaks
+// their connections at random: by a reset, by an end, by an end of one direction.
 //
-// Both ends keep it. Threads: any. Blocking: the server's next(), until its deadline; stop() and
-// the destructor, for the thread.
+// Both ends own a share of it. Threads: any. Blocking: the server's next(), until its deadline;
+// stop() and the destructor, for the thread.
 #pragma once
 
 #include <algorithm>
@@ -38,7 +38,7 @@ class LostConnections : public std::enable_shared_from_this<LostConnections> {
   explicit LostConnections(Wrap wrap) : wrap_(std::move(wrap)) {}
   ~LostConnections() { stop(); }
 
-  // The thread may lose this connection.
+  // Lets the thread break this connection.
   void lose_later(int socket) {
     MutexLock lock(mutex_);
     open_.emplace_back(::dup(socket));

@@ -29,7 +29,7 @@ MungeDaemon::MungeDaemon(char key, const std::string& preload) {
   std::vector<std::string> arguments = {
       RCUDA_TEST_MUNGED,
       "--foreground",
-      "--force",  // wherever the folder for temporary files is, and whoever may write it
+      "--force",  // accepts any location and permissions of the folder for temporary files
       "--num-threads=1",
       "--origin=127.0.0.1",
       "--socket=" + socket(),

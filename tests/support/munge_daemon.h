@@ -1,6 +1,5 @@
-// munged, the real one, as a child process with a key, a socket and files of its own in a folder of
-// its own. It knows nothing of the system's munged, and leaves nothing behind. One thread uses the
-// object.
+// The real munged as a child process, with its own key, socket and files in a temporary folder. It
+// is independent of the system's munged. One thread uses the object.
 #pragma once
 
 #include <csignal>
@@ -21,7 +20,7 @@ class MungeDaemon {
 
   // Blocks until munged accepts connections. False if it has ended instead; log() says why.
   bool wait_until_ready();
-  // With SIGTERM it removes its socket, with SIGKILL it leaves it.
+  // With SIGTERM, munged removes its socket; with SIGKILL, the socket stays.
   void stop(int signal);
 
   std::string socket() const { return folder_.file("socket"); }

@@ -1,6 +1,6 @@
-"""What tests of installed files need: Debian's packages on this machine, our packages, and a new Debian.
+"""Helpers for tests of installed files: Debian's packages on this machine, our packages, and a new Debian.
 
-Each function exits with 77 and says why where that cannot be had. `test` is the test's name, for that line.
+A function that cannot provide them prints the reason and exits with 77. `test` is the test's name, for that line.
 """
 
 import os
@@ -17,7 +17,7 @@ def skip(test, reason):
 
 
 def install_missing(test, *sections):
-    """Installs those of these sections of scripts/packages.txt that are not there."""
+    """Installs the missing packages of these sections of scripts/packages.txt."""
     if not shutil.which("apt-get"):
         skip(test, "the packages are Debian's, and there is no apt-get")
     if os.geteuid() != 0:
@@ -36,16 +36,16 @@ def install_missing(test, *sections):
 
 
 def make_debian(test, target, *options):
-    """A folder, or a file if the name ends with .tar."""
+    """Makes a folder, or a file if the name of `target` ends with .tar."""
     made = subprocess.run([os.path.join(SOURCE, "tests/support/make_debian"), target, *options],
                           capture_output=True, text=True)
-    if made.returncode != 0:  # which is no failure of what is tested
+    if made.returncode != 0:  # not a failure of the tested software
         print(made.stderr)
         skip(test, "mmdebstrap could not make a Debian here")
 
 
 def make_packages(build, folder):
-    # Compression takes longer than all else.
+    # Weak compression: it takes most of the time.
     made = subprocess.run([os.path.join(SOURCE, "scripts/make_packages"), "--build", build, "--output", folder],
                           env=dict(os.environ, DPKG_DEB_COMPRESSOR_TYPE="gzip", DPKG_DEB_COMPRESSOR_LEVEL="1"),
                           capture_output=True, text=True)

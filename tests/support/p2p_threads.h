@@ -30,7 +30,7 @@ class ThreadedDevices final : public p2p::DeviceOps {
   void let_go(uint64_t stream);
   size_t open_orders();
   size_t errors();
-  // The strongest pause that is granted; the number of requests.
+  // Sets the strongest pause that is granted. The number of requests so far.
   void allow_pauses(p2p::Pause strongest) { strongest_pause_ = strongest; }
   size_t pauses_asked() const { return pauses_asked_; }
   // Number of host memory blocks unregistered by another thread than the one that registered them.

@@ -198,8 +198,8 @@ Result<Ticket> SimDevices::copy(int device, Lane lane, std::span<const CopyBox> 
 Result<Ticket> SimDevices::finished(int device, Lane lane) {
   LaneState& state = lanes_[static_cast<size_t>(device)][static_cast<size_t>(lane)];
   if (!state.failure.ok()) {
-    // The error is reported once, so the lane works again. (A real context would stay broken; lanes
-    // of other devices would not.)
+    // The error is reported once; then the lane works again. (A real context would stay broken, the
+    // lanes of other devices would not.)
     return std::exchange(state.failure, {});
   }
   return state.finished;
@@ -223,7 +223,7 @@ Result<StreamPlace> SimDevices::enter(p2p::StreamRef ref, bool hold) {
 Result<bool> SimDevices::reached(StreamPlace place) {
   const auto found = places_.find(static_cast<uint64_t>(place));
   if (found == places_.end()) {
-    world_.violation(name_ + ": a place asked for after its release");
+    world_.violation(name_ + ": a place queried after its release");
     return false;
   }
   const PlaceState& state = found->second;
@@ -261,7 +261,7 @@ void SimDevices::want_pause(const char* call) {
 
 void SimDevices::expect_withdrawn(uint64_t base) {
   if (world_.exposed.contains(base)) {
-    world_.violation(name_ + ": memory given back while a peer may touch it");
+    world_.violation(name_ + ": memory released while a peer may access it");
   }
 }
 
@@ -276,7 +276,7 @@ void SimDevices::unregister_host(void* base) {
   want_pause("unregister_host");
   expect_withdrawn(reinterpret_cast<uint64_t>(base));
   if (registered_.erase(reinterpret_cast<uint64_t>(base)) == 0) {
-    world_.violation(name_ + ": unregistered what was not registered");
+    world_.violation(name_ + ": unregistered memory that was not registered");
   }
 }
 
@@ -293,7 +293,7 @@ void SimDevices::free(int, DeviceAddress address) {
   want_pause("free");
   expect_withdrawn(address);
   if (allocated_.erase(address) == 0) {
-    world_.violation(name_ + ": freed what was not allocated");
+    world_.violation(name_ + ": freed memory that was not allocated");
     return;
   }
   everywhere().erase(address);
@@ -331,7 +331,7 @@ Result<p2p::MappedMemory> SimDevices::open(int device, const p2p::ExportedMemory
 
 void SimDevices::close(int device, DeviceAddress base) {
   want_pause("close");
-  if (mapped_.erase({device, base}) == 0) world_.violation(name_ + ": closed what was not open");
+  if (mapped_.erase({device, base}) == 0) world_.violation(name_ + ": closed an unopened mapping");
 }
 
 bool SimDevices::prove_gpudirect(int, transport::Link&) {
@@ -487,8 +487,8 @@ class SimLink final : public transport::Link {
     const uint64_t id = end.next_transfer++;
     end.pending[id] = std::move(done);
     const double late_us = id % 2 == 1 ? cable_->wire.uneven_us : 0;
-    // A socket takes the bytes of a write long before they arrive, and may read the caller's memory
-    // until they have arrived.
+    // Over a socket, a write completes long before its bytes arrive, and the Link may read the
+    // caller's memory until then.
     if (immediate != 0 && traits().copies_by_cpu) {
       if (!is_lent(static_cast<const std::byte*>(local), bytes)) {
         cable_->world.violation("a chunk that a Link with Reconnecting must copy");

@@ -91,7 +91,7 @@ class SimDevices final : public p2p::DeviceOps {
   void fail_copy(p2p::Lane lane, int nth) { failing_[lane] = nth; }
   // The driver refuses the n-th copy from now on this lane after it has issued the first half.
   void refuse_copy(p2p::Lane lane, int nth) { refusing_[lane] = nth; }
-  // reached() fails with this error for every order of the stream.
+  // reached() fails with this error for every place in the stream.
   void fail_stream(uint64_t stream, int cuda) { failed_streams_[stream] = cuda; }
   void fail_registration(bool fail) { fail_registration_ = fail; }
   void fail_allocation(bool fail) { fail_allocation_ = fail; }
@@ -152,8 +152,8 @@ class SimDevices final : public p2p::DeviceOps {
     uint64_t stream = 0;
     bool hold = false;
     bool reached = false;
-    uint64_t behind = 0;  // the place that this one follows, if that held the stream; 0: none
-    uint64_t task = 0;    // the place whose task in the stream stands for this one too
+    uint64_t behind = 0;  // the previous place that still held the stream; 0: none
+    uint64_t task = 0;    // the place whose task in the stream also represents this place
   };
 
   void want_pause(const char* call);

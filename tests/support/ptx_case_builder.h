@@ -46,7 +46,7 @@ class CaseList {
   void family(std::string name) { family_ = std::move(name); }
   void add(const std::string& name, const std::string& code, const std::string& destinations,
            const std::string& sources, const Reference& reference, Tolerance tolerance = {});
-  // Results that depend on other threads.
+  // For results that depend on other threads.
   void add_whole(const std::string& name, const std::string& code, const std::string& destinations,
                  const std::string& sources, const WholeReference& reference);
   // For inputs that must have certain values: fix(in) is applied to every thread's words.

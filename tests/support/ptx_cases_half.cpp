@@ -30,8 +30,7 @@ uint16_t nearest(const Format& format, __float128 exact, Round round) {
   }
   const __float128 below = format.value(low);
   if (below == magnitude) return sign | low;
-  // The next greater value. Above the greatest finite value, the one that a larger exponent would
-  // give.
+  // The next greater value. After the greatest finite value: the value with the next exponent.
   const __float128 step = low == 0 ? static_cast<__float128>(format.value(1))
                                    : below - format.value(static_cast<uint16_t>(low - 1));
   const __float128 above =

@@ -310,7 +310,7 @@ void add_async(CaseList* list) {
                     for (size_t k = 0; k < in.size(); ++k)
                       (*out)[k] = in[k / 256 * 256 + 255 - k % 256];
                   });
-  // Every thread arrives and waits; then all see the values that the others wrote before.
+  // Every thread arrives and waits. After that, all see the values that the others wrote before.
   list->add_whole("mbarrier",
                   ".shared .align 8 .b64 object;\n  .shared .align 4 .b8 area[1024];\n  .reg .b32 "
                   "%a, %next;\n  .reg .b64 %state;\n  .reg .pred %done, %first;\n"

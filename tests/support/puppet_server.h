@@ -1,12 +1,12 @@
-// A server whose worker does as a test says: the peer for tests of the client library.
+// A server whose worker does what a test programs: the peer for tests of the client library.
 //
 // It listens on this machine, accepts one client over shared memory and keeps every command it
 // receives. By default it answers each call with success and no body, and completes each completion
 // word at once with success. Handlers, which run on the puppet's thread, can answer otherwise. A
 // test sends everything else that a worker may send, well-formed or not, through link(). The puppet
 // has one thread; its functions may be called from any thread. ThreadSanitizer takes the two
-// mappings of a window for different memory, so common/base/peer_order.h tells it the order of
-// handlers, with the puppet as key.
+// mappings of a window for different memory, so common/base/peer_order.h makes the order of
+// handlers known to it, with the puppet as key.
 #pragma once
 
 #include <algorithm>
@@ -67,7 +67,7 @@ class PuppetServer {
   explicit PuppetServer(wire::Welcome welcome,
                         transport::Reach reach = transport::Reach::kThisMachine);
   ~PuppetServer();
-  // With a base as its only window of addresses, a different one for each call, from kFirstBase on.
+  // A Welcome whose only address window is a base. Each call takes another, from kFirstBase on.
   static wire::Welcome welcome_with(uint32_t devices);
   static constexpr uint32_t kFirstBase = 8;
 
@@ -92,7 +92,7 @@ class PuppetServer {
   // These block until the client has connected.
   transport::Link& link();
   std::byte* staging();
-  uint64_t* marks();  // behind it; the client's if the medium shares pages
+  uint64_t* marks();  // after the staging memory; the client maps them if the medium shares pages
   const wire::Hello& hello();
 
  private:

@@ -121,7 +121,7 @@ class SessionHarness {
   server::SessionLoop& loop() { return *loop_; }
   transport::Link& worker_link() { return *links_.server; }
   std::byte* staging();  // the worker's, which a real client maps
-  // Blocks until the session has ended without being asked to. Returns its outcome.
+  // Blocks until the session has ended by itself. Returns its outcome.
   Status wait_end();
   // end() ends the session as a client does; cut() as a broken network does.
   Status end();

@@ -1,4 +1,4 @@
-// A folder that is removed with what is in it. Other users may enter it.
+// A folder that is removed with its content. Other users may enter it.
 #pragma once
 
 #include <filesystem>

@@ -1,8 +1,8 @@
-// Withholds a puppet's answers to some kinds of commands until so many of them have come. A client
-// that awaits an answer before it sends the next command gets none: the test fails then, and goes
+// Withholds a puppet's answers to some kinds of commands until `count` of them have arrived. If the
+// client waits for an answer before it sends the next command, the test fails after 30 s, and goes
 // on.
 //
-// Afterwards the puppet answers each at once, also when the object has gone.
+// After that the puppet answers each of these commands at once, also after the object's end.
 #pragma once
 
 #include <chrono>

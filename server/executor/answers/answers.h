@@ -51,7 +51,7 @@ class Answers {
   // to signal it. `wake`: kYes if no thread of the client is likely to wait.
   void signal(WordSignal signal, CUresult result, transport::Wake wake = transport::Wake::kNow);
   // The same at the end of work, for a thread of the client that waits for it. First calls the
-  // function, which may send replies: they and the word then wake the client once.
+  // function of before_waits_end(), which may send replies with the word: the client wakes once.
   void end_wait(WordSignal signal, CUresult result, transport::Wake wake = transport::Wake::kNow);
   void before_waits_end(std::function<void(WordSignal)> then) { before_end_ = std::move(then); }
   // Whether the word has this sequence or a later one.

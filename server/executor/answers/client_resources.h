@@ -1,7 +1,7 @@
 // ClientResources: objects that the client keeps for this worker's graphs, by the client's numbers.
 //
 // Each user of such an object owns a share of its ClientResource. When the last share is released,
-// on any thread, an event tells the client that it may drop the object (EventSink::released()).
+// on any thread, an event lets the client drop the object (EventSink::released()).
 // Threads: make() on the executor thread; resources are destroyed on any thread. Blocking: a
 // resource's destructor, while the event ring is full. Resources may outlive the session, because
 // the driver may keep them; then no event is sent.

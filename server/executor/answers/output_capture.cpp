@@ -32,8 +32,7 @@ Result<std::unique_ptr<OutputCapture>> OutputCapture::start() {
     }
     stream.descriptor = descriptor;
   }
-  // Into a pipe, stdio would buffer whole blocks; but the text must be in the pipe when the driver
-  // returns.
+  // stdio buffers whole blocks for a pipe. The text must be in the pipe when the driver returns.
   std::setvbuf(stdout, nullptr, _IONBF, 0);
   capture->stop_event_.reset(::eventfd(0, EFD_CLOEXEC));
   if (!capture->stop_event_) return Status::from_errno(errno, "eventfd");

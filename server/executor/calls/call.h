@@ -63,7 +63,7 @@ Function first_of(Function function, Older... older) {
   return function != nullptr ? function : first_of(older...);
 }
 
-// An array whose elements are changed before the driver gets them.
+// Copies an array whose elements are translated before the driver gets them.
 template <typename T>
 std::vector<T> copy_array(wire::Decoder& in) {
   const std::span<const T> items = in.array<T>();
@@ -86,8 +86,7 @@ inline void encode_blob(Executor& executor, wire::Encoder& out, Blob blob) {
   out.value<uint32_t>(is_all ? 0 : keep_blob(executor, std::move(blob)));
 }
 
-// cuCtxCreate pushed its context onto the worker thread's stack; the worker tracks the current
-// context itself.
+// Pops the context that cuCtxCreate has pushed: the worker tracks the current context itself.
 void leave_created_context(Executor& executor, CUresult result);
 
 CUresult location_from_wire(CUmemLocation& location, Executor& executor);

@@ -1,5 +1,5 @@
-// Variables by name, and names of functions and kernels: zero-terminated, one after another, as
-// many as fit, starting from a given one. The client makes handles by looking names up, because the
+// Looks up variables by name, and lists the names of functions and kernels: zero-terminated, from
+// number `first` on, as many as fit. The client gets handles by looking names up, because the
 // look-up also returns the layout of the parameters.
 #include <cstring>
 #include <vector>

@@ -43,13 +43,13 @@ class CommandScheduler {
   // Calls the may_wait() of a command's handler (WhileHeld::kAsks).
   using MayWait =
       std::function<bool(const wire::CommandHeader& header, std::span<const std::byte> body)>;
-  // What `services` refers to outlives this object.
+  // The components in `services` outlive this object.
   CommandScheduler(const LoopServices& services, MayWait may_wait)
       : services_(services), may_wait_(std::move(may_wait)) {}
 
   // Whether the next command may start now. If not, it must be tried again: at once if crowded(),
   // when a copy with a peer ends, or at due().
-  // `now()`: the session's time, in nanoseconds. It is not called without a limit.
+  // `now()`: the session's time, in nanoseconds. Called only if the bandwidth has a limit.
   template <typename Clock>
   bool may_start(std::span<const std::byte> frame, const Clock& now) {
     if (services_.pace.limits() && !services_.pace.may_start(frame, now())) [[unlikely]]
@@ -59,7 +59,8 @@ class CommandScheduler {
     return may_start_with_peers(frame);
   }
   bool crowded() const { return crowded_; }
-  // Of a command that is held back for its bandwidth. A time that has passed: it waits for peers.
+  // When a command that is held back for its bandwidth is due. A time in the past: the command
+  // waits for peers.
   uint64_t due() const { return services_.pace.limits() ? services_.pace.until() : 0; }
 
   // Whether the driver would wait for the device in this call. Posted commands are never postponed:

@@ -17,7 +17,7 @@ std::optional<Body> read(std::span<const std::byte> body) {
   return read;
 }
 
-// Of the side's first byte. Numbers that overflow belong to no copy that the handler accepts.
+// The address of the side's first byte. If it overflows, the handler refuses the copy.
 uint64_t first_byte(const wire::CopyShapeSide& side) {
   return side.address + (side.z * side.height + side.y) * side.pitch_bytes + side.x_bytes;
 }

@@ -1,12 +1,11 @@
 // CopyPace: delays copies between the client and the devices if an allowance limits their bandwidth
 // (server/quota).
 //
-// A copy that would exceed the allowance does not start. It stays in the command ring, and so do
-// the commands behind it, as their order demands; the executor thread goes on with everything else.
-// The copy in question may have any size: it is the next one that waits. Counted are bytes that
-// pass between the client and this server, and between two servers; those of a graph's copies count
-// with each launch. Not counted are copies inside a server, and memory of the client that kernels
-// use directly (mapped and managed memory).
+// A copy of any size starts while the allowance has room. If it exceeds the allowance, the next
+// copy waits: it stays in the command ring, together with the commands after it, and the executor
+// thread does its other work. Bytes between the client and this server, and between two servers,
+// count; the bytes of a graph's copies count with each launch. Copies inside a server do not count,
+// nor does memory of the client that kernels use directly (mapped and managed memory).
 //
 // Executor thread only. Nothing blocks. Times are nanoseconds of the monotonic clock.
 #pragma once
@@ -35,8 +34,8 @@ class CopyPace {
         limits_(quota.limits(&Allowance::bandwidth)) {}
 
   bool limits() const { return limits_; }
-  // Whether the command may be carried out now. If not, it may be asked about again at until():
-  // other sessions of its accounts may copy meanwhile.
+  // Whether the command may be carried out now. If not, the caller asks again at until(), and may
+  // have to wait again: other sessions with the same budgets may copy meanwhile.
   bool may_start(std::span<const std::byte> frame, uint64_t now);
   uint64_t until() const { return until_; }
   // To be called after a command with copies was accepted.

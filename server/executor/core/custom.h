@@ -12,10 +12,10 @@
 //
 // Executor thread only. No handler waits for a GPU. These wait for something else, and so does the
 // session meanwhile:
-//   HostUnexpose           until the Link has read what it still sends from the memory (at most 4
-//   MB) PeerCopy, PeerSignal   the first one of a session: a round trip to the client; then, if
-//   copies to
-//                          the client are under way and the stream cannot wait for them, until
+//   HostUnexpose           until the Link has read all bytes of the memory that it sends (at most
+//                          4 MB)
+//   PeerCopy, PeerSignal   the first one of a session: a round trip to the client; then, if copies
+//                          to the client are under way and the stream cannot wait for them, until
 //                          these have arrived, a second at most (Transfers::begin_acknowledging())
 //   the first use of an    until copies to the client that are under way have arrived, a second at
 //   exported name          most (RegionPuts::await_marks()), with the lock of the names held
@@ -42,7 +42,7 @@ namespace rcuda::server {
 
 struct Command {
   const wire::CommandHeader& header;
-  std::span<const std::byte> tail;  // for a handler: the bytes after the body; else body and tail
+  std::span<const std::byte> tail;  // the bytes after the body; for CustomEntry: body and tail
   ReplyTarget target;               // call 0: posted
 };
 

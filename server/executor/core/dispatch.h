@@ -19,8 +19,8 @@
 #include "server/executor/answers/handler.h"
 
 namespace rcuda::api {
-struct DriverTable;  // generated, api/driver_table.h: one pointer per driver function; null: lacks
-                     // it
+// Generated (api/driver_table.h): one pointer per driver function. Null: the driver lacks it.
+struct DriverTable;
 }
 
 namespace rcuda::server {

@@ -20,15 +20,17 @@ PeerHub::Options peer_options(const PeerSettings& settings, Answers& answers, Jo
   return options;
 }
 
-// Copies that are held back for a limit (CopyPace) must not send their bytes before.
+// With a limited bandwidth the client must not write ahead: a copy that CopyPace holds back must
+// not move its bytes before it starts.
 HostMemory::Options host_options(const SessionResources& resources) {
   HostMemory::Options options = resources.host_memory;
   options.client_writes = !resources.quota->limits(&Allowance::bandwidth);
   return options;
 }
 
-// Over other media the client does not see the marks. With several devices, the reset of one takes
-// away, for a moment, what another one may be about to write.
+// Over other media the client cannot map the marks. The marks are page-locked in the context of the
+// first device. A reset of that context unpins them for a moment, while another device could write
+// them.
 bool can_mark(const SessionResources& resources) {
   return resources.link->traits().shares_pages && resources.devices.size() == 1;
 }

@@ -10,8 +10,7 @@
 // component says otherwise. That thread never blocks in the driver: a command that has to wait
 // becomes a Completion.
 // Ownership: everything that `resources` points to outlives the Executor. Objects that the client
-// created belong to the process; what the driver still has of them when the session is over ends
-// with the worker.
+// created belong to the driver; those left at the session's end are freed with the worker process.
 // Errors are CUresults, because they are the application's answers. HandlerResult::malformed marks
 // a malformed command, which ends the session.
 #pragma once
@@ -63,7 +62,7 @@ class Executor {
   Executor& operator=(const Executor&) = delete;
 
   const SessionResources resources;
-  wire::Work done;  // so far
+  wire::Work done;  // the session's totals so far
   ExportedNames names;
   MovableMemory movable;
   Meters meters;
@@ -80,17 +79,17 @@ class Executor {
   PeerHub peers;  // its threads post jobs and latch errors
   PeerMemory peer_memory;
   PoolFrees pool_frees;
-  DigestMemory digest_memory;  // before what keeps digests: actions that are due
+  DigestMemory digest_memory;  // outlives the completions, whose actions may own digests
   Completions completions;
   IdleCheck idle;
   DeviceWaits device_waits;
   ClientResources client_resources;
-  const std::shared_ptr<transport::Arrivals> arrivals;  // the Link's threads have shares
+  const std::shared_ptr<transport::Arrivals> arrivals;  // shared with the Link's threads
   HostMemory host_memory;
-  const std::shared_ptr<RegionPuts> region_puts;  // streams' work has shares
+  const std::shared_ptr<RegionPuts> region_puts;  // shared with work in streams
   Mirrors mirrors;
   GraphKeeper graph_keeper;
-  const std::shared_ptr<ArrivalGates> arrival_gates;  // streams' work has shares
+  const std::shared_ptr<ArrivalGates> arrival_gates;  // shared with work in streams
   HostCallbacks host_callbacks;
   GpuDirect gpu_direct;
   Transfers transfers;

@@ -56,7 +56,7 @@ struct CommonServices {
   Completions& completions;
 };
 
-// Of the session loop (server/worker/session_loop.h).
+// For the session loop (server/worker/session_loop.h).
 struct LoopServices : CommonServices {
   wire::Work& done;
   Meters& meters;

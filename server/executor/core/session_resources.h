@@ -30,10 +30,10 @@ struct SessionResources {
   // large as all reply slots together.
   std::byte* staging = nullptr;
   size_t staging_bytes = 0;
-  int staging_file = -1;  // a memfd behind the staging region; -1: none
+  int staging_file = -1;  // the memfd of the staging region; -1: it has none
   std::byte* reply_memory = nullptr;
-  // Page-locked memory behind it for what GPUs mark: waits of the client, which can map it where it
-  // can map the staging region, and copies to the client. Either may be empty.
+  // Page-locked words after it that GPUs write. `wait_marks`: for waits of the client, which maps
+  // them if it can map the staging region. `marks`: for copies to the client. Either may be empty.
   std::span<std::byte> wait_marks;
   std::span<std::byte> marks;
   std::span<std::byte> arrival_words;  // page-locked with them, for ArrivalGates; may be empty
@@ -58,6 +58,6 @@ inline constexpr size_t kReplyMemoryBytes =
 // 512 marks: a client uses the word that it released last for its next wait, so few are in use.
 inline constexpr size_t kWaitMarkBytes = 4096;
 inline constexpr size_t kMarkMemoryBytes = 512;
-inline constexpr size_t kArrivalWordBytes = 256;  // for 64 copies to the device that are waited for
+inline constexpr size_t kArrivalWordBytes = 256;  // gates for 64 copies to the device at a time
 
 }  // namespace rcuda::server

@@ -46,7 +46,7 @@ class GraphCopies {
     Transfers& transfers;
     HostCallbacks& host_callbacks;
   };
-  // `counts`: whether launch_bytes() is asked for.
+  // `counts`: whether launch_bytes() is used.
   GraphCopies(const api::DriverTable& driver, GraphKeeper& graph_keeper, const Parts& parts,
               bool counts)
       : driver_(driver), graph_keeper_(graph_keeper), parts_(parts), counts_(counts) {}
@@ -108,7 +108,7 @@ class GraphCopies {
     std::vector<uint64_t> bytes;  // of each copy, between client and device; empty: not counted
   };
 
-  // Takes down the bytes of copies, whose first one is copy number `first` of the executable.
+  // Notes the bytes of copies. The first of them is copy number `first` of the executable.
   void count(const std::vector<CUgraphNode>& nodes, size_t first, Executable* executable) const;
   uint64_t clients_bytes(const CUDA_MEMCPY3D& copy) const;
   std::shared_ptr<Steps> plan(CUgraphNode node, const CUDA_MEMCPY3D& copy);

@@ -60,7 +60,7 @@ void GraphKeeper::drop_waiting() {
   ContextState* const before = objects_.current_context();
   if (waiting_.empty() || !before) return;
   auto resources = std::make_shared<std::vector<Resource>>(std::exchange(waiting_, {}));
-  // The last of these functions to go drops the resources.
+  // The resources end with the last copy of this function.
   const auto when_done = [this, resources](CUresult result) {
     // The device cannot be queried during a capture. The resources then wait until the next call.
     if (result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) {
@@ -162,7 +162,7 @@ void GraphKeeper::note_bodies(CUgraphNode node, std::vector<CUgraph> bodies) {
 std::vector<CUgraph> GraphKeeper::bodies_of(CUgraphNode node) const {
   const auto found = bodies_.find(node);
   if (found == bodies_.end()) return {};
-  // The node may have ended with a capture, and another one may have its handle.
+  // The node may have ended with a capture, and another node may have its handle.
   CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
   const bool is_conditional = driver_.cuGraphNodeGetType(node, &type) == CUDA_SUCCESS &&
                               type == CU_GRAPH_NODE_TYPE_CONDITIONAL;

@@ -47,8 +47,8 @@ class GraphKeeper {
   // To be called before the executable is destroyed.
   void forget(CUgraphExec executable);
 
-  // For user objects of the client, by the client's number. A number that is in use is
-  // CUDA_ERROR_INVALID_VALUE.
+  // For user objects of the client, by the client's number. CUDA_ERROR_INVALID_VALUE if a new
+  // number is in use, or a number to release is unknown.
   CUresult retain_number(CUgraph graph, uint64_t number);
   CUresult release_number(CUgraph graph, uint64_t number);
 
@@ -70,7 +70,7 @@ class GraphKeeper {
   bool is_known(CUdeviceptr address, CUstream stream) const;
   // The node's child graph; null if it has none.
   CUgraph child_of(CUgraphNode node) const;
-  // The bodies of a conditional node that the client added. A driver tells them only once.
+  // The bodies of a conditional node that the client added. A driver reports them only once.
   void note_bodies(CUgraphNode node, std::vector<CUgraph> bodies);
   std::vector<CUgraph> bodies_of(CUgraphNode node) const;
 

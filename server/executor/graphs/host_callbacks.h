@@ -5,17 +5,16 @@
 // the trampoline publishes a HostCallbackEvent and returns, and the stream waits at a gate
 // (arrival_gates.h). The thread of this object opens the gate when the client has run the function
 // and written the ack word. So other host functions, including those of the server's own copies,
-// run while an application's function is running. If memory is mirrored, that thread also publishes
-// the event, because it must first exchange the contents; so it does if no slot is free, or if an
-// earlier function is not published yet. It handles one function at a time, as the
-// driver does. In graphs, and if no gate is free or possible, the trampoline itself waits. If the
-// Link breaks, the stream continues, because no client is left to see its results.
+// run while an application's function is running. That thread also publishes the event if memory is
+// mirrored (it must first exchange the contents), if no slot is free, or if an earlier function is
+// not published yet. It handles one function at a time, as the driver does. In graphs, and if the
+// stream cannot wait at a gate, the trampoline itself waits. If the Link breaks, the stream
+// continues, because no client is left to see its results.
 // A function that a graph may run any number of times is a ClientResource, which the graph owns
 // (graph_keeper.h).
 // Threads: launch(), make() and take() on the executor thread, run_internal() on the driver's
 // threads, at any time until the driver is shut down. Blocking: run_internal(), until the client
-// answers; the destructor, until the functions that have begun are over. Errors: those of the
-// driver.
+// answers; the destructor, until the functions in reached_ have run. Errors: those of the driver.
 #pragma once
 
 #include <array>
@@ -110,13 +109,13 @@ class HostCallbacks {
   Mutex mutex_;
   CondVar slot_free_;
   std::vector<uint32_t> free_slots_ RCUDA_GUARDED_BY(mutex_);
-  // Last used, by slot; of whoever has taken the slot.
+  // The last sequence of each slot. Only the thread that has taken the slot uses it.
   std::array<uint64_t, wire::WorkerWindow::kCallbackSlots> sequences_{};
-  std::thread thread_;  // runs functions whose streams wait at gates; the first one starts it
+  std::thread thread_;  // for functions whose streams wait at gates; started by the first of them
   CondVar reached_changed_;
-  // Their streams have got to them.
+  // Functions that their streams have reached, except the function that thread_ handles.
   std::deque<std::unique_ptr<Once>> reached_ RCUDA_GUARDED_BY(mutex_);
-  size_t unpublished_ RCUDA_GUARDED_BY(mutex_) = 0;  // of these and the one that runs
+  size_t unpublished_ RCUDA_GUARDED_BY(mutex_) = 0;  // of these and the handled function
   bool ends_ RCUDA_GUARDED_BY(mutex_) = false;
 };
 

@@ -44,7 +44,7 @@ bool may_write(const CopyServices& services, uint32_t immediate) {
   return immediate == 0 || services.resources.link->traits().has_immediates;
 }
 
-// Signals an error when the stream gets here.
+// Signals the error when the stream has reached this point.
 void signal_behind(CopyServices& services, const SessionStream& stream, WordSignal signal,
                    CUresult error) {
   services.completions.add(stream, [&answers = services.answers, signal, error](CUresult) {
@@ -120,7 +120,7 @@ HandlerResult copy_staged(CopyServices& services, const Command&,
             : driver.cuMemcpyDtoHAsync_v2(staging, body.device_address, body.bytes, stream.handle);
   }
   if (result != CUDA_SUCCESS) {
-    // The slot is free when nothing is on its way into it.
+    // The client may reuse the slot only when no bytes are under way into it.
     if (comes && has_stream) {
       signal_behind(services, stream, signal, result);
     } else if (comes) {
@@ -145,7 +145,7 @@ HandlerResult copy_staged(CopyServices& services, const Command&,
   services.completions.add(stream, [&services, context, body, signal](CUresult done) {
     services.output.flush(*context);
     if (done == CUDA_SUCCESS) {
-      // The slot is the client's again when it has the bytes.
+      // The client reuses the slot only after it has the bytes.
       services.resources.link->write_with_immediate(
           static_cast<transport::RegionId>(body.region), body.region_offset,
           services.resources.staging + body.staging_offset, body.bytes, body.immediate,
@@ -158,7 +158,7 @@ HandlerResult copy_staged(CopyServices& services, const Command&,
 
 namespace {
 
-// kBytesOnServer also for a copy within the client's memory.
+// A copy within the client's memory also counts as kBytesOnServer.
 wire::Counter direction(bool from_client, bool to_client) {
   if (from_client == to_client) return wire::Counter::kBytesOnServer;
   return from_client ? wire::Counter::kBytesToDevice : wire::Counter::kBytesToHost;
@@ -189,7 +189,7 @@ CUresult queue_linear(CopyServices& services, const wire::CopyBody& body, wire::
   return driver.cuMemcpyAsync(body.destination, body.source, body.bytes, stream);
 }
 
-// Between contexts, which the driver does not find by the addresses alone.
+// For copies between contexts, which the driver cannot find by the addresses alone.
 CUresult copy_between(CopyServices& services, const wire::CopyBody& body, CUstream stream) {
   ContextState* const destination = services.objects.find_context(body.destination_context);
   ContextState* const source = services.objects.find_context(body.source_context);
@@ -428,7 +428,7 @@ CUresult queue_shape(CopyServices& services, const wire::CopyShapeBody& body,
     const auto shape = shape_of<CUDA_MEMCPY3D>(body, source, destination);
     result = driver.cuMemcpy3DAsync_v2(&shape, stream.handle);
   }
-  // Only of a copy that the driver accepts is the volume a number that fits.
+  // Computed only for a copy that the driver has accepted: other volumes may overflow.
   if (result == CUDA_SUCCESS && !captured) {
     services.done.copied(direction(is_clients(services.host_memory, source),
                                    is_clients(services.host_memory, destination)),

@@ -323,7 +323,7 @@ CUresult serve_rcuda_graph_kernel_node(GraphServices& services, CUgraphNode node
   CUkernel kernel = nullptr;
   find_launched(services, found, device_function, &kernel);
   if (*device_function == nullptr && kernel == nullptr) {
-    RCUDA_DEBUG("a graph's kernel node launches nothing that the client has");
+    RCUDA_DEBUG("a graph's kernel node launches a kernel that the client does not know");
     return CUDA_ERROR_INVALID_HANDLE;
   }
   if (kernel != nullptr) *kernel_id = services.objects.of(wire::Kind::kKernel).id_of(kernel);

@@ -1,4 +1,4 @@
-// Handlers of resources and green contexts (api/table/context.toml).
+// Handlers of CUdevResources and green contexts (api/table/context.toml).
 #include <algorithm>
 #include <vector>
 

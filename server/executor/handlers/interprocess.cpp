@@ -50,7 +50,7 @@ CUresult name_handle(ExportedNames& names, ExportKind kind, const ExportOrigin& 
   return CUDA_SUCCESS;
 }
 
-// What a driver returns for bytes that are no handle, and for a handle whose memory or event does
+// The driver's errors for bytes that are not a handle, and for a handle whose memory or event does
 // not exist (any more).
 struct Refusals {
   CUresult malformed = CUDA_ERROR_INVALID_VALUE;
@@ -101,7 +101,7 @@ CUresult open_movable(InterprocessServices& services, const ExportedName& name,
                       CUdeviceptr* address) {
   ExportOrigin origin;
   CUdevice device = 0;
-  // As the driver: the exporting process already has the memory.
+  // The driver's error in the exporting process, which already has the memory.
   if (services.movable.has_exported(name)) return CUDA_ERROR_INVALID_CONTEXT;
   Result<UniqueFd> descriptor = services.names.find_descriptor(name, &origin);
   if (!descriptor) return cannot_find(descriptor.status(), CUDA_ERROR_MAP_FAILED);

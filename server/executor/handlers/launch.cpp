@@ -121,7 +121,7 @@ HandlerResult launch(LaunchServices& services, const Command& command,
   if (!object->parameters_known) {
     remember_parameters(*object, parameters_of(driver, object->handle, body.is_kernel));
   }
-  // The client fills up what the program has left out; a driver might read all of it.
+  // The driver may read all parameters. The client fills in those that the program has left out.
   if (body.parameter_bytes < object->parameter_bytes) return CUDA_ERROR_INVALID_VALUE;
   const auto function = static_cast<CUfunction>(object->handle);
   SessionStream stream;
@@ -239,7 +239,8 @@ HandlerResult function_info(LaunchServices& services, const Command& command,
   void* owner = nullptr;
   CUresult result = services.objects.find_handle(
       is_kernel ? wire::Kind::kLibrary : wire::Kind::kModule, body.owner, &owner);
-  // The client asks while the owner is being loaded, for which an image may have been missing.
+  // The client may send this query together with the load of the owner, which fails if the worker
+  // lacks an image.
   if (result != CUDA_SUCCESS || !owner) return CUDA_ERROR_NOT_READY;
   void* handle = nullptr;
   if (is_kernel) {

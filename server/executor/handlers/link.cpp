@@ -55,8 +55,8 @@ CUresult serve_rcuda_link_add(ModuleServices& services, CUlinkState state, CUjit
   // The driver trusts the sizes in an image's headers.
   const bool is_image = type == CU_JIT_INPUT_CUBIN || type == CU_JIT_INPUT_FATBINARY;
   if (is_image && !image::inspect(input->bytes()).ok()) return CUDA_ERROR_INVALID_IMAGE;
-  // The driver only reads the input, and keeps no reference to it. It may read PTX up to a null
-  // character after the given size.
+  // The driver reads the input during the call only. It may read PTX up to a null character after
+  // the given size.
   std::vector<std::byte> text;
   auto* bytes = const_cast<std::byte*>(input->bytes().data());
   if (type == CU_JIT_INPUT_PTX) {

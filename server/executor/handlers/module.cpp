@@ -171,8 +171,7 @@ CUresult unload_when_idle(ModuleServices& services, CUresult (*unload)(Code), Co
   return CUDA_SUCCESS;
 }
 
-// The object of a handle of the driver. If the handle has no id, it gets one in the current
-// context.
+// Returns the object of a driver's handle. A handle without an id gets one in the current context.
 Object* name_here(SessionObjects& objects, wire::Kind kind, void* handle) {
   const ContextState* context = objects.current_context();
   return objects.of(kind).find(objects.of(kind).name(handle, context ? context->id : 0));

@@ -238,7 +238,8 @@ void check_ids(NcclServices& services, NcclBatch& batch) {
 
 }  // namespace
 
-// A creation may: NCCL allocates memory, and the driver then waits for the device.
+// Returns true for the creation of a communicator: NCCL allocates memory, and the driver then waits
+// for the device.
 bool nccl_calls_may_wait(NcclServices&, const Command& command, const wire::NcclCallsBody& body) {
   BodyReader in(command.tail);
   nccl::Call call;
@@ -328,7 +329,7 @@ HandlerResult nccl_post(NcclServices& services, const Command& command,
 namespace {
 
 // Returns the communicator's error to the program. After that, operations that are posted later do
-// not report the error again, and no call of CUDA returns it.
+// not report the error again, and no CUDA call returns it.
 int tell_error(NcclServices& services, const nccl::Functions& functions, void* handle,
                NcclCommunicator& communicator, int* error) {
   int result = nccl::kSuccess;

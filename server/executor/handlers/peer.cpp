@@ -67,8 +67,8 @@ HandlerResult peer_introduce(PeerServices& services, const Command& command,
 
 HandlerResult peer_copy(PeerServices& services, const Command&, const wire::PeerCopyBody& body) {
   const WordSignal word{body.word, body.sequence};
-  // An error is reported once: by one of the two halves, in the word of the caller that waits, or
-  // by the worker that gets a signal.
+  // An error is reported once: by one of the two halves, in the completion word of a waiting
+  // caller, or by the worker that gets a signal.
   const bool reports = body.flags & wire::kPeerReports;
   const PeerHub::Outcome outcome =
       body.flags & wire::kPeerSignalled ? services.peers.make_outcome(body.id) : nullptr;
@@ -112,7 +112,7 @@ HandlerResult peer_copy(PeerServices& services, const Command&, const wire::Peer
       if (copy.hold) {
         copy.stream->follows = services.work.note_hold(stream.key);
       } else if (body.stream == 0) {
-        // Saves an event in the default stream, which takes longer than the DMA of a small copy.
+        // Avoids an event in the default stream, which takes longer than the DMA of a small copy.
         copy.stream->idle = services.idle.known_idle(*stream.context);
       }
     }

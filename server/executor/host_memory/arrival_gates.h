@@ -1,15 +1,15 @@
 // ArrivalGates: where streams wait for bytes of the client.
 //
-// A host function that waits for bytes lets the stream go on 60 to 130 us after they are here
-// (H100): the driver starts it only when the stream has got to it, and the GPU has to learn that it
-// has returned. At a gate the GPU itself looks at a word of page-locked memory
-// (cuStreamWaitValue32), which the thread that stores the bytes writes. The value of a word only
-// grows. So it can serve another copy as soon as all bytes of the last one are here, whether that
-// one's stream has got so far or not.
+// With a host function that waits for bytes, the stream goes on 60 to 130 us after their arrival
+// (H100): the driver starts the function only when the stream reaches it, and the GPU must learn of
+// its return. At a gate the GPU itself polls a word of page-locked memory (cuStreamWaitValue32),
+// which the thread that stores the bytes writes. The value of a word only grows. So a word can
+// serve the next copy as soon as all bytes of the last copy are here, even if the last copy's
+// stream has not reached the gate.
 //
-// The words are page-locked in the primary context of the session's first device (otherwise there
-// are none), and end for a moment when that is reset. So only streams of this context wait at
-// gates: they end with it.
+// The words are page-locked in the primary context of the session's first device. A reset of this
+// context unpins them for a moment. So only streams of this context, which end with it, wait at
+// gates.
 //
 // Threads: take() and hold() on the executor thread, gates on any. Nothing blocks. Errors: those of
 // the driver.
@@ -30,15 +30,15 @@ namespace rcuda::server {
 
 class ArrivalGates : public std::enable_shared_from_this<ArrivalGates> {
  public:
-  // Of one copy, whose bytes come in parts. Once it is destroyed, no stream waits at it any more.
-  // So it must be opened, and destroyed, whatever the stream does.
+  // The gate of one copy, whose bytes come in parts. The destructor opens it completely, so that no
+  // stream waits at it any more. It must be destroyed whatever happens to the stream.
   class Gate {
    public:
     Gate(std::shared_ptr<ArrivalGates> gates, uint32_t place, uint32_t before, uint32_t parts);
     ~Gate();
     Gate(const Gate&) = delete;
     Gate& operator=(const Gate&) = delete;
-    // The first `parts` parts are here. At most all, and never fewer than before.
+    // Lets streams pass that wait for the first `parts` parts. Never fewer than before.
     void open(uint32_t parts);
 
    private:
@@ -48,8 +48,8 @@ class ArrivalGates : public std::enable_shared_from_this<ArrivalGates> {
     uint32_t opened_ = 0;  // parts
   };
 
-  // `words`: page-locked memory that the GPUs can read; outlives the streams' work. There are as
-  // many gates at a time. `driver`: used by hold() only.
+  // `words`: page-locked memory that the GPUs can read; outlives the streams' work. Each word is
+  // one gate. `driver`: used by hold() only.
   ArrivalGates(const api::DriverTable& driver, std::span<std::byte> words);
 
   size_t size() const { return size_; }

@@ -1,5 +1,5 @@
-// Support for RDMA adapters that access GPU memory: its dma-buf (a file descriptor that other
-// drivers of this host understand), and a check that the GPU orders the adapters' writes.
+// Support for RDMA adapters that access GPU memory: the memory's dma-buf (a file descriptor that
+// other drivers of this host understand), and a check that the GPU orders the adapters' writes.
 #pragma once
 
 #include <cstddef>

@@ -37,7 +37,7 @@ struct Probe {
     if (memory) driver.cuMemFree_v2(memory);
   }
 
-  // Does nothing if it is made.
+  // Creates the missing parts.
   Status make() {
     if (stream) return {};
     if (!memory) {
@@ -53,8 +53,8 @@ struct Probe {
   std::byte* out() const { return static_cast<std::byte*>(host); }
   std::byte* in() const { return out() + kProbeBytes; }
 
-  // Not a synchronisation, which would wait for the program's work if all queues of the device are
-  // taken.
+  // Polls, with a time limit. A synchronisation would wait for the program's work if that takes all
+  // queues of the device.
   Status finish() {
     const auto end = std::chrono::steady_clock::now() + kLongestProbeCopy;
     for (;;) {
@@ -108,12 +108,12 @@ Status compare(Probe& probe, transport::Link& link) {
   probe.fill(0x5eed);
   RCUDA_RETURN_IF_ERROR(link.loop_back(memory, probe.out(), kProbeBytes));
   RCUDA_RETURN_IF_ERROR(probe.to_host());
-  if (!probe.same()) return {Code::kSystem, "what the adapter wrote is not in GPU memory"};
+  if (!probe.same()) return {Code::kSystem, "GPU memory lacks the bytes that the adapter wrote"};
   probe.fill(0xfeed);
   RCUDA_RETURN_IF_ERROR(probe.to_device());
   RCUDA_RETURN_IF_ERROR(link.loop_back(probe.in(), memory, kProbeBytes));
   if (probe.same()) return {};
-  return {Code::kSystem, "what the adapter read is not what is in GPU memory"};
+  return {Code::kSystem, "the adapter read other bytes than GPU memory has"};
 }
 
 Status prove(Probe& probe, transport::Link& link, CUdevice device, Registered how) {
@@ -182,7 +182,7 @@ void GpuDirect::prove(const std::vector<SessionDevice>& devices) {
   }
 }
 
-// An id that is unique among all allocations the process ever makes.
+// The id of an allocation, which the process never uses again.
 std::optional<unsigned long long> GpuDirect::buffer_id(CUdeviceptr address) const {
   unsigned long long id = 0;
   if (driver_.cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, address) != CUDA_SUCCESS) {

@@ -28,12 +28,12 @@ namespace rcuda::server {
 // How a device's memory is registered.
 enum class Registered : uint8_t { kAsDmaBuf, kByAddress };  // by address: nvidia-peermem
 
-// How the Link's adapter reads and writes the device's memory; none if it does not. A registration
-// does not prove that: a pattern goes through the adapter into GPU memory and back, and is compared
-// with the bytes that the driver reads there. Tries both ways, or `only` one. None also for GPUs
-// that may start kernels before an adapter's writes are visible. Logs one line. The device's
-// primary context is current. Blocks for milliseconds.
-// `memory`: the probe's own memory and stream. The next probe uses them again. To free them may
+// Returns how the Link's adapter reaches the device's memory, or nullopt if it cannot. A successful
+// registration proves nothing, so a pattern goes through the adapter into GPU memory and back, and
+// is compared with the bytes that the driver sees there. Tries both ways, or `only`. Also returns
+// nullopt for GPUs that may start kernels before an adapter's writes are visible. Logs one line.
+// The device's primary context is current. Blocks for milliseconds.
+// `memory`: the probe's own memory and stream, which the next probe uses again. Freeing them may
 // wait for the work of the device, so the caller chooses when.
 std::optional<Registered> prove_gpudirect(const api::DriverTable& driver, transport::Link& link,
                                           CUdevice device, std::shared_ptr<void>* memory,
@@ -51,12 +51,12 @@ class GpuDirect {
 
   // Whether a device takes part.
   bool any() const { return !proven_.empty(); }
-  // Registers device memory, unless it is, as long as the result lives. Null: a copy of these bytes
-  // must go another way.
+  // Registers device memory if necessary; it stays registered as long as the result lives. Null:
+  // these bytes must be copied another way.
   std::shared_ptr<const void> find_registered(CUdeviceptr address, uint64_t bytes);
   // To be called when memory may have been freed.
   void sweep();
-  // Drops all registrations. No transfer is in flight.
+  // Drops all registrations. To be called when no transfer is in flight.
   void forget() { registrations_.clear(); }
 
  private:

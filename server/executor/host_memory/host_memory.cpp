@@ -72,8 +72,8 @@ const HostMemory::Range* HostMemory::find(uint64_t address, uint64_t bytes, uint
   return &range;
 }
 
-// The address comes from the wire, and a mapping replaces any other mapping at its address. So only
-// addresses are accepted that are free, or that are kept inaccessible for the client.
+// The address comes from the wire, and a mapping replaces any other mapping at its address. So the
+// addresses must be free, or kept inaccessible for the client.
 CUresult HostMemory::claim_addresses(uint64_t begin, uint64_t end) {
   std::vector<AddressRange> claimed;
   for (uint64_t at = begin; at < end;) {
@@ -163,7 +163,8 @@ CUresult HostMemory::lock(const wire::HostExposeBody& body, Range* range) {
   return result;
 }
 
-// With an adapter the client would have to register the memory with it; the worker reads instead.
+// Does nothing on media with an adapter: the client would have to register its memory there, so the
+// worker reads instead.
 CUresult HostMemory::open_to_writes(uint64_t address, Range* range) {
   const transport::MediumTraits& traits = link_.traits();
   if (!client_writes_ || !range->shadow || !traits.copies_by_cpu || !traits.has_immediates)
@@ -243,7 +244,8 @@ void HostMemory::lock_again() {
 }
 
 void HostMemory::release(uint64_t address, const Range& range) {
-  // A driver waits for copies of the memory, whose bytes may still come.
+  // The driver waits here for copies that use the memory. Their bytes may still arrive from the
+  // client, so the region must not end earlier.
   driver_.cuMemHostUnregister(reinterpret_cast<void*>(address));
   if (range.shadow_region != transport::RegionId::kNone) {
     (void)link_.unexpose(range.shadow_region);

@@ -5,9 +5,8 @@
 // the same address, a shadow. Transfers (transfers.h) moves the bytes over the Link when a
 // stream reaches a copy.
 // Executor thread only. Blocking: expose(), for mapping and registration (15 ms for 256 MB).
-// Errors: the CUresults that a program gets. What exceeds the session's quota of host memory gives
-// CUDA_ERROR_OUT_OF_MEMORY. An address that this process already uses gives
-// CUDA_ERROR_INVALID_VALUE.
+// Errors: the CUresults that a program gets: CUDA_ERROR_OUT_OF_MEMORY beyond the session's quota of
+// host memory, CUDA_ERROR_INVALID_VALUE for an address that this process already uses.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +29,8 @@ namespace rcuda::server {
 // Logs that bytes between client memory and its shadow were not moved, and returns the error that
 // the session reports. Any thread.
 CUresult not_moved(const Status& why);
-// Moves bytes between `local` and a region of the client, and waits for the transfer. Any thread
-// but those of the Link.
+// Moves bytes between `local` and a region of the client, and waits for the transfer. Any thread,
+// except the Link's.
 Status move_now(transport::Link& link, bool to_client, transport::RegionId region, uint64_t offset,
                 void* local, uint64_t bytes);
 
@@ -42,7 +41,7 @@ class HostMemory {
     uint64_t region = 0;
     unsigned flags = 0;   // CU_MEMHOSTREGISTER_*
     bool shadow = false;  // not the client's pages, but a shadow of them
-    // Of the shadow, for the client's own writes (transport::Arrivals); kNone if its Link has none.
+    // Where the client writes into the shadow (transport::Arrivals); kNone: it does not.
     transport::RegionId shadow_region = transport::RegionId::kNone;
     bool mapped = false;      // set by place(); false if the client shares this address space
     bool for_graphs = false;  // counted in for_graphs_

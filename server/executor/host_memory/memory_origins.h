@@ -1,11 +1,11 @@
-// MemoryOrigins: on which device memory is that a session exports, and whether a session may import
-// what another has exported.
+// MemoryOrigins: finds the device of memory that a session exports, and checks whether a session
+// may import memory of another session.
 //
 // A session may import memory of its own devices only, and of the host. Otherwise it could use a
 // device that it did not get: one that is leased to others, or one beyond its limit on devices.
 //
 // Executor thread only. Blocking: as the driver's queries, which wait for nothing. Errors are the
-// CUresults that a program gets; the client tells the remedy (client/code/refused_import.h).
+// CUresults that a program gets; the client prints the remedy (client/code/refused_import.h).
 #pragma once
 
 #include <array>
@@ -29,7 +29,8 @@ class MemoryOrigins {
   CUresult of_allocation(CUmemGenericAllocationHandle handle, ExportOrigin* origin) const;
 
   // CUDA_ERROR_INVALID_DEVICE, as a driver returns to a process without the device. Also for memory
-  // whose exporter does not tell its device. `device`: written for memory of a device; may be null.
+  // whose exporter does not report its device. `device`: written for memory of a device; may be
+  // null.
   CUresult may_import(const ExportOrigin& origin, CUdevice* device = nullptr) const;
 
  private:

@@ -23,12 +23,12 @@ class OpenedMemory {
   // All outlive this object. Each device gets access.
   OpenedMemory(Meters& meters, const std::vector<SessionDevice>& devices);
 
-  // Maps the memory of the descriptor, which is on `device`. `secret`: of its name.
+  // Maps the memory of the descriptor, which is on `device`. `secret`: from the memory's name.
   CUresult open(const wire::ExportNumber& secret, UniqueFd descriptor, const ExportOrigin& origin,
                 CUdevice device, CUdeviceptr* address);
   bool has(CUdeviceptr address) const { return opened_.contains(address); }
   CUresult close(CUdeviceptr address);
-  // After the end or the reset of the context.
+  // To be called after the end or the reset of the context.
   void end_context(CUcontext context);
 
  private:

@@ -28,7 +28,7 @@ bool RegionPuts::puts_locked() const { return !over_ && !acknowledges_ && !names
 
 bool RegionPuts::put(transport::RegionId region, uint64_t offset, transport::Bytes bytes) {
   if (bytes.size() > kMostBytes) return false;
-  deliver();  // what the stream has copied before comes first
+  deliver();  // bytes of earlier copies come first
   Status sent;
   {
     MutexLock lock(mutex_);
@@ -93,7 +93,7 @@ void RegionPuts::drop(uint32_t ticket) {
 
 void RegionPuts::reached(uint32_t ticket, CUresult result) {
   deliver();
-  // If only the event behind the mark could not be made, the mark still comes.
+  // After CUDA_ERROR_OUT_OF_MEMORY only the event could not be made: the mark still comes.
   if (result != CUDA_SUCCESS && result != CUDA_ERROR_OUT_OF_MEMORY) drop(ticket);
   Status failed;
   {
@@ -103,7 +103,7 @@ void RegionPuts::reached(uint32_t ticket, CUresult result) {
   if (!failed.ok()) answers_.latch(not_moved(failed));
 }
 
-// Latches nothing: a put of whatever kind calls it, also one that holds the lock of the latch.
+// Must not latch an error: every put calls it, also a put with the lock of Answers::latch() held.
 void RegionPuts::deliver() {
   if (waiting_.load(std::memory_order_acquire) == 0) return;
   MutexLock lock(mutex_);
@@ -135,7 +135,7 @@ void RegionPuts::write_locked(const Marked& marked) {
     number = ++last_sending_;
     sending_.emplace(number, marked.bytes);
   }
-  // A Link that is lost latches nothing: whoever waits learns of that.
+  // The error is ignored: only a lost Link fails the write, and that ends the session.
   const auto done = [self = shared_from_this(), number](const Status&) {
     MutexLock lock(self->sending_mutex_);
     const auto sent = self->sending_.find(number);
@@ -150,10 +150,10 @@ void RegionPuts::write_locked(const Marked& marked) {
 
 void RegionPuts::await_sent() {
   MutexLock lock(sending_mutex_);
-  if (sending_.empty()) return;  // as always behind end()
+  if (sending_.empty()) return;  // always so after end()
   const uint64_t last = last_sending_;
   lock.unlock();
-  link_.flush();  // they may wait at the client for puts that were kept here
+  link_.flush();  // the client may hold these writes until it gets puts that were not sent yet
   lock.lock();
   sent_.wait(lock, [this, last]() RCUDA_REQUIRES(sending_mutex_) {
     return sending_.empty() || sending_.begin()->first > last;
@@ -195,7 +195,7 @@ bool RegionPuts::overlaps(uint64_t address, uint64_t bytes) {
     const auto first = reinterpret_cast<uint64_t>(others.data());
     return first < address + bytes && address < first + others.size();
   };
-  // With both locks: marks become what is sent.
+  // Both locks are held, because bytes move from marked_ to sending_.
   MutexLock lock(mutex_);
   MutexLock sending(sending_mutex_);
   return std::ranges::any_of(marked_, overlap, &Marked::bytes) ||

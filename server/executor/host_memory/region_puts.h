@@ -1,26 +1,27 @@
-// RegionPuts: pieces of shadows that go to the client in order with everything else that the client
-// learns (Link::put_region(), Link::write_in_order()), without an acknowledgement.
+// RegionPuts: sends bytes of shadows to the client without an acknowledgement, in order with
+// replies, words and events (Link::put_region(), Link::write_in_order()).
 //
-// A copy to the client's memory could end with a host function that sends its bytes. The driver
-// runs one 40 us after the copy (H100), the stream waits meanwhile, and `x.item()` of PyTorch is
-// such a copy. So put_when_reached() queues a mark behind the copy instead, a word that the GPU
-// writes, and the stream goes on. The bytes of a mark that is there are sent before anything else
-// that is put: deliver() is called by each put of the Link (Link::before_puts()), on whatever
-// thread, and by the executor. So whoever learns that a stream has passed the copy has the bytes.
+// A copy to the client's memory could end with a host function that sends its bytes. But the driver
+// runs that function 40 us after the copy (H100), the stream waits meanwhile, and `x.item()` of
+// PyTorch is such a copy. So put_when_reached() queues a mark after the copy instead, a word that
+// the GPU writes, and the stream goes on. Once the GPU has written the mark, its bytes are sent
+// before any other put: each put of the Link calls deliver() (Link::before_puts()), on any thread,
+// and so does the executor. So when a thread of the client learns that a stream has passed the
+// copy, the client has the bytes.
 //
-// That holds for what the client learns from this worker. Another worker that waits for a stream of
-// this one, or another process with memory or an event of it, could be faster. So both
-// begin_acknowledging() and the first use of an exported name end the marks. Marks that are queued
-// by then are waited for, a second at most, unless a stream can wait for them (Transfers).
+// That holds for messages of this worker only. Another worker that waits for a stream of this
+// worker, or another process with memory or an event of it, could be faster. So
+// begin_acknowledging() and the first use of an exported name end the use of marks. They wait for
+// the marks that are queued, a second at most, unless a stream can wait for them (Transfers).
 //
-// A mark sends what the memory holds from when the mark is there until it is sent. A copy to the
-// same memory behind it must not begin before that: the caller asks overlaps() and queues a host
-// function in front of it, which calls deliver_all().
+// A mark's bytes are read when they are sent, not when the GPU writes the mark. A later copy to the
+// same memory must not begin before that: its caller asks overlaps(), and queues a host function
+// before the copy, which calls deliver_all().
 //
 // Threads: put_when_reached(), withdraw() and begin_acknowledging() on the executor thread,
-// everything else on any. Blocking: as Link::put(); await_marks() as said; withdraw(),
-// deliver_all() and end() until the Link has read what it sends. Errors: those of puts are latched,
-// by the executor thread or by put(). A write in order fails only with the Link.
+// everything else on any. Blocking: as Link::put(); await_marks(), a second at most; withdraw(),
+// deliver_all() and end(), until the Link has read the bytes that it sends. Errors: those of puts
+// are latched, by the executor thread or by put(). A write in order fails only with the Link.
 #pragma once
 
 #include <atomic>
@@ -47,50 +48,53 @@ namespace rcuda::server {
 
 class RegionPuts : public std::enable_shared_from_this<RegionPuts> {
  public:
-  // Of one copy. As many bytes of pageable memory travel in replies over sockets.
+  // Of one copy; the same size as for copies to pageable memory that travel in replies over TCP.
   static constexpr size_t kMostBytes = 4 * transport::kMaxRegionPut;
-  // The same for media with orders_writes, and of all copies together: what the client learns later
-  // waits for them, 0.4 ms at 10 GB/s and 34 ms at 1 Gb/s.
+  // For media with orders_writes, of all copies together. The client's later messages wait for
+  // these bytes: 0.4 ms at 10 GB/s, 34 ms at 1 Gb/s.
   static constexpr size_t kMostInOrder = 4u << 20;
 
-  // `marks`: page-locked zeros that the GPUs can write; copies beyond one per word take the other
-  // way. The references are not used after end().
+  // `marks`: page-locked zeros that the GPUs can write, one u32 for each copy in progress. The
+  // references are not used after end().
   RegionPuts(const api::DriverTable& driver, transport::Link& link, Answers& answers,
              Completions& completions, const ExportedNames& names, std::span<std::byte> marks);
 
   // Sends the bytes now. Returns false if they must be written with an acknowledgement.
   bool put(transport::RegionId region, uint64_t offset, transport::Bytes bytes);
-  // Whether a copy of so many bytes may take this way.
+  // Whether a copy of `bytes` may take this way now.
   bool takes(uint64_t bytes) const;
-  // Puts them when the stream has got here. They must not move until they are sent. False: nothing
-  // is queued, as for the first bytes of a region, whose put may have to wait until the client has
-  // announced it. The stream must not be in capture.
+  // Puts the bytes when the stream has reached this point. Their memory must stay until they are
+  // sent. Returns false and queues nothing if that is not possible, for instance for the first
+  // bytes of a region, whose put may have to wait until the client has announced the region. The
+  // stream must not be in capture.
   bool put_when_reached(const SessionStream& stream, transport::RegionId region, uint64_t offset,
                         transport::Bytes bytes);
-  // Sends the bytes of all marks that are there, with the next put, transfer or flush().
+  // Passes the bytes of all written marks to the Link, which sends them with the next put, transfer
+  // or flush().
   void deliver();
   void flush();
-  // The same as deliver(), and waits until the Link has read all bytes that it sends by then.
+  // Calls deliver(), then waits until the Link has read these bytes.
   void deliver_all();
-  // The client has got bytes of the region.
+  // To be called when bytes of the region have arrived: the client has announced it.
   void know(transport::RegionId region);
-  // Whether some of these bytes are being sent, or will be by a mark that is not there yet.
+  // Whether some of these bytes are being sent, or will be when the GPU has written a mark.
   bool overlaps(uint64_t address, uint64_t bytes);
-  // The region ends. Its bytes are not read any more; those whose mark is not there are not sent.
+  // To be called before the region ends. Waits until the Link has read its bytes. Bytes whose mark
+  // is not written yet are never sent.
   void withdraw(transport::RegionId region);
   // Waits for the marks that are queued, a second at most.
   void await_marks();
   // From now on bytes must be acknowledged. Blocks for a round trip the first time, until earlier
-  // puts have arrived. Returns whether there are marks that are not there yet.
+  // puts have arrived. Returns whether some marks are not written yet.
   bool begin_acknowledging();
   // Blocks until the puts so far have arrived.
   void acknowledge();
-  // Nothing is sent any more, nor read.
+  // From now on nothing is sent. Waits until the Link has read all bytes.
   void end();
 
  private:
   struct Marked {
-    uint32_t ticket;  // the word's value when the stream has got here
+    uint32_t ticket;  // the word's value when the stream has reached this point
     uint32_t place;   // of the word
     transport::RegionId region;
     uint64_t offset;
@@ -124,17 +128,18 @@ class RegionPuts : public std::enable_shared_from_this<RegionPuts> {
   std::vector<Marked> marked_ RCUDA_GUARDED_BY(mutex_);  // the oldest first
   // Regions into which something was put.
   std::set<transport::RegionId> known_ RCUDA_GUARDED_BY(mutex_);
-  Status failed_ RCUDA_GUARDED_BY(mutex_);  // what reached() latches
-  // Where one was put.
+  Status failed_ RCUDA_GUARDED_BY(mutex_);  // of deliver(); reached() latches it
+  // Region and offset of the latest put.
   std::optional<std::pair<transport::RegionId, uint64_t>> last_ RCUDA_GUARDED_BY(mutex_);
 
-  // What the Link reads to send it in order. Its threads take no other lock of this object.
+  // Guards the bytes that the Link is sending in order. Its threads take no other lock of this
+  // object.
   Mutex sending_mutex_;
   CondVar sent_;
-  // In order of issue.
+  // By number, in the order of the writes.
   std::map<uint64_t, transport::Bytes> sending_ RCUDA_GUARDED_BY(sending_mutex_);
   uint64_t last_sending_ RCUDA_GUARDED_BY(sending_mutex_) = 0;
-  std::atomic<size_t> in_order_{0};  // bytes of these, and of marks that will be
+  std::atomic<size_t> in_order_{0};  // bytes of sending_, and of large copies in marked_
 };
 
 }  // namespace rcuda::server

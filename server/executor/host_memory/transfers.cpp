@@ -32,7 +32,7 @@ class Transfers::Transfer : public std::enable_shared_from_this<Transfer> {
     uint64_t bytes = 0;
     transport::RegionId region = transport::RegionId::kNone;
     uint64_t offset = 0;
-    // The client writes the item with it, into this region of the worker; 0: this side moves it.
+    // The client writes the item with this immediate, into `shadow_region`; 0: this side moves it.
     uint32_t immediate = 0;
     transport::RegionId shadow_region = transport::RegionId::kNone;
     bool busy = false;
@@ -63,7 +63,7 @@ class Transfers::Transfer : public std::enable_shared_from_this<Transfer> {
     registration_ = std::move(registration);
   }
 
-  // A gate that opens item by item as they end. Each of them is started once, after this.
+  // Makes the gate open item by item as they end. Must be called before the items are started.
   void open_with(std::unique_ptr<ArrivalGates::Gate> gate) { gate_ = std::move(gate); }
   const ArrivalGates::Gate* gate() const { return gate_.get(); }  // may be null
 
@@ -100,7 +100,7 @@ class Transfers::Transfer : public std::enable_shared_from_this<Transfer> {
   }
 
   void wait(size_t index) {
-    std::shared_ptr<const void> registration;  // ends on this thread: the Link's may not end it
+    std::shared_ptr<const void> registration;  // ends here: the Link's threads may not end it
     {
       MutexLock lock(mutex_);
       changed_.wait(lock, [&]() RCUDA_REQUIRES(mutex_) { return !items_[index].busy; });
@@ -132,7 +132,7 @@ class Transfers::Transfer : public std::enable_shared_from_this<Transfer> {
   std::unique_ptr<ArrivalGates::Gate> gate_;
   std::shared_ptr<const void> registration_;  // until wait(); null: the items are in shadows
   std::atomic<bool> has_moved_{true};
-  size_t ended_ = 0;  // with a gate: so many items, from the first one on, have ended
+  size_t ended_ = 0;  // with a gate: the first `ended_` items have ended
   Mutex mutex_;
   CondVar changed_;
 };
@@ -143,13 +143,13 @@ struct Transfers::HostWork {
   std::shared_ptr<Transfer> transfer;
   size_t start_from = 0, start_to = 0;
   size_t wait_from = 0, wait_to = 0;
-  std::shared_ptr<RegionPuts> puts;  // null: no marks are looked at
-  bool acknowledges = false;         // waits until the client has their bytes
+  std::shared_ptr<RegionPuts> puts;  // null: sends no bytes of marks
+  bool acknowledges = false;         // waits until the client has these bytes
 };
 
-// The work that is queued in the driver, which never runs it if its context was reset before. Such
-// work stays here until the process ends, because the worker cannot know whether the driver will
-// still run it.
+// The work that is queued in the driver. The driver never runs work of a context that was reset.
+// Such work stays here until the process ends, because the worker cannot know whether the driver
+// will still run it.
 struct Transfers::QueuedWork {
   Mutex mutex;
   std::unordered_map<const void*, std::unique_ptr<HostWork>> by_address RCUDA_GUARDED_BY(mutex);
@@ -305,7 +305,7 @@ CUresult Transfers::copy_chunks(const SessionStream& stream, const wire::CopyBod
                                 const std::shared_ptr<Transfer>& in,
                                 const std::shared_ptr<Transfer>& out, bool is_reading) {
   const std::vector<Piece> chunks = chunks_of(body.source, body.bytes);
-  // The bytes of all chunks go by themselves, or the last host function waits for those of all.
+  // Either marks send the bytes of all chunks, or the last host function waits for all bytes.
   bool by_marks = out && puts_->takes(body.bytes);
   for (size_t i = 0; i < chunks.size(); ++i) {
     if (in) {
@@ -315,8 +315,8 @@ CUresult Transfers::copy_chunks(const SessionStream& stream, const wire::CopyBod
     const uint64_t offset = chunks[i].address - body.source;
     RCUDA_RETURN_IF_CUDA_ERROR(driver_.cuMemcpyAsync(body.destination + offset, chunks[i].address,
                                                      chunks[i].bytes, stream.handle));
-    // The stream passes the copy only when the client has all bytes, or will have them before it
-    // learns of that.
+    // The stream must not pass the copy before the client has all bytes, unless marks make the
+    // bytes arrive before any message about the stream.
     by_marks = by_marks && out->put_when_reached(stream, i);
     if (out && !by_marks) {
       const bool last = i + 1 == chunks.size();

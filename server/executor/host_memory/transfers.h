@@ -49,13 +49,14 @@ class Transfers {
             const HostMemory& host_memory, GpuDirect& gpu_direct, std::shared_ptr<RegionPuts> puts,
             std::shared_ptr<ArrivalGates> gates, transport::Arrivals& arrivals);
 
-  // How many copies can wait at gates, in streams that can.
+  // How many copies can wait at gates at a time.
   size_t gates() const { return gates_->size(); }
 
   // From now on a stream passes a copy to the client only when the client has acknowledged the
-  // bytes, because another worker is about to learn how far `stream` is, or an event if it is null.
-  // Bytes that earlier copies sent by RegionPuts come before the stream's next work; for an event
-  // this waits until they have arrived, a second at most. Blocks for a round trip the first time.
+  // bytes, because another worker is about to learn how far `stream` is (null: how far an event
+  // is). Bytes that RegionPuts sends for earlier copies arrive before the stream's next work; for
+  // an event this waits until they have arrived, a second at most. Blocks for a round trip the
+  // first time.
   void begin_acknowledging(const SessionStream* stream);
 
   // A range of client memory that lies in one shadow.
@@ -68,11 +69,11 @@ class Transfers {
   // moved over the Link. Returns nullopt if none have to: the driver's own copy suffices. The
   // stream must not be in capture.
   std::optional<CUresult> copy(const SessionStream& stream, const wire::CopyBody& body);
-  // The stream's next work begins when the bytes are here that the client writes with this
-  // immediate.
+  // Holds the stream's next work until the bytes that the client writes with this immediate have
+  // arrived.
   CUresult await_write(const SessionStream& stream, uint32_t immediate, uint64_t bytes);
-  // The same for all that it writes for a copy that is refused. Does nothing for a source outside
-  // of the shadows.
+  // The same for all writes of the client for a copy that is refused. Does nothing for a source
+  // outside of the shadows.
   void await_writes(const SessionStream& stream, const wire::CopyBody& body);
 
   // Pieces that can be moved any number of times, but only once at a time.
@@ -99,8 +100,8 @@ class Transfers {
   CUresult copy_chunks(const SessionStream& stream, const wire::CopyBody& body,
                        const std::shared_ptr<Transfer>& in, const std::shared_ptr<Transfer>& out,
                        bool is_reading);
-  // The stream waits for the items from `first` to `end`: at the gate, which is there if all items
-  // are under way, or in a host function, which starts the items up to `start_to` before.
+  // Makes the stream wait for the items from `first` to `end`: at the gate, which exists if all
+  // items are under way, or in a host function, which first starts the items up to `start_to`.
   CUresult await(const SessionStream& stream, const std::shared_ptr<Transfer>& in, size_t first,
                  size_t end, size_t start_to = 0);
   void start_all(const SessionStream& stream, Transfer& in, uint32_t immediate);

@@ -23,7 +23,7 @@ namespace rcuda::server {
 using Sha256 = std::array<uint8_t, 32>;
 Sha256 sha256(std::span<const std::byte> bytes);
 
-// An image in memory, followed by at least eight zero bytes: PTX text has to end in one.
+// An image in memory, followed by at least eight zero bytes: PTX text must end with a zero.
 struct CachedImage {
   std::span<const std::byte> bytes() const { return {memory.get(), image_bytes}; }
 
@@ -35,7 +35,7 @@ using ImagePointer = std::shared_ptr<const CachedImage>;
 
 class ImageCache {
  public:
-  // `folder`: an open directory; none: no image is kept on disk.
+  // `folder`: an open directory; empty: no image is kept on disk.
   ImageCache(UniqueFd folder, uint64_t max_bytes) : files_(std::move(folder), max_bytes) {}
 
   // Returns nullptr if the image is not on disk.

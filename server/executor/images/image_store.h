@@ -1,12 +1,12 @@
 // ImageStore: the images of one session on their way from the client to the driver.
 //
 // The client queries an image by its hash. An image that is not in the cache is assembled from
-// chunks, checked against its hash when complete, and given to the cache. The mapping of an image's
-// file lasts as long as the session: it takes address space, and keeps the file's place in the
-// cache. An image without a file takes memory that no quota counts. So of those that were loaded,
-// and that no module or library uses any more, at most `most_unused` bytes are kept, the latest
-// ones, and a client sends the others again. Images that were not loaded since the
-// last query count as incomplete ones.
+// chunks, checked against its hash when complete, and passed to the cache. The mapping of an
+// image's file lasts as long as the session: it takes address space, and keeps the file in the
+// cache. An image without a file takes memory that no quota counts. So at most `most_unused` bytes
+// of loaded images that no module or library uses any more are kept, the most recently used ones; a
+// client sends the others again. Images that were not loaded since the last query count towards the
+// limit of incomplete images.
 // Executor thread only. Blocking: the last chunk, for hashing the image (about 1 GB/s) and writing
 // it to disk. Errors: the CUresults that a program gets.
 #pragma once
@@ -43,7 +43,7 @@ class ImageStore {
   CUresult add_chunk(const Sha256& hash, uint64_t offset, std::span<const std::byte> bytes);
   // A complete image, or nullptr. The image lasts as long as the result.
   ImagePointer find(const Sha256& hash) const;
-  // It is being loaded. From now on it may be dropped when nothing uses it.
+  // To be called when the image is loaded. From now on it may be dropped when nothing uses it.
   void note_use(const Sha256& hash);
 
   // Memory that a loaded module or library uses until it is unloaded.
@@ -54,8 +54,8 @@ class ImageStore {
   };
   void keep(wire::Kind kind, wire::ObjectId id, std::shared_ptr<Loaded> loaded);
   std::shared_ptr<Loaded> release(wire::Kind kind, wire::ObjectId id);
-  // Drops the images that are too many. `exists`: whether the session still has an object, which
-  // may have ended with its context.
+  // Drops the oldest unused images beyond `most_unused`. `exists`: whether the session still has an
+  // object, which may have ended with its context.
   void drop_unused(const std::function<bool(wire::Kind, wire::ObjectId)>& exists);
 
  private:
@@ -77,7 +77,7 @@ class ImageStore {
   ImageCache* const cache_;
   const uint64_t most_unused_;
   std::map<Sha256, Assembly> assemblies_;
-  // In memory, of images that were not loaded since the last query, complete or not.
+  // In memory, of images that were not loaded since the last query, complete or incomplete.
   uint64_t unloaded_bytes_ = 0;
   uint64_t memory_bytes_ = 0;  // of all complete images without a file
   uint64_t uses_ = 0;

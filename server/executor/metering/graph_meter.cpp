@@ -18,7 +18,7 @@ uint64_t GraphMeter::size_of(CUdevice device, uint64_t otherwise) const {
              : otherwise;
 }
 
-// Also if the driver does not tell, and for the bodies of conditional nodes.
+// Also returns true if a query fails, and for conditional nodes, whose bodies it does not search.
 bool GraphMeter::allocates(CUgraph graph) const {
   size_t count = 0;
   if (driver_.cuGraphGetNodes(graph, nullptr, &count) != CUDA_SUCCESS) return true;
@@ -37,7 +37,7 @@ bool GraphMeter::allocates(CUgraph graph) const {
 }
 
 void GraphMeter::made(CUgraphExec executable, CUgraph graph) {
-  destroyed(executable);  // one that had the same handle
+  destroyed(executable);  // an earlier executable with the same handle
   if (!allocates(graph)) without_memory_.insert(executable);
 }
 
@@ -68,7 +68,7 @@ bool GraphMeter::book_growth() {
 bool GraphMeter::try_book() {
   for (auto& [device, booked] : booked_) {
     const uint64_t size = size_of(device, booked);
-    // Nothing more fits either while what was refused is still held.
+    // Also taken for a growth of 0: while refused memory is still held, nothing more fits.
     if (size && size >= booked && !meter_.try_take(device, size - booked)) return false;
     if (size < booked) meter_.give(device, booked - size);
     booked = size;

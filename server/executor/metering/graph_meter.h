@@ -1,14 +1,14 @@
-// GraphMeter: books what a driver holds for the allocation nodes of graphs.
+// GraphMeter: books the memory that a driver holds for the allocation nodes of graphs.
 //
-// A driver reserves that memory when an executable graph is uploaded, at the latest by its first
-// launch. It keeps it when the graph has run, until it is trimmed or the executable is destroyed.
-// So prepare() uploads an executable that has no memory yet before it is launched, and looks what
-// that took. The upload takes a place of the stream's queue beside the launch, which the client
-// does not count, so only an executable that has such nodes is uploaded. An update changes none of
-// them.
+// A driver reserves this memory when an executable graph is uploaded, at the latest by its first
+// launch. It keeps the memory after the launch, until the memory is trimmed or the executable is
+// destroyed. So before the launch of an executable without memory, prepare() uploads it and books
+// the growth. The upload takes a further place in the stream's queue, which the client does not
+// count, so only executables with allocation nodes are uploaded. (An update cannot change these
+// nodes.)
 //
-// Executor thread only. Blocking: as the driver's own upload and trim. Errors: a device whose sizes
-// the driver does not tell keeps what is booked for it.
+// Executor thread only. Blocking: as the driver's own upload and trim. Errors: if the driver does
+// not report a device's size, the booking stays as it is.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,7 @@ class GraphMeter {
 
   // To be called before a launch. CUDA_ERROR_OUT_OF_MEMORY: the graph's memory does not fit.
   CUresult prepare(CUgraphExec executable, CUstream stream);
-  // To be called after the driver was asked to reserve memory. False: it does not fit; it is booked
-  // nevertheless.
+  // Books memory that the driver has reserved. False: it does not fit; it is booked nevertheless.
   bool book_growth();
   // The executable was made of the graph.
   void made(CUgraphExec executable, CUgraph graph);
@@ -40,9 +39,9 @@ class GraphMeter {
   // The executable may need its memory again.
   void changed(CUgraphExec executable) { prepared_.erase(executable); }
   void destroyed(CUgraphExec executable);
-  // Gives back what the driver has released.
+  // Releases the booking of memory that the driver has released.
   void refresh();
-  // The same after the driver was asked to release what no graph uses at present.
+  // Makes the driver release memory that no graph uses at present, then calls refresh().
   void trim();
   // Executables may have lost their memory.
   void trimmed() { prepared_.clear(); }
@@ -57,7 +56,7 @@ class GraphMeter {
   MemoryMeter& meter_;
   std::map<CUdevice, uint64_t> booked_;
   std::unordered_set<CUgraphExec> prepared_;
-  std::unordered_set<CUgraphExec> without_memory_;  // no node of it allocates
+  std::unordered_set<CUgraphExec> without_memory_;  // without allocation nodes
 };
 
 }  // namespace rcuda::server

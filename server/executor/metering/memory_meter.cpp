@@ -61,7 +61,7 @@ uint64_t MemoryMeter::held(uint32_t ordinal) const {
 
 bool MemoryMeter::try_take(CUdevice device, uint64_t bytes) {
   Device* const known = find(device);
-  if (!known) return !quota_->limits(&Allowance::device_memory);  // the driver says what is wrong
+  if (!known) return !quota_->limits(&Allowance::device_memory);  // the driver returns the error
   if (!quota_->take(known->row, bytes)) return false;
   known->held += bytes;
   return true;
@@ -193,7 +193,7 @@ void MemoryMeter::warn(CUdevice device, uint64_t bytes) {
 // ---- bookings ----------------------------------------------------------------------------------
 
 void Bookings::put(uint64_t object, const Booking& booking) {
-  // The object that had this number before ended without a call that showed it.
+  // The earlier object with this number has ended without a call that showed it.
   const auto [at, added] = bookings_.emplace(object, booking);
   if (!added) give(std::exchange(at->second, booking));
 }

@@ -1,5 +1,5 @@
-// MemoryMeter: books memory of devices, and of the host, with the session's Quota, and counts what
-// the session holds on each device, with a limit or without.
+// MemoryMeter: books memory of devices and of the host with the session's Quota, and counts the
+// bytes that the session holds on each device, with a limit or without.
 //
 // Executor thread only. Blocking: take() calls the function that reclaims memory, which calls the
 // driver. take() and give_way() wait while a session that wakes needs the room. Errors: bytes that
@@ -27,8 +27,8 @@ namespace rcuda::server {
 
 // `bytes` in whole units; the largest number if there are too many.
 uint64_t rounded(uint64_t bytes, uint64_t unit);
-// What the driver uses for an allocation: it cuts small ones from pages of 2 MiB, and rounds others
-// up to such pages.
+// The bytes that the driver uses for an allocation: it cuts small allocations from pages of 2 MiB,
+// and rounds others up to such pages.
 uint64_t held_by(uint64_t bytes);
 
 class MemoryMeter {
@@ -39,7 +39,7 @@ class MemoryMeter {
   MemoryMeter(const api::DriverTable& driver, const std::vector<SessionDevice>& devices,
               std::shared_ptr<Quota> quota, wire::Work* done);
 
-  // Called before anything is refused: gives back what the driver only keeps for reuse.
+  // Called before a refusal: makes the driver release memory that it only keeps for reuse.
   std::function<void()> reclaim;
 
   // Sends the text of a refusal to the client.
@@ -60,15 +60,14 @@ class MemoryMeter {
   bool take(CUdevice device, uint64_t bytes);
   // The same without reclaim().
   bool try_take(CUdevice device, uint64_t bytes);
-  // Called before memory is allocated, by take() itself: waits while kept_free() bytes would not
-  // stay free. If they were not, the other session could not get its memory back, and would be
-  // lost.
+  // To be called before memory is allocated; take() calls it. Waits while kept_free() bytes would
+  // not stay free: without them, the other session could not get its memory back and would be lost.
   void give_way(CUdevice device, uint64_t bytes) const;
   void give_way(uint64_t bytes) const;  // on the current device
   void add(CUdevice device, uint64_t bytes);  // bytes that are in use already
   void give(CUdevice device, uint64_t bytes);
-  // Gives back bytes that were booked for an allocation that the driver then refused. No peak
-  // includes them.
+  // Releases bytes that were booked for an allocation that the driver then refused. The peak does
+  // not include them.
   void give_back(CUdevice device, uint64_t bytes);
   // Releases the booking of memory that is not on its devices while the session is parked: at most
   // `bytes` of each device. held() stays the same.
@@ -77,7 +76,7 @@ class MemoryMeter {
   // Books the memory again. Returns false, and books nothing, if it does not fit now.
   bool take_back();
   bool has_given_up() const { return has_given_up_; }
-  // The session's devices are other ones of the server from now on. `ordinals`: in its order.
+  // Moves the bookings to other devices of the server. `ordinals`: in the session's order.
   void move(const std::vector<uint32_t>& ordinals);
   std::vector<uint32_t> ordinals() const;
   void note_peak();  // to be called before the peak is read
@@ -114,8 +113,8 @@ uint64_t number_of(Object object) {
   }
 }
 
-// What is booked for objects of one kind, by address or handle. Ends with the objects, or with
-// their context.
+// The bookings of objects of one kind, by address or handle. They end with the objects, or with
+// the objects' context.
 class Bookings {
  public:
   explicit Bookings(MemoryMeter& meter) : meter_(meter) {}
@@ -127,7 +126,8 @@ class Bookings {
   };
   // The bytes are booked already.
   void put(uint64_t object, const Booking& booking);
-  // The object is about to end. The bytes stay booked, until Bookings::give() or put().
+  // To be called before the object ends. The bytes stay booked: call give() when the object has
+  // ended, or put() if it has not.
   std::optional<Booking> remove(uint64_t object);
   void give(const Booking& booking);
   void give_all_of(CUcontext context);

@@ -1,5 +1,5 @@
-// Overrides of a metered driver for contexts: the memory that the driver allocates per context, and
-// what is freed with it. And for priorities.
+// Overrides of a metered driver for contexts (the memory that the driver allocates per context, and
+// the memory that ends with a context) and for priorities.
 #include <algorithm>
 #include <cstdint>
 #include <vector>
@@ -10,7 +10,7 @@
 namespace rcuda::server {
 namespace {
 
-// Other processes may allocate while a context is made. It counts as no more than this.
+// The most that a context counts: other processes may allocate memory while it is created.
 constexpr uint64_t kLargestContext = 1u << 30;
 
 uint64_t free_bytes(const api::DriverTable& driver) {
@@ -18,7 +18,7 @@ uint64_t free_bytes(const api::DriverTable& driver) {
   return driver.cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS ? free : 0;
 }
 
-// Of a device whose contexts need not be current.
+// For a device without a current context.
 uint64_t free_bytes_of(const api::DriverTable& driver, CUdevice device) {
   CUcontext primary = nullptr;
   if (driver.cuDevicePrimaryCtxRetain(&primary, device) != CUDA_SUCCESS) return 0;
@@ -28,7 +28,7 @@ uint64_t free_bytes_of(const api::DriverTable& driver, CUdevice device) {
   return free;
 }
 
-// Stream and node attributes have one type.
+// For attributes of streams, nodes and launches, which have one type.
 CUlaunchAttributeValue limited(const Meters& meters, CUlaunchAttributeID attribute,
                                CUlaunchAttributeValue value) {
   if (attribute == CU_LAUNCH_ATTRIBUTE_PRIORITY) value.priority = meters.limited(value.priority);
@@ -62,7 +62,7 @@ CUresult meters_cuCtxSetLimit(Meters& meters, CUlimit limit, size_t value) {
   return result;
 }
 
-// No call tells what a context takes, so the device's free memory does.
+// No call reports the size of a context, so it is computed from the device's free memory.
 CUresult meters_cuCtxCreate_v2(Meters& meters, CUcontext* context, unsigned flags,
                                CUdevice device) {
   if (!meters.limits) return meters.driver.cuCtxCreate_v2(context, flags, device);

@@ -35,7 +35,7 @@ CUdevice device_of(const CUmemLocation& location) {
   return location.type == CU_MEM_LOCATION_TYPE_DEVICE ? location.id : MemoryMeter::kHost;
 }
 
-// Null: the memory has no pool, as that of a capture.
+// Null: the memory has no pool, for instance in a capture.
 CUmemoryPool pool_of(const api::DriverTable& driver, CUdeviceptr address) {
   CUmemoryPool pool = nullptr;
   const CUresult result =
@@ -153,7 +153,7 @@ CUresult meters_cuMemCreate(Meters& meters, CUmemGenericAllocationHandle* handle
   return result;
 }
 
-// Of a size that the exporter does not tell (Meters::import_allocation()).
+// For memory whose size the exporter does not report (Meters::import_allocation()).
 CUresult meters_cuMemImportFromShareableHandle(Meters& meters, CUmemGenericAllocationHandle* handle,
                                                void* shareable, CUmemAllocationHandleType type) {
   RCUDA_RETURN_IF_CUDA_ERROR(meters.driver.cuMemImportFromShareableHandle(handle, shareable, type));

@@ -1,18 +1,17 @@
-// Meters: what is booked for a session, by the kind of memory, and a driver whose functions book
-// it. Functions that allocate memory for the program book it with the session's Quota, and fail
-// with CUDA_ERROR_OUT_OF_MEMORY if it does not fit. cuMemGetInfo tells the quota. Priorities above
-// the session's limit are lowered to it, as the driver lowers those above its own. Most overrides
-// are rows of api/table/driver_overrides.toml, the others are in metered_*.cpp.
+// Meters: the bookings of a session, by the kind of memory, and a driver table whose functions make
+// them. Functions that allocate memory for the program book it with the session's Quota, and fail
+// with CUDA_ERROR_OUT_OF_MEMORY if it does not fit. cuMemGetInfo reports the quota. Priorities
+// above the session's limit are lowered to it, as the driver lowers those above its own limit. Most
+// overrides are rows of api/table/driver_overrides.toml, the others are in metered_*.cpp.
 //
-// A session calls the driver through table() for what its program asks for. What the worker
-// allocates for itself comes from the plain table, and is not counted. Without a limit memory is
-// counted as well, but nothing that costs more than questions to the driver is done for that:
+// The program's calls go through table(). The worker's own memory comes from the plain table, and
+// is not counted. Without a limit, memory is counted only where queries of the driver suffice:
 // variables of code and contexts are left out, and memory freed in stream order counts as free at
 // once.
 //
 // Only one session with a limit may exist in a process at a time (api/driver_decorator.h). A worker
-// serves one. Executor thread only. Blocking: as the driver's own; before a refusal they trim the
-// session's pools.
+// serves one session. Executor thread only. Blocking: as the driver's functions; before a refusal
+// they also trim the session's pools.
 #pragma once
 
 #include <cstdint>
@@ -47,32 +46,31 @@ struct Meters {
   Meters(const Meters&) = delete;
   Meters& operator=(const Meters&) = delete;
 
-  // For what the program asks for.
+  // For the program's calls.
   const api::DriverTable& table() const { return metered ? metered->table() : driver; }
-  // Imports physical memory, of `device` unless it is the host's. It is booked before the driver is
-  // asked.
+  // Books physical memory, of `device` unless it is the host's, then imports it.
   CUresult import_allocation(CUmemGenericAllocationHandle* handle, void* descriptor,
                              const ExportOrigin& origin, CUdevice device);
 
-  // Gives back what the driver has released.
+  // Releases the bookings of memory that the driver has released.
   void refresh() {
     stream_frees.refresh(allocations);
     pools.refresh();
     graphs.refresh();
   }
-  // The same after the driver has been told to release what it only keeps for reuse.
+  // Makes the driver release memory that it only keeps for reuse, then calls refresh().
   void reclaim();
   // Books memory of another process that has been mapped.
   CUresult book_imported(CUdeviceptr address);
-  // Books what the driver has reserved for a new executable graph.
+  // Books memory that the driver has reserved for a new executable graph.
   CUresult book_executable(CUgraphExec executable, CUgraph graph);
-  // The context has been destroyed or reset.
+  // To be called after the context was destroyed or reset.
   void end_context(CUcontext context);
   // The priority, or the session's highest one.
   int limited(int priority) const;
 
   const api::DriverTable& driver;  // not metered
-  const bool limits;               // memory; else it is only counted, as cheaply as that can be
+  const bool limits;               // memory has a limit; otherwise it is only counted
   MemoryMeter memory;
   Bookings allocations;
   Bookings arrays;
@@ -86,21 +84,21 @@ struct Meters {
   PhysicalMeter physical;
   GraphMeter graphs;
   uint32_t priorities = 0;  // above the lowest, if limit_priorities() was called
-  // Called before pools and graphs are trimmed, to show the driver which frees are over: it trims
-  // no others (pool_frees.h). False: nothing may be trimmed now, because that could wait for the
-  // device.
+  // Called before pools and graphs are trimmed. Makes the driver notice completed frees, because it
+  // trims no other memory (pool_frees.h). False: nothing may be trimmed now, because that could
+  // wait for the device.
   std::function<bool()> before_trimming;
   std::optional<DriverDecorator<Meters>> metered;
 };
 
 // The most that a driver takes for a pitched allocation.
 uint64_t pitched_bytes(size_t width, size_t height);
-// The bytes of an array. The driver does not report that, so its elements count.
+// The bytes of an array's elements. The driver does not report its size.
 uint64_t array_bytes(const CUDA_ARRAY_DESCRIPTOR& array);
 uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR& array, unsigned levels);
 
-// Calls `make`, which makes an object of `bytes` in the current context and writes its number to
-// `*object`, and books it.
+// Books `bytes`, then calls `make`, which creates an object in the current context and writes its
+// handle to `*object`.
 template <typename Object, typename Make>
 CUresult make_booked(Meters& meters, Bookings& bookings, uint64_t bytes, const Object* object,
                      Make make) {
@@ -116,7 +114,7 @@ CUresult make_booked(Meters& meters, Bookings& bookings, uint64_t bytes, const O
   return result;
 }
 
-// Calls `end`, which ends an object.
+// Calls `end`, which ends an object, and releases the object's booking.
 template <typename Object, typename End>
 CUresult end_booked(Bookings& bookings, Object object, End end) {
   // Removed first: the driver may give the number to a new object as soon as this one has ended.

@@ -1,10 +1,10 @@
 // PhysicalMeter: books physical memory (cuMemCreate), which lives until its handles are released
 // and its mappings are gone.
 //
-// The driver does not tell the size of memory that another process has exported. The exporting
-// worker does (server/names/exported_names.h), so it is booked before it is imported; if that
-// worker has no limit and does not know it, by the largest mapping. A session that has the same
-// memory by several ways books it once.
+// The driver does not report the size of memory that another process has exported. The exporting
+// worker does (server/names/exported_names.h), so the memory is booked before it is imported. If
+// that worker does not know the size either, the largest mapping is booked. A session that gets the
+// same memory in several ways books it once.
 //
 // Executor thread only. Nothing blocks; the driver is not called.
 #pragma once
@@ -28,17 +28,18 @@ class PhysicalMeter {
   struct Memory;
   using Import = std::shared_ptr<Memory>;
 
-  // The driver has returned `handle`, a reference of its own. `bytes`: booked already; 0: unknown.
+  // The driver has returned `handle`, which counts as one reference. `bytes`: already booked; 0:
+  // unknown.
   void created(CUmemGenericAllocationHandle handle, CUdevice device, uint64_t bytes);
   void retained(CUmemGenericAllocationHandle handle, CUdeviceptr mapped_at);
   void released(CUmemGenericAllocationHandle handle);
-  // Fills in how much memory this is, and a key for it. It stays booked as long as the result
-  // lives.
+  // Fills in the memory's size and key. The memory stays booked as long as the result lives.
   std::shared_ptr<const void> describe(CUmemGenericAllocationHandle handle, ExportOrigin* origin);
-  // Before the driver imports memory of a known size. Null: it does not fit.
+  // To be called before the driver imports memory of a known size. Null: it does not fit.
   Import book_import(CUdevice device, const ExportOrigin& origin);
   void imported(CUmemGenericAllocationHandle handle, Import memory);
-  // Before the driver maps it: books what was unknown. False: it does not fit.
+  // To be called before the driver maps memory: books it if its size is unknown. False: it does not
+  // fit.
   bool book_mapping(CUmemGenericAllocationHandle handle, uint64_t bytes);
   void mapped(CUdeviceptr address, uint64_t bytes, CUmemGenericAllocationHandle handle);
   void unmapped(CUdeviceptr address, uint64_t bytes);
@@ -59,7 +60,7 @@ class PhysicalMeter {
   std::map<CUdeviceptr, Mapping> mappings_;  // by address; they do not overlap
 };
 
-// The bytes are given back when no handle, no mapping and no export refers to it.
+// One piece of physical memory. Its booking ends with its last handle, mapping and export.
 struct PhysicalMeter::Memory {
   ~Memory();
   PhysicalMeter& owner;

@@ -58,7 +58,8 @@ bool PoolMeter::book_growth(CUmemoryPool pool) {
   if (found == pools_.end()) return true;
   auto& [device, booked, created, ending] = found->second;
   uint64_t size = size_of(pool).value_or(0);
-  // What was refused before is freed in stream order. Until then a driver may reuse it here.
+  // The driver may have used memory of an earlier refused allocation, which is freed in stream
+  // order and still booked. So check the limit even without a growth.
   if (size <= booked) return meter_.take(device, 0);
   bool fits = meter_.try_take(device, size - booked);
   if (!fits) {
@@ -101,7 +102,7 @@ CUresult PoolMeter::destroy(CUmemoryPool handle) {
   found->second.ending = true;
   cuuint64_t keep = 0;
   driver_.cuMemPoolSetAttribute(handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep);
-  // As the driver does it.
+  // As the driver does when the current pool of a device is destroyed.
   CUmemoryPool fallback = nullptr;
   if (device != MemoryMeter::kHost && current_of(device) == handle &&
       driver_.cuDeviceGetDefaultMemPool(&fallback, device) == CUDA_SUCCESS) {

@@ -1,14 +1,14 @@
-// PoolMeter: books what the session's memory pools hold, whether the program uses it or the pool
-// keeps it for reuse.
+// PoolMeter: books the memory that the session's pools hold, in use by the program or kept for
+// reuse.
 //
 // A pool allocates and releases memory by the driver's own rules, so its size is read from the
 // driver whenever it may have changed. A pool that the program destroys lives on in the driver
-// until its memory has been freed. Then nobody could ask for its size, so destroy() delays the
-// destruction until the pool is empty. Where nothing is limited it does not, and the pool's memory
-// counts as free.
+// until its memory has been freed, but its size can no longer be queried. So destroy() delays the
+// destruction until the pool is empty. Without limits it does not, and the pool's memory counts as
+// free.
 //
-// Executor thread only. Blocking: trim() and destroy(), as the driver. Errors: a pool whose size
-// the driver does not tell keeps what is booked for it.
+// Executor thread only. Blocking: trim() and destroy(), as the driver. Errors: if the driver does
+// not report a pool's size, the booking stays as it is.
 #pragma once
 
 #include <cstdint>
@@ -34,17 +34,17 @@ class PoolMeter {
   void know(CUmemoryPool pool, const CUmemLocation& location, bool created = false);
   void know_defaults();  // those of the session's devices
 
-  // Whether `bytes` may fit into a pool. Not if the pool would be too large even when everything in
-  // it were free.
+  // Whether an allocation of `bytes` from the pool may fit. False if it would not fit even if the
+  // pool were otherwise empty.
   bool may_hold(CUmemoryPool pool, uint64_t bytes);
-  // Books what a pool has grown. False: it does not fit; the growth is booked nevertheless.
+  // Books the growth of a pool. False: it does not fit; it is booked nevertheless.
   bool book_growth(CUmemoryPool pool);
-  // Gives back what pools have released.
+  // Releases the bookings of memory that pools have released.
   void refresh();
-  // Makes the pools release what they only keep. Then as refresh().
+  // Makes the pools release cached memory, then calls refresh().
   void trim();
   CUresult destroy(CUmemoryPool pool);
-  // That new memory of the device comes from, without a pool's name.
+  // The pool of allocations on the device that name no pool.
   CUmemoryPool current_of(CUdevice device);
 
  private:

@@ -15,7 +15,7 @@ void give_all(Bookings& bookings, const std::vector<Bookings::Booking>& frees) {
 
 }  // namespace
 
-// Null: the driver does not tell the stream's context, which need not be the current one.
+// Null: the driver does not report the stream's context, which may differ from the current context.
 StreamFrees::Line* StreamFrees::line_of(CUstream stream) {
   CUcontext context = nullptr;
   if (driver_.cuStreamGetCtx(stream, &context) != CUDA_SUCCESS) return nullptr;
@@ -27,7 +27,8 @@ StreamFrees::Line* StreamFrees::line_of(CUstream stream) {
   return &lines_.back();
 }
 
-// Records the event of the frees that have none. In a capture it would become part of that.
+// Records an event for the frees that have none. Fails in a capture, where the event would become
+// part of the graph.
 bool StreamFrees::record(Line& line) {
   const ContextGuard inside(driver_, line.context);
   Recorded made;
@@ -85,7 +86,7 @@ void StreamFrees::refresh(Bookings& bookings) {
 void StreamFrees::end_stream(CUstream stream) {
   for (Line& line : lines_) {
     if (line.stream != stream || line.ended) continue;
-    // Without an event these count until the context ends.
+    // If the event cannot be recorded, these frees count until the context ends.
     if (!line.later.empty()) (void)record(line);
     line.ended = true;
   }

@@ -1,10 +1,10 @@
 // StreamFrees: bookings of memory that is freed in stream order, until the stream has reached the
-// free. (Memory of pools is not among them: what counts is what the pools hold.)
+// free. (Not for memory of pools: PoolMeter counts the memory that the pools hold.)
 //
 // An event after a free shows when the stream has reached it. It takes a place of the stream's
 // queue, and a queue without room blocks the thread that records. The client counts one place for a
 // free (client/session/timeline.cpp), so a stream has at most kMostEvents such events at a time.
-// The frees after those share the next one, which is recorded when an earlier one has been reached.
+// Further frees share the next event, which is recorded when an earlier event has been reached.
 //
 // Executor thread only. Nothing blocks.
 #pragma once
@@ -28,9 +28,9 @@ class StreamFrees {
   // The driver outlives this object.
   explicit StreamFrees(const api::DriverTable& driver) : driver_(driver) {}
 
-  // The free is the stream's last work. False: the driver does not let its end be seen.
+  // To be called directly after the free. False: no event shows when the stream has reached it.
   bool add(const Bookings::Booking& booking, CUstream stream, Bookings& bookings);
-  // Gives back what the streams have reached.
+  // Releases the bookings of frees that the streams have reached.
   void refresh(Bookings& bookings);
   // To be called before the stream is destroyed.
   void end_stream(CUstream stream);
@@ -40,14 +40,14 @@ class StreamFrees {
  private:
   struct Recorded {
     CUevent event = nullptr;               // not known to be reached
-    std::vector<Bookings::Booking> frees;  // before it, and after the event before it
+    std::vector<Bookings::Booking> frees;  // between the previous event and this event
   };
   struct Line {
     CUcontext context = nullptr;           // of the stream
     CUstream stream = nullptr;             // null: the legacy default stream of the context
     bool ended = false;                    // the stream has been destroyed
     std::deque<Recorded> recorded;         // the earliest first
-    std::vector<Bookings::Booking> later;  // without an event
+    std::vector<Bookings::Booking> later;  // frees without an event
   };
 
   Line* line_of(CUstream stream);

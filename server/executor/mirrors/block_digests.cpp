@@ -13,8 +13,8 @@ namespace {
 constexpr uint64_t kDigestBytes = sizeof(wire::BlockDigest);
 constexpr unsigned kThreads = 256, kWarp = 32, kMostGroups = 2048;
 
-// A warp computes the digest of a block as wire::block_digest() does. The bytes behind the end of
-// the range, up to the next multiple of 16, are in its last page.
+// A warp computes the digest of a block as wire::block_digest() does. It may read bytes after the
+// end of the range, up to the next multiple of 16: they are in the range's last page.
 constexpr char kKernel[] = R"(
 .version 6.0
 .target sm_50
@@ -136,7 +136,7 @@ end:
 }
 )";
 
-// The kernel in the context, which must be current.
+// Returns the kernel of the context, which must be current. The first call loads it.
 CUresult kernel_in(const api::DriverTable& driver, ContextState& context, CUfunction* kernel) {
   if (!context.block_digests) {
     CUmodule module = nullptr;
@@ -198,7 +198,7 @@ CUresult BlockDigests::note(const SessionStream& stream, uint64_t offset, uint64
   if (bytes == 0 || offset >= bytes_ || bytes > bytes_ - offset) return CUDA_ERROR_INVALID_VALUE;
   const uint64_t first = (offset + block_bytes_ - 1) / block_bytes_;
   const uint64_t end = offset + bytes == bytes_ ? block_count_ : (offset + bytes) / block_bytes_;
-  // Of a block that lies in the range in part, the GPU may have changed the rest.
+  // If only a part of a block lies in the range, the GPU may have changed the rest of the block.
   if (offset % block_bytes_ != 0) {
     RCUDA_RETURN_IF_CUDA_ERROR(forget(stream, offset / block_bytes_));
   }
@@ -220,7 +220,7 @@ void BlockDigests::set(uint64_t offset, std::span<const wire::BlockDigest> diges
   }
 }
 
-// No block has this digest.
+// Sets a digest that no block has.
 CUresult BlockDigests::forget(const SessionStream& stream, uint64_t block) {
   const auto digests = reinterpret_cast<CUdeviceptr>(memory_);
   return driver_.cuMemsetD32Async(digests + block * kDigestBytes, 0xffffffff,

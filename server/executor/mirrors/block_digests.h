@@ -1,6 +1,6 @@
-// BlockDigests: which blocks of a range of memory differ from what the client has of them. When the
+// BlockDigests: finds the blocks of a range of memory that differ from the client's copy. When the
 // client gets or sends the bytes of a block, a kernel computes their digest of 128 bits. Later it
-// computes that of the present bytes, and compares. So nothing has to be copied to find out.
+// compares this digest with the digest of the present bytes. So nothing is copied to find changes.
 //
 // The range may be device, managed or page-locked memory. A block in which one word of 8 bytes has
 // changed always gets another digest; other changes go unnoticed with a chance of 2^-128.
@@ -27,8 +27,8 @@ class BlockDigests {
   // A range has at most this many blocks; larger ranges have larger blocks.
   static constexpr uint64_t kMostBlocks = 1 << 20;
 
-  // Null if the driver refuses it, or if its memory is beyond the session's quota. The current
-  // context must be `context`; it and `memory` outlive this object.
+  // Null if the driver refuses the kernel or the memory, or if the session's quota does not allow
+  // the memory. The current context must be `context`; it and `memory` outlive this object.
   static std::unique_ptr<BlockDigests> make(const api::DriverTable& driver, DigestMemory& memory,
                                             ContextState& context, uint64_t address,
                                             uint64_t bytes);
@@ -37,24 +37,26 @@ class BlockDigests {
   BlockDigests(const BlockDigests&) = delete;
   BlockDigests& operator=(const BlockDigests&) = delete;
 
-  // With this context ends its memory.
+  // The context with which its memory ends.
   wire::ObjectId context() const { return context_.id; }
   uint64_t block_bytes() const { return block_bytes_; }
   uint64_t block_count() const { return block_count_; }
 
-  // Each of these queues the computation in the stream.
-  // The client has zeros everywhere. Reads nothing.
+  // The functions with a stream queue the computation there.
+
+  // The client has zeros everywhere. Does not read the memory.
   CUresult note_zeros(const SessionStream& stream);
-  // The client has, or is about to get, the bytes of [offset, offset + bytes). A block that lies in
-  // the range in part only counts as changed until it lies in one as a whole, or to its end.
+  // The client has, or is about to get, the bytes of [offset, offset + bytes). A block that lies
+  // only partly in the range counts as changed until a later note covers it (a last block: to the
+  // end of the memory).
   CUresult note(const SessionStream& stream, uint64_t offset, uint64_t bytes);
   // The client has bytes with these digests, of kLeastBlockBytes each, from the block at the offset
-  // on. (Larger blocks count as changed.) Takes effect at once, before what is queued.
+  // on. (Larger blocks count as changed.) Takes effect at once, before the queued computations.
   void set(uint64_t offset, std::span<const wire::BlockDigest> digests);
-  // Compares all blocks. Once it is done, next_changed() answers until the next one. Blocks that no
-  // note covers count as changed.
+  // Compares all blocks. next_changed() gives the result of the last comparison that has ended.
+  // Blocks that no note covers count as changed.
   CUresult compare(const SessionStream& stream);
-  // The first changed block from there on; block_count() if there is none.
+  // The first changed block from `block` on; block_count() if there is none.
   uint64_t next_changed(uint64_t block) const;
 
  private:

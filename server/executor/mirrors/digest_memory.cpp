@@ -6,11 +6,12 @@ namespace rcuda::server {
 namespace {
 
 constexpr uint64_t kPageBytes = 4096;
-// Digests of up to 3.8 MB. Larger memory takes so long to allocate that these do not matter.
+// For digests of up to 3.8 MB of memory. Larger memory takes so long to allocate that the time for
+// its digests does not matter.
 constexpr uint64_t kMostKeptBytes = 4 * kPageBytes;
 constexpr size_t kMostKept = 16;
 
-// What may be kept has whole pages, so that memory of about the same size fits.
+// Memory that may be kept has whole pages, so that digests of about the same size can use it.
 uint64_t size_for(uint64_t bytes) {
   const uint64_t pages = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   return pages > kMostKeptBytes ? bytes : pages;

@@ -1,6 +1,6 @@
 // DigestMemory: page-locked memory for digests (block_digests.h). A driver takes longer to
 // page-lock a page, and to free it, than to allocate the small managed memory whose digests are
-// there. So what small digests give back is kept for the next ones of the same context.
+// there. So the memory of small digests is kept for the next digests in the same context.
 //
 // Executor thread only. take() and give() may block as a driver's allocation does.
 #pragma once
@@ -23,14 +23,14 @@ class DigestMemory {
   DigestMemory(const DigestMemory&) = delete;
   DigestMemory& operator=(const DigestMemory&) = delete;
 
-  // Memory that kernels of all contexts reach, in the current context, which must be `context`.
-  // It counts as host memory of the session, also while it is kept. Null: the driver's error, or
-  // CUDA_ERROR_OUT_OF_MEMORY beyond the session's quota, is in *result.
+  // Returns memory that kernels of all contexts reach. It belongs to the current context, which
+  // must be `context`, and counts as host memory of the session, also while it is kept. Null:
+  // *result has the driver's error, or CUDA_ERROR_OUT_OF_MEMORY beyond the session's quota.
   void* take(wire::ObjectId context, uint64_t bytes, CUresult* result);
-  // `context` and `bytes` are those of take(). Unless it `is_unused`, kernels may still write to
-  // it, and the driver frees it when they are over.
+  // `context` and `bytes` are those of take(). Unless `is_unused`, kernels may still write to the
+  // memory; then it is not kept, and the driver frees it when they have ended.
   void give(wire::ObjectId context, void* memory, uint64_t bytes, bool is_unused);
-  // To be called before the context ends, and with it all memory that was taken in it.
+  // To be called before the context ends, with which all memory that was taken in it ends.
   void forget_context(wire::ObjectId context);
 
  private:

@@ -54,7 +54,7 @@ bool KnownBytes::add_news(uint64_t answer, std::span<const std::byte> now, size_
       differs = is_lacking(begin + at);
     }
     if (!differs) continue;
-    std::memcpy(block, &now[begin], length);  // does not change any more
+    std::memcpy(block, &now[begin], length);  // the GPU cannot change this copy
     for (size_t at = 0; at < length; at += kLineBytes) {
       const size_t bytes = std::min(kLineBytes, length - at);
       const size_t offset = begin + at;

@@ -1,9 +1,9 @@
 // KnownBytes: the bytes of a small mirror that the client has. An answer then needs only the bytes
 // that differ.
 //
-// The client has the bytes of an answer only after it has taken the answer over, and each query
-// names the last such answer: threads of the client ask at the same time. The client also has the
-// bytes that it sent itself. Call forget() after any other change to the bytes of both sides.
+// Threads of the client ask at the same time. So each query names the last answer whose bytes the
+// client has stored: it may lack the bytes of later answers. The client also has the bytes that it
+// sent itself. Call forget() after any other change to the bytes of both sides.
 // Threads: one at a time. Nothing blocks.
 #pragma once
 
@@ -25,10 +25,10 @@ class KnownBytes {
   void patched(uint64_t offset, std::span<const std::byte> bytes, const uint8_t* mask);
   void forget() { known_.clear(); }
 
-  // Appends each MirrorPiece of `now` that differs from what a client with the bytes of `answer`
-  // has (0: nothing), with its bytes. These then count as sent. `now`: all bytes of the mirror; the
-  // GPU may be writing to them. Returns false and appends nothing if it is unknown what the client
-  // has, or if the pieces take more than `most_bytes`.
+  // Appends a MirrorPiece, with its bytes, for each part of `now` that a client with the bytes of
+  // `answer` (0: of none) lacks. These bytes then count as sent. `now`: all bytes of the mirror;
+  // the GPU may be writing to them. Returns false and appends nothing if the client's bytes are
+  // unknown, or if the pieces take more than `most_bytes`.
   struct News {
     uint32_t pieces = 0;
     uint64_t answer = 0;

@@ -15,16 +15,17 @@ namespace rcuda::server {
 namespace {
 
 constexpr uint64_t kMostBytes = 1ull << 40;
-// Of memory that is taken back at a time after a host function.
+// The bytes that are sent, or taken back after a host function, at a time.
 constexpr size_t kPieceBytes = 1 << 20;
-// What the client sends behind the end of a host function overtakes the bytes of that by no more.
+// The patches that are remembered while memory is lent. Patches that the client sends after the end
+// of a host function may arrive before the bytes of the function are taken back.
 constexpr size_t kMostPatches = 256;
 
 }  // namespace
 
 struct Mirrors::Loan::Sent {
   std::shared_ptr<Mirror> mirror;
-  std::vector<std::byte> bytes;  // those of the mirror, then a wire::MirrorLoan
+  std::vector<std::byte> bytes;  // of the mirror, followed by a wire::MirrorLoan
 };
 
 Mirrors::~Mirrors() { answers_.before_waits_end({}); }
@@ -212,8 +213,9 @@ bool Mirrors::read_may_block(const Fetch& fetch) const {
                                 fetch.mirror->bytes <= transport::kMaxRegionPut);
 }
 
-// Reads the memory when the fetch stream gets here without an error, and replies. The executor
-// thread does so, as it learns of that sooner than a thread of the driver (40 us on an H100).
+// Reads the memory when the fetch stream has got here without an error, and replies. If this cannot
+// block, the executor thread does it: it learns of that 40 us sooner than a thread of the driver
+// (H100).
 CUresult Mirrors::begin(std::shared_ptr<Fetch> fetch) {
   if (!fetch->mirror) return CUDA_ERROR_INVALID_VALUE;
   const uint64_t in_reply = fetch->into_reply ? fetch->mirror->bytes : 0;
@@ -229,7 +231,7 @@ CUresult Mirrors::begin(std::shared_ptr<Fetch> fetch) {
   completions_.add(stream, [this, by_driver, fetch](CUresult result) {
     if (result == CUDA_SUCCESS && !by_driver) read(*fetch);
     if (result == CUDA_SUCCESS && !fetch->ok) result = CUDA_ERROR_INVALID_VALUE;
-    // After an error a thread of the driver may still be reading into it.
+    // After an error a thread of the driver may still be writing to `fetch`.
     if (result != CUDA_SUCCESS) return answers_.reply(fetch->target, result, {});
     answer(fetch->target, result, fetch->state, fetch->bytes);
   });
@@ -260,7 +262,7 @@ CUresult Mirrors::read_by_driver(const SessionStream& stream, std::shared_ptr<Fe
   return queued;
 }
 
-// Needs no place in a stream: the memory is the client's, whose patches are written at once.
+// Needs no place in a stream: this is memory of the client, whose patches are written at once.
 void Mirrors::news(std::span<const wire::MirrorKnown> asked, const ReplyTarget& target) {
   if (asked.size() * sizeof(wire::MirrorNewsHead) > target.capacity()) {
     return answers_.reply(target, CUDA_ERROR_INVALID_VALUE, {});
@@ -295,8 +297,8 @@ void Mirrors::add_news(const wire::MirrorKnown& asked, size_t room, std::vector<
 
 namespace {
 
-// The runs of changed blocks, at most `most` of them: runs with small gaps are joined until they
-// are few enough.
+// Returns at most `most` runs of changed blocks. Runs with small gaps are joined until they are few
+// enough.
 std::vector<wire::MirrorRun> changed_runs(const BlockDigests& digests, size_t most) {
   std::vector<wire::MirrorRun> runs;
   for (uint64_t gap = 1;; gap *= 2) {
@@ -326,7 +328,7 @@ HandlerResult Mirrors::changes(uint64_t address, const ReplyTarget& target) {
   RCUDA_RETURN_IF_CUDA_ERROR(mirror->digests->compare(stream));
   completions_.add(stream, [this, mirror, target](CUresult done) {
     std::vector<wire::MirrorRun> runs;
-    if (!mirror->digests) done = CUDA_ERROR_INVALID_VALUE;  // it has ended meanwhile
+    if (!mirror->digests) done = CUDA_ERROR_INVALID_VALUE;  // the mirror has ended meanwhile
     if (done == CUDA_SUCCESS) {
       runs = changed_runs(*mirror->digests, target.capacity() / sizeof(wire::MirrorRun) - 1);
     }
@@ -343,7 +345,7 @@ CUresult Mirrors::note(const wire::MirrorNoteBody& body) {
   const std::shared_ptr<Mirror> mirror = find(body.address);
   if (!mirror) return CUDA_SUCCESS;  // another thread has freed the memory
   if (!mirror->is_tracked) return CUDA_ERROR_INVALID_VALUE;
-  if (!mirror->digests) return CUDA_SUCCESS;  // all blocks count as changed at the next question
+  if (!mirror->digests) return CUDA_SUCCESS;  // all blocks count as changed in the next changes()
   SessionStream stream;
   const CUresult result = objects_.use_stream(body.stream, &stream);
   return result == CUDA_SUCCESS ? mirror->digests->note(stream, body.offset, body.bytes) : result;
@@ -403,7 +405,7 @@ bool Mirrors::send(Mirror& mirror, const void* from, uint64_t bytes, uint64_t of
 }
 
 bool Mirrors::put_for_answer(Mirror& mirror, transport::Bytes bytes) {
-  // A put need not be acknowledged: the answer comes behind it.
+  // A put needs no acknowledgement: the answer arrives after it.
   const Status put =
       link_.put_region(static_cast<transport::RegionId>(mirror.region), mirror.fetch_offset, bytes);
   if (put.code() != Code::kUnsupported) return put.ok();
@@ -414,7 +416,7 @@ Mirrors::Loan::Loan(Mirrors& mirrors) : mirrors_(mirrors) {
   try {
     lend();
   } catch (const std::bad_alloc&) {
-    // The function must not see older bytes than the stream has left.
+    // The function must not see older bytes than the stream's results so far.
     RCUDA_ERROR(
         "no memory for a copy of the managed and mapped memory that a host function may use: the "
         "session ends. Use less of such memory, or raise the limit of the worker's memory");
@@ -436,8 +438,8 @@ void Mirrors::Loan::lend() {
   for (auto& mirror : all) {
     Sent sent{mirror, {}};
     {
-      // A private copy: the GPU may be writing to the memory, but the bytes that are sent now and
-      // compared later must be the same.
+      // Sends a private copy: the GPU may be writing to the memory, but take_piece() must compare
+      // with the bytes that were sent.
       MutexLock lock(mirror->mutex);
       if (mirror->removed) continue;
       sent.bytes.reserve(wire::MirrorLoan::region_bytes(mirror->bytes));
@@ -457,7 +459,7 @@ void Mirrors::Loan::lend() {
 
 namespace {
 
-// Clears those of the marks of [at, at + bytes) that `others`, which begin at others_at, have.
+// Clears each mark of [at, at + bytes) that is also set in `others`, which begin at `others_at`.
 void unmark(const std::vector<uint8_t>& others, uint64_t others_at, uint64_t at, uint64_t bytes,
             uint8_t* mask) {
   const uint64_t begin = std::max(at, others_at);
@@ -469,8 +471,8 @@ void unmark(const std::vector<uint8_t>& others, uint64_t others_at, uint64_t at,
 
 }  // namespace
 
-// Takes over the bytes of [at, at + bytes) that the client has changed, and not again since it has
-// sent these patches.
+// Takes over the bytes of [at, at + bytes) that the client has changed. Leaves out bytes of patches
+// that it sent after number `patches`: these are newer.
 void Mirrors::Loan::take_piece(const Sent& sent, size_t at, size_t bytes, uint64_t patches) {
   constexpr size_t kBlock = BlockDigests::kLeastBlockBytes;
   Mirror& mirror = *sent.mirror;
@@ -491,8 +493,8 @@ void Mirrors::Loan::take_piece(const Sent& sent, size_t at, size_t bytes, uint64
 }
 
 void Mirrors::Loan::take_back(const Sent& sent) {
-  // Long enough for commands that are on their way. The executor may be inside of a call of the
-  // driver that waits for this host function.
+  // Long enough for commands that are under way. Bounded, because the executor thread may be in a
+  // call of the driver that waits for this host function.
   constexpr auto kMostWait = std::chrono::milliseconds(100);
   Mirror& mirror = *sent.mirror;
   const size_t all = mirror.bytes, last = (all - 1) / kPieceBytes * kPieceBytes;
@@ -501,7 +503,7 @@ void Mirrors::Loan::take_back(const Sent& sent) {
                     piece_.data(), bytes)
         .ok();
   };
-  // The last piece first: behind it the client says which patches it had sent by then.
+  // The last piece first: after it the client has written which patches it had sent by then.
   if (!get(last, wire::MirrorLoan::region_bytes(all) - last)) return;
   wire::MirrorLoan left{};
   std::memcpy(&left, &piece_[wire::MirrorLoan::offset(all) - last], sizeof left);

@@ -1,4 +1,4 @@
-// Mirrors: memory of this worker of which the client has a copy. The client keeps both equal
+// Mirrors: memory of this worker that the client has a copy of. The client keeps both equal
 // (client/mirror/mirror.h).
 //
 // The client moves the bytes before launches and after waits. Around a host function the worker
@@ -54,53 +54,55 @@ class Mirrors {
 
   // Replies with a wire::MirrorReply.
   HandlerResult add(const wire::MirrorBody& body, const ReplyTarget& target);
-  // The device must be idle, but for the fetch streams.
+  // The device must be idle, except for the fetch streams.
   CUresult remove(uint64_t address);
-  // To be called before a context is destroyed or reset. Its memory is mirrored no more. Changes of
-  // other memory are tracked anew, in the context that next asks for them.
+  // To be called before a context is destroyed or reset. Ends the mirrors of its memory. Digests of
+  // other memory are made again, in the context of the next changes().
   void forget_context(const ContextState& context);
-  // To be called before memory of the client is taken away, with the device idle: whatever is
-  // mirrored there ends, also if the client has not ended it.
+  // To be called before memory of the client is unexposed, with the device idle. Ends the mirrors
+  // there that the client has not removed.
   void forget_memory(uint64_t address, uint64_t bytes);
   // Whether one mirror contains all of [address, address + bytes).
   bool covers(uint64_t address, uint64_t bytes) const;
   bool any() const;
   // Sends the bytes to the client, and replies with a wire::MirrorState when they have arrived.
   HandlerResult fetch(uint64_t address, const ReplyTarget& target);
-  // Fetches that the client asks for together with a wait, which its completion word names: so both
-  // are one round trip. They are made once the word is signalled. fetch_after() is made in the
-  // current context, and replies with the bytes behind the wire::MirrorState; news_after(), for
-  // each of these mirrors, with a wire::MirrorNewsHead and the bytes that the client lacks.
-  // CUDA_ERROR_OUT_OF_MEMORY: more are asked for than a client has reply slots.
+  // Fetches that the client requests together with a wait, so that both are one round trip. They
+  // are made once the wait's completion word is signalled. fetch_after() fetches in the context
+  // that is current now, and replies with a wire::MirrorState and the bytes. news_after() replies,
+  // for each of these mirrors, with a wire::MirrorNewsHead and the bytes that the client lacks.
+  // CUDA_ERROR_OUT_OF_MEMORY: more requests than a client has reply slots.
   HandlerResult fetch_after(const wire::MirrorFetchBehindBody& body, const ReplyTarget& target);
   HandlerResult news_after(WordSignal wait, std::vector<wire::MirrorKnown> news,
                            const ReplyTarget& target);
-  // Makes those whose word has been signalled. Returns whether there were any.
+  // Makes the fetches whose word has been signalled. Returns whether there were any.
   bool fetch_after_waits();
   bool any_after_waits() const { return !asked_.empty(); }
-  // Replies with a wire::MirrorState and the blocks that differ from what the client has, when the
-  // GPU has looked for them.
+  // Replies with a wire::MirrorState and the blocks that differ from the client's copy, when the
+  // GPU has compared them.
   HandlerResult changes(uint64_t address, const ReplyTarget& target);
-  // The bytes that the client has sent in the stream, or is about to fetch in it, count as
-  // unchanged.
+  // Bytes that the client has sent in the stream, or is about to fetch in it, count as unchanged.
   CUresult note(const wire::MirrorNoteBody& body);
-  // Writes the marked bytes (common/wire/marked_bytes.h) to memory of the client. `digests`: of the
-  // blocks that these touch.
+  // Writes the marked bytes (common/wire/marked_bytes.h) to memory of the client. `digests`: of all
+  // blocks that contain some of them.
   CUresult patch(const wire::MirrorPatchBody& body, std::span<const std::byte> bytes,
                  const uint8_t* mask, std::span<const wire::BlockDigest> digests);
-  // What the client has sent in the current context's fetch stream is what await() means.
+  // To be called after the client has sent bytes in the current context's fetch stream: records the
+  // event that await() waits for.
   CUresult sent();
-  // The stream's later work finds what the client has sent. The stream must not be capturing.
+  // Makes the stream's later work wait for the bytes before the last sent() of each context. The
+  // stream must not be in capture.
   CUresult await(wire::ObjectId stream);
 
-  // While it exists, the client's regions have the bytes of the mirrors.
+  // Exists during a host function. The constructor sends the bytes of all mirrors to the client's
+  // regions; the destructor takes over the bytes that the client has changed.
   class Loan {
    public:
     explicit Loan(Mirrors& mirrors);
     ~Loan();
     Loan(const Loan&) = delete;
     Loan& operator=(const Loan&) = delete;
-    // As wire::MirrorLoan says; 0 if no mirror's bytes were sent.
+    // See wire::MirrorLoan. 0: no bytes were sent.
     uint64_t number() const { return sent_.empty() ? 0 : number_; }
 
    private:
@@ -120,16 +122,16 @@ class Mirrors {
   struct Mirror {
     uint64_t address = 0, bytes = 0, region = 0, fetch_offset = 0;
     wire::ObjectId context = 0;  // of managed memory; 0: it ends with no context
-    // Executor thread only, which also destroys it: the driver's threads may have the last
-    // reference to a mirror.
+    // Used and destroyed by the executor thread only. So end() resets it: a driver's thread may
+    // have the last reference to the mirror.
     std::unique_ptr<BlockDigests> digests;
     bool is_tracked = false;  // has digests, or had some whose context has ended
     // The client's region has been announced: bytes were put there.
     std::atomic<bool> was_put{false};
-    Mutex mutex;  // held while its bytes are read or written; nobody waits then
+    Mutex mutex;  // held while its bytes are read or written, but not while a thread waits
     bool removed RCUDA_GUARDED_BY(mutex) = false;
     wire::MirrorState state RCUDA_GUARDED_BY(mutex){};
-    // Once the client has asked for news.
+    // Null until the client first asks for news.
     std::unique_ptr<KnownBytes> known RCUDA_GUARDED_BY(mutex);
     CondVar patched;  // state.patches has changed
     bool is_lent RCUDA_GUARDED_BY(mutex) = false;
@@ -137,9 +139,9 @@ class Mirrors {
       uint64_t number, at;
       std::vector<uint8_t> marks;
     };
-    std::deque<Patch> patches_while_lent RCUDA_GUARDED_BY(mutex);  // the last ones
+    std::deque<Patch> patches_while_lent RCUDA_GUARDED_BY(mutex);  // the last kMostPatches
   };
-  struct Asked {  // with a wait
+  struct Asked {  // a fetch that waits for its wait's word
     uint64_t address = 0;
     WordSignal wait;
     wire::ObjectId context = 0;
@@ -165,9 +167,9 @@ class Mirrors {
   void answer(const ReplyTarget& target, CUresult result, const wire::MirrorState& state,
               transport::Bytes bytes);
   bool read_may_block(const Fetch& fetch) const;
-  // On any thread.
+  // Any thread.
   void read(Fetch& fetch);
-  // In a host function of the stream.
+  // Calls read() in a host function of the stream.
   CUresult read_by_driver(const SessionStream& stream, std::shared_ptr<Fetch> fetch);
   // Whether this process's CPU can read and write the memory.
   bool is_on_host(const wire::MirrorBody& body) const;
@@ -184,9 +186,9 @@ class Mirrors {
   const HostMemory& host_memory_;
   DigestMemory& digest_memory_;
   std::vector<Asked> asked_;
-  // A Loan holds it, across functions: one host function at a time, as the client runs them.
+  // Each Loan holds it: one Loan exists at a time, as the client runs one host function at a time.
   Mutex lent_;
-  uint64_t loans_ = 0;  // so far; with lent_ held
+  uint64_t loans_ = 0;  // the number of the last Loan; used with lent_ held
   mutable Mutex mutex_;
   std::map<uint64_t, std::shared_ptr<Mirror>> mirrors_ RCUDA_GUARDED_BY(mutex_);
 };

@@ -25,7 +25,7 @@ uint64_t sum_of(std::span<const HostCopy::Piece> pieces) {
                          [](uint64_t sum, const auto& piece) { return sum + piece.bytes; });
 }
 
-// Memory that begins at a huge page. The kernel takes it from `node` where that has some.
+// Maps memory that begins at a huge page. The kernel takes it from `node` if that has free memory.
 std::byte* map_memory(uint64_t bytes, int node) {
   constexpr int kPreferred = 1;  // MPOL_PREFERRED, whose header is libnuma's
   void* const mapped = ::mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE,
@@ -46,7 +46,7 @@ std::byte* map_memory(uint64_t bytes, int node) {
 
 }  // namespace
 
-// One stream for each context. Waits for them at its end.
+// One stream for each context. The destructor waits for all of them.
 class HostCopy::Streams {
  public:
   explicit Streams(const api::DriverTable& driver) : driver_(driver) {}
@@ -79,7 +79,7 @@ class HostCopy::Streams {
   std::map<CUcontext, CUstream> streams_;
 };
 
-// The driver unlocks the memory at the end of the process.
+// Leaves page-locked blocks: the driver unlocks them at the end of the process.
 HostCopy::~HostCopy() {
   for (const Block& block : blocks_) {
     if (!block.is_locked) ::munmap(block.data, block.bytes);

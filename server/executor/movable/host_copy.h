@@ -2,8 +2,8 @@
 //
 // The host memory is this process's own, in huge pages on the node of the GPU. It is page-locked
 // once: the next copy uses the memory that keep() leaves. While the first copy copies a block,
-// other threads prepare the next blocks. On an H200's host, four threads
-// prepare 22 GB/s, page-locking takes 40 GB/s, and one stream copies 55 GB/s either way.
+// other threads prepare the next blocks. On an H200's host, four threads prepare 22 GB/s,
+// page-locking handles 40 GB/s, and one stream copies 55 GB/s in either direction.
 //
 // One thread. Blocking: save() and restore(), until the bytes are copied; keep(), 0.02 s for a GB
 // that it frees. Errors: kOutOfMemory if the host has no memory, otherwise the driver's.
@@ -30,7 +30,7 @@ class HostCopy {
     CUdeviceptr address = 0;
     uint64_t bytes = 0;
     CUcontext context = nullptr;
-    int node = -1;  // of the host's memory that is near the device; -1: any
+    int node = -1;  // the NUMA node near the device; -1: any
   };
 
   explicit HostCopy(const api::DriverTable& driver) : driver_(driver) {}

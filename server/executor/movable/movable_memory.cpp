@@ -80,7 +80,7 @@ const MovableMemory::Device* MovableMemory::find_device(CUdevice device) const {
   return found == devices_.end() ? nullptr : &*found;
 }
 
-// A reset may change it, so it is not kept. The session has a reference.
+// Asks the driver each time, because a reset may change the context. The session holds a reference.
 CUcontext MovableMemory::primary_of(CUdevice device) const {
   CUcontext context = nullptr;
   if (driver.cuDevicePrimaryCtxRetain(&context, device) != CUDA_SUCCESS) return nullptr;
@@ -90,7 +90,7 @@ CUcontext MovableMemory::primary_of(CUdevice device) const {
 
 // ---- memory of cuMemAlloc ----------------------------------------------------------------------
 
-// Creates and maps the memory of a reservation.
+// Creates physical memory and maps it to a reservation.
 CUresult MovableMemory::back(CUdeviceptr address, uint64_t bytes, const Device& on,
                              Mapping* mapping) {
   std::shared_ptr<Physical> physical(new Physical{driver, 0, on.properties, bytes});
@@ -139,7 +139,7 @@ void MovableMemory::end(Mappings::iterator allocation) {
   driver.cuMemAddressFree(address, bytes);
 }
 
-// cuMemUnmap does not wait for work that uses the memory, so this function does, as cuMemFree.
+// Waits for work that uses the memory, as cuMemFree does: cuMemUnmap does not wait.
 CUresult MovableMemory::free(CUdeviceptr address) {
   end_freed();
   const auto found = mappings_.find(address);

@@ -59,30 +59,30 @@ class MovableMemory {
 
   // Whether the address lies in memory of cuMemAlloc that can move.
   bool is_allocation(CUdeviceptr address) const;
-  // Names such memory for another process. The name ends with the memory, and the memory stays on
-  // its device from now on. Another call for the same memory returns the same name.
+  // Exports such memory under a name, which ends with the memory. From now on the memory stays on
+  // its device. Another call for the same memory returns the same name.
   Result<wire::ExportedName> export_allocation(CUdeviceptr address, ExportOrigin origin);
-  // Whether the name is one of this session's memory.
+  // Whether the name belongs to memory that this session has exported.
   bool has_exported(const wire::ExportedName& name) const;
 
   // The bytes that park() would move, by device.
   std::map<CUdevice, uint64_t> bytes();
-  // Nothing of the session is in progress. An error leaves everything as it was.
+  // The session must have no work in progress. An error leaves everything as it was.
   Status park();
-  // Returns false if the devices have no room; then everything is as before. Keeps at most `keep`
+  // Returns false if the devices have no room; the memory then stays parked. Keeps at most `keep`
   // bytes of page-locked host memory for the next park().
   Result<bool> wake(uint64_t keep);
-  // Bytes of the host's memory that the copy has, or that are kept for the next one.
+  // Bytes of host memory in use for the copy, or kept for the next one.
   uint64_t host_bytes() const { return copy_.bytes(); }
 
   // ---- for the overrides
   struct Physical {
     ~Physical();
     const api::DriverTable& driver;
-    CUmemGenericAllocationHandle handle = 0;  // the driver's; 0: its bytes are in the host's memory
+    CUmemGenericAllocationHandle handle = 0;  // the driver's; 0: the memory is parked
     CUmemAllocationProp properties{};
     uint64_t bytes = 0;
-    bool stays = false;                       // on its device, or it is memory of the host
+    bool stays = false;                       // never moves: exported, in an array, or of the host
     CUmemGenericAllocationHandle number = 0;  // the program's handle; 0: it has none
   };
   struct Export {
@@ -97,7 +97,7 @@ class MovableMemory {
     CUcontext owner = nullptr;  // of an allocation; null: the program has mapped it
     uint64_t requested = 0;     // bytes of an allocation
     std::shared_ptr<const Export> exported;
-    bool is_freed = false;  // its stream has not reached the free: it is in freed_, too
+    bool is_freed = false;  // freed in stream order; in freed_ until the stream reaches the free
   };
   using Mappings = std::map<CUdeviceptr, Mapping>;
 
@@ -108,7 +108,7 @@ class MovableMemory {
   const Mappings::value_type* find(CUdeviceptr address) const;
   // The program's memory by its handle. Null: the handle is the driver's.
   std::shared_ptr<Physical> find_handle(CUmemGenericAllocationHandle handle) const;
-  // One more reference of the program.
+  // Adds a reference of the program, and returns the program's handle.
   CUmemGenericAllocationHandle add_handle(std::shared_ptr<Physical> physical);
   bool release_handle(CUmemGenericAllocationHandle handle);
   CUresult map(CUdeviceptr address, uint64_t bytes, uint64_t offset,
@@ -118,7 +118,7 @@ class MovableMemory {
                       size_t count);
   // To be called after the end or the reset of the context.
   void end_context(CUcontext context);
-  // To be called before a primary context is reset, which may unlock memory of the host.
+  // Frees the host memory. To be called before a primary context is reset, which may unlock it.
   void forget_copy() { copy_.keep(0, primary_of(devices_.front().device)); }
   CUcontext primary_of(CUdevice device) const;
 
@@ -128,7 +128,7 @@ class MovableMemory {
   struct Device {
     CUdevice device = 0;
     CUmemAllocationProp properties{};  // of new allocations
-    int node = -1;                     // of the host's memory that is near; -1: unknown
+    int node = -1;                     // the NUMA node near it; -1: unknown
   };
   struct Free {
     CUevent event = nullptr;
@@ -149,16 +149,16 @@ class MovableMemory {
   const Device* find_device(CUdevice device) const;
   CUresult back(CUdeviceptr address, uint64_t bytes, const Device& on, Mapping* mapping);
   void end(Mappings::iterator allocation);
-  // Ends the memory whose stream has reached the free.
+  // Ends freed memory whose stream has reached the free.
   void end_freed();
   std::vector<std::shared_ptr<Physical>> movable() const;
   CUresult map_scratch(Moved* moved);
   void unmap_scratch(const Moved& moved);
-  // Finds an address of each piece of memory for the copy.
+  // Finds, or maps, an address of each piece of memory for the copy.
   CUresult find_places(const std::vector<std::shared_ptr<Physical>>& all,
                        std::vector<Moved>* moved);
   std::vector<HostCopy::Piece> pieces_of(const std::vector<Moved>& moved) const;
-  // Of all memory that is parked.
+  // For all memory in parked_.
   CUresult create_all();
   CUresult map_all();
   void release_all();

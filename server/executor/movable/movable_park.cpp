@@ -22,7 +22,7 @@ bool may_write(const MovableMemory::Mapping& mapping) {
 
 }  // namespace
 
-// In the order of the devices, and of the addresses there, so that neighbours are copied together.
+// Ordered by device, then by address, so that neighbours are copied together.
 std::vector<std::shared_ptr<Physical>> MovableMemory::movable() const {
   std::vector<std::shared_ptr<Physical>> all;
   std::set<const Physical*> known;

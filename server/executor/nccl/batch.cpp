@@ -151,7 +151,7 @@ struct Row {
     verb, #function, [](const Functions& f, const NcclStep&) { return f.function != nullptr; }, \
         [](const Functions& f, [[maybe_unused]] NcclStep& s) -> int { return expression; }      \
   }
-// A collective, with or without a configuration. The further arguments are those between datatype
+// A collective, with or without a configuration. The variable arguments are those between datatype
 // and comm.
 #define RCUDA_COLLECTIVE(verb, function, ...)                                                    \
   {                                                                                              \
@@ -304,7 +304,8 @@ int make_step(const Functions& functions, NcclStep& step) {
   return step.handle ? row.make(functions, step) : error_of_ended(step);
 }
 
-// NCCL makes the handle of a split or a shrink when that call has ended.
+// Waits for the communicators of the batch first: NCCL makes the handle of a split or a shrink only
+// when that call has ended.
 int wait_for_all(const Functions& functions, NcclBatch& batch) {
   int result = nccl::kSuccess;
   for (const auto member : {&NcclStep::communicator, &NcclStep::created}) {

@@ -1,4 +1,4 @@
-// NcclCallers: threads that make calls of NCCL which may wait for other ranks.
+// NcclCallers: threads for calls of NCCL that may wait for other ranks.
 //
 // Each call has a thread to itself, so no call delays another call. Threads are kept for later
 // calls. Nothing waits for the threads: at the end of a session, a thread may still be in a call.

@@ -29,8 +29,8 @@ constexpr size_t kMostPartBytes = 8u << 20;
 constexpr int kSuspendMemory = 1;  // NCCL_SUSPEND_MEM
 constexpr int kSuspendsFrom = 22907;
 
-// The arrays that environ has pointed to, and their new lines. They stay until the process ends,
-// because other threads may still read them.
+// The arrays that environ has pointed to, and the lines that were added. They stay until the
+// process ends, because other threads may still read them.
 struct Environments {
   Mutex mutex;
   std::deque<std::vector<char*>> arrays RCUDA_GUARDED_BY(mutex);
@@ -43,8 +43,8 @@ Environments& environments() {
 }
 
 // Called before the library is loaded, because NCCL reads the values at its first use. Values of
-// the server's environment win. Other threads may read the environment meanwhile, and setenv()
-// would move it while they read. So they find the old array or a new one.
+// the server's environment win. Other threads may read the environment meanwhile, so this replaces
+// the whole array: setenv() would move it while they read.
 void set_environment(const std::vector<std::string>& variables, const std::string& host_id) {
   std::vector<std::string> lines;
   for (const std::string& line : variables) {

@@ -1,6 +1,7 @@
-// Makes a context current on this thread, and what was current before again at its end.
+// ContextGuard: makes a context current on this thread. The destructor makes the previous context
+// current again.
 //
-// Threads: its own. Blocking: none. Errors: result(), and then nothing is made current.
+// One thread. Nothing blocks. Errors: result(); after an error the current context is unchanged.
 #pragma once
 
 #include <cuda.h>

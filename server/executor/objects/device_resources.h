@@ -17,8 +17,8 @@ namespace rcuda::server {
 
 class DeviceResources {
  public:
-  // Makes of the driver's resource what the client gets. CUDA_ERROR_OUT_OF_MEMORY if there are too
-  // many.
+  // Replaces the driver's resource by the form that the client gets. CUDA_ERROR_OUT_OF_MEMORY if
+  // the session has too many.
   CUresult keep(CUdevResource* resource);
   // The reverse. CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION if the client has changed it.
   CUresult find(const CUdevResource& given, CUdevResource* resource) const;
@@ -26,7 +26,7 @@ class DeviceResources {
   // `of`: the resources as the client gave them.
   unsigned keep_descriptor(std::vector<uint32_t> of, CUdevResourceDesc descriptor);
   unsigned find_descriptor(const std::vector<uint32_t>& of) const;  // 0: none
-  // Returns false if there is no such descriptor. 0 is the absence of one.
+  // Returns false if there is no such descriptor. Number 0 gives a null descriptor.
   bool descriptor(unsigned number, CUdevResourceDesc* descriptor) const;
   static uint32_t number_of(const CUdevResource& given);
 

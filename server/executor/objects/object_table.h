@@ -17,7 +17,7 @@ namespace rcuda::server {
 
 struct Object {
   void* handle = nullptr;
-  wire::ObjectId context = 0;    // the current one when it was bound
+  wire::ObjectId context = 0;    // that was current when the object was bound
   bool watched = false;          // events: a watch waits for its latest record
   uint32_t parameter_bytes = 0;  // functions, kernels: minimum of a launch's parameters, if known
   bool parameters_known = false;

@@ -46,7 +46,7 @@ struct ContextState {
   std::vector<CUstream> free_streams;  // non-blocking ones, for moved watches
   CUstream idle_stream = nullptr;      // never gets work: synchronising it flushes device printf
   CUstream fetch_stream = nullptr;     // wire::kFetchStream; waits for no other stream
-  CUevent mirrors_sent = nullptr;      // in fetch_stream, behind what the client has last sent
+  CUevent mirrors_sent = nullptr;      // in fetch_stream, after the bytes that the client sent last
   Object fetch_uses;                   // fetch_stream's use counts; handle stays null
   Object legacy_stream;                // the legacy stream's use counts; handle stays null
   uint64_t idle_at = 0;                // WorkCount::all() when everything was last known to be done
@@ -64,8 +64,8 @@ struct SessionStream {
   uint64_t key = 0;  // unique, even if a new stream has the handle of a destroyed one
 };
 
-// Flags in the keys of streams without an id, beside the context's id: legacy default streams and
-// ContextState::fetch_stream. The keys of created streams count from 1.
+// The key of a stream without an id is one of these flags and the context's id: legacy default
+// streams and ContextState::fetch_stream. The keys of created streams count from 1.
 inline constexpr uint64_t kLegacyKey = 1ull << 63;
 inline constexpr uint64_t kFetchKey = 1ull << 62;
 
@@ -88,11 +88,11 @@ class SessionObjects {
   // Makes the context current on this thread. 0 changes nothing.
   CUresult make_current(wire::ObjectId id);
   ContextState* current_context() { return current_; }
-  // A driver call may have changed the thread's current context.
+  // To be called when a driver call may have changed the thread's current context.
   void forget_current() { current_ = nullptr; }
 
-  // 0 is the legacy default stream of the current context, wire::kFetchStream the one for fetches,
-  // which is made when it is first used. Counts as a use of the stream.
+  // Id 0 is the legacy default stream of the current context. wire::kFetchStream is the context's
+  // stream for fetches, which the first use creates. Counts as a use of the stream.
   CUresult use_stream(wire::ObjectId id, SessionStream* stream);
   // The driver's handle; null for id 0. Counts as a use if it is a stream.
   CUresult find_handle(wire::Kind kind, wire::ObjectId id, void** handle);

@@ -14,8 +14,8 @@ namespace {
 
 using p2p::DeviceAddress;
 
-// The number of IPC handles that are kept. Many of them may be of memory that has been freed; if
-// there are more, all are dropped.
+// The number of IPC handles that are kept. If there are more, all are dropped: many may belong to
+// freed memory.
 constexpr size_t kMostExports = 4096;
 
 }  // namespace
@@ -47,7 +47,7 @@ void CudaDeviceOps::free(int device, DeviceAddress address) {
 
 Result<p2p::ExportedMemory> CudaDeviceOps::export_memory(int device, DeviceAddress address) {
   RCUDA_RETURN_IF_ERROR(make_current(device));
-  if (!options_.names) return Status(Code::kUnsupported, "this worker names no memory");
+  if (!options_.names) return Status(Code::kUnsupported, "this worker exports no memory");
   // A buffer id is never used again for another allocation, so a free needs no notification.
   unsigned long long id = 0;
   const bool has_id =

@@ -21,7 +21,7 @@ using p2p::Ticket;
 
 // Every word has a cache line of its own.
 constexpr size_t kLineBytes = 64;
-// The number of streams that can be held at once. If it is exceeded, enter() fails with
+// The number of streams that can be held at the same time. Beyond it, enter() fails with
 // kOutOfMemory.
 constexpr size_t kHoldWords = 4096;
 
@@ -264,7 +264,7 @@ Status CudaDeviceOps::record_event(CUstream stream, PendingPlace* pending) {
   return status_of(driver_.cuEventRecord(pending->event, stream), "cuEventRecord");
 }
 
-// The program may record its event again or destroy it, so a stream of our own waits for it.
+// The program may record its event again or destroy it, so a stream of this object waits for it.
 Status CudaDeviceOps::await_event(CUevent event, PendingPlace* pending) {
   auto& pool = spare_[pending->context].streams;
   if (pool.empty()) {
@@ -410,7 +410,7 @@ void CudaDeviceOps::resume() {
   if (paused_ == p2p::Pause::kNone) return;
   {
     MutexLock lock(mutex_);
-    // A pause that began in the middle of a round is for the next round.
+    // A pause that began in the middle of a round lasts until the end of the next round.
     if (!pause_used_ && !std::exchange(pause_stale_, true)) return;
     paused_ = p2p::Pause::kNone;
     pause_used_ = pause_stale_ = false;

@@ -9,12 +9,11 @@
 // program was held there, each took up to 9 us more on an H200.)
 //
 // A held stream waits (cuStreamWaitValue32) for a pinned word of its own. The value of a word only
-// increases, so a word can serve the next stream before the last one has been scheduled past its
-// wait.
+// increases, so a word can serve the next stream before the GPU has resumed the last stream.
 //
-// The thread that gives the streams their work (the executor thread) grants pauses (begin_pause()).
-// So no stream can be held and no work queued between the grant and the calls for which it was
-// requested. No lock is held over a driver call that may wait for the device.
+// The executor thread, which queues the streams' work, also grants pauses (begin_pause()). So no
+// stream is held and no work is queued between the grant and the calls that need the pause. No lock
+// is held over a driver call that may wait for the device.
 //
 // Threads: as for p2p::DeviceOps; enter() restores the calling thread's current context. `on_error`
 // runs on the engine's thread, `on_change` on any thread.
@@ -115,10 +114,10 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   // success the caller must wake the engine.
   bool begin_pause(p2p::Pause what);
   // From now on pauses need no grant. The granting thread calls this before it waits for the
-  // engine's end; it enters no stream any more.
+  // engine's end. After that it must not call enter().
   void grant_by_itself();
-  // Call before the program's context is destroyed, and with it every stream and event in it. If
-  // places wait in the context, blocks until all its work is done, as the driver is about to do.
+  // To be called before the program's context is destroyed, with all its streams and events. If
+  // places wait in the context, blocks until all its work is done, as the driver would do next.
   void forget_context(CUcontext context);
 
  private:
@@ -141,7 +140,7 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   };
   struct PendingPlace {
     CUevent event = nullptr;      // null: the stream was idle, or `behind` is set
-    uint64_t behind = 0;          // the place after which this one comes, in the same word
+    uint64_t behind = 0;          // the previous place, which holds the stream by the same word
     CUstream stream = nullptr;    // this object's own; it waits for the program's event
     CUcontext context = nullptr;  // null: destroyed; `ended` says how its work ended
     CUresult ended = CUDA_SUCCESS;
@@ -177,10 +176,10 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   };
   std::unordered_map<unsigned long long, Export> exports_;  // by buffer id; the engine's thread
   struct Proof {
-    std::shared_ptr<void> memory;        // kept: pauses do not allow to free it
+    std::shared_ptr<void> memory;        // kept: freeing it could wait for the device
     std::optional<Registered> how;
-    // The names of those that reach the device's memory. The others are probed again at the
-    // next connection: a probe also fails with its connection, or without memory.
+    // The names of adapters that reach the device's memory. Other adapters are probed again at the
+    // next connection, because a probe may also fail for lack of memory or with its connection.
     std::set<std::string> adapters;
   };
   std::vector<Proof> proofs_;  // of GPUDirect, by device; the engine's thread
@@ -205,7 +204,7 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   CondVar resumed_;
   std::atomic<bool> by_itself_;                        // pauses need no grant
   bool pause_used_ RCUDA_GUARDED_BY(mutex_) = false;   // pause() has reported the pause in progress
-  bool pause_stale_ RCUDA_GUARDED_BY(mutex_) = false;  // a round has ended without that
+  bool pause_stale_ RCUDA_GUARDED_BY(mutex_) = false;  // a round has ended without such a report
 };
 
 }  // namespace rcuda::server

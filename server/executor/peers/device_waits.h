@@ -3,8 +3,8 @@
 // session. While a stream is held for a peer worker, the driver would also block the engine, which
 // has to end the copy that holds the stream.
 //
-// Executor thread only. Nothing blocks, with one exception: threads that never stop queueing work
-// cannot delay a call for ever, so after some attempts it is made although the device is busy.
+// Executor thread only. Nothing blocks, with one exception: if the program's threads never stop
+// queueing work, the call is made after some attempts although the device is busy.
 #pragma once
 
 #include <functional>
@@ -29,7 +29,8 @@ class DeviceWaits {
 
   struct Call {
     wire::ObjectId context = 0;
-    // The driver waits for the work in the context. False: only for streams that are held.
+    // Whether the driver waits for the work in the context. False: the call waits only until no
+    // stream is held.
     bool waits_for_work = true;
     // If set: called when the work is done. It calls its argument, at once or later.
     std::function<void(Action)> before;
@@ -48,7 +49,7 @@ class DeviceWaits {
   bool run_freed();
 
  private:
-  // `attempts`: how often work was found to be queued behind the wait.
+  // `attempts`: how often the context had new work after the wait.
   void postpone(Call call, int attempts);
   void make(Call call, int attempts);
   // Whether the context is valid and has work that is not known to be done.

@@ -36,7 +36,8 @@ constexpr size_t kMostPeers = wire::kMostServers - 1;
 // Connections in progress, together with those that have failed within the last handshake timeout.
 constexpr size_t kMostAttempts = 64;
 
-// What another server reads first must not be chosen by the client, so link numbers are small.
+// Link numbers are small, because the client must not choose the bytes that another server reads
+// first.
 constexpr p2p::PeerId kMostLinks = 1u << 20;
 
 // The longest name that DNS has.
@@ -105,16 +106,16 @@ Status PeerHub::introduce(const Introduction& introduction,
 
 Status PeerHub::check_introduction(const Introduction& introduction) {
   if (links_.contains(introduction.link)) {
-    return {Code::kInvalidArgument, "a worker introduced twice"};
+    return {Code::kInvalidArgument, "the client introduced it twice"};
   }
   if (introduction.worker >= wire::kMostServers || introduction.link >= kMostLinks ||
       introduction.host.size() > kMostHostBytes) {
-    return {Code::kProtocol, "an introduction of a worker that no client has"};
+    return {Code::kProtocol, "an introduction with an invalid number or host name"};
   }
   const std::pair address(introduction.host, introduction.port);
   const auto known = addresses_.find(introduction.worker);
   if (known != addresses_.end() && known->second != address) {
-    return {Code::kProtocol, "a worker introduced at two addresses"};
+    return {Code::kProtocol, "the client gave two addresses for it"};
   }
   if (known == addresses_.end() && addresses_.size() >= kMostPeers) {
     return {Code::kInvalidArgument,
@@ -156,8 +157,8 @@ void PeerHub::connect(Attempt& attempt) {
     if (!link) failed_.push_back(attempt.begin);
     if (!link && introduction.connects && !attempt.welcomed && !attempt.given_up) {
       log_lost(introduction, link.status());
-      // The client chose the address. It gets the same answer at the same time whatever is there,
-      // unless a worker of its session has answered. So it learns nothing about other ports.
+      // The client chose the address. Unless a worker of its session has answered, it gets the same
+      // answer at the same time, so that it learns nothing about other ports.
       changed_.wait_until(lock, deadline_of(attempt),
                           [&]() RCUDA_REQUIRES(mutex_) { return attempt.given_up; });
       link = no_connection();
@@ -169,7 +170,7 @@ void PeerHub::connect(Attempt& attempt) {
     } else if (!attempt.given_up) {
       engine_->lose(introduction.link, link.status());
       lock.unlock();
-      // The user is told once, by the side that connects.
+      // Only the side that connects reports it to the user.
       if (introduction.connects) {
         report_lost(introduction, link.status());
       } else {
@@ -244,9 +245,9 @@ Result<std::unique_ptr<transport::Link>> PeerHub::connect_peer(Attempt& attempt)
   const transport::Medium* const wanted = options_.planner.medium;
   auto link = connect_peer(attempt, wanted);
   if (wanted) return link;
-  // Either the other worker cannot use this medium, or no connection comes about over it, or the
-  // other server on this machine belongs to another user and its local socket refuses us. Over TCP
-  // the session's id is enough.
+  // Either the other worker cannot use this medium, or no Link could be made over it, or the other
+  // server on this machine belongs to another user and its local socket refuses this worker. Over
+  // TCP the session's id is enough.
   if (link.status().code() == Code::kUnsupported || link.status().code() == Code::kDenied) {
     const transport::Medium& plain = transport::plain_medium(Reach::kNetwork);
     RCUDA_INFO("peer-to-peer with worker %u goes over %s: %s", attempt.introduction.worker,
@@ -403,7 +404,7 @@ void PeerHub::accept_caller(const wire::PeerHello& hello, UniqueFd socket) {
   });
   if (callers_.size() >= kMostCallers) {
     if (!std::exchange(said_crowded_, true)) {
-      RCUDA_WARN("too many connections of workers that nobody introduced");
+      RCUDA_WARN("too many connections from workers that were not introduced");
     }
     return;
   }
@@ -411,9 +412,9 @@ void PeerHub::accept_caller(const wire::PeerHello& hello, UniqueFd socket) {
   changed_.notify_all();
 }
 
-// A PeerHello can be seen on the network and sent again. The first one of a name has precedence. If
-// the connections are encrypted, one that does not have its key, or says nothing, only makes room
-// for the next one: each has a part of the time.
+// An attacker can see a PeerHello on the network and send it again. The first connection with a
+// name has precedence. With encryption, a connection without the right key is dropped after a part
+// of the time, and the next connection is tried.
 Result<Socket> PeerHub::take_caller(Attempt& attempt, uint32_t stream, std::string* medium) {
   const auto deadline = Clock::now() + options_.handshake_timeout;
   for (;;) {
@@ -438,7 +439,7 @@ Result<PeerHub::Caller> PeerHub::wait_for_caller(const Attempt& attempt, uint32_
   });
   if (attempt.given_up) return session_ends();
   if (!come) return Status(Code::kTimeout, "the other worker did not connect in time");
-  const auto found = callers_.lower_bound(key);  // the first that came
+  const auto found = callers_.lower_bound(key);  // the earliest
   Caller caller = std::move(found->second);
   callers_.erase(found);
   return caller;
@@ -480,7 +481,7 @@ void PeerHub::shut() {
     attempt->thread.join();
     return true;
   });
-  if (ops_) ops_->grant_by_itself();  // no thread grants: this one waits for the engine
+  if (ops_) ops_->grant_by_itself();  // this thread, which grants pauses, now waits for the engine
   engine_.reset();
   ops_.reset();
   MutexLock lock(mutex_);

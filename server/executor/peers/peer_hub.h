@@ -7,12 +7,12 @@
 // over TCP. A thread for each connection does this; meanwhile copies wait in the engine. If a
 // connection cannot be made, its copies end with an error, and `report` says so.
 // A client could name any address, so introductions are bounded: a worker has one address for the
-// whole session, a session has a most number of workers (wire::kMostServers), and the
-// number of connections in progress and of recent failures has a limit. If no worker of the session
-// welcomes this one, the client gets the same answer at the end of the handshake's timeout,
-// whatever is at the address; the log has the reason. The first introduction makes the engine.
-// shut() ends it, before the primary contexts in which it copies are destroyed; the next
-// introduction makes another.
+// whole session, a session has at most wire::kMostServers workers, and the number of connections in
+// progress and of recent failures has a limit. If no worker of the session welcomes this worker,
+// the client gets the same answer at the end of the handshake's timeout, whatever is at the
+// address; the log has the reason.
+// The first introduction creates the engine. shut() ends it, before the primary contexts in which
+// it copies are destroyed; the next introduction creates another engine.
 //
 // Threads: accept_caller() from any thread, everything else from the executor thread. Threads of
 // the hub and of the engine call `on_error` and `report`, which must not wait for the executor
@@ -66,7 +66,7 @@ class PeerHub {
   struct Introduction {
     p2p::PeerId link = 0;
     uint32_t worker = 0;   // the other worker, as the client counts
-    uint32_t workers = 2;  // number in the session
+    uint32_t workers = 2;  // the number of workers in the session
     p2p::SessionToken token{};
     bool connects = false;
     bool encrypted = false;     // over a network, with a key derived from the token
@@ -124,7 +124,7 @@ class PeerHub {
     if (!engine_) return done();
     engine_->release_memory({base, bytes, std::move(done)});
   }
-  // Ends all copies with an error. After that no memory counts as in use.
+  // Ends all copies with an error, and the engine. After that no memory counts as in use.
   void shut();
 
  private:
@@ -180,7 +180,8 @@ class PeerHub {
                                                      transport::Bootstrap bootstrap) const;
   // Why the connection must be encrypted, as Medium::suits() takes it.
   std::string encrypts_because(const Introduction& introduction) const;
-  // Whether TCP comes next if no Link comes about over this medium: within a host it does not.
+  // Whether both workers try TCP next if they cannot make a Link over this medium. Not within a
+  // host.
   bool may_fall_back(const transport::Medium& medium) const;
 
   const api::DriverTable& driver_;
@@ -200,7 +201,7 @@ class PeerHub {
 
   mutable Mutex mutex_;
   CondVar changed_;
-  // When the attempts that failed recently began.
+  // The beginnings of the attempts that have failed recently.
   std::vector<Clock::time_point> failed_ RCUDA_GUARDED_BY(mutex_);
   std::multimap<StreamKey, Caller> callers_ RCUDA_GUARDED_BY(mutex_);
   bool said_crowded_ RCUDA_GUARDED_BY(mutex_) = false;  // that there are too many callers

@@ -39,7 +39,7 @@ class PeerReturns {
   explicit PeerReturns(std::chrono::milliseconds handshake_timeout)
       : handshake_timeout_(handshake_timeout) {}
 
-  // For the side that connects, to this address.
+  // For the side that connects to this address.
   transport::Reconnecting connecting(const PeerLinkName& link, const wire::PeerAddress& address);
   // For the side that waits. This object outlives the Link.
   transport::Reconnecting awaiting(const PeerLinkName& link);

@@ -11,7 +11,7 @@
 
 namespace rcuda::server {
 
-// Why a connection of an encrypted session is not over a medium that does not encrypt.
+// The reason why an encrypted session may not use a medium without encryption.
 inline constexpr char kNoTrust[] =
     "the session is encrypted (RCUDA_SERVER_TRUSTED_FABRIC is not set)";
 

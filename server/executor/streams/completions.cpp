@@ -93,8 +93,8 @@ bool Completions::queue_mark(const SessionStream& stream, WordSignal signal) {
          CUDA_SUCCESS;
 }
 
-// A client that maps the marks could write one, and would mislead only itself. But memory is not
-// accounted for as freed before the driver says so.
+// A client that maps the marks can write one, which misleads only itself. Freed memory must not be
+// accounted on such a mark, so it needs the driver's event.
 bool Completions::is_marked(const Pending& pending) const {
   return pending.marked && !pool_frees_.any() &&
          std::atomic_ref(marks_[pending.signal.word]).load(std::memory_order_acquire) ==
@@ -226,10 +226,9 @@ void Completions::finish(Watch& watch, CUresult result, transport::Wake wake) {
   answers_.end_wait(watch.signal, result, wake);
 }
 
-// Finds how far a stream has got. A query of an event that is reached takes 1.5 us, of one that is
-// not a tenth (H100). So the last event is asked first, and if a stream has reached that, it has
-// reached all. Where there are marks, the driver is asked now and then: a stream that has failed
-// writes none.
+// Finds out how far a stream has got. A query of a reached event takes 1.5 us, of another event a
+// tenth of that (H100). So the last event is queried first: if it is reached, all are. An event
+// with a mark is queried at few looks only; these find a failed stream, which writes no mark.
 CUresult Completions::look(Queue& queue, uint64_t* reached) {
   constexpr uint32_t kLooksPerQuery = 16;
   const Pending& first = queue.pending.front();
@@ -253,7 +252,7 @@ bool Completions::finish_reached(Queue& queue) {
     uint64_t reached;
     const CUresult result = look(queue, &reached);
     if (result == CUDA_ERROR_NOT_READY) break;
-    // What finish() calls may end some of them, and add others.
+    // Actions that finish() runs may end and add completions.
     while (!queue.pending.empty() && queue.pending.front().number <= reached) {
       Pending pending = std::move(queue.pending.front());
       queue.pending.pop_front();
@@ -264,7 +263,7 @@ bool Completions::finish_reached(Queue& queue) {
   return any;
 }
 
-// Ends the watches of which `ask` knows a result. Returns whether there were any.
+// Ends the watches for which `ask` returns a result. Returns whether there were any.
 template <typename Ask>
 bool Completions::end_watches(const Ask& ask, transport::Wake wake) {
   bool any = false;

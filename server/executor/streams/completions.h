@@ -1,9 +1,9 @@
 // Completions: actions that run when a stream has reached a point. No thread blocks for them.
 //
-// add() records an event on the stream and stores the action. poll() looks for how far each stream
-// has got (within a stream events complete in order), at its marks or by querying its last and its
-// oldest event, and runs the actions up to there.
-// So the executor thread continues with other commands while any number of client threads wait.
+// add() records an event on the stream and stores the action. poll() finds out how far each stream
+// has got, by its marks or by a query of its last and its oldest event (within a stream events
+// complete in order), and runs the actions up to that point. So the executor thread continues with
+// other commands while any number of client threads wait.
 // Events come from a pool per context and return to it. After an asynchronous error every pending
 // completion ends with that error, like every wait in CUDA.
 // Executor thread only. Nothing blocks.
@@ -49,18 +49,19 @@ class Completions {
   // client waits for this point, so the output of earlier kernels must arrive first.
   void add(const SessionStream& stream, WordSignal signal, bool prints);
   void add(const SessionStream& stream, WhenDone when_done);
-  // The same for a thread of the client that waits for nothing else. If it can, the GPU also writes
-  // the sequence into the word's mark (u64), where client and worker see it before the driver tells
-  // that an event is reached. It cannot
-  //   - if kernels may print, or memory was freed in stream order: the wait must show that as well;
+  // The same for a thread of the client that waits for nothing else. If possible, the GPU also
+  // writes the sequence into the word's mark (u64), where client and worker see it before the
+  // driver reports the event. It writes no mark
+  //   - if kernels may print, or memory was freed in stream order: these also need the event;
   //   - in the legacy stream: PyTorch's `.item()`, which waits for that, took longer with marks
   //     (H100);
-  //   - in sessions with as many streams as a device has queues for kernels. The write takes such a
-  //     queue, unlike a copy, and could be behind a stream that waits for the program;
-  //   - behind other waits for the stream: it would gain nothing, and a mark takes a place in the
+  //   - in sessions with as many streams as a device has queues for kernels. Unlike a copy, the
+  //     write takes such a queue, and could have to wait there for a stream that waits for the
+  //     program;
+  //   - after other waits for the stream: it would gain nothing, and a mark takes a place in the
   //     stream's queue.
   void await(const SessionStream& stream, WordSignal signal);
-  // What await() has the GPU write into, for the client to map. Empty if it never does.
+  // The marks, for the client to map. Empty if the GPU never writes any.
   std::span<std::byte> marks() const { return std::as_writable_bytes(marks_); }
   // Signals when the latest record so far of the client's event is done. `waits`: a thread of the
   // client waits for it. Without `waits`, only the latest watch of an event is kept, and only until
@@ -113,7 +114,7 @@ class Completions {
     wire::ObjectId id = 0;  // 0: moved to a private event
     bool waits = false;
     CUevent event = nullptr;
-    CUstream stream = nullptr;  // the private event's; returns to the pool afterwards
+    CUstream stream = nullptr;  // of the private event; returns to the pool afterwards
     ContextState* context = nullptr;
     WordSignal signal;
   };

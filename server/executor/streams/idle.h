@@ -1,5 +1,5 @@
-// IdleCheck: tells whether the GPUs have done all work of the session, and runs actions when they
-// have.
+// IdleCheck: finds out whether the GPUs have done all work of the session, and runs actions when
+// they have.
 //
 // Executor thread only. Nothing blocks: the driver is queried, or a Completion waits.
 #pragma once
@@ -37,7 +37,7 @@ class IdleCheck {
   bool any_work();
   bool any_capture();  // whether any stream is in capture
   // The number of streams of the device with work that is not known to be done, including destroyed
-  // ones. Streams with which a component waits for the program's events do not count. `ask`: also
+  // ones. Streams in which a component waits for the program's events do not count. `ask`: also
   // queries the driver.
   size_t count_busy_streams(CUdevice device, bool ask);
   // Calls `when_done`, with the first error, when all work that the context has so far is done. If

@@ -25,8 +25,8 @@ namespace rcuda::server {
 
 class PoolFrees {
  public:
-  // `driver` and `objects` outlive this object. `holds_stream`: whether a stream is held for another
-  // worker.
+  // `driver` and `objects` outlive this object. `holds_stream`: whether a stream is held for
+  // another worker.
   PoolFrees(const api::DriverTable& driver, SessionObjects& objects,
             std::function<bool()> holds_stream)
       : driver_(driver), objects_(objects), holds_stream_(std::move(holds_stream)) {}

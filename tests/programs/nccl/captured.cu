@@ -37,7 +37,7 @@ void capture(Ranks& ranks, std::vector<Captured>& all) {
     NCCL(ncclAllGather(mine.data, mine.gathered, kCount, ncclInt32, rank.comm, rank.stream));
   });
   const int count = ranks.front().ranks;
-  each(ranks, [&](Rank& rank) {  // and the first part goes around
+  each(ranks, [&](Rank& rank) {  // passes the first part to the next rank
     Captured& mine = all[&rank - ranks.data()];
     NCCL(
         ncclSend(mine.gathered + 1, 1, ncclInt32, (rank.rank + 1) % count, rank.comm, rank.stream));

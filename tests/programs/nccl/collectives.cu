@@ -1,5 +1,5 @@
-// Every collective, with the types and reductions that it may have, into other buffers and in
-// place; sends and receives in groups; all of it between kernels of the same stream.
+// Every collective, with all types and reductions, into other buffers and in place; sends and
+// receives in groups; all between kernels of the same stream.
 #include <cmath>
 
 #include <cuda_bf16.h>
@@ -120,7 +120,8 @@ void all_types(Ranks& ranks) {
   say(ranks, "all-reduce of every type: right");
 }
 
-// The factor is the host's when the operation is made, or the device's when it runs.
+// The factor is read from host memory when the operation is created, or from device memory when it
+// runs.
 void factors(Ranks& ranks) {
   const int count = ranks.front().ranks;
   Buffers<float> from(ranks, kCount), to(ranks, kCount), scalars(ranks, 1);
@@ -244,7 +245,7 @@ void point_to_point(Ranks& ranks) {
     CUDA(cudaSetDevice(rank.device));
     from.put(rank, values<int>(rank.rank, 0, kCount * count));
   }
-  // To each other and to themselves, from every rank at once.
+  // Every rank sends to all ranks, itself included, at the same time.
   each(ranks, [&](Rank& rank) {
     for (int peer = 0; peer < count; ++peer) {
       NCCL(ncclSend(from[rank] + peer * kCount, kCount, ncclInt32, peer, rank.comm, rank.stream));

@@ -1,12 +1,12 @@
 // Failures: ranks that call different operations, are killed or never come; calls that hang and are
-// aborted; ids, devices, streams and communicators that do not exist or do not fit. Each must end
-// with an error, and nothing hangs.
+// aborted; ids, devices, streams and communicators that do not exist or do not match. Each case
+// must end with an error, and must not hang.
 //
 //   failures processes N CASE    a process for each rank
 //   failures threads N CASE      a thread for each rank
 //
-// NVIDIA's library may hang or compute nonsense where ranks differ: these programs are for
-// libraries that check.
+// NVIDIA's library may hang or compute wrong results if ranks differ, so these programs need a
+// library that checks.
 #include <csignal>
 
 #include "ranks.h"
@@ -229,7 +229,7 @@ void destroyed(Place& place) {
   place.rank.comm = nullptr;
 }
 
-// A call in the stream that waits for a rank which does not call.
+// An operation in the stream waits for a rank that does not make the call.
 void aborted_operation(Place& place) {
   settle(place);
   if (is_last(place)) {
@@ -319,7 +319,7 @@ void bad_arguments(Place& place) {
   config.magic = 1;
   ncclComm_t made = nullptr;
   NCCL_EXPECT(ncclInvalidArgument, ncclCommSplit(rank.comm, 0, 0, &made, &config));
-  // An error in a group is the group's, and none of its calls runs.
+  // After an error in a group, the whole group fails and none of its calls runs.
   NCCL(ncclGroupStart());
   NCCL(all_reduce(place));
   NCCL_EXPECT(ncclInvalidArgument,
@@ -328,7 +328,7 @@ void bad_arguments(Place& place) {
   settle(place);
 }
 
-// The operations of a group have no order, so these two compute nothing certain.
+// The operations of a group have no order, so the result of these two is undefined.
 void dependent_group(Place& place) {
   settle(place);
   NCCL(ncclGroupStart());

@@ -4,8 +4,8 @@
 //   PROGRAM threads N     a thread for each rank
 //   PROGRAM processes N   a process for each rank; the unique id goes through a file
 //
-// Rank r uses device r % devices. A program knows only NCCL's interface and CUDA's, and prints the
-// same everywhere.
+// Rank r uses device r % devices. A program uses only the interfaces of NCCL and CUDA, and prints
+// the same in every arrangement.
 #pragma once
 
 #include <chrono>
@@ -48,7 +48,7 @@ struct Rank {
 using Ranks = std::vector<Rank>;
 using Body = std::function<void(Ranks&)>;
 
-// Calls for each rank of the thread, with its device current, in one group.
+// Calls `call` for each rank of the thread, with its device current, in one group.
 template <typename Call>
 void each(Ranks& ranks, Call call) {
   NCCL(ncclGroupStart());
@@ -63,7 +63,7 @@ inline void synchronize(Ranks& ranks) {
   for (Rank& rank : ranks) CUDA(cudaStreamSynchronize(rank.stream));
 }
 
-// A line for the whole communicator.
+// Prints one line for the whole communicator.
 inline void say(const Ranks& ranks, const char* line) {
   if (ranks.front().rank == 0) std::printf("%s\n", line);
 }
@@ -162,8 +162,8 @@ inline void run_threads(int count, const Body& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Starts a process for each rank, before CUDA is used. Returns their exit statuses as waitpid() has
-// them.
+// Starts a process for each rank, before CUDA is used. Returns their exit statuses, as waitpid()
+// reports them.
 inline std::vector<int> fork_ranks(
     int count, const std::function<void(int rank, const std::string& folder)>& main) {
   char folder[] = "/tmp/ranks-XXXXXX";

@@ -45,7 +45,7 @@ ncclResult_t make_id(ncclUniqueId* id) {
   return ncclSuccess;
 }
 
-// As in NCCL, which uses the CUDA runtime: a thread without a context gets device 0's primary one.
+// As NCCL, which uses the CUDA runtime: a thread without a context gets device 0's primary context.
 CUcontext current_context() {
   CUcontext context = nullptr;
   if (cuCtxGetCurrent(&context) != CUDA_SUCCESS || context) return context;
@@ -61,7 +61,7 @@ CommunicatorPtr make(ncclComm_t* handle, int ranks, int rank, bool blocking) {
   return made;
 }
 
-// TESTNCCL_INIT: a rank `fails` or `dies` before it has met the others.
+// With TESTNCCL_INIT, a rank `fails` or `dies` before it has met the others.
 ncclResult_t meet(Communicator& made, const Id& id) {
   const char* const fault = std::getenv("TESTNCCL_INIT");
   if (fault && std::strcmp(fault, "dies") == 0) (void)std::raise(SIGKILL);
@@ -86,7 +86,7 @@ ncclResult_t init(ncclComm_t* comm, int ranks, const ncclUniqueId& unique, int r
   return ncclSuccess;
 }
 
-// All ranks take part. TESTNCCL_SUSPEND=fails: NCCL refuses it.
+// All ranks take part. With TESTNCCL_SUSPEND=fails, suspending fails.
 ncclResult_t suspend_or_resume(ncclComm_t comm, bool suspends) {
   return as_group([&] {
     ncclResult_t result = ncclSuccess;

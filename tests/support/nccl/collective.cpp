@@ -58,8 +58,7 @@ struct SmallFloat {
     (void)std::frexp(magnitude, &exponent);
     const int step = std::max(exponent - 1, 1 - kBias) - kMantissaBits;  // of the last bit
     const double steps = std::nearbyint(std::ldexp(magnitude, -step));
-    // Also below the smallest normal value, and where rounding lifts the value to the next
-    // exponent.
+    // Also correct for subnormal values, and if rounding raises the value to the next exponent.
     const double word = std::ldexp(step + kMantissaBits + kBias - 1, kMantissaBits) + steps;
     const auto low = static_cast<Word>(std::min<double>(word, kLargest + 1));
     return {static_cast<Word>(sign | low)};

@@ -170,7 +170,7 @@ ncclResult_t Communicator::revoke() {
   if (is_revoked_.exchange(true)) {
     return fail(ncclInvalidArgument, "the communicator is already revoked", false);
   }
-  end_children();  // before their own calls return: the program may then make others
+  end_children();  // first: when their calls have returned, the program may create others
   (void)fail(ncclInvalidUsage, "the communicator is revoked", true);
   shut_lanes();
   return ncclSuccess;

@@ -93,15 +93,15 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
  public:
   Communicator(int ranks, int rank, bool blocking, CUcontext context);
 
-  // Joins the others at `id`, for a split with another rank than the constructor's. Blocks until
-  // all are there.
+  // Joins the other ranks at `id`. Blocks until all are there. meet_as(): for a split, with another
+  // rank and number of ranks than the constructor's.
   ncclResult_t meet(const Id& id);
   ncclResult_t meet_as(int rank, int ranks, const Id& id);
   // Sends `mine`; returns those of all ranks, by rank, or nothing after a failure.
   Bytes exchange(const Bytes& mine);
 
-  // The first operation with these peers waits for them: begin on all communicators of a group,
-  // then end on all.
+  // For the first operation with these peers, which waits for them. Call begin_connect() on all
+  // communicators of a group, then end_connect() on all.
   bool begin_connect(const std::set<int32_t>& peers);
   bool end_connect();
   bool knows(const std::set<int32_t>& peers) const;

@@ -125,7 +125,7 @@ bool Hub::admit(const Hello& hello, const std::shared_ptr<Channel>& channel) {
 void Hub::fail(ncclResult_t result, const std::string& text) {
   if (failure_) return;
   failure_ = Failure{result, text};
-  // Rank 0 last: this is its process, which may end then.
+  // Rank 0 last: this is its process, which may end after that.
   for (size_t rank = members_.size(); rank-- > 0;) {
     for (const auto& lane : members_[rank].lanes) {
       if (lane) (void)lane->send(Kind::kFailure, pack(*failure_));
@@ -272,7 +272,7 @@ void Hub::finish_transfers() {
   }
 }
 
-// Fails where ranks are in operations that cannot meet.
+// Fails if ranks are in operations that do not match.
 void Hub::check_mixture() {
   for (size_t rank = 0; rank < members_.size(); ++rank) {
     const Member& member = members_[rank];

@@ -1,6 +1,6 @@
 // The meeting point of a communicator's ranks. A thread for each connection answers when all ranks
-// have called, and checks that they make the same call. A unique id names a hub, too: there the
-// ranks exchange the addresses of the communicator's own hub, which is in the process of rank 0.
+// have called, and checks that they make the same call. A unique id also names a hub: there the
+// ranks learn the address of the communicator's own hub, which is in the process of rank 0.
 #pragma once
 
 #include <array>
@@ -38,8 +38,8 @@ struct Failure {
 Bytes pack(const Failure& failure);
 Failure unpack_failure(const Bytes& body);
 
-// One communicator of a device, and the collectives that it has begun there: each rank lists those
-// of its device.
+// A communicator of a device and the number of collectives that it has begun. Each rank lists the
+// other communicators of its device.
 struct Order {
   uint64_t communicator;
   uint64_t begun;

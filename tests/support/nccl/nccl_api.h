@@ -56,7 +56,7 @@ constexpr int kNcclNoColor = -1;
 constexpr unsigned kNcclMagic = 0xcafebeef;
 constexpr int kNcclShrinkAbort = 1;
 
-// The fields of NCCL 2.18: `size` tells the library which fields exist.
+// The fields of NCCL 2.18. The library finds out by `size` which fields exist.
 struct ncclConfig_t {
   size_t size = sizeof(ncclConfig_t);
   unsigned magic = kNcclMagic;

@@ -8,7 +8,7 @@ namespace {
 
 constexpr size_t kHead = 64;  // of the staging memory: the word, and the factor at 8
 
-// The legacy default stream and the thread's, which have numbers instead of handles.
+// Whether this is a default stream (legacy or per thread): these have numbers instead of handles.
 bool is_default(CUstream stream) { return reinterpret_cast<uintptr_t>(stream) <= 2; }
 
 CUdeviceptr address_of(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }

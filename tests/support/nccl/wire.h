@@ -19,7 +19,7 @@ enum class Kind : uint32_t {
   kExchange,      // any bytes of one size; the reply has those of all ranks
   kConnect,       // a list of peers; the reply comes when each of them names this rank too
   kCollective,    // Call, orders, payload; the reply has this rank's result
-  kPointToPoint,  // Transfers, payload of those sent; the reply has the payload of those received
+  kPointToPoint,  // Transfers, payload of the sends; the reply has the payload of the receives
   kBye,           // the rank has ended the communicator
   kReply,
   kFailure,  // result, text
@@ -30,7 +30,7 @@ struct Message {
   Bytes body;
 };
 
-// Where ranks meet: begins as NCCL's own unique id does, with a random key and an address.
+// The place where ranks meet. Like NCCL's unique id, it begins with a random key and an address.
 struct Id {
   uint64_t key = 0;
   sockaddr_in address{};
