@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Debian packages of a build: lintian finds nothing, and in a new Debian they serve a program, without a compiler
-or a CUDA toolkit.
+or a CUDA toolkit. Under a systemd that is started for it, the service starts, reloads, is upgraded and watched.
 
     packages_test.py --build FOLDER [unittest arguments]
 
@@ -55,8 +55,8 @@ class PackagesTest(unittest.TestCase):
         for package in set(glob.glob(os.path.join(cls.folder, "*.deb"))) - set(cls.slurm_package()):
             shutil.copy(package, cls.root + "/packages")
         cls.demo_of_archive = cls.try_archive()
-        # With systemd, which the server's packages do not need but machines have.
-        cls.inside("sh", "-ec", "apt-get install -y -qq --no-install-recommends systemd /packages/*.deb",
+        # With systemd, which the server's packages do not need but machines have, and pgrep for systemd_steps.
+        cls.inside("sh", "-ec", "apt-get install -y -qq --no-install-recommends systemd procps /packages/*.deb",
                    DEBIAN_FRONTEND="noninteractive")
         cls.inside("useradd", "--groups", "rcuda", "ada")
         cls.inside("useradd", "eve")
@@ -179,6 +179,22 @@ echo "server: $?"
         (level,) = re.findall(r"Overall exposure level.*?: ([0-9.]+)", exposure)
         self.assertLess(float(level), 5.0, exposure)
 
+    def test_a_real_systemd(self):
+        """Boots the new Debian in the virtual machine of tests/rdma, whose kernel serves any root."""
+        rig = os.path.join(SOURCE, "tests/rdma")
+        cache = os.path.join(BUILD, "rdma-vm")
+        subprocess.run([rig + "/build_vm", cache], check=True)
+        shared = os.path.join(self.folder, "shared")
+        os.mkdir(shared)
+        for file in (os.path.join(HERE, "systemd_steps"), os.path.join(BUILD, "tests/e2e/endless")):
+            shutil.copy(file, shared)
+        result = subprocess.run([rig + "/in_vm", "--cache", cache, "--share", shared, "--root", self.root, "--systemd",
+                                 "--timeout", "900", "--", "bash", shared + "/systemd_steps", shared + "/endless"],
+                                capture_output=True, text=True)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertIn("passed  the service starts", result.stdout)
+        print(result.stdout)
+
     def test_the_exporter_is_a_user_of_its_own(self):
         with open(self.root + EXPORTER_UNIT) as file:
             self.assertIn("\nUser=rcuda-exporter\n", file.read())
@@ -251,5 +267,5 @@ wait %1
 
 
 if __name__ == "__main__":
-    install_missing("packages", "packages", "bare")
+    install_missing("packages", "packages", "bare", "rdma")
     run_tests(globals())
