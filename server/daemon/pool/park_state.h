@@ -2,16 +2,16 @@
 //
 //   Active --park request, or park_after--> Resting --the worker is at rest--> Suspending
 //   Suspending --NCCL has released its memory--> Measuring
-//   Measuring --the size is known--> Parking --the helper has succeeded--> Parked
+//   Measuring --the size is known--> Parking --the memory is on the host--> Parked
 //   Resting, Suspending, Measuring, Parking --refused--> Active
 //   Parked --a command, or a wake request--> Waiting --there is room, and it is its turn--> Waking
-//   Waking --the helper has succeeded--> Active
+//   Waking --the memory is on the GPUs--> Active
 //   Waking --the worker has found no room--> Waiting
 //
-// Sessions that are parked together take each step together. The worker moves the memory itself
-// where it can (ParkWay::kWorker); otherwise a helper lets the driver do it. If a helper
-// (park_helper.h) fails and does not report that the process runs as before, the session ends. Pure
-// functions.
+// The worker moves the memory itself where it can (ParkWay::kWorker). Otherwise a helper
+// (park_helper.h) lets the driver move it (ParkWay::kDriver). If a helper fails and does not report
+// that the process runs as before, the session ends. Sessions that are parked together take each
+// step together. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ enum class ParkState : uint8_t {
   kActive,
   kResting,     // the daemon has asked the session's worker to come to rest
   kSuspending,  // NCCL releases the memory of the session's communicators
-  kMeasuring,   // NVML reports how much memory the worker has on its GPUs
+  kMeasuring,   // kDriver: until NVML reports how much memory the worker has on its GPUs
   kParking,     // a helper, or the worker, moves the memory to the host
   kParked,
   kWaiting,  // the session waits for room on its GPUs or for its turn

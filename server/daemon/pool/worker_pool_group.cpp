@@ -118,9 +118,13 @@ void WorkerPool::advance_rest(Worker& worker) {
     return member->park.state != state || !member->park.has_answered;
   });
   if (waits != members.end()) {
-    const auto limit = state == ParkState::kResting ? Clock::duration(kLongestRest)
-                                                    : Clock::duration(kLongestSuspend);
-    if (!worker.park.has_answered || Clock::now() < worker.park.since + limit) return;
+    const auto age = Clock::now() - worker.park.since;
+    if (state == ParkState::kSuspending) {
+      if (age < kLongestSuspend) return;
+      return refuse_group(**waits, "its communicators of NCCL did not suspend in time");
+    }
+    // A session alone may take any time to come to rest: nobody waits for it.
+    if (!worker.park.has_answered || age < kLongestRest) return;
     return refuse_group(**waits, "it does not come to rest");
   }
   if (state == ParkState::kSuspending) {

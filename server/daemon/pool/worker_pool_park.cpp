@@ -551,7 +551,9 @@ WorkerPool::Clock::time_point WorkerPool::next_parking() const {
     const Park& park = worker.park;
     const bool is_due = park.state == ParkState::kMeasuring && !park.is_measured;
     if (is_due) next = std::min(next, park.since + kLongestMeasure);
-    if (park.has_answered) next = std::min(next, Clock::now() + kRestPause);
+    if (park.has_answered || park.state == ParkState::kSuspending) {
+      next = std::min(next, Clock::now() + kRestPause);
+    }
     if (park.keeps_room) next = std::min(next, park.room_asked + kLongestMeasure);
     if (park.worker_moves() && !park.is_broken) next = std::min(next, move_end(park));
     if (const auto due = park_due(worker)) next = std::min(next, *due);
