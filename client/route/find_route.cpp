@@ -245,9 +245,10 @@ wire::ObjectId owning_context_id(const Route& route) {
   return owning_context(*context_of(route)).id;
 }
 
-CUresult post(const Route& route, const wire::Command& command) {
-  RCUDA_RETURN_IF_CUDA_ERROR(route.session->post(route, command));
-  return route.session->take_error();
+CUresult post(const Route& route, const wire::Command& command, bool* refused) {
+  const CUresult result = route.session->post(route, command);
+  if (refused) *refused = result != CUDA_SUCCESS;
+  return result == CUDA_SUCCESS ? route.session->take_error() : result;
 }
 
 CUresult malformed_reply(const Route& route, uint16_t opcode) {
