@@ -10,6 +10,7 @@
 // pages: the worker's driver moves pages when kernels access them.
 
 #include <algorithm>
+#include <cstdint>
 #include <vector>
 
 #include <cuda.h>
@@ -76,6 +77,7 @@ bool is_in_worker() {
 CUresult allocate_in_worker(const Route& route, CUdeviceptr* pointer, size_t bytes,
                             unsigned flags) {
   RCUDA_RETURN_IF_CUDA_ERROR(check_unsafe_call());
+  if (bytes > SIZE_MAX - kLargeBytes) return CUDA_ERROR_OUT_OF_MEMORY;
   Allocation allocation;
   allocation.bytes = bytes;
   allocation.placement = Placement::kManaged;
