@@ -142,9 +142,8 @@ CudaResult<Route> find_address_route(CUdeviceptr address) {
 }
 
 CudaResult<Route> find_device_route(CUdevice device, uint32_t* ordinal) {
-  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
-  const Device* found = Process::get().device(device);
-  if (!found) return CUDA_ERROR_INVALID_DEVICE;
+  Device* found;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_device(device, &found));
   *ordinal = found->ordinal;
   return Route{found->session, 0, static_cast<uint32_t>(device)};
 }
