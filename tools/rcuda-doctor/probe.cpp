@@ -117,8 +117,9 @@ struct Caller {
 
 // Whether accept() failed for this reason because of the new connection (accept(2)).
 bool is_of_connection(int sys_errno) {
-  constexpr int kReasons[] = {ECONNABORTED, EHOSTDOWN,  EHOSTUNREACH, EINTR,  ENETDOWN,  ENETUNREACH,
-                              ENONET,       ENOPROTOOPT, EOPNOTSUPP,   EPROTO, ETIMEDOUT};
+  constexpr int kReasons[] = {ECONNABORTED, EHOSTDOWN,   EHOSTUNREACH, EINTR,
+                              ENETDOWN,     ENETUNREACH, ENONET,       ENOPROTOOPT,
+                              EOPNOTSUPP,   EPROTO,      ETIMEDOUT};
   return std::find(std::begin(kReasons), std::end(kReasons), sys_errno) != std::end(kReasons);
 }
 
