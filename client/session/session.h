@@ -222,7 +222,7 @@ class Session final : public TimelineHost {
   Session();
 
   // One attempt of open(): calls the three functions below in their order.
-  Status connect(const ServerDevices& server, const SessionOptions& options);
+  Status connect(const ServerDevices& server, const SessionOptions& options, uint32_t wait_ms);
   struct Approach;
   static Result<Approach> reach(const ServerDevices& server, const SessionOptions& options,
                                 const wire::Credentials& credentials);

@@ -57,12 +57,11 @@ class WaitReport {
   Clock::time_point told_at_{};
 };
 
-// Hello::wait_ms. At least 1 if the program waits at all: earlier servers may have used up its
-// time.
-uint32_t wait_ms_until(const std::optional<Clock::time_point>& deadline) {
+// Hello::wait_ms, not below `least`.
+uint32_t wait_ms_until(const std::optional<Clock::time_point>& deadline, int64_t least) {
   if (!deadline) return 0;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - Clock::now());
-  return static_cast<uint32_t>(std::max<int64_t>(left.count(), 1));
+  return static_cast<uint32_t>(std::max<int64_t>(left.count(), least));
 }
 
 std::string address_of(const ServerDevices& server) {
@@ -132,7 +131,8 @@ Result<Session::Approach> Session::reach(const ServerDevices& server, const Sess
   return approach;
 }
 
-Status Session::connect(const ServerDevices& server, const SessionOptions& options) {
+Status Session::connect(const ServerDevices& server, const SessionOptions& options,
+                        uint32_t wait_ms) {
   const std::string address = address_of(server);
   const wire::Credentials defaults;
   const wire::Credentials& credentials = options.credentials ? *options.credentials : defaults;
@@ -146,7 +146,7 @@ Status Session::connect(const ServerDevices& server, const SessionOptions& optio
 
   wire::Hello hello = options.hello;
   hello.devices = server.gpus;
-  hello.wait_ms = wait_ms_until(options.wait_until);
+  hello.wait_ms = wait_ms;
   RCUDA_RETURN_IF_ERROR(wire::present_lease(server.host, server.port, credentials,
                                             approach.connection.binding, &hello));
   WaitReport report(address);
@@ -225,9 +225,12 @@ Status Session::link_up(Approach approach, const SessionOptions& options) {
 Result<std::unique_ptr<Session>> Session::open(const ServerDevices& server,
                                                const SessionOptions& options) {
   Retries retries(options.wait_until.value_or(Clock::time_point()));
-  while (true) {
+  // A first attempt waits, even if earlier servers have used up the time. A last attempt does not:
+  // the server then reports why it refuses.
+  for (int64_t least_ms = 1;; least_ms = 0) {
     std::unique_ptr<Session> session(new Session);
-    const Status status = session->connect(server, options);
+    const Status status =
+        session->connect(server, options, wait_ms_until(options.wait_until, least_ms));
     if (status.ok()) return begin(std::move(session), options);
     if (session->has_worker_ || !retries.again(status, options.while_waiting)) return status;
   }
