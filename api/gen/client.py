@@ -237,8 +237,9 @@ def emit_function(function, types):
         lines.append("  [[maybe_unused]] wire::Encoder& in = call.in();\n")
     lines += inputs
     opcode = f"api::Opcode::{function.name}"
+    # A posted command may return an earlier error although it was sent and its object exists.
     created = "".join(
-        f"  *{a.name} = from_pointer<{a.element}>({a.name}_handle);\n"
+        f"  if ({a.name}_handle) *{a.name} = from_pointer<{a.element}>({a.name}_handle);\n"
         for a in function.arguments if a.form == "create")
     # An object that the driver refused to destroy still exists. A posted command has no answer.
     is_call = function.klass == "call"
@@ -263,11 +264,7 @@ def emit_function(function, types):
         lines.append("  if (!call.out().complete()) return call.bad_reply();\n")
         lines += [f"  if (CUresult read = call.read_rest({a.name}); read != CUDA_SUCCESS) return read;\n"
                   for a in function.arguments if a.form == "blob"]
-    if created and function.klass == "post":
-        # The command was sent, so the object exists, even if an earlier error was returned.
-        lines.append(created)
-    elif created:
-        lines.append("  if (result == CUDA_SUCCESS) {\n" + created + "  }\n")
+    lines.append(created)
     lines.append("  return result;\n}\n\n")
     return "".join(lines)
 

@@ -1,6 +1,7 @@
 #include "client/copy/locate.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "client/hostmem/registered_pages.h"
 #include "client/objects/named.h"
@@ -22,7 +23,23 @@ bool is_one_region(uint64_t address, size_t bytes) {
                       [](const auto& session) { return session->traits().shares_pages; });
 }
 
+// Limit for every number of a shape. Real shapes are smaller, and the product of three numbers up
+// to this limit fits into 128 bits.
+constexpr size_t kMostOfAny = size_t{1} << 40;
+
+bool is_real(const wire::CopyShapeSide& side) {
+  return std::max({side.pitch_bytes, side.height, side.x_bytes, side.y, side.z}) <= kMostOfAny;
+}
+
 }  // namespace
+
+bool is_real(const Extent& extent) {
+  return std::max({extent.width_bytes, extent.height, extent.depth}) <= kMostOfAny;
+}
+
+uint64_t row_address(const wire::CopyShapeSide& side, size_t y, size_t z) {
+  return side.address + ((side.z + z) * side.height + side.y + y) * side.pitch_bytes + side.x_bytes;
+}
 
 CUresult locate(uint64_t address, size_t bytes, Side side, Location* location) {
   if (address == 0 || address + bytes < address) return CUDA_ERROR_INVALID_VALUE;
@@ -50,6 +67,24 @@ CUresult locate(uint64_t address, size_t bytes, Side side, Location* location) {
   if (process.session_of_address(address)) return CUDA_ERROR_INVALID_VALUE;
   const bool has_device_address = known && known->reachable;
   return side == Side::kDevice && !has_device_address ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+CUresult locate_rows(const Extent& extent, Side promised, wire::CopyShapeSide* side,
+                     Location* location) {
+  wire::CopyShapeSide& shape = *side;
+  if (!is_real(shape)) return CUDA_ERROR_INVALID_VALUE;
+  if (shape.pitch_bytes == 0) shape.pitch_bytes = shape.x_bytes + extent.width_bytes;
+  if (shape.height == 0) shape.height = shape.y + extent.height;
+  if (shape.pitch_bytes < shape.x_bytes + extent.width_bytes) return CUDA_ERROR_INVALID_VALUE;
+  if (extent.depth > 1 && shape.height < shape.y + extent.height) return CUDA_ERROR_INVALID_VALUE;
+  using Wide = unsigned __int128;
+  const Wide last_row =
+      Wide{shape.z + extent.depth - 1} * shape.height + shape.y + extent.height - 1;
+  const Wide end =
+      shape.address + last_row * shape.pitch_bytes + shape.x_bytes + extent.width_bytes;
+  if (end > std::numeric_limits<uint64_t>::max()) return CUDA_ERROR_INVALID_VALUE;
+  const uint64_t first = row_address(shape, 0, 0);
+  return locate(first, static_cast<uint64_t>(end) - first, promised, location);
 }
 
 CudaResult<CopyStream> stream_at(const std::optional<Route>& owner, CUstream handle) {

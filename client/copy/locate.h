@@ -29,6 +29,17 @@ struct Location {
 // allocation, or is not the kind of memory that `side` promises.
 CUresult locate(uint64_t address, size_t bytes, Side side, Location* location);
 
+// What a 2D or 3D copy copies.
+struct Extent {
+  size_t width_bytes = 0, height = 0, depth = 0;
+};
+bool is_real(const Extent& extent);  // no number is far larger than any memory
+// Address of the first copied byte of a row. Not for arrays.
+uint64_t row_address(const wire::CopyShapeSide& side, size_t y, size_t z);
+// The same as locate() for all rows of a copy. Sets the pitch and the height if they are 0.
+CUresult locate_rows(const Extent& extent, Side promised, wire::CopyShapeSide* side,
+                     Location* location);
+
 // The stream of a copy on the worker that owns the device memory. `owner` null: any worker. Blocks
 // while the queue of the stream is full. If the copy was issued in another session's stream,
 // stream_at() waits for that stream, and the copy runs in the owner's default stream.

@@ -17,9 +17,9 @@ struct NodeSide {
   std::optional<PeerSide> memory;  // device memory
 };
 
-CUresult find_side(CUmemorytype type, CUdeviceptr device, CUarray array, size_t pitch,
-                   size_t height, size_t x_bytes, size_t y, size_t z, const CUDA_MEMCPY3D& copy,
-                   NodeSide* side) {
+// `side`: the address, or of an array nothing; pitch, height and position.
+CUresult find_side(CUmemorytype type, CUarray array, const Extent& extent,
+                   wire::CopyShapeSide shape, NodeSide* side) {
   if (type == CU_MEMORYTYPE_ARRAY) {
     const auto* object = find<Array>(array);
     side->session = object ? object->session : nullptr;
@@ -27,13 +27,11 @@ CUresult find_side(CUmemorytype type, CUdeviceptr device, CUarray array, size_t 
     return CUDA_SUCCESS;
   }
   if (type != CU_MEMORYTYPE_DEVICE && type != CU_MEMORYTYPE_UNIFIED) return CUDA_SUCCESS;
-  const uint64_t pitch_bytes = pitch ? pitch : x_bytes + copy.WidthInBytes;
-  const uint64_t slice_bytes = pitch_bytes * (height ? height : y + copy.Height);
-  const uint64_t address = device + z * slice_bytes + y * pitch_bytes + x_bytes;
   Location location;
-  RCUDA_RETURN_IF_CUDA_ERROR(locate(address, 1, Side::kAny, &location));
+  RCUDA_RETURN_IF_CUDA_ERROR(locate_rows(extent, Side::kAny, &shape, &location));
   if (!location.owner) return CUDA_SUCCESS;
-  side->memory.emplace(PeerSide{*location.owner, address, pitch_bytes, slice_bytes});
+  side->memory.emplace(PeerSide{*location.owner, location.first, shape.pitch_bytes,
+                                shape.pitch_bytes * shape.height});
   side->session = location.owner->session;
   return CUDA_SUCCESS;
 }
@@ -44,13 +42,25 @@ CUresult copy_between_servers_of(const CUDA_MEMCPY3D& given,
                                  std::optional<CopyBetweenServers>* copy) {
   copy->reset();
   if (given.WidthInBytes == 0 || given.Height == 0 || given.Depth == 0) return CUDA_SUCCESS;
+  const Extent extent{given.WidthInBytes, given.Height, given.Depth};
+  if (!is_real(extent)) return CUDA_ERROR_INVALID_VALUE;
+  wire::CopyShapeSide to{}, from{};
+  to.address = given.dstDevice;
+  to.pitch_bytes = given.dstPitch;
+  to.height = given.dstHeight;
+  to.x_bytes = given.dstXInBytes;
+  to.y = given.dstY;
+  to.z = given.dstZ;
+  from.address = given.srcDevice;
+  from.pitch_bytes = given.srcPitch;
+  from.height = given.srcHeight;
+  from.x_bytes = given.srcXInBytes;
+  from.y = given.srcY;
+  from.z = given.srcZ;
   NodeSide destination, source;
-  RCUDA_RETURN_IF_CUDA_ERROR(find_side(given.dstMemoryType, given.dstDevice, given.dstArray,
-                                       given.dstPitch, given.dstHeight, given.dstXInBytes,
-                                       given.dstY, given.dstZ, given, &destination));
-  RCUDA_RETURN_IF_CUDA_ERROR(find_side(given.srcMemoryType, given.srcDevice, given.srcArray,
-                                       given.srcPitch, given.srcHeight, given.srcXInBytes,
-                                       given.srcY, given.srcZ, given, &source));
+  RCUDA_RETURN_IF_CUDA_ERROR(
+      find_side(given.dstMemoryType, given.dstArray, extent, to, &destination));
+  RCUDA_RETURN_IF_CUDA_ERROR(find_side(given.srcMemoryType, given.srcArray, extent, from, &source));
   if (!destination.session || !source.session || destination.session == source.session) {
     return CUDA_SUCCESS;
   }

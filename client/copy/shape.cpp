@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <optional>
 #include <vector>
 
@@ -29,27 +28,6 @@ namespace {
 struct ShapeSide : Location {
   wire::CopyShapeSide wire{};
 };
-
-struct Extent {
-  size_t width_bytes = 0, height = 0, depth = 0;
-};
-
-// Limit for every number of a shape. Real shapes are smaller, and the product of three numbers up
-// to this limit fits into 128 bits.
-constexpr size_t kMostOfAny = size_t{1} << 40;
-
-bool is_real(const Extent& extent) {
-  return std::max({extent.width_bytes, extent.height, extent.depth}) <= kMostOfAny;
-}
-
-bool is_real(const wire::CopyShapeSide& side) {
-  return std::max({side.pitch_bytes, side.height, side.x_bytes, side.y, side.z}) <= kMostOfAny;
-}
-
-// Address of the first copied byte of a row. Not for arrays.
-uint64_t row_address(const wire::CopyShapeSide& side, size_t y, size_t z) {
-  return side.address + ((side.z + z) * side.height + side.y + y) * side.pitch_bytes + side.x_bytes;
-}
 
 CUresult find_array(CUarray handle, ShapeSide* side) {
   const auto* array = find<Array>(handle);
@@ -81,22 +59,9 @@ CUresult describe(CUmemorytype type, const void* host, CUdeviceptr device, CUarr
     default:
       return CUDA_ERROR_INVALID_VALUE;
   }
-  wire::CopyShapeSide& shape = side->wire;
-  if (!is_real(shape)) return CUDA_ERROR_INVALID_VALUE;
-  if (shape.pitch_bytes == 0) shape.pitch_bytes = shape.x_bytes + extent.width_bytes;
-  if (shape.height == 0) shape.height = shape.y + extent.height;
-  if (shape.pitch_bytes < shape.x_bytes + extent.width_bytes) return CUDA_ERROR_INVALID_VALUE;
-  if (extent.depth > 1 && shape.height < shape.y + extent.height) return CUDA_ERROR_INVALID_VALUE;
-  using Wide = unsigned __int128;
-  const Wide last_row =
-      Wide{shape.z + extent.depth - 1} * shape.height + shape.y + extent.height - 1;
-  const Wide end =
-      shape.address + last_row * shape.pitch_bytes + shape.x_bytes + extent.width_bytes;
-  if (end > std::numeric_limits<uint64_t>::max()) return CUDA_ERROR_INVALID_VALUE;
-  const uint64_t first = row_address(shape, 0, 0);
-  const auto last = static_cast<uint64_t>(end);
-  RCUDA_RETURN_IF_CUDA_ERROR(locate(first, last - first, promised, side));
-  shape.type = side->home == Home::kDevice ? wire::MemoryType::kDevice : wire::MemoryType::kHost;
+  RCUDA_RETURN_IF_CUDA_ERROR(locate_rows(extent, promised, &side->wire, side));
+  side->wire.type =
+      side->home == Home::kDevice ? wire::MemoryType::kDevice : wire::MemoryType::kHost;
   return CUDA_SUCCESS;
 }
 

@@ -111,12 +111,6 @@ std::vector<Context*> greens_of(const Context& primary) {
   });
 }
 
-CUresult find_device(CUdevice ordinal, Device** device) {
-  RCUDA_RETURN_IF_CUDA_ERROR(check());
-  *device = Process::get().device(ordinal);
-  return *device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
-}
-
 }  // namespace
 }  // namespace rcuda::client
 

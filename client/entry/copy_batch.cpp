@@ -8,6 +8,7 @@
 
 #include "client/copy/copy.h"
 #include "client/route/capture.h"
+#include "client/route/find_route.h"
 #include "common/cuda/batch_shape.h"
 #include "common/cuda/return_if_error.h"
 
@@ -31,6 +32,7 @@ extern "C" {
 CUresult cuMemcpyBatchAsync_v2(CUdeviceptr* destinations, CUdeviceptr* sources, size_t* sizes,
                                size_t count, CUmemcpyAttributes* attributes,
                                size_t* attribute_starts, size_t attribute_count, CUstream stream) {
+  RCUDA_RETURN_IF_CUDA_ERROR(check_copy(stream));
   if (!destinations || !sources || !sizes || count == 0 || !attributes || !attribute_starts ||
       attribute_count == 0 || attribute_count > count || attribute_starts[0] != 0 || !stream ||
       stream == CU_STREAM_LEGACY) {
@@ -67,6 +69,7 @@ CUresult cuMemcpyBatchAsync_v2(CUdeviceptr* destinations, CUdeviceptr* sources, 
 // Checks the whole batch before it sends the first copy.
 CUresult cuMemcpy3DBatchAsync_v2(size_t count, CUDA_MEMCPY3D_BATCH_OP* operations,
                                  unsigned long long flags, CUstream stream) {
+  RCUDA_RETURN_IF_CUDA_ERROR(check_copy(stream));
   if (count == 0 || !operations || flags != 0 || !stream || stream == CU_STREAM_LEGACY) {
     return CUDA_ERROR_INVALID_VALUE;
   }

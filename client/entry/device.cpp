@@ -7,6 +7,7 @@
 
 #include <cuda.h>
 
+#include "client/pool/pci_address.h"
 #include "client/process/process.h"
 #include "common/base/log.h"
 #include "common/cuda/device_properties.h"
@@ -14,14 +15,6 @@
 
 namespace rcuda::client {
 namespace {
-
-// Returns the device, or the error that a local driver would return.
-CUresult find_device(CUdevice ordinal, Device** device) {
-  Process& process = Process::get();
-  RCUDA_RETURN_IF_CUDA_ERROR(process.check());
-  *device = process.device(ordinal);
-  return *device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
-}
 
 CUresult attribute(const Device& device, int attribute, int* value) {
   const auto& attributes = device.info.attributes;
@@ -74,6 +67,7 @@ CUresult cuDeviceGetCount(int* count) {
 }
 
 CUresult cuDeviceGet(CUdevice* device, int ordinal) {
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   if (!device) return CUDA_ERROR_INVALID_VALUE;
   Device* found;
   RCUDA_RETURN_IF_CUDA_ERROR(find_device(ordinal, &found));
@@ -151,17 +145,11 @@ CUresult cuDeviceGetByPCIBusId(CUdevice* dev, const char* text) {
   Process& process = Process::get();
   RCUDA_RETURN_IF_CUDA_ERROR(process.check());
   if (!dev || !text) return CUDA_ERROR_INVALID_VALUE;
-  unsigned domain = 0, bus = 0, slot = 0;
-  if (std::sscanf(text, "%x:%x:%x", &domain, &bus, &slot) != 3) {
-    domain = 0;
-    if (std::sscanf(text, "%x:%x", &bus, &slot) != 2) return CUDA_ERROR_INVALID_VALUE;
-  }
+  const auto wanted = parse_pci_address(text);
+  if (!wanted) return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0; i < process.device_count(); ++i) {
-    unsigned have_domain = 0, have_bus = 0, have_slot = 0;
     const Device* device = process.device(static_cast<CUdevice>(i));
-    if (std::sscanf(device->info.pci_bus_id.c_str(), "%x:%x:%x", &have_domain, &have_bus,
-                    &have_slot) == 3 &&
-        domain == have_domain && bus == have_bus && slot == have_slot) {
+    if (parse_pci_address(device->info.pci_bus_id) == wanted) {
       *dev = static_cast<CUdevice>(i);
       return CUDA_SUCCESS;
     }

@@ -53,11 +53,15 @@ CUresult send_record(Event& event, const StreamRoute& route, unsigned flags) {
   SentCommand sent;
   const CUresult result =
       route.session->post(route, {opcode, body.body()}, transport::Wake::kYes, &sent);
+  if (result != CUDA_SUCCESS) {
+    recording.failed();
+    return result;
+  }
   // A captured record is a graph node and has no position yet.
   if (route.timeline && !any_capture()) {
     recording.is_at(*route.timeline, sent.position, sent.number);
   }
-  return result == CUDA_SUCCESS ? route.session->take_error() : result;
+  return route.session->take_error();
 }
 
 CUresult record(CUevent handle, CUstream stream, unsigned flags) {

@@ -60,9 +60,8 @@ struct KernelOn {
 
 // Finds a kernel and its data on a device. Needs no current context.
 CudaResult<KernelOn> kernel_on(CUkernel handle, CUdevice ordinal) {
-  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
-  const Device* device = Process::get().device(ordinal);
-  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  Device* device;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_device(ordinal, &device));
   auto* kernel = find<Kernel>(handle);
   if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
   const Route route = route_of(*device->primary);

@@ -27,19 +27,22 @@ namespace {
 // CUDA limits the counts of references to INT_MAX.
 bool is_count(unsigned count) { return count > 0 && count <= INT_MAX; }
 
-// Returns false if `object` has fewer references. Releasing the last reference calls the object's
-// function, but never on the application's thread: that thread may hold locks that the function
-// takes.
-bool release_user_object(UserObject* object, unsigned count) {
-  unsigned have = object->references.load();
+// Returns false if there are fewer references.
+bool take(std::atomic<unsigned>* references, unsigned count) {
+  unsigned have = references->load();
   do {
     if (have < count) return false;
-  } while (!object->references.compare_exchange_weak(have, have - count));
-  if (have > count) return true;
+  } while (!references->compare_exchange_weak(have, have - count));
+  return true;
+}
+
+// Releasing the last reference calls the object's function, but never on the application's thread:
+// that thread may hold locks that the function takes.
+void release_user_object(UserObject* object, unsigned count) {
+  if (object->references.fetch_sub(count) != count) return;
   Process::get().sessions().front()->events().run_later(
       [end = object->end, pointer = object->pointer] { end(pointer); });
   destroy(object);
-  return true;
 }
 
 // For a graph that kernels may launch, returns the worker's handle to the application
@@ -148,14 +151,16 @@ CUresult cuUserObjectRetain(CUuserObject handle, unsigned count) {
   RCUDA_RETURN_IF_CUDA_ERROR(resolve_object(handle, &object));
   if (!is_count(count)) return CUDA_ERROR_INVALID_VALUE;
   object->references.fetch_add(count);
+  object->own.fetch_add(count);
   return CUDA_SUCCESS;
 }
 
 CUresult cuUserObjectRelease(CUuserObject handle, unsigned count) {
   UserObject* object;
   RCUDA_RETURN_IF_CUDA_ERROR(resolve_object(handle, &object));
-  return is_count(count) && release_user_object(object, count) ? CUDA_SUCCESS
-                                                               : CUDA_ERROR_INVALID_VALUE;
+  if (!is_count(count) || !take(&object->own, count)) return CUDA_ERROR_INVALID_VALUE;
+  release_user_object(object, count);
+  return CUDA_SUCCESS;
 }
 
 CUresult cuGraphRetainUserObject(CUgraph graph_handle, CUuserObject handle, unsigned count,
@@ -167,22 +172,32 @@ CUresult cuGraphRetainUserObject(CUgraph graph_handle, CUuserObject handle, unsi
   if (!is_count(count) || (flags & ~unsigned{CU_GRAPH_USER_OBJECT_MOVE})) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  const bool moves = flags & CU_GRAPH_USER_OBJECT_MOVE;
+  if (moves && !take(&object->own, count)) return CUDA_ERROR_INVALID_VALUE;
+  if (!moves) object->references.fetch_add(count);
+  const auto give_back = [&] {
+    if (moves) {
+      object->own.fetch_add(count);
+    } else {
+      release_user_object(object, count);
+    }
+  };
   HeldObject held{object, 0, count, std::make_shared<std::atomic<unsigned>>(count)};
   WorkerEvents::GraphCallback callback;
   callback.released = [object, of_all = held.of_all] {
-    if (const unsigned left = of_all->exchange(0)) (void)release_user_object(object, left);
+    if (const unsigned left = of_all->exchange(0)) release_user_object(object, left);
   };
   WorkerEvents& events = graph->session->events();
   const auto number = events.add_graph_callback(std::move(callback));
-  if (!number) return CUDA_ERROR_OUT_OF_MEMORY;
-  held.number = *number;
-  if (!(flags & CU_GRAPH_USER_OBJECT_MOVE)) {
-    object->references.fetch_add(count);
+  if (!number) {
+    give_back();
+    return CUDA_ERROR_OUT_OF_MEMORY;
   }
+  held.number = *number;
   const CUresult result = forward_rcuda_graph_retain(graph_handle, held.number);
   if (result != CUDA_SUCCESS) {
     events.remove_callback(held.number);
-    if (!(flags & CU_GRAPH_USER_OBJECT_MOVE)) (void)release_user_object(object, count);
+    give_back();
     return result;
   }
   graph->held.push_back(std::move(held));
@@ -207,7 +222,7 @@ CUresult cuGraphReleaseUserObject(CUgraph graph_handle, CUuserObject handle, uns
     if (held->count > count) {
       held->count -= count;
       held->of_all->fetch_sub(count);
-      (void)release_user_object(object, count);
+      release_user_object(object, count);
       return CUDA_SUCCESS;
     }
     // Clones or executables of the graph may still hold the object. When the worker reports that

@@ -98,8 +98,8 @@ extern "C" {
 // ---- resources ---------------------------------------------------------------------------------
 
 CUresult cuDeviceGetDevResource(CUdevice dev, CUdevResource* resource, CUdevResourceType type) {
-  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
-  if (!Process::get().device(dev)) return CUDA_ERROR_INVALID_DEVICE;
+  Device* device;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_device(dev, &device));
   RCUDA_RETURN_IF_CUDA_ERROR(check_type(resource, type));
   const CUresult result = forward_cuDeviceGetDevResource(dev, resource, type);
   if (result == CUDA_SUCCESS) set_owner(resource, dev);

@@ -10,6 +10,7 @@
 // pages: the worker's driver moves pages when kernels access them.
 
 #include <algorithm>
+#include <cstdint>
 #include <vector>
 
 #include <cuda.h>
@@ -76,6 +77,7 @@ bool is_in_worker() {
 CUresult allocate_in_worker(const Route& route, CUdeviceptr* pointer, size_t bytes,
                             unsigned flags) {
   RCUDA_RETURN_IF_CUDA_ERROR(check_unsafe_call());
+  if (bytes > SIZE_MAX - kLargeBytes) return CUDA_ERROR_OUT_OF_MEMORY;
   Allocation allocation;
   allocation.bytes = bytes;
   allocation.placement = Placement::kManaged;
@@ -107,6 +109,7 @@ CUresult allocate_in_worker(const Route& route, CUdeviceptr* pointer, size_t byt
 CUresult prefetch_batch(const CUdeviceptr* addresses, const size_t* bytes, size_t count,
                         const CUmemLocation* locations, const size_t* location_starts,
                         size_t location_count, unsigned long long flags, CUstream stream) {
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   if (!addresses || !bytes || count == 0 || flags != 0 || !stream || stream == CU_STREAM_LEGACY) {
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -140,6 +143,7 @@ namespace wire = rcuda::wire;
 extern "C" {
 
 CUresult cuMemAllocManaged(CUdeviceptr* pointer, size_t bytes, unsigned flags) {
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   if (!pointer || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -173,6 +177,7 @@ CUresult cuMemAdvise_v2(CUdeviceptr address, size_t bytes, CUmem_advise advice,
 
 CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes, CUmemLocation location,
                                unsigned flags, CUstream stream) {
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   Allocation allocation;
   RCUDA_RETURN_IF_CUDA_ERROR(find_managed(address, bytes, &allocation));
@@ -186,6 +191,7 @@ CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes, CUmemLocation 
 CUresult cuMemPrefetchBatchAsync(CUdeviceptr* addresses, size_t* bytes, size_t count,
                                  CUmemLocation* locations, size_t* location_starts,
                                  size_t location_count, unsigned long long flags, CUstream stream) {
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   if (!locations || !location_starts || location_count == 0) return CUDA_ERROR_INVALID_VALUE;
   return prefetch_batch(addresses, bytes, count, locations, location_starts, location_count, flags,
                         stream);
@@ -206,6 +212,7 @@ CUresult cuMemDiscardAndPrefetchBatchAsync(CUdeviceptr* addresses, size_t* bytes
 
 CUresult cuMemRangeGetAttribute(void* data, size_t data_bytes, CUmem_range_attribute attribute,
                                 CUdeviceptr address, size_t bytes) {
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   if (!data) return CUDA_ERROR_INVALID_VALUE;
   Allocation allocation;
   RCUDA_RETURN_IF_CUDA_ERROR(find_managed(address, bytes, &allocation));
@@ -215,6 +222,7 @@ CUresult cuMemRangeGetAttribute(void* data, size_t data_bytes, CUmem_range_attri
 
 CUresult cuMemRangeGetAttributes(void** data, size_t* data_bytes, CUmem_range_attribute* attributes,
                                  size_t count, CUdeviceptr address, size_t bytes) {
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   if (!data || !data_bytes || !attributes || count == 0) return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0; i < count; ++i) {
     RCUDA_RETURN_IF_CUDA_ERROR(

@@ -19,6 +19,9 @@
 namespace rcuda::client {
 namespace {
 
+// Answers per function and kind of query; further queries are round trips.
+constexpr size_t kMostKept = 1024;
+
 int32_t attribute(const FunctionInfo& info, CUfunction_attribute which) {
   return info.attributes[which].load(std::memory_order_relaxed);
 }
@@ -82,7 +85,7 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, CUfun
       blocks, function, block_size, shared_bytes, flags);
   if (result == CUDA_SUCCESS) {
     rcuda::MutexLock lock(info.occupancy_mutex);
-    info.occupancy[question] = *blocks;
+    if (info.occupancy.size() < kMostKept) info.occupancy.emplace(question, *blocks);
   }
   return result;
 }
@@ -139,7 +142,6 @@ CUresult cuOccupancyMaxPotentialBlockSize(int* grid_size, int* block_size, CUfun
 
 CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction function,
                                       const CUlaunchConfig* config) {
-  constexpr size_t kMostKept = 1024;  // per function; further queries are round trips
   RCUDA_ASSIGN_OR_RETURN(const Route route, find_current_route());
   if (!clusters || !config) return CUDA_ERROR_INVALID_VALUE;
   Callable callable;

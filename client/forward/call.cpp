@@ -1,5 +1,7 @@
 #include "client/forward/call.h"
 
+#include <utility>
+
 #include "common/base/units.h"
 #include "common/cuda/return_if_error.h"
 
@@ -127,7 +129,7 @@ wire::ObjectId Call::create(wire::Kind kind, void** handle) {
   wire::ObjectId id = 0;
   if (failed()) return id;
   fix(mint(*route_, kind, handle, &id));
-  if (!failed()) created_[created_count_++] = {*handle, kind};
+  if (!failed()) created_[created_count_++] = {handle, kind};
   return id;
 }
 
@@ -142,14 +144,18 @@ bool Call::may_send() {
 }
 
 void Call::retire_created() {
-  for (uint32_t i = 0; i < created_count_; ++i) retire(created_[i].handle, created_[i].kind);
+  for (uint32_t i = 0; i < created_count_; ++i) {
+    retire(std::exchange(*created_[i].handle, nullptr), created_[i].kind);
+  }
 }
 
 CUresult Call::post(api::Opcode opcode) {
   if (!may_send()) return result_;
-  // An error is normally that of an earlier command: this command has been sent, and its object
-  // will exist, so nothing is retired.
-  return client::post(*route_, {opcode, in_.body()});
+  bool refused = false;
+  const CUresult result = client::post(*route_, {opcode, in_.body()}, &refused);
+  // Any other error is that of an earlier command: the object of this one will exist.
+  if (refused) retire_created();
+  return result;
 }
 
 CUresult Call::call(api::Opcode opcode, size_t reply_bytes) {

@@ -96,6 +96,7 @@ class Call {
     for (size_t i = 0; i < count; ++i) ids[i] = handle(items[i], kind, CUDA_ERROR_INVALID_VALUE);
     in_.array(ids.data(), ids.size());
   }
+  // *handle becomes null again if the command is refused or not sent.
   wire::ObjectId create(wire::Kind kind, void** handle);
   // The number of elements of an output array for which a reply with `arrays` arrays has room.
   uint32_t room(size_t count, size_t element_bytes, size_t arrays) {
@@ -157,7 +158,7 @@ class Call {
   uint32_t blob_ = 0;    // its number in the worker
   uint16_t opcode_ = 0;  // of the call that was sent
   struct Created {
-    void* handle = nullptr;
+    void** handle = nullptr;
     wire::Kind kind = wire::Kind::kNone;
   };
   Created created_[2];

@@ -20,11 +20,16 @@ namespace rcuda::client {
 struct UserObject : Object {
   static constexpr wire::Kind kKind = wire::Kind::kUserObject;
   UserObject(const Identity& identity, void* its_pointer, CUhostFn its_end, unsigned count)
-      : Object(kKind, identity), pointer(its_pointer), end(its_end), references(count) {}
+      : Object(kKind, identity),
+        pointer(its_pointer),
+        end(its_end),
+        references(count),
+        own(count) {}
 
   void* const pointer;
   const CUhostFn end;
-  std::atomic<unsigned> references;
+  std::atomic<unsigned> references;  // of the application and of graphs
+  std::atomic<unsigned> own;         // of the application
 };
 
 // References to a user object that a graph holds. A clone has its own references. The worker knows

@@ -1,10 +1,8 @@
 #include "client/pool/pool_uuids.h"
 
 #include <algorithm>
-#include <thread>
 
-#include "client/pool/retry_pause.h"
-#include "common/base/log.h"
+#include "client/pool/retries.h"
 #include "common/cuda/visible_devices.h"
 #include "common/messages/gpu_report.h"
 #include "common/reach/ask.h"
@@ -16,17 +14,12 @@ using Clock = std::chrono::steady_clock;
 
 Result<wire::GpuReport> gpus_of(const std::string& host, uint16_t port,
                                 Clock::time_point deadline) {
-  RetryPause pauses;
-  for (bool reported = false;; reported = true) {
+  Retries retries(deadline);
+  while (true) {
     const auto body =
         wire::ask(host, port, wire::MessageType::kGpuQuery, {}, wire::MessageType::kGpuReport);
     if (body.ok()) return wire::decode<wire::GpuReport>(*body);
-    if (body.status().code() != Code::kUnavailable) return body.status();
-    const auto left = std::chrono::floor<std::chrono::milliseconds>(deadline - Clock::now());
-    const std::chrono::milliseconds pause = pauses.next(left);
-    if (pause.count() == 0) return body.status();
-    if (!reported) RCUDA_WARN("waiting (RCUDA_WAIT): %s", body.status().context().c_str());
-    std::this_thread::sleep_for(pause);
+    if (!retries.again(body.status())) return body.status();
   }
 }
 

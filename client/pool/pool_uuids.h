@@ -1,8 +1,7 @@
 // The GPUs of the pool and their UUIDs, which the servers report without a session.
 //
 // Threads: any. Blocking: queries the servers one after another, at most five seconds each. While a
-// server does not run, tries again until the deadline (RCUDA_WAIT), with the pauses of
-// retry_pause.h.
+// server does not run, tries again until the deadline (retries.h).
 // Errors: the error of a server that does not answer; kNotFound if a server has no such GPU.
 #pragma once
 

@@ -197,11 +197,7 @@ Status Process::connect() {
   RCUDA_RETURN_IF_ERROR(resolve_uuids(&pool, deadline));
   RCUDA_ASSIGN_OR_RETURN(const std::vector<DeviceAddress> chosen,
                          selected_devices(pool, environment, deadline));
-  if (wait.count() != 0) {
-    // The queries for UUIDs may have used a part of the time.
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
-    options.hello.wait_ms = static_cast<uint32_t>(std::max<int64_t>(left.count(), 1));
-  }
+  if (wait.count() != 0) options.wait_until = deadline;
   RCUDA_ASSIGN_OR_RETURN(std::vector<ServerDevices> servers, group_by_server(chosen));
 
   if (servers.size() > wire::kMostServers) {

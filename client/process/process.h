@@ -115,6 +115,13 @@ CUresult resolve_object(const void* handle, T** object,
   return *object ? CUDA_SUCCESS : if_none;
 }
 
+// The same for the number of a device.
+inline CUresult find_device(CUdevice ordinal, Device** device) {
+  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
+  *device = Process::get().device(ordinal);
+  return *device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
 // The calling thread's stack of current contexts. Another thread may destroy a context in it.
 Ref<Context> current_context();
 void set_current_context(Context* context);

@@ -142,9 +142,8 @@ CudaResult<Route> find_address_route(CUdeviceptr address) {
 }
 
 CudaResult<Route> find_device_route(CUdevice device, uint32_t* ordinal) {
-  RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
-  const Device* found = Process::get().device(device);
-  if (!found) return CUDA_ERROR_INVALID_DEVICE;
+  Device* found;
+  RCUDA_RETURN_IF_CUDA_ERROR(find_device(device, &found));
   *ordinal = found->ordinal;
   return Route{found->session, 0, static_cast<uint32_t>(device)};
 }
@@ -245,9 +244,10 @@ wire::ObjectId owning_context_id(const Route& route) {
   return owning_context(*context_of(route)).id;
 }
 
-CUresult post(const Route& route, const wire::Command& command) {
-  RCUDA_RETURN_IF_CUDA_ERROR(route.session->post(route, command));
-  return route.session->take_error();
+CUresult post(const Route& route, const wire::Command& command, bool* refused) {
+  const CUresult result = route.session->post(route, command);
+  if (refused) *refused = result != CUDA_SUCCESS;
+  return result == CUDA_SUCCESS ? route.session->take_error() : result;
 }
 
 CUresult malformed_reply(const Route& route, uint16_t opcode) {

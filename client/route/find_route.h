@@ -136,8 +136,9 @@ CUresult synchronize_with_greens(Session& session, wire::ObjectId context);
 wire::ObjectId owning_context_id(const Route& route);
 
 // Sends a command for an entry point that reports asynchronous errors. Returns kSessionLost, the
-// error of an earlier command, or CUDA_SUCCESS.
-CUresult post(const Route& route, const wire::Command& command);
+// error of an earlier command, or CUDA_SUCCESS; or with *refused, which may be null, the error of
+// this command, which was refused or not sent.
+CUresult post(const Route& route, const wire::Command& command, bool* refused = nullptr);
 
 // Logs that the worker's reply to this command is malformed. Returns CUDA_ERROR_UNKNOWN.
 CUresult malformed_reply(const Route& route, uint16_t opcode);

@@ -11,7 +11,7 @@ namespace rcuda::client {
 EventState::Recording::Recording(EventState& state) : state_(state) {
   MutexLock lock(state_.mutex_);
   record_ = ++state_.record_;
-  state_.timeline_ = nullptr;
+  earlier_ = std::exchange(state_.place_, {});
   state_.pending_.clear();
   state_.done_ = false;
 }
@@ -19,18 +19,16 @@ EventState::Recording::Recording(EventState& state) : state_(state) {
 EventState::Recording::~Recording() {
   MutexLock lock(state_.mutex_);
   const bool was_alone = state_.record_++ == record_;
-  state_.timeline_ = was_alone ? std::move(timeline_) : nullptr;
-  state_.position_ = position_;
-  state_.command_ = command_;
+  state_.place_ = was_alone ? std::move(place_) : Place{};
   state_.pending_.clear();
   state_.done_ = false;
 }
 
 void EventState::Recording::is_at(Timeline& timeline, uint64_t position, uint64_t command) {
-  timeline_ = timeline.shared_from_this();
-  position_ = position;
-  command_ = command;
+  place_ = {timeline.shared_from_this(), position, command};
 }
+
+void EventState::Recording::failed() { place_ = std::move(earlier_); }
 
 void EventState::leave_to_worker() {
   MutexLock lock(mutex_);
@@ -47,7 +45,7 @@ Progress EventState::progress(uint64_t* record, CUresult* result) {
   *record = record_;
   if (left_to_worker_) return Progress::kUnknown;
   const bool is_reported = word_ && watched_ == record_ && session().word_reached(*word_, result);
-  if (timeline_ && timeline_->has_reached(position_)) {
+  if (place_.timeline && place_.timeline->has_reached(place_.position)) {
     *result = CUDA_SUCCESS;
     set_done();
     return Progress::kDone;
@@ -83,7 +81,7 @@ void EventState::found_done(uint64_t record) {
 }
 
 void EventState::set_done() {
-  if (timeline_) timeline_->advance(position_);
+  if (place_.timeline) place_.timeline->advance(place_.position);
   done_ = true;
   // Releases the word unless the worker still has to write it.
   CUresult ignored;
@@ -99,7 +97,7 @@ EventState::~EventState() { release_word(); }
 CUresult EventState::wait() {
   const auto [record, command] = [this] {
     MutexLock lock(mutex_);
-    return std::pair(record_, timeline_ && !left_to_worker_ ? command_ : 0);
+    return std::pair(record_, place_.timeline && !left_to_worker_ ? place_.command : 0);
   }();
   // A separate word: the event's own word is reused for later records, perhaps on another stream.
   const CUresult result = Wait(route_).run(wire::WatchEventBody{event_, 0, 0, command, 1, 0});

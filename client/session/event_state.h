@@ -27,6 +27,13 @@
 namespace rcuda::client {
 
 class EventState {
+  // A record in the timeline of its stream. Without a timeline only the worker knows the record.
+  struct Place {
+    std::shared_ptr<Timeline> timeline;
+    uint64_t position = 0;
+    uint64_t command = 0;  // its number (SentCommand)
+  };
+
  public:
   // `route`: the event's worker and context. `event`: its id in the worker.
   EventState(const Route& route, wire::ObjectId event) : route_(route), event_(event) {}
@@ -46,13 +53,14 @@ class EventState {
     // Sets the position of the record, which has been sent, in the timeline, and its command's
     // number (SentCommand).
     void is_at(Timeline& timeline, uint64_t position, uint64_t command);
+    // The record was refused or not sent: the one before it stays the latest.
+    void failed();
 
    private:
     EventState& state_;
     uint64_t record_;
-    std::shared_ptr<Timeline> timeline_;
-    uint64_t position_ = 0;
-    uint64_t command_ = 0;
+    Place earlier_;
+    Place place_;
   };
 
   // From now on, the event may have records that only the worker knows. Permanent.
@@ -85,10 +93,7 @@ class EventState {
   // Whether the record with the number record_ is done. Written with mutex_ held. Never true if
   // left_to_worker_ is.
   std::atomic<bool> done_{false};
-  // Timeline, position and command of the latest record. Null if only the worker knows the record.
-  std::shared_ptr<Timeline> timeline_ RCUDA_GUARDED_BY(mutex_);
-  uint64_t position_ RCUDA_GUARDED_BY(mutex_) = 0;
-  uint64_t command_ RCUDA_GUARDED_BY(mutex_) = 0;
+  Place place_ RCUDA_GUARDED_BY(mutex_);  // of the latest record
 
   std::optional<Word> word_ RCUDA_GUARDED_BY(mutex_);
   // The record that the worker last watched with word_.

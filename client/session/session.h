@@ -80,7 +80,7 @@ struct CallOptions {
 Result<wire::Hello> make_hello();
 
 struct SessionOptions {
-  wire::Hello hello;                          // devices and medium are filled in by open()
+  wire::Hello hello;                          // open() sets devices, medium, waiting time
   const transport::Medium* medium = nullptr;  // null: auto
   std::chrono::milliseconds connect_timeout{5'000};
   // How long a server may be silent after the Hello. While it starts a worker, it sends kQueued
@@ -91,15 +91,17 @@ struct SessionOptions {
   bool synchronous = false;                        // RCUDA_SYNC=1: every post() is a round trip
   std::chrono::milliseconds wake_wait{0};          // RCUDA_WAKE_WAIT; 0: without a limit
   const wire::Credentials* credentials = nullptr;  // null: the defaults; outlives open()
-  // Called about once a second while open() waits for the program's turn (RCUDA_WAIT); may be null.
+  // The end of RCUDA_WAIT, for all sessions of the program; none: it does not wait.
+  std::optional<std::chrono::steady_clock::time_point> wait_until;
+  // Called about once a second while open() waits for the program's turn; may be null.
   std::function<void()> while_waiting;
 };
 
 class Session final : public TimelineHost {
  public:
   // Connects, shakes hands and makes the Link. An error names the server and the remedy. While the
-  // server cannot be reached or takes no sessions, tries again for the time of Hello::wait_ms, with
-  // pauses as in retry_pause.h. Does not try again once the server has assigned a worker.
+  // server cannot be reached or takes no sessions, tries again until SessionOptions::wait_until
+  // (retries.h). Does not try again once the server has assigned a worker.
   static Result<std::unique_ptr<Session>> open(const ServerDevices& server,
                                                const SessionOptions& options);
   ~Session();
@@ -220,7 +222,7 @@ class Session final : public TimelineHost {
   Session();
 
   // One attempt of open(): calls the three functions below in their order.
-  Status connect(const ServerDevices& server, const SessionOptions& options);
+  Status connect(const ServerDevices& server, const SessionOptions& options, uint32_t wait_ms);
   struct Approach;
   static Result<Approach> reach(const ServerDevices& server, const SessionOptions& options,
                                 const wire::Credentials& credentials);

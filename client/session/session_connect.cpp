@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "api/command_hashes.h"
-#include "client/pool/retry_pause.h"
+#include "client/pool/retries.h"
 #include "client/session/session.h"
 #include "client/session/staging.h"
 #include "client/trace/trace.h"
@@ -57,12 +57,11 @@ class WaitReport {
   Clock::time_point told_at_{};
 };
 
-void pause_for(std::chrono::milliseconds time, const SessionOptions& options) {
-  constexpr std::chrono::milliseconds kStep{1'000};
-  for (; time.count() > 0; time -= kStep) {
-    std::this_thread::sleep_for(std::min(time, kStep));
-    if (options.while_waiting) options.while_waiting();
-  }
+// Hello::wait_ms, not below `least`.
+uint32_t wait_ms_until(const std::optional<Clock::time_point>& deadline, int64_t least) {
+  if (!deadline) return 0;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - Clock::now());
+  return static_cast<uint32_t>(std::max<int64_t>(left.count(), least));
 }
 
 std::string address_of(const ServerDevices& server) {
@@ -132,7 +131,8 @@ Result<Session::Approach> Session::reach(const ServerDevices& server, const Sess
   return approach;
 }
 
-Status Session::connect(const ServerDevices& server, const SessionOptions& options) {
+Status Session::connect(const ServerDevices& server, const SessionOptions& options,
+                        uint32_t wait_ms) {
   const std::string address = address_of(server);
   const wire::Credentials defaults;
   const wire::Credentials& credentials = options.credentials ? *options.credentials : defaults;
@@ -146,6 +146,7 @@ Status Session::connect(const ServerDevices& server, const SessionOptions& optio
 
   wire::Hello hello = options.hello;
   hello.devices = server.gpus;
+  hello.wait_ms = wait_ms;
   RCUDA_RETURN_IF_ERROR(wire::present_lease(server.host, server.port, credentials,
                                             approach.connection.binding, &hello));
   WaitReport report(address);
@@ -223,25 +224,15 @@ Status Session::link_up(Approach approach, const SessionOptions& options) {
 // assigned a worker, a failure is final: it would repeat, and each attempt would use up a worker.
 Result<std::unique_ptr<Session>> Session::open(const ServerDevices& server,
                                                const SessionOptions& options) {
-  const Clock::time_point deadline =
-      Clock::now() + std::chrono::milliseconds(options.hello.wait_ms);
-  SessionOptions attempt = options;
-  RetryPause pauses;
-  std::string reported;
-  while (true) {
+  Retries retries(options.wait_until.value_or(Clock::time_point()));
+  // A first attempt waits, even if earlier servers have used up the time. A last attempt does not:
+  // the server then reports why it refuses.
+  for (int64_t least_ms = 1;; least_ms = 0) {
     std::unique_ptr<Session> session(new Session);
-    const Status status = session->connect(server, attempt);
+    const Status status =
+        session->connect(server, options, wait_ms_until(options.wait_until, least_ms));
     if (status.ok()) return begin(std::move(session), options);
-    if (status.code() != Code::kUnavailable || session->has_worker_) return status;
-    const auto left = std::chrono::floor<std::chrono::milliseconds>(deadline - Clock::now());
-    const std::chrono::milliseconds pause = pauses.next(left);
-    if (pause.count() == 0) return status;
-    if (const std::string& reason = status.context(); reason != reported) {
-      RCUDA_WARN("waiting (RCUDA_WAIT): %s", reason.c_str());
-      reported = reason;
-    }
-    pause_for(pause, options);
-    attempt.hello.wait_ms = static_cast<uint32_t>((left - pause).count());
+    if (session->has_worker_ || !retries.again(status, options.while_waiting)) return status;
   }
 }
 

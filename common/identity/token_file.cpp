@@ -31,6 +31,7 @@ std::vector<std::string_view> words_of(std::string_view line) {
 }  // namespace
 
 Result<TokenFile::Line> TokenFile::parse_line(const std::vector<std::string_view>& words) {
+  if (words.empty()) return refused("a comment without a token: give a line with a token");
   if (words.size() > 2) return refused("more than a server and its token; write one token a line");
   Result<Token> token = parse_token(words.back());
   if (!token.ok()) {

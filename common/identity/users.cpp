@@ -12,10 +12,10 @@ namespace {
 
 constexpr uid_t kNoUid = static_cast<uid_t>(-1);
 
-// Calls getpwnam_r or getpwuid_r with enough room. Returns errno's value; `found` is null if there
-// is no such user.
-template <typename Function, typename Key>
-int look_up(Function function, Key key, passwd* entry, std::vector<char>* room, passwd** found) {
+// Calls getpwnam_r, getpwuid_r, getgrnam_r or getgrgid_r with enough room. Returns errno's value;
+// `found` is null if there is no such user or group.
+template <typename Function, typename Key, typename Entry>
+int look_up(Function function, Key key, Entry* entry, std::vector<char>* room, Entry** found) {
   for (room->resize(1024);; room->resize(room->size() * 4)) {
     const int error = function(key, entry, room->data(), room->size(), found);
     if (error != ERANGE || room->size() > (1u << 20)) return error;
@@ -64,20 +64,20 @@ Result<gid_t> group_id(const std::string& name) {
   const char* const end = name.data() + name.size();
   const auto [rest, failed] = std::from_chars(name.data(), end, number);
   if (failed == std::errc() && rest == end) return number;
-  std::vector<char> room(1u << 20);
-  group entry{};
+  group entry;
   group* found = nullptr;
-  const int error = ::getgrnam_r(name.c_str(), &entry, room.data(), room.size(), &found);
-  if (found) return entry.gr_gid;
+  std::vector<char> room;
+  const int error = look_up(::getgrnam_r, name.c_str(), &entry, &room, &found);
+  if (found) return found->gr_gid;
   if (error != 0) return Status::from_errno(error, "looking up group " + name);
   return Status(Code::kNotFound, "this machine has no group " + name);
 }
 
 std::string group_name(gid_t gid) {
-  std::vector<char> room(1u << 20);
-  group entry{};
+  group entry;
   group* found = nullptr;
-  (void)::getgrgid_r(gid, &entry, room.data(), room.size(), &found);
+  std::vector<char> room;
+  (void)look_up(::getgrgid_r, gid, &entry, &room, &found);
   return found ? found->gr_name : std::to_string(gid);
 }
 

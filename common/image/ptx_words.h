@@ -1,4 +1,4 @@
-// The words of a PTX text, its numbers and its types. Private to this folder.
+// The words of a PTX text, and its types. Private to this folder.
 #pragma once
 
 #include <algorithm>
@@ -55,23 +55,20 @@ class Words {
   size_t at_ = 0;
 };
 
-inline bool parse_number(std::string_view word, uint64_t* value) {
-  const int base = word.starts_with("0x") || word.starts_with("0X") ? 16 : 10;
-  if (base == 16) word.remove_prefix(2);
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), *value, base);
-  return error == std::errc() && end != word.data();
-}
-
 // ".u64" gives 8, ".f16x2" 4; a word that is not a type gives 0.
 inline uint64_t bytes_of_type(std::string_view word) {
   if (word == ".texref" || word == ".samplerref" || word == ".surfref") return 8;
-  uint64_t bits = 0;
-  if (word.size() < 3 || std::string_view("busf").find(word[1]) == std::string_view::npos ||
-      !parse_number(word.substr(2), &bits)) {
+  if (word.size() < 3 || word[0] != '.' ||
+      std::string_view("busf").find(word[1]) == std::string_view::npos) {
     return 0;
   }
-  if (bits < 8 || bits > 128 || bits % 8 != 0) return 0;
-  return bits / 8 * (word.ends_with("x2") ? 2 : 1);
+  const bool is_pair = word.ends_with("x2");
+  if (is_pair) word.remove_suffix(2);
+  uint64_t bits = 0;
+  const char* const all = word.data() + word.size();
+  const auto [end, error] = std::from_chars(word.data() + 2, all, bits);
+  if (error != std::errc() || end != all || bits < 8 || bits > 128 || bits % 8 != 0) return 0;
+  return bits / 8 * (is_pair ? 2 : 1);
 }
 
 }  // namespace rcuda::image

@@ -18,6 +18,7 @@
 #include "common/base/cache_folder.h"
 #include "common/base/file_cache.h"
 #include "common/base/file_io.h"
+#include "common/base/fnv1a.h"
 #include "common/base/log.h"
 
 namespace rcuda::interop {
@@ -57,13 +58,6 @@ const FileCache& cache() {
   return *instance;
 }
 
-// FNV-1a, http://www.isthe.com/chongo/tech/comp/fnv/
-uint64_t hash_of(std::string_view text, uint64_t start) {
-  uint64_t hash = start;
-  for (const char byte : text) hash = (hash ^ static_cast<uint8_t>(byte)) * 0x100000001b3;
-  return hash;
-}
-
 std::span<const std::byte> bytes_of(const void* data, size_t bytes) {
   return {static_cast<const std::byte*>(data), bytes};
 }
@@ -75,8 +69,8 @@ class CompileEntry {
   explicit CompileEntry(std::string question) : question_(std::move(question)) {
     char name[40];
     std::snprintf(name, sizeof name, "%016llx%016llx",
-                  static_cast<unsigned long long>(hash_of(question_, 0xcbf29ce484222325)),
-                  static_cast<unsigned long long>(hash_of(question_, 0x9e3779b97f4a7c15)));
+                  static_cast<unsigned long long>(fnv1a(question_)),
+                  static_cast<unsigned long long>(fnv1a(question_, 0x9e3779b97f4a7c15)));
     name_ = name;
   }
 

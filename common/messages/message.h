@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/base/fnv1a.h"
 #include "common/base/status.h"
 
 namespace rcuda::wire {
@@ -37,12 +38,6 @@ std::vector<std::byte> encode(const Message& message) {
 template <typename Message>
 Result<Message> decode(const std::vector<std::byte>& body) {
   return Codec<Message>::decode(body);
-}
-
-constexpr uint64_t fnv1a(std::string_view text) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
-  return hash;
 }
 
 // Hashes the layouts of these messages together.

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "common/base/fnv1a.h"
 #include "common/nvml/nvml_api.h"
 
 // X(name, type, count): nvmlReturn_t name(nvmlDevice_t, type* values), with `count` values of the
@@ -160,16 +161,16 @@ enum Text : uint32_t {
       kTexts
 };
 
-// A hash (FNV-1a) of the lists: sides with different lists do not understand each other's figures.
+// A hash of the lists: sides with different lists do not understand each other's figures.
 constexpr uint64_t layout() {
-  uint64_t hash = 0xcbf29ce484222325;
+  uint64_t hash = fnv1a("");
   for (const char* text : {
 #define NAME(name, ...) #name " " #__VA_ARGS__ ",",
            RCUDA_NVML_VALUES(NAME) RCUDA_NVML_CHOICES(NAME) RCUDA_NVML_PAIRS(NAME)
                RCUDA_NVML_GRIDS(NAME) RCUDA_NVML_FIELDS(NAME) RCUDA_NVML_TEXTS(NAME)
 #undef NAME
        }) {
-    for (; *text; ++text) hash = (hash ^ static_cast<unsigned char>(*text)) * 0x100000001b3;
+    hash = fnv1a(text, hash);
   }
   return hash;
 }

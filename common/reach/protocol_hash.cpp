@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "common/base/fnv1a.h"
 #include "common/base/socket_io.h"
 #include "common/messages/handshake.h"
 #include "common/messages/message_codec.h"

@@ -30,7 +30,10 @@ constexpr Transition<State, Event> kTransitions[] = {
 }  // namespace
 
 std::optional<IncomingState> after(IncomingState state, IncomingEvent event) {
-  if (state == State::kDone) return std::nullopt;
+  if (state == State::kDone) {
+    // Every byte is at its destination. Done may be lost with the peer: the copy is over anyway.
+    return event == Event::kPeerLost ? std::optional(State::kDone) : std::nullopt;
+  }
   if (event == Event::kPeerLost) return State::kLost;
   // The client's half may come late, and the first error counts.
   if (fails(state) && (event == Event::kCommand || event == Event::kFailure)) return state;

@@ -353,7 +353,6 @@ Status Sender::begin_pull(Outgoing& copy, PeerLink& link) {
     known->peers.push_back(peer_);
   }
   PullMessage pull;
-  pull.device = static_cast<uint32_t>(request.device);
   pull.copy = copy.id;
   pull.handle = exported.handle;
   pull.offset = exported.offset;

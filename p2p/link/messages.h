@@ -169,7 +169,7 @@ struct TargetMessage : MessageOf<MessageKind::kTarget> {
 static_assert(sizeof(TargetMessage) == 24);
 
 struct PullMessage : MessageOf<MessageKind::kPull> {
-  uint32_t device = 0;  // of the sender
+  uint32_t reserved = 0;
   uint64_t copy = 0;
   std::array<std::byte, ExportedMemory::kHandleBytes> handle{};
   uint64_t offset = 0;

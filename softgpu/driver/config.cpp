@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "api/exports/driver_version.h"
+#include "common/base/fnv1a.h"
 #include "common/base/log.h"
 #include "common/base/unique_fd.h"
 #include "common/base/units.h"
@@ -151,14 +152,10 @@ CUuuid device_uuid(const Configuration& configuration, int ordinal) {
   if (!file || ::read(file.get(), machine, sizeof machine - 1) <= 0) {
     ::gethostname(machine, sizeof machine - 1);
   }
+  const std::string name = machine + ("softgpu" + configuration.node) + static_cast<char>(ordinal);
   CUuuid uuid{};
   for (uint64_t half = 0; half < 2; ++half) {
-    uint64_t hash = 0xcbf29ce484222325 ^ (half + 1);
-    auto mix = [&hash](unsigned char byte) { hash = (hash ^ byte) * 0x100000001b3; };
-    for (const char* c = machine; *c; ++c) mix(static_cast<unsigned char>(*c));
-    for (const char* c = "softgpu"; *c; ++c) mix(static_cast<unsigned char>(*c));
-    for (const char c : configuration.node) mix(static_cast<unsigned char>(c));
-    mix(static_cast<unsigned char>(ordinal));
+    const uint64_t hash = rcuda::fnv1a(name, rcuda::fnv1a("") ^ (half + 1));
     std::memcpy(uuid.bytes + 8 * half, &hash, 8);
   }
   return uuid;

@@ -247,6 +247,10 @@ void waits_and_writes(CUdevice device) {
 int main(int, char** argv) {
   CUdevice device;
   EXPECT(CUDA_ERROR_NOT_INITIALIZED, cuDeviceGet(&device, 0));
+  EXPECT(CUDA_ERROR_NOT_INITIALIZED, cuMemAllocManaged(nullptr, 16, CU_MEM_ATTACH_GLOBAL));
+  EXPECT(CUDA_ERROR_NOT_INITIALIZED,
+         cuMemcpyBatchAsync(nullptr, nullptr, nullptr, 0, nullptr, nullptr, 0, nullptr));
+  EXPECT(CUDA_ERROR_NOT_INITIALIZED, cuMemcpy3DBatchAsync(0, nullptr, 0, nullptr));
   CU(cuInit(0));
   CU(cuDeviceGet(&device, 0));
   EXPECT(CUDA_ERROR_INVALID_DEVICE, cuDeviceGet(&device, 1000));

@@ -1,5 +1,6 @@
 #include "tools/rcuda-doctor/probe.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -7,6 +8,7 @@
 #include <cstring>
 #include <functional>
 #include <future>
+#include <iterator>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -113,9 +115,25 @@ struct Caller {
   const Medium* medium = nullptr;
 };
 
-Result<Caller> accept_request(int listener) {
-  UniqueFd socket(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
-  if (!socket) return Status::from_errno(errno, "accept");
+// Whether accept() failed for this reason because of the new connection (accept(2)).
+bool is_of_connection(int sys_errno) {
+  constexpr int kReasons[] = {ECONNABORTED, EHOSTDOWN,   EHOSTUNREACH, EINTR,
+                              ENETDOWN,     ENETUNREACH, ENONET,       ENOPROTOOPT,
+                              EOPNOTSUPP,   EPROTO,      ETIMEDOUT};
+  return std::find(std::begin(kReasons), std::end(kReasons), sys_errno) != std::end(kReasons);
+}
+
+// An error is of the listening socket.
+Result<UniqueFd> accept_socket(int listener) {
+  while (true) {
+    UniqueFd socket(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+    if (socket) return socket;
+    if (!is_of_connection(errno)) return Status::from_errno(errno, "accept");
+  }
+}
+
+// An error is of the connection.
+Result<Caller> take_request(UniqueFd socket) {
   Request request;
   RCUDA_RETURN_IF_ERROR(
       recv_all(socket.get(), writable_bytes_of(request), Clock::now() + kPatience));
@@ -177,14 +195,15 @@ Status serve_probes(const std::string& address, uint16_t port) {
   }
   std::fprintf(stderr, "rcuda-doctor: waiting for probes on port %d\n", port);
   while (true) {
-    Result<Caller> caller = accept_request(listener.get());
-    if (caller.status().code() == Code::kSystem) return caller.status();
+    RCUDA_ASSIGN_OR_RETURN(UniqueFd socket, accept_socket(listener.get()));
+    Result<Caller> caller = take_request(std::move(socket));
     if (!caller || !caller->medium) continue;  // not a probe
     Bootstrap bootstrap;
     bootstrap.control = std::move(caller->socket);
     bootstrap.server = true;
     bootstrap.accept_stream = [&](int) -> Result<Socket> {
-      RCUDA_ASSIGN_OR_RETURN(Caller stream, accept_request(listener.get()));
+      RCUDA_ASSIGN_OR_RETURN(UniqueFd accepted, accept_socket(listener.get()));
+      RCUDA_ASSIGN_OR_RETURN(Caller stream, take_request(std::move(accepted)));
       return Socket(std::move(stream.socket));
     };
     Result<std::unique_ptr<Link>> link = make(*caller->medium, std::move(bootstrap));

@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "common/base/fnv1a.h"
 #include "common/base/memory_file.h"
 #include "common/messages/message_codec.h"
 #include "server/protocol/limits_codec.h"
@@ -185,9 +186,9 @@ template struct rcuda::wire::Codec<rcuda::server::CarriedState>;
 namespace rcuda::server {
 
 uint64_t carried_layout() {
-  return wire::fnv1a(wire::Codec<CarriedState>::layout() + worker_messages_layout() +
-                     std::string(Ledger::kLayout) + std::to_string(Ledger::kRows) + "," +
-                     std::to_string(Ledger::kSlots) + WorkPage::layout());
+  return fnv1a(wire::Codec<CarriedState>::layout() + worker_messages_layout() +
+               std::string(Ledger::kLayout) + std::to_string(Ledger::kRows) + "," +
+               std::to_string(Ledger::kSlots) + WorkPage::layout());
 }
 
 Result<UniqueFd> write_carried(const CarriedState& state) {

@@ -218,6 +218,7 @@ void managed(const World& w) {
   CUdeviceptr address = 5, m = 0;
   SHOW(cuMemAllocManaged(&address, 0, CU_MEM_ATTACH_GLOBAL));
   VALUE(address);
+  SHOW(cuMemAllocManaged(&address, ~size_t{0}, CU_MEM_ATTACH_GLOBAL));
   SHOW(cuMemAllocManaged(&address, 4096, 0));
   SHOW(cuMemAllocManaged(&address, 4096, CU_MEM_ATTACH_SINGLE));
   SHOW(cuMemAllocManaged(&address, 4096, 0x100));

@@ -6,6 +6,7 @@
 
 #include "api/opcodes.h"
 #include "client/copy/locate.h"
+#include "client/copy/peer_node.h"
 #include "tests/unit/client/two_puppets.h"
 
 namespace rcuda::client {
@@ -95,6 +96,25 @@ TEST_F(PeerCopyTest, WhatIsQueuedDuringACopyIsAskedAbout) {
 }
 
 // Copies from the first server to another one, issued in a stream of the second server.
+TEST_F(PeerCopyTest, ANodeMustStayInItsAllocations) {
+  CUDA_MEMCPY3D given{};
+  given.dstMemoryType = given.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+  given.dstDevice = destination_->address;
+  given.srcDevice = source_->address;
+  given.WidthInBytes = 1024, given.Height = 4, given.Depth = 1;
+  std::optional<CopyBetweenServers> copy;
+  ASSERT_EQ(copy_between_servers_of(given, &copy), CUDA_SUCCESS);
+  ASSERT_TRUE(copy);
+  EXPECT_EQ(copy->source.slice_bytes, 4096u);
+  given.dstY = 1;
+  EXPECT_EQ(copy_between_servers_of(given, &copy), CUDA_ERROR_INVALID_VALUE);
+  given.dstY = 0;
+  given.srcPitch = 1025;
+  EXPECT_EQ(copy_between_servers_of(given, &copy), CUDA_ERROR_INVALID_VALUE);
+  given.srcPitch = size_t{1} << 63;  // four rows overflow
+  EXPECT_EQ(copy_between_servers_of(given, &copy), CUDA_ERROR_INVALID_VALUE);
+}
+
 class ThirdServerTest : public PeerCopyTest {
  protected:
   void SetUp() override {

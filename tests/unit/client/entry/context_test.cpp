@@ -37,7 +37,6 @@ class ContextTest : public TwoPuppetsTest {
     return taken;
   }
 
- private:
   wire::ObjectId next_id(wire::Kind kind) {
     const wire::ObjectId id = first_session().ids().mint(kind);
     first_session().ids().release(kind, id);
@@ -63,6 +62,22 @@ TEST_F(ContextTest, IdsOfItsEventsStayTakenUntilItIsReset) {
   EXPECT_TRUE(is_taken_until(api::Opcode::cuDevicePrimaryCtxReset_v2, wire::Kind::kEvent, id,
                              [] { return cuDevicePrimaryCtxReset_v2(0); }));
   EXPECT_EQ(find<Event>(event), nullptr);
+}
+
+TEST_F(ContextTest, TheIdOfAnObjectThatTheWorkerRefusesIsFreeAgain) {
+  const auto opcode = static_cast<uint16_t>(api::Opcode::cuEventCreate);
+  const wire::ObjectId id = next_id(wire::Kind::kEvent);
+  first().on(opcode, [](const Command&) {
+    return test::PuppetServer::Answer{CUDA_ERROR_OUT_OF_MEMORY, {}};
+  });
+  CUevent event = nullptr;
+  {
+    const CaptureAnswers awaited(true);
+    EXPECT_EQ(cuEventCreate(&event, 0), CUDA_ERROR_OUT_OF_MEMORY);
+  }
+  first().on(opcode, nullptr);
+  EXPECT_EQ(event, nullptr);
+  EXPECT_EQ(next_id(wire::Kind::kEvent), id);
 }
 
 TEST_F(ContextTest, IdsOfAModulesFunctionsStayTakenUntilItIsUnloaded) {

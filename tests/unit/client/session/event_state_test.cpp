@@ -64,6 +64,18 @@ TEST_F(EventStateTest, AWaitForTheStreamAnswersForIt) {
   EXPECT_EQ(progress(), Progress::kUnknown);
 }
 
+TEST_F(EventStateTest, ARecordThatFailsLeavesTheEarlierOne) {
+  record();
+  EventState::Recording(event_->state).failed();
+  EXPECT_EQ(progress(), Progress::kUnknown);
+  timeline().advance(1);
+  EXPECT_EQ(progress(), Progress::kDone);
+  // Only the worker knows whether an event without a place is done.
+  { const EventState::Recording elsewhere(event_->state); }
+  EventState::Recording(event_->state).failed();
+  EXPECT_EQ(progress(), Progress::kUnknown);
+}
+
 TEST_F(EventStateTest, ItKeepsItsWordUntilItIsDone) {
   hold_watches();
   const size_t all = words();

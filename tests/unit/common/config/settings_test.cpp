@@ -217,6 +217,26 @@ TEST(SettingsTest, AFileThatOthersCanWriteIsRefused) {
   }
 }
 
+// Only root can make a file of another user.
+TEST(SettingsTest, AFileOfAnotherUserIsRefused) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  constexpr uid_t kOwner = 4242, kServer = 4243;
+  TemporaryFile file("port = 1\n");
+  ASSERT_EQ(::chmod(file.path().c_str(), 0644), 0);
+  const auto load_as = [&](uid_t user) {
+    EXPECT_EQ(::seteuid(user), 0);
+    Sample sample;
+    const Code code = load_toml_file(sample.registry, file.path()).code();
+    EXPECT_EQ(::seteuid(0), 0);
+    return code;
+  };
+  EXPECT_EQ(load_as(kServer), Code::kOk);  // root's file
+  ASSERT_EQ(::chown(file.path().c_str(), kOwner, 0), 0);
+  EXPECT_EQ(load_as(kOwner), Code::kOk);
+  EXPECT_EQ(load_as(kServer), Code::kDenied);
+  EXPECT_EQ(load_as(0), Code::kDenied);
+}
+
 TEST(SettingsTest, OnlyNothingIsNoMillisecond) {
   const std::pair<const char*, int> cases[] = {{"0", 0}, {"1ns", 1}, {"500us", 1}, {"2ms", 2}};
   for (const auto& [text, milliseconds] : cases) {

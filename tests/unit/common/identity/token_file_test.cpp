@@ -182,6 +182,7 @@ TEST_F(FindTokenTest, AddingReplacesTheLineOfTheSameServerOnly) {
   EXPECT_TRUE(add(other));
   EXPECT_EQ(folder_.read("new/token"), "# mine\n\n" + port + "\n" + other + "\n");
   EXPECT_FALSE(add_token(path, "node2 x").ok());
+  EXPECT_FALSE(add_token(path, "# a comment").ok());
   folder_.write("new/token", "broken\n");
   EXPECT_THAT(add_token(path, one).status().context(), HasSubstr(path));
   EXPECT_EQ(folder_.read("new/token"), "broken\n");

@@ -26,6 +26,8 @@ TEST(Variables, NoFormHidesAny) {
   EXPECT_EQ(ptx_variable_bytes(".global .b8 a[1] = {0}, b[1000000], c[] = {{1, 2}, {3}}, d;"),
             1u + 1000000 + 3 + 1);
   EXPECT_EQ(ptx_variable_bytes(".global .f16x2 x[1000];"), 4000u);
+  // Names that look like types.
+  EXPECT_EQ(ptx_variable_bytes(".global .b64 as8[1000], _b8, $u16;"), 8016u);
   EXPECT_EQ(ptx_variable_bytes(".visible .entry k() {\nL1: .global .b8 x[100];\n"
                                ".loc 1 1 1\n.global .b8 y[10];\n"
                                "@%p bra L1;\n ld.global.u32 %r1, [%r2];\n}\n"),

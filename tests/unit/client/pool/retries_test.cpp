@@ -1,4 +1,4 @@
-#include "client/pool/retry_pause.h"
+#include "client/pool/retries.h"
 
 #include <gtest/gtest.h>
 
@@ -22,6 +22,19 @@ TEST(RetryPauseTest, EndsWithTheWaitingTime) {
   EXPECT_EQ(pause.next(milliseconds(300)), milliseconds(300));
   EXPECT_EQ(pause.next(seconds(0)), seconds(0));
   EXPECT_EQ(pause.next(milliseconds(-5)), seconds(0));
+}
+
+TEST(RetriesTest, AllServersShareOneDeadline) {
+  const auto deadline = std::chrono::steady_clock::now() + milliseconds(300);
+  const Status unavailable(Code::kUnavailable, "no answer");
+  Retries first(deadline), second(deadline);
+  int waits = 0;
+  EXPECT_FALSE(first.again(Status(Code::kDenied, "not served"), [&] { ++waits; }));
+  EXPECT_EQ(waits, 0);
+  EXPECT_TRUE(first.again(unavailable, [&] { ++waits; }));
+  EXPECT_EQ(waits, 1);
+  EXPECT_FALSE(first.again(unavailable));
+  EXPECT_FALSE(second.again(unavailable));
 }
 
 }  // namespace
