@@ -86,7 +86,7 @@ Result<LegModel> LegModel::from_knots(std::vector<Knot> knots) {
   if (knots.size() < 2) return Status(Code::kInvalidArgument, "a leg needs two knots at least");
   for (size_t i = 0; i < knots.size(); ++i) {
     if (!std::isfinite(knots[i].delay_us) || knots[i].delay_us < 0) {
-      return Status(Code::kInvalidArgument, "a leg's delay must be a time");
+      return Status(Code::kInvalidArgument, "the delay of a leg must be finite and not negative");
     }
     if (!std::isfinite(knots[i].us) || knots[i].us < 0 ||
         (i > 0 && (knots[i].bytes <= knots[i - 1].bytes || knots[i].us < knots[i - 1].us))) {

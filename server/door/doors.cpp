@@ -94,7 +94,10 @@ Result<std::shared_ptr<Doors::Door>> Doors::door_for(const std::string& origin) 
       return Status(Code::kTimeout, "a process that speaks TLS could not start a moment ago");
     }
     const uint64_t network = network_of(origin);
-    if (!may_start(network)) return Status(Code::kTimeout, "too many origins of one network");
+    if (!may_start(network)) {
+      return Status(Code::kTimeout,
+                    "too many addresses of one network connect over TLS at once; try again");
+    }
     if (of("") == doors_.end()) RCUDA_RETURN_IF_ERROR(start().status());
     RCUDA_RETURN_IF_ERROR(make_room(origin, network));
     found = of("");
@@ -134,7 +137,9 @@ Status Doors::make_room(const std::string& origin, uint64_t network) {
     const std::tuple rank(idle, !spared, size);
     if (rank > highest) std::tie(chosen, highest) = std::tuple(one, rank);
   }
-  if (chosen == doors_.end()) return {Code::kTimeout, "clients of too many origins speak TLS"};
+  if (chosen == doors_.end()) {
+    return {Code::kTimeout, "too many addresses connect over TLS at once; try again"};
+  }
   if (chosen->use_count() > 1 && now >= say_crowded_from_) {
     RCUDA_WARN("unknown clients of more than %zu origins speak TLS: those of %s are dropped for %s",
                most_, (*chosen)->origin.c_str(), origin.c_str());
