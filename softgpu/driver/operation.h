@@ -96,6 +96,7 @@ struct AllocateOperation {
 };
 struct FreeOperation {
   CUdeviceptr address = 0;
+  uint64_t id = 0;  // Allocation::id of a pool's memory
 };
 struct ChildGraphOperation {
   std::shared_ptr<Graph> graph;

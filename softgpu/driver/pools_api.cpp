@@ -72,7 +72,14 @@ CUresult allocate(CUdeviceptr* address, size_t bytes, CUstream handle,
     return result;
   }
   const CUdeviceptr allocated = operation.address;
-  if (CUresult result = submit(*stream, std::move(operation))) return result;
+  const bool pooled = operation.memory == nullptr;
+  if (CUresult result = submit(*stream, std::move(operation))) {
+    const auto is_pools = [](const Allocation& a) { return a.kind == MemoryKind::kPool; };
+    if (pooled) {
+      if (const auto gone = memory_registry().remove(allocated, is_pools)) release_memory(*gone);
+    }
+    return result;
+  }
   *address = allocated;
   return CUDA_SUCCESS;
 }
@@ -136,10 +143,19 @@ CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
   }
   if (CUresult result = check_immediate(*stream)) return result;
   if (allocation->freeing.exchange(true)) return CUDA_ERROR_INVALID_VALUE;
+  const uint64_t id = allocation->id;
   if (pooled) {
     allocation->pool->free_queued(allocation, stream->context(), order_key(*stream, handle));
   }
-  return submit(*stream, FreeOperation{address});
+  const CUresult result = submit(*stream, FreeOperation{address, id});
+  if (result != CUDA_SUCCESS) {
+    if (pooled) {
+      allocation->pool->free_refused(*allocation);
+    } else {
+      allocation->freeing = false;
+    }
+  }
+  return result;
 }
 
 CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool* handle, const CUmemPoolProps* properties) {
