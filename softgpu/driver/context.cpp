@@ -16,6 +16,7 @@
 #include "softgpu/driver/pools.h"
 #include "softgpu/driver/start_cost.h"
 #include "softgpu/driver/texture.h"
+#include "softgpu/driver/texture_reference.h"
 #include "softgpu/exec/program.h"
 #include "softgpu/texture/objects.h"
 
@@ -236,6 +237,7 @@ void Context::stop() {
   stopping_.store(true, std::memory_order_release);
   streams_->stop();
   unload_modules_of(*this);
+  drop_references_of(*this);
   destroy_textures_of(*this);
   destroy_arrays_of(*this);
   std::set<Context*> peers;

@@ -13,6 +13,7 @@
 #include "softgpu/driver/jit_options.h"
 #include "softgpu/driver/link.h"
 #include "softgpu/driver/memory.h"
+#include "softgpu/driver/texture_reference.h"
 #include "softgpu/ptx/parser.h"
 
 namespace softgpu::driver {
@@ -158,6 +159,7 @@ std::shared_ptr<Function> Module::function(const std::string& name) {
 
 void Module::retire() {
   handle_table<Module>().remove(this);
+  drop_references_of(shared_from_this());
   std::map<std::string, std::weak_ptr<Function>> functions;
   {
     std::lock_guard lock(mutex_);
