@@ -27,6 +27,10 @@ SystemCall system_call(std::string_view name) {
   return SystemCall::kNone;
 }
 
+bool is_weak(const ptx::Variable& variable) {
+  return variable.linkage == ptx::Linkage::kWeak || variable.linkage == ptx::Linkage::kCommon;
+}
+
 }  // namespace
 
 Placement::~Placement() {
@@ -73,7 +77,29 @@ Status Linker::index_functions() {
   return {};
 }
 
+// A strong definition replaces a weak or common one; otherwise the first stays.
+Status Linker::choose_variables(Variables* chosen) const {
+  for (const auto& unit : units_) {
+    for (const ptx::Variable& variable : unit->variables) {
+      if (variable.space == ptx::Space::kShared || variable.linkage == ptx::Linkage::kExtern ||
+          variable.linkage == ptx::Linkage::kInternal) {
+        continue;
+      }
+      const auto [known, is_first] = chosen->try_emplace(variable.name, &variable);
+      if ((is_first && program_.count(variable.name) == 0) || is_weak(variable)) continue;
+      if (is_first || !is_weak(*known->second)) {
+        return {Code::kInvalidArgument,
+                "variable '" + std::string(variable.name) + "' is defined by two units"};
+      }
+      known->second = &variable;
+    }
+  }
+  return {};
+}
+
 Status Linker::index_variables() {
+  Variables chosen;
+  RCUDA_RETURN_IF_ERROR(choose_variables(&chosen));
   for (uint32_t unit = 0; unit < units_.size(); ++unit) {
     for (const ptx::Variable& variable : units_[unit]->variables) {
       if (variable.space == ptx::Space::kShared) {
@@ -82,16 +108,7 @@ Status Linker::index_variables() {
       }
       if (variable.linkage == ptx::Linkage::kExtern) continue;
       const bool internal = variable.linkage == ptx::Linkage::kInternal;
-      if (!internal) {
-        if (const auto known = program_.find(variable.name); known != program_.end()) {
-          if (variable.linkage == ptx::Linkage::kWeak ||
-              variable.linkage == ptx::Linkage::kCommon) {
-            continue;
-          }
-          return {Code::kInvalidArgument,
-                  "variable '" + std::string(variable.name) + "' is defined by two units"};
-        }
-      }
+      if (!internal && chosen[variable.name] != &variable) continue;
       const Arena arena = variable.space == ptx::Space::kConst ? Arena::kConst
                           : variable.managed                   ? Arena::kManaged
                                                                : Arena::kGlobal;

@@ -85,7 +85,9 @@ class Linker {
     uint64_t offset;
   };
   using Names = std::unordered_map<std::string_view, Symbol>;
+  using Variables = std::unordered_map<std::string_view, const ptx::Variable*>;
 
+  rcuda::Status choose_variables(Variables* chosen) const;
   rcuda::Status index_variables();
   rcuda::Status index_functions();
   void place_shared(const ptx::Variable& variable, uint32_t unit);

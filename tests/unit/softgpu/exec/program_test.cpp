@@ -157,6 +157,26 @@ TEST(ProgramTest, WeakDefinitionsGiveWay) {
             rcuda::Code::kInvalidArgument);
 }
 
+TEST(ProgramTest, WeakAndCommonVariablesGiveWay) {
+  const auto unit = [](const std::string& linkage, const std::string& initial) {
+    return std::string(kHeader) + linkage + " .global .u32 v" + initial + ";\n";
+  };
+  const std::string strong = unit(".visible", " = 7");
+  TestDevice device;
+  const auto value = [&] {
+    return *reinterpret_cast<const uint32_t*>(device.program().find_global("v")->address);
+  };
+  for (const std::string& other : {unit(".weak", " = 1"), unit(".common", "")}) {
+    device.load({other, strong});
+    EXPECT_EQ(value(), 7u) << other;
+    device.load({strong, other});
+    EXPECT_EQ(value(), 7u) << other;
+  }
+  device.load({unit(".weak", " = 1"), unit(".weak", " = 2")});
+  EXPECT_EQ(value(), 1u);
+  EXPECT_EQ(device.try_load({strong, unit(".visible", "")}).code(), rcuda::Code::kInvalidArgument);
+}
+
 TEST(ProgramTest, UnresolvedSymbolsAreNamed) {
   TestDevice device;
   rcuda::Status status =
