@@ -114,7 +114,7 @@ CUresult make_fill_node(const CUDA_MEMSET_NODE_PARAMS* params, CUcontext context
   }
   const FillOperation operation{params->dst,         params->pitch, params->value,
                                 params->elementSize, params->width, params->height};
-  if (CUresult result = check_fill(operation)) return result;
+  if (CUresult result = check_fill(operation, content->context->device())) return result;
   content->type = CU_GRAPH_NODE_TYPE_MEMSET;
   content->operation = operation;
   return CUDA_SUCCESS;

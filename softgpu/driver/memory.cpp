@@ -91,6 +91,10 @@ bool Allocation::readable_by(const Device& by) const {
   return readable.load(std::memory_order_relaxed) & bit(by);
 }
 
+bool Allocation::writable_by(const Device& by) const {
+  return writable.load(std::memory_order_relaxed) & bit(by);
+}
+
 MemoryRegistry& memory_registry() {
   static auto* implementation = new MemoryRegistry::Implementation;
   static auto* registry = new MemoryRegistry(*implementation);
