@@ -115,15 +115,6 @@ Result<Configuration> read_configuration() {
     if (!bytes) return bytes.status();
     result.memory_bytes = *bytes;
   }
-  if (const char* text = std::getenv("SOFTGPU_COMPUTE_CAPABILITY")) {
-    unsigned major = 0, minor = 0;
-    char rest = 0;
-    if (std::sscanf(text, "%2u.%1u%c", &major, &minor, &rest) != 2 || major * 10 + minor < 75 ||
-        major * 10 + minor > 121) {
-      return malformed("SOFTGPU_COMPUTE_CAPABILITY", text, "major.minor, from 7.5 to 12.1");
-    }
-    result.compute_capability = major * 10 + minor;
-  }
   const struct {
     const char* name;
     double* value;

@@ -8,6 +8,7 @@
 #include "common/base/log.h"
 #include "common/image/image.h"
 #include "common/image/unpack.h"
+#include "softgpu/driver/config.h"
 #include "softgpu/driver/context.h"
 #include "softgpu/driver/handle_table.h"
 #include "softgpu/driver/jit_options.h"
@@ -70,7 +71,6 @@ CUresult load_program(Context& context, std::vector<std::unique_ptr<ptx::Module>
                       std::unique_ptr<exec::Program>* program) {
   exec::LoadOptions options;
   options.allocator = std::move(allocator);
-  options.compute_capability = context.device().compute_capability();
   Result<std::unique_ptr<exec::Program>> loaded = exec::load(std::move(units), options);
   if (!loaded) return report(loaded.status(), CUDA_ERROR_INVALID_PTX, log);
   *program = std::move(loaded).value();
@@ -98,8 +98,7 @@ CUresult read_image(const Result<rcuda::image::Image>& image, std::vector<std::s
   if (image->format == rcuda::image::Format::kElf && linked_units(image->parts[0], units)) {
     return CUDA_SUCCESS;
   }
-  Result<std::vector<std::string>> found =
-      rcuda::image::ptx_units(*image, device_at(0)->compute_capability());
+  Result<std::vector<std::string>> found = rcuda::image::ptx_units(*image, kComputeCapability);
   if (!found) {
     return report(found.status(),
                   found.status().code() == Code::kNotFound ? CUDA_ERROR_NO_BINARY_FOR_GPU

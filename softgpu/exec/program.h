@@ -71,7 +71,6 @@ struct DeviceAllocator {
 
 struct LoadOptions {
   DeviceAllocator allocator;
-  uint32_t compute_capability = 90;  // not used; the driver chooses images
 };
 
 class Program {

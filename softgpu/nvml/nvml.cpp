@@ -125,8 +125,8 @@ nvmlReturn_t get(const char* function, nvmlDevice_t handle, unsigned index, T* v
 nvmlReturn_t compute_capability(nvmlDevice_t handle, int* major, int* minor) {
   unsigned ordinal = 0;
   if (!ordinal_of(handle, &ordinal) || !major || !minor) return NVML_ERROR_INVALID_ARGUMENT;
-  *major = static_cast<int>(machine().compute_capability / 10);
-  *minor = static_cast<int>(machine().compute_capability % 10);
+  *major = softgpu::driver::kComputeCapability / 10;
+  *minor = softgpu::driver::kComputeCapability % 10;
   return NVML_SUCCESS;
 }
 

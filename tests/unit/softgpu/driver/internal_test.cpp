@@ -77,10 +77,10 @@ class ConfigurationTest : public testing::Test {
   void TearDown() override { clear(); }
   static void clear() {
     for (const char* name :
-         {"SOFTGPU_DEVICES", "SOFTGPU_MEMORY", "SOFTGPU_COMPUTE_CAPABILITY", "SOFTGPU_PCIE_GBPS",
-          "SOFTGPU_PCIE_LATENCY_US", "SOFTGPU_PEER_GBPS", "SOFTGPU_CONNECTIONS", "SOFTGPU_COPY_LOG",
-          "SOFTGPU_NO_ROOM", "SOFTGPU_INIT_MS", "SOFTGPU_CONTEXT_MS", "SOFTGPU_CONTEXT_END_MS",
-          "SOFTGPU_THREADS", "SOFTGPU_MPS", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"}) {
+         {"SOFTGPU_DEVICES", "SOFTGPU_MEMORY", "SOFTGPU_PCIE_GBPS", "SOFTGPU_PCIE_LATENCY_US",
+          "SOFTGPU_PEER_GBPS", "SOFTGPU_CONNECTIONS", "SOFTGPU_COPY_LOG", "SOFTGPU_NO_ROOM",
+          "SOFTGPU_INIT_MS", "SOFTGPU_CONTEXT_MS", "SOFTGPU_CONTEXT_END_MS", "SOFTGPU_THREADS",
+          "SOFTGPU_MPS", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"}) {
       ::unsetenv(name);
     }
   }
@@ -91,7 +91,6 @@ TEST_F(ConfigurationTest, HasDefaults) {
   ASSERT_TRUE(read.ok());
   EXPECT_EQ(read->devices, 1);
   EXPECT_EQ(read->memory_bytes, size_t{16} << 30);
-  EXPECT_EQ(read->compute_capability, 90u);
   EXPECT_EQ(read->pcie_bytes_per_ns, 0);
   EXPECT_EQ(read->connections, 0);
   EXPECT_EQ(read->init_time.count(), 0);
@@ -105,7 +104,6 @@ TEST_F(ConfigurationTest, HasDefaults) {
 TEST_F(ConfigurationTest, ReadsSettings) {
   ::setenv("SOFTGPU_DEVICES", "4", 1);
   ::setenv("SOFTGPU_MEMORY", "640K", 1);
-  ::setenv("SOFTGPU_COMPUTE_CAPABILITY", "7.5", 1);
   ::setenv("SOFTGPU_PCIE_GBPS", "55.5", 1);
   ::setenv("SOFTGPU_PCIE_LATENCY_US", "1.5", 1);
   ::setenv("SOFTGPU_CONNECTIONS", "32", 1);
@@ -119,7 +117,6 @@ TEST_F(ConfigurationTest, ReadsSettings) {
   ASSERT_TRUE(read.ok());
   EXPECT_EQ(read->devices, 4);
   EXPECT_EQ(read->memory_bytes, size_t{640} << 10);
-  EXPECT_EQ(read->compute_capability, 75u);
   EXPECT_EQ(read->pcie_bytes_per_ns, 55.5);
   EXPECT_EQ(read->pcie_latency_ns, 1500);
   EXPECT_EQ(read->connections, 32);
@@ -133,22 +130,13 @@ TEST_F(ConfigurationTest, ReadsSettings) {
 
 TEST_F(ConfigurationTest, NamesWhatIsMalformed) {
   const std::pair<const char*, const char*> malformed[] = {
-      {"SOFTGPU_DEVICES", "two"},
-      {"SOFTGPU_DEVICES", "17"},
-      {"SOFTGPU_MEMORY", "16X"},
-      {"SOFTGPU_MEMORY", "-1"},
-      {"SOFTGPU_MEMORY", "0"},
-      {"SOFTGPU_MEMORY", "99999999999999T"},
-      {"SOFTGPU_COMPUTE_CAPABILITY", "9"},
-      {"SOFTGPU_COMPUTE_CAPABILITY", "5.0"},
-      {"SOFTGPU_PCIE_GBPS", "fast"},
-      {"SOFTGPU_PEER_GBPS", "-3"},
-      {"SOFTGPU_CONNECTIONS", "33"},
-      {"SOFTGPU_INIT_MS", "60001"},
-      {"SOFTGPU_CONTEXT_MS", "-1"},
-      {"SOFTGPU_CONTEXT_END_MS", "1s"},
-      {"SOFTGPU_THREADS", "4abc"},
-      {"SOFTGPU_THREADS", "1025"},
+      {"SOFTGPU_DEVICES", "two"},    {"SOFTGPU_DEVICES", "17"},
+      {"SOFTGPU_MEMORY", "16X"},     {"SOFTGPU_MEMORY", "-1"},
+      {"SOFTGPU_MEMORY", "0"},       {"SOFTGPU_MEMORY", "99999999999999T"},
+      {"SOFTGPU_PCIE_GBPS", "fast"}, {"SOFTGPU_PEER_GBPS", "-3"},
+      {"SOFTGPU_CONNECTIONS", "33"}, {"SOFTGPU_INIT_MS", "60001"},
+      {"SOFTGPU_CONTEXT_MS", "-1"},  {"SOFTGPU_CONTEXT_END_MS", "1s"},
+      {"SOFTGPU_THREADS", "4abc"},   {"SOFTGPU_THREADS", "1025"},
       {"SOFTGPU_MPS", "2"},
   };
   for (const auto& [name, value] : malformed) {
