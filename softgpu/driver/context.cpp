@@ -89,7 +89,6 @@ exec::Environment Context::environment() {
   };
   environment.textures = texture::objects().snapshot();
   environment.multiprocessors = static_cast<uint32_t>(device_.multiprocessors());
-  environment.device = static_cast<uint32_t>(device_.ordinal());
   return environment;
 }
 
@@ -296,7 +295,6 @@ void push_current_context(std::shared_ptr<Context> context) {
 
 CUresult enter(Context** context) {
   if (CUresult result = check_initialized()) return result;
-  if (in_host_function()) return CUDA_ERROR_NOT_PERMITTED;
   Context* current = current_context();
   if (!current) return CUDA_ERROR_INVALID_CONTEXT;
   if (!current->alive()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;

@@ -66,12 +66,10 @@ CUdeviceptr allocate_global(Context& context, size_t bytes, bool managed) {
   return address;
 }
 
-CUresult load_program(Context& context, std::vector<std::unique_ptr<ptx::Module>> units,
-                      exec::DeviceAllocator allocator, JitLog* log,
+CUresult load_program(std::vector<std::unique_ptr<ptx::Module>> units,
+                      const exec::DeviceAllocator& allocator, JitLog* log,
                       std::unique_ptr<exec::Program>* program) {
-  exec::LoadOptions options;
-  options.allocator = std::move(allocator);
-  Result<std::unique_ptr<exec::Program>> loaded = exec::load(std::move(units), options);
+  Result<std::unique_ptr<exec::Program>> loaded = exec::load(std::move(units), allocator);
   if (!loaded) return report(loaded.status(), CUDA_ERROR_INVALID_PTX, log);
   *program = std::move(loaded).value();
   return CUDA_SUCCESS;
@@ -119,12 +117,12 @@ CUresult load_module(Context& context, const std::vector<std::string>& texts, Ji
   std::vector<std::unique_ptr<ptx::Module>> units;
   if (CUresult result = parse_units(texts, &units, log)) return result;
   exec::DeviceAllocator allocator;
-  allocator.allocate = [&context](size_t bytes, size_t, bool managed) {
+  allocator.allocate = [&context](size_t bytes, bool managed) {
     return allocate_global(context, bytes, managed);
   };
   allocator.release = release_global;
   std::unique_ptr<exec::Program> program;
-  if (CUresult result = load_program(context, std::move(units), allocator, log, &program)) {
+  if (CUresult result = load_program(std::move(units), allocator, log, &program)) {
     return result;
   }
   *module = std::make_shared<Module>(context.shared_from_this(), std::move(program), nullptr);
@@ -235,7 +233,7 @@ CUresult Library::module_in(Context& context, std::shared_ptr<Module>* module) {
       contents.emplace_back(begin, begin + bytes);
     }
     exec::DeviceAllocator allocator;
-    allocator.allocate = [&](size_t bytes, size_t, bool managed) -> CUdeviceptr {
+    allocator.allocate = [&](size_t bytes, bool managed) -> CUdeviceptr {
       if (!managed) return allocate_global(context, bytes, false);
       if (next_managed < managed_.size()) return managed_[next_managed++].first;
       const CUdeviceptr address = allocate_global(context, bytes, true);
@@ -254,7 +252,7 @@ CUresult Library::module_in(Context& context, std::shared_ptr<Module>* module) {
     std::unique_ptr<exec::Program> program;
     std::vector<std::unique_ptr<ptx::Module>> units = std::move(ready_);
     ready_.clear();
-    const CUresult result = load_program(context, std::move(units), allocator, nullptr, &program);
+    const CUresult result = load_program(std::move(units), allocator, nullptr, &program);
     for (size_t i = 0; i < contents.size(); ++i) {
       std::copy(contents[i].begin(), contents[i].end(),
                 reinterpret_cast<std::byte*>(managed_[i].first));

@@ -9,7 +9,6 @@ namespace {
 using rcuda::Code;
 using rcuda::Status;
 
-constexpr uint64_t kArenaAlignBytes = 256;
 constexpr uint32_t kDynamicSharedAlignBytes = 128;
 constexpr uint64_t kMaxSharedBytes = 256 << 20;  // limit for all kernels of a program together
 
@@ -37,12 +36,12 @@ Placement::~Placement() {
   for (const CUdeviceptr block : blocks_) release_(block);
 }
 
-Status Linker::run(const LoadOptions& options) {
+Status Linker::run(const DeviceAllocator& allocator) {
   local_.resize(units_.size());
   RCUDA_RETURN_IF_ERROR(index_functions());
   RCUDA_RETURN_IF_ERROR(index_variables());
   RCUDA_RETURN_IF_ERROR(place_function_shared());
-  RCUDA_RETURN_IF_ERROR(allocate(options));
+  RCUDA_RETURN_IF_ERROR(allocate(allocator));
   return initialise();
 }
 
@@ -190,12 +189,11 @@ uint32_t Linker::shared_offset(const ptx::Function& function, uint32_t variable)
   return function_shared_.at(&function)[variable];
 }
 
-Status Linker::allocate(const LoadOptions& options) {
-  placement_ = std::make_unique<Placement>(options.allocator.release);
+Status Linker::allocate(const DeviceAllocator& allocator) {
+  placement_ = std::make_unique<Placement>(allocator.release);
   for (int a = 0; a < kArenas; ++a) {
     if (arena_bytes_[a] == 0) continue;
-    arena_base_[a] = options.allocator.allocate(arena_bytes_[a], kArenaAlignBytes,
-                                                static_cast<Arena>(a) == Arena::kManaged);
+    arena_base_[a] = allocator.allocate(arena_bytes_[a], static_cast<Arena>(a) == Arena::kManaged);
     if (arena_base_[a] == 0) {
       return {Code::kOutOfMemory, "no memory for " + std::to_string(arena_bytes_[a]) +
                                       " bytes of the program's variables"};
