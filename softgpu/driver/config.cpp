@@ -88,6 +88,8 @@ Result<Configuration> read_configuration() {
     int most;
     int* value;
   } counts[] = {{"SOFTGPU_DEVICES", kMaxDevices, &result.devices},
+                {"SOFTGPU_NVLINKS", 4, &result.nvlinks},
+                {"SOFTGPU_NVLINK_END", 2, &result.nvlink_end},
                 {"SOFTGPU_CONNECTIONS", kMaxConnections, &result.connections},
                 {"SOFTGPU_THREADS", kMaxThreads, &result.threads},
                 {"SOFTGPU_INIT_MS", kMaxMilliseconds, &init_ms},

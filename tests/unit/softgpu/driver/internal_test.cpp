@@ -80,7 +80,8 @@ class ConfigurationTest : public testing::Test {
          {"SOFTGPU_DEVICES", "SOFTGPU_MEMORY", "SOFTGPU_PCIE_GBPS", "SOFTGPU_PCIE_LATENCY_US",
           "SOFTGPU_PEER_GBPS", "SOFTGPU_CONNECTIONS", "SOFTGPU_COPY_LOG", "SOFTGPU_NO_ROOM",
           "SOFTGPU_INIT_MS", "SOFTGPU_CONTEXT_MS", "SOFTGPU_CONTEXT_END_MS", "SOFTGPU_THREADS",
-          "SOFTGPU_MPS", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"}) {
+          "SOFTGPU_NVLINKS", "SOFTGPU_NVLINK_END", "SOFTGPU_MPS",
+          "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"}) {
       ::unsetenv(name);
     }
   }
@@ -111,6 +112,8 @@ TEST_F(ConfigurationTest, ReadsSettings) {
   ::setenv("SOFTGPU_CONTEXT_MS", "105", 1);
   ::setenv("SOFTGPU_CONTEXT_END_MS", "60", 1);
   ::setenv("SOFTGPU_THREADS", "3", 1);
+  ::setenv("SOFTGPU_NVLINKS", "2", 1);
+  ::setenv("SOFTGPU_NVLINK_END", "0", 1);
   ::setenv("SOFTGPU_MPS", "1", 1);
   ::setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "25", 1);
   auto read = read_configuration();
@@ -124,6 +127,8 @@ TEST_F(ConfigurationTest, ReadsSettings) {
   EXPECT_EQ(read->context_time.count(), 105);
   EXPECT_EQ(read->context_end_time.count(), 60);
   EXPECT_EQ(read->threads, 3);
+  EXPECT_EQ(read->nvlinks, 2);
+  EXPECT_EQ(read->nvlink_end, 0);
   EXPECT_EQ(read->mps, 1);
   EXPECT_EQ(read->mps_percent, 25);
 }
@@ -137,7 +142,8 @@ TEST_F(ConfigurationTest, NamesWhatIsMalformed) {
       {"SOFTGPU_CONNECTIONS", "33"}, {"SOFTGPU_INIT_MS", "60001"},
       {"SOFTGPU_CONTEXT_MS", "-1"},  {"SOFTGPU_CONTEXT_END_MS", "1s"},
       {"SOFTGPU_THREADS", "4abc"},   {"SOFTGPU_THREADS", "1025"},
-      {"SOFTGPU_MPS", "2"},
+      {"SOFTGPU_MPS", "2"},          {"SOFTGPU_NVLINKS", "5"},
+      {"SOFTGPU_NVLINK_END", "gpu"},
   };
   for (const auto& [name, value] : malformed) {
     ::setenv(name, value, 1);
