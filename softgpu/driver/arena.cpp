@@ -13,7 +13,6 @@ namespace {
 
 constexpr size_t kChunkBytes = size_t{2} << 20;
 constexpr size_t kLargestShared = kChunkBytes / 2;
-constexpr size_t kPageBytes = 4096;
 
 // The arenas' files, by inode.
 struct Files {

@@ -351,8 +351,8 @@ CUresult CUDAAPI cuMemPoolImportPointer(CUdeviceptr* address, CUmemoryPool handl
       exported.bytes > kArenaFileBytes - exported.file_offset) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const uint64_t page = 4096, before = exported.file_offset % page;
-  const size_t mapped_bytes = round_up(before + exported.bytes, page);
+  const uint64_t before = exported.file_offset % kPageBytes;
+  const size_t mapped_bytes = round_up(before + exported.bytes, kPageBytes);
   void* mapped = ::mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
                         pool->arena().file(), static_cast<off_t>(exported.file_offset - before));
   if (mapped == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;

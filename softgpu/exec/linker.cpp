@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "softgpu/exec/round_up.h"
+
 namespace softgpu::exec {
 namespace {
 
@@ -11,11 +13,6 @@ using rcuda::Status;
 
 constexpr uint32_t kDynamicSharedAlignBytes = 128;
 constexpr uint64_t kMaxSharedBytes = 256 << 20;  // limit for all kernels of a program together
-
-uint64_t align_up(uint64_t value, uint64_t align) {
-  if (align == 0) align = 1;
-  return (value + align - 1) / align * align;
-}
 
 SystemCall system_call(std::string_view name) {
   if (name == "vprintf") return SystemCall::kVprintf;
@@ -120,7 +117,7 @@ Status Linker::index_variables() {
           }
         }
       }
-      const uint64_t offset = align_up(end, std::max<uint64_t>(variable.align_bytes, 1));
+      const uint64_t offset = round_up(end, variable.align_bytes);
       if (offset + bytes < bytes)
         return {Code::kOutOfMemory, "the program's variables are too large"};
       end = offset + bytes;
@@ -138,7 +135,7 @@ void Linker::place_shared(const ptx::Variable& variable, uint32_t unit) {
     return;
   }
   if (variable.linkage == ptx::Linkage::kExtern) return;
-  const auto offset = static_cast<uint32_t>(align_up(module_shared_bytes_, variable.align_bytes));
+  const auto offset = static_cast<uint32_t>(round_up(module_shared_bytes_, variable.align_bytes));
   module_shared_bytes_ = offset + static_cast<uint32_t>(variable.size_bytes);
   const auto index = static_cast<uint32_t>(shared_variables_.size());
   shared_variables_.push_back({offset, static_cast<uint32_t>(variable.size_bytes)});
@@ -169,7 +166,7 @@ Status Linker::place_function_shared() {
     for (size_t k = 0; k < function.variables.size(); ++k) {
       const ptx::Variable& variable = function.variables[k];
       if (variable.space != ptx::Space::kShared || variable.size_bytes == 0) continue;
-      offsets[k] = static_cast<uint32_t>(align_up(end, variable.align_bytes));
+      offsets[k] = static_cast<uint32_t>(round_up(end, variable.align_bytes));
       end = offsets[k] + static_cast<uint32_t>(variable.size_bytes);
     }
     return end;
@@ -181,7 +178,7 @@ Status Linker::place_function_shared() {
   for (const FunctionSource& f : functions_) {
     if (f.source->is_entry) end = std::max(end, place(*f.source, module_shared_bytes_));
   }
-  dynamic_shared_offset_ = static_cast<uint32_t>(align_up(end, kDynamicSharedAlignBytes));
+  dynamic_shared_offset_ = static_cast<uint32_t>(round_up(end, kDynamicSharedAlignBytes));
   return {};
 }
 
