@@ -1,7 +1,6 @@
 // cuMemset*.
 #include <cuda.h>
 
-#include "common/interop/default_stream.h"
 #include "softgpu/driver/capture.h"
 #include "softgpu/driver/context.h"
 #include "softgpu/driver/copy.h"
@@ -29,8 +28,7 @@ CUresult fill_now(const FillOperation& operation) {
   Context* context = nullptr;
   if (CUresult result = enter(&context)) return result;
   if (CUresult result = check_fill(operation, context->device())) return result;
-  const CUstream stream =
-      rcuda::interop::per_thread_default_stream() ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
+  const CUstream stream = default_stream();
   std::shared_ptr<Allocation> allocation = memory_registry().find(operation.destination);
   if (allocation && (allocation->on_host() || allocation->sync_memops)) {
     return submit_and_wait(stream, operation);

@@ -123,6 +123,9 @@ using Operation =
 // operation. Returns the context's sticky error if it has one. Does not wait for the operation.
 CUresult submit(CUstream stream, Operation operation);
 
+// The stream of calls that name none: CU_STREAM_LEGACY or CU_STREAM_PER_THREAD.
+CUstream default_stream();
+
 // For synchronous copies: submit() on `stream`, then waits until the operation has finished.
 // Refused during a capture (CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED or _IMPLICIT, as by the real
 // driver).
