@@ -31,10 +31,9 @@ struct ExportedPointer {
 static_assert(sizeof(ExportedPointer) <= sizeof(CUmemPoolPtrExportData));
 constexpr uint64_t kPointerMagic = 0x7265'746e'696f'7031;
 
-// The per-thread default streams of all threads share one handle, so it cannot be the key of stream
-// order.
-CUstream order_key(const Stream& stream, CUstream handle) {
-  return stream.kind() == Stream::Kind::kPerThread ? nullptr : handle ? handle : CU_STREAM_LEGACY;
+// The key of stream order. The handles of default streams are shared, by all threads or contexts.
+CUstream order_key(Stream& stream) {
+  return stream.kind() == Stream::Kind::kPerThread ? nullptr : stream.handle();
 }
 
 // Checks whether a capture forbids the call. submit() does too, but only after the allocation.
@@ -68,7 +67,7 @@ CUresult allocate(CUdeviceptr* address, size_t bytes, CUstream handle,
   } else if (CUresult result = check_immediate(*stream)) {
     return result;
   } else if (CUresult result =
-                 pool->allocate(owner, bytes, order_key(*stream, handle), &operation.address)) {
+                 pool->allocate(owner, bytes, order_key(*stream), &operation.address)) {
     return result;
   }
   const CUdeviceptr allocated = operation.address;
@@ -145,7 +144,7 @@ CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
   if (allocation->freeing.exchange(true)) return CUDA_ERROR_INVALID_VALUE;
   const uint64_t id = allocation->id;
   if (pooled) {
-    allocation->pool->free_queued(allocation, stream->context(), order_key(*stream, handle));
+    allocation->pool->free_queued(allocation, stream->context(), order_key(*stream));
   }
   const CUresult result = submit(*stream, FreeOperation{address, id});
   if (result != CUDA_SUCCESS) {

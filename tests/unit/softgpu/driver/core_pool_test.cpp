@@ -226,6 +226,27 @@ TEST_F(PoolTest, ATakenOverBlockOutlivesTheContextThatFreedIt) {
   CUDA_OK(cuMemFreeHost(word));
 }
 
+// Each context has a legacy stream of its own, which does not wait for those of others.
+TEST_F(PoolTest, LegacyStreamsOfTwoContextsDoNotReuseEachOthersFrees) {
+  void* word = nullptr;
+  CUDA_OK(cuMemHostAlloc(&word, 4, 0));
+  *static_cast<uint32_t*>(word) = 0;
+  CUdeviceptr address = 0, other_address = 0;
+  CUDA_OK(cuMemAllocAsync(&address, 1 << 20, nullptr));
+  CUDA_OK(cuStreamWaitValue32_v2(nullptr, reinterpret_cast<CUdeviceptr>(word), 1,
+                                 CU_STREAM_WAIT_VALUE_EQ));
+  CUDA_OK(cuMemFreeAsync(address, nullptr));
+  CUcontext other = nullptr;
+  CUDA_OK(cuCtxCreate_v2(&other, 0, 0));
+  CUDA_OK(cuMemAllocAsync(&other_address, 1 << 20, nullptr));
+  EXPECT_NE(other_address, address);
+  std::atomic_ref<uint32_t>(*static_cast<uint32_t*>(word)) = 1;
+  CUDA_OK(cuMemFreeAsync(other_address, nullptr));
+  CUDA_OK(cuCtxDestroy_v2(other));
+  CUDA_OK(cuCtxSynchronize());
+  CUDA_OK(cuMemFreeHost(word));
+}
+
 TEST_F(PoolTest, WhatACaptureForbidsChangesNothing) {
   const CUdeviceptr address = allocate_async(1 << 20);
   CUstream blocking = nullptr;
