@@ -49,10 +49,10 @@ class Bench {
     if (!module.ok()) fail(module.status().message());
     std::vector<std::unique_ptr<ptx::Module>> units;
     units.push_back(std::move(*module));
-    exec::LoadOptions options;
-    options.allocator.allocate = [this](size_t bytes, size_t, bool) { return allocate(bytes); };
-    options.allocator.release = [](CUdeviceptr) {};
-    auto program = exec::load(std::move(units), options);
+    exec::DeviceAllocator allocator;
+    allocator.allocate = [this](size_t bytes, bool) { return allocate(bytes); };
+    allocator.release = [](CUdeviceptr) {};
+    auto program = exec::load(std::move(units), allocator);
     if (!program.ok()) fail(program.status().message());
     program_ = std::move(*program);
     environment_.memory = &map_;

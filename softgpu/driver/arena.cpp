@@ -13,7 +13,6 @@ namespace {
 
 constexpr size_t kChunkBytes = size_t{2} << 20;
 constexpr size_t kLargestShared = kChunkBytes / 2;
-constexpr size_t kPageBytes = 4096;
 
 // The arenas' files, by inode.
 struct Files {
@@ -75,11 +74,14 @@ bool rename_arena_files(const std::map<std::string, std::string>& renamed) {
     const auto found = renamed.find(now_of(name));
     all[name] = found == renamed.end() ? now_of(name) : found->second;
   }
+  std::vector<std::pair<int, rcuda::UniqueFd>> copies;  // all before the first takes its place
   for (const auto& [file, name] : files().own) {
-    const rcuda::UniqueFd made = make_file(all.contains(name) ? all[name] : name);
-    if (!made || !copy_contents(file, made.get()) || ::dup3(made.get(), file, O_CLOEXEC) < 0) {
-      return false;
-    }
+    rcuda::UniqueFd made = make_file(all.contains(name) ? all[name] : name);
+    if (!made || !copy_contents(file, made.get())) return false;
+    copies.emplace_back(file, std::move(made));
+  }
+  for (const auto& [file, made] : copies) {
+    if (::dup3(made.get(), file, O_CLOEXEC) < 0) return false;
   }
   files().renamed = std::move(all);
   for (const auto& [inode, file] : files().by_inode) {

@@ -18,9 +18,11 @@
 #include <string>
 
 #include "common/base/unique_fd.h"
+#include "softgpu/exec/round_up.h"
 
 namespace softgpu::driver {
 
+inline constexpr size_t kPageBytes = 4096;
 inline constexpr size_t kBlockGranularity = 512;
 // Granularity of the VMM family, as on an H200.
 inline constexpr size_t kPhysicalGranularity = size_t{2} << 20;
@@ -28,9 +30,7 @@ inline constexpr size_t kPhysicalGranularity = size_t{2} << 20;
 // Size of the data in an arena's file, and in the file of an imported pool.
 inline constexpr uint64_t kArenaFileBytes = uint64_t{1} << 46;
 
-inline size_t round_up(size_t value, size_t granularity) {
-  return (value + granularity - 1) / granularity * granularity;
-}
+using exec::round_up;
 
 // Allocates offsets from 0 to size first-fit; free neighbours merge.
 class FreeRanges {

@@ -89,6 +89,8 @@ Result<Configuration> read_configuration() {
     int most;
     int* value;
   } counts[] = {{"SOFTGPU_DEVICES", kMaxDevices, &result.devices},
+                {"SOFTGPU_NVLINKS", 4, &result.nvlinks},
+                {"SOFTGPU_NVLINK_END", 2, &result.nvlink_end},
                 {"SOFTGPU_CONNECTIONS", kMaxConnections, &result.connections},
                 {"SOFTGPU_THREADS", kMaxThreads, &result.threads},
                 {"SOFTGPU_INIT_MS", kMaxMilliseconds, &init_ms},
@@ -115,15 +117,6 @@ Result<Configuration> read_configuration() {
     Result<size_t> bytes = read_memory("SOFTGPU_MEMORY", text);
     if (!bytes) return bytes.status();
     result.memory_bytes = *bytes;
-  }
-  if (const char* text = std::getenv("SOFTGPU_COMPUTE_CAPABILITY")) {
-    unsigned major = 0, minor = 0;
-    char rest = 0;
-    if (std::sscanf(text, "%2u.%1u%c", &major, &minor, &rest) != 2 || major * 10 + minor < 75 ||
-        major * 10 + minor > 121) {
-      return malformed("SOFTGPU_COMPUTE_CAPABILITY", text, "major.minor, from 7.5 to 12.1");
-    }
-    result.compute_capability = major * 10 + minor;
   }
   const struct {
     const char* name;

@@ -1,8 +1,10 @@
 // Configuration: the properties of the virtual machine, read once from the environment by cuInit.
 //
 //   SOFTGPU_DEVICES             number of devices, 0 to 16; default 1
+//   SOFTGPU_NVLINKS             NVLinks that NVML reports for each device, up to 4; default 0
+//   SOFTGPU_NVLINK_END          the kind of their other end, an nvmlIntNvLinkDeviceType_t: 0 (GPU)
+//                               to 2 (switch); default 2
 //   SOFTGPU_MEMORY              memory of each device: bytes, or with K, M, G or T; default 16G
-//   SOFTGPU_COMPUTE_CAPABILITY  "9.0" (default), from 7.5 to 12.1
 //   SOFTGPU_DRIVER_VERSION      the CUDA version that cuDriverGetVersion reports: 12040 to 99990;
 //                               default that of the headers. Later functions are missing
 //                               (api/exports/driver_version.h)
@@ -44,16 +46,19 @@
 
 namespace softgpu::driver {
 
+inline constexpr uint32_t kComputeCapability = 90;  // 9.0, as an H200
+
 struct Configuration {
   int devices = 1;
   int driver_version = CUDA_VERSION;
   size_t memory_bytes = size_t{16} << 30;
-  uint32_t compute_capability = 90;
   double pcie_bytes_per_ns = 0;  // 10^9 bytes/s are one byte/ns; 0: not paced
   int64_t pcie_latency_ns = 0;
   double peer_bytes_per_ns = 0;
   int connections = 0;  // 0: not shared
   int threads = 0;      // 0: one per core
+  int nvlinks = 0;      // for NVML
+  int nvlink_end = 2;   // their other end
   int mps = 0;          // 1: as if by MPS
   int mps_percent = 100;
   int mig = 0;  // 1: parts of GPUs

@@ -16,6 +16,7 @@
 #include "softgpu/driver/pools.h"
 #include "softgpu/driver/start_cost.h"
 #include "softgpu/driver/texture.h"
+#include "softgpu/driver/texture_reference.h"
 #include "softgpu/exec/program.h"
 #include "softgpu/texture/objects.h"
 
@@ -88,7 +89,6 @@ exec::Environment Context::environment() {
   };
   environment.textures = texture::objects().snapshot();
   environment.multiprocessors = static_cast<uint32_t>(device_.multiprocessors());
-  environment.device = static_cast<uint32_t>(device_.ordinal());
   return environment;
 }
 
@@ -236,6 +236,7 @@ void Context::stop() {
   stopping_.store(true, std::memory_order_release);
   streams_->stop();
   unload_modules_of(*this);
+  drop_references_of(*this);
   destroy_textures_of(*this);
   destroy_arrays_of(*this);
   std::set<Context*> peers;
@@ -294,7 +295,6 @@ void push_current_context(std::shared_ptr<Context> context) {
 
 CUresult enter(Context** context) {
   if (CUresult result = check_initialized()) return result;
-  if (in_host_function()) return CUDA_ERROR_NOT_PERMITTED;
   Context* current = current_context();
   if (!current) return CUDA_ERROR_INVALID_CONTEXT;
   if (!current->alive()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;

@@ -163,6 +163,9 @@ class Context : public std::enable_shared_from_this<Context> {
 // The calling thread's current context, or nullptr. The context may be dead (see alive()).
 Context* current_context();
 std::shared_ptr<Context> current_context_shared();
+// The living context of the handle; the current one for null. CUDA_ERROR_INVALID_CONTEXT or
+// _CONTEXT_IS_DESTROYED otherwise.
+CUresult find_context(CUcontext handle, std::shared_ptr<Context>* context);
 // Replaces the top of the calling thread's stack (pushes if the stack is empty). nullptr pops it.
 void set_current_context(std::shared_ptr<Context> context);
 void push_current_context(std::shared_ptr<Context> context);

@@ -110,14 +110,6 @@ CUresult error_of_missing(CUcontext handle) {
                                          : CUDA_ERROR_INVALID_CONTEXT;
 }
 
-// A null `handle` means the current context.
-CUresult find_context(CUcontext handle, std::shared_ptr<Context>* context) {
-  if (CUresult result = check_initialized()) return result;
-  *context = handle ? Context::from_handle(handle) : current_context_shared();
-  if (!*context) return error_of_missing(handle);
-  return (*context)->alive() ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
-}
-
 CUresult find_green(CUgreenCtx handle, std::shared_ptr<Context>* context) {
   if (CUresult result = check_initialized()) return result;
   *context = Context::from_handle(reinterpret_cast<CUcontext>(handle));
@@ -134,6 +126,17 @@ CUresult current_alive(Context** context) {
 }
 
 }  // namespace
+
+namespace softgpu::driver {
+
+CUresult find_context(CUcontext handle, std::shared_ptr<Context>* context) {
+  if (CUresult result = check_initialized()) return result;
+  *context = handle ? Context::from_handle(handle) : current_context_shared();
+  if (!*context) return error_of_missing(handle);
+  return (*context)->alive() ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+}  // namespace softgpu::driver
 
 extern "C" {
 

@@ -311,7 +311,7 @@ CUresult stage_source(CopyOperation* operation) {
   return CUDA_SUCCESS;
 }
 
-CUresult check_fill(const FillOperation& fill) {
+CUresult check_fill(const FillOperation& fill, const Device& by) {
   if (fill.element_bytes != 1 && fill.element_bytes != 2 && fill.element_bytes != 4) {
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -330,10 +330,9 @@ CUresult check_fill(const FillOperation& fill) {
   if (!memory_registry().covered(fill.destination, rows + width, &allocation)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (allocation->kind == MemoryKind::kMapped && allocation->writable == 0) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  return CUDA_SUCCESS;
+  const bool is_open = allocation->kind == MemoryKind::kGraph ||
+                       (allocation->on_host() && allocation->kind != MemoryKind::kMapped);
+  return is_open || allocation->writable_by(by) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult execute_copy(Context& context, const CopyOperation& operation) {

@@ -16,6 +16,8 @@
 
 namespace softgpu::driver {
 
+class Device;
+
 // Pageable sources of up to this size are staged; the call does not wait. The real driver documents
 // this.
 inline constexpr size_t kStagedBytes = 64 * 1024;
@@ -38,7 +40,8 @@ CUresult hold_memory(CopyOperation* operation);
 // The same for a copy to be queued. Memory whose free may be queued before the copy is not held,
 // because that free would wait for the copy.
 CUresult hold_memory_to_queue(CopyOperation* operation);
-CUresult check_fill(const FillOperation& fill);
+// A device can fill only memory that its kernels may write.
+CUresult check_fill(const FillOperation& fill, const Device& by);
 
 // A copy between two addresses of any kind, not resolved yet.
 CUDA_MEMCPY3D_PEER linear_copy(CUdeviceptr destination, CUdeviceptr source, size_t bytes);

@@ -7,7 +7,6 @@
 #include <cuda.h>
 
 #include "common/cuda/memcpy_shapes.h"
-#include "common/interop/default_stream.h"
 #include "softgpu/driver/array.h"
 #include "softgpu/driver/capture.h"
 #include "softgpu/driver/context.h"
@@ -20,10 +19,6 @@
 using namespace softgpu::driver;
 
 namespace {
-
-CUstream default_stream() {
-  return rcuda::interop::per_thread_default_stream() ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
-}
 
 // The memory of one side of a copy. Device memory and arrays have a device and usually an owner.
 // The owner may be read only while the memory is held.

@@ -99,7 +99,6 @@ void CopyEngine::give_back(const Slot& slot) {
 Device::Device(int ordinal, int number)
     : ordinal_(ordinal),
       number_(number),
-      compute_capability_(configuration().compute_capability),
       total_bytes_(configuration().memory_bytes),
       uuid_(device_uuid(configuration(), number)),
       host_to_device_(configuration().pcie_bytes_per_ns, configuration().pcie_latency_ns),
@@ -163,9 +162,8 @@ CUresult initialize() {
   std::atexit(shut_down_at_exit);
   state.store(CUDA_SUCCESS, std::memory_order_release);
   checkpoint::serve();
-  RCUDA_INFO("%zu virtual device%s of %s, compute capability %u.%u", visible.size(),
-             visible.size() == 1 ? "" : "s", rcuda::bytes_text(read->memory_bytes).c_str(),
-             read->compute_capability / 10, read->compute_capability % 10);
+  RCUDA_INFO("%zu virtual device%s of %s", visible.size(), visible.size() == 1 ? "" : "s",
+             rcuda::bytes_text(read->memory_bytes).c_str());
   return shared.result = CUDA_SUCCESS;
 }
 

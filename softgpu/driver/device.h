@@ -1,10 +1,10 @@
 // Device: one virtual GPU, and the list of them.
 //
-// cuInit makes the devices that CUDA_VISIBLE_DEVICES selects, from SOFTGPU_DEVICES, SOFTGPU_MEMORY
-// and SOFTGPU_COMPUTE_CAPABILITY. They live as long as the process, so references to them stay
-// valid. A device owns the state that its contexts share: the account of its memory, the map of
-// addresses that its kernels may touch, its primary context and its copy engines. Any thread; only
-// check_initialized() and initialize() block.
+// cuInit makes the devices that CUDA_VISIBLE_DEVICES selects, from SOFTGPU_DEVICES and
+// SOFTGPU_MEMORY. They live as long as the process, so references to them stay valid. A device owns
+// the state that its contexts share: the account of its memory, the map of addresses that its
+// kernels may touch, its primary context and its copy engines. Any thread; only check_initialized()
+// and initialize() block.
 #pragma once
 
 #include <atomic>
@@ -63,7 +63,6 @@ class Device {
   // nullopt for an attribute that does not exist.
   std::optional<int> attribute(CUdevice_attribute attribute) const;
   int multiprocessors() const;
-  uint32_t compute_capability() const { return compute_capability_; }  // 90 for 9.0
 
   // The addresses that kernels of any context of this device may touch: its own allocations, pinned
   // or managed host memory, and peers' memory with access enabled.
@@ -87,7 +86,6 @@ class Device {
 
  private:
   const int ordinal_, number_;
-  const uint32_t compute_capability_;
   const size_t total_bytes_;
   CUuuid uuid_{};
   std::atomic<size_t> used_bytes_{0};

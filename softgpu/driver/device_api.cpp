@@ -147,8 +147,8 @@ CUresult CUDAAPI cuDeviceComputeCapability(int* major, int* minor, CUdevice ordi
   Device* device = nullptr;
   if (CUresult result = find_device(ordinal, &device)) return result;
   if (!major || !minor) return CUDA_ERROR_INVALID_VALUE;
-  *major = static_cast<int>(device->compute_capability() / 10);
-  *minor = static_cast<int>(device->compute_capability() % 10);
+  *major = kComputeCapability / 10;
+  *minor = kComputeCapability % 10;
   return CUDA_SUCCESS;
 }
 

@@ -1,37 +1,15 @@
-// The attributes of a device: those of an H200, with the figures of a smaller generation if
-// SOFTGPU_COMPUTE_CAPABILITY names one. Features that softgpu lacks (clusters, tensor maps,
+// The attributes of a device: those of an H200. Features that softgpu lacks (clusters, tensor maps,
 // multicast, dma-buf) are reported as missing, so that libraries choose other paths.
 #include <algorithm>
-#include <array>
 
 #include <cuda.h>
 
 #include "softgpu/driver/config.h"
 #include "softgpu/driver/device.h"
+#include "softgpu/driver/occupancy.h"
 
 namespace softgpu::driver {
 namespace {
-
-// Figures per compute capability, from the table of technical specifications in the CUDA C++
-// Programming Guide.
-struct Generation {
-  uint32_t from;
-  int threads_per_sm, blocks_per_sm, shared_per_sm_kib, shared_optin_kib;
-  int single_to_double;
-};
-constexpr std::array kGenerations = {
-    Generation{120, 1536, 24, 100, 99, 64}, Generation{100, 2048, 32, 228, 227, 2},
-    Generation{90, 2048, 32, 228, 227, 2},  Generation{89, 1536, 24, 100, 99, 64},
-    Generation{86, 1536, 16, 100, 99, 64},  Generation{80, 2048, 32, 164, 163, 2},
-    Generation{75, 1024, 16, 64, 64, 32},
-};
-
-const Generation& generation(uint32_t compute_capability) {
-  for (const Generation& g : kGenerations) {
-    if (compute_capability >= g.from) return g;
-  }
-  return kGenerations.back();
-}
 
 constexpr int kMultiprocessors = 132;
 
@@ -56,8 +34,22 @@ std::optional<int> fixed_attribute(CUdevice_attribute attribute) {
       return 65535;
     case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z:
       return 65535;
+    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR:
+      return 2048;
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR:
+      return 32;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR:
+      return 228 * 1024;
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK:
-      return 49152;
+      return kDefaultSharedBytes;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
+      return kMaxSharedBytesPerBlock;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
+      return kComputeCapability / 10;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
+      return kComputeCapability % 10;
+    case CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO:
+      return 2;
     case CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY:
       return 65536;
     case CU_DEVICE_ATTRIBUTE_WARP_SIZE:
@@ -268,22 +260,7 @@ const char* Device::name() const {
 int Device::multiprocessors() const { return multiprocessors_of_process(); }
 
 std::optional<int> Device::attribute(CUdevice_attribute attribute) const {
-  const Generation& g = generation(compute_capability_);
   switch (attribute) {
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
-      return static_cast<int>(compute_capability_ / 10);
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
-      return static_cast<int>(compute_capability_ % 10);
-    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR:
-      return g.threads_per_sm;
-    case CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR:
-      return g.blocks_per_sm;
-    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR:
-      return g.shared_per_sm_kib * 1024;
-    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
-      return g.shared_optin_kib * 1024;
-    case CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO:
-      return g.single_to_double;
     // Distinct per device, the same in every process.
     case CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID:
       return 0;

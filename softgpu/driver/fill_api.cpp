@@ -1,7 +1,6 @@
 // cuMemset*.
 #include <cuda.h>
 
-#include "common/interop/default_stream.h"
 #include "softgpu/driver/capture.h"
 #include "softgpu/driver/context.h"
 #include "softgpu/driver/copy.h"
@@ -13,19 +12,11 @@ using namespace softgpu::driver;
 
 namespace {
 
-// A device can fill only memory that its kernels may touch.
-CUresult check_reach(const FillOperation& operation, Context& context) {
-  const std::shared_ptr<Allocation> memory = memory_registry().find(operation.destination);
-  if (!memory || memory->on_host() || memory->kind == MemoryKind::kGraph) return CUDA_SUCCESS;
-  return memory->readable_by(context.device()) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
 CUresult submit_fill(const FillOperation& operation, CUstream handle) {
   Context* context = nullptr;
   std::shared_ptr<Stream> stream;
   if (CUresult result = enter_stream(handle, &context, &stream)) return result;
-  if (CUresult result = check_fill(operation)) return result;
-  if (CUresult result = check_reach(operation, *context)) return result;
+  if (CUresult result = check_fill(operation, context->device())) return result;
   // An empty fill becomes no node of a capture.
   const bool is_empty = operation.width_elements == 0 || operation.height == 0;
   if (is_empty && is_capturing(handle)) return CUDA_SUCCESS;
@@ -36,10 +27,8 @@ CUresult submit_fill(const FillOperation& operation, CUstream handle) {
 CUresult fill_now(const FillOperation& operation) {
   Context* context = nullptr;
   if (CUresult result = enter(&context)) return result;
-  if (CUresult result = check_fill(operation)) return result;
-  if (CUresult result = check_reach(operation, *context)) return result;
-  const CUstream stream =
-      rcuda::interop::per_thread_default_stream() ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
+  if (CUresult result = check_fill(operation, context->device())) return result;
+  const CUstream stream = default_stream();
   std::shared_ptr<Allocation> allocation = memory_registry().find(operation.destination);
   if (allocation && (allocation->on_host() || allocation->sync_memops)) {
     return submit_and_wait(stream, operation);

@@ -7,6 +7,7 @@
 
 #include <cuda.h>
 
+#include "softgpu/driver/config.h"
 #include "softgpu/driver/context.h"
 #include "softgpu/driver/device.h"
 #include "softgpu/driver/launch.h"
@@ -73,7 +74,7 @@ CUresult get_attribute(const Function& function, const FunctionSettings& setting
       *value = static_cast<int>(kernel.ptx_version);
       return CUDA_SUCCESS;
     case CU_FUNC_ATTRIBUTE_BINARY_VERSION:
-      *value = static_cast<int>(function.context().device().compute_capability());
+      *value = kComputeCapability;
       return CUDA_SUCCESS;
     case CU_FUNC_ATTRIBUTE_CACHE_MODE_CA:
       *value = 0;

@@ -167,9 +167,10 @@ CUresult CUDAAPI cuGraphCreate(CUgraph* phGraph, unsigned int flags) {
 
 CUresult CUDAAPI cuGraphDestroy(CUgraph hGraph) {
   if (CUresult result = check_initialized()) return result;
-  const std::shared_ptr<Graph> graph = graph_from_handle(hGraph);
-  if (graph == nullptr || graph->is_child) return CUDA_ERROR_INVALID_VALUE;
+  std::shared_ptr<Graph> graph;  // ends after the lock
   std::lock_guard lock(graph_mutex());
+  graph = graph_from_handle(hGraph);
+  if (graph == nullptr || graph->is_child) return CUDA_ERROR_INVALID_VALUE;
   if (graph->capturing) return CUDA_ERROR_ILLEGAL_STATE;
   drop_graph(*graph);
   return CUDA_SUCCESS;
@@ -285,12 +286,13 @@ CUresult CUDAAPI cuGraphRemoveDependencies_v2(CUgraph hGraph, const CUgraphNode*
 
 CUresult CUDAAPI cuGraphDestroyNode(CUgraphNode hNode) {
   if (CUresult result = check_initialized()) return result;
-  const std::shared_ptr<GraphNode> node = node_from_handle(hNode);
+  std::shared_ptr<GraphNode> node;  // ends after the lock
+  std::lock_guard lock(graph_mutex());
+  node = node_from_handle(hNode);  // under the lock: the graph ends after its nodes' handles
   if (node == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || node->type == CU_GRAPH_NODE_TYPE_MEM_FREE) {
     return CUDA_ERROR_NOT_SUPPORTED;
   }
-  std::lock_guard lock(graph_mutex());
   // A capture in progress still refers to its nodes.
   if (node->graph->capturing) return CUDA_ERROR_ILLEGAL_STATE;
   node->graph->remove(*node);

@@ -134,6 +134,7 @@ CUgraphExecUpdateResult GraphExec::match(const Graph& mine, const Graph& theirs,
                  ? CU_GRAPH_EXEC_UPDATE_ERROR_UNSUPPORTED_FUNCTION_CHANGE
                  : CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED;
     }
+    std::shared_ptr<const PlannedBodies> bodies;
     if (const auto* child = std::get_if<ChildGraphOperation>(&old_node.operation)) {
       const auto& other = std::get<ChildGraphOperation>(new_node.operation);
       const CUgraphExecUpdateResult result = match(*child->graph, *other.graph, changes, info);
@@ -149,10 +150,11 @@ CUgraphExecUpdateResult GraphExec::match(const Graph& mine, const Graph& theirs,
             match(*old_one->bodies[body], *new_one.bodies[body], &of_body, info);
         if (result != CU_GRAPH_EXEC_UPDATE_SUCCESS) return result;
       }
-      if (plan_bodies(new_one) == nullptr) return CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED;
+      bodies = plan_bodies(new_one);
+      if (bodies == nullptr) return CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED;
     }
     if (const uint32_t* index = index_of(old_node.origin)) {
-      changes->emplace_back(*index, &new_node);
+      changes->push_back({*index, &new_node, std::move(bodies)});
     }
   }
   info->errorNode = nullptr;
@@ -162,13 +164,13 @@ CUgraphExecUpdateResult GraphExec::match(const Graph& mine, const Graph& theirs,
 // The references of the new graphs replace those of the executable.
 void GraphExec::apply(const Changes& changes) {
   GraphPlan& plan = changeable_plan();
-  for (const auto& [index, node] : changes) {
+  for (const auto& [index, node, bodies] : changes) {
     if (const auto* child = std::get_if<ChildGraphOperation>(&node->operation)) {
       plan.nodes[index].user_objects = std::make_shared<const HeldUserObjects>(*child->graph);
       continue;
     }
-    if (const auto* conditional = std::get_if<ConditionalOperation>(&node->operation)) {
-      plan.nodes[index].bodies = plan_bodies(*conditional);
+    if (bodies != nullptr) {
+      plan.nodes[index].bodies = bodies;
       continue;
     }
     // Memory nodes keep their addresses.

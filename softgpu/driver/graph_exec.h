@@ -49,7 +49,12 @@ class GraphExec {
   CUresult enabled(const GraphNode& node, bool* enabled);
 
  private:
-  using Changes = std::vector<std::pair<uint32_t, const GraphNode*>>;
+  struct Change {
+    uint32_t index;
+    const GraphNode* node;
+    std::shared_ptr<const PlannedBodies> bodies;  // of a conditional node
+  };
+  using Changes = std::vector<Change>;
   GraphPlan& changeable_plan();
   const uint32_t* index_of(uint64_t node_id) const;
   CUgraphExecUpdateResult match(const Graph& mine, const Graph& theirs, Changes* changes,

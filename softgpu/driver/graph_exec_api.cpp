@@ -59,7 +59,10 @@ CUresult instantiate(CUgraphExec* exec, CUgraph handle, cuuint64_t flags,
   const std::shared_ptr<Graph> graph = graph_from_handle(handle);
   if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult result = check_unsafe_call()) return result;
-  if (graph->capturing) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  {
+    std::lock_guard lock(graph_mutex());
+    if (graph->capturing) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
   CUgraphNode unused = nullptr;
   if (CUresult result = check_device_launch(*graph, flags, refused ? refused : &unused)) {
     return result;

@@ -53,12 +53,6 @@ CUresult access_mask(const CUDA_MEM_ALLOC_NODE_PARAMS& params, uint32_t* mask) {
 
 }  // namespace
 
-CUresult find_context(CUcontext handle, std::shared_ptr<Context>* context) {
-  *context = handle != nullptr ? Context::from_handle(handle) : current_context_shared();
-  if (*context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-  return (*context)->alive() ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
-}
-
 CUresult make_kernel_node(const CUDA_KERNEL_NODE_PARAMS_v2* params, NodeContent* content) {
   if (params == nullptr) return CUDA_ERROR_INVALID_VALUE;
   KernelOperation operation;
@@ -114,7 +108,7 @@ CUresult make_fill_node(const CUDA_MEMSET_NODE_PARAMS* params, CUcontext context
   }
   const FillOperation operation{params->dst,         params->pitch, params->value,
                                 params->elementSize, params->width, params->height};
-  if (CUresult result = check_fill(operation)) return result;
+  if (CUresult result = check_fill(operation, content->context->device())) return result;
   content->type = CU_GRAPH_NODE_TYPE_MEMSET;
   content->operation = operation;
   return CUDA_SUCCESS;

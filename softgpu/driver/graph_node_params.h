@@ -20,9 +20,6 @@ struct NodeContent {
   std::shared_ptr<Context> context;
 };
 
-// The context, or the current one for null.
-CUresult find_context(CUcontext handle, std::shared_ptr<Context>* context);
-
 CUresult make_kernel_node(const CUDA_KERNEL_NODE_PARAMS_v2* params, NodeContent* content);
 CUresult make_kernel_node(const CUDA_KERNEL_NODE_PARAMS_v1* params, NodeContent* content);
 // `context` null: the current context.

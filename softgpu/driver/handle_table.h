@@ -31,6 +31,16 @@ class HandleTable {
     return found == objects_.end() ? nullptr : found->second;
   }
 
+  // An object for which `predicate` holds, or nullptr.
+  template <typename Predicate>
+  std::shared_ptr<T> find_if(Predicate predicate) const {
+    std::shared_lock lock(mutex_);
+    for (const auto& [key, object] : objects_) {
+      if (predicate(*object)) return object;
+    }
+    return nullptr;
+  }
+
   // Removes and returns the object; nullptr for an unknown handle.
   std::shared_ptr<T> remove(const void* handle) {
     std::unique_lock lock(mutex_);

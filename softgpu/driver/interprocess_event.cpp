@@ -30,7 +30,6 @@ struct InterprocessEvent::Shared {
 namespace {
 
 constexpr uint64_t kMagic = 0x73674576'656e7431;
-constexpr size_t kPageBytes = 4096;
 constexpr int64_t kSpinNs = 20'000;
 constexpr long kNapNs = 10'000'000;  // how often a sleeper checks whether its context is ending
 

@@ -76,8 +76,8 @@ CUresult map_handle(Context& context, const ExportHandle& handle,
       note.bytes > file_bytes - note.file_offset) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const uint64_t page = 4096, before = note.file_offset % page;
-  const size_t mapped_bytes = round_up(before + note.bytes, page);
+  const uint64_t before = note.file_offset % kPageBytes;
+  const size_t mapped_bytes = round_up(before + note.bytes, kPageBytes);
   void* mapped = ::mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
                         file.get(), static_cast<off_t>(note.file_offset - before));
   if (mapped == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;

@@ -71,10 +71,10 @@ CUresult read_extra(const exec::Kernel& kernel, void* const* extra,
   return CUDA_SUCCESS;
 }
 
-// The attributes of a CUlaunchConfig that have an effect besides the shape.
-struct LaunchExtras {
-  CUevent event = nullptr;  // recorded when the kernel is done
-  unsigned event_flags = 0;
+// An event of a CUlaunchConfig's attributes, which is recorded when the kernel is done.
+struct LaunchEvent {
+  CUevent event;
+  unsigned flags;
 };
 
 CUresult check_cluster(const LaunchShape& shape, const uint32_t (&cluster)[3]) {
@@ -91,14 +91,16 @@ CUresult check_cluster(const LaunchShape& shape, const uint32_t (&cluster)[3]) {
 }
 
 // An event that a launch records must not have timing; hardware returns this code.
-CUresult check_launch_event(CUevent handle) {
+CUresult add_event(CUevent handle, int flags, std::vector<LaunchEvent>* events) {
   const auto event = event_from_handle(handle);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  return event->has_timing() ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
+  if (event->has_timing()) return CUDA_ERROR_NOT_SUPPORTED;
+  events->push_back({handle, static_cast<unsigned>(flags)});
+  return CUDA_SUCCESS;
 }
 
 CUresult read_attribute(const CUlaunchAttribute& attribute, LaunchShape* shape,
-                        LaunchExtras* extras) {
+                        std::vector<LaunchEvent>* events) {
   const CUlaunchAttributeValue& value = attribute.value;
   switch (attribute.id) {
     case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
@@ -107,13 +109,10 @@ CUresult read_attribute(const CUlaunchAttribute& attribute, LaunchShape* shape,
     case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
       return check_cluster(*shape, {value.clusterDim.x, value.clusterDim.y, value.clusterDim.z});
     case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
-      *extras = {value.programmaticEvent.event,
-                 static_cast<unsigned>(value.programmaticEvent.flags)};
-      return check_launch_event(extras->event);
+      return add_event(value.programmaticEvent.event, value.programmaticEvent.flags, events);
     case CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
-      *extras = {value.launchCompletionEvent.event,
-                 static_cast<unsigned>(value.launchCompletionEvent.flags)};
-      return check_launch_event(extras->event);
+      return add_event(value.launchCompletionEvent.event, value.launchCompletionEvent.flags,
+                       events);
     case CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE:
       return value.deviceUpdatableKernelNode.deviceUpdatable != 0 ? CUDA_ERROR_NOT_SUPPORTED
                                                                   : CUDA_SUCCESS;
@@ -293,16 +292,20 @@ CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, vo
   LaunchShape shape{{config->gridDimX, config->gridDimY, config->gridDimZ},
                     {config->blockDimX, config->blockDimY, config->blockDimZ},
                     config->sharedMemBytes};
-  LaunchExtras extras;
+  std::vector<LaunchEvent> events;
   for (unsigned i = 0; i < config->numAttrs; ++i) {
-    if (CUresult result = read_attribute(config->attrs[i], &shape, &extras)) {
+    if (CUresult result = read_attribute(config->attrs[i], &shape, &events)) {
       invalidate_capture_of(*stream);
       return result;
     }
   }
   if (CUresult result = launch_on(*stream, f, shape, kernelParams, extra)) return result;
-  if (extras.event == nullptr) return CUDA_SUCCESS;
-  return cuEventRecordWithFlags(extras.event, config->hStream, extras.event_flags);
+  for (const auto& [event, event_flags] : events) {
+    if (CUresult result = cuEventRecordWithFlags(event, config->hStream, event_flags)) {
+      return result;
+    }
+  }
+  return CUDA_SUCCESS;
 }
 
 // Every kernel of the list starts when all streams of the list have reached it, and later work in

@@ -91,6 +91,10 @@ bool Allocation::readable_by(const Device& by) const {
   return readable.load(std::memory_order_relaxed) & bit(by);
 }
 
+bool Allocation::writable_by(const Device& by) const {
+  return writable.load(std::memory_order_relaxed) & bit(by);
+}
+
 MemoryRegistry& memory_registry() {
   static auto* implementation = new MemoryRegistry::Implementation;
   static auto* registry = new MemoryRegistry(*implementation);
@@ -253,7 +257,7 @@ CUresult allocate_device_memory(Context& context, size_t bytes, MemoryKind kind,
 CUresult allocate_host_memory(Context& context, size_t bytes, MemoryKind kind, unsigned flags,
                               CUdeviceptr* address) {
   if (bytes > (size_t{1} << 46)) return CUDA_ERROR_OUT_OF_MEMORY;
-  const size_t mapped_bytes = round_up(bytes, 4096);
+  const size_t mapped_bytes = round_up(bytes, kPageBytes);
   // Parent and child share page-locked memory after fork() (driver 580 on an H100).
   const int sharing = kind == MemoryKind::kHost ? MAP_SHARED : MAP_PRIVATE;
   void* mapped = ::mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE,

@@ -79,6 +79,7 @@ struct Allocation {
   uint64_t end() const { return address + bytes; }
   bool on_host() const { return device == nullptr; }
   bool readable_by(const Device& by) const;
+  bool writable_by(const Device& by) const;
 };
 
 class MemoryRegistry {

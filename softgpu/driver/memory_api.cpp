@@ -58,12 +58,11 @@ CUresult free_at(Context* context, CUdeviceptr address, bool (*accept)(const All
 }
 
 bool can_be_pinned(const void* pointer, size_t bytes, unsigned flags) {
-  constexpr uintptr_t kPage = 4096;
   const auto begin = reinterpret_cast<uintptr_t>(pointer);
-  if (bytes > UINTPTR_MAX - kPage - begin) return false;
-  const uintptr_t end = (begin + bytes + kPage - 1) & ~(kPage - 1);
+  if (bytes > UINTPTR_MAX - kPageBytes - begin) return false;
+  const uintptr_t end = round_up(begin + bytes, kPageBytes);
   const bool writes = (flags & CU_MEMHOSTREGISTER_READ_ONLY) == 0;
-  const uintptr_t first = begin & ~(kPage - 1);
+  const uintptr_t first = begin / kPageBytes * kPageBytes;
   return rcuda::pinning_of(rcuda::mappings_in(first, end), first, end, writes) ==
          rcuda::Pinning::kPossible;
 }

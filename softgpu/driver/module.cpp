@@ -8,11 +8,13 @@
 #include "common/base/log.h"
 #include "common/image/image.h"
 #include "common/image/unpack.h"
+#include "softgpu/driver/config.h"
 #include "softgpu/driver/context.h"
 #include "softgpu/driver/handle_table.h"
 #include "softgpu/driver/jit_options.h"
 #include "softgpu/driver/link.h"
 #include "softgpu/driver/memory.h"
+#include "softgpu/driver/texture_reference.h"
 #include "softgpu/ptx/parser.h"
 
 namespace softgpu::driver {
@@ -64,13 +66,10 @@ CUdeviceptr allocate_global(Context& context, size_t bytes, bool managed) {
   return address;
 }
 
-CUresult load_program(Context& context, std::vector<std::unique_ptr<ptx::Module>> units,
-                      exec::DeviceAllocator allocator, JitLog* log,
+CUresult load_program(std::vector<std::unique_ptr<ptx::Module>> units,
+                      const exec::DeviceAllocator& allocator, JitLog* log,
                       std::unique_ptr<exec::Program>* program) {
-  exec::LoadOptions options;
-  options.allocator = std::move(allocator);
-  options.compute_capability = context.device().compute_capability();
-  Result<std::unique_ptr<exec::Program>> loaded = exec::load(std::move(units), options);
+  Result<std::unique_ptr<exec::Program>> loaded = exec::load(std::move(units), allocator);
   if (!loaded) return report(loaded.status(), CUDA_ERROR_INVALID_PTX, log);
   *program = std::move(loaded).value();
   return CUDA_SUCCESS;
@@ -97,8 +96,7 @@ CUresult read_image(const Result<rcuda::image::Image>& image, std::vector<std::s
   if (image->format == rcuda::image::Format::kElf && linked_units(image->parts[0], units)) {
     return CUDA_SUCCESS;
   }
-  Result<std::vector<std::string>> found =
-      rcuda::image::ptx_units(*image, device_at(0)->compute_capability());
+  Result<std::vector<std::string>> found = rcuda::image::ptx_units(*image, kComputeCapability);
   if (!found) {
     return report(found.status(),
                   found.status().code() == Code::kNotFound ? CUDA_ERROR_NO_BINARY_FOR_GPU
@@ -119,12 +117,12 @@ CUresult load_module(Context& context, const std::vector<std::string>& texts, Ji
   std::vector<std::unique_ptr<ptx::Module>> units;
   if (CUresult result = parse_units(texts, &units, log)) return result;
   exec::DeviceAllocator allocator;
-  allocator.allocate = [&context](size_t bytes, size_t, bool managed) {
+  allocator.allocate = [&context](size_t bytes, bool managed) {
     return allocate_global(context, bytes, managed);
   };
   allocator.release = release_global;
   std::unique_ptr<exec::Program> program;
-  if (CUresult result = load_program(context, std::move(units), allocator, log, &program)) {
+  if (CUresult result = load_program(std::move(units), allocator, log, &program)) {
     return result;
   }
   *module = std::make_shared<Module>(context.shared_from_this(), std::move(program), nullptr);
@@ -158,6 +156,7 @@ std::shared_ptr<Function> Module::function(const std::string& name) {
 
 void Module::retire() {
   handle_table<Module>().remove(this);
+  drop_references_of(shared_from_this());
   std::map<std::string, std::weak_ptr<Function>> functions;
   {
     std::lock_guard lock(mutex_);
@@ -234,7 +233,7 @@ CUresult Library::module_in(Context& context, std::shared_ptr<Module>* module) {
       contents.emplace_back(begin, begin + bytes);
     }
     exec::DeviceAllocator allocator;
-    allocator.allocate = [&](size_t bytes, size_t, bool managed) -> CUdeviceptr {
+    allocator.allocate = [&](size_t bytes, bool managed) -> CUdeviceptr {
       if (!managed) return allocate_global(context, bytes, false);
       if (next_managed < managed_.size()) return managed_[next_managed++].first;
       const CUdeviceptr address = allocate_global(context, bytes, true);
@@ -253,7 +252,7 @@ CUresult Library::module_in(Context& context, std::shared_ptr<Module>* module) {
     std::unique_ptr<exec::Program> program;
     std::vector<std::unique_ptr<ptx::Module>> units = std::move(ready_);
     ready_.clear();
-    const CUresult result = load_program(context, std::move(units), allocator, nullptr, &program);
+    const CUresult result = load_program(std::move(units), allocator, nullptr, &program);
     for (size_t i = 0; i < contents.size(); ++i) {
       std::copy(contents[i].begin(), contents[i].end(),
                 reinterpret_cast<std::byte*>(managed_[i].first));

@@ -10,6 +10,7 @@
 #include "softgpu/driver/launch.h"
 #include "softgpu/driver/module.h"
 #include "softgpu/exec/program.h"
+#include "softgpu/exec/round_up.h"
 
 namespace softgpu::driver {
 namespace {
@@ -25,10 +26,6 @@ constexpr uint32_t kSharedPerMultiprocessor = 228 * 1024;
 constexpr uint32_t kSharedConfigurations[] = {0, 8, 16, 32, 64, 100, 132, 164, 196, 228};
 constexpr uint32_t kReservedSharedPerBlock = 1024;
 constexpr uint32_t kSharedGranularity = 128;
-
-constexpr size_t round_up_to(size_t value, size_t granularity) {
-  return (value + granularity - 1) / granularity * granularity;
-}
 
 // The smallest configuration that holds the preferred share of a multiprocessor and one block.
 uint32_t shared_per_multiprocessor(Function& function, size_t block_bytes) {
@@ -69,10 +66,10 @@ uint32_t active_blocks_per_multiprocessor(Function& function, uint32_t threads,
   }
   const uint32_t warps = warps_of(threads);
   const size_t registers_per_warp =
-      round_up_to(size_t{registers_per_thread(kernel)} * kWarpThreads, kRegisterGranularity);
+      exec::round_up(size_t{registers_per_thread(kernel)} * kWarpThreads, kRegisterGranularity);
   const size_t shared =
-      round_up_to(kernel.static_shared_bytes + dynamic_shared_bytes + kReservedSharedPerBlock,
-                  kSharedGranularity);
+      exec::round_up(kernel.static_shared_bytes + dynamic_shared_bytes + kReservedSharedPerBlock,
+                     kSharedGranularity);
   const size_t blocks =
       std::min({size_t{kBlocksPerMultiprocessor}, size_t{kWarpsPerMultiprocessor / warps},
                 kRegistersPerMultiprocessor / registers_per_warp / warps,

@@ -96,6 +96,7 @@ struct AllocateOperation {
 };
 struct FreeOperation {
   CUdeviceptr address = 0;
+  uint64_t id = 0;  // Allocation::id of a pool's memory
 };
 struct ChildGraphOperation {
   std::shared_ptr<Graph> graph;
@@ -121,6 +122,9 @@ using Operation =
 // Validates the stream handle (0, legacy, per-thread or created), then captures or appends the
 // operation. Returns the context's sticky error if it has one. Does not wait for the operation.
 CUresult submit(CUstream stream, Operation operation);
+
+// The stream of calls that name none: CU_STREAM_LEGACY or CU_STREAM_PER_THREAD.
+CUstream default_stream();
 
 // For synchronous copies: submit() on `stream`, then waits until the operation has finished.
 // Refused during a capture (CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED or _IMPLICIT, as by the real

@@ -71,7 +71,6 @@ std::shared_ptr<Allocation> MemoryPool::reuse_queued_locked(size_t bytes, CUstre
     if (it->stream != stream || it->allocation->block.bytes != bytes) continue;
     std::shared_ptr<Allocation> allocation = std::move(it->allocation);
     queued_.erase(it);
-    ++taken_over_[allocation->address];
     return allocation;
   }
   return nullptr;
@@ -93,7 +92,8 @@ CUresult MemoryPool::allocate(Context& context, size_t bytes, CUstream stream,
     std::unique_lock lock(mutex_);
     if (std::shared_ptr<Allocation> again = reuse_queued_locked(rounded, stream)) {
       account_use_locked(static_cast<int64_t>(rounded));
-      again->id = next_memory_id();
+      again->owner = &device_.primary();
+      again->id = next_memory_id();  // so the queued free does nothing when it executes
       again->freeing = false;
       *address = again->address;
       return CUDA_SUCCESS;
@@ -155,20 +155,25 @@ void MemoryPool::free_queued(const std::shared_ptr<Allocation>& allocation, Cont
   queued_.push_back({allocation, stream});
 }
 
-bool MemoryPool::free_executes(CUdeviceptr address) {
+bool MemoryPool::unqueue_locked(const Allocation& allocation) {
+  return std::erase_if(queued_, [&](const QueuedFree& queued) {
+           return queued.allocation.get() == &allocation;
+         }) != 0;
+}
+
+void MemoryPool::free_refused(Allocation& allocation) {
   std::lock_guard lock(mutex_);
-  auto taken = taken_over_.find(address);
-  if (taken != taken_over_.end()) {
-    if (--taken->second == 0) taken_over_.erase(taken);
-    return false;
-  }
-  for (auto it = queued_.begin(); it != queued_.end(); ++it) {
-    if (it->allocation->address != address) continue;
-    queued_.erase(it);
-    executing_.insert(address);
-    return true;
-  }
-  return false;
+  if (!unqueue_locked(allocation)) return;  // taken over
+  allocation.owner = &device_.primary();
+  account_use_locked(static_cast<int64_t>(allocation.bytes));
+  allocation.freeing = false;
+}
+
+bool MemoryPool::free_executes(const Allocation& allocation, uint64_t id) {
+  std::lock_guard lock(mutex_);
+  if (allocation.id != id || !unqueue_locked(allocation)) return false;
+  executing_.insert(allocation.address);
+  return true;
 }
 
 void MemoryPool::recycle(Allocation& allocation) {
@@ -176,11 +181,8 @@ void MemoryPool::recycle(Allocation& allocation) {
   std::lock_guard lock(mutex_);
   // free_queued() has already subtracted a queued free from `used_`.
   if (!allocation.freeing) account_use_locked(-static_cast<int64_t>(allocation.bytes));
-  taken_over_.erase(allocation.address);
   executing_.erase(allocation.address);
-  std::erase_if(queued_, [&](const QueuedFree& queued) {
-    return queued.allocation->address == allocation.address;
-  });
+  unqueue_locked(allocation);
   kept_.emplace(allocation.block.bytes, Kept{allocation.block, !allocation.freeing});
   if (retired_) trim_locked(0);
 }
@@ -327,7 +329,7 @@ CUresult execute_free(Context&, const FreeOperation& operation) {
     memory_registry().set_access(allocation, 0, 0);
     if (!allocation->abandoned) return CUDA_SUCCESS;
   } else if (allocation->kind == MemoryKind::kPool &&
-             !allocation->pool->free_executes(operation.address)) {
+             !allocation->pool->free_executes(*allocation, operation.id)) {
     return CUDA_SUCCESS;
   }
   if (std::shared_ptr<Allocation> gone = memory_registry().remove(

@@ -50,9 +50,11 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
   // A free of `allocation` was queued on `stream`, a stream of `context`.
   void free_queued(const std::shared_ptr<Allocation>& allocation, Context& context,
                    CUstream stream);
-  // A queued free of the block at `address` executes. True if the block is now free; false if a
-  // later allocation has taken it over.
-  bool free_executes(CUdeviceptr address);
+  // The free could not be queued after all.
+  void free_refused(Allocation& allocation);
+  // A queued free of the allocation executes, which then had `id`. True if the block is now free;
+  // false if a later allocation has taken it over.
+  bool free_executes(const Allocation& allocation, uint64_t id);
   // Keeps or releases the block of a freed allocation, which has been removed from the registry.
   void recycle(Allocation& allocation);
   void trim(size_t keep_bytes);
@@ -69,6 +71,7 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
 
  private:
   std::shared_ptr<Allocation> reuse_queued_locked(size_t bytes, CUstream stream);
+  bool unqueue_locked(const Allocation& allocation);
   bool take_kept_locked(size_t bytes, Arena::Block* block);
   void trim_locked(size_t keep_bytes);
   bool has_unobserved_locked() const;
@@ -93,9 +96,8 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
     CUstream stream;
   };
   std::vector<QueuedFree> queued_;
-  std::set<CUdeviceptr> executing_;  // queued frees that are executing: memory not released yet
-  std::map<CUdeviceptr, int> taken_over_;  // queued frees that do nothing when they execute
-  int reuse_policies_[3] = {1, 1, 1};      // by CU_MEMPOOL_ATTR_REUSE_*, from 1
+  std::set<CUdeviceptr> executing_;    // queued frees that are executing: memory not released yet
+  int reuse_policies_[3] = {1, 1, 1};  // by CU_MEMPOOL_ATTR_REUSE_*, from 1
   uint64_t release_threshold_ = 0;
   uint64_t reserved_ = 0, reserved_high_ = 0, used_ = 0, used_high_ = 0;
 };

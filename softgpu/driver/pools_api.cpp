@@ -31,10 +31,9 @@ struct ExportedPointer {
 static_assert(sizeof(ExportedPointer) <= sizeof(CUmemPoolPtrExportData));
 constexpr uint64_t kPointerMagic = 0x7265'746e'696f'7031;
 
-// The per-thread default streams of all threads share one handle, so it cannot be the key of stream
-// order.
-CUstream order_key(const Stream& stream, CUstream handle) {
-  return stream.kind() == Stream::Kind::kPerThread ? nullptr : handle ? handle : CU_STREAM_LEGACY;
+// The key of stream order. The handles of default streams are shared, by all threads or contexts.
+CUstream order_key(Stream& stream) {
+  return stream.kind() == Stream::Kind::kPerThread ? nullptr : stream.handle();
 }
 
 // Checks whether a capture forbids the call. submit() does too, but only after the allocation.
@@ -68,11 +67,18 @@ CUresult allocate(CUdeviceptr* address, size_t bytes, CUstream handle,
   } else if (CUresult result = check_immediate(*stream)) {
     return result;
   } else if (CUresult result =
-                 pool->allocate(owner, bytes, order_key(*stream, handle), &operation.address)) {
+                 pool->allocate(owner, bytes, order_key(*stream), &operation.address)) {
     return result;
   }
   const CUdeviceptr allocated = operation.address;
-  if (CUresult result = submit(*stream, std::move(operation))) return result;
+  const bool pooled = operation.memory == nullptr;
+  if (CUresult result = submit(*stream, std::move(operation))) {
+    const auto is_pools = [](const Allocation& a) { return a.kind == MemoryKind::kPool; };
+    if (pooled) {
+      if (const auto gone = memory_registry().remove(allocated, is_pools)) release_memory(*gone);
+    }
+    return result;
+  }
   *address = allocated;
   return CUDA_SUCCESS;
 }
@@ -136,10 +142,19 @@ CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
   }
   if (CUresult result = check_immediate(*stream)) return result;
   if (allocation->freeing.exchange(true)) return CUDA_ERROR_INVALID_VALUE;
+  const uint64_t id = allocation->id;
   if (pooled) {
-    allocation->pool->free_queued(allocation, stream->context(), order_key(*stream, handle));
+    allocation->pool->free_queued(allocation, stream->context(), order_key(*stream));
   }
-  return submit(*stream, FreeOperation{address});
+  const CUresult result = submit(*stream, FreeOperation{address, id});
+  if (result != CUDA_SUCCESS) {
+    if (pooled) {
+      allocation->pool->free_refused(*allocation);
+    } else {
+      allocation->freeing = false;
+    }
+  }
+  return result;
 }
 
 CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool* handle, const CUmemPoolProps* properties) {
@@ -335,8 +350,8 @@ CUresult CUDAAPI cuMemPoolImportPointer(CUdeviceptr* address, CUmemoryPool handl
       exported.bytes > kArenaFileBytes - exported.file_offset) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const uint64_t page = 4096, before = exported.file_offset % page;
-  const size_t mapped_bytes = round_up(before + exported.bytes, page);
+  const uint64_t before = exported.file_offset % kPageBytes;
+  const size_t mapped_bytes = round_up(before + exported.bytes, kPageBytes);
   void* mapped = ::mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
                         pool->arena().file(), static_cast<off_t>(exported.file_offset - before));
   if (mapped == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;

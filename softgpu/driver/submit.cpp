@@ -1,6 +1,7 @@
 // submit() and the other functions of operation.h through which entry points reach streams.
 #include <utility>
 
+#include "common/interop/default_stream.h"
 #include "softgpu/driver/capture.h"
 #include "softgpu/driver/context.h"
 #include "softgpu/driver/device.h"
@@ -35,6 +36,10 @@ CUresult submit_and_wait(CUstream handle, Operation operation) {
   if (CUresult result = refuse_on_capturing(*stream)) return result;
   if (CUresult result = refuse_implicit(*stream)) return result;
   return stream->enqueue_and_wait(std::move(operation));
+}
+
+CUstream default_stream() {
+  return rcuda::interop::per_thread_default_stream() ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
 }
 
 bool is_capturing(CUstream handle) {

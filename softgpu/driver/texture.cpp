@@ -59,23 +59,21 @@ bool is_aligned(const Device& device, uint64_t value, CUdevice_attribute attribu
   return value % std::max<size_t>(limit(device, attribute), 1) == 0;
 }
 
-CUresult describe_array(const Array& array, Texture* made) {
+void describe_array(const Array& array, Texture* made) {
   made->format = array.format;
   made->shape = shape_of(array.descriptor);
   made->levels = {image_of(array)};
   made->begin = array.memory;
   made->end = array.memory + array.bytes();
-  return CUDA_SUCCESS;
 }
 
-CUresult describe_mipmapped_array(const MipmappedArray& array, Texture* made) {
-  if (CUresult result = describe_array(*array.levels[0], made)) return result;
+void describe_mipmapped_array(const MipmappedArray& array, Texture* made) {
+  describe_array(*array.levels[0], made);
   made->shape = shape_of(array.descriptor);
   for (size_t level = 1; level < array.levels.size(); ++level) {
     made->levels.push_back(image_of(*array.levels[level]));
   }
   made->end = array.levels.back()->memory + array.levels.back()->bytes();
-  return CUDA_SUCCESS;
 }
 
 CUresult describe_linear(const Device& device, const CUDA_RESOURCE_DESC& resource, Texture* made) {
@@ -129,11 +127,15 @@ CUresult describe_resource(const Device& device, const CUDA_RESOURCE_DESC& resou
   switch (resource.resType) {
     case CU_RESOURCE_TYPE_ARRAY: {
       const auto array = array_from_handle(resource.res.array.hArray);
-      return array ? describe_array(*array, made) : CUDA_ERROR_INVALID_VALUE;
+      if (!array) return CUDA_ERROR_INVALID_VALUE;
+      describe_array(*array, made);
+      return CUDA_SUCCESS;
     }
     case CU_RESOURCE_TYPE_MIPMAPPED_ARRAY: {
       const auto array = handle_table<MipmappedArray>().find(resource.res.mipmap.hMipmappedArray);
-      return array ? describe_mipmapped_array(*array, made) : CUDA_ERROR_INVALID_VALUE;
+      if (!array) return CUDA_ERROR_INVALID_VALUE;
+      describe_mipmapped_array(*array, made);
+      return CUDA_SUCCESS;
     }
     case CU_RESOURCE_TYPE_LINEAR:
       return describe_linear(device, resource, made);

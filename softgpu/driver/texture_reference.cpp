@@ -1,6 +1,5 @@
 #include "softgpu/driver/texture_reference.h"
 
-#include <map>
 #include <utility>
 
 #include "softgpu/driver/context.h"
@@ -12,45 +11,49 @@
 namespace softgpu::driver {
 namespace {
 
-// The references of variables, by the variable's address. A later module may get the address.
+template <class Reference>
+bool is_of(const Reference& reference, const std::shared_ptr<Module>& module) {
+  return !reference.module.owner_before(module) && !module.owner_before(reference.module);
+}
+
 template <class Reference>
 CUresult reference_of(const std::shared_ptr<Module>& module, const std::string& name,
                       ptx::Reference kind, std::shared_ptr<Reference>* reference) {
   static auto* mutex = new std::mutex;
-  static auto* references = new std::map<CUdeviceptr, std::shared_ptr<Reference>>;
   const exec::Global* variable = module->program().find_global(name);
   if (variable == nullptr || variable->reference != kind) return CUDA_ERROR_NOT_FOUND;
   std::lock_guard lock(*mutex);
-  std::shared_ptr<Reference>& known = (*references)[variable->address];
-  if (!known || known->module.lock() != module) {
-    if (known) handle_table<Reference>().remove(known.get());
-    known = std::make_shared<Reference>();
-    known->module = module;
-    known->variable = variable->address;
-    handle_table<Reference>().insert(known);
-  }
-  *reference = known;
+  *reference = handle_table<Reference>().find_if([&](const Reference& known) {
+    return known.variable == variable->address && is_of(known, module);
+  });
+  if (*reference) return CUDA_SUCCESS;
+  *reference = std::make_shared<Reference>(module->context());
+  (*reference)->module = module;
+  (*reference)->variable = variable->address;
+  handle_table<Reference>().insert(*reference);
   return CUDA_SUCCESS;
 }
 
 // Stores the handle of a new object in the reference's variable, if its module still exists.
-template <class Reference>
-void replace_object(Reference& reference, uint64_t object) {
+void replace_object(AnyReference& reference, uint64_t object) {
   if (reference.object != 0) texture::objects().remove(reference.object);
   reference.object = object;
-  if (reference.variable == 0 || reference.module.expired()) return;
+  const std::shared_ptr<Module> module = reference.module.lock();
+  if (!module) return;
   __atomic_store_n(reinterpret_cast<uint64_t*>(reference.variable), object, __ATOMIC_RELEASE);
 }
 
 }  // namespace
 
+AnyReference::~AnyReference() {
+  if (object != 0) texture::objects().remove(object);
+}
+
+TextureReference::TextureReference(Context& of) : context(&of), device(of.device()) {}
+
 CUresult texture_reference_of(const std::shared_ptr<Module>& module, const std::string& name,
                               std::shared_ptr<TextureReference>* reference) {
-  if (CUresult result = reference_of(module, name, ptx::Reference::kTexture, reference)) {
-    return result;
-  }
-  (*reference)->context = &module->context();
-  return CUDA_SUCCESS;
+  return reference_of(module, name, ptx::Reference::kTexture, reference);
 }
 
 CUresult surface_reference_of(const std::shared_ptr<Module>& module, const std::string& name,
@@ -58,11 +61,23 @@ CUresult surface_reference_of(const std::shared_ptr<Module>& module, const std::
   return reference_of(module, name, ptx::Reference::kSurface, reference);
 }
 
+void drop_references_of(const std::shared_ptr<Module>& module) {
+  const auto of_module = [&](const auto& reference) { return is_of(reference, module); };
+  handle_table<TextureReference>().remove_if(of_module);
+  handle_table<SurfaceReference>().remove_if(of_module);
+}
+
+void drop_references_of(const Context& context) {
+  handle_table<TextureReference>().remove_if([&](const TextureReference& reference) {
+    return reference.variable == 0 && reference.context == &context;
+  });
+}
+
 CUresult update(TextureReference& reference) {
   if (!reference.is_bound) return CUDA_SUCCESS;
   texture::Texture texture;
-  if (CUresult result = texture_of(reference.context->device(), reference.resource,
-                                   reference.sampler, nullptr, &texture)) {
+  if (CUresult result =
+          texture_of(reference.device, reference.resource, reference.sampler, nullptr, &texture)) {
     return result;
   }
   replace_object(reference, texture::objects().add(std::move(texture)));

@@ -32,16 +32,10 @@ CUresult with(Handle handle, Use use) {
 template <class Change>
 CUresult change(CUtexref handle, Change apply) {
   return with<TextureReference>(handle, [&](TextureReference& reference) {
-    const bool was_bound = reference.is_bound;
-    const CUDA_RESOURCE_DESC resource = reference.resource;
-    const CUDA_TEXTURE_DESC sampler = reference.sampler;
+    const TextureBinding before = reference.binding();
     apply(reference);
     const CUresult result = update(reference);
-    if (result != CUDA_SUCCESS) {
-      reference.is_bound = was_bound;
-      reference.resource = resource;
-      reference.sampler = sampler;
-    }
+    if (result != CUDA_SUCCESS) reference.binding() = before;
     return result;
   });
 }
@@ -124,8 +118,7 @@ CUresult CUDAAPI cuTexRefCreate(CUtexref* handle) {
   Context* context = nullptr;
   if (CUresult result = enter(&context)) return result;
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
-  auto reference = std::make_shared<TextureReference>();
-  reference->context = context;
+  auto reference = std::make_shared<TextureReference>(*context);
   *handle = reference->handle();
   handle_table<TextureReference>().insert(std::move(reference));
   return CUDA_SUCCESS;

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "softgpu/exec/decoder.h"
+#include "softgpu/exec/round_up.h"
 
 namespace softgpu::exec {
 
@@ -16,10 +17,6 @@ namespace {
 // address 1 GiB.
 constexpr uint64_t kMaxBankBytes = 64 << 20;
 
-constexpr uint64_t align_up(uint64_t value, uint32_t align) {
-  return (value + align - 1) / std::max(align, 1u) * std::max(align, 1u);
-}
-
 }  // namespace
 
 rcuda::Status Decoder::lay_out_registers() {
@@ -27,7 +24,7 @@ rcuda::Status Decoder::lay_out_registers() {
   register_offset_.resize(count);
   uint64_t end = kFirstPredicate;
   const auto place = [&](uint32_t bytes, uint32_t slot_bytes) {
-    end = align_up(end, std::min(slot_bytes, 64u));
+    end = round_up(end, std::min(slot_bytes, 64u));
     for (uint32_t k = 0; k < count; ++k) {
       const bool is_predicate = source_.registers[k].type == Type::kPred;
       if ((is_predicate ? 0 : register_bytes(k)) != bytes) continue;
@@ -43,7 +40,7 @@ rcuda::Status Decoder::lay_out_registers() {
   if (end > kMaxBankBytes) {
     return {rcuda::Code::kInvalidArgument, "function '" + out_.name + "' has too many registers"};
   }
-  out_.register_bytes = static_cast<uint32_t>(align_up(end, 64));
+  out_.register_bytes = static_cast<uint32_t>(round_up(end, 64));
   uint32_t words = 16;  // room for addresses and spills
   for (const ptx::Register& r : source_.registers) words += std::max(ptx::size_of(r.type), 4u) / 4;
   out_.register_count = std::min(words, 255u);
@@ -58,7 +55,7 @@ void Decoder::lay_out_locals() {
     const ptx::Variable& variable = source_.variables[k];
     const bool in_buffer = source_.is_entry && k < parameters;
     if (in_buffer || (variable.space != Space::kLocal && variable.space != Space::kParam)) continue;
-    const uint64_t offset = align_up(end, std::max(variable.align_bytes, 1u));
+    const uint64_t offset = round_up(end, variable.align_bytes);
     if (offset + variable.size_bytes > kMaxLocalBytes || variable.size_bytes > kMaxLocalBytes) {
       // Nothing after this variable can be reached, so the layout does not matter.
       refuse(std::to_string(variable.size_bytes) + " bytes of local memory", 0);
@@ -68,7 +65,7 @@ void Decoder::lay_out_locals() {
     out_.local_align_bytes = std::max(out_.local_align_bytes, variable.align_bytes);
     end = static_cast<uint32_t>(offset + variable.size_bytes);
   }
-  out_.local_bytes = static_cast<uint32_t>(align_up(end, 16));
+  out_.local_bytes = static_cast<uint32_t>(round_up(end, 16));
   out_.stack_bytes = out_.local_bytes;
   for (size_t k = 0; k < parameters; ++k) {
     const ptx::Parameter& p = source_.parameters[k];

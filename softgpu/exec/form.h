@@ -170,7 +170,6 @@ struct Form {
   Op op = Op::kNone;
   ptx::Type type = ptx::Type::kNone;  // of the instruction; of the destination if there are several
   ptx::Type type2 = ptx::Type::kNone;  // of the source
-  ptx::Type type3 = ptx::Type::kNone;
   ptx::Space space = ptx::Space::kGeneric;
   Rounding rounding = Rounding::kNone;
   bool round_to_integer = false;  // rni, rzi, rmi, rpi
@@ -218,7 +217,6 @@ static_assert(sizeof(Conversion) == sizeof(int64_t));
 
 // The handlers compiled for one instruction set.
 struct InstructionSet {
-  const char* name;
   Handler (*find)(const Form& form);          // nullptr if it lacks the form
   uintptr_t (*comparison)(const Form& form);  // setp and set: goes into Instr::imm; 0: none
 };

@@ -507,9 +507,11 @@ Form form_of(const ptx::Instruction& instruction, Op op) {
     }
     const ptx::Type type = ptx::type_from_name(modifier);
     if (type == ptx::Type::kNone) continue;
-    (form.type == ptx::Type::kNone    ? form.type
-     : form.type2 == ptx::Type::kNone ? form.type2
-                                      : form.type3) = type;
+    if (form.type == ptx::Type::kNone) {
+      form.type = type;
+    } else if (form.type2 == ptx::Type::kNone) {
+      form.type2 = type;
+    }
   }
   form.high = has_modifier(instruction, "hi") && op != Op::kSetp && op != Op::kSet;
   form.carry_in =

@@ -24,10 +24,9 @@ static bool has_lzcnt_movbe_f16c() {
 #endif
 
 const InstructionSet& instruction_set() {
-  static const InstructionSet kBaseline{"x86-64", baseline::find_handler,
-                                        baseline::find_comparison};
+  static const InstructionSet kBaseline{baseline::find_handler, baseline::find_comparison};
 #ifdef SOFTGPU_HAVE_V3
-  static const InstructionSet kV3{"x86-64-v3", v3::find_handler, v3::find_comparison};
+  static const InstructionSet kV3{v3::find_handler, v3::find_comparison};
   static const bool has_v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                              __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
                              has_lzcnt_movbe_f16c();

@@ -3,20 +3,16 @@
 #include <algorithm>
 #include <cstring>
 
+#include "softgpu/exec/round_up.h"
+
 namespace softgpu::exec {
 namespace {
 
 using rcuda::Code;
 using rcuda::Status;
 
-constexpr uint64_t kArenaAlignBytes = 256;
 constexpr uint32_t kDynamicSharedAlignBytes = 128;
 constexpr uint64_t kMaxSharedBytes = 256 << 20;  // limit for all kernels of a program together
-
-uint64_t align_up(uint64_t value, uint64_t align) {
-  if (align == 0) align = 1;
-  return (value + align - 1) / align * align;
-}
 
 SystemCall system_call(std::string_view name) {
   if (name == "vprintf") return SystemCall::kVprintf;
@@ -27,18 +23,22 @@ SystemCall system_call(std::string_view name) {
   return SystemCall::kNone;
 }
 
+bool is_weak(const ptx::Variable& variable) {
+  return variable.linkage == ptx::Linkage::kWeak || variable.linkage == ptx::Linkage::kCommon;
+}
+
 }  // namespace
 
 Placement::~Placement() {
   for (const CUdeviceptr block : blocks_) release_(block);
 }
 
-Status Linker::run(const LoadOptions& options) {
+Status Linker::run(const DeviceAllocator& allocator) {
   local_.resize(units_.size());
   RCUDA_RETURN_IF_ERROR(index_functions());
   RCUDA_RETURN_IF_ERROR(index_variables());
   RCUDA_RETURN_IF_ERROR(place_function_shared());
-  RCUDA_RETURN_IF_ERROR(allocate(options));
+  RCUDA_RETURN_IF_ERROR(allocate(allocator));
   return initialise();
 }
 
@@ -73,7 +73,29 @@ Status Linker::index_functions() {
   return {};
 }
 
+// A strong definition replaces a weak or common one; otherwise the first stays.
+Status Linker::choose_variables(Variables* chosen) const {
+  for (const auto& unit : units_) {
+    for (const ptx::Variable& variable : unit->variables) {
+      if (variable.space == ptx::Space::kShared || variable.linkage == ptx::Linkage::kExtern ||
+          variable.linkage == ptx::Linkage::kInternal) {
+        continue;
+      }
+      const auto [known, is_first] = chosen->try_emplace(variable.name, &variable);
+      if ((is_first && program_.count(variable.name) == 0) || is_weak(variable)) continue;
+      if (is_first || !is_weak(*known->second)) {
+        return {Code::kInvalidArgument,
+                "variable '" + std::string(variable.name) + "' is defined by two units"};
+      }
+      known->second = &variable;
+    }
+  }
+  return {};
+}
+
 Status Linker::index_variables() {
+  Variables chosen;
+  RCUDA_RETURN_IF_ERROR(choose_variables(&chosen));
   for (uint32_t unit = 0; unit < units_.size(); ++unit) {
     for (const ptx::Variable& variable : units_[unit]->variables) {
       if (variable.space == ptx::Space::kShared) {
@@ -82,16 +104,7 @@ Status Linker::index_variables() {
       }
       if (variable.linkage == ptx::Linkage::kExtern) continue;
       const bool internal = variable.linkage == ptx::Linkage::kInternal;
-      if (!internal) {
-        if (const auto known = program_.find(variable.name); known != program_.end()) {
-          if (variable.linkage == ptx::Linkage::kWeak ||
-              variable.linkage == ptx::Linkage::kCommon) {
-            continue;
-          }
-          return {Code::kInvalidArgument,
-                  "variable '" + std::string(variable.name) + "' is defined by two units"};
-        }
-      }
+      if (!internal && chosen[variable.name] != &variable) continue;
       const Arena arena = variable.space == ptx::Space::kConst ? Arena::kConst
                           : variable.managed                   ? Arena::kManaged
                                                                : Arena::kGlobal;
@@ -104,7 +117,7 @@ Status Linker::index_variables() {
           }
         }
       }
-      const uint64_t offset = align_up(end, std::max<uint64_t>(variable.align_bytes, 1));
+      const uint64_t offset = round_up(end, variable.align_bytes);
       if (offset + bytes < bytes)
         return {Code::kOutOfMemory, "the program's variables are too large"};
       end = offset + bytes;
@@ -122,7 +135,7 @@ void Linker::place_shared(const ptx::Variable& variable, uint32_t unit) {
     return;
   }
   if (variable.linkage == ptx::Linkage::kExtern) return;
-  const auto offset = static_cast<uint32_t>(align_up(module_shared_bytes_, variable.align_bytes));
+  const auto offset = static_cast<uint32_t>(round_up(module_shared_bytes_, variable.align_bytes));
   module_shared_bytes_ = offset + static_cast<uint32_t>(variable.size_bytes);
   const auto index = static_cast<uint32_t>(shared_variables_.size());
   shared_variables_.push_back({offset, static_cast<uint32_t>(variable.size_bytes)});
@@ -153,7 +166,7 @@ Status Linker::place_function_shared() {
     for (size_t k = 0; k < function.variables.size(); ++k) {
       const ptx::Variable& variable = function.variables[k];
       if (variable.space != ptx::Space::kShared || variable.size_bytes == 0) continue;
-      offsets[k] = static_cast<uint32_t>(align_up(end, variable.align_bytes));
+      offsets[k] = static_cast<uint32_t>(round_up(end, variable.align_bytes));
       end = offsets[k] + static_cast<uint32_t>(variable.size_bytes);
     }
     return end;
@@ -165,7 +178,7 @@ Status Linker::place_function_shared() {
   for (const FunctionSource& f : functions_) {
     if (f.source->is_entry) end = std::max(end, place(*f.source, module_shared_bytes_));
   }
-  dynamic_shared_offset_ = static_cast<uint32_t>(align_up(end, kDynamicSharedAlignBytes));
+  dynamic_shared_offset_ = static_cast<uint32_t>(round_up(end, kDynamicSharedAlignBytes));
   return {};
 }
 
@@ -173,12 +186,11 @@ uint32_t Linker::shared_offset(const ptx::Function& function, uint32_t variable)
   return function_shared_.at(&function)[variable];
 }
 
-Status Linker::allocate(const LoadOptions& options) {
-  placement_ = std::make_unique<Placement>(options.allocator.release);
+Status Linker::allocate(const DeviceAllocator& allocator) {
+  placement_ = std::make_unique<Placement>(allocator.release);
   for (int a = 0; a < kArenas; ++a) {
     if (arena_bytes_[a] == 0) continue;
-    arena_base_[a] = options.allocator.allocate(arena_bytes_[a], kArenaAlignBytes,
-                                                static_cast<Arena>(a) == Arena::kManaged);
+    arena_base_[a] = allocator.allocate(arena_bytes_[a], static_cast<Arena>(a) == Arena::kManaged);
     if (arena_base_[a] == 0) {
       return {Code::kOutOfMemory, "no memory for " + std::to_string(arena_bytes_[a]) +
                                       " bytes of the program's variables"};

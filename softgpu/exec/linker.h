@@ -55,7 +55,7 @@ class Linker {
   explicit Linker(const std::vector<std::unique_ptr<ptx::Module>>& units) : units_(units) {}
 
   // Resolves names among the units, places variables and writes their initial values.
-  rcuda::Status run(const LoadOptions& options);
+  rcuda::Status run(const DeviceAllocator& allocator);
 
   Symbol find(uint32_t unit, std::string_view name) const;
 
@@ -85,13 +85,15 @@ class Linker {
     uint64_t offset;
   };
   using Names = std::unordered_map<std::string_view, Symbol>;
+  using Variables = std::unordered_map<std::string_view, const ptx::Variable*>;
 
+  rcuda::Status choose_variables(Variables* chosen) const;
   rcuda::Status index_variables();
   rcuda::Status index_functions();
   void place_shared(const ptx::Variable& variable, uint32_t unit);
   rcuda::Status place_function_shared();
   void define(uint32_t unit, std::string_view name, ptx::Linkage linkage, Symbol symbol);
-  rcuda::Status allocate(const LoadOptions& options);
+  rcuda::Status allocate(const DeviceAllocator& allocator);
   rcuda::Status initialise();
   rcuda::Status relocate(const Placed& placed, std::byte* at, const ptx::Relocation& relocation);
 

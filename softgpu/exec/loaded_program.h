@@ -28,7 +28,6 @@ class LoadedProgram final : public Program {
   const Kernel* find_kernel(const std::string& name) const override;
   const Global* find_global(const std::string& name) const override;
   const std::vector<const Kernel*>& kernels() const override { return kernels_; }
-  const std::vector<const Global*>& globals() const override { return globals_; }
 
   // The function for a pointer in the function window; nullptr for other pointers.
   const Function* function_at(uint64_t address) const;
@@ -37,7 +36,7 @@ class LoadedProgram final : public Program {
 
  private:
   friend rcuda::Result<std::unique_ptr<Program>> load(
-      std::vector<std::unique_ptr<ptx::Module>> units, const LoadOptions& options);
+      std::vector<std::unique_ptr<ptx::Module>> units, const DeviceAllocator& allocator);
   void add_kernel(const Linker& linker, uint32_t index, const ptx::Module& unit);
   std::vector<const Function*> reachable_from(const Function& entry) const;
 
@@ -46,11 +45,9 @@ class LoadedProgram final : public Program {
   std::vector<uint32_t> address_taken_;               // functions whose address is taken
   std::vector<std::unique_ptr<KernelCode>> codes_;
   std::vector<std::unique_ptr<Kernel>> kernel_storage_;
-  std::vector<std::unique_ptr<Global>> global_storage_;
   std::vector<const Kernel*> kernels_;
-  std::vector<const Global*> globals_;
   std::unordered_map<std::string, const Kernel*> kernel_by_name_;
-  std::unordered_map<std::string, const Global*> global_by_name_;
+  std::unordered_map<std::string, Global> globals_;  // by name
   uint32_t dynamic_shared_offset_ = 0;
 };
 

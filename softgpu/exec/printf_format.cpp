@@ -1,10 +1,14 @@
 #include "softgpu/exec/printf_format.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 
 namespace softgpu::exec {
 namespace {
+
+constexpr long kWidestField = 1 << 16;
+constexpr size_t kLongestText = 16 << 20;
 
 // One conversion specification, such as "%-08.3lld".
 struct Specification {
@@ -21,7 +25,7 @@ class Formatter {
       : format_(format), arguments_(arguments), out_(out) {}
 
   bool run(int* count) {
-    while (at_ < format_.size()) {
+    while (at_ < format_.size() && out_->size() < kLongestText) {
       const size_t percent = format_.find('%', at_);
       out_->append(format_.substr(at_, percent - at_));
       if (percent == std::string_view::npos) break;
@@ -53,16 +57,18 @@ class Formatter {
     return good;
   }
 
-  bool read_number(std::string* text) {
+  // A width or precision: digits, or an argument for '*'. 0 if there is neither.
+  bool read_number(long* value) {
+    *value = 0;
     if (at_ < format_.size() && format_[at_] == '*') {
-      int32_t value = 0;
+      int32_t argument = 0;
       ++at_;
-      if (!next(&value)) return false;
-      *text += std::to_string(value);
+      if (!next(&argument)) return false;
+      *value = std::clamp<long>(argument, -kWidestField, kWidestField);
       return true;
     }
     while (at_ < format_.size() && format_[at_] >= '0' && format_[at_] <= '9')
-      *text += format_[at_++];
+      *value = std::min(*value * 10 + (format_[at_++] - '0'), kWidestField);
     return true;
   }
 
@@ -70,10 +76,13 @@ class Formatter {
     spec->flags = "%";
     while (at_ < format_.size() && std::strchr("-+ #0", format_[at_]) != nullptr)
       spec->flags += format_[at_++];
-    if (!read_number(&spec->flags)) return false;
+    long width = 0, precision = 0;
+    if (!read_number(&width)) return false;
+    if (width != 0) spec->flags += std::to_string(width);  // a negative one is the flag '-' too
     if (at_ < format_.size() && format_[at_] == '.') {
-      spec->flags += format_[at_++];
-      if (!read_number(&spec->flags)) return false;
+      ++at_;
+      if (!read_number(&precision)) return false;
+      if (precision >= 0) spec->flags += '.' + std::to_string(precision);
     }
     while (at_ < format_.size() && std::strchr("hljztLq", format_[at_]) != nullptr) {
       const char c = format_[at_++];

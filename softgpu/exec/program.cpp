@@ -19,8 +19,8 @@ const Kernel* LoadedProgram::find_kernel(const std::string& name) const {
 }
 
 const Global* LoadedProgram::find_global(const std::string& name) const {
-  const auto found = global_by_name_.find(name);
-  return found == global_by_name_.end() ? nullptr : found->second;
+  const auto found = globals_.find(name);
+  return found == globals_.end() ? nullptr : &found->second;
 }
 
 const Function* LoadedProgram::function_at(uint64_t address) const {
@@ -88,10 +88,10 @@ void LoadedProgram::add_kernel(const Linker& linker, uint32_t index, const ptx::
 }
 
 Result<std::unique_ptr<Program>> load(std::vector<std::unique_ptr<ptx::Module>> units,
-                                      const LoadOptions& options) {
+                                      const DeviceAllocator& allocator) {
   auto program = std::make_unique<LoadedProgram>();
   Linker linker(units);
-  RCUDA_RETURN_IF_ERROR(linker.run(options));
+  RCUDA_RETURN_IF_ERROR(linker.run(allocator));
   const auto count = static_cast<uint32_t>(linker.functions().size());
   for (uint32_t k = 0; k < count; ++k) program->functions_.push_back(std::make_unique<Function>());
   for (uint32_t k = 0; k < count; ++k)
@@ -118,12 +118,7 @@ Result<std::unique_ptr<Program>> load(std::vector<std::unique_ptr<ptx::Module>> 
     if (!program->functions_[k]->is_entry) continue;
     program->add_kernel(linker, k, *units[linker.functions()[k].unit]);
   }
-  for (const Global& global : linker.globals()) {
-    program->global_storage_.push_back(std::make_unique<Global>(global));
-    const Global* stored = program->global_storage_.back().get();
-    program->globals_.push_back(stored);
-    program->global_by_name_.emplace(stored->name, stored);
-  }
+  for (const Global& global : linker.globals()) program->globals_.emplace(global.name, global);
   return std::unique_ptr<Program>(std::move(program));
 }
 

@@ -64,14 +64,9 @@ struct Global {
 // Memory for a program's globals and constants, from the device it is loaded on. It must be
 // readable and writable through the MemoryMap that launches use.
 struct DeviceAllocator {
-  std::function<CUdeviceptr(size_t bytes, size_t align, bool managed)>
-      allocate;  // 0: out of memory
+  // Aligned to at least 256 bytes. 0: out of memory.
+  std::function<CUdeviceptr(size_t bytes, bool managed)> allocate;
   std::function<void(CUdeviceptr)> release;
-};
-
-struct LoadOptions {
-  DeviceAllocator allocator;
-  uint32_t compute_capability = 90;  // not used; the driver chooses images
 };
 
 class Program {
@@ -80,13 +75,12 @@ class Program {
   virtual const Kernel* find_kernel(const std::string& name) const = 0;  // nullptr: no such kernel
   virtual const Global* find_global(const std::string& name) const = 0;
   virtual const std::vector<const Kernel*>& kernels() const = 0;  // in order of definition
-  virtual const std::vector<const Global*>& globals() const = 0;
 };
 
 // Links `units` (one, or several for an -rdc=true program), allocates and initialises globals, and
 // decodes every function. Consumes the units.
 rcuda::Result<std::unique_ptr<Program>> load(std::vector<std::unique_ptr<ptx::Module>> units,
-                                             const LoadOptions& options);
+                                             const DeviceAllocator& allocator);
 
 struct Dim3 {
   uint32_t x = 1, y = 1, z = 1;
@@ -104,7 +98,6 @@ struct Environment {
   std::function<void(CUgraphConditionalHandle, unsigned value)> set_conditional;
   std::shared_ptr<const texture::Snapshot> textures;  // may be nullptr: there are none
   uint32_t multiprocessors = 132;
-  uint32_t device = 0;
 };
 
 struct Launch {

@@ -1,14 +1,11 @@
 // softgpu's libnvidia-ml.so.1: NVML for the devices that softgpu's libcuda.so.1 makes from the same
 // environment (softgpu/driver/config.h). It has the functions that an rcuda-server calls
 // (server/monitor). The memory in use is that of this process and its children. The other figures
-// are those of an idle GPU: constant, and some of them different for each device. With
-// SOFTGPU_NVLINKS=N (at most 4) each GPU reports N NVLinks, which copies do not use. Their other
-// end is a switch, or the type (nvmlIntNvLinkDeviceType_t) in SOFTGPU_NVLINK_END.
+// are those of an idle GPU: constant, and some of them different for each device.
 //
 // Any thread. Nothing blocks. Errors: as nvmlReturn_t.
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <iterator>
 #include <string>
@@ -93,13 +90,8 @@ constexpr Known kKnown[] = {
     {"nvmlDeviceGetNvLinkRemoteDeviceType", {}, false},  // SOFTGPU_NVLINK_END
 };
 
-unsigned long number_from(const char* variable, unsigned long otherwise) {
-  const char* const text = std::getenv(variable);
-  return text ? std::strtoul(text, nullptr, 10) : otherwise;
-}
-
 bool is_without_link(const char* function, unsigned link) {
-  return std::strstr(function, "NvLink") && link >= number_from("SOFTGPU_NVLINKS", 0);
+  return std::strstr(function, "NvLink") && link >= static_cast<unsigned>(machine().nvlinks);
 }
 
 // Value `index` of a function.
@@ -117,7 +109,7 @@ nvmlReturn_t get(const char* function, nvmlDevice_t handle, unsigned index, T* v
   }
   *value = static_cast<T>(known->values[index] + (known->grows && index == 0 ? ordinal : 0));
   if (std::strcmp(function, "nvmlDeviceGetNvLinkRemoteDeviceType") == 0) {
-    *value = static_cast<T>(number_from("SOFTGPU_NVLINK_END", NVML_NVLINK_DEVICE_TYPE_SWITCH));
+    *value = static_cast<T>(machine().nvlink_end);
   }
   return NVML_SUCCESS;
 }
@@ -125,8 +117,8 @@ nvmlReturn_t get(const char* function, nvmlDevice_t handle, unsigned index, T* v
 nvmlReturn_t compute_capability(nvmlDevice_t handle, int* major, int* minor) {
   unsigned ordinal = 0;
   if (!ordinal_of(handle, &ordinal) || !major || !minor) return NVML_ERROR_INVALID_ARGUMENT;
-  *major = static_cast<int>(machine().compute_capability / 10);
-  *minor = static_cast<int>(machine().compute_capability % 10);
+  *major = softgpu::driver::kComputeCapability / 10;
+  *minor = softgpu::driver::kComputeCapability % 10;
   return NVML_SUCCESS;
 }
 

@@ -161,16 +161,11 @@ struct Function {
   uint32_t max_threads[3] = {0, 0, 0};       // .maxntid; 0 where absent
   uint32_t required_threads[3] = {0, 0, 0};  // .reqntid
   uint32_t required_cluster[3] = {0, 0, 0};  // .reqnctapercluster
-  uint32_t min_blocks_per_sm = 0;
-  uint32_t max_registers = 0;
-  bool no_return = false;
 };
 
 struct Module {
   std::string text;
-  uint32_t version_major = 0, version_minor = 0;  // .version 9.0
-  uint32_t target_sm = 0;                         // .target sm_75 -> 75
-  bool debug = false;
+  uint32_t target_sm = 0;  // .target sm_75 -> 75
   std::vector<Variable> variables;
   // One entry per name: a definition replaces its declaration. An alias is a copy of its target.
   std::vector<Function> functions;

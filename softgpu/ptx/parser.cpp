@@ -93,9 +93,10 @@ void Parser::version_directive() {
   if (!accept_directive(".version")) fail("expected .version");
   const std::string_view text = lexer_.peek().text;
   const char* end = text.data() + text.size();
-  const auto major = std::from_chars(text.data(), end, module_->version_major);
+  uint32_t number = 0;
+  const auto major = std::from_chars(text.data(), end, number);
   if (major.ec != std::errc() || major.ptr == end || *major.ptr != '.') fail("expected a version");
-  const auto minor = std::from_chars(major.ptr + 1, end, module_->version_minor);
+  const auto minor = std::from_chars(major.ptr + 1, end, number);
   if (minor.ec != std::errc() || minor.ptr != end) fail("expected a version");
   lexer_.advance();
 }
@@ -104,9 +105,7 @@ void Parser::target_directive() {
   do {
     const Token token = lexer_.peek();
     const std::string_view name = expect_word("expected a target");
-    if (name == "debug") {
-      module_->debug = true;
-    } else if (name.starts_with("sm_") || name.starts_with("compute_")) {
+    if (name.starts_with("sm_") || name.starts_with("compute_")) {
       // After the number: 'a' (this architecture only) or 'f' (its family).
       const size_t digits = name.find('_') + 1;
       const auto [stop, error] =

@@ -81,19 +81,12 @@ void Parser::function_attributes() {
       dimensions(function_->required_threads);
     } else if (directive.text == ".reqnctapercluster") {
       dimensions(function_->required_cluster);
-    } else if (directive.text == ".minnctapersm") {
-      function_->min_blocks_per_sm =
-          static_cast<uint32_t>(expect_integer(kAnyUint32, "expected a number of blocks"));
-    } else if (directive.text == ".maxnreg") {
-      function_->max_registers =
-          static_cast<uint32_t>(expect_integer(kAnyUint32, "expected a number of registers"));
-    } else if (directive.text == ".noreturn") {
-      function_->no_return = true;
     } else if (directive.text == ".pragma") {
       skip_to_semicolon();
     } else {
-      // Ignored: limits of launches (.maxnctapersm, .maxclusterrank) and the meaning of
-      // .reqnctapercluster (.explicitcluster, .blocksareclusters).
+      // Ignored: advice to compilers (.minnctapersm, .maxnreg, .noreturn), limits of launches
+      // (.maxnctapersm, .maxclusterrank) and the meaning of .reqnctapercluster (.explicitcluster,
+      // .blocksareclusters).
       while (lexer_.peek().kind == Token::Kind::kNumber || lexer_.peek().is(',')) lexer_.advance();
     }
   }

@@ -132,10 +132,10 @@ inline bool fuzz_program(const uint8_t* data, size_t size) {
   std::vector<std::unique_ptr<ptx::Module>> units;
   units.push_back(std::move(*module));
   FuzzMemory memory;
-  LoadOptions options;
-  options.allocator.allocate = [&](size_t bytes, size_t, bool) { return memory.allocate(bytes); };
-  options.allocator.release = [&](CUdeviceptr address) { memory.release(address); };
-  const auto program = load(std::move(units), options);
+  DeviceAllocator allocator;
+  allocator.allocate = [&](size_t bytes, bool) { return memory.allocate(bytes); };
+  allocator.release = [&](CUdeviceptr address) { memory.release(address); };
+  const auto program = load(std::move(units), allocator);
   if (!program.ok()) {
     if (program.status().context().empty()) std::abort();
     return false;

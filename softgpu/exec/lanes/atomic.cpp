@@ -11,10 +11,6 @@ namespace {
 
 using ptx::Type;
 
-struct alignas(16) Wide128 {
-  uint64_t low, high;
-};
-
 // Replaces *p by f(*p) and returns the old value.
 template <class T, class F>
 SOFTGPU_INLINE T update(T* p, F f) {

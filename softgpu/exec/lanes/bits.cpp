@@ -283,9 +283,6 @@ void predicate_binary(Lanes& x, const Instr& i) {
 void predicate_not(Lanes& x, const Instr& i) { x.set_predicate(i.d, ~x.predicate(i.a)); }
 void predicate_mov(Lanes& x, const Instr& i) { x.set_predicate(i.d, x.predicate(i.a)); }
 
-struct Wide128 {
-  uint64_t low, high;
-};
 void mov128(Lanes& x, const Instr& i) {
   const Wide128* a = x.at<Wide128>(i.a);
   store_active_lanes(x.at<Wide128>(i.d), x.mask, [=](uint32_t l) SOFTGPU_LAMBDA { return a[l]; });

@@ -246,7 +246,6 @@ void bf16_to_f32(Lanes& x, const Instr& i) {
               [=](uint32_t l) SOFTGPU_LAMBDA { return static_cast<uint32_t>(a[l]) << 16; });
 }
 // Truncation of f32 to s32 and u32: clamped, NaN gives 0.
-template <bool kFtz>
 void f32_to_s32(Lanes& x, const Instr& i) {
   const float* a = x.at<float>(i.a);
   store_lanes(x.at<int32_t>(i.d), x.mask, [=](uint32_t l) SOFTGPU_LAMBDA {
@@ -356,7 +355,7 @@ Handler find_cvt(const Form& form) {
     return form.ftz ? f32_to_f64<true> : f32_to_f64<false>;
   }
   if (to == Type::kS32 && from == Type::kF32 && form.rounding == Rounding::kZero) {
-    return f32_to_s32<false>;
+    return f32_to_s32;
   }
   return convert_general;
 }

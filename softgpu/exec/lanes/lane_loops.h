@@ -19,6 +19,10 @@
 
 namespace softgpu::exec::SOFTGPU_ISA {
 
+struct Wide128 {
+  uint64_t low, high;
+};
+
 alignas(64) static constexpr uint32_t kBit[kLanes] = {
     1u << 0,  1u << 1,  1u << 2,  1u << 3,  1u << 4,  1u << 5,  1u << 6,  1u << 7,
     1u << 8,  1u << 9,  1u << 10, 1u << 11, 1u << 12, 1u << 13, 1u << 14, 1u << 15,

@@ -14,9 +14,6 @@ namespace {
 using ptx::Space;
 using ptx::Type;
 
-struct Wide128 {
-  uint64_t low, high;
-};
 // GCC moves this type by one instruction, which is atomic at an aligned address on processors with
 // AVX (Intel SDM volume 3, 9.1.1; AMD APM volume 2, 7.3.2). aligned(1), because a thread's local
 // memory need not be aligned in the host's memory.

@@ -141,6 +141,7 @@ TEST_F(AccessTest, MappedMemoryFollowsItsAccess) {
   desc.flags = CU_MEM_ACCESS_FLAGS_PROT_READ;
   CUDA_OK(cuMemSetAccess(base, kPage, &desc, 1));
   EXPECT_EQ(run(load_, base + 8), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemsetD8_v2(base, 0, 8), CUDA_ERROR_INVALID_VALUE);
   desc.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   CUDA_OK(cuMemSetAccess(base, kPage, &desc, 1));
   EXPECT_EQ(run(store_, base + 8), CUDA_SUCCESS);
@@ -148,6 +149,11 @@ TEST_F(AccessTest, MappedMemoryFollowsItsAccess) {
   EXPECT_EQ(run(load_, base), CUDA_ERROR_ILLEGAL_ADDRESS);
   use_context_on(1);
   desc.location.id = 1;
+  desc.flags = CU_MEM_ACCESS_FLAGS_PROT_READ;
+  CUDA_OK(cuMemSetAccess(base, kPage, &desc, 1));
+  // Only the other device may write.
+  EXPECT_EQ(cuMemsetD8_v2(base, 0, 8), CUDA_ERROR_INVALID_VALUE);
+  desc.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   CUDA_OK(cuMemSetAccess(base, kPage, &desc, 1));
   EXPECT_EQ(run(store_, base), CUDA_SUCCESS);
   CUDA_OK(cuMemUnmap(base, kPage));

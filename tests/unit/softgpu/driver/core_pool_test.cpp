@@ -197,6 +197,56 @@ TEST_F(PoolTest, QueuedFreesAreDoneBeforeTheContextEnds) {
   EXPECT_EQ(free_bytes(), kDeviceBytes);
 }
 
+// A block that took over a queued free belongs to the device again: it outlives the context that
+// freed it, and the free that did not execute frees nothing later.
+TEST_F(PoolTest, ATakenOverBlockOutlivesTheContextThatFreedIt) {
+  CUcontext other = nullptr, owner = nullptr;
+  CUDA_OK(cuCtxCreate_v2(&other, 0, 0));
+  CUstream stream = nullptr;
+  CUDA_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  void* word = nullptr;
+  CUDA_OK(cuCtxSetCurrent(context_));
+  CUDA_OK(cuMemHostAlloc(&word, 4, 0));
+  *static_cast<uint32_t*>(word) = 0;
+  CUdeviceptr address = 0, again = 0;
+  CUDA_OK(cuMemAllocAsync(&address, 1 << 20, stream));
+  CUDA_OK(cuStreamWaitValue32_v2(stream, reinterpret_cast<CUdeviceptr>(word), 1,
+                                 CU_STREAM_WAIT_VALUE_EQ));
+  CUDA_OK(cuMemFreeAsync(address, stream));
+  CUDA_OK(cuMemAllocAsync(&again, 1 << 20, stream));
+  EXPECT_EQ(again, address);
+  std::atomic_ref<uint32_t>(*static_cast<uint32_t*>(word)) = 1;
+  CUDA_OK(cuCtxDestroy_v2(other));
+  CUDA_OK(cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, again));
+  EXPECT_EQ(owner, context_);
+  CUDA_OK(cuMemFreeAsync(again, stream_));
+  CUDA_OK(cuStreamSynchronize(stream_));
+  EXPECT_EQ(attribute(pool_, CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 0u);
+  EXPECT_EQ(cuMemsetD8_v2(again, 0, 1), CUDA_ERROR_INVALID_VALUE);
+  CUDA_OK(cuMemFreeHost(word));
+}
+
+// Each context has a legacy stream of its own, which does not wait for those of others.
+TEST_F(PoolTest, LegacyStreamsOfTwoContextsDoNotReuseEachOthersFrees) {
+  void* word = nullptr;
+  CUDA_OK(cuMemHostAlloc(&word, 4, 0));
+  *static_cast<uint32_t*>(word) = 0;
+  CUdeviceptr address = 0, other_address = 0;
+  CUDA_OK(cuMemAllocAsync(&address, 1 << 20, nullptr));
+  CUDA_OK(cuStreamWaitValue32_v2(nullptr, reinterpret_cast<CUdeviceptr>(word), 1,
+                                 CU_STREAM_WAIT_VALUE_EQ));
+  CUDA_OK(cuMemFreeAsync(address, nullptr));
+  CUcontext other = nullptr;
+  CUDA_OK(cuCtxCreate_v2(&other, 0, 0));
+  CUDA_OK(cuMemAllocAsync(&other_address, 1 << 20, nullptr));
+  EXPECT_NE(other_address, address);
+  std::atomic_ref<uint32_t>(*static_cast<uint32_t*>(word)) = 1;
+  CUDA_OK(cuMemFreeAsync(other_address, nullptr));
+  CUDA_OK(cuCtxDestroy_v2(other));
+  CUDA_OK(cuCtxSynchronize());
+  CUDA_OK(cuMemFreeHost(word));
+}
+
 TEST_F(PoolTest, WhatACaptureForbidsChangesNothing) {
   const CUdeviceptr address = allocate_async(1 << 20);
   CUstream blocking = nullptr;

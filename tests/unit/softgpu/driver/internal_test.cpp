@@ -77,10 +77,11 @@ class ConfigurationTest : public testing::Test {
   void TearDown() override { clear(); }
   static void clear() {
     for (const char* name :
-         {"SOFTGPU_DEVICES", "SOFTGPU_MEMORY", "SOFTGPU_COMPUTE_CAPABILITY", "SOFTGPU_PCIE_GBPS",
-          "SOFTGPU_PCIE_LATENCY_US", "SOFTGPU_PEER_GBPS", "SOFTGPU_CONNECTIONS", "SOFTGPU_COPY_LOG",
-          "SOFTGPU_NO_ROOM", "SOFTGPU_INIT_MS", "SOFTGPU_CONTEXT_MS", "SOFTGPU_CONTEXT_END_MS",
-          "SOFTGPU_THREADS", "SOFTGPU_MPS", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"}) {
+         {"SOFTGPU_DEVICES", "SOFTGPU_MEMORY", "SOFTGPU_PCIE_GBPS", "SOFTGPU_PCIE_LATENCY_US",
+          "SOFTGPU_PEER_GBPS", "SOFTGPU_CONNECTIONS", "SOFTGPU_COPY_LOG", "SOFTGPU_NO_ROOM",
+          "SOFTGPU_INIT_MS", "SOFTGPU_CONTEXT_MS", "SOFTGPU_CONTEXT_END_MS", "SOFTGPU_THREADS",
+          "SOFTGPU_NVLINKS", "SOFTGPU_NVLINK_END", "SOFTGPU_MPS",
+          "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"}) {
       ::unsetenv(name);
     }
   }
@@ -91,7 +92,6 @@ TEST_F(ConfigurationTest, HasDefaults) {
   ASSERT_TRUE(read.ok());
   EXPECT_EQ(read->devices, 1);
   EXPECT_EQ(read->memory_bytes, size_t{16} << 30);
-  EXPECT_EQ(read->compute_capability, 90u);
   EXPECT_EQ(read->pcie_bytes_per_ns, 0);
   EXPECT_EQ(read->connections, 0);
   EXPECT_EQ(read->init_time.count(), 0);
@@ -105,7 +105,6 @@ TEST_F(ConfigurationTest, HasDefaults) {
 TEST_F(ConfigurationTest, ReadsSettings) {
   ::setenv("SOFTGPU_DEVICES", "4", 1);
   ::setenv("SOFTGPU_MEMORY", "640K", 1);
-  ::setenv("SOFTGPU_COMPUTE_CAPABILITY", "7.5", 1);
   ::setenv("SOFTGPU_PCIE_GBPS", "55.5", 1);
   ::setenv("SOFTGPU_PCIE_LATENCY_US", "1.5", 1);
   ::setenv("SOFTGPU_CONNECTIONS", "32", 1);
@@ -113,13 +112,14 @@ TEST_F(ConfigurationTest, ReadsSettings) {
   ::setenv("SOFTGPU_CONTEXT_MS", "105", 1);
   ::setenv("SOFTGPU_CONTEXT_END_MS", "60", 1);
   ::setenv("SOFTGPU_THREADS", "3", 1);
+  ::setenv("SOFTGPU_NVLINKS", "2", 1);
+  ::setenv("SOFTGPU_NVLINK_END", "0", 1);
   ::setenv("SOFTGPU_MPS", "1", 1);
   ::setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "25", 1);
   auto read = read_configuration();
   ASSERT_TRUE(read.ok());
   EXPECT_EQ(read->devices, 4);
   EXPECT_EQ(read->memory_bytes, size_t{640} << 10);
-  EXPECT_EQ(read->compute_capability, 75u);
   EXPECT_EQ(read->pcie_bytes_per_ns, 55.5);
   EXPECT_EQ(read->pcie_latency_ns, 1500);
   EXPECT_EQ(read->connections, 32);
@@ -127,29 +127,23 @@ TEST_F(ConfigurationTest, ReadsSettings) {
   EXPECT_EQ(read->context_time.count(), 105);
   EXPECT_EQ(read->context_end_time.count(), 60);
   EXPECT_EQ(read->threads, 3);
+  EXPECT_EQ(read->nvlinks, 2);
+  EXPECT_EQ(read->nvlink_end, 0);
   EXPECT_EQ(read->mps, 1);
   EXPECT_EQ(read->mps_percent, 25);
 }
 
 TEST_F(ConfigurationTest, NamesWhatIsMalformed) {
   const std::pair<const char*, const char*> malformed[] = {
-      {"SOFTGPU_DEVICES", "two"},
-      {"SOFTGPU_DEVICES", "17"},
-      {"SOFTGPU_MEMORY", "16X"},
-      {"SOFTGPU_MEMORY", "-1"},
-      {"SOFTGPU_MEMORY", "0"},
-      {"SOFTGPU_MEMORY", "99999999999999T"},
-      {"SOFTGPU_COMPUTE_CAPABILITY", "9"},
-      {"SOFTGPU_COMPUTE_CAPABILITY", "5.0"},
-      {"SOFTGPU_PCIE_GBPS", "fast"},
-      {"SOFTGPU_PEER_GBPS", "-3"},
-      {"SOFTGPU_CONNECTIONS", "33"},
-      {"SOFTGPU_INIT_MS", "60001"},
-      {"SOFTGPU_CONTEXT_MS", "-1"},
-      {"SOFTGPU_CONTEXT_END_MS", "1s"},
-      {"SOFTGPU_THREADS", "4abc"},
-      {"SOFTGPU_THREADS", "1025"},
-      {"SOFTGPU_MPS", "2"},
+      {"SOFTGPU_DEVICES", "two"},    {"SOFTGPU_DEVICES", "17"},
+      {"SOFTGPU_MEMORY", "16X"},     {"SOFTGPU_MEMORY", "-1"},
+      {"SOFTGPU_MEMORY", "0"},       {"SOFTGPU_MEMORY", "99999999999999T"},
+      {"SOFTGPU_PCIE_GBPS", "fast"}, {"SOFTGPU_PEER_GBPS", "-3"},
+      {"SOFTGPU_CONNECTIONS", "33"}, {"SOFTGPU_INIT_MS", "60001"},
+      {"SOFTGPU_CONTEXT_MS", "-1"},  {"SOFTGPU_CONTEXT_END_MS", "1s"},
+      {"SOFTGPU_THREADS", "4abc"},   {"SOFTGPU_THREADS", "1025"},
+      {"SOFTGPU_MPS", "2"},          {"SOFTGPU_NVLINKS", "5"},
+      {"SOFTGPU_NVLINK_END", "gpu"},
   };
   for (const auto& [name, value] : malformed) {
     ::setenv(name, value, 1);

@@ -145,6 +145,20 @@ TEST_F(LaunchTest, LaunchAttributes) {
   attribute.value.programmaticEvent = {done, 0, 0};
   CUDA_OK(cuLaunchKernelEx(&config, empty_, nullptr, nullptr));
   CUDA_OK(cuEventSynchronize(done));
+
+  // A launch may record two events: both wait for what is queued before it.
+  const CUevent also_done = event(CU_EVENT_DISABLE_TIMING);
+  CUlaunchAttribute both[2] = {attribute, {}};
+  both[1].id = CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT;
+  both[1].value.launchCompletionEvent = {also_done, 0};
+  config.attrs = both;
+  config.numAttrs = 2;
+  config.hStream = stream();
+  CUDA_OK(spin(config.hStream, word(0)));
+  CUDA_OK(cuLaunchKernelEx(&config, empty_, nullptr, nullptr));
+  EXPECT_EQ(cuEventQuery(done), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(cuEventQuery(also_done), CUDA_ERROR_NOT_READY);
+  write(0, 1);
   CUDA_OK(cuCtxSynchronize());
 }
 

@@ -349,6 +349,41 @@ TEST_F(TextureTest, ReferencesAreBoundToArrays) {
   CUDA_OK(cuTexObjectDestroy(written));
 }
 
+TEST_F(TextureTest, ReferencesEndWithTheirContext) {
+  CUcontext other = nullptr;
+  CUDA_OK(cuCtxCreate_v2(&other, 0, 0));
+  CUmodule module = nullptr;
+  CUDA_OK(cuModuleLoadData(&module, kPtx));
+  CUtexref named = nullptr, made = nullptr;
+  CUDA_OK(cuModuleGetTexRef(&named, module, "picture"));
+  CUDA_OK(cuTexRefCreate(&made));
+  const CUarray bound = array(8, 4);
+  for (const CUtexref reference : {named, made}) {
+    CUDA_OK(cuTexRefSetArray(reference, bound, CU_TRSA_OVERRIDE_FORMAT));
+  }
+  CUDA_OK(cuCtxDestroy_v2(other));
+  for (const CUtexref reference : {named, made}) {
+    EXPECT_EQ(cuTexRefSetFilterMode(reference, CU_TR_FILTER_MODE_LINEAR),
+              CUDA_ERROR_INVALID_HANDLE);
+  }
+}
+
+TEST_F(TextureTest, AFailedChangeOfAReferenceChangesNothing) {
+  CUtexref reference = nullptr;
+  CUDA_OK(cuTexRefCreate(&reference));
+  CUDA_OK(cuTexRefSetFormat(reference, CU_AD_FORMAT_UNSIGNED_INT8, 4));
+  CUDA_OK(cuTexRefSetFlags(reference, CU_TRSF_SEAMLESS_CUBEMAP));
+  const CUarray flat = array(8, 4);
+  EXPECT_EQ(cuTexRefSetArray(reference, flat, CU_TRSA_OVERRIDE_FORMAT), CUDA_ERROR_INVALID_VALUE);
+  CUarray_format format{};
+  int channels = 0;
+  CUDA_OK(cuTexRefGetFormat(&format, &channels, reference));
+  EXPECT_EQ(format, CU_AD_FORMAT_UNSIGNED_INT8);
+  EXPECT_EQ(channels, 4);
+  CUDA_OK(cuTexRefDestroy(reference));
+  CUDA_OK(cuArrayDestroy(flat));
+}
+
 TEST_F(TextureTest, UnknownHandlesFault) {
   EXPECT_EQ(run("read", out_, CUtexObject{1} << 40, 0.5f, 0.5f), CUDA_ERROR_ILLEGAL_ADDRESS);
   module_ = nullptr;

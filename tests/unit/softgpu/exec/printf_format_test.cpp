@@ -73,6 +73,9 @@ TEST(PrintfFormatTest, CountsConversionsAndSurvivesNonsense) {
   int count = 0;
   EXPECT_EQ(Packed().add(1).add(2).format("%d %d\n", &count), "1 2\n");
   EXPECT_EQ(count, 2);
+  EXPECT_EQ(Packed().add(0x7fffffff).add(1).format("%*d").size(), 65536u);
+  EXPECT_EQ(Packed().add(-0x7fffffff).add(1).format("%.*d"), "1");
+  EXPECT_EQ(Packed().add(1).format("%99999999999999999999d").size(), 65536u);
   EXPECT_EQ(Packed().format("100%"), "100%");
   EXPECT_EQ(Packed().format("%y"), "%y");
   EXPECT_EQ(Packed().format("%d"), "(failed)") << "no argument to read";

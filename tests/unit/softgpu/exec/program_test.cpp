@@ -45,7 +45,6 @@ TEST(ProgramTest, GlobalsAreInitialised) {
   EXPECT_FALSE(program.find_global("number")->managed);
   EXPECT_EQ(program.find_global("bytes")->size_bytes, 8u);
   EXPECT_EQ(program.find_global("nothing"), nullptr);
-  EXPECT_EQ(program.globals().size(), 6u);
 }
 
 TEST(ProgramTest, MemoryIsReleasedWithTheProgram) {
@@ -157,6 +156,26 @@ TEST(ProgramTest, WeakDefinitionsGiveWay) {
             rcuda::Code::kInvalidArgument);
 }
 
+TEST(ProgramTest, WeakAndCommonVariablesGiveWay) {
+  const auto unit = [](const std::string& linkage, const std::string& initial) {
+    return std::string(kHeader) + linkage + " .global .u32 v" + initial + ";\n";
+  };
+  const std::string strong = unit(".visible", " = 7");
+  TestDevice device;
+  const auto value = [&] {
+    return *reinterpret_cast<const uint32_t*>(device.program().find_global("v")->address);
+  };
+  for (const std::string& other : {unit(".weak", " = 1"), unit(".common", "")}) {
+    device.load({other, strong});
+    EXPECT_EQ(value(), 7u) << other;
+    device.load({strong, other});
+    EXPECT_EQ(value(), 7u) << other;
+  }
+  device.load({unit(".weak", " = 1"), unit(".weak", " = 2")});
+  EXPECT_EQ(value(), 1u);
+  EXPECT_EQ(device.try_load({strong, unit(".visible", "")}).code(), rcuda::Code::kInvalidArgument);
+}
+
 TEST(ProgramTest, UnresolvedSymbolsAreNamed) {
   TestDevice device;
   rcuda::Status status =
@@ -226,12 +245,12 @@ TEST(ProgramTest, OutOfMemory) {
   variable.name = "v";
   variable.size_bytes = 100;
   module->variables.push_back(variable);
-  LoadOptions options;
-  options.allocator.allocate = [](size_t, size_t, bool) { return CUdeviceptr{0}; };
-  options.allocator.release = [](CUdeviceptr) { FAIL(); };
+  DeviceAllocator allocator;
+  allocator.allocate = [](size_t, bool) { return CUdeviceptr{0}; };
+  allocator.release = [](CUdeviceptr) { FAIL(); };
   std::vector<std::unique_ptr<ptx::Module>> units;
   units.push_back(std::move(module));
-  EXPECT_EQ(load(std::move(units), options).status().code(), rcuda::Code::kOutOfMemory);
+  EXPECT_EQ(load(std::move(units), allocator).status().code(), rcuda::Code::kOutOfMemory);
 }
 
 }  // namespace

@@ -47,11 +47,11 @@ rcuda::Status TestDevice::try_load(const std::vector<std::string>& units) {
     if (!module.ok()) return module.status();
     modules.push_back(std::move(*module));
   }
-  LoadOptions options;
-  options.allocator.allocate = [this](size_t bytes, size_t, bool) { return allocate(bytes); };
-  options.allocator.release = [this](CUdeviceptr address) { release(address); };
+  DeviceAllocator allocator;
+  allocator.allocate = [this](size_t bytes, bool) { return allocate(bytes); };
+  allocator.release = [this](CUdeviceptr address) { release(address); };
   program_.reset();
-  auto program = exec::load(std::move(modules), options);
+  auto program = exec::load(std::move(modules), allocator);
   if (!program.ok()) return program.status();
   program_ = std::move(*program);
   return {};

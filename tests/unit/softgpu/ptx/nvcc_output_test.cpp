@@ -110,7 +110,6 @@ TEST_P(NvccOutputTest, Control) {
   const Function* kernel = find(*module, "control");
   ASSERT_NE(kernel, nullptr);
   EXPECT_EQ(kernel->max_threads[0], 256u);
-  EXPECT_EQ(kernel->min_blocks_per_sm, 2u);
   EXPECT_NE(find(*module, "vprintf"), nullptr);
   EXPECT_NE(find(*module, "__assertfail"), nullptr);
 }
