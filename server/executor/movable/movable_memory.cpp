@@ -139,6 +139,16 @@ void MovableMemory::end(Mappings::iterator allocation) {
   driver.cuMemAddressFree(address, bytes);
 }
 
+// cuCtxSynchronize ends the captures of the context's streams. cuMemFree waits for the same work, and
+// ends only the captures that forbid it to this thread.
+CUresult MovableMemory::wait_for_work() {
+  CUdeviceptr small = 0;
+  const CUresult result =
+      has_captured ? driver.cuMemAlloc_v2(&small, 1) : CUDA_ERROR_OUT_OF_MEMORY;
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) return driver.cuCtxSynchronize();
+  return result == CUDA_SUCCESS ? driver.cuMemFree_v2(small) : result;
+}
+
 // cuMemUnmap does not wait for work that uses the memory, so this function does, as cuMemFree.
 CUresult MovableMemory::free(CUdeviceptr address) {
   end_freed();
@@ -147,11 +157,11 @@ CUresult MovableMemory::free(CUdeviceptr address) {
   if (found->second.is_freed) return CUDA_ERROR_INVALID_VALUE;
   CUcontext current = nullptr;
   (void)driver.cuCtxGetCurrent(&current);
-  if (current) RCUDA_RETURN_IF_CUDA_ERROR(driver.cuCtxSynchronize());
+  if (current) RCUDA_RETURN_IF_CUDA_ERROR(wait_for_work());
   if (found->second.owner != current) {
     // A green context may have ended before its memory.
     const ContextGuard inside(driver, found->second.owner);
-    if (inside.ok()) RCUDA_RETURN_IF_CUDA_ERROR(driver.cuCtxSynchronize());
+    if (inside.ok()) RCUDA_RETURN_IF_CUDA_ERROR(wait_for_work());
   }
   end(found);
   return CUDA_SUCCESS;

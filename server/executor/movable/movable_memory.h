@@ -116,6 +116,9 @@ class MovableMemory {
   CUresult unmap(CUdeviceptr address, uint64_t bytes);
   CUresult set_access(CUdeviceptr address, uint64_t bytes, const CUmemAccessDesc* list,
                       size_t count);
+  // Ends the memory whose stream has reached the free. To be called before anything that needs
+  // room on a device.
+  void end_freed();
   // To be called after the end or the reset of the context.
   void end_context(CUcontext context);
   // To be called before a primary context is reset, which may unlock memory of the host.
@@ -123,6 +126,7 @@ class MovableMemory {
   CUcontext primary_of(CUdevice device) const;
 
   const api::DriverTable& driver;
+  bool has_captured = false;  // a stream has been in capture
 
  private:
   struct Device {
@@ -149,8 +153,7 @@ class MovableMemory {
   const Device* find_device(CUdevice device) const;
   CUresult back(CUdeviceptr address, uint64_t bytes, const Device& on, Mapping* mapping);
   void end(Mappings::iterator allocation);
-  // Ends the memory whose stream has reached the free.
-  void end_freed();
+  CUresult wait_for_work();  // of the current context, as cuMemFree
   std::vector<std::shared_ptr<Physical>> movable() const;
   CUresult map_scratch(Moved* moved);
   void unmap_scratch(const Moved& moved);

@@ -234,6 +234,25 @@ TEST_F(MovableMemoryTest, AFreeInStreamOrderEndsTheMemoryOnce) {
   EXPECT_EQ(used(), 0u);
 }
 
+TEST_F(MovableMemoryTest, ACaptureForbidsAFreeAsTheDriverDoes) {
+  CUstream stream = nullptr;
+  ASSERT_EQ(table().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  const CUdeviceptr address = allocate(4 * kMiB);
+  for (const auto mode : {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_RELAXED}) {
+    const bool is_allowed = mode == CU_STREAM_CAPTURE_MODE_RELAXED;
+    CUgraph graph = nullptr;
+    ASSERT_EQ(table().cuStreamBeginCapture_v2(stream, mode), CUDA_SUCCESS);
+    EXPECT_EQ(table().cuMemFree_v2(address),
+              is_allowed ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    EXPECT_EQ(table().cuStreamEndCapture(stream, &graph),
+              is_allowed ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    EXPECT_EQ(graph != nullptr, is_allowed);
+    if (graph) table().cuGraphDestroy(graph);
+  }
+  EXPECT_EQ(used(), 0u);
+  EXPECT_EQ(table().cuStreamDestroy_v2(stream), CUDA_SUCCESS);
+}
+
 TEST_F(MovableMemoryTest, MemoryEndsWithItsContext) {
   CUcontext made = nullptr;
   ASSERT_EQ(table().cuCtxCreate_v2(&made, 0, 0), CUDA_SUCCESS);
