@@ -234,6 +234,26 @@ TEST_F(MovableMemoryTest, AFreeInStreamOrderEndsTheMemoryOnce) {
   EXPECT_EQ(used(), 0u);
 }
 
+TEST_F(MovableMemoryTest, MemoryFreedInStreamOrderIsRoomForOtherMemory) {
+  const auto free_half = [&] {
+    const CUdeviceptr half = allocate(free_before_ / 2);
+    ASSERT_EQ(table().cuMemFreeAsync(half, nullptr), CUDA_SUCCESS);
+    ASSERT_EQ(table().cuStreamSynchronize(nullptr), CUDA_SUCCESS);
+  };
+  free_half();
+  size_t free = 0, total = 0;
+  EXPECT_EQ(table().cuMemGetInfo_v2(&free, &total), CUDA_SUCCESS);
+  EXPECT_EQ(free, free_before_);
+  free_half();
+  EXPECT_EQ(table().cuMemRelease(create(free_before_ / (8 * kMiB) * (6 * kMiB))), CUDA_SUCCESS);
+  free_half();
+  CUdeviceptr pitched = 0;
+  size_t pitch = 0;
+  EXPECT_EQ(table().cuMemAllocPitch_v2(&pitched, &pitch, kMiB, free_before_ / kMiB / 4 * 3, 4),
+            CUDA_SUCCESS);
+  EXPECT_EQ(table().cuMemFree_v2(pitched), CUDA_SUCCESS);
+}
+
 TEST_F(MovableMemoryTest, ACaptureForbidsAFreeAsTheDriverDoes) {
   CUstream stream = nullptr;
   ASSERT_EQ(table().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
