@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "server/executor/host_memory/opened_memory.h"
 #include "tests/support/session_harness.h"
 
 namespace rcuda::server {
@@ -335,6 +336,37 @@ TEST_F(MovableMemoryTest, EveryDeviceOfTheSessionHasAccess) {
   EXPECT_EQ(table().cuMemFree_v2(here), CUDA_SUCCESS);
   EXPECT_EQ(table().cuMemFree_v2(there), CUDA_SUCCESS);
   ASSERT_EQ(table().cuCtxSetCurrent(context_), CUDA_SUCCESS);
+  plain().cuDevicePrimaryCtxRelease_v2(1);
+}
+
+TEST_F(MovableMemoryTest, OnlyDevicesThatCanReachOpenedMemoryGetAccess) {
+  CUcontext other = nullptr;
+  ASSERT_EQ(plain().cuDevicePrimaryCtxRetain(&other, 1), CUDA_SUCCESS);
+  const std::vector<SessionDevice> devices{{0, context_, 0}, {1, other, 1}};
+  api::DriverTable apart = plain();
+  apart.cuDeviceCanAccessPeer = [](int* can, CUdevice, CUdevice) {
+    *can = 0;
+    return CUDA_SUCCESS;
+  };
+  wire::Work done{};
+  Meters meters(apart, devices, std::make_shared<Quota>(), {}, &done);
+  OpenedMemory opened(meters, devices);
+  const CUdeviceptr address = allocate(2 * kMiB);
+  const auto name = movable_->export_allocation(address, {});
+  ASSERT_TRUE(name.ok());
+  ExportOrigin origin;
+  Result<UniqueFd> file = names_.find_descriptor(*name, &origin);
+  ASSERT_TRUE(file.ok());
+  CUdeviceptr there = 0;
+  ASSERT_EQ(opened.open(name->secret, *std::move(file), origin, 0, &there), CUDA_SUCCESS);
+  for (const CUdevice device : {0, 1}) {
+    const CUmemLocation location{CU_MEM_LOCATION_TYPE_DEVICE, {device}};
+    unsigned long long access = 0;
+    EXPECT_EQ(plain().cuMemGetAccess(&access, &location, there), CUDA_SUCCESS);
+    EXPECT_EQ(access != 0, device == 0);
+  }
+  EXPECT_EQ(opened.close(there), CUDA_SUCCESS);
+  EXPECT_EQ(table().cuMemFree_v2(address), CUDA_SUCCESS);
   plain().cuDevicePrimaryCtxRelease_v2(1);
 }
 
