@@ -127,6 +127,7 @@ class MovableMemory {
 
   const api::DriverTable& driver;
   bool has_captured = false;  // a stream has been in capture
+  std::map<CUgreenCtx, CUcontext> greens;
 
  private:
   struct Device {
@@ -151,6 +152,8 @@ class MovableMemory {
   };
 
   const Device* find_device(CUdevice device) const;
+  // The context to which memory and events of the context belong: the primary one of a green one.
+  CUcontext owner_of(CUcontext context) const;
   CUresult back(CUdeviceptr address, uint64_t bytes, const Device& on, Mapping* mapping);
   void end(Mappings::iterator allocation);
   CUresult wait_for_work();  // of the current context, as cuMemFree

@@ -284,14 +284,30 @@ TEST_F(MovableMemoryTest, MemoryEndsWithItsContext) {
   EXPECT_FALSE(word(address));
 }
 
-TEST_F(MovableMemoryTest, MemoryOfAGreenContextOutlivesIt) {
+TEST_F(MovableMemoryTest, MemoryOfAGreenContextIsThePrimaryContexts) {
+  CUdevResource all{}, part{};
+  CUdevResourceDesc parts = nullptr;
+  CUgreenCtx green = nullptr;
   CUcontext made = nullptr;
-  ASSERT_EQ(table().cuCtxCreate_v2(&made, 0, 0), CUDA_SUCCESS);
-  const CUdeviceptr address = allocate(12 * kMiB);
-  // As cuGreenCtxDestroy, which frees no memory.
-  ASSERT_EQ(plain().cuCtxDestroy_v2(made), CUDA_SUCCESS);
+  unsigned count = 1;
+  ASSERT_EQ(table().cuDeviceGetDevResource(0, &all, CU_DEV_RESOURCE_TYPE_SM), CUDA_SUCCESS);
+  ASSERT_EQ(table().cuDevSmResourceSplitByCount(&part, &count, &all, nullptr, 0, 16), CUDA_SUCCESS);
+  ASSERT_EQ(table().cuDevResourceGenerateDesc(&parts, &part, 1), CUDA_SUCCESS);
+  ASSERT_EQ(table().cuGreenCtxCreate(&green, parts, 0, CU_GREEN_CTX_DEFAULT_STREAM), CUDA_SUCCESS);
+  ASSERT_EQ(table().cuCtxFromGreenCtx(&made, green), CUDA_SUCCESS);
+  ASSERT_EQ(table().cuCtxSetCurrent(made), CUDA_SUCCESS);
+  const CUdeviceptr freed = allocate(12 * kMiB), in_order = allocate(2 * kMiB);
+  allocate(4 * kMiB);
+  EXPECT_EQ(table().cuMemFreeAsync(in_order, nullptr), CUDA_SUCCESS);
+  ASSERT_EQ(table().cuGreenCtxDestroy(green), CUDA_SUCCESS);
   ASSERT_EQ(table().cuCtxSetCurrent(context_), CUDA_SUCCESS);
-  EXPECT_EQ(table().cuMemFree_v2(address), CUDA_SUCCESS);
+  EXPECT_EQ(table().cuMemFree_v2(freed), CUDA_SUCCESS);
+  EXPECT_EQ(movable_->bytes()[0], 4 * kMiB);
+  ASSERT_EQ(table().cuDevicePrimaryCtxReset_v2(0), CUDA_SUCCESS);
+  EXPECT_EQ(movable_->bytes()[0], 0u);
+  plain().cuDevicePrimaryCtxRelease_v2(0);
+  plain().cuDevicePrimaryCtxRetain(&context_, 0);
+  plain().cuCtxSetCurrent(context_);
   EXPECT_EQ(used(), 0u);
 }
 
