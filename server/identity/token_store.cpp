@@ -23,7 +23,7 @@ using identity::Token;
 constexpr size_t kMostBytes = 16 << 20;
 constexpr size_t kMostReported = 10;  // damaged lines
 constexpr std::string_view kHeading =
-    "# The tokens of an rcuda server: id, user, SHA-256 of the secret, created, expires, roles, "
+    "# The tokens of an rcuda server: id, user, SHA-256 of the secret, created, roles, expires, "
     "label.\n"
     "# Made by rcuda-token, which keeps no other comments.\n";
 
@@ -46,6 +46,13 @@ std::string_view next_word(std::string_view* line) {
   return word;
 }
 
+// Takes the roles, if the line begins with them.
+Status take_roles(std::string_view* line, StoredToken* token) {
+  if (!line->starts_with(kRoles)) return {};
+  RCUDA_ASSIGN_OR_RETURN(token->roles, Roles::parse(next_word(line).substr(kRoles.size())));
+  return {};
+}
+
 Result<StoredToken> parse_line(std::string_view line) {
   const auto refused = [](const char* what) {
     return Status(Code::kInvalidArgument, std::string("not a token: ") + what);
@@ -61,16 +68,14 @@ Result<StoredToken> parse_line(std::string_view line) {
   if (!parse_time(next_word(&line), &token.created)) {
     return refused("the time when it was created is damaged");
   }
+  if (!take_roles(&line, &token).ok()) return refused("its roles are not known");
   if (const std::string_view expires = next_word(&line); expires != "never") {
     Seconds time;
     if (!parse_time(expires, &time)) return refused("the time when it expires is damaged");
     token.expires = time;
   }
-  if (line.starts_with(kRoles)) {
-    const Result<Roles> roles = Roles::parse(next_word(&line).substr(kRoles.size()));
-    if (!roles.ok()) return refused("its roles are not known");
-    token.roles = *roles;
-  }
+  // They are here in an older file.
+  if (!take_roles(&line, &token).ok()) return refused("its roles are not known");
   if (!is_printable(line)) return refused("its label has control characters");
   token.label = line;
   return token;
@@ -78,9 +83,9 @@ Result<StoredToken> parse_line(std::string_view line) {
 
 std::string format_line(const StoredToken& token) {
   std::string line = token.id + " " + token.user + " " + identity::to_hex(token.secret_hash) + " " +
-                     format_time(token.created) + " " +
-                     (token.expires ? format_time(*token.expires) : "never");
+                     format_time(token.created);
   if (token.roles != Roles(Role::kSession)) line += " " + std::string(kRoles) + token.roles.text();
+  line += " " + (token.expires ? format_time(*token.expires) : "never");
   if (!token.label.empty()) line += " " + token.label;
   return line;
 }

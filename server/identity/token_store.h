@@ -1,10 +1,11 @@
 // The server's tokens: a text file, of which rcuda-token is the editor and the daemon a reader.
 //
 //   # comment
-//   <id> <user> <SHA-256 of the secret in hex> <created> <expires, or never> role:<roles> <label>
+//   <id> <user> <SHA-256 of the secret in hex> <created> role:<roles> <expires, or never> <label>
 //
-// Times are in UTC, 2025-01-31T12:00:00Z. Without roles (roles.h) a token is for sessions. The
-// label is the rest of the line and may be empty. A missing file holds no tokens.
+// Times are in UTC, 2025-01-31T12:00:00Z. Without roles (roles.h) a token is for sessions; the
+// roles are not at the end, so that a line without its end is damaged, and no such token. The label
+// is the rest of the line and may be empty. A missing file holds no tokens.
 //
 // A file that other users can access is refused. So is a file that has damaged lines and no token.
 // Then no token is valid until the file is corrected. Otherwise a damaged line grants nothing, the
