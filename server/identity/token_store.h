@@ -10,8 +10,8 @@
 // A file that other users can access is refused. So is a file that has damaged lines and no token.
 // Then no token is valid until the file is corrected. Otherwise a damaged line grants nothing, the
 // server's log names it, and the other tokens stay valid, because no token depends on another line.
-// Editing refuses a file with a damaged line, because it rewrites the file from its tokens. It also
-// loses comments.
+// create_token() refuses a file with a damaged line, because it rewrites the file from its tokens.
+// It also loses comments. revoke_tokens() leaves all other lines as they are.
 //
 // Threads: one per TokenStore. Blocking: for the file system; the editing functions also for each
 // other, in any process. Errors name the file and the remedy.
@@ -102,7 +102,8 @@ struct NewToken {
 Result<identity::Token> create_token(const std::string& path, const NewToken& wanted, Seconds now);
 
 // Revokes the tokens with these ids, and those of the user unless that is empty. Returns them.
-// All of them, or none if the file lacks an id, or the user has no token: kNotFound.
+// All of them, or none if the file lacks an id, or the user has no token: kNotFound. Logs damaged
+// lines.
 Result<StoredTokens> revoke_tokens(const std::string& path, const std::vector<std::string>& ids,
                                    const std::string& user = {});
 

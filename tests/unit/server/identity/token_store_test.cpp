@@ -234,6 +234,10 @@ TEST_F(TokenStoreTest, ADamagedLineGrantsNothingAndTheOthersHold) {
     if (cut != end - begin) {
       EXPECT_FALSE(create_token(path_, {"eve", {}, {}, ""}, kNow).ok());
     }
+    const std::string damaged = folder_.read("new/tokens");
+    ASSERT_TRUE(revoke_tokens(path_, {ada.id}).ok()) << cut;
+    const size_t of_ada = damaged.find(ada.id);
+    EXPECT_EQ(folder_.read("new/tokens"), damaged.substr(0, of_ada) + damaged.substr(begin));
   }
   folder_.write("new/tokens", text);
   EXPECT_EQ(user_of(bob), "bob");
