@@ -6,6 +6,8 @@
 #include <cstring>
 #include <thread>
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -47,6 +49,16 @@ Status check_fds(const std::vector<UniqueFd>& fds) {
 bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
 }  // namespace
+
+void keep_alive(int tcp_socket) {
+  const auto set = [=](int level, int name, int value) {
+    (void)::setsockopt(tcp_socket, level, name, &value, sizeof value);
+  };
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 30);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 10);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+}
 
 int poll_timeout_ms(Deadline deadline) {
   if (deadline == Deadline::max()) return -1;

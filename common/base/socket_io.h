@@ -24,6 +24,9 @@ using Deadline = std::chrono::steady_clock::time_point;
 // Descriptors that one message may carry.
 inline constexpr size_t kMaxPassedFds = 4;
 
+// The kernel ends an idle connection when the peer's host has given no sign of life for a minute.
+void keep_alive(int tcp_socket);
+
 // The remaining milliseconds for poll(), rounded up; -1 for Deadline::max().
 int poll_timeout_ms(Deadline deadline);
 

@@ -23,7 +23,7 @@ using identity::Token;
 constexpr size_t kMostBytes = 16 << 20;
 constexpr size_t kMostReported = 10;  // damaged lines
 constexpr std::string_view kHeading =
-    "# The tokens of an rcuda server: id, user, SHA-256 of the secret, created, expires, roles, "
+    "# The tokens of an rcuda server: id, user, SHA-256 of the secret, created, roles, expires, "
     "label.\n"
     "# Made by rcuda-token, which keeps no other comments.\n";
 
@@ -46,6 +46,13 @@ std::string_view next_word(std::string_view* line) {
   return word;
 }
 
+// Takes the roles, if the line begins with them.
+Status take_roles(std::string_view* line, StoredToken* token) {
+  if (!line->starts_with(kRoles)) return {};
+  RCUDA_ASSIGN_OR_RETURN(token->roles, Roles::parse(next_word(line).substr(kRoles.size())));
+  return {};
+}
+
 Result<StoredToken> parse_line(std::string_view line) {
   const auto refused = [](const char* what) {
     return Status(Code::kInvalidArgument, std::string("not a token: ") + what);
@@ -61,16 +68,14 @@ Result<StoredToken> parse_line(std::string_view line) {
   if (!parse_time(next_word(&line), &token.created)) {
     return refused("the time when it was created is damaged");
   }
+  if (!take_roles(&line, &token).ok()) return refused("its roles are not known");
   if (const std::string_view expires = next_word(&line); expires != "never") {
     Seconds time;
     if (!parse_time(expires, &time)) return refused("the time when it expires is damaged");
     token.expires = time;
   }
-  if (line.starts_with(kRoles)) {
-    const Result<Roles> roles = Roles::parse(next_word(&line).substr(kRoles.size()));
-    if (!roles.ok()) return refused("its roles are not known");
-    token.roles = *roles;
-  }
+  // They are here in an older file.
+  if (!take_roles(&line, &token).ok()) return refused("its roles are not known");
   if (!is_printable(line)) return refused("its label has control characters");
   token.label = line;
   return token;
@@ -78,9 +83,9 @@ Result<StoredToken> parse_line(std::string_view line) {
 
 std::string format_line(const StoredToken& token) {
   std::string line = token.id + " " + token.user + " " + identity::to_hex(token.secret_hash) + " " +
-                     format_time(token.created) + " " +
-                     (token.expires ? format_time(*token.expires) : "never");
+                     format_time(token.created);
   if (token.roles != Roles(Role::kSession)) line += " " + std::string(kRoles) + token.roles.text();
+  line += " " + (token.expires ? format_time(*token.expires) : "never");
   if (!token.label.empty()) line += " " + token.label;
   return line;
 }
@@ -107,12 +112,16 @@ struct Lines {
   std::vector<Status> damaged;
 };
 
+std::string_view next_line(std::string_view* text) {
+  const std::string_view line = text->substr(0, text->find('\n'));
+  text->remove_prefix(std::min(line.size() + 1, text->size()));
+  return line;
+}
+
 Lines parse_lines(std::string_view text) {
   Lines lines;
   for (size_t number = 1; !text.empty(); ++number) {
-    const size_t end = std::min(text.find('\n'), text.size());
-    const std::string_view line = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
+    const std::string_view line = next_line(&text);
     if (line.empty() || line.front() == '#') continue;
     Result<StoredToken> token = parse_line(line);
     if (token.ok()) {
@@ -123,6 +132,14 @@ Lines parse_lines(std::string_view text) {
     }
   }
   return lines;
+}
+
+// Empty if there is no file.
+Result<std::string> read_file(const std::string& path) {
+  const Result<UniqueFd> file = identity::open_private_file(path);
+  if (file.status().code() == Code::kNotFound) return std::string();
+  RCUDA_RETURN_IF_ERROR(file.status());
+  return identity::read_to_end(file->get(), path, kMostBytes);
 }
 
 // Held by one process at a time while it reads, changes and replaces the file. The lock is on a
@@ -227,11 +244,7 @@ Result<TokenStore::Grant> TokenStore::find(const std::string& id, const tls::Key
 }
 
 Result<StoredTokens> list_tokens(const std::string& path) {
-  const Result<UniqueFd> file = identity::open_private_file(path);
-  if (file.status().code() == Code::kNotFound) return StoredTokens();
-  RCUDA_RETURN_IF_ERROR(file.status());
-  RCUDA_ASSIGN_OR_RETURN(const std::string text,
-                         identity::read_to_end(file->get(), path, kMostBytes));
+  RCUDA_ASSIGN_OR_RETURN(const std::string text, read_file(path));
   return parse_tokens(text).with_context(path);
 }
 
@@ -261,28 +274,39 @@ Result<StoredTokens> revoke_tokens(const std::string& path, const std::vector<st
     return Status(Code::kNotFound, "there are no tokens: no file " + path);
   }
   RCUDA_ASSIGN_OR_RETURN(const UniqueFd held, lock(path));
-  RCUDA_ASSIGN_OR_RETURN(StoredTokens tokens, list_tokens(path));
+  RCUDA_ASSIGN_OR_RETURN(const std::string text, read_file(path));
+  const Lines lines = parse_lines(text);
+  for (const Status& damaged : lines.damaged) {
+    RCUDA_WARN("%s: %s; the line grants nothing and stays", path.c_str(),
+               damaged.context().c_str());
+  }
   for (const std::string& id : ids) {
-    if (!has_token(tokens, id)) {
+    if (!has_token(lines.tokens, id)) {
       return Status(Code::kNotFound, path + " has no token " + id +
                                          ", so nothing was revoked; \"rcuda-token list\" shows "
                                          "the tokens");
     }
   }
-  const auto kept =
-      std::stable_partition(tokens.begin(), tokens.end(), [&](const StoredToken& token) {
-        const bool is_theirs = !user.empty() && token.user == user;
-        return !is_theirs && std::find(ids.begin(), ids.end(), token.id) == ids.end();
-      });
-  StoredTokens revoked(kept, tokens.end());
-  tokens.erase(kept, tokens.end());
   const auto is_theirs = [&](const StoredToken& token) { return token.user == user; };
-  if (!user.empty() && std::none_of(revoked.begin(), revoked.end(), is_theirs)) {
+  if (!user.empty() && std::ranges::none_of(lines.tokens, is_theirs)) {
     return Status(Code::kNotFound, path + " has no token of the user " + user +
                                        ", so nothing was revoked; \"rcuda-token list\" shows the "
                                        "tokens");
   }
-  RCUDA_RETURN_IF_ERROR(identity::replace_private_file(path, format_tokens(tokens)));
+  StoredTokens revoked;
+  std::string kept;
+  for (std::string_view rest = text; !rest.empty();) {
+    const std::string_view line = next_line(&rest);
+    const Result<StoredToken> token = parse_line(line);
+    const bool is_named =
+        token.ok() && (is_theirs(*token) || std::ranges::find(ids, token->id) != ids.end());
+    if (is_named) {
+      revoked.push_back(*token);
+    } else {
+      kept.append(line) += '\n';
+    }
+  }
+  RCUDA_RETURN_IF_ERROR(identity::replace_private_file(path, kept));
   return revoked;
 }
 

@@ -1,16 +1,17 @@
 // The server's tokens: a text file that rcuda-token edits and the daemon reads.
 //
 //   # comment
-//   <id> <user> <SHA-256 of the secret in hex> <created> <expires, or never> role:<roles> <label>
+//   <id> <user> <SHA-256 of the secret in hex> <created> role:<roles> <expires, or never> <label>
 //
-// Times are in UTC, 2025-01-31T12:00:00Z. Without roles (roles.h) a token is for sessions. The
-// label is the rest of the line and may be empty. A missing file holds no tokens.
+// Times are in UTC, 2025-01-31T12:00:00Z. Without roles (roles.h) a token is for sessions; the
+// roles are not at the end, so that a line without its end is damaged, and no such token. The label
+// is the rest of the line and may be empty. A missing file holds no tokens.
 //
 // A file that other users can access is refused. So is a file that has damaged lines and no token.
 // Then no token is valid until the file is corrected. Otherwise a damaged line grants nothing, the
 // server's log names it, and the other tokens stay valid, because no token depends on another line.
-// Editing refuses a file with a damaged line, because it rewrites the file from its tokens. It also
-// loses comments.
+// create_token() refuses a file with a damaged line, because it rewrites the file from its tokens.
+// It also loses comments. revoke_tokens() leaves all other lines as they are.
 //
 // Threads: one per TokenStore. Blocking: for the file system; the editing functions also for each
 // other, in any process. Errors name the file and the remedy.
@@ -102,7 +103,7 @@ Result<identity::Token> create_token(const std::string& path, const NewToken& wa
 
 // Revokes the tokens with these ids, and those of the user unless `user` is empty. Returns the
 // revoked tokens. Revokes none and returns kNotFound if the file lacks an id, or if the user has no
-// token.
+// token. Logs damaged lines, and keeps them.
 Result<StoredTokens> revoke_tokens(const std::string& path, const std::vector<std::string>& ids,
                                    const std::string& user = {});
 

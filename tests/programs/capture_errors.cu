@@ -92,6 +92,10 @@ void memory() {
   CUDA(cudaMalloc(&spare, 64));
   in_capture("free", [=] { return cudaFree(spare); });
   CUDA(cudaFree(spare));
+  CUDA(cudaMalloc(&spare, 4 << 20));
+  in_capture("free of 4 MiB", [=] { return cudaFree(spare); });
+  in_capture("free of 4 MiB, relaxed", [=] { return cudaFree(spare); },
+             cudaStreamCaptureModeRelaxed);
   in_capture("malloc pitch", [] {
     void* memory;
     size_t pitch;

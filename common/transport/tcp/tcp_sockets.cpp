@@ -89,10 +89,7 @@ int milliseconds_option(std::chrono::milliseconds time) {
 // than an unprivileged process may request (rmem_max, wmem_max).
 void tune(int socket, std::chrono::milliseconds peer_timeout) {
   set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
-  set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
-  set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, 30);
-  set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, 10);
-  set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, 3);
+  keep_alive(socket);
   if (peer_timeout.count() != 0) {
     set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, milliseconds_option(peer_timeout));
   }

@@ -6,7 +6,6 @@
 #include <fcntl.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
-#include <sys/socket.h>
 
 #include "common/base/log.h"
 #include "common/base/socket_io.h"
@@ -139,8 +138,7 @@ Status VerbsLink::connect_queues(const Socket& control, bool server, const Hello
 
 Status VerbsLink::prepare(const Socket& control, const Hello& peer) {
   peer_window_bytes_ = peer.greeting.window_bytes;
-  const int on = 1;
-  ::setsockopt(control.fd(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+  keep_alive(control.fd());
   poke_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!poke_) return Status::from_errno(errno, "eventfd");
   const ControlChannel::Timing timing{

@@ -116,6 +116,7 @@ void fields(Visitor& visit, CarriedWorker& m) {
   visit.number("park", m.park);
   visit.number("park_way", m.park_way);
   visit.number("park_kept", m.park_kept);
+  visit.number("park_keeps", m.park_keeps);
   visit.number("park_since", m.park_since);
   visit.number("parked_at", m.parked_at);
   visit.list("park_bytes", m.park_bytes, wire::kMaxDevices);

@@ -83,7 +83,7 @@ struct CarriedWorker {
   bool lease_ended = false;
   uint32_t park = 0;      // ParkState
   uint32_t park_way = 0;  // ParkWay
-  uint64_t park_kept = 0;
+  uint64_t park_kept = 0, park_keeps = 0;
   int64_t park_since = 0, parked_at = 0;
   std::vector<uint64_t> park_bytes;  // by device, in the order of the session
   uint64_t park_group = 0;

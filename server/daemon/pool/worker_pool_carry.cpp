@@ -74,6 +74,7 @@ CarriedWorker WorkerPool::carry(const Worker& worker, const Admission& admission
   carried.park = static_cast<uint32_t>(worker.park.state);
   carried.park_way = static_cast<uint32_t>(worker.park.way);
   carried.park_kept = worker.park.kept;
+  carried.park_keeps = worker.park.keeps;
   carried.park_since = ns_of(worker.park.since);
   carried.parked_at = ns_of(worker.park.parked_at);
   carried.park_group = worker.park.group;
@@ -138,6 +139,7 @@ Result<WorkerPool::Worker> WorkerPool::restore(const CarriedWorker& carried) {
   worker.park.state = static_cast<ParkState>(carried.park);
   worker.park.way = static_cast<ParkWay>(carried.park_way);
   worker.park.kept = carried.park_kept;
+  worker.park.keeps = carried.park_keeps;
   worker.park.since = time_of(carried.park_since);
   worker.park.parked_at = time_of(carried.parked_at);
   worker.park.group = carried.park_group;

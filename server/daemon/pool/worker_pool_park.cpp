@@ -287,7 +287,9 @@ Status WorkerPool::allow_host_memory(Worker& worker, int64_t bytes) const {
 uint64_t WorkerPool::may_keep(const Worker& worker) const {
   uint64_t others = 0;
   for (const Worker& other : workers_) {
-    if (&other != &worker && other.is(State::kBusy)) others += other.park.kept;
+    if (&other == &worker || !other.is(State::kBusy)) continue;
+    const bool wakes = other.park.worker_moves() && other.park.state == ParkState::kWaking;
+    others += wakes ? std::max(other.park.kept, other.park.keeps) : other.park.kept;
   }
   const uint64_t all = settings_.park_memory.get();
   return std::min(sum_of(worker.park.bytes), all - std::min(all, others));

@@ -7,20 +7,29 @@
 namespace rcuda::server {
 
 OpenedMemory::OpenedMemory(Meters& meters, const std::vector<SessionDevice>& devices)
-    : meters_(meters) {
-  for (const SessionDevice& device : devices) {
-    access_.push_back(
-        {{CU_MEM_LOCATION_TYPE_DEVICE, {device.device}}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
+    : meters_(meters), devices_(devices) {}
+
+// The driver refuses access of a device that cannot reach the memory.
+std::vector<CUmemAccessDesc> OpenedMemory::access_to(CUdevice device) const {
+  std::vector<CUmemAccessDesc> access;
+  for (const SessionDevice& from : devices_) {
+    int can = from.device == device;
+    if (!can) (void)meters_.driver.cuDeviceCanAccessPeer(&can, from.device, device);
+    if (!can) continue;
+    access.push_back(
+        {{CU_MEM_LOCATION_TYPE_DEVICE, {from.device}}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
   }
+  return access;
 }
 
-CUresult OpenedMemory::map(Opened* opened, CUdeviceptr* address) {
+CUresult OpenedMemory::map(const Opened& opened, CUdevice device, CUdeviceptr* address) {
   const api::DriverTable& driver = meters_.table();
-  const uint64_t bytes = opened->bytes;
+  const std::vector<CUmemAccessDesc> access = access_to(device);
+  const uint64_t bytes = opened.bytes;
   RCUDA_RETURN_IF_CUDA_ERROR(driver.cuMemAddressReserve(address, bytes, 0, 0, 0));
-  CUresult result = driver.cuMemMap(*address, bytes, 0, opened->handle, 0);
+  CUresult result = driver.cuMemMap(*address, bytes, 0, opened.handle, 0);
   if (result == CUDA_SUCCESS) {
-    result = driver.cuMemSetAccess(*address, bytes, access_.data(), access_.size());
+    result = driver.cuMemSetAccess(*address, bytes, access.data(), access.size());
     if (result != CUDA_SUCCESS) driver.cuMemUnmap(*address, bytes);
   }
   if (result != CUDA_SUCCESS) driver.cuMemAddressFree(*address, bytes);
@@ -40,7 +49,7 @@ CUresult OpenedMemory::open(const wire::ExportNumber& secret, UniqueFd descripto
   RCUDA_RETURN_IF_CUDA_ERROR(meters_.import_allocation(
       &made.handle, reinterpret_cast<void*>(static_cast<intptr_t>(descriptor.get())), origin,
       device));
-  const CUresult result = map(&made, address);
+  const CUresult result = map(made, device, address);
   if (result == CUDA_SUCCESS) {
     opened_[*address] = made;
   } else {

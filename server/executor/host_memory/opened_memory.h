@@ -20,7 +20,7 @@ namespace rcuda::server {
 
 class OpenedMemory {
  public:
-  // All outlive this object. Each device gets access.
+  // All outlive this object. Each device that can reach the memory gets access.
   OpenedMemory(Meters& meters, const std::vector<SessionDevice>& devices);
 
   // Maps the memory of the descriptor, which is on `device`. `secret`: from the memory's name.
@@ -39,11 +39,12 @@ class OpenedMemory {
     CUcontext context = nullptr;  // where it was first opened
     uint64_t count = 1;
   };
-  CUresult map(Opened* opened, CUdeviceptr* address);
+  CUresult map(const Opened& opened, CUdevice device, CUdeviceptr* address);
+  std::vector<CUmemAccessDesc> access_to(CUdevice device) const;
   void unmap(std::map<CUdeviceptr, Opened>::iterator opened);
 
   Meters& meters_;
-  std::vector<CUmemAccessDesc> access_;
+  const std::vector<SessionDevice>& devices_;
   std::map<CUdeviceptr, Opened> opened_;
 };
 

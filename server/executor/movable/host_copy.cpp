@@ -177,8 +177,11 @@ Status HostCopy::restore(std::span<const Piece> pieces) {
 void HostCopy::free_last(CUcontext context) {
   const Block block = blocks_.back();
   blocks_.pop_back();
-  const ContextGuard inside(driver_, context);
-  if (block.is_locked && inside.ok()) driver_.cuMemHostUnregister(block.data);
+  if (block.is_locked) {
+    const ContextGuard inside(driver_, context);
+    // Memory that stays locked stays mapped: the driver would not lock other memory there.
+    if (!inside.ok() || driver_.cuMemHostUnregister(block.data) != CUDA_SUCCESS) return;
+  }
   ::munmap(block.data, block.bytes);
 }
 

@@ -88,6 +88,15 @@ CUcontext MovableMemory::primary_of(CUdevice device) const {
   return context;
 }
 
+CUcontext MovableMemory::owner_of(CUcontext context) const {
+  const auto is_it = [&](const auto& green) { return green.second == context; };
+  if (std::ranges::none_of(greens, is_it)) return context;
+  CUdevice device = 0;
+  const ContextGuard inside(driver, context);
+  (void)driver.cuCtxGetDevice(&device);
+  return primary_of(device);
+}
+
 // ---- memory of cuMemAlloc ----------------------------------------------------------------------
 
 // Creates physical memory and maps it to a reservation.
@@ -118,6 +127,7 @@ CUresult MovableMemory::allocate(CUdeviceptr* address, size_t bytes) {
   if (!on || bytes < kUnit || bytes > UINT64_MAX - kUnit) {
     return driver.cuMemAlloc_v2(address, bytes);
   }
+  mapping.owner = owner_of(mapping.owner);
   const uint64_t whole = (bytes + kUnit - 1) / kUnit * kUnit;
   CUdeviceptr reserved = 0;
   RCUDA_RETURN_IF_CUDA_ERROR(driver.cuMemAddressReserve(&reserved, whole, 0, 0, 0));
@@ -139,7 +149,16 @@ void MovableMemory::end(Mappings::iterator allocation) {
   driver.cuMemAddressFree(address, bytes);
 }
 
-// Waits for work that uses the memory, as cuMemFree does: cuMemUnmap does not wait.
+// cuCtxSynchronize ends the captures of the context's streams. cuMemFree waits for the same work,
+// and ends only the captures that forbid it to this thread.
+CUresult MovableMemory::wait_for_work() {
+  CUdeviceptr small = 0;
+  const CUresult result = has_captured ? driver.cuMemAlloc_v2(&small, 1) : CUDA_ERROR_OUT_OF_MEMORY;
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) return driver.cuCtxSynchronize();
+  return result == CUDA_SUCCESS ? driver.cuMemFree_v2(small) : result;
+}
+
+// cuMemUnmap does not wait for work that uses the memory, so this function does, as cuMemFree.
 CUresult MovableMemory::free(CUdeviceptr address) {
   end_freed();
   const auto found = mappings_.find(address);
@@ -147,11 +166,10 @@ CUresult MovableMemory::free(CUdeviceptr address) {
   if (found->second.is_freed) return CUDA_ERROR_INVALID_VALUE;
   CUcontext current = nullptr;
   (void)driver.cuCtxGetCurrent(&current);
-  if (current) RCUDA_RETURN_IF_CUDA_ERROR(driver.cuCtxSynchronize());
+  if (current) RCUDA_RETURN_IF_CUDA_ERROR(wait_for_work());
   if (found->second.owner != current) {
-    // A green context may have ended before its memory.
     const ContextGuard inside(driver, found->second.owner);
-    if (inside.ok()) RCUDA_RETURN_IF_CUDA_ERROR(driver.cuCtxSynchronize());
+    if (inside.ok()) RCUDA_RETURN_IF_CUDA_ERROR(wait_for_work());
   }
   end(found);
   return CUDA_SUCCESS;
@@ -167,6 +185,7 @@ CUresult MovableMemory::free_in_order(CUdeviceptr address, CUstream stream) {
   RCUDA_RETURN_IF_CUDA_ERROR(driver.cuStreamGetCtx(stream, &made.context));
   const ContextGuard inside(driver, made.context);
   if (!inside.ok()) return inside.result();
+  made.context = owner_of(made.context);
   RCUDA_RETURN_IF_CUDA_ERROR(driver.cuEventCreate(&made.event, CU_EVENT_DISABLE_TIMING));
   const CUresult result = driver.cuEventRecord(made.event, stream);
   if (result != CUDA_SUCCESS) {

@@ -116,6 +116,9 @@ class MovableMemory {
   CUresult unmap(CUdeviceptr address, uint64_t bytes);
   CUresult set_access(CUdeviceptr address, uint64_t bytes, const CUmemAccessDesc* list,
                       size_t count);
+  // Ends the memory whose stream has reached the free. To be called before anything that needs
+  // room on a device.
+  void end_freed();
   // To be called after the end or the reset of the context.
   void end_context(CUcontext context);
   // Frees the host memory. To be called before a primary context is reset, which may unlock it.
@@ -123,6 +126,8 @@ class MovableMemory {
   CUcontext primary_of(CUdevice device) const;
 
   const api::DriverTable& driver;
+  bool has_captured = false;  // a stream has been in capture
+  std::map<CUgreenCtx, CUcontext> greens;
 
  private:
   struct Device {
@@ -147,10 +152,11 @@ class MovableMemory {
   };
 
   const Device* find_device(CUdevice device) const;
+  // The context to which memory and events of the context belong: the primary one of a green one.
+  CUcontext owner_of(CUcontext context) const;
   CUresult back(CUdeviceptr address, uint64_t bytes, const Device& on, Mapping* mapping);
   void end(Mappings::iterator allocation);
-  // Ends freed memory whose stream has reached the free.
-  void end_freed();
+  CUresult wait_for_work();  // of the current context, as cuMemFree
   std::vector<std::shared_ptr<Physical>> movable() const;
   CUresult map_scratch(Moved* moved);
   void unmap_scratch(const Moved& moved);

@@ -26,6 +26,7 @@ CUresult movable_cuDevicePrimaryCtxReset_v2(MovableMemory& movable, CUdevice dev
 CUresult movable_cuMemCreate(MovableMemory& movable, CUmemGenericAllocationHandle* handle,
                              size_t bytes, const CUmemAllocationProp* properties,
                              unsigned long long flags) {
+  movable.end_freed();
   const bool moves = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
   std::shared_ptr<MovableMemory::Physical> made(
       new MovableMemory::Physical{movable.driver, 0, *properties, bytes, !moves});

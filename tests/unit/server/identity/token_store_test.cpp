@@ -234,6 +234,10 @@ TEST_F(TokenStoreTest, ADamagedLineGrantsNothingAndTheOthersHold) {
     if (cut != end - begin) {
       EXPECT_FALSE(create_token(path_, {"eve", {}, {}, ""}, kNow).ok());
     }
+    const std::string damaged = folder_.read("new/tokens");
+    ASSERT_TRUE(revoke_tokens(path_, {ada.id}).ok()) << cut;
+    const size_t of_ada = damaged.find(ada.id);
+    EXPECT_EQ(folder_.read("new/tokens"), damaged.substr(0, of_ada) + damaged.substr(begin));
   }
   folder_.write("new/tokens", text);
   EXPECT_EQ(user_of(bob), "bob");
@@ -315,7 +319,24 @@ TEST_F(TokenStoreTest, ATokenHasRoles) {
     EXPECT_EQ(grant->roles, roles);
     EXPECT_EQ(list_tokens(path_)->back().label, "operator is its label");
   }
-  EXPECT_THAT(folder_.read("new/tokens"), HasSubstr(" never role:session,operator operator is"));
+  EXPECT_THAT(folder_.read("new/tokens"), HasSubstr(" role:session,operator never operator is"));
+}
+
+TEST(StoredTokensTest, ALineWithoutItsEndIsNoTokenForSessions) {
+  std::string text = line("01234567", "ada", "2025-01-31T12:00:00Z never");
+  StoredTokens tokens = *parse_tokens(text);
+  tokens[0].roles = Role::kObserver;
+  text = format_tokens(tokens);
+  text.pop_back();
+  EXPECT_EQ(*parse_tokens(text), tokens);
+  while (text.back() != '\n') {
+    text.pop_back();
+    const Result<StoredTokens> cut = parse_tokens(text);
+    EXPECT_TRUE(!cut.ok() || cut->empty()) << text;
+  }
+  EXPECT_EQ(*parse_tokens(line("01234567", "ada", "2025-01-31T12:00:00Z never role:observer")),
+            tokens)
+      << "an older file";
 }
 
 TEST(RolesTest, Texts) {

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "server/executor/host_memory/opened_memory.h"
 #include "tests/support/session_harness.h"
 
 namespace rcuda::server {
@@ -234,6 +235,45 @@ TEST_F(MovableMemoryTest, AFreeInStreamOrderEndsTheMemoryOnce) {
   EXPECT_EQ(used(), 0u);
 }
 
+TEST_F(MovableMemoryTest, MemoryFreedInStreamOrderIsRoomForOtherMemory) {
+  const auto free_half = [&] {
+    const CUdeviceptr half = allocate(free_before_ / 2);
+    ASSERT_EQ(table().cuMemFreeAsync(half, nullptr), CUDA_SUCCESS);
+    ASSERT_EQ(table().cuStreamSynchronize(nullptr), CUDA_SUCCESS);
+  };
+  free_half();
+  size_t free = 0, total = 0;
+  EXPECT_EQ(table().cuMemGetInfo_v2(&free, &total), CUDA_SUCCESS);
+  EXPECT_EQ(free, free_before_);
+  free_half();
+  EXPECT_EQ(table().cuMemRelease(create(free_before_ / (8 * kMiB) * (6 * kMiB))), CUDA_SUCCESS);
+  free_half();
+  CUdeviceptr pitched = 0;
+  size_t pitch = 0;
+  EXPECT_EQ(table().cuMemAllocPitch_v2(&pitched, &pitch, kMiB, free_before_ / kMiB / 4 * 3, 4),
+            CUDA_SUCCESS);
+  EXPECT_EQ(table().cuMemFree_v2(pitched), CUDA_SUCCESS);
+}
+
+TEST_F(MovableMemoryTest, ACaptureForbidsAFreeAsTheDriverDoes) {
+  CUstream stream = nullptr;
+  ASSERT_EQ(table().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  const CUdeviceptr address = allocate(4 * kMiB);
+  for (const auto mode : {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_RELAXED}) {
+    const bool is_allowed = mode == CU_STREAM_CAPTURE_MODE_RELAXED;
+    CUgraph graph = nullptr;
+    ASSERT_EQ(table().cuStreamBeginCapture_v2(stream, mode), CUDA_SUCCESS);
+    EXPECT_EQ(table().cuMemFree_v2(address),
+              is_allowed ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    EXPECT_EQ(table().cuStreamEndCapture(stream, &graph),
+              is_allowed ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    EXPECT_EQ(graph != nullptr, is_allowed);
+    if (graph) table().cuGraphDestroy(graph);
+  }
+  EXPECT_EQ(used(), 0u);
+  EXPECT_EQ(table().cuStreamDestroy_v2(stream), CUDA_SUCCESS);
+}
+
 TEST_F(MovableMemoryTest, MemoryEndsWithItsContext) {
   CUcontext made = nullptr;
   ASSERT_EQ(table().cuCtxCreate_v2(&made, 0, 0), CUDA_SUCCESS);
@@ -244,14 +284,30 @@ TEST_F(MovableMemoryTest, MemoryEndsWithItsContext) {
   EXPECT_FALSE(word(address));
 }
 
-TEST_F(MovableMemoryTest, MemoryOfAGreenContextOutlivesIt) {
+TEST_F(MovableMemoryTest, MemoryOfAGreenContextIsThePrimaryContexts) {
+  CUdevResource all{}, part{};
+  CUdevResourceDesc parts = nullptr;
+  CUgreenCtx green = nullptr;
   CUcontext made = nullptr;
-  ASSERT_EQ(table().cuCtxCreate_v2(&made, 0, 0), CUDA_SUCCESS);
-  const CUdeviceptr address = allocate(12 * kMiB);
-  // As cuGreenCtxDestroy, which frees no memory.
-  ASSERT_EQ(plain().cuCtxDestroy_v2(made), CUDA_SUCCESS);
+  unsigned count = 1;
+  ASSERT_EQ(table().cuDeviceGetDevResource(0, &all, CU_DEV_RESOURCE_TYPE_SM), CUDA_SUCCESS);
+  ASSERT_EQ(table().cuDevSmResourceSplitByCount(&part, &count, &all, nullptr, 0, 16), CUDA_SUCCESS);
+  ASSERT_EQ(table().cuDevResourceGenerateDesc(&parts, &part, 1), CUDA_SUCCESS);
+  ASSERT_EQ(table().cuGreenCtxCreate(&green, parts, 0, CU_GREEN_CTX_DEFAULT_STREAM), CUDA_SUCCESS);
+  ASSERT_EQ(table().cuCtxFromGreenCtx(&made, green), CUDA_SUCCESS);
+  ASSERT_EQ(table().cuCtxSetCurrent(made), CUDA_SUCCESS);
+  const CUdeviceptr freed = allocate(12 * kMiB), in_order = allocate(2 * kMiB);
+  allocate(4 * kMiB);
+  EXPECT_EQ(table().cuMemFreeAsync(in_order, nullptr), CUDA_SUCCESS);
+  ASSERT_EQ(table().cuGreenCtxDestroy(green), CUDA_SUCCESS);
   ASSERT_EQ(table().cuCtxSetCurrent(context_), CUDA_SUCCESS);
-  EXPECT_EQ(table().cuMemFree_v2(address), CUDA_SUCCESS);
+  EXPECT_EQ(table().cuMemFree_v2(freed), CUDA_SUCCESS);
+  EXPECT_EQ(movable_->bytes()[0], 4 * kMiB);
+  ASSERT_EQ(table().cuDevicePrimaryCtxReset_v2(0), CUDA_SUCCESS);
+  EXPECT_EQ(movable_->bytes()[0], 0u);
+  plain().cuDevicePrimaryCtxRelease_v2(0);
+  plain().cuDevicePrimaryCtxRetain(&context_, 0);
+  plain().cuCtxSetCurrent(context_);
   EXPECT_EQ(used(), 0u);
 }
 
@@ -296,6 +352,37 @@ TEST_F(MovableMemoryTest, EveryDeviceOfTheSessionHasAccess) {
   EXPECT_EQ(table().cuMemFree_v2(here), CUDA_SUCCESS);
   EXPECT_EQ(table().cuMemFree_v2(there), CUDA_SUCCESS);
   ASSERT_EQ(table().cuCtxSetCurrent(context_), CUDA_SUCCESS);
+  plain().cuDevicePrimaryCtxRelease_v2(1);
+}
+
+TEST_F(MovableMemoryTest, OnlyDevicesThatCanReachOpenedMemoryGetAccess) {
+  CUcontext other = nullptr;
+  ASSERT_EQ(plain().cuDevicePrimaryCtxRetain(&other, 1), CUDA_SUCCESS);
+  const std::vector<SessionDevice> devices{{0, context_, 0}, {1, other, 1}};
+  api::DriverTable apart = plain();
+  apart.cuDeviceCanAccessPeer = [](int* can, CUdevice, CUdevice) {
+    *can = 0;
+    return CUDA_SUCCESS;
+  };
+  wire::Work done{};
+  Meters meters(apart, devices, std::make_shared<Quota>(), {}, &done);
+  OpenedMemory opened(meters, devices);
+  const CUdeviceptr address = allocate(2 * kMiB);
+  const auto name = movable_->export_allocation(address, {});
+  ASSERT_TRUE(name.ok());
+  ExportOrigin origin;
+  Result<UniqueFd> file = names_.find_descriptor(*name, &origin);
+  ASSERT_TRUE(file.ok());
+  CUdeviceptr there = 0;
+  ASSERT_EQ(opened.open(name->secret, *std::move(file), origin, 0, &there), CUDA_SUCCESS);
+  for (const CUdevice device : {0, 1}) {
+    const CUmemLocation location{CU_MEM_LOCATION_TYPE_DEVICE, {device}};
+    unsigned long long access = 0;
+    EXPECT_EQ(plain().cuMemGetAccess(&access, &location, there), CUDA_SUCCESS);
+    EXPECT_EQ(access != 0, device == 0);
+  }
+  EXPECT_EQ(opened.close(there), CUDA_SUCCESS);
+  EXPECT_EQ(table().cuMemFree_v2(address), CUDA_SUCCESS);
   plain().cuDevicePrimaryCtxRelease_v2(1);
 }
 
