@@ -191,10 +191,10 @@ Status check_writers(const std::string& path) {
   if (::stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return {};
   const uid_t user = ::geteuid();
   if (status.st_uid != 0 && status.st_uid != user) {
-    return Status(Code::kDenied, "user " + std::to_string(status.st_uid) + " owns " + path +
-                                     " and can change the settings: chown it to " +
-                                     (user == 0 ? "root" : "root or to user " +
-                                                               std::to_string(user)));
+    return Status(Code::kDenied,
+                  "user " + std::to_string(status.st_uid) + " owns " + path +
+                      " and can change the settings: chown it to " +
+                      (user == 0 ? "root" : "root or to user " + std::to_string(user)));
   }
   const bool is_own_group = user != 0 && status.st_gid == ::getegid();
   if ((status.st_mode & (is_own_group ? S_IWOTH : S_IWGRP | S_IWOTH)) == 0) return {};

@@ -77,7 +77,7 @@ struct Variable {
   Linkage linkage = Linkage::kInternal;
   uint64_t size_bytes = 0;  // 0 for `extern .shared x[]`: dynamic shared memory
   uint32_t align_bytes = 1;
-  bool managed = false;          // .attribute(.managed)
+  bool managed = false;  // .attribute(.managed)
   Reference reference = Reference::kNone;
   std::vector<uint8_t> initial;  // empty, or at most size_bytes; the rest is zero
   std::vector<Relocation> relocations;

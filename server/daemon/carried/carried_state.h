@@ -137,7 +137,7 @@ struct CarriedState {
   std::vector<CarriedLease> lease_totals;  // of ended sessions
   bool draining = false;
   std::vector<uint32_t> drained;  // GPUs
-  int32_t signal = 0;  // the last signal to stop the server; 0: none
+  int32_t signal = 0;             // the last signal to stop the server; 0: none
   std::optional<int64_t> drain_until;
 };
 
