@@ -192,10 +192,7 @@ void ShmLink::close() {
   fail(End::kIntended, "the session was closed");
 }
 
-void ShmLink::on_broken() {
-  peer_regions_.end(status());
-  copy_wanted_.notify_all();
-}
+void ShmLink::on_broken() { peer_regions_.end(status()); }
 
 Status ShmLink::put(uint64_t offset, std::span<const Bytes> pieces, Wake wake) {
   const size_t total = total_bytes(pieces);
