@@ -48,6 +48,7 @@
 #include "p2p/engine/engine.h"
 #include "server/driver/driver_loader.h"
 #include "server/executor/peers/cuda_device_ops.h"
+#include "tests/support/engine_open.h"
 #include "tests/support/link_pair.h"
 
 namespace {
@@ -185,8 +186,11 @@ class Worker {
     auto engine = p2p::Engine::create(*ops_, engine_options);
     if (!engine) die(engine.status().context());
     engine_ = *std::move(engine);
-    engine_->attach(static_cast<p2p::PeerId>(1 - index_), std::move(link), token(), index_ == 0);
-    if (!engine_->wait_until_open(std::chrono::seconds(60))) die("the peer did not open");
+    const auto peer = static_cast<p2p::PeerId>(1 - index_);
+    engine_->attach(peer, std::move(link), token(), index_ == 0);
+    if (!testing::wait_until_open(*engine_, peer, std::chrono::seconds(60))) {
+      die("the peer did not open");
+    }
     barrier();
   }
   // Waits while the legs are measured in the background.
