@@ -414,13 +414,6 @@ struct FurtherSockets {
 
 }  // namespace
 
-void session_name(const uint8_t (&session)[16], uint8_t (&name)[16]) {
-  tls::Key secret{};
-  std::copy(std::begin(session), std::end(session), secret.begin());
-  const tls::Key derived = tls::derive(secret, "rcuda session name");
-  std::copy_n(derived.begin(), sizeof name, name);
-}
-
 Result<std::unique_ptr<transport::Link>> link_to_worker(Connection connection,
                                                         const uint8_t (&token)[16],
                                                         const transport::LinkOptions& options,
