@@ -28,12 +28,7 @@ std::chrono::milliseconds heartbeat_interval(uint32_t timeout_ms);
 std::string given_up(uint64_t limit_ms);
 
 // LinkCounters while a Link counts. Any thread, in relaxed order.
-struct LiveCounters {
-  std::atomic<uint64_t> puts{0}, wakes{0}, window_bytes{0};
-  std::atomic<uint64_t> work_requests{0}, doorbells{0}, completions{0}, receives{0};
-  std::atomic<uint64_t> arms{0}, arm_answers{0};
-  std::atomic<uint64_t> transfer_bytes{0}, copied_bytes{0}, registrations{0};
-};
+using LiveCounters = CountersOf<std::atomic<uint64_t>>;
 
 class LinkCore : public Link {
  public:
