@@ -41,6 +41,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "bench/measure.h"
 #include "common/base/cpu_pause.h"
 #include "common/base/log.h"
 #include "common/config/command_line.h"
@@ -54,7 +55,6 @@
 namespace {
 
 using namespace rcuda;
-using Clock = std::chrono::steady_clock;
 
 constexpr int kAhead = 8;
 constexpr int kFirst = 3;  // copies whose times decide how many follow
@@ -124,14 +124,7 @@ Options parse(int argc, char** argv) {
 
 std::vector<uint64_t> sizes_of(const Options& options) {
   if (!options.sizes.empty()) return options.sizes;
-  std::vector<uint64_t> sizes;
-  for (uint64_t bytes = 4; bytes <= options.max_bytes; bytes *= 2) {
-    if (bytes >= options.min_bytes) sizes.push_back(bytes);
-    if (bytes == (128u << 10) && options.min_bytes <= 200'000 && options.max_bytes >= 200'000) {
-      sizes.push_back(200'000);
-    }
-  }
-  return sizes;
+  return sizes_between(options.min_bytes, options.max_bytes);
 }
 
 p2p::SessionToken token() {
@@ -290,23 +283,15 @@ class Worker {
   }
 
  private:
-  static double us_since(Clock::time_point begin) {
-    return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
-  }
-  static double median_of(std::vector<double> times) {
-    const auto middle = times.begin() + static_cast<long>(times.size() / 2);
-    std::nth_element(times.begin(), middle, times.end());
-    return *middle;
-  }
   static void print(const std::string& label, double bytes, const std::vector<double>& times,
                     double train) {
-    const double median = median_of(times);
+    const double median_us = median(times);
     const auto half = times.begin() + static_cast<long>(times.size() / 2);
     const double mean =
         std::accumulate(times.begin(), times.end(), 0.0) / static_cast<double>(times.size());
     std::printf("%s,%.0f,%.2f,%.2f,%.2f,%.4f,%.4f,%.2f,%.2f\n", label.c_str(), bytes, times.front(),
-                median, train, bytes / median * 1e-3, bytes / train * 1e-3, mean,
-                median_of({half, times.end()}));
+                median_us, train, bytes / median_us * 1e-3, bytes / train * 1e-3, mean,
+                median({half, times.end()}));
     std::fflush(stdout);
   }
   // Sends the number of copies that follow from the source to the destination.
