@@ -135,8 +135,4 @@ bool Core::pending() const {
                      [](const auto& peer) { return peer->pending(); });
 }
 
-bool Core::idle() const {
-  return std::all_of(peers_.begin(), peers_.end(), [](const auto& peer) { return peer->idle(); });
-}
-
 }  // namespace rcuda::p2p

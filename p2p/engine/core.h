@@ -36,7 +36,6 @@ class Core {
   bool polling() const;
   // Whether a message or a finished transfer waits for the next round.
   bool pending() const;
-  bool idle() const;
   Environment& environment() { return environment_; }
   Peer& peer(PeerId id);
 

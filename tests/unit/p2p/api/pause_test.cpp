@@ -121,7 +121,7 @@ TEST(PauseTest, MeasurementsNeedNoIdleProgram) {
   session.add();
   session.connect(0, 1, "shm");
   session.settle();
-  EXPECT_TRUE(session.core(0).idle());
+  EXPECT_TRUE(session.core(0).peer(1).idle());
   const auto forecast = session.core(0).peer(1).forecast(0, 0, kBytes);
   ASSERT_TRUE(forecast.ok());
   EXPECT_TRUE(forecast->measured);
