@@ -1,10 +1,10 @@
 #include "client/pool/device_list.h"
 
 #include <algorithm>
-#include <charconv>
 #include <string_view>
 #include <utility>
 
+#include "common/base/parse_number.h"
 #include "common/cuda/visible_devices.h"
 
 namespace rcuda::client {
@@ -17,12 +17,6 @@ Status malformed(const std::string& text, const std::string& why) {
   return Status(Code::kInvalidArgument,
                 "\"" + text + "\" is not a device: " + why +
                     "; write host[@port]:gpu, for example node1:0, node1:0-3 or node2@8308:1");
-}
-
-template <typename T>
-bool parse_number(std::string_view text, T* value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
-  return error == std::errc() && end == text.data() + text.size() && !text.empty();
 }
 
 std::string_view trimmed(std::string_view text) {

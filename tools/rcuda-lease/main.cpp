@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -25,6 +24,7 @@
 #include <sys/random.h>
 
 #include "common/base/json_text.h"
+#include "common/base/parse_number.h"
 #include "common/base/printable.h"
 #include "common/base/standard_descriptors.h"
 #include "common/base/status.h"
@@ -88,8 +88,7 @@ Status parse_devices(std::string text, wire::LeaseRequest* request) {
   while (!text.empty()) {
     uint32_t number = 0;
     const size_t comma = std::min(text.find(','), text.size());
-    const auto [rest, error] = std::from_chars(text.data(), text.data() + comma, number);
-    if (error != std::errc() || rest != text.data() + comma) return refused;
+    if (!parse_number(std::string_view(text).substr(0, comma), &number)) return refused;
     text.erase(0, comma + 1);
     if (named) request->devices.push_back(number);
     if (!named) request->count = number;
