@@ -4,6 +4,7 @@
 #include <string_view>
 #include <utility>
 
+#include "common/base/host_port.h"
 #include "common/base/parse_number.h"
 #include "common/cuda/visible_devices.h"
 
@@ -165,9 +166,8 @@ Result<DeviceAddress> parse_device(const std::string& text) {
 }
 
 std::string device_text(const DeviceAddress& device) {
-  const bool is_v6 = device.host.find(':') != std::string::npos;
   return (device.medium ? std::string(device.medium->name()) + ":" : std::string()) +
-         (is_v6 ? "[" + device.host + "]" : device.host) + "@" + std::to_string(device.port) + ":" +
+         bracketed(device.host) + "@" + std::to_string(device.port) + ":" +
          (device.uuid.empty() ? std::to_string(device.gpu) : device.uuid);
 }
 

@@ -23,6 +23,7 @@
 
 #include <sys/random.h>
 
+#include "common/base/host_port.h"
 #include "common/base/json_text.h"
 #include "common/base/parse_number.h"
 #include "common/base/printable.h"
@@ -121,8 +122,7 @@ std::string date_text(uint64_t seconds) {
 
 // Returns the part of an entry of RCUDA_DEVICES before the device's number.
 std::string place_of(const tools::Server& server) {
-  std::string place =
-      server.host.find(':') == std::string::npos ? server.host : "[" + server.host + "]";
+  std::string place = bracketed(server.host);
   if (server.port != wire::kDefaultPort) place += "@" + std::to_string(server.port);
   return place + ":";
 }
