@@ -301,8 +301,7 @@ Status ShmLink::run_copy(const Copy& copy) {
       std::memcpy(local + at, piece.data + at, count);
     }
   }
-  counters_.transfer_bytes.fetch_add(copy.bytes, std::memory_order_relaxed);
-  counters_.copied_bytes.fetch_add(copy.bytes, std::memory_order_relaxed);
+  count_copied(copy.bytes);
   return {};
 }
 
