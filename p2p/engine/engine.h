@@ -33,9 +33,7 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <optional>
 
 #include "common/base/status.h"
 #include "common/transport/link.h"
