@@ -41,6 +41,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "bench/measure.h"
 #include "common/base/cpu_pause.h"
 #include "common/base/log.h"
 #include "common/config/command_line.h"
@@ -48,12 +49,12 @@
 #include "p2p/engine/engine.h"
 #include "server/driver/driver_loader.h"
 #include "server/executor/peers/cuda_device_ops.h"
+#include "tests/support/engine_open.h"
 #include "tests/support/link_pair.h"
 
 namespace {
 
 using namespace rcuda;
-using Clock = std::chrono::steady_clock;
 
 constexpr int kAhead = 8;
 constexpr int kFirst = 3;  // copies whose times decide how many follow
@@ -123,14 +124,7 @@ Options parse(int argc, char** argv) {
 
 std::vector<uint64_t> sizes_of(const Options& options) {
   if (!options.sizes.empty()) return options.sizes;
-  std::vector<uint64_t> sizes;
-  for (uint64_t bytes = 4; bytes <= options.max_bytes; bytes *= 2) {
-    if (bytes >= options.min_bytes) sizes.push_back(bytes);
-    if (bytes == (128u << 10) && options.min_bytes <= 200'000 && options.max_bytes >= 200'000) {
-      sizes.push_back(200'000);
-    }
-  }
-  return sizes;
+  return sizes_between(options.min_bytes, options.max_bytes);
 }
 
 p2p::SessionToken token() {
@@ -185,8 +179,11 @@ class Worker {
     auto engine = p2p::Engine::create(*ops_, engine_options);
     if (!engine) die(engine.status().context());
     engine_ = *std::move(engine);
-    engine_->attach(static_cast<p2p::PeerId>(1 - index_), std::move(link), token(), index_ == 0);
-    if (!engine_->wait_until_open(std::chrono::seconds(60))) die("the peer did not open");
+    const auto peer = static_cast<p2p::PeerId>(1 - index_);
+    engine_->attach(peer, std::move(link), token(), index_ == 0);
+    if (!testing::wait_until_open(*engine_, peer, std::chrono::seconds(60))) {
+      die("the peer did not open");
+    }
     barrier();
   }
   // Waits while the legs are measured in the background.
@@ -286,23 +283,15 @@ class Worker {
   }
 
  private:
-  static double us_since(Clock::time_point begin) {
-    return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
-  }
-  static double median_of(std::vector<double> times) {
-    const auto middle = times.begin() + static_cast<long>(times.size() / 2);
-    std::nth_element(times.begin(), middle, times.end());
-    return *middle;
-  }
   static void print(const std::string& label, double bytes, const std::vector<double>& times,
                     double train) {
-    const double median = median_of(times);
+    const double median_us = median(times);
     const auto half = times.begin() + static_cast<long>(times.size() / 2);
     const double mean =
         std::accumulate(times.begin(), times.end(), 0.0) / static_cast<double>(times.size());
     std::printf("%s,%.0f,%.2f,%.2f,%.2f,%.4f,%.4f,%.2f,%.2f\n", label.c_str(), bytes, times.front(),
-                median, train, bytes / median * 1e-3, bytes / train * 1e-3, mean,
-                median_of({half, times.end()}));
+                median_us, train, bytes / median_us * 1e-3, bytes / train * 1e-3, mean,
+                median({half, times.end()}));
     std::fflush(stdout);
   }
   // Sends the number of copies that follow from the source to the destination.

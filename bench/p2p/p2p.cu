@@ -87,18 +87,6 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
-// Powers of two, and 200 KB, where the published hybrid switches.
-std::vector<uint64_t> sizes_of(const Options& options) {
-  std::vector<uint64_t> sizes;
-  for (uint64_t bytes = 4; bytes <= options.max_bytes; bytes *= 2) {
-    if (bytes >= options.min_bytes) sizes.push_back(bytes);
-    if (bytes == (128u << 10) && 200'000 >= options.min_bytes && 200'000 <= options.max_bytes) {
-      sizes.push_back(200'000);
-    }
-  }
-  return sizes;
-}
-
 class Pair {
  public:
   explicit Pair(const Options& options) : options_(options) {
@@ -187,7 +175,7 @@ int main(int argc, char** argv) {
   std::this_thread::sleep_for(std::chrono::duration<double>(options.settle_seconds));
   if (options.header)
     std::printf("label,bytes,first_us,second_us,median_us,train_us,median_gbps,train_gbps\n");
-  for (const uint64_t bytes : sizes_of(options)) {
+  for (const uint64_t bytes : sizes_between(options.min_bytes, options.max_bytes)) {
     const double first_us = pair.checked_us(bytes);
     const double second_us = pair.checked_us(bytes);
     std::vector<double> times;

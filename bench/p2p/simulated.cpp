@@ -75,7 +75,9 @@ class Pair {
     p2p::SessionToken token{};
     cores_[0]->peer(1).attach(std::move(links.first), token, true);
     cores_[1]->peer(0).attach(std::move(links.second), token, false);
-    if (!run([&] { return cores_[0]->all_open() && cores_[1]->all_open(); })) die("no connection");
+    if (!run([&] { return cores_[0]->peer(1).open() && cores_[1]->peer(0).open(); })) {
+      die("no connection");
+    }
     pass_us(1000);
     world_.move_bytes = false;
   }

@@ -42,11 +42,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "bench/measure.h"
 #include "common/config/command_line.h"
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
 constexpr uint64_t kLeastPart = 64u << 10;
 
 struct Options {
@@ -235,7 +235,7 @@ class Sender {
     for (int i = 0; i < transfers; ++i) {
       for (uint64_t part = 0; part < parts; ++part) streams_[part]->await();
     }
-    return std::chrono::duration<double, std::micro>(Clock::now() - begin).count() / transfers;
+    return us_since(begin) / transfers;
   }
 
  private:
@@ -314,12 +314,7 @@ void run_sender(const Options& options, const sockaddr_in& address, char* shared
   Sender sender(ends, memory.data(), shared, options.walk_bytes);
   if (!options.no_header)
     std::printf("label,bytes,first_us,second_us,median_us,train_us,median_gbps,train_gbps\n");
-  std::vector<uint64_t> sizes;
-  for (uint64_t bytes = 4; bytes <= options.max_bytes; bytes *= 2) {
-    if (bytes >= options.min_bytes) sizes.push_back(bytes);
-    if (bytes == (128u << 10) && options.min_bytes <= 200'000 && 200'000 <= options.max_bytes)
-      sizes.push_back(200'000);
-  }
+  std::vector<uint64_t> sizes = sizes_between(options.min_bytes, options.max_bytes);
   if (options.min_bytes == options.max_bytes) sizes = {options.max_bytes};
   for (const uint64_t bytes : sizes) {
     const double first_us = sender.single_us(bytes);
@@ -330,9 +325,7 @@ void run_sender(const Options& options, const sockaddr_in& address, char* shared
     while (times.size() < 5 || (times.size() < 1000 && Clock::now() - start < enough)) {
       times.push_back(sender.single_us(bytes));
     }
-    std::nth_element(times.begin(), times.begin() + static_cast<long>(times.size() / 2),
-                     times.end());
-    const double median_us = times[times.size() / 2];
+    const double median_us = median(times);
     const double train_us = sender.train_us(
         bytes, static_cast<int>(std::clamp(options.seconds_per_size * 1e6 / median_us, 4.0, 1e3)));
     const auto size = static_cast<double>(bytes);

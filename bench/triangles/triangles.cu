@@ -9,7 +9,6 @@
 // A plain CUDA program with one or more devices, run natively or under LD_PRELOAD=librcuda.so.
 // --check counts again on the CPU (up to scale 16) and compares.
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -22,22 +21,13 @@
 #include <thrust/sort.h>
 #include <thrust/unique.h>
 
+#include "../cuda_bench.h"
 #include "graph.h"
 
 namespace {
 
 using triangles::EdgeKey;
 using triangles::kNoEdge;
-using Clock = std::chrono::steady_clock;
-
-#define CHECK(call)                                                                   \
-  do {                                                                                \
-    const cudaError_t error_ = (call);                                                \
-    if (error_ != cudaSuccess) {                                                      \
-      std::fprintf(stderr, "triangles: %s: %s\n", #call, cudaGetErrorString(error_)); \
-      std::exit(1);                                                                   \
-    }                                                                                 \
-  } while (0)
 
 constexpr int kBlock = 256;
 constexpr unsigned kWarp = 32;
@@ -184,7 +174,7 @@ class Stages {
       CHECK(cudaDeviceSynchronize());
     }
     CHECK(cudaSetDevice(0));
-    const double ms = std::chrono::duration<double, std::milli>(Clock::now() - begin_).count();
+    const double ms = us_since(begin_) * 1e-3;
     times_.emplace_back(name, ms);
     begin();
   }

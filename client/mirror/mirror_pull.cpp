@@ -57,8 +57,7 @@ struct Pull {
   std::shared_ptr<Mirror> mirror;
   CUresult result = CUDA_SUCCESS;
   uint64_t version = 0;  // of the mirror, before the query
-  // The state of the bytes that this pull fetches. Keeps this value if the query fails.
-  wire::MirrorState state{UINT64_MAX, 0};
+  wire::MirrorState state{};       // of the bytes that this pull fetches
   std::optional<MirrorNews> news;  // has the GPU's changes, instead of the mirror's `unfetched`
 };
 

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cstring>
-#include <span>
 #include <utility>
 #include <vector>
 

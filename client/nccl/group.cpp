@@ -5,7 +5,6 @@
 #include <cstring>
 #include <list>
 #include <memory>
-#include <span>
 #include <thread>
 #include <utility>
 

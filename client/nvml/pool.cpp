@@ -8,6 +8,7 @@
 #include "client/pool/pool_uuids.h"
 #include "client/settings/settings.h"
 #include "common/base/first_report.h"
+#include "common/base/host_port.h"
 #include "common/base/list_text.h"
 #include "common/base/log.h"
 #include "common/reach/ask.h"
@@ -73,7 +74,7 @@ nvmlReturn_t Pool::look(uint32_t index, View* view, bool now) {
   if (!server.report) return NVML_ERROR_GPU_IS_LOST;
   view->place = place_of(*server.report, device.gpu);
   if (view->place == server.report->gpus.size()) {
-    report_missing(server.host + ":" + std::to_string(server.port), device.gpu, *server.report);
+    report_missing(host_and_port(server.host, server.port), device.gpu, *server.report);
     return NVML_ERROR_GPU_IS_LOST;
   }
   view->index = index;

@@ -1,10 +1,11 @@
 #include "client/pool/device_list.h"
 
 #include <algorithm>
-#include <charconv>
 #include <string_view>
 #include <utility>
 
+#include "common/base/host_port.h"
+#include "common/base/parse_number.h"
 #include "common/cuda/visible_devices.h"
 
 namespace rcuda::client {
@@ -17,12 +18,6 @@ Status malformed(const std::string& text, const std::string& why) {
   return Status(Code::kInvalidArgument,
                 "\"" + text + "\" is not a device: " + why +
                     "; write host[@port]:gpu, for example node1:0, node1:0-3 or node2@8308:1");
-}
-
-template <typename T>
-bool parse_number(std::string_view text, T* value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
-  return error == std::errc() && end == text.data() + text.size() && !text.empty();
 }
 
 std::string_view trimmed(std::string_view text) {
@@ -171,9 +166,8 @@ Result<DeviceAddress> parse_device(const std::string& text) {
 }
 
 std::string device_text(const DeviceAddress& device) {
-  const bool is_v6 = device.host.find(':') != std::string::npos;
   return (device.medium ? std::string(device.medium->name()) + ":" : std::string()) +
-         (is_v6 ? "[" + device.host + "]" : device.host) + "@" + std::to_string(device.port) + ":" +
+         bracketed(device.host) + "@" + std::to_string(device.port) + ":" +
          (device.uuid.empty() ? std::to_string(device.gpu) : device.uuid);
 }
 

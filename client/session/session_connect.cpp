@@ -15,6 +15,7 @@
 #include "client/session/staging.h"
 #include "client/trace/trace.h"
 #include "common/base/host_name.h"
+#include "common/base/host_port.h"
 #include "common/base/log.h"
 #include "common/base/units.h"
 #include "common/base/usable_processors.h"
@@ -65,7 +66,7 @@ uint32_t wait_ms_until(const std::optional<Clock::time_point>& deadline, int64_t
 }
 
 std::string address_of(const ServerDevices& server) {
-  return server.host + ":" + std::to_string(server.port);
+  return host_and_port(server.host, server.port);
 }
 
 // Warns if the session waits less time for a lost connection than RCUDA_RECONNECT asks for.

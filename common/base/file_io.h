@@ -1,8 +1,10 @@
 // Reads and writes all bytes, in as many system calls as necessary. Any thread. Blocking.
 #pragma once
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 
@@ -35,16 +37,33 @@ inline bool write_all(int file, std::span<const std::byte> bytes) {
   return true;
 }
 
+// Appends everything up to the end of the file to *text, or until it has more than `most` bytes.
+// Returns false on an error; errno says why.
+inline bool append_to_end(int file, std::string* text, size_t most = SIZE_MAX) {
+  char part[4096];
+  while (text->size() <= most) {
+    const ssize_t count = ::read(file, part, sizeof part);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return false;
+    if (count == 0) return true;
+    text->append(part, static_cast<size_t>(count));
+  }
+  return true;
+}
+
 // The text of a small file, such as those of /proc; empty if it cannot be read. No stream of the
 // standard library, which registers a handler for the program's exit.
 inline std::string read_text(const std::string& path) {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   std::string text;
-  char part[4096];
-  ssize_t bytes = 0;
-  while (file && (bytes = ::read(file.get(), part, sizeof part)) > 0) {
-    text.append(part, static_cast<size_t>(bytes));
-  }
+  if (file) (void)append_to_end(file.get(), &text);
+  return text;
+}
+
+// The first line of such a file, without its end.
+inline std::string read_line(const std::string& path) {
+  std::string text = read_text(path);
+  text.resize(std::min(text.find('\n'), text.size()));
   return text;
 }
 

@@ -1,4 +1,4 @@
-// Reads the name of a server, as users write it. Any thread.
+// Reads and writes the name of a server, as users write it. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -11,5 +11,14 @@ namespace rcuda {
 // port, *port keeps its value. Returns false if the text is malformed.
 bool parse_host_port(std::string_view text, std::string_view marks, std::string* host,
                      uint16_t* port);
+
+// The host as it stands before a port: an IPv6 address in brackets.
+inline std::string bracketed(const std::string& host) {
+  return host.find(':') == std::string::npos ? host : "[" + host + "]";
+}
+
+inline std::string host_and_port(const std::string& host, uint16_t port) {
+  return host + ":" + std::to_string(port);
+}
 
 }  // namespace rcuda

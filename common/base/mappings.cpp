@@ -18,6 +18,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include "common/base/file_io.h"
 #include "common/base/pages.h"
 #include "common/base/proc_self.h"
 #include "common/base/unique_fd.h"
@@ -217,13 +218,7 @@ bool any_page_pinned() {
   const UniqueFd status = open_own("status");
   if (!status && (errno == EMFILE || errno == ENFILE)) return true;  // unknown: nothing may move
   std::string text;
-  char part[4096];
-  while (status) {
-    const ssize_t got = ::read(status.get(), part, sizeof part);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) break;
-    text.append(part, static_cast<size_t>(got));
-  }
+  if (status) (void)append_to_end(status.get(), &text);
   return says_pinned(text.c_str());
 }
 

@@ -103,19 +103,12 @@ Result<UniqueFd> open_private_file(const std::string& path) {
 
 Result<std::string> read_to_end(int file, const std::string& path, size_t most_bytes) {
   std::string text;
-  char part[4096];
-  while (true) {
-    const ssize_t count = ::read(file, part, sizeof part);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return Status::from_errno(errno, "cannot read " + path);
-    if (count == 0) return text;
-    text.append(part, static_cast<size_t>(count));
-    if (text.size() > most_bytes) {
-      return Status(Code::kInvalidArgument, path + " is larger than " +
-                                                exact_bytes_text(most_bytes) +
-                                                ", too large for a file of this kind");
-    }
+  if (!append_to_end(file, &text, most_bytes)) {
+    return Status::from_errno(errno, "cannot read " + path);
   }
+  if (text.size() <= most_bytes) return text;
+  return Status(Code::kInvalidArgument, path + " is larger than " + exact_bytes_text(most_bytes) +
+                                            ", too large for a file of this kind");
 }
 
 Result<std::string> read_private_file(const std::string& path, size_t most_bytes) {

@@ -99,8 +99,7 @@ std::optional<Token> TokenFile::find(std::string_view host, uint16_t port) const
 std::string TokenFile::servers() const {
   std::string text;
   for (const Line& line : lines_) {
-    const bool is_v6 = line.host.find(':') != std::string::npos;
-    std::string name = is_v6 ? "[" + line.host + "]" : line.host;
+    std::string name = bracketed(line.host);
     if (line.port != 0) name += ":" + std::to_string(line.port);
     text += (text.empty() ? "" : ", ") + (name.empty() ? "every server" : name);
   }

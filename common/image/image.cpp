@@ -77,7 +77,6 @@ Result<Image> measure_wrapper(const void* pointer) {
   }
   Image image;
   image.format = Format::kFatbin;
-  image.wrapper_version = wrapper.version;
   const auto add = [&image](const void* container) -> Status {
     if (container == nullptr) return Status(Code::kInvalidArgument, "fatbin wrapper without data");
     RCUDA_ASSIGN_OR_RETURN(const Bytes extent, container_extent(unbounded(container)));

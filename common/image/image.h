@@ -39,8 +39,6 @@ enum class Format : uint8_t { kFatbin, kElf, kText };
 
 struct Image {
   Format format = Format::kText;
-  // The version of the wrapper around the containers; 0 without a wrapper.
-  uint32_t wrapper_version = 0;
   // One part; or, for a version 2 wrapper, `data` and then the prelinked containers. A text has no
   // NUL.
   std::vector<Bytes> parts;

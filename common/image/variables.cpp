@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "common/base/parse_number.h"
 #include "common/image/elf.h"
 #include "common/image/ptx_words.h"
 #include "common/image/unpack.h"
@@ -26,9 +27,7 @@ uint64_t plain_number(std::string_view word) {
   const bool hexadecimal = word.starts_with("0x") || word.starts_with("0X");
   const std::string_view digits = hexadecimal ? word.substr(2) : word;
   uint64_t value = 0;
-  const auto [end, error] =
-      std::from_chars(digits.data(), digits.data() + digits.size(), value, hexadecimal ? 16 : 10);
-  return error == std::errc() && end == digits.data() + digits.size() ? value : UINT64_MAX;
+  return rcuda::parse_number(digits, &value, hexadecimal ? 16 : 10) ? value : UINT64_MAX;
 }
 
 // `[8]` is 8 elements, `<8>` is 8 variables. `[]` sets `*open`: the initialiser has the number of

@@ -1,10 +1,8 @@
 #include "common/interop/compile_cache.h"
 
 #include <cerrno>
-#include <charconv>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <limits>
 #include <span>
 #include <string>
@@ -20,6 +18,7 @@
 #include "common/base/file_io.h"
 #include "common/base/fnv1a.h"
 #include "common/base/log.h"
+#include "common/base/parse_number.h"
 
 namespace rcuda::interop {
 namespace {
@@ -43,9 +42,7 @@ FileCache open_cache() {
   uint64_t most = kDefaultMaxBytes;
   if (const char* const given = ::secure_getenv("CUDA_CACHE_MAXSIZE")) {
     uint64_t read = 0;
-    const char* const end = given + std::strlen(given);
-    const auto [rest, error] = std::from_chars(given, end, read);
-    if (error == std::errc() && rest == end) most = read;
+    if (parse_number(given, &read)) most = read;
   }
   Result<UniqueFd> opened = open_cache_directory(folder);
   if (opened.ok()) return FileCache(std::move(opened).value(), most);

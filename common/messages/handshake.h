@@ -113,10 +113,10 @@ struct Attach {
 };
 
 // Sent by a worker to another worker of its session, at the other's daemon. It names the session by
-// a hash of its id (session_name() of connect.h), which makes the daemon pass the connection on. If
-// the client requires it, the connection is then encrypted with a key that only the session's
-// client and servers can derive. The token that the client gave both workers authorises the
-// connection (p2p/link/authentication.h).
+// a hash of its id (session_name() of socket_keys.h), which makes the daemon pass the connection
+// on. If the client requires it, the connection is then encrypted with a key that only the
+// session's client and servers can derive. The token that the client gave both workers authorises
+// the connection (p2p/link/authentication.h).
 struct PeerHello {
   static constexpr char kName[] = "PeerHello";
   uint8_t session[16] = {};  // session_name() of Hello::session

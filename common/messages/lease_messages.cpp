@@ -79,7 +79,7 @@ bool is_lease_id(std::string_view text) {
 std::string format(const LeaseKey& key) {
   std::string place;
   if (!key.host.empty()) {
-    place = key.host.find(':') == std::string::npos ? key.host : "[" + key.host + "]";
+    place = bracketed(key.host);
     if (key.port != 0 && key.port != kDefaultPort) place += "@" + std::to_string(key.port);
     place += "=";
   }

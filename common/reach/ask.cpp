@@ -3,6 +3,7 @@
 #include <chrono>
 #include <utility>
 
+#include "common/base/host_port.h"
 #include "common/base/unique_fd.h"
 #include "common/messages/forms.h"
 #include "common/messages/message_codec.h"
@@ -19,7 +20,7 @@ constexpr auto kPatience = std::chrono::seconds(5);
 
 Result<std::vector<std::byte>> ask(const std::string& host, uint16_t port, MessageType question,
                                    const std::vector<std::byte>& body, MessageType wanted) {
-  const std::string server = host + ":" + std::to_string(port);
+  const std::string server = host_and_port(host, port);
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   RCUDA_ASSIGN_OR_RETURN(UniqueFd socket, connect_tcp(host, port, deadline));
   Connection connection;

@@ -19,6 +19,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include "common/base/host_port.h"
 #include "common/base/limit_remedy.h"
 #include "common/base/log.h"
 #include "common/base/passed_descriptors.h"
@@ -36,10 +37,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
-
-std::string label(const std::string& host, uint16_t port) {
-  return host + ":" + std::to_string(port);
-}
 
 Result<AddressList> resolve_host(const std::string& host, uint16_t port) {
   addrinfo hints{};
@@ -230,7 +227,7 @@ Result<UniqueFd> connect_local_server(uint16_t port, const std::vector<uid_t>& t
 
 Result<UniqueFd> connect_tcp(const std::string& host, uint16_t port, Clock::time_point deadline) {
   RCUDA_ASSIGN_OR_RETURN(AddressList addresses, resolve_host(host, port));
-  return connect_any(addresses.get(), label(host, port), deadline);
+  return connect_any(addresses.get(), host_and_port(host, port), deadline);
 }
 
 Result<PeerAddress> peer_address(int socket) {
@@ -305,7 +302,7 @@ Result<Connection> connect_server(const std::string& host, uint16_t port,
     }
   }
   RCUDA_ASSIGN_OR_RETURN(UniqueFd socket,
-                         connect_any(addresses.get(), label(host, port), deadline));
+                         connect_any(addresses.get(), host_and_port(host, port), deadline));
   return Connection{std::move(socket), medium ? medium : &plain_medium(Reach::kNetwork)};
 }
 
@@ -393,32 +390,25 @@ struct FurtherSockets {
     std::ranges::copy(attach_token(token, attach.index, attach.attempt), attach.token);
     RCUDA_RETURN_IF_ERROR(
         write_message(socket.get(), MessageType::kAttach, encode(attach), deadline));
-    if (attach.attempt != 0) RCUDA_RETURN_IF_ERROR(read_attached(socket.get(), deadline));
+    if (attach.attempt != 0) {
+      RCUDA_RETURN_IF_ERROR(read_attached(socket.get(), "the session", deadline));
+    }
     if (!key) return Socket(std::move(socket));
     return tls::encrypt(std::move(socket), socket_key(*key, attach.index, attach.attempt),
                         tls::Role::kClient, deadline);
-  }
-
- private:
-  static Status read_attached(int socket, Clock::time_point deadline) {
-    RCUDA_ASSIGN_OR_RETURN(const auto answer, read_message(socket, deadline));
-    if (answer.first == MessageType::kAttached) return {};
-    if (answer.first != MessageType::kRefusal) {
-      return {Code::kUnavailable, "the server answered with the wrong message"};
-    }
-    // All other refusals may be temporary.
-    return refusal_error(answer.second, "the session cannot go on", Code::kUnavailable,
-                         {Code::kNotFound});
   }
 };
 
 }  // namespace
 
-void session_name(const uint8_t (&session)[16], uint8_t (&name)[16]) {
-  tls::Key secret{};
-  std::copy(std::begin(session), std::end(session), secret.begin());
-  const tls::Key derived = tls::derive(secret, "rcuda session name");
-  std::copy_n(derived.begin(), sizeof name, name);
+Status read_attached(int socket, const char* lost, Clock::time_point deadline) {
+  RCUDA_ASSIGN_OR_RETURN(const auto answer, read_message(socket, deadline));
+  if (answer.first == MessageType::kAttached) return {};
+  if (answer.first != MessageType::kRefusal) {
+    return {Code::kUnavailable, "the server answered with the wrong message"};
+  }
+  return refusal_error(answer.second, std::string(lost) + " cannot go on", Code::kUnavailable,
+                       {Code::kNotFound});
 }
 
 Result<std::unique_ptr<transport::Link>> link_to_worker(Connection connection,

@@ -75,9 +75,6 @@ Result<Welcome> request_session(Connection* connection, Hello hello,
                                 std::chrono::milliseconds patience,
                                 const std::function<void(const Queued&)>& waits = {});
 
-// The name of a session on connections between workers. It does not reveal the session's id.
-void session_name(const uint8_t (&session)[16], uint8_t (&name)[16]);
-
 struct LinkTimeouts {
   std::chrono::milliseconds whole;            // for the worker to do its part of the Link
   std::chrono::milliseconds connecting;       // for each further socket
@@ -128,5 +125,8 @@ struct PeerAddress {
 Result<PeerAddress> peer_address(int socket);
 Result<UniqueFd> connect_again(const PeerAddress& peer,
                                std::chrono::steady_clock::time_point deadline);
+// Reads the answer to an Attach or PeerHello that replaces a lost socket. `lost`: what cannot go on
+// if it is refused. Any error but kNotFound may be temporary.
+Status read_attached(int socket, const char* lost, std::chrono::steady_clock::time_point deadline);
 
 }  // namespace rcuda::wire

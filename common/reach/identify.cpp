@@ -6,6 +6,7 @@
 
 #include <unistd.h>
 
+#include "common/base/host_port.h"
 #include "common/identity/munge.h"
 #include "common/identity/token_file.h"
 #include "common/messages/lease_messages.h"
@@ -19,10 +20,6 @@ namespace rcuda::wire {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-std::string place(const std::string& host, uint16_t port) {
-  return host + ":" + std::to_string(port);
-}
 
 // `here`: the address is this machine's. `tokens`: describe_tokens().
 Status no_credentials(const std::string& where, bool here, const std::string& tokens) {
@@ -116,7 +113,7 @@ Result<Plan> plan_for(const Connection& connection, const std::string& host, uin
   } else {
     const Result<Endpoint> server = peer_endpoint(connection.socket.fd());
     const Result<bool> here = server ? any_on_this_machine({&*server, 1}) : server.status();
-    return no_credentials(place(host, port), here && *here,
+    return no_credentials(host_and_port(host, port), here && *here,
                           identity::describe_tokens(credentials.token_file.get()));
   }
   return plan;
@@ -144,7 +141,7 @@ Status identify_under_tls(Connection* connection, const std::string& host, uint1
   Result<tls::Key> binding = check_challenge(connection->socket, exported, plan.check, deadline);
   if (plan.token && binding.status().code() == Code::kDenied) {
     return Status(binding.status())
-        .with_context(place(host, port) + ", by the token " + plan.token->id + " (" +
+        .with_context(host_and_port(host, port) + ", by the token " + plan.token->id + " (" +
                       identity::describe_tokens(credentials.token_file.get()) + ")");
   }
   RCUDA_RETURN_IF_ERROR(binding.status());

@@ -26,42 +26,46 @@ std::string peer_socket_label(uint32_t link, uint32_t stream, uint32_t attempt) 
 
 namespace {
 
-tls::Key derived_from(const uint8_t (&token)[16], const std::string& label) {
-  tls::Key secret{};
-  std::copy(std::begin(token), std::end(token), secret.begin());
-  return tls::derive(secret, label.c_str());
+tls::Key key_of(const uint8_t (&secret)[16]) {
+  tls::Key key{};
+  std::copy(std::begin(secret), std::end(secret), key.begin());
+  return key;
+}
+
+// The first bytes of the derived key.
+template <typename Bytes>
+Bytes derive(const tls::Key& key, const std::string& label) {
+  const tls::Key derived = tls::derive(key, label);
+  Bytes result;
+  std::copy_n(derived.begin(), result.size(), result.begin());
+  return result;
 }
 
 }  // namespace
 
+void session_name(const uint8_t (&session)[16], uint8_t (&name)[16]) {
+  std::ranges::copy(derive<AttachToken>(key_of(session), "rcuda session name"), name);
+}
+
 AttachName attach_name(const uint8_t (&token)[16]) {
-  const tls::Key derived = derived_from(token, kAttachNameLabel);
-  AttachName result;
-  std::copy_n(derived.begin(), result.size(), result.begin());
-  return result;
+  return derive<AttachName>(key_of(token), kAttachNameLabel);
 }
 
 AttachToken attach_token(const uint8_t (&token)[16], uint32_t index, uint32_t attempt) {
-  const tls::Key derived = derived_from(token, attach_label(index, attempt));
-  AttachToken result;
-  std::copy_n(derived.begin(), result.size(), result.begin());
-  return result;
+  return derive<AttachToken>(key_of(token), attach_label(index, attempt));
 }
 
 tls::Key socket_key(const tls::Key& key, uint32_t index, uint32_t attempt) {
-  return tls::derive(key, socket_label(index, attempt).c_str());
+  return tls::derive(key, socket_label(index, attempt));
 }
 
 tls::Key peer_socket_key(const tls::Key& secret, uint32_t link, uint32_t stream, uint32_t attempt) {
-  return tls::derive(secret, peer_socket_label(link, stream, attempt).c_str());
+  return tls::derive(secret, peer_socket_label(link, stream, attempt));
 }
 
 AttachToken peer_attach_token(const tls::Key& secret, uint32_t link, uint32_t stream,
                               uint32_t attempt) {
-  const tls::Key derived = tls::derive(secret, peer_attach_label(link, stream, attempt).c_str());
-  AttachToken result;
-  std::copy_n(derived.begin(), result.size(), result.begin());
-  return result;
+  return derive<AttachToken>(secret, peer_attach_label(link, stream, attempt));
 }
 
 }  // namespace rcuda::wire

@@ -26,6 +26,8 @@ std::string socket_label(uint32_t index, uint32_t attempt);
 std::string peer_attach_label(uint32_t link, uint32_t stream, uint32_t attempt);
 std::string peer_socket_label(uint32_t link, uint32_t stream, uint32_t attempt);
 
+// The name of a session on connections between workers. It does not reveal the session's id.
+void session_name(const uint8_t (&session)[16], uint8_t (&name)[16]);
 // For Attach: names a session without revealing its token.
 AttachName attach_name(const uint8_t (&token)[16]);
 // For Attach, which crosses the network in the clear. `token`: from Welcome.

@@ -104,20 +104,22 @@ inline constexpr size_t kMaxPutPieces = 7;
 inline constexpr size_t kMaxRegionPut = 64u << 10;
 
 // Activity of a Link so far. Over verbs, a work request is counted before the peer can notice it.
-struct LinkCounters {
-  uint64_t puts = 0;           // calls of put()
-  uint64_t wakes = 0;          // puts that had to wake the peer
-  uint64_t window_bytes = 0;   // bytes written into the peer's window
-  uint64_t work_requests = 0;  // verbs only: posted work requests
-  uint64_t doorbells = 0;      // verbs only: ibv_post_send calls
-  uint64_t completions = 0;    // verbs only: polled work completions, including those of receives
-  uint64_t receives = 0;       // verbs only: of these, completions of posted receives
-  uint64_t arms = 0;  // verbs only: work requests that ask the peer for a wake-up before a sleep
-  uint64_t arm_answers = 0;     // verbs only: work requests that answer the peer's arms
-  uint64_t transfer_bytes = 0;  // payload moved by read() and write()
-  uint64_t copied_bytes = 0;    // of these, bytes copied by this side's CPU
-  uint64_t registrations = 0;   // verbs only: memory registered for transfers
+template <typename Count>
+struct CountersOf {
+  Count puts{0};           // calls of put()
+  Count wakes{0};          // puts that had to wake the peer
+  Count window_bytes{0};   // bytes written into the peer's window
+  Count work_requests{0};  // verbs only: posted work requests
+  Count doorbells{0};      // verbs only: ibv_post_send calls
+  Count completions{0};    // verbs only: polled work completions, including those of receives
+  Count receives{0};       // verbs only: of these, completions of posted receives
+  Count arms{0};         // verbs only: work requests that ask the peer for a wake-up before a sleep
+  Count arm_answers{0};  // verbs only: work requests that answer the peer's arms
+  Count transfer_bytes{0};  // payload moved by read() and write()
+  Count copied_bytes{0};    // of these, bytes copied by this side's CPU
+  Count registrations{0};   // verbs only: memory registered for transfers
 };
+using LinkCounters = CountersOf<uint64_t>;
 
 class Link {
  public:

@@ -88,6 +88,12 @@ Status LinkCore::check_put(uint64_t offset, size_t pieces, size_t total,
   return {};
 }
 
+Status LinkCore::check_region_put(size_t bytes) const {
+  if (broken()) return status();
+  if (bytes != 0 && bytes <= kMaxRegionPut) return {};
+  return {Code::kInvalidArgument, "put of " + std::to_string(bytes) + " bytes into a region"};
+}
+
 Result<Region> LinkCore::expose_device(void*, size_t, const DeviceMemory&) {
   return Status{Code::kUnsupported, std::string(medium()) + " does not reach device memory"};
 }
@@ -97,20 +103,19 @@ Status LinkCore::loop_back(void*, const void*, size_t) {
 }
 
 LinkCounters LinkCore::counters() const {
-  LinkCounters counters;
-  counters.puts = counters_.puts.load(std::memory_order_relaxed);
-  counters.wakes = counters_.wakes.load(std::memory_order_relaxed);
-  counters.window_bytes = counters_.window_bytes.load(std::memory_order_relaxed);
-  counters.work_requests = counters_.work_requests.load(std::memory_order_relaxed);
-  counters.doorbells = counters_.doorbells.load(std::memory_order_relaxed);
-  counters.completions = counters_.completions.load(std::memory_order_relaxed);
-  counters.receives = counters_.receives.load(std::memory_order_relaxed);
-  counters.arms = counters_.arms.load(std::memory_order_relaxed);
-  counters.arm_answers = counters_.arm_answers.load(std::memory_order_relaxed);
-  counters.transfer_bytes = counters_.transfer_bytes.load(std::memory_order_relaxed);
-  counters.copied_bytes = counters_.copied_bytes.load(std::memory_order_relaxed);
-  counters.registrations = counters_.registrations.load(std::memory_order_relaxed);
-  return counters;
+  const LiveCounters& live = counters_;
+  return {.puts = live.puts,
+          .wakes = live.wakes,
+          .window_bytes = live.window_bytes,
+          .work_requests = live.work_requests,
+          .doorbells = live.doorbells,
+          .completions = live.completions,
+          .receives = live.receives,
+          .arms = live.arms,
+          .arm_answers = live.arm_answers,
+          .transfer_bytes = live.transfer_bytes,
+          .copied_bytes = live.copied_bytes,
+          .registrations = live.registrations};
 }
 
 }  // namespace rcuda::transport

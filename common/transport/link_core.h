@@ -28,12 +28,7 @@ std::chrono::milliseconds heartbeat_interval(uint32_t timeout_ms);
 std::string given_up(uint64_t limit_ms);
 
 // LinkCounters while a Link counts. Any thread, in relaxed order.
-struct LiveCounters {
-  std::atomic<uint64_t> puts{0}, wakes{0}, window_bytes{0};
-  std::atomic<uint64_t> work_requests{0}, doorbells{0}, completions{0}, receives{0};
-  std::atomic<uint64_t> arms{0}, arm_answers{0};
-  std::atomic<uint64_t> transfer_bytes{0}, copied_bytes{0}, registrations{0};
-};
+using LiveCounters = CountersOf<std::atomic<uint64_t>>;
 
 class LinkCore : public Link {
  public:
@@ -74,6 +69,8 @@ class LinkCore : public Link {
 
   // Refuses arguments that put() does not allow.
   Status check_put(uint64_t offset, size_t pieces, size_t total, size_t peer_window_bytes) const;
+  // The same for put_region().
+  Status check_region_put(size_t bytes) const;
   // Adds to a counter that only the holder of the put lock writes, without a locked instruction.
   static void bump(std::atomic<uint64_t>& counter, uint64_t by) {
     counter.store(counter.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
@@ -81,6 +78,12 @@ class LinkCore : public Link {
   void count_put(size_t total) {
     bump(counters_.puts, 1);
     bump(counters_.window_bytes, total);
+  }
+
+  // Counts bytes of a transfer that this side's CPU has copied.
+  void count_copied(uint64_t bytes) {
+    counters_.transfer_bytes.fetch_add(bytes, std::memory_order_relaxed);
+    counters_.copied_bytes.fetch_add(bytes, std::memory_order_relaxed);
   }
 
   Doorbell doorbell_;   // rung by the peer's puts

@@ -101,20 +101,6 @@ Status Channel::take_reply(const ReplySlot& slot, uint32_t* result, Reply* reply
   return {};
 }
 
-Status Channel::call(CommandHeader header, const Command& command, size_t reply_bytes,
-                     uint32_t* result, Reply* reply) {
-  ReplySlot slot;
-  (void)acquire_slot(reply_bytes, true, &slot);
-  slot.name_in(&header);
-  if (Status status = send(header, command); !status.ok()) {
-    release_slot(slot);
-    return status;
-  }
-  // After a failure the slot stays taken, because the worker may still write its reply there.
-  RCUDA_RETURN_IF_ERROR(wait([&] { return has_reply(slot); }));
-  return take_reply(slot, result, reply);
-}
-
 // ---- completion words --------------------------------------------------------------------------
 
 bool Channel::word_reached(const Word& word, uint32_t* result) const {
@@ -128,10 +114,6 @@ bool Channel::word_reached(const Word& word, uint32_t* result) const {
   const auto& mark = reinterpret_cast<const std::atomic<uint64_t>&>(marks_[word.index]);
   *result = 0;
   return mark.load(std::memory_order_acquire) == word.sequence;
-}
-
-Status Channel::wait_word(const Word& word, uint32_t* result) {
-  return wait([&] { return word_reached(word, result); });
 }
 
 Status Channel::map_marks(const ReadyEvent& ready) {

@@ -119,13 +119,9 @@ class Channel {
   // *result: the worker's.
   bool has_reply(const ReplySlot& slot) const;
   Status take_reply(const ReplySlot& slot, uint32_t* result, Reply* reply);
-  // Sends the command and waits for its reply. Blocks while all slots are in use.
-  Status call(CommandHeader header, const Command& command, size_t reply_bytes, uint32_t* result,
-              Reply* reply);
 
   // Whether the worker, or the GPU with its mark, has written the word. *result: the worker's.
   bool word_reached(const Word& word, uint32_t* result) const;
-  Status wait_word(const Word& word, uint32_t* result);
   // Maps the region into which the GPU writes marks (ReadyEvent::marks_region). Call it before the
   // first command.
   Status map_marks(const ReadyEvent& ready);

@@ -83,8 +83,6 @@ class RingWriter {
                 std::chrono::steady_clock::time_point deadline =
                     std::chrono::steady_clock::time_point::max());
 
-  uint64_t frames() const { return number_ - 1; }  // including wrap marks
-
  private:
   Status reserve(uint64_t bytes, std::chrono::steady_clock::time_point deadline);
   Status read_consumed();

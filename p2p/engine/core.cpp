@@ -135,17 +135,4 @@ bool Core::pending() const {
                      [](const auto& peer) { return peer->pending(); });
 }
 
-bool Core::idle() const {
-  return std::all_of(peers_.begin(), peers_.end(), [](const auto& peer) { return peer->idle(); });
-}
-
-bool Core::is_decided() const {
-  return std::all_of(peers_.begin(), peers_.end(),
-                     [](const auto& peer) { return peer->open() || !peer->lost().ok(); });
-}
-
-bool Core::all_open() const {
-  return std::all_of(peers_.begin(), peers_.end(), [](const auto& peer) { return peer->open(); });
-}
-
 }  // namespace rcuda::p2p

@@ -36,10 +36,6 @@ class Core {
   bool polling() const;
   // Whether a message or a finished transfer waits for the next round.
   bool pending() const;
-  bool idle() const;
-  // Whether every peer is open or lost. Without a peer: true.
-  bool is_decided() const;
-  bool all_open() const;
   Environment& environment() { return environment_; }
   Peer& peer(PeerId id);
 

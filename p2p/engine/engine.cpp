@@ -82,15 +82,6 @@ class Engine::Runner {
     wake();
   }
 
-  // Runs `ask` on the engine thread and returns its answer.
-  template <typename Ask>
-  auto ask(Ask ask) {
-    std::promise<decltype(ask(std::declval<Core&>()))> promise;
-    auto answer = promise.get_future();
-    post([&] { promise.set_value(ask(*core_)); });
-    return answer.get();
-  }
-
   Core& core() { return *core_; }  // only for jobs on the engine thread
 
   void attach(PeerId id, std::unique_ptr<transport::Link> link, const SessionToken& token,
@@ -372,23 +363,18 @@ void Engine::wake() {
   runner_->post([] {});
 }
 
-bool Engine::wait_until_open(std::chrono::milliseconds timeout) {
-  const auto deadline = Clock::now() + timeout;
-  while (true) {
-    const auto [decided, open] =
-        runner_->ask([](Core& core) { return std::make_pair(core.is_decided(), core.all_open()); });
-    if (decided || Clock::now() > deadline) return open;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-}
-
 Result<Forecast> Engine::plan(PeerId id, int device, int peer_device, uint64_t bytes) {
-  return runner_->ask([=](Core& core) -> Result<Forecast> {
-    Peer& peer = core.peer(id);
-    if (!peer.lost().ok()) return peer.lost();
-    if (!peer.open()) return Status(Code::kUnavailable, "the peer is not connected yet");
-    return peer.forecast(device, peer_device, bytes);
+  std::promise<Result<Forecast>> promise;
+  auto answer = promise.get_future();
+  runner_->post([&] {
+    Peer& peer = runner_->core().peer(id);
+    if (!peer.lost().ok()) return promise.set_value(peer.lost());
+    if (!peer.open()) {
+      return promise.set_value(Status(Code::kUnavailable, "the peer is not connected yet"));
+    }
+    promise.set_value(peer.forecast(device, peer_device, bytes));
   });
+  return answer.get();
 }
 
 }  // namespace rcuda::p2p

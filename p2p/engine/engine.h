@@ -32,11 +32,8 @@
 // request it (PeerCopy::reports).
 #pragma once
 
-#include <chrono>
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <optional>
 
 #include "common/base/status.h"
 #include "common/transport/link.h"
@@ -93,9 +90,6 @@ class Engine {
   // expected soon and should find the thread awake.
   void wake();
 
-  // Blocks until every peer is open or lost, or until the timeout has passed. Returns true if all
-  // peers are open. For tests and tools.
-  bool wait_until_open(std::chrono::milliseconds timeout);
   // How a contiguous copy of `bytes` to a device of the peer would be made now. Blocks until the
   // engine thread answers. kUnavailable if the peer is not open.
   Result<Forecast> plan(PeerId peer, int device, int peer_device, uint64_t bytes);

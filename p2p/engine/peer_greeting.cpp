@@ -31,11 +31,6 @@ bool text_ends(std::span<const char> text) {
 
 Status Peer::on_challenge(const ChallengeMessage& message) {
   if (peer_nonce_) return {Code::kProtocol, "a second Challenge"};
-  if (message.version != kPeerProtocolVersion) {
-    return {Code::kProtocol, "the peer's engine speaks version " + std::to_string(message.version) +
-                                 ", this one " + std::to_string(kPeerProtocolVersion) +
-                                 ": install the same release on all servers"};
-  }
   peer_nonce_ = message.nonce;
   ProofMessage proof;
   proof.proof = make_proof(token_, connected_, own_nonce_, *peer_nonce_);

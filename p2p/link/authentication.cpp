@@ -5,8 +5,6 @@
 #include <openssl/hmac.h>
 #include <openssl/rand.h>
 
-#include "p2p/link/messages.h"
-
 namespace rcuda::p2p {
 
 Result<Nonce> make_nonce() {
@@ -20,12 +18,11 @@ Result<Nonce> make_nonce() {
 Proof make_proof(const SessionToken& token, bool connected, const Nonce& own, const Nonce& peer) {
   struct {
     char purpose[12] = "rcuda-p2p";
-    uint32_t version = kPeerProtocolVersion;
     uint32_t role = 0;
     Nonce own{};
     Nonce peer{};
   } text;
-  static_assert(sizeof text == 20 + 2 * sizeof(Nonce));
+  static_assert(sizeof text == 16 + 2 * sizeof(Nonce));
   text.role = connected ? 1 : 0;
   text.own = own;
   text.peer = peer;

@@ -2,7 +2,7 @@
 //
 // The client of a session gives each worker the same 32-byte token, over its authenticated session.
 // Each engine sends a random nonce. The proof is
-//   HMAC-SHA256(token, "rcuda-p2p" || version || role || own nonce || peer's nonce)
+//   HMAC-SHA256(token, "rcuda-p2p" || role || own nonce || peer's nonce)
 // with role 1 for the side that connected and 0 for the side that accepted, so a proof cannot be
 // reflected. Before both proofs hold, no memory is offered and no copy is matched. Pure functions,
 // except make_nonce(); any thread.

@@ -1,14 +1,9 @@
 #include "p2p/link/host_identity.h"
 
-#include <fstream>
+#include "common/base/file_io.h"
 
 namespace rcuda::p2p {
 
-std::string host_identity() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string identity;
-  std::getline(file, identity);
-  return identity;
-}
+std::string host_identity() { return read_line("/proc/sys/kernel/random/boot_id"); }
 
 }  // namespace rcuda::p2p

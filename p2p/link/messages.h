@@ -44,8 +44,6 @@
 
 namespace rcuda::p2p {
 
-inline constexpr uint32_t kPeerProtocolVersion = 9;
-
 // The windows of a Link between two engines: one ring in each direction and its two flow-control
 // words (common/wire/ring.h).
 struct PeerWindow {
@@ -93,7 +91,7 @@ struct MessageOf {
 };
 
 struct ChallengeMessage : MessageOf<MessageKind::kChallenge> {
-  uint32_t version = kPeerProtocolVersion;
+  uint32_t reserved = 0;
   std::array<std::byte, 32> nonce{};
 };
 static_assert(sizeof(ChallengeMessage) == 40);

@@ -29,14 +29,12 @@ std::optional<uint64_t> Arena::reserve(uint64_t bytes) {
   const uint64_t behind = *start + want;
   if (behind < end) holes_[behind] = end - behind;
   if (fit_ == Fit::kNext) next_ = behind;
-  used_ += want;
   return start;
 }
 
 void Arena::release(uint64_t offset, uint64_t bytes) {
   uint64_t length = rounded(bytes);
   if (length == 0) return;
-  used_ -= length;
   auto next = holes_.lower_bound(offset);
   if (next != holes_.begin()) {
     const auto before = std::prev(next);

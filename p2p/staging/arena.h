@@ -25,7 +25,6 @@ class Arena {
   }
 
   uint64_t bytes() const { return bytes_; }
-  uint64_t used_bytes() const { return used_; }
 
   std::optional<uint64_t> reserve(uint64_t bytes);
   void release(uint64_t offset, uint64_t bytes);  // as passed to and returned by reserve()
@@ -40,7 +39,6 @@ class Arena {
 
   uint64_t bytes_;
   Fit fit_;
-  uint64_t used_ = 0;
   uint64_t next_ = 0;                   // kNext: the end of the last block handed out
   std::map<uint64_t, uint64_t> holes_;  // offset to length; never adjacent
 };

@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
-#include <fstream>
 
 #include <pthread.h>
 #include <sched.h>
+
+#include "common/base/file_io.h"
 
 namespace rcuda::p2p {
 namespace {
@@ -17,7 +18,7 @@ bool parse_cpu_list(const std::string& text, cpu_set_t& set) {
   bool any = false;
   const char* at = text.data();
   const char* const end = at + text.size();
-  while (at < end && *at != '\n') {
+  while (at < end) {
     unsigned first = 0;
     auto [after, error] = std::from_chars(at, end, first);
     if (error != std::errc()) return false;
@@ -44,17 +45,18 @@ int numa_node_of_pci(const std::string& pci_bus_id, const std::string& sysfs) {
   std::string name = pci_bus_id;  // CUDA has upper-case hexadecimal digits, sysfs lower-case
   std::transform(name.begin(), name.end(), name.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  std::ifstream file(sysfs + "/bus/pci/devices/" + name + "/numa_node");
+  const std::string text = read_line(sysfs + "/bus/pci/devices/" + name + "/numa_node");
   int node = -1;
-  return file >> node ? node : -1;
+  std::from_chars(text.data(), text.data() + text.size(), node);
+  return node;
 }
 
 bool run_on_numa_node(int node, const std::string& sysfs) {
   if (node < 0) return false;
-  std::ifstream file(sysfs + "/devices/system/node/node" + std::to_string(node) + "/cpulist");
-  std::string list;
+  const std::string list =
+      read_line(sysfs + "/devices/system/node/node" + std::to_string(node) + "/cpulist");
   cpu_set_t wanted;
-  if (!std::getline(file, list) || !parse_cpu_list(list, wanted)) return false;
+  if (!parse_cpu_list(list, wanted)) return false;
   // Use only the CPUs that the administrator (taskset, cgroup) allows this process.
   cpu_set_t allowed;
   CPU_ZERO(&allowed);

@@ -9,6 +9,7 @@
 #include <openssl/crypto.h>
 #include <sys/file.h>
 
+#include "common/base/date_text.h"
 #include "common/base/log.h"
 #include "common/identity/encoding.h"
 #include "common/identity/private_file.h"
@@ -160,15 +161,7 @@ bool same(const struct timespec& a, const struct timespec& b) {
 
 }  // namespace
 
-std::string format_time(Seconds time) {
-  const std::time_t value = time.time_since_epoch().count();
-  std::tm parts{};
-  char text[64] = "";
-  if (::gmtime_r(&value, &parts) != nullptr) {
-    std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
-  }
-  return text;
-}
+std::string format_time(Seconds time) { return date_text(time.time_since_epoch().count()); }
 
 bool parse_time(std::string_view text, Seconds* time) {
   std::tm parts{};

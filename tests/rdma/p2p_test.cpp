@@ -16,6 +16,7 @@
 
 #include "p2p/engine/engine.h"
 #include "server/executor/peers/cuda_device_ops.h"
+#include "tests/support/engine_open.h"
 #include "tests/support/link_pair.h"
 #include "tests/support/session_harness.h"
 
@@ -330,7 +331,8 @@ TEST_P(VerbsCopy, CopiesKeepTheirPlaceInStreamsBesideKernels) {
   constexpr uint64_t kHalf = kRoom / 2;
   constexpr int kRounds = 3, kKernels = 8;
   // Streams are only held for peers whose connection is open.
-  for (const Side& side : sides_) ASSERT_TRUE(side.engine->wait_until_open(60s));
+  ASSERT_TRUE(testing::wait_until_open(*sides_[0].engine, 1, 60s));
+  ASSERT_TRUE(testing::wait_until_open(*sides_[1].engine, 0, 60s));
   for (int round = 0; round < kRounds; ++round) {
     const auto value = static_cast<unsigned char>(10 * round + 1);
     for (const Side& side : sides_) {

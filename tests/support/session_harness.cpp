@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/channel_calls.h"
+
 namespace rcuda::test {
 namespace {
 
@@ -55,8 +57,8 @@ std::optional<ProtocolClient::Answer> ProtocolClient::call(uint16_t opcode,
                                                            uint32_t context) {
   uint32_t result = 0;
   wire::Reply reply;
-  const Status called = channel_.call({.context = context, .thread = 1}, {opcode, body},
-                                      wire::Channel::kMostReplyBytes, &result, &reply);
+  const Status called = test::call(channel_, {.context = context, .thread = 1}, {opcode, body},
+                                   wire::Channel::kMostReplyBytes, &result, &reply);
   if (!called.ok()) return std::nullopt;
   return Answer{static_cast<CUresult>(result), {reply.body().begin(), reply.body().end()}};
 }
@@ -68,7 +70,7 @@ bool ProtocolClient::word_reached(uint32_t word, uint64_t sequence) {
 
 std::optional<CUresult> ProtocolClient::wait_word(uint32_t word, uint64_t sequence) {
   uint32_t result = 0;
-  if (!channel_.wait_word({word, sequence}, &result).ok()) return std::nullopt;
+  if (!test::wait_word(channel_, {word, sequence}, &result).ok()) return std::nullopt;
   return static_cast<CUresult>(result);
 }
 

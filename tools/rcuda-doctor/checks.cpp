@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
-#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
 #include <sstream>
 
+#include "common/base/file_io.h"
 #include "common/base/units.h"
 #include "common/transport/verbs/pci_distance.h"
 
@@ -19,18 +19,6 @@ namespace fs = std::filesystem;
 using transport::PciDevice;
 using transport::PciDistance;
 using transport::PciRoute;
-
-std::string read_line(const fs::path& file) {
-  std::ifstream in(file);
-  std::string line;
-  std::getline(in, line);
-  return line;
-}
-
-std::string read_all(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 std::vector<fs::path> children(const fs::path& folder) {
   std::error_code error;
@@ -98,7 +86,7 @@ std::vector<PciDevice> gpus(const fs::path& root) {
 
 // Whether the bridge's Access Control Services redirect requests or completions upwards.
 std::optional<bool> acs_redirects(const fs::path& bridge) {
-  const std::string config = read_all(bridge / "config");
+  const std::string config = read_text(bridge / "config");
   if (config.size() < 4096) return std::nullopt;  // without root, only 64 bytes can be read
   const auto byte = [&](size_t at) { return static_cast<unsigned char>(config[at]); };
   const auto word = [&](size_t at) { return byte(at) | byte(at + 1) << 8; };

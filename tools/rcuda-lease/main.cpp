@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -24,7 +23,10 @@
 
 #include <sys/random.h>
 
+#include "common/base/date_text.h"
+#include "common/base/host_port.h"
 #include "common/base/json_text.h"
+#include "common/base/parse_number.h"
 #include "common/base/printable.h"
 #include "common/base/standard_descriptors.h"
 #include "common/base/status.h"
@@ -88,8 +90,7 @@ Status parse_devices(std::string text, wire::LeaseRequest* request) {
   while (!text.empty()) {
     uint32_t number = 0;
     const size_t comma = std::min(text.find(','), text.size());
-    const auto [rest, error] = std::from_chars(text.data(), text.data() + comma, number);
-    if (error != std::errc() || rest != text.data() + comma) return refused;
+    if (!parse_number(std::string_view(text).substr(0, comma), &number)) return refused;
     text.erase(0, comma + 1);
     if (named) request->devices.push_back(number);
     if (!named) request->count = number;
@@ -111,19 +112,13 @@ std::string device_list(const std::vector<uint32_t>& devices, const std::string&
   return text;
 }
 
-std::string date_text(uint64_t seconds) {
-  if (seconds == 0) return "never";
-  const auto time = static_cast<std::time_t>(seconds);
-  std::tm parts{};
-  char text[64] = "";
-  if (::gmtime_r(&time, &parts)) std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return text;
+std::string date_or_never(uint64_t seconds) {
+  return seconds == 0 ? "never" : date_text(static_cast<std::time_t>(seconds));
 }
 
 // Returns the part of an entry of RCUDA_DEVICES before the device's number.
 std::string place_of(const tools::Server& server) {
-  std::string place =
-      server.host.find(':') == std::string::npos ? server.host : "[" + server.host + "]";
+  std::string place = bracketed(server.host);
   if (server.port != wire::kDefaultPort) place += "@" + std::to_string(server.port);
   return place + ":";
 }
@@ -228,8 +223,8 @@ void print_json(const std::vector<Listed>& leases) {
         before, json_text(server).c_str(), json_text(lease.id).c_str(),
         json_text(lease.job).c_str(), json_text(lease.user).c_str(),
         json_text(lease.creator).c_str(), device_list(lease.devices, "").c_str(),
-        lease.shared ? "false" : "true", json_text(date_text(lease.created)).c_str(),
-        lease.until == 0 ? "null" : json_text(date_text(lease.until)).c_str(), lease.sessions,
+        lease.shared ? "false" : "true", json_text(date_or_never(lease.created)).c_str(),
+        lease.until == 0 ? "null" : json_text(date_or_never(lease.until)).c_str(), lease.sessions,
         work_json(lease).c_str());
     before = ",";
   }
@@ -248,7 +243,7 @@ void print_table(const std::vector<Listed>& leases, bool names_servers) {
     std::printf("%-*s%-8s  %-9s  %-12s  %-8s  %-20s  %-8u  %s\n", width,
                 width ? server.c_str() : "", lease.id.c_str(),
                 lease.shared ? "shared" : "exclusive", device_list(lease.devices, "").c_str(),
-                lease.user.empty() ? "-" : lease.user.c_str(), date_text(lease.until).c_str(),
+                lease.user.empty() ? "-" : lease.user.c_str(), date_or_never(lease.until).c_str(),
                 lease.sessions, lease.job.c_str());
   }
 }

@@ -2,8 +2,6 @@
 //
 //   rcuda-p2p plan --from node1:0 --to node2:0
 //       the table of methods for two GPUs of running servers, with predicted and measured times
-//   rcuda-p2p outlook
-//       other links and buses, simulated
 #include <cstdio>
 #include <optional>
 #include <string>
@@ -13,7 +11,6 @@
 #include "common/base/version.h"
 #include "common/config/command_line.h"
 #include "tools/rcuda-p2p/live_plan.h"
-#include "tools/rcuda-p2p/outlook.h"
 
 int main(int argc, char** argv) {
   using namespace rcuda;
@@ -41,14 +38,8 @@ int main(int argc, char** argv) {
   plan.option("--sizes", &query.sizes, "Copy sizes, as 65536, 64K or 1M")
       .separated_by(',')
       .as_bytes();
-  config::CommandLine& outlook =
-      line.subcommand("outlook", "Other links and buses, simulated (Markdown)");
   if (const std::optional<int> status = line.parse(argc, argv)) return *status;
 
-  if (outlook.is_chosen()) {
-    std::fputs(tools::outlook_markdown().c_str(), stdout);
-    return 0;
-  }
   const Status status = tools::print_live_plan(query, stdout);
   if (status.ok()) return 0;
   std::fprintf(stderr, "rcuda-p2p: %s\n", status.context().c_str());

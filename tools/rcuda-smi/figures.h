@@ -13,8 +13,6 @@ namespace rcuda::smi {
 
 std::string memory_text(std::optional<uint64_t> bytes);
 std::string age_text(uint64_t seconds);
-// Seconds since 1970 as 2027-01-15T08:00:00Z.
-std::string date_text(uint64_t seconds);
 // The leases of a device for its line, such as ", leased to ada until ..."; empty without leases.
 std::string lease_text(const wire::ServerStatus& status, uint32_t ordinal);
 // At most `length` characters.

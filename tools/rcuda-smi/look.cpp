@@ -5,10 +5,10 @@
 #include <iterator>
 #include <utility>
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/date_text.h"
 #include "common/base/printable.h"
 #include "common/base/units.h"
 #include "tools/rcuda-smi/figures.h"
@@ -47,10 +47,6 @@ std::string age_text(uint64_t seconds) {
   return rounded_time_text(std::chrono::seconds(static_cast<int64_t>(seconds)));
 }
 
-std::string date_text(uint64_t seconds) {
-  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(static_cast<std::time_t>(seconds)));
-}
-
 std::string cut(std::string text, size_t length) {
   return text.size() <= length ? text : printable(text.substr(0, length - 1)) + "~";
 }
@@ -62,8 +58,10 @@ std::string lease_text(const wire::ServerStatus& status, uint32_t ordinal) {
   if (leased->id.empty()) {
     return fmt::format(", {} shared lease{}", leased->shared, leased->shared == 1 ? "" : "s");
   }
-  return fmt::format(", leased{}{} (lease {})", leased->user.empty() ? "" : " to " + leased->user,
-                     leased->until == 0 ? "" : " until " + date_text(leased->until), leased->id);
+  return fmt::format(
+      ", leased{}{} (lease {})", leased->user.empty() ? "" : " to " + leased->user,
+      leased->until == 0 ? "" : " until " + date_text(static_cast<std::time_t>(leased->until)),
+      leased->id);
 }
 
 std::string device_line(const Look& look, const wire::ServerStatus::Device& device) {
@@ -163,7 +161,8 @@ nlohmann::json device_json(const Look& look, const wire::ServerStatus::Device& d
       found == all.end() ? wire::ServerStatus::Leased() : *found;
   json["lease"] = text_or_null(leased.id);
   json["lease_user"] = text_or_null(leased.user);
-  json["lease_until"] = text_or_null(leased.until == 0 ? "" : date_text(leased.until));
+  json["lease_until"] =
+      text_or_null(leased.until == 0 ? "" : date_text(static_cast<std::time_t>(leased.until)));
   json["shared_leases"] = leased.shared;
   if (const wire::GpuReport::Gpu* const gpu = gpu_of(look, device.ordinal)) {
     json["uuid"] = gpu->uuid;

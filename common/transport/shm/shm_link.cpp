@@ -192,10 +192,7 @@ void ShmLink::close() {
   fail(End::kIntended, "the session was closed");
 }
 
-void ShmLink::on_broken() {
-  peer_regions_.end(status());
-  copy_wanted_.notify_all();
-}
+void ShmLink::on_broken() { peer_regions_.end(status()); }
 
 Status ShmLink::put(uint64_t offset, std::span<const Bytes> pieces, Wake wake) {
   const size_t total = total_bytes(pieces);
@@ -304,8 +301,7 @@ Status ShmLink::run_copy(const Copy& copy) {
       std::memcpy(local + at, piece.data + at, count);
     }
   }
-  counters_.transfer_bytes.fetch_add(copy.bytes, std::memory_order_relaxed);
-  counters_.copied_bytes.fetch_add(copy.bytes, std::memory_order_relaxed);
+  count_copied(copy.bytes);
   return {};
 }
 

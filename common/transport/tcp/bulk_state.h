@@ -27,7 +27,6 @@ enum class StreamEvent : uint8_t {
   kStop,     // BulkStream::stop(), in any thread
   kLeft,     // the last thread has left
 };
-inline constexpr auto kLastStreamEvent = StreamEvent::kLeft;
 
 inline constexpr Transition<StreamState, StreamEvent> kStreamTransitions[] = {
     {StreamState::kMade, StreamEvent::kStart, StreamState::kRunning},

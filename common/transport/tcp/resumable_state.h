@@ -13,7 +13,6 @@ enum class ResumableState : uint8_t {
   kResending,  // receives as usual; sends the bytes again that the peer has not received
   kEnded,      // nothing is sent or received any more
 };
-inline constexpr auto kLastResumableState = ResumableState::kEnded;
 
 enum class ResumableEvent : uint8_t {
   kLoss,        // the connection is lost
@@ -21,7 +20,6 @@ enum class ResumableEvent : uint8_t {
   kResent,      // all bytes that the peer lacked have been sent again
   kEnd,         // shutdown(), the end of the time for connecting again, or a refusal
 };
-inline constexpr auto kLastResumableEvent = ResumableEvent::kEnd;
 
 inline constexpr Transition<ResumableState, ResumableEvent> kResumableTransitions[] = {
     {ResumableState::kConnected, ResumableEvent::kLoss, ResumableState::kLost},

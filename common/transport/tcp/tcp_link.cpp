@@ -174,11 +174,7 @@ void TcpLink::acknowledge() {
 }
 
 Status TcpLink::put_region(RegionId region, uint64_t offset, Bytes bytes) {
-  if (broken()) return status();
-  if (bytes.empty() || bytes.size() > kMaxRegionPut) {
-    return {Code::kInvalidArgument,
-            "put of " + std::to_string(bytes.size()) + " bytes into a region"};
-  }
+  RCUDA_RETURN_IF_ERROR(check_region_put(bytes.size()));
   before_peer(order_.for_sanitizer());
   const RegionPlace place{static_cast<uint64_t>(region), offset};
   const PutHeader header{static_cast<uint32_t>(sizeof place + bytes.size()), kRegionPut};
@@ -191,8 +187,7 @@ Status TcpLink::put_region(RegionId region, uint64_t offset, Bytes bytes) {
     }
     sent_in_order_.store(sent, std::memory_order_release);
   }
-  counters_.transfer_bytes.fetch_add(bytes.size(), std::memory_order_relaxed);
-  counters_.copied_bytes.fetch_add(bytes.size(), std::memory_order_relaxed);
+  count_copied(bytes.size());
   return {};
 }
 
@@ -234,8 +229,7 @@ TransferDone TcpLink::counting(size_t bytes, TransferDone done) {
   return [this, bytes, done = std::move(done)](const Status& status) {
     if (status.ok()) {
       // The kernel's copy between socket and memory also runs on this CPU.
-      counters_.transfer_bytes.fetch_add(bytes, std::memory_order_relaxed);
-      counters_.copied_bytes.fetch_add(bytes, std::memory_order_relaxed);
+      count_copied(bytes);
     }
     done(status);
   };

@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
-#include <fstream>
 #include <iterator>
 #include <utility>
+
+#include "common/base/file_io.h"
 
 namespace rcuda::transport {
 
@@ -19,9 +20,7 @@ std::optional<PciDevice> pci_device(const fs::path& link) {
   std::error_code error;
   const fs::path path = fs::canonical(link, error);
   if (error) return std::nullopt;
-  std::ifstream file(path / "numa_node");
-  std::string node;
-  std::getline(file, node);
+  const std::string node = read_line(path / "numa_node");
   return PciDevice{path.filename().string(), path, node.empty() ? -1 : std::atoi(node.c_str())};
 }
 

@@ -220,11 +220,7 @@ void VerbsLink::read(RegionId region, uint64_t offset, void* local, size_t bytes
 
 // Uses the queue pair of the puts, which keeps the order.
 Status VerbsLink::put_region(RegionId region, uint64_t offset, Bytes bytes) {
-  if (broken()) return status();
-  if (bytes.empty() || bytes.size() > kMaxRegionPut) {
-    return {Code::kInvalidArgument,
-            "put of " + std::to_string(bytes.size()) + " bytes into a region"};
-  }
+  RCUDA_RETURN_IF_ERROR(check_region_put(bytes.size()));
   const bool for_ever = peer_timeout_.count() == 0;
   const auto deadline = for_ever ? Clock::time_point::max() : Clock::now() + peer_timeout_;
   for (;; std::this_thread::sleep_for(std::chrono::microseconds(50))) {
@@ -234,8 +230,7 @@ Status VerbsLink::put_region(RegionId region, uint64_t offset, Bytes bytes) {
       uint64_t number = 0;
       RCUDA_RETURN_IF_ERROR(put_queue_.put_into(*place, bytes, &number));
       last_region_put_.store(number, std::memory_order_release);
-      counters_.transfer_bytes.fetch_add(bytes.size(), std::memory_order_relaxed);
-      counters_.copied_bytes.fetch_add(bytes.size(), std::memory_order_relaxed);
+      count_copied(bytes.size());
       return {};
     }
     if (place.status().code() == Code::kNotFound) return {};  // withdrawn

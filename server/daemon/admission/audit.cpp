@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "common/base/date_text.h"
 #include "common/base/json_text.h"
 #include "common/base/log.h"
 #include "common/base/passing_error.h"
@@ -17,19 +18,11 @@
 namespace rcuda::server {
 namespace {
 
-std::string now_text() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  char text[32] = {};
-  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", ::gmtime_r(&now, &parts));
-  return text;
-}
-
 // One object: add() appends a member.
 class Line {
  public:
   explicit Line(const char* event) {
-    text_ = "{\"time\":" + json_text(now_text());
+    text_ = "{\"time\":" + json_text(date_text(std::time(nullptr)));
     add("event", event);
   }
   void add(const char* name, std::string_view value) { raw(name, json_text(value)); }

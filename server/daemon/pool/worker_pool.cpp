@@ -16,7 +16,6 @@
 #include "common/base/socket_io.h"
 #include "common/base/units.h"
 #include "common/identity/encoding.h"
-#include "common/reach/connect.h"
 #include "common/transport/media.h"
 
 namespace rcuda::server {

@@ -8,7 +8,6 @@
 
 #include "common/base/log.h"
 #include "common/messages/message_io.h"
-#include "common/messages/refusal.h"
 #include "common/tls/keyed.h"
 
 namespace rcuda::server {
@@ -18,16 +17,6 @@ using Clock = std::chrono::steady_clock;
 
 // PeerHello::stream of the socket with this index.
 uint32_t stream_of(int index) { return static_cast<uint32_t>(index) + 1; }
-
-Status read_attached(int socket, Clock::time_point deadline) {
-  RCUDA_ASSIGN_OR_RETURN(const auto answer, wire::read_message(socket, deadline));
-  if (answer.first == wire::MessageType::kAttached) return {};
-  if (answer.first != wire::MessageType::kRefusal) {
-    return {Code::kUnavailable, "the other server answered with the wrong message"};
-  }
-  return wire::refusal_error(answer.second, "the connection cannot go on", Code::kUnavailable,
-                             {Code::kNotFound});
-}
 
 }  // namespace
 
@@ -56,7 +45,7 @@ transport::Reconnecting PeerReturns::connecting(const PeerLinkName& link,
                       hello.token);
     RCUDA_RETURN_IF_ERROR(wire::write_message(socket.get(), wire::MessageType::kPeerHello,
                                               wire::encode(hello), deadline));
-    RCUDA_RETURN_IF_ERROR(read_attached(socket.get(), deadline));
+    RCUDA_RETURN_IF_ERROR(wire::read_attached(socket.get(), "the connection", deadline));
     return secured(link, hello.stream, hello.attempt, std::move(socket), tls::Role::kClient,
                    deadline);
   };

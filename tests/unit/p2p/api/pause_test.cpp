@@ -65,13 +65,14 @@ TEST(PauseTest, WithoutAPauseTheGreetingWaitsAndCopiesWithIt) {
   session.connect(0, 1, "tcp");
   const auto copy = start_copy(session, copy_between(session, 0, 1));
   session.settle();
-  EXPECT_FALSE(session.core(0).is_decided());
+  EXPECT_FALSE(session.core(0).peer(1).open());
+  EXPECT_TRUE(session.core(0).peer(1).lost().ok());
   EXPECT_TRUE(session.core(0).polling());
   EXPECT_EQ(session.workers[0].devices->registered(), 0u);
   EXPECT_FALSE(copy->source_over);
   session.workers[0].devices->allow_pauses(Pause::kHolds);
   session.settle();
-  EXPECT_TRUE(session.core(0).all_open());
+  EXPECT_TRUE(session.core(0).peer(1).open());
   EXPECT_TRUE(copy->over());
   EXPECT_TRUE(copy->source.ok() && copy->destination.ok());
   session.workers[0].devices->allow_pauses(Pause::kWork);  // for the end
@@ -100,7 +101,8 @@ TEST(PauseTest, ALinkThatBreaksMeanwhileIsLost) {
   session.add();
   SimLinkPair pair = session.connect(0, 1, "tcp");
   session.settle();
-  ASSERT_FALSE(session.core(0).is_decided());
+  ASSERT_FALSE(session.core(0).peer(1).open());
+  ASSERT_TRUE(session.core(0).peer(1).lost().ok());
   pair.cut();
   session.settle();
   EXPECT_FALSE(session.core(0).peer(1).lost().ok());
@@ -119,7 +121,7 @@ TEST(PauseTest, MeasurementsNeedNoIdleProgram) {
   session.add();
   session.connect(0, 1, "shm");
   session.settle();
-  EXPECT_TRUE(session.core(0).idle());
+  EXPECT_TRUE(session.core(0).peer(1).idle());
   const auto forecast = session.core(0).peer(1).forecast(0, 0, kBytes);
   ASSERT_TRUE(forecast.ok());
   EXPECT_TRUE(forecast->measured);

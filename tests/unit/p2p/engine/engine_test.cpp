@@ -11,6 +11,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/engine_open.h"
 #include "tests/support/link_pair.h"
 #include "tests/support/p2p_threads.h"
 #include "tests/support/thread_limit.h"
@@ -20,6 +21,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using rcuda::testing::ThreadedDevices;
+using rcuda::testing::wait_until_open;
 using test::Medium;
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
@@ -96,7 +98,7 @@ class EngineTest : public ::testing::TestWithParam<const Medium*> {
 };
 
 TEST_P(EngineTest, CopiesInBothDirectionsFromSeveralThreads) {
-  ASSERT_TRUE(engines_[0]->wait_until_open(30s));
+  ASSERT_TRUE(wait_until_open(*engines_[0], 1, 30s));
   constexpr int kThreads = 3;
   constexpr int kCopies = 12;
   std::atomic<int> wrong = 0;
@@ -129,7 +131,7 @@ TEST_P(EngineTest, CopiesInBothDirectionsFromSeveralThreads) {
 }
 
 TEST_P(EngineTest, ACopyWaitsForAStreamHeldBackAndSignalsCross) {
-  ASSERT_TRUE(engines_[0]->wait_until_open(30s));
+  ASSERT_TRUE(wait_until_open(*engines_[0], 1, 30s));
   devices_[1]->hold_back(kStream);
   std::vector<std::byte> source(kMiB, std::byte{9});
   std::vector<std::byte> destination(kMiB, std::byte{0});
@@ -148,7 +150,7 @@ TEST_P(EngineTest, ACopyWaitsForAStreamHeldBackAndSignalsCross) {
 }
 
 TEST_P(EngineTest, ADeadPeerEndsCopiesOnBothSides) {
-  ASSERT_TRUE(engines_[0]->wait_until_open(30s));
+  ASSERT_TRUE(wait_until_open(*engines_[0], 1, 30s));
   devices_[1]->hold_back(kStream);
   std::vector<std::byte> source(kMiB);
   std::vector<std::byte> destination(kMiB);
@@ -167,8 +169,8 @@ TEST_P(EngineTest, ADeadPeerEndsCopiesOnBothSides) {
 
 // If the program is never idle, the Link of a lost peer stays, and so do its unread messages.
 TEST_P(EngineTest, TheEngineSleepsAfterALoss) {
-  ASSERT_TRUE(engines_[0]->wait_until_open(30s));
-  ASSERT_TRUE(engines_[1]->wait_until_open(30s));
+  ASSERT_TRUE(wait_until_open(*engines_[0], 1, 30s));
+  ASSERT_TRUE(wait_until_open(*engines_[1], 0, 30s));
   devices_[1]->allow_pauses(Pause::kHolds);
   // Keeps the second engine thread from the messages that come after this copy.
   std::atomic<bool> stopped = false;
@@ -220,7 +222,7 @@ TEST_P(EngineTest, EngineEndsInMidCopy) {
 }
 
 TEST_P(EngineTest, WhatIsWrongAtOnceIsRefusedAndThePeerHearsOfIt) {
-  ASSERT_TRUE(engines_[0]->wait_until_open(30s));
+  ASSERT_TRUE(wait_until_open(*engines_[0], 1, 30s));
   PeerCopy bad;
   bad.id = 1;
   bad.peer = 1;
@@ -258,13 +260,13 @@ TEST_P(EngineTest, APeerThatNoThreadCanListenToIsLost) {
   link_options.window_bytes = PeerWindow::kBytes;
   auto pair = test::make_link_pair(*GetParam(), link_options, link_options);
   ASSERT_TRUE(pair.ok()) << pair.status().message();
-  ASSERT_TRUE(engines_[0]->wait_until_open(30s));
+  ASSERT_TRUE(wait_until_open(*engines_[0], 1, 30s));
   std::atomic<int> over = 0;
   std::vector<std::byte> memory(kMiB);
   {
     const test::ThreadLimit limit(0, test::ThreadLimit::Of::kProcess);
     engines_[0]->attach(2, std::move(pair->client), token(), true);
-    EXPECT_FALSE(engines_[0]->wait_until_open(30s));
+    EXPECT_FALSE(wait_until_open(*engines_[0], 2, 30s));
     EXPECT_GT(limit.refused(), 0);
     PeerCopy copy;
     copy.id = 1;

@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "common/base/log.h"
@@ -27,8 +26,6 @@ LegMessage leg_of(ReportedLeg which, uint32_t device, uint32_t peer_device) {
   message.us = {1, 1};
   return message;
 }
-
-using ::testing::HasSubstr;
 
 TEST(GreetingTest, AnotherTokenIsRefusedAndNothingIsOffered) {
   SimSession session;
@@ -55,16 +52,6 @@ TEST(GreetingTest, ProofsDependOnTokenRoleAndNonces) {
   EXPECT_FALSE(proof_holds(proof, make_proof(token_of(1), false, one, two)));  // reflected
   EXPECT_FALSE(proof_holds(proof, make_proof(token_of(1), true, two, one)));
   EXPECT_NE(one, two);
-}
-
-TEST(GreetingTest, AnotherVersionIsNamed) {
-  SimSession session("auto", quiet_options());
-  session.add();
-  RawPeer peer(session);
-  ChallengeMessage challenge;
-  challenge.version = kPeerProtocolVersion + 1;
-  peer.send(challenge);
-  EXPECT_THAT(peer.lost().context(), HasSubstr("version"));
 }
 
 TEST(GreetingTest, NothingIsHeardBeforeTheProof) {

@@ -18,7 +18,6 @@
 #include <unistd.h>
 
 #include "common/base/log.h"
-#include "common/reach/connect.h"
 #include "common/reach/protocol_hash.h"
 #include "server/protocol/worker_messages.h"
 #include "tests/support/temp_folder.h"
