@@ -41,7 +41,8 @@ Status check_fds(const std::vector<UniqueFd>& fds) {
   if (fds.size() > kMaxPassedFds) return {Code::kProtocol, "the peer sent too many descriptors"};
   if (std::all_of(fds.begin(), fds.end(), [](const UniqueFd& fd) { return bool{fd}; })) return {};
   return {Code::kSystem,
-          "a descriptor of the peer was lost: raise the limit on open files (ulimit -n)"};
+          "this process could not open a descriptor that the peer sent: raise the limit on open "
+          "files (ulimit -n)"};
 }
 
 bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }

@@ -19,10 +19,10 @@ Result<Elf64_Ehdr> read_header(Bytes bytes) {
     return malformed("not a little-endian ELF64");
   }
   if (header.e_shnum != 0 && header.e_shentsize != sizeof(Elf64_Shdr)) {
-    return malformed("size of section headers");
+    return malformed("wrong size of section headers");
   }
   if (header.e_phnum != 0 && header.e_phentsize != sizeof(Elf64_Phdr)) {
-    return malformed("size of program headers");
+    return malformed("wrong size of program headers");
   }
   return header;
 }

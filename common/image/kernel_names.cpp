@@ -62,7 +62,7 @@ Result<std::vector<std::string>> kernel_names(const Image& image) {
     case Format::kFatbin:
       break;
   }
-  return Status(Code::kUnsupported, "a container of images");
+  return Status(Code::kUnsupported, "kernel names are not read from a container of images");
 }
 
 }  // namespace rcuda::image

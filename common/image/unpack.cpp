@@ -23,7 +23,7 @@ Status unpack_zstd(const Entry& entry, std::string* output) {
   const unsigned long long content =
       ZSTD_getFrameContentSize(entry.payload.data(), entry.payload.size());
   if (content != entry.size_bytes || entry.size_bytes / kZstdBestRatio > entry.payload.size()) {
-    return malformed("size of the zstd frame");
+    return malformed("wrong size of the zstd frame");
   }
   output->resize(entry.size_bytes);
   const size_t size =
@@ -35,7 +35,7 @@ Status unpack_zstd(const Entry& entry, std::string* output) {
 Status unpack_lz4(const Entry& entry, std::string* output) {
   if (entry.payload.size() > std::numeric_limits<int>::max() ||
       entry.size_bytes / kLz4BestRatio > entry.payload.size()) {
-    return malformed("size of the LZ4 block");
+    return malformed("wrong size of the LZ4 block");
   }
   output->resize(entry.size_bytes);
   const int size = LZ4_decompress_safe(reinterpret_cast<const char*>(entry.payload.data()),

@@ -123,7 +123,7 @@ uint64_t ptx_variable_bytes(std::string_view text) {
     if (word == "}" && braces) --braces;
     if (word == "(") ++parentheses;
     if (word == ")" && parentheses) --parentheses;
-    // Also after a label or a directive with numbers.
+    // A statement also begins after a label, or after the number that ends a directive.
     const bool begins = before == ";" || before == "{" || before == "}" || before == ":" ||
                         (!before.empty() && before[0] >= '0' && before[0] <= '9');
     if (word == ".global" && parentheses == 0 && (braces == 0 || begins)) {

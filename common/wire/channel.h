@@ -45,7 +45,7 @@ struct ReplySlot {
   uint32_t call = 0;
   uint32_t offset = 0, bytes = 0;  // in this side's window
 
-  // Requests the answer, in these members of a command's header.
+  // Writes into a command's header that the reply goes to this slot.
   void name_in(CommandHeader* header) const {
     header->call = call;
     header->reply_slot = offset;

@@ -88,8 +88,8 @@ struct MirrorLoan {
 };
 static_assert(sizeof(MirrorLoan) == 16);
 
-// In answers about a mirror: its bytes include this patch (MirrorPatch) and the writes of this
-// loan's host function, and may be newer.
+// In answers about a mirror: the answer's bytes include the patch `patches` (MirrorPatch) and the
+// writes of the host function of the loan `loan`, and may be newer.
 struct MirrorState {
   uint64_t patches, loan;
   // The number of this answer among the answers with bytes of this mirror; the client repeats it in

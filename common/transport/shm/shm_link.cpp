@@ -85,7 +85,7 @@ Result<Window> open_window(UniqueFd file, uint64_t window_bytes, const char* who
   if (was_empty && has_size(file.get(), bytes)) RCUDA_RETURN_IF_ERROR(seal_window(file.get()));
   const int seals = ::fcntl(file.get(), F_GET_SEALS);
   if (seals < 0 || !(seals & F_SEAL_SHRINK) || !has_size(file.get(), bytes)) {
-    return Status{Code::kProtocol, std::string(whose) + " window differs from its greeting"};
+    return Status{Code::kProtocol, std::string(whose) + " window lacks its seals or its size"};
   }
   RCUDA_ASSIGN_OR_RETURN(Mapping memory, map_window(file.get(), bytes));
   return Window{std::move(file), std::move(memory)};

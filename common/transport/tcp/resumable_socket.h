@@ -69,8 +69,8 @@ class ResumableSocket final : public SocketLayer {
   // them.
   bool acknowledge(uint64_t bytes);
   // The peer has answered the messages before `place`, so it has received those bytes. Their memory
-  // is not read after the return; blocks while they are sent again. If the peer has answered
-  // without receiving them, the stream ends with its next connection.
+  // is not read after the return; blocks while those bytes are being sent again. If the peer has
+  // answered without receiving them, the stream ends with its next connection.
   void confirm(uint64_t place);
   // Copies the bytes of this memory that are retained by their address only (RetainedBytes::own()).
   void own(const void* begin, size_t bytes);

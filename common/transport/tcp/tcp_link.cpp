@@ -177,7 +177,7 @@ Status TcpLink::put_region(RegionId region, uint64_t offset, Bytes bytes) {
   if (broken()) return status();
   if (bytes.empty() || bytes.size() > kMaxRegionPut) {
     return {Code::kInvalidArgument,
-            "put of " + std::to_string(bytes.size()) + " bytes into a region"};
+            "invalid put of " + std::to_string(bytes.size()) + " bytes into a region"};
   }
   before_peer(order_.for_sanitizer());
   const RegionPlace place{static_cast<uint64_t>(region), offset};
@@ -256,7 +256,8 @@ void TcpLink::transfer(const TransferRequest& what, TransferDone done) {
 void TcpLink::write_in_order(RegionId region, uint64_t offset, const void* local, size_t bytes,
                              TransferDone done) {
   if (bytes == 0 || offset > UINT64_MAX - bytes) {
-    return done({Code::kInvalidArgument, "write of " + std::to_string(bytes) + " bytes in order"});
+    return done(
+        {Code::kInvalidArgument, "invalid write of " + std::to_string(bytes) + " bytes in order"});
   }
   auto* const source = static_cast<std::byte*>(const_cast<void*>(local));
   TransferRequest what{true, region, offset, source, bytes, 0, Company::kAlone, true};

@@ -223,7 +223,7 @@ Status VerbsLink::put_region(RegionId region, uint64_t offset, Bytes bytes) {
   if (broken()) return status();
   if (bytes.empty() || bytes.size() > kMaxRegionPut) {
     return {Code::kInvalidArgument,
-            "put of " + std::to_string(bytes.size()) + " bytes into a region"};
+            "invalid put of " + std::to_string(bytes.size()) + " bytes into a region"};
   }
   const bool for_ever = peer_timeout_.count() == 0;
   const auto deadline = for_ever ? Clock::time_point::max() : Clock::now() + peer_timeout_;
