@@ -60,7 +60,7 @@ Status Peer::on_leg(const LegMessage& message) {
       link_->pair(own, static_cast<int>(message.device)).ipc_leg = *std::move(leg);
       break;
     default:
-      return {Code::kProtocol, "Leg of an unknown kind"};
+      return {Code::kProtocol, "the peer sent a Leg of an unknown kind"};
   }
   link_->refresh_models();
   return {};
