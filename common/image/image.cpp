@@ -97,7 +97,7 @@ Result<Image> measure_wrapper(const void* pointer) {
 }  // namespace
 
 Result<Image> measure(const void* pointer) {
-  if (pointer == nullptr) return Status(Code::kInvalidArgument, "no image");
+  if (pointer == nullptr) return Status(Code::kInvalidArgument, "the pointer to the image is null");
   const Bytes bytes = unbounded(pointer);
   if (starts_with(bytes, kWrapperMagic)) return measure_wrapper(pointer);
   return inspect_bare(bytes);

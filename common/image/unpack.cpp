@@ -28,7 +28,7 @@ Status unpack_zstd(const Entry& entry, std::string* output) {
   output->resize(entry.size_bytes);
   const size_t size =
       ZSTD_decompress(output->data(), output->size(), entry.payload.data(), entry.payload.size());
-  if (ZSTD_isError(size) || size != entry.size_bytes) return malformed("zstd data");
+  if (ZSTD_isError(size) || size != entry.size_bytes) return malformed("invalid zstd data");
   return {};
 }
 

@@ -69,7 +69,7 @@ Status Receiver::on_chunk(const ChunkMessage& message, const PeerLink& link) {
     return {Code::kProtocol, "the peer sent a second chunk of an empty copy"};
   }
   if (arrived_ >= most_arrived(link))
-    return {Code::kProtocol, "the peer sent more chunks than it has slots for"};
+    return {Code::kProtocol, "the peer sent more chunks than the inbox has slots"};
   ++arrived_;
   copy.next = end;
   copy.choice = Choice::kChunks;
@@ -108,7 +108,7 @@ Status Receiver::on_want(const WantMessage& message) {
 
 Status Receiver::on_pull(const PullMessage& message) {
   if (message.predecessor != 0 && message.predecessor == message.copy) {
-    return {Code::kProtocol, "Pull after itself"};
+    return {Code::kProtocol, "the peer sent a Pull that follows itself"};
   }
   const Result<Incoming*> copy = begin_choice(message.copy, Choice::kPull);
   if (copy) (*copy)->pull = message;

@@ -30,7 +30,7 @@ bool text_ends(std::span<const char> text) {
 }  // namespace
 
 Status Peer::on_challenge(const ChallengeMessage& message) {
-  if (peer_nonce_) return {Code::kProtocol, "a second Challenge"};
+  if (peer_nonce_) return {Code::kProtocol, "the peer sent a second Challenge"};
   if (message.version != kPeerProtocolVersion) {
     return {Code::kProtocol, "the peer's engine speaks version " + std::to_string(message.version) +
                                  ", this one " + std::to_string(kPeerProtocolVersion) +
@@ -104,7 +104,7 @@ Status Peer::on_offer(const OfferMessage& message) {
     good = text_ends(device.uuid) &&
            (device.inbox_region == 0 ? device.inbox_bytes == 0 : is_inbox_size(device.inbox_bytes));
   }
-  if (!good) return {Code::kProtocol, "invalid Offer"};
+  if (!good) return {Code::kProtocol, "the peer sent an invalid Offer"};
   link_->offer = message;
   due_ = Due::kOpen;
   return {};
