@@ -59,7 +59,7 @@ int poll_timeout_ms(Deadline deadline) {
 
 ssize_t recv_spinning(const Socket& socket, void* data, size_t bytes, int flags,
                       std::chrono::nanoseconds spin) {
-  // Pauses between two attempts leave the socket to the kernel.
+  // Pauses between two attempts give the kernel time to work on the socket.
   constexpr int kPauses = 32;
   if (spin.count() > 0) {
     const auto end = std::chrono::steady_clock::now() + spin;

@@ -2,8 +2,8 @@
 // kMaxMessageBytes, which message.h encodes and decodes.
 //
 // Threads: one reader and one writer for a socket. Blocking: read_message() and write_message(),
-// until they are done or the deadline has passed. Errors: kProtocol for another version or magic,
-// with both versions.
+// until they are done or the deadline has passed. Errors: kProtocol for another magic, or for
+// another version (the error names both versions).
 #pragma once
 
 #include <chrono>

@@ -53,7 +53,7 @@ struct Config {
   int split_share = kUndefined;
   int traffic_class = kUndefined;
   const char* comm_name = nullptr;
-  // collnetEnable to nvlsHostMode
+  // The members collnetEnable to nvlsHostMode of ncclConfig_t.
   int others[15] = {kUndefined, kUndefined, kUndefined, kUndefined, kUndefined,
                     kUndefined, kUndefined, kUndefined, kUndefined, kUndefined,
                     kUndefined, kUndefined, kUndefined, kUndefined, kUndefined};

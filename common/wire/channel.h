@@ -123,7 +123,8 @@ class Channel {
   Status call(CommandHeader header, const Command& command, size_t reply_bytes, uint32_t* result,
               Reply* reply);
 
-  // Whether the worker, or the GPU with its mark, has written the word. *result: the worker's.
+  // Whether the worker, or the GPU with its mark, has written the word. *result receives the
+  // worker's.
   bool word_reached(const Word& word, uint32_t* result) const;
   Status wait_word(const Word& word, uint32_t* result);
   // Maps the region into which the GPU writes marks (ReadyEvent::marks_region). Call it before the

@@ -35,7 +35,7 @@ class Reconnects;
 class ResumableSocket final : public SocketLayer {
  public:
   // After this number of received bytes, the next put carries an acknowledgement. After half of the
-  // bytes that the peer can copy and retain, this side sends one at once.
+  // bytes that the peer can copy and retain, this side sends an acknowledgement at once.
   static constexpr uint64_t kAcknowledgedByPut = 128u << 10;
 
   // `index`: of the socket in its session. `shared` outlives this object.

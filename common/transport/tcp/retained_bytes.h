@@ -48,7 +48,7 @@ class RetainedBytes {
   static Result<RetainedBytes> make(size_t bytes = kRetainedBytes);
 
   size_t bytes() const { return bytes_; }
-  // The most retained bytes.
+  // The most bytes that may be retained, copied or by their address.
   size_t window() const { return 4 * bytes_; }
   // The number of bytes that append() can certainly copy.
   size_t room() const;

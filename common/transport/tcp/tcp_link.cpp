@@ -447,7 +447,7 @@ std::string TcpLink::take_puts() {
       why = "protocol violation: put outside of the window";
       break;
     }
-    after_peer(order_.for_sanitizer());  // orders after transfers whose end the peer has seen
+    after_peer(order_.for_sanitizer());  // the put follows transfers whose end the peer has seen
     if (header.bytes > kBufferedPut) {
       ring();  // the rest may take long to arrive
       why = take_large_put(header);

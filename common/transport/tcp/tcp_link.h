@@ -118,7 +118,7 @@ class TcpLink final : public LinkCore {
   const Mapping window_;
   const size_t peer_window_bytes_;
   const std::chrono::milliseconds peer_timeout_;
-  AdaptiveSpin receive_spin_;  // of the receiver
+  AdaptiveSpin receive_spin_;  // of the receiving thread
   const WindowPart answers_;
   const std::string remedy_for_silence_;
   DoorbellState doorbell_state_;
