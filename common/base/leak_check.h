@@ -6,7 +6,7 @@
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/lsan_interface.h>
 #else
-// Null unless the program has the sanitizer's runtime: this library may be built without it.
+// This library is built without the sanitizer. Null unless the program has its runtime.
 extern "C" __attribute__((weak)) void __lsan_register_root_region(const void*,  // NOLINT
                                                                   std::size_t);
 #endif

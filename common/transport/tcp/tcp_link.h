@@ -131,7 +131,7 @@ class TcpLink final : public LinkCore {
   // are sent later.
   Mutex sent_mutex_;
   SentOrder sent_order_ RCUDA_GUARDED_BY(sent_mutex_);
-  std::atomic<uint32_t> sent_in_order_{0};  // its count; raised with sent_mutex_ held
+  std::atomic<uint32_t> sent_in_order_{0};  // sent_order_'s count; raised with sent_mutex_ held
   // For writes in order.
   int unsent_writes_ RCUDA_GUARDED_BY(end_mutex_) = 0;
   bool takes_writes_ RCUDA_GUARDED_BY(end_mutex_) = true;
