@@ -113,7 +113,7 @@ Result<uint64_t> container_variable_bytes(Bytes container, uint32_t sm) {
 }  // namespace
 
 // A declaration is outside of parameter lists, and begins a statement if it is inside of a
-// function. The `.global` of an instruction (ld.global) does not.
+// function. The `.global` of an instruction (ld.global) does not begin a statement.
 uint64_t ptx_variable_bytes(std::string_view text) {
   Words words(text);
   uint64_t bytes = 0, braces = 0, parentheses = 0;
