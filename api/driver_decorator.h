@@ -6,7 +6,7 @@
 // so it costs nothing more.
 //
 // The entries of a table are plain functions, so the process has one context of each type: that of
-// the newest decorator, until that is destroyed.
+// the newest decorator, until this decorator is destroyed.
 // Threads: constructed and destroyed while no thread uses the table. An entry may be called from
 // any thread if its override allows that.
 #pragma once

@@ -12,7 +12,8 @@
 
 namespace rcuda::api {
 
-// Some of the driver's handles are numbers (CUmemGenericAllocationHandle).
+// Converts a handle of the driver to a pointer. Some handles are numbers
+// (CUmemGenericAllocationHandle).
 template <typename Handle>
 void* to_pointer(Handle handle) {
   if constexpr (std::is_pointer_v<Handle>) {
@@ -47,14 +48,14 @@ inline bool is_gone(CUresult result) {
          result == CUDA_ERROR_DEVICE_UNAVAILABLE;  // the session is lost
 }
 
-// The number of elements of an array of `rank` - `fewer`; 0 for an invalid rank, which the driver
-// refuses.
+// The length of an array with one element for each dimension of a tensor map, except `fewer`
+// dimensions. 0 if the rank is invalid; the driver then refuses the call.
 inline size_t tensor_elements(cuuint32_t rank, cuuint32_t fewer) {
   constexpr cuuint32_t kMaxDimensions = 5;
   return rank > kMaxDimensions || rank < fewer ? 0 : rank - fewer;
 }
 
-// The size of a void* target, for the table's length expressions. 0: unknown attribute.
+// The bytes of the attribute's value, to which a void* points; for length expressions of api/table.
 inline size_t pool_attribute_bytes(CUmemPool_attribute attribute) {
   switch (attribute) {
     case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:

@@ -13,7 +13,7 @@ CUresult initialized() {
   return cuDeviceGetCount(&count);
 }
 
-// The result of a call whose arguments are valid or not.
+// The answer of a driver without the feature. `is_valid`: the arguments of the call are valid.
 CUresult absent_if(bool is_valid) {
   if (CUresult result = initialized(); result != CUDA_SUCCESS) return result;
   return is_valid ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;

@@ -37,10 +37,10 @@ class Function:
 def function_of(name, entry):
     match = SIGNATURE.fullmatch(entry.get("signature", ""))
     if not name.startswith("nccl") or not match or not PROPERTIES.issuperset(entry) or "since" not in entry:
-        raise TableError(f"nccl.toml: {name}: cannot read the entry")
+        raise TableError(f"nccl.toml: {name}: needs since and signature = \"result (type name, ...)\"")
     parameters = [PARAMETER.fullmatch(text) for text in match[2].split(", ") if text]
     if None in parameters or entry.get("class", "later") != "later":
-        raise TableError(f"nccl.toml: {name}: cannot read the entry")
+        raise TableError(f"nccl.toml: {name}: the signature has an invalid parameter, or class is not later")
     return Function(name, entry["since"], match[1], tuple((p[1], p[2]) for p in parameters), "class" in entry)
 
 

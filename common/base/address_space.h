@@ -21,7 +21,8 @@ Result<std::vector<AddressRange>> own_mappings();
 
 void sort_by_begin(std::vector<AddressRange>* ranges);
 
-// The free ranges of [from, to) between `used`, which is sorted by `begin` and may overlap.
+// The parts of [from, to) that no range of `used` covers. `used` is sorted by `begin`; its ranges
+// may overlap.
 std::vector<AddressRange> gaps(const std::vector<AddressRange>& used, uint64_t from, uint64_t to);
 
 }  // namespace rcuda

@@ -48,7 +48,7 @@ class AsyncLookup {
   AsyncLookup(const AsyncLookup&) = delete;
   AsyncLookup& operator=(const AsyncLookup&) = delete;
 
-  // `key` must not have a question whose answer has not been taken.
+  // A key has one question at a time: take() or forget() it before the next ask().
   Status ask(const Key& key, Question question) {
     if (!state_->event) return Status(Code::kOutOfMemory, "no descriptor for answers (ulimit -n)");
     MutexLock lock(state_->mutex);
@@ -65,7 +65,7 @@ class AsyncLookup {
     state_->answers[key];
     return {};
   }
-  // Whether the key has a question whose answer was not taken.
+  // Whether the key has a question: from ask() until the answer is taken or forgotten.
   bool is_asked(const Key& key) const {
     MutexLock lock(state_->mutex);
     return state_->answers.count(key) != 0;
@@ -94,7 +94,7 @@ class AsyncLookup {
     });
     return taken;
   }
-  // Drops the answer, and the question if it has not begun.
+  // Drops the key's question if it has not begun, and its answer.
   void forget(const Key& key) {
     MutexLock lock(state_->mutex);
     state_->answers.erase(key);

@@ -83,7 +83,7 @@ Status FileCache::name(const std::string& temporary, const std::string& name) co
       ::unlinkat(folder, temporary.c_str(), 0);
       return {};
     }
-    if (error == EINVAL) {  // the file system can only replace
+    if (error == EINVAL) {  // no RENAME_NOREPLACE in this file system
       error = ::renameat(folder, temporary.c_str(), folder, name.c_str()) == 0 ? 0 : errno;
     }
     if (error != EEXIST) break;

@@ -15,7 +15,7 @@
 
 namespace rcuda {
 
-// Returns false if the file ends before, or on an error; then errno says why.
+// Returns false on an error (errno says why), and if the file has fewer bytes.
 inline bool read_all(int file, std::span<std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t count = ::read(file, bytes.data(), bytes.size());
@@ -51,8 +51,8 @@ inline bool append_to_end(int file, std::string* text, size_t most = SIZE_MAX) {
   return true;
 }
 
-// The text of a small file, such as those of /proc; empty if it cannot be read. No stream of the
-// standard library, which registers a handler for the program's exit.
+// The text of a small file, such as those of /proc; empty if it cannot be read. Uses no stream of
+// the standard library: that would register a handler for the program's exit.
 inline std::string read_text(const std::string& path) {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   std::string text;

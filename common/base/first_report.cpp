@@ -34,7 +34,7 @@ Reports* own_reports() {
   return known;
 }
 
-// Exists before the first child does, so that the parent learns what the child has reported.
+// Makes the list before the first child, so that the parent sees what the child has reported.
 [[maybe_unused]] const int registered =
     ::pthread_atfork([] { (void)own_reports(); }, nullptr, nullptr);
 

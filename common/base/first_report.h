@@ -1,4 +1,4 @@
-// Ensures that the reason why a program gets no device is reported once per program and stderr.
+// Ensures that a program reports the reason why it gets no device only once on the same stderr.
 // Several parts may find the reason: librcuda.so, our NVML, and children that a framework forks to
 // look for a GPU.
 #pragma once

@@ -6,15 +6,16 @@
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/lsan_interface.h>
 #else
-// Null unless the program has the sanitizer's runtime: this library may be built without it.
+// This library is built without the sanitizer. Null unless the program has its runtime.
 extern "C" __attribute__((weak)) void __lsan_register_root_region(const void*,  // NOLINT
                                                                   std::size_t);
 #endif
 
 namespace rcuda {
 
-// For processes that end by _exit(), as workers do, because LeakSanitizer checks only in exit(). It
-// reports memory that no pointer reaches, which is a leak even while threads still run.
+// Makes LeakSanitizer check now. Processes that end by _exit(), as workers do, must call this,
+// because LeakSanitizer itself checks only in exit(). It reports memory that no pointer reaches,
+// which is a leak even while threads still run.
 inline void look_for_leaks() {
 #if defined(__SANITIZE_ADDRESS__)
   __lsan_do_recoverable_leak_check();

@@ -33,8 +33,9 @@ void set_log_name(const char* name);
 bool set_log_file(const char* path);
 // Sends lines to an open descriptor. The caller owns the descriptor and keeps it open.
 void set_log_descriptor(int descriptor);
-// Likewise, for a process that reads the lines and writes them with write_log_line_of(): each line
-// is its level and its text ("<W>text").
+// Sends lines to an open descriptor, from which another process reads them and passes them to
+// write_log_line_of(). Each line has its level and its text ("<W>text"). The caller owns the
+// descriptor and keeps it open.
 void set_log_relay(int descriptor);
 // Writes one line of another process as a line of this log, with the time and destination of this
 // log and the name of the other process. Cleans the text. Takes the level from `line` (kInfo if it

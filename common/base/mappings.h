@@ -28,10 +28,10 @@ struct MappedPart {
 // The parts of mappings that lie in [begin, end), in ascending order; without /proc, those of
 // unlisted_mappings_in().
 std::vector<MappedPart> mappings_in(uint64_t begin, uint64_t end);
-// For use without /proc. Returns one part, marked shared because the memory may be shared, and
-// writable. Returns none if not all of the range is mapped.
+// For use without /proc. Returns the whole range as one part, marked as writable and shared,
+// because the memory may be both. Returns no part if a page of the range is not mapped.
 std::vector<MappedPart> unlisted_mappings_in(uint64_t begin, uint64_t end);
-// Reads the lines of /proc/self/maps, as is needed before Linux 6.11.
+// The same as mappings_in(), but from the lines of /proc/self/maps: the only way before Linux 6.11.
 std::vector<MappedPart> listed_mappings_in(uint64_t begin, uint64_t end);
 // Calls visit(mapping, path) for each line of /proc/self/maps, in ascending order, until it returns
 // false. The path is empty for anonymous memory. Returns false if the file cannot be opened; errno
@@ -48,9 +48,9 @@ bool cover(const std::vector<MappedPart>& parts, uint64_t begin, uint64_t end);
 enum class Pinning {
   kPossible,
   kUnmapped,      // not all of the range is mapped
-  kInaccessible,  // not all of it is readable, and writable with `writes`
-  // Writable shared pages of a file that the kernel writes back. Linux refuses to pin these since
-  // 6.5. pinning_of() detects them since Linux 6.11, and returns kPossible before.
+  kInaccessible,  // a part is not readable or, if `writes`, not writable
+  // Writable shared pages of a file that the kernel writes back. Linux 6.5 and later refuse to pin
+  // them. Before Linux 6.11, pinning_of() cannot detect them and returns kPossible.
   kWrittenBack,
 };
 // Whether a driver of the kernel can pin the memory for longer than one system call, as a GPU's

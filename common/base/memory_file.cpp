@@ -45,7 +45,7 @@ Status size_memory_file(int file, uint64_t bytes) {
   if (!may_make_files_of(bytes)) {
     return {Code::kOutOfMemory, "neither side of the session may make a memory file of " +
                                     exact_bytes_text(bytes) +
-                                    ": raise the limit on files (ulimit -f)"};
+                                    ": raise the limit of file size (ulimit -f)"};
   }
   if (::ftruncate(file, static_cast<off_t>(bytes)) == 0) return {};
   return Status::from_errno(errno, "sizing a memory file of the peer");

@@ -11,7 +11,7 @@
 // A function that unlocks its caller's lock takes it as an argument:
 //
 //   void call_out(MutexLock& lock) RCUDA_REQUIRES(mutex_, lock);              // locks it again
-//   void notify(MutexLock& lock) RCUDA_REQUIRES(mutex_) RCUDA_RELEASE(lock);  // does not
+//   void notify(MutexLock& lock) RCUDA_REQUIRES(mutex_) RCUDA_RELEASE(lock);  // leaves it unlocked
 //
 // Clang does not look into constructors and destructors, does not know that two expressions name
 // the same mutex, and does not see that a CondVar gets a lock that was unlocked.
@@ -42,7 +42,7 @@
 #define RCUDA_RELEASE(...) RCUDA_THREAD_SAFETY(release_capability(__VA_ARGS__))
 #define RCUDA_TRY_ACQUIRE(...) RCUDA_THREAD_SAFETY(try_acquire_capability(__VA_ARGS__))
 #define RCUDA_RETURN_CAPABILITY(mutex) RCUDA_THREAD_SAFETY(lock_returned(mutex))
-// With a comment that says why the analysis fails.
+// Each use needs a comment that says why the analysis fails.
 #define RCUDA_NO_THREAD_SAFETY_ANALYSIS RCUDA_THREAD_SAFETY(no_thread_safety_analysis)
 
 namespace rcuda {
@@ -116,7 +116,7 @@ class CondVar {
   void wait(MutexLock& lock, Predicate ready) RCUDA_REQUIRES(lock) {
     condition_.wait(lock.lock_, std::move(ready));
   }
-  // With a predicate they return its last result.
+  // wait_for() and wait_until() return the predicate's last result; without one, a std::cv_status.
   template <typename Duration, typename... Predicate>
   auto wait_for(MutexLock& lock, const Duration& duration, Predicate... ready)
       RCUDA_REQUIRES(lock) {

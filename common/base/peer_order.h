@@ -1,10 +1,10 @@
 // Reports to ThreadSanitizer the order that a peer ensures. ThreadSanitizer sees one process only.
 // It cannot know that the work before a send happens before the work after the peer's answer.
 //
-// Call before_peer(key) before sending and after_peer(key) after receiving. `key` is any address
-// that both use, such as the connection's. It must not be the address of a mutex, or of an object
-// that begins with one: unlocking the mutex overwrites what before_peer() has noted since the lock.
-// Empty without ThreadSanitizer.
+// Call before_peer(key) before sending and after_peer(key) after receiving. `key` is any address,
+// the same in both calls, such as the connection's. It must not be the address of a mutex, or of an
+// object that begins with one: unlocking the mutex overwrites what before_peer() has noted since
+// the lock. Empty without ThreadSanitizer.
 #pragma once
 
 #if defined(__SANITIZE_THREAD__)

@@ -14,7 +14,7 @@
 namespace rcuda {
 
 struct Character {
-  size_t bytes = 1;   // at the beginning of the text
+  size_t bytes = 1;   // of the text that the character takes
   char32_t code = 0;  // the byte itself if `valid` is false
   bool valid = false;
   bool printable = false;

@@ -43,7 +43,8 @@ Status check_fds(const std::vector<UniqueFd>& fds) {
   if (fds.size() > kMaxPassedFds) return {Code::kProtocol, "the peer sent too many descriptors"};
   if (std::all_of(fds.begin(), fds.end(), [](const UniqueFd& fd) { return bool{fd}; })) return {};
   return {Code::kSystem,
-          "a descriptor of the peer was lost: raise the limit on open files (ulimit -n)"};
+          "this process could not open a descriptor that the peer sent: raise the limit on open "
+          "files (ulimit -n)"};
 }
 
 bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
@@ -70,7 +71,7 @@ int poll_timeout_ms(Deadline deadline) {
 
 ssize_t recv_spinning(const Socket& socket, void* data, size_t bytes, int flags,
                       std::chrono::nanoseconds spin) {
-  // Pauses between two attempts leave the socket to the kernel.
+  // Pauses between two attempts give the kernel time to work on the socket.
   constexpr int kPauses = 32;
   if (spin.count() > 0) {
     const auto end = std::chrono::steady_clock::now() + spin;

@@ -36,7 +36,7 @@ Status send_all(const Socket& socket, std::span<const std::byte> bytes, Deadline
 Status recv_all(const Socket& socket, std::span<std::byte> bytes, Deadline deadline);
 
 // Sends `bytes` and the descriptors. Several descriptors need a stream socket and at least as many
-// bytes: each goes with a message of its own.
+// bytes, because each descriptor is sent in a sendmsg() of its own.
 Status send_with_fds(int socket, std::span<const std::byte> bytes, std::span<const int> fds,
                      Deadline deadline);
 // Receives exactly `bytes` and appends the descriptors that arrived (close-on-exec) to `fds`.

@@ -50,7 +50,7 @@ class StateWord {
     while (true) {
       const std::optional<State> next = after(kTable, state, event);
       if (!next) {
-        RCUDA_ERROR("internal error: %s is %s, in which \"%s\" is impossible", object.c_str(),
+        RCUDA_ERROR("internal error: %s is %s; event \"%s\" is impossible then", object.c_str(),
                     to_string(state), to_string(event));
         assert(next);
         return false;

@@ -25,7 +25,7 @@ class StandardDescriptorsTaken {
   }
   ~StandardDescriptorsTaken() {
     for (int fd = 0; fd <= STDERR_FILENO; ++fd) {
-      // The program may have closed it, or put something else there.
+      // The program may have closed our descriptor, or opened another file under its number.
       const int flags = taken_[fd] ? ::fcntl(fd, F_GETFL) : -1;
       if (flags >= 0 && (flags & O_PATH) != 0) ::close(fd);
     }

@@ -33,7 +33,8 @@ inline constexpr char kLifeForms[] = "a time from now such as 90m, 12h, 30d or 8
 // fraction of a byte is dropped.
 std::optional<uint64_t> parse_bytes(std::string_view text);
 
-// "10s", "90m", "2d": a whole number of the largest unit that fits. parse_time() returns the time.
+// "10s", "90m", "2d": a whole number of the largest unit that fits. parse_time() of the text
+// returns the same time.
 std::string time_text(std::chrono::nanoseconds time);
 // A measured time, rounded: one digit after the point below 100, in the largest unit in which it is
 // at least 1 (at least 2 from minutes on). "4.7ms", "12s", "90s", "2.5h".
@@ -41,7 +42,7 @@ std::string rounded_time_text(std::chrono::nanoseconds time);
 std::string microseconds_text(double us);
 // "64 MiB", "1.5 GiB", with four significant digits.
 std::string bytes_text(uint64_t bytes);
-// The same without rounding: parse_bytes() returns the size.
+// The same without rounding: parse_bytes() of the text returns the same size.
 std::string exact_bytes_text(uint64_t bytes);
 
 }  // namespace rcuda

@@ -48,7 +48,7 @@ std::string unknown_option_of(const CLI::App& program, const std::string& word) 
   return "unknown option " + name + did_you_mean(name, option_names(chosen(program)));
 }
 
-// Without a full stop at its end, because more follows.
+// The error's text without a full stop at its end, because the caller appends to it.
 std::string text_of(const CLI::ParseError& error, const CLI::App& program) {
   const bool is_extra = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
   const std::vector<std::string> unknown = program.remaining(true);

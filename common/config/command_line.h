@@ -77,8 +77,8 @@ class CommandLine {
   Option flag(const std::string& names, bool* value, const std::string& help = "");
   Option flag(const std::string& names, std::function<void()> set, const std::string& help);
 
-  // The reference is valid as long as this object. Subcommands inherit the footer that is set
-  // before them.
+  // The reference is valid as long as this object. A subcommand inherits the footer that
+  // is set before the subcommand is added.
   CommandLine& subcommand(const std::string& name, const std::string& help);
   std::vector<std::string> subcommands() const;  // their names
   void require_subcommand(int least, int most);
@@ -94,10 +94,10 @@ class CommandLine {
   void leave_variables() { reports_variables_ = false; }
 
   // Returns the exit status with which the program must end: 0 after --help or --version,
-  // kWrongUse after an error. It prints the error with the program's name and, for a misspelt
-  // option, the nearest one. Returns nullopt if the program continues; then it warns of variables
-  // of the environment that rcuda does not know, unless the rest of the arguments is another
-  // program, which does so itself.
+  // kWrongUse after an error. parse() prints the error with the program's name and, for a misspelt
+  // option, the nearest one. Returns nullopt if the program continues; then parse() warns of
+  // variables of the environment that rcuda does not know, unless leave_rest() or
+  // leave_variables() was called (a program that is started with the rest warns itself).
   [[nodiscard]] std::optional<int> parse(int argc, const char* const* argv);
   static constexpr int kWrongUse = 2;
   // Whether parse() found this subcommand.

@@ -184,8 +184,8 @@ Result<std::string> read_text_of(const std::string& path) {
 }
 
 // The server may load libraries that its settings name, so only root and this user may be able to
-// change the settings: one of them owns the file. The group of the file may write it if it is this
-// user's own group, because files are made so under umask 002.
+// change the settings: one of them owns the file. The file's group may write it if that is this
+// user's own group, because a umask of 002 makes files writable for the group.
 Status check_writers(const std::string& path) {
   struct stat status;
   if (::stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return {};

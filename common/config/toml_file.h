@@ -25,8 +25,8 @@ struct TomlItem {
 Result<std::vector<TomlItem>> read_toml_file(const std::string& path);
 
 // Sets the settings of a file. An unknown key is an error that names the nearest one, or all of
-// them. kDenied: users other than root and this user own the file or can write it, where a group
-// that is this user's own counts as this user. `others`: a top-level table that is not a part of
+// them. kDenied: a user other than root and this user owns the file, or can write it. (Users of
+// this user's own group may write it.) `others`: a top-level table that is not a part of
 // the settings and is skipped.
 Status load_toml_file(Registry& registry, const std::string& path, const char* others = "");
 

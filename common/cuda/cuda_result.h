@@ -15,7 +15,7 @@ namespace rcuda {
 template <typename T>
 class [[nodiscard]] CudaResult {
  public:
-  // NOLINTBEGIN(google-explicit-constructor): functions return either without a conversion
+  // NOLINTBEGIN(google-explicit-constructor): `return error;` and `return value;` work
   CudaResult(CUresult error) : result_(error) { assert(error != CUDA_SUCCESS); }
   CudaResult(T value) : value_(std::move(value)) {}
   // NOLINTEND(google-explicit-constructor)

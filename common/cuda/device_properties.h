@@ -1,4 +1,4 @@
-// cuDeviceGetProperties (deprecated) returns values of attributes in another form.
+// The answer of cuDeviceGetProperties (deprecated): the values of some attributes as one struct.
 #pragma once
 
 #include <cuda.h>

@@ -1,4 +1,4 @@
-// Enumerations whose unknown values a driver refuses.
+// Whether a value of an enumeration is known. The driver refuses unknown values.
 #pragma once
 
 #include <cuda.h>

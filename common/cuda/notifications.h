@@ -1,5 +1,5 @@
-// The callbacks of cuDeviceRegisterAsyncNotification. Only a device whose memory a hypervisor
-// shrinks sends notifications (CU_ASYNC_NOTIFICATION_TYPE_OVER_BUDGET), so no callback is called.
+// The callbacks of cuDeviceRegisterAsyncNotification. rcuda never calls them: only a device whose
+// memory a hypervisor shrinks sends notifications (CU_ASYNC_NOTIFICATION_TYPE_OVER_BUDGET).
 //
 // Any thread; nothing blocks.
 #pragma once

@@ -82,7 +82,7 @@ Status add_to_chain(X509* x509, Certificate* parsed) {
   size_t bytes = 0;
   for (const DerCertificate& each : parsed->chain) bytes += each.der.size();
   if (bytes > kMostChainBytes) {
-    return {Code::kInvalidArgument, "its certificates have " + exact_bytes_text(bytes) +
+    return {Code::kInvalidArgument, "its certificates take " + exact_bytes_text(bytes) +
                                         " or more; " + exact_bytes_text(kMostChainBytes) +
                                         " is the limit"};
   }
@@ -109,7 +109,7 @@ void FreeOpenSsl::operator()(evp_pkey_st* key) const { EVP_PKEY_free(key); }
 
 Result<Certificate> parse_certificate(std::string_view pem) {
   Certificate parsed;
-  // Reads the text once for each, because certificate and key may be in any order.
+  // Reads the text twice, because certificates and key may be in any order.
   if (const Bio bio = reader_of(pem)) {
     while (X509* const next = PEM_read_bio_X509(bio.get(), nullptr, no_password, nullptr)) {
       RCUDA_RETURN_IF_ERROR(add_to_chain(next, &parsed));

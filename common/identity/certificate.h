@@ -33,7 +33,7 @@ struct DerCertificate {
 };
 using Chain = std::vector<DerCertificate>;
 inline constexpr size_t kMostCertificates = 4;  // in a chain
-// The limit of all certificates of a chain together: they must fit into a client's message.
+// The limit for all certificates of a chain together: they must fit into a client's message.
 inline constexpr uint32_t kMostChainBytes = 60u << 10;
 
 struct Certificate {
@@ -42,9 +42,9 @@ struct Certificate {
   Chain chain;                                    // with x509
 };
 
-// The certificates and the first private key of a PEM text. A key that is encrypted, or that
-// belongs to another certificate than the first, a damaged certificate, and too long a chain are
-// kInvalidArgument.
+// The certificates and the first private key of a PEM text. kInvalidArgument if the key is
+// encrypted or is not the first certificate's key, if a certificate is damaged, or if the chain is
+// too long.
 Result<Certificate> parse_certificate(std::string_view pem);
 
 // kNotFound if there is no such file; kDenied if other users have access to it.

@@ -107,7 +107,7 @@ Status refused(const Library& library, Context* context, Error error) {
       return Status(Code::kDenied,
                     "MUNGE: the credential was made for another user than uid " +
                         std::to_string(::geteuid()) +
-                        ", which decodes it: the client expected a server of that user");
+                        ", which decodes it: the client expected a server of that other user");
     default:
       break;
   }
@@ -144,7 +144,7 @@ Result<std::string> encode(std::span<const std::byte> payload, std::optional<uid
   if (payload.size() > kMostPayloadBytes || only_for == kAnyUid) {
     return Status(Code::kInvalidArgument, "MUNGE: cannot encode a payload of " +
                                               std::to_string(payload.size()) +
-                                              " bytes, or a credential for no user");
+                                              " bytes (too long), or for an invalid uid");
   }
   const Result<Library>& munge = library();
   if (!munge.ok()) return munge.status();

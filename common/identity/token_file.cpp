@@ -32,7 +32,8 @@ std::vector<std::string_view> words_of(std::string_view line) {
 
 Result<TokenFile::Line> TokenFile::parse_line(const std::vector<std::string_view>& words) {
   if (words.empty()) return refused("a comment without a token: give a line with a token");
-  if (words.size() > 2) return refused("more than a server and its token; write one token a line");
+  if (words.size() > 2)
+    return refused("more than a server and its token; write one token per line");
   Result<Token> token = parse_token(words.back());
   if (!token.ok()) {
     return words.size() == 2 ? Status(token.status()).with_context("after the server")
@@ -138,7 +139,7 @@ Result<bool> add_token(const std::string& path, std::string_view line) {
 
 std::string describe_tokens(const std::string& named_file) {
   const std::string path = named_file.empty() ? default_token_file() : named_file;
-  if (path.empty()) return "HOME is not set, so no file has tokens";
+  if (path.empty()) return "HOME is not set, so there is no token file";
   const Result<TokenFile> file = TokenFile::load(path);
   if (file.status().code() == Code::kNotFound) return file.status().context();
   if (!file.ok()) return "no token can be read: " + file.status().context();

@@ -19,10 +19,10 @@ Result<Elf64_Ehdr> read_header(Bytes bytes) {
     return malformed("not a little-endian ELF64");
   }
   if (header.e_shnum != 0 && header.e_shentsize != sizeof(Elf64_Shdr)) {
-    return malformed("size of section headers");
+    return malformed("wrong size of section headers");
   }
   if (header.e_phnum != 0 && header.e_phentsize != sizeof(Elf64_Phdr)) {
-    return malformed("size of program headers");
+    return malformed("wrong size of program headers");
   }
   return header;
 }
@@ -51,21 +51,21 @@ Result<uint64_t> elf_size(Bytes bytes) {
   uint64_t sections = 0;
   if (!section_count(bytes, header, &sections) || sections > bytes.size() / sizeof(Elf64_Shdr) ||
       !cover(header.e_shoff, sections * sizeof(Elf64_Shdr))) {
-    return malformed("section headers outside");
+    return malformed("section headers outside the image");
   }
   if (!cover(header.e_phoff, header.e_phnum * sizeof(Elf64_Phdr))) {
-    return malformed("program headers outside");
+    return malformed("program headers outside the image");
   }
   for (uint64_t i = 0; i < sections; ++i) {
     Elf64_Shdr section;
     if (!read_at(bytes, header.e_shoff + i * sizeof section, &section)) return malformed("section");
     if (section.sh_type == SHT_NOBITS || section.sh_type == SHT_NULL) continue;
-    if (!cover(section.sh_offset, section.sh_size)) return malformed("section outside");
+    if (!cover(section.sh_offset, section.sh_size)) return malformed("section outside the image");
   }
   for (uint64_t i = 0; i < header.e_phnum; ++i) {
     Elf64_Phdr segment;
     if (!read_at(bytes, header.e_phoff + i * sizeof segment, &segment)) return malformed("segment");
-    if (!cover(segment.p_offset, segment.p_filesz)) return malformed("segment outside");
+    if (!cover(segment.p_offset, segment.p_filesz)) return malformed("segment outside the image");
   }
   return end;
 }
@@ -76,13 +76,13 @@ Result<ElfSections> elf_sections(Bytes image) {
   sections.image = image;
   uint64_t count = 0;
   if (!section_count(image, header, &count) || count > image.size() / sizeof(Elf64_Shdr)) {
-    return malformed("section headers outside");
+    return malformed("section headers outside the image");
   }
   sections.headers.resize(count);
   for (uint64_t i = 0; i < count; ++i) {
     if (!fits(header.e_shoff, (i + 1) * sizeof(Elf64_Shdr), image.size()) ||
         !read_at(image, header.e_shoff + i * sizeof(Elf64_Shdr), &sections.headers[i])) {
-      return malformed("section headers outside");
+      return malformed("section headers outside the image");
     }
   }
   uint64_t names = header.e_shstrndx;

@@ -12,7 +12,7 @@ namespace {
 // More than the translation units of any program.
 constexpr size_t kMaxContainers = 1u << 20;
 
-// Compares byte by byte: `bytes` may have fewer than four.
+// Compares byte by byte, because `bytes` may be shorter than the magic.
 bool starts_with(Bytes bytes, uint32_t magic) {
   for (size_t i = 0; i < sizeof magic; ++i) {
     if (i == bytes.size() || std::to_integer<uint8_t>(bytes[i]) != uint8_t(magic >> (8 * i))) {
@@ -96,7 +96,7 @@ Result<Image> measure_wrapper(const void* pointer) {
 }  // namespace
 
 Result<Image> measure(const void* pointer) {
-  if (pointer == nullptr) return Status(Code::kInvalidArgument, "no image");
+  if (pointer == nullptr) return Status(Code::kInvalidArgument, "the pointer to the image is null");
   const Bytes bytes = unbounded(pointer);
   if (starts_with(bytes, kWrapperMagic)) return measure_wrapper(pointer);
   return inspect_bare(bytes);

@@ -26,7 +26,7 @@ Result<std::vector<std::string>> cubin_kernels(Bytes image) {
   std::vector<std::string> kernels;
   for (const Elf64_Shdr& section : sections->headers) {
     if (section.sh_type != SHT_SYMTAB) continue;
-    if (section.sh_link >= sections->headers.size()) return malformed("symbol names");
+    if (section.sh_link >= sections->headers.size()) return malformed("no table of symbol names");
     const Bytes names = sections->content(sections->headers[section.sh_link]);
     const Bytes symbols = sections->content(section);
     Elf64_Sym symbol;
@@ -62,7 +62,7 @@ Result<std::vector<std::string>> kernel_names(const Image& image) {
     case Format::kFatbin:
       break;
   }
-  return Status(Code::kUnsupported, "a container of images");
+  return Status(Code::kUnsupported, "kernel names are not read from a container of images");
 }
 
 }  // namespace rcuda::image

@@ -23,19 +23,19 @@ Status unpack_zstd(const Entry& entry, std::string* output) {
   const unsigned long long content =
       ZSTD_getFrameContentSize(entry.payload.data(), entry.payload.size());
   if (content != entry.size_bytes || entry.size_bytes / kZstdBestRatio > entry.payload.size()) {
-    return malformed("size of the zstd frame");
+    return malformed("wrong size of the zstd frame");
   }
   output->resize(entry.size_bytes);
   const size_t size =
       ZSTD_decompress(output->data(), output->size(), entry.payload.data(), entry.payload.size());
-  if (ZSTD_isError(size) || size != entry.size_bytes) return malformed("zstd data");
+  if (ZSTD_isError(size) || size != entry.size_bytes) return malformed("invalid zstd data");
   return {};
 }
 
 Status unpack_lz4(const Entry& entry, std::string* output) {
   if (entry.payload.size() > std::numeric_limits<int>::max() ||
       entry.size_bytes / kLz4BestRatio > entry.payload.size()) {
-    return malformed("size of the LZ4 block");
+    return malformed("wrong size of the LZ4 block");
   }
   output->resize(entry.size_bytes);
   const int size = LZ4_decompress_safe(reinterpret_cast<const char*>(entry.payload.data()),

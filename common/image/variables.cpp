@@ -112,7 +112,7 @@ Result<uint64_t> container_variable_bytes(Bytes container, uint32_t sm) {
 }  // namespace
 
 // A declaration is outside of parameter lists, and begins a statement if it is inside of a
-// function. The `.global` of an instruction (ld.global) does not.
+// function. The `.global` of an instruction (ld.global) does not begin a statement.
 uint64_t ptx_variable_bytes(std::string_view text) {
   Words words(text);
   uint64_t bytes = 0, braces = 0, parentheses = 0;
@@ -122,7 +122,7 @@ uint64_t ptx_variable_bytes(std::string_view text) {
     if (word == "}" && braces) --braces;
     if (word == "(") ++parentheses;
     if (word == ")" && parentheses) --parentheses;
-    // Also after a label or a directive with numbers.
+    // A statement also begins after a label, or after the number that ends a directive.
     const bool begins = before == ";" || before == "{" || before == "}" || before == ":" ||
                         (!before.empty() && before[0] >= '0' && before[0] <= '9');
     if (word == ".global" && parentheses == 0 && (braces == 0 || begins)) {

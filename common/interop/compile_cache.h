@@ -1,6 +1,6 @@
 // CompileCache: the output of NVRTC, kept on disk between runs.
 //
-// A local driver has this cache for NVRTC (12.8 and later), which uses it through an export table.
+// A local driver has this cache, too. NVRTC (12.8 and later) uses it through an export table.
 // Each compilation queries it twice: for the PTX and for the cubin of its intermediate code.
 // Without it every run compiles everything again: cuDNN's attention takes 300 ms more for each
 // length of a sequence, also within one process.

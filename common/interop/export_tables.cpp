@@ -26,8 +26,8 @@ ContextStorage& storage() {
   return *instance;
 }
 
-// For slots without a known user. Each has its own function, so that a call names its table and
-// slot.
+// Reports a call of a slot without a known user. Each such slot has a function of its own, which
+// knows its table and slot.
 void report_slot(const char* table, int slot) {
   RCUDA_WARN("export table %s: unknown slot %d was called", table, slot);
 }

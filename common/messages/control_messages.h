@@ -23,8 +23,8 @@ enum class ControlOperation : uint32_t {
   kResume = 3,  // accepts sessions again, on all GPUs
   kAsk = 4,     // changes nothing
   kReload = 5,  // reads the settings again
-  kPark = 6,    // begins to park a session; its user may also request this, and the next
-  kWake = 7,    // begins to wake a session
+  kPark = 6,    // begins to park a session; its user may also request this
+  kWake = 7,    // begins to wake a session; its user may also request this
   kMove = 8     // lets a parked session wake on another GPU
 };
 

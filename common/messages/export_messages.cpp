@@ -34,7 +34,7 @@ Status write_export_answer(int socket, const ExportNote& note, int descriptor) {
 
 Result<ExportAnswer> read_export_answer(int socket,
                                         std::chrono::steady_clock::time_point deadline) {
-  // A Refusal has a short text.
+  // Enough for an ExportAnswer, and for a Refusal, whose text is short.
   constexpr uint32_t kMaxBody = 64u << 10;
   MessageHeader header;
   std::vector<UniqueFd> descriptors;

@@ -5,7 +5,7 @@
 namespace rcuda::wire {
 namespace {
 
-// Further limits of numbers in messages.
+// Further limits of counts in messages.
 constexpr uint32_t kMaxWindows = 4096;
 constexpr uint32_t kMaxAttributes = 4096;
 constexpr uint32_t kMaxChain = identity::kMostCertificates;

@@ -107,8 +107,8 @@ struct Attach {
   uint8_t session[8] = {};  // attach_name() of Welcome's token: which session it claims
   uint8_t token[16] = {};   // attach_token() of Welcome's token, index and attempt
   uint32_t index = 0;
-  // 0: the first socket with this index. Otherwise it replaces a lost one. Each attempt has a
-  // higher number than those before, so its token is valid once.
+  // 0: this is the first socket with its index. Otherwise the socket replaces a lost socket; each
+  // attempt has a higher number than those before, so its token is valid once.
   uint32_t attempt = 0;
 };
 
@@ -207,8 +207,9 @@ struct Refusal {
   std::string reason;  // one sentence that includes the remedy
 };
 
-// The payload of a MUNGE credential, which binds it to one connection: `nonce` is its binding
-// (common/tls/proof.h), so a credential that is relayed on another connection is invalid.
+// The payload of a MUNGE credential, which binds it to one connection: `nonce` is the
+// connection's binding (common/tls/proof.h), so a credential that is relayed on another connection
+// is invalid.
 enum class MungeSide : uint8_t { kClient, kServer };
 std::vector<std::byte> munge_payload(MungeSide side, const uint8_t (&nonce)[32]);
 bool is_munge_payload(const std::vector<std::byte>& payload, MungeSide side,

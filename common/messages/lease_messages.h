@@ -61,8 +61,8 @@ struct LeaseInfo {
   uint64_t created = 0;
   uint64_t until = 0;     // seconds since 1970, as `created`; 0: no end
   uint32_t sessions = 0;  // under way
-  // The work of its sessions since the server's start, including sessions in progress. The time is
-  // the sum over its sessions of time times devices.
+  // The work of its sessions since the server's start, including sessions in progress.
+  // `device_ms` adds each session's time, multiplied by the number of its devices.
   uint64_t begun = 0;  // sessions
   uint64_t device_ms = 0;
   Work work{};

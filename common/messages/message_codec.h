@@ -35,7 +35,7 @@
 
 namespace rcuda::wire {
 
-// Limits of numbers in messages, all far above real messages.
+// Limits of lengths and counts in messages, all far above real messages.
 inline constexpr uint32_t kMaxString = 4096;
 inline constexpr uint32_t kMaxDevices = 1024;
 

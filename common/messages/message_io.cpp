@@ -100,7 +100,7 @@ Result<size_t> PartialMessage::count_missing() const {
   if (bytes_.size() < sizeof header) return sizeof header - bytes_.size();
   std::memcpy(&header, bytes_.data(), sizeof header);
   RCUDA_RETURN_IF_ERROR(check_header(header));
-  if (header.body_bytes > most_) return Status(Code::kProtocol, "a message is too long");
+  if (header.body_bytes > most_) return Status(Code::kProtocol, "a received message is too long");
   return sizeof header + header.body_bytes - bytes_.size();
 }
 

@@ -2,8 +2,8 @@
 // kMaxMessageBytes, which message.h encodes and decodes.
 //
 // Threads: one reader and one writer for a socket. Blocking: read_message() and write_message(),
-// until they are done or the deadline has passed. Errors: kProtocol for another version or magic,
-// with both versions.
+// until they are done or the deadline has passed. Errors: kProtocol for another magic, or for
+// another version (the error names both versions).
 #pragma once
 
 #include <chrono>
@@ -18,7 +18,8 @@
 namespace rcuda::wire {
 
 // The version of the framing. Builds whose messages differ refuse each other by protocol_hash.h and
-// forms.h, without another version. Commands that differ are not used (api/command_hashes.h).
+// forms.h; this version then stays the same. Commands that differ are not used
+// (api/command_hashes.h).
 inline constexpr uint32_t kProtocolVersion = 2;
 
 inline constexpr uint32_t kMagic = 0x41445543u;  // "CUDA" in memory order
@@ -81,8 +82,8 @@ class PartialMessage {
   // `most`: the longest body.
   explicit PartialMessage(uint32_t most) : most_(most) {}
 
-  // Adds the bytes that `receive(data, bytes)` returns, until these are none or the message is
-  // whole. Returns whether it is. kProtocol: the header is wrong.
+  // Calls `receive(data, bytes)` and adds the bytes that it returns, until it returns none or the
+  // message is whole. Returns whether the message is whole. kProtocol: the header is wrong.
   template <typename Receive>
   Result<bool> add(const Receive& receive) {
     for (;;) {
@@ -96,7 +97,7 @@ class PartialMessage {
     }
   }
   size_t size() const { return bytes_.size(); }
-  // Once it is whole.
+  // Returns the message. Call it only once the message is whole.
   std::pair<MessageType, std::vector<std::byte>> take();
 
  private:

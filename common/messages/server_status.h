@@ -35,14 +35,14 @@ struct ServerStatus {
     std::string job{};                       // of the session's lease
     Work work{};                             // so far
     uint32_t losses = 0;                     // of the connection, so far
-    std::optional<uint64_t> lost_seconds{};  // since the last loss, while it is not back
+    std::optional<uint64_t> lost_seconds{};  // since the last loss; none: connected
     // docs/parking.md: "parking", "parked", "waiting" for room or "waking"; empty: in none of these
     // states.
     std::string park{};
     std::string park_way{};       // "driver" or "worker"; empty: it is not parked
     std::string park_refused{};   // why the last attempt to park it failed; empty: it did not fail
-    uint64_t parked_bytes = 0;    // of its GPUs, while they are in the host's memory
-    uint64_t parked_seconds = 0;  // so far, likewise
+    uint64_t parked_bytes = 0;    // of GPU memory that are in the host's memory now
+    uint64_t parked_seconds = 0;  // for how long they have been there
   };
   struct Leased {
     uint32_t ordinal = 0;

@@ -39,8 +39,8 @@ inline constexpr unsigned kConfigMagic = 0xcafebeef;
 inline constexpr int kNoColor = -1;          // of a split: the rank joins no part
 inline constexpr int kBuiltInOperators = 5;  // sum to average
 
-// The configuration of a communicator. Later releases append members; `size` covers those
-// that the program's compiler knew.
+// The configuration of a communicator. Later releases append members; `size` shows with
+// which members the program was compiled.
 struct Config {
   size_t size = sizeof(Config);
   unsigned magic = kConfigMagic;
@@ -53,7 +53,7 @@ struct Config {
   int split_share = kUndefined;
   int traffic_class = kUndefined;
   const char* comm_name = nullptr;
-  // collnetEnable to nvlsHostMode
+  // The members collnetEnable to nvlsHostMode of ncclConfig_t.
   int others[15] = {kUndefined, kUndefined, kUndefined, kUndefined, kUndefined,
                     kUndefined, kUndefined, kUndefined, kUndefined, kUndefined,
                     kUndefined, kUndefined, kUndefined, kUndefined, kUndefined};

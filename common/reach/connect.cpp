@@ -201,8 +201,8 @@ Result<UniqueFd> connect_local_server(uint16_t port, const std::vector<uid_t>& t
   if (error == ECONNREFUSED && closed) {
     return Status(Code::kUnavailable,
                   "the rcuda-server of root for port " + std::to_string(port) +
-                      " serves only a group without this user (setting users), or has ended: ask "
-                      "its administrator to add you, or start your own server: "
+                      " serves only a group that lacks this user (setting users), or has ended: "
+                      "ask its administrator to add you, or start your own server: "
                       "rcuda-server --port PORT");
   }
   if (error == EAGAIN || error == EINTR) {

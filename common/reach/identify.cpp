@@ -66,7 +66,7 @@ Status exchange_credentials(const Socket& socket, const tls::Key& binding,
   std::copy(binding.begin(), binding.end(), nonce);
   Authenticate message;
   message.method = Method::kMunge;
-  // The credential names no user who may decode it: the client does not know the server's user.
+  // Any user may decode the credential, because the client does not know the server's user.
   RCUDA_ASSIGN_OR_RETURN(
       std::string own,
       identity::munge::encode(munge_payload(MungeSide::kClient, nonce), {}, settings));

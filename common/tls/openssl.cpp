@@ -63,7 +63,7 @@ Result<Owned<SSL_CTX>> make_context(const SSL_METHOD* method) {
       SSL_CTX_set_ciphersuites(raw,
                                "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:"
                                "TLS_CHACHA20_POLY1305_SHA256") != 1 ||
-      // Cheap groups only: an unauthenticated peer chooses, and others take a hundred times longer.
+      // Cheap groups only: an unauthenticated peer chooses, and other groups take 100 times longer.
       SSL_CTX_set1_groups_list(raw, "X25519:P-256") != 1 || SSL_CTX_set_num_tickets(raw, 0) != 1) {
     return ssl_error("cannot use TLS 1.3");
   }

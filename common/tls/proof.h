@@ -42,8 +42,8 @@ bool has_signed(const x509_st* certificate, Role side, const Key& binding,
 
 // The MAC of a client's token. `secret_hash`: identity::hash_of() its secret.
 Key token_proof(const identity::Hash& secret_hash, const Key& binding);
-// The MAC of a lease's secret. Without TLS the binding is zero: the proof is then as good as the
-// secret.
+// The MAC of a lease's secret. Without TLS the binding is zero, so a peer that reads the proof can
+// use it again, like the secret.
 Key lease_proof(const std::array<uint8_t, 16>& secret, const Key& binding);
 
 // How a client checks the server's certificate. With both empty, any server is accepted, and the

@@ -33,9 +33,9 @@ class RecordBuffer {
   ssize_t fill();
   // Whether take() has bytes that were received ahead.
   bool has_bytes() const { return begin_ < end_; }
-  // While the sending thread is inside OpenSSL (`sealing`), take() fails with EAGAIN. OpenSSL also
-  // reads when it sends if it has received a part of a handshake message; but the receiving thread
-  // may be in fill().
+  // While the sending thread is inside OpenSSL (`sealing`), take() fails with EAGAIN: the receiving
+  // thread may be in fill() at the same time. (OpenSSL reads although it sends if it has received a
+  // part of a handshake message.)
   void set_sealing(bool sealing) { sealing_ = sealing; }
   // Limits the bytes that take() receives from now on (without `reads_ahead`).
   void limit_received(size_t most) { most_received_ = most; }

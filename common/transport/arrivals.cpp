@@ -77,7 +77,7 @@ void Arrivals::withdraw(RegionId region) {
     MutexLock lock(mutex_);
     lost = take_locked([region](const Write& write) { return write.region == region; });
   }
-  for (const Ended& each : lost) each({Code::kNotFound, "the peer has withdrawn its memory"});
+  for (const Ended& each : lost) each({Code::kNotFound, "the memory of the write is withdrawn"});
 }
 
 void Arrivals::end() {

@@ -133,7 +133,7 @@ void ControlChannel::run() {
     begins_.wait(lock, [this]() RCUDA_REQUIRES(mutex_) { return begun_ || finished_; });
   }
   bool intended = false;
-  // The socket may have taken messages before, which poll() does not show.
+  // The socket object may already hold received messages, which poll() does not report.
   std::string why = receive(intended);
   while (why.empty()) {
     {

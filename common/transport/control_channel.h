@@ -50,7 +50,7 @@ class ControlChannel {
 
   // Starts the thread, which sleeps until begin(). Errors: no descriptor, or no thread.
   Status prepare();
-  // After prepare(), once: takes ownership of the socket. Until then the channel must not be used.
+  // Takes ownership of the socket. Call it once, after prepare() and before any use of the channel.
   void begin(Socket socket);
   void send(const ControlMessage& message);
   // The same with a descriptor, unless `fd` is -1. The descriptor is duplicated. If this process

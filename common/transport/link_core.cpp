@@ -81,7 +81,7 @@ Status LinkCore::check_put(uint64_t offset, size_t pieces, size_t total,
     return status();
   if (pieces > kMaxPutPieces || total < 8 || total % 8 != 0 || offset % 8 != 0 ||
       total > peer_window_bytes || offset > peer_window_bytes - total) [[unlikely]] {
-    return {Code::kInvalidArgument, "put of " + std::to_string(total) + " bytes at " +
+    return {Code::kInvalidArgument, "invalid put of " + std::to_string(total) + " bytes at " +
                                         std::to_string(offset) + " of a window of " +
                                         std::to_string(peer_window_bytes)};
   }

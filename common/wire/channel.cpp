@@ -120,8 +120,8 @@ Status Channel::map_marks(const ReadyEvent& ready) {
   if (ready.marks_region == 0) return {};
   constexpr size_t kMostBytes = sizeof(uint64_t) * Window::kCompletionCount;
   if (ready.marks_bytes == 0 || ready.marks_bytes > kMostBytes) {
-    return Status(Code::kProtocol,
-                  "the worker offers marks of " + std::to_string(ready.marks_bytes) + " bytes");
+    return Status(Code::kProtocol, "the worker offers an invalid region of marks: " +
+                                       std::to_string(ready.marks_bytes) + " bytes");
   }
   const auto region = static_cast<transport::RegionId>(ready.marks_region);
   RCUDA_ASSIGN_OR_RETURN(void* mapping, link_.map(region, ready.marks_bytes));

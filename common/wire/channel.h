@@ -45,7 +45,7 @@ struct ReplySlot {
   uint32_t call = 0;
   uint32_t offset = 0, bytes = 0;  // in this side's window
 
-  // Requests the answer, in these members of a command's header.
+  // Writes into a command's header that the reply goes to this slot.
   void name_in(CommandHeader* header) const {
     header->call = call;
     header->reply_slot = offset;
@@ -120,7 +120,8 @@ class Channel {
   bool has_reply(const ReplySlot& slot) const;
   Status take_reply(const ReplySlot& slot, uint32_t* result, Reply* reply);
 
-  // Whether the worker, or the GPU with its mark, has written the word. *result: the worker's.
+  // Whether the worker, or the GPU with its mark, has written the word. *result receives the
+  // worker's.
   bool word_reached(const Word& word, uint32_t* result) const;
   // Maps the region into which the GPU writes marks (ReadyEvent::marks_region). Call it before the
   // first command.

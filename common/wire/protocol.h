@@ -88,8 +88,8 @@ struct MirrorLoan {
 };
 static_assert(sizeof(MirrorLoan) == 16);
 
-// In answers about a mirror: its bytes include this patch (MirrorPatch) and the writes of this
-// loan's host function, and may be newer.
+// In answers about a mirror: the answer's bytes include the patch `patches` (MirrorPatch) and the
+// writes of the host function of the loan `loan`, and may be newer.
 struct MirrorState {
   uint64_t patches, loan;
   // The number of this answer among the answers with bytes of this mirror; the client repeats it in
@@ -110,8 +110,8 @@ static_assert(sizeof(MirrorKnown) == 16);
 struct MirrorNewsHead {
   MirrorState state;
   uint32_t pieces;     // each a MirrorPiece and its bytes, padded to 8
-  uint32_t fetch_all;  // 1: MirrorFetch fetches all bytes: too many differ, or the worker does not
-                       // have the client's answer
+  uint32_t fetch_all;  // 1: the client must send MirrorFetch, because too many bytes differ or the
+                       // worker does not have the client's answer
 };
 static_assert(sizeof(MirrorNewsHead) == 32);
 

@@ -39,7 +39,7 @@ Status RingWriter::append(Bytes head, Bytes body, Wake wake,
                           std::chrono::steady_clock::time_point deadline) {
   const size_t payload = head.size() + body.size();
   if (payload == 0 || payload > layout_.max_frame_bytes) {
-    return {Code::kInvalidArgument, "frame of " + std::to_string(payload) + " bytes"};
+    return {Code::kInvalidArgument, "invalid frame of " + std::to_string(payload) + " bytes"};
   }
   const uint64_t bytes = frame_bytes(payload);
   const uint64_t to_end = layout_.ring_bytes - position_;
@@ -133,7 +133,7 @@ Result<std::span<const std::byte>> RingReader::try_next() {
     if (payload == 0 || payload > layout_.max_frame_bytes ||
         bytes > layout_.ring_bytes - position_) {
       return Status{Code::kProtocol,
-                    "frame of " + std::to_string(payload) + " bytes in the command ring"};
+                    "invalid frame of " + std::to_string(payload) + " bytes in the command ring"};
     }
     const uint64_t stamp = load(position_ + bytes - 8);
     if (stamp == 0) return Frame{};

@@ -59,8 +59,8 @@ struct StreamRef {
   uint64_t stream = 0;
   uint64_t context = 0;
   uint64_t event = 0;
-  // The caller knows that the stream is idle, and so is all work that the stream would wait for. A
-  // place that does not hold the stream is then reached at once.
+  // The caller knows that all work in the stream, and all work that the stream would wait for, has
+  // ended. A place that does not hold the stream is then reached at once.
   bool idle = false;
   // The stream's last work is a copy of the engine that holds it, and no work has been queued in
   // any stream since. If the stream is still held, the new copy comes directly after that copy, and
@@ -132,8 +132,8 @@ class DeviceOps {
   // The engine calls resume() after each round of work.
   //
   // kHolds is for work that cannot continue without a pause (connecting, freeing memory for which a
-  // peer waits). Once it has been requested, no further stream is held before it. kWork begins when
-  // the program happens to have no work, which may be never.
+  // peer waits). Once it has been requested, no further stream is held until it ends. kWork begins
+  // when the program happens to have no work, which may be never.
   virtual bool pause(Pause what) = 0;
   virtual void resume() = 0;
 

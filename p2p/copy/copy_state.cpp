@@ -26,7 +26,7 @@ constexpr Transition<State, Event> kTransitions[] = {
     {State::kSending, Event::kDone, State::kDone},
     {State::kSent, Event::kDone, State::kDone},
     {State::kPulling, Event::kDone, State::kDone},
-    // With an error.
+    // Copies with an error.
     {State::kFailing, Event::kDone, State::kDone},
     {State::kAborting, Event::kDone, State::kDone},
     {State::kFailing, Event::kRefusal, State::kRefused},

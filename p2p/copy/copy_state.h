@@ -44,7 +44,7 @@ inline constexpr auto kLastCopyState = CopyState::kLost;
 
 enum class CopyEvent : uint8_t {
   kCommand,        // the client's half has come
-  kStreamReached,  // or the copy may overlap with the previous one in its stream
+  kStreamReached,  // the stream has reached the copy, or the copy may overlap with the previous one
   kPlan,
   kWant,     // the registration of the destination has been requested
   kPull,     // Pull has been sent

@@ -50,7 +50,7 @@ class Half {
   Copy* add_half(PeerCopy request, StreamPlace place, const Status& failure) {
     Copy& copy = find_or_make(request.id);
     if (copy.request) {
-      const Status status(Code::kInvalidArgument, "two peer copies with one id");
+      const Status status(Code::kInvalidArgument, "two halves of peer copies have the same id");
       environment_.places.release(place, status);
       if (request.done) request.done(status);
       return nullptr;

@@ -20,7 +20,7 @@ constexpr Transition<State, Event> kTransitions[] = {
     {State::kOffered, Event::kChunk, State::kLanding},
     {State::kLanding, Event::kDone, State::kDone},
     {State::kPulling, Event::kDone, State::kDone},
-    // With an error.
+    // Copies with an error.
     {State::kFailing, Event::kRefusal, State::kRefusing},
     {State::kFailing, Event::kAbort, State::kAborted},
     {State::kAborted, Event::kRefusal, State::kClosing},

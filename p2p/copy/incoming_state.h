@@ -40,7 +40,7 @@ inline constexpr auto kLastIncomingState = IncomingState::kLost;
 
 enum class IncomingEvent : uint8_t {
   kCommand,        // the client's half has come
-  kStreamReached,  // and the Link is open
+  kStreamReached,  // the stream has reached the copy, and the Link is open
   kOffer,          // the destination's region has been sent
   kPull,           // the copy of the mapped source has been queued
   kChunk,          // a chunk is being copied in, or is at its destination

@@ -33,16 +33,16 @@ uint64_t Receiver::announced(const Incoming& copy) {
 }
 
 Status Receiver::on_chunk(const ChunkMessage& message, const PeerLink& link) {
-  if (is_full(message.copy)) return {Code::kProtocol, "too many copies announced"};
+  if (is_full(message.copy)) return {Code::kProtocol, "the peer announced too many copies"};
   Incoming& copy = find_or_make(message.copy);
   if (is_aborted(copy.state) || copy.choice == Choice::kPull || copy.choice == Choice::kWant) {
-    return {Code::kProtocol, "chunk out of place"};
+    return {Code::kProtocol, "the peer sent a chunk at the wrong time"};
   }
   uint64_t end = 0;
   if (message.offset != copy.next || __builtin_add_overflow(message.offset, message.bytes, &end) ||
       end > message.total || (message.bytes == 0) != (message.total == 0) ||
       (message.predecessor != 0 && message.predecessor == message.copy)) {
-    return {Code::kProtocol, "chunk outside its copy"};
+    return {Code::kProtocol, "the peer sent a chunk outside of its copy"};
   }
   uint64_t inbox_bytes = 0;
   switch (message.where) {
@@ -55,20 +55,21 @@ Status Receiver::on_chunk(const ChunkMessage& message, const PeerLink& link) {
       break;
     case Where::kTarget:
       if (copy.target == transport::RegionId::kNone) {
-        return {Code::kProtocol, "chunk for a destination that was not offered"};
+        return {Code::kProtocol, "the peer sent a chunk for a destination that was not offered"};
       }
       inbox_bytes = UINT64_MAX;
       break;
     default:
-      return {Code::kProtocol, "chunk in an unknown kind of memory"};
+      return {Code::kProtocol, "the peer sent a chunk in an unknown kind of memory"};
   }
   if (message.slot > inbox_bytes || message.bytes > inbox_bytes - message.slot) {
-    return {Code::kProtocol, "chunk outside the inbox"};
+    return {Code::kProtocol, "the peer sent a chunk outside of the inbox"};
   }
   if (message.total == 0 && announced(copy) > 0) {
-    return {Code::kProtocol, "a second chunk of an empty copy"};
+    return {Code::kProtocol, "the peer sent a second chunk of an empty copy"};
   }
-  if (arrived_ >= most_arrived(link)) return {Code::kProtocol, "more chunks than slots for them"};
+  if (arrived_ >= most_arrived(link))
+    return {Code::kProtocol, "the peer sent more chunks than the inbox has slots"};
   ++arrived_;
   copy.next = end;
   copy.choice = Choice::kChunks;
@@ -92,10 +93,10 @@ void Receiver::pop_arrived(Incoming& copy) {
 
 // Takes the sender's Want or Pull. A copy has at most one of them, before its first chunk.
 Result<Incoming*> Receiver::begin_choice(uint64_t id, Choice choice) {
-  if (is_full(id)) return Status(Code::kProtocol, "too many copies announced");
+  if (is_full(id)) return Status(Code::kProtocol, "the peer announced too many copies");
   Incoming& copy = find_or_make(id);
   if (copy.choice != Choice::kNone || is_aborted(copy.state)) {
-    return Status(Code::kProtocol, "Want or Pull out of place");
+    return Status(Code::kProtocol, "the peer sent Want or Pull at the wrong time");
   }
   copy.choice = choice;
   return &copy;
@@ -107,7 +108,7 @@ Status Receiver::on_want(const WantMessage& message) {
 
 Status Receiver::on_pull(const PullMessage& message) {
   if (message.predecessor != 0 && message.predecessor == message.copy) {
-    return {Code::kProtocol, "Pull after itself"};
+    return {Code::kProtocol, "the peer sent a Pull that follows itself"};
   }
   const Result<Incoming*> copy = begin_choice(message.copy, Choice::kPull);
   if (copy) (*copy)->pull = message;
@@ -116,12 +117,12 @@ Status Receiver::on_pull(const PullMessage& message) {
 
 Status Receiver::on_abort(const EndMessage& message) {
   const Status status = status_of(message);
-  if (status.ok()) return {Code::kProtocol, "Abort without an error"};
-  if (is_full(message.copy)) return {Code::kProtocol, "too many copies announced"};
+  if (status.ok()) return {Code::kProtocol, "the peer sent Abort without an error"};
+  if (is_full(message.copy)) return {Code::kProtocol, "the peer announced too many copies"};
   Incoming& copy = find_or_make(message.copy);
-  if (is_aborted(copy.state)) return {Code::kProtocol, "a copy aborted twice"};
+  if (is_aborted(copy.state)) return {Code::kProtocol, "the peer aborted a copy twice"};
   if (message.chunks > announced(copy)) {
-    return {Code::kProtocol, "Abort counts chunks that were not announced"};
+    return {Code::kProtocol, "the peer sent Abort with chunks that were not announced"};
   }
   copy.sent = message.chunks;
   fail(copy, status, IncomingEvent::kAbort);
@@ -133,7 +134,8 @@ Status Receiver::on_forget(const ForgetMessage& message) {
   bool in_use = false;
   for (auto& [key, mapping] : mappings_) {
     if (key.second != message.handle) continue;
-    if (mapping.forget_request) return {Code::kProtocol, "Forget repeated for one memory"};
+    if (mapping.forget_request)
+      return {Code::kProtocol, "the peer sent Forget twice for the same memory"};
     in_use = true;
     mapping.forget_request = message.request;
   }
@@ -301,7 +303,7 @@ Result<Receiver::PeerMapping*> Receiver::map(int device, const Handle& handle, u
   }
   const uint64_t bytes = known->second.memory.bytes;
   if (offset > bytes || source.extent_bytes() > bytes - offset) {
-    return Status(Code::kInvalidArgument, "a Pull outside of the mapped memory");
+    return Status(Code::kInvalidArgument, "the source of the Pull is outside of the mapped memory");
   }
   return &known->second;
 }
@@ -410,7 +412,7 @@ Status Receiver::land(Incoming& copy, const ChunkMessage& chunk, const PeerLink&
   if (chunk.where == Where::kDeviceInbox) {
     const DeviceBuffer& inbox = link.device_inbox[static_cast<size_t>(request.device)];
     if (chunk.slot > inbox.bytes() || chunk.bytes > inbox.bytes() - chunk.slot) {
-      return {Code::kProtocol, "chunk outside the GPU's inbox"};
+      return {Code::kProtocol, "the peer sent a chunk outside of the GPU's inbox"};
     }
     lane = Lane::kLocal;
     from = inbox.address() + chunk.slot;

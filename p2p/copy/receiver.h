@@ -119,7 +119,7 @@ class Receiver : public Half<Incoming, IncomingEvent> {
   Status close_forgotten(PeerLink* link, bool& moved);
   void finish(Incoming& copy, PeerLink* link, const Status& status);
 
-  uint64_t arrived_ = 0;  // size of Incoming::arrived of all copies
+  uint64_t arrived_ = 0;  // the sum of the sizes of Incoming::arrived
   std::map<std::pair<int, Handle>, PeerMapping> mappings_;
   std::deque<uint64_t> forgotten_;  // requests that must be answered
 };

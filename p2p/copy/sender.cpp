@@ -29,7 +29,7 @@ void Sender::add(PeerCopy request, StreamPlace place, uint64_t predecessor, cons
 }
 
 Status Sender::on_ready(const ReadyMessage& message) {
-  if (is_full(message.copy)) return {Code::kProtocol, "too many copies announced"};
+  if (is_full(message.copy)) return {Code::kProtocol, "the peer announced too many copies"};
   find_or_make(message.copy).peer_ready = true;
   return {};
 }
@@ -99,7 +99,8 @@ Status Sender::on_done(const EndMessage& message) {
   if (found == copies_.end()) {
     // A receiver may end its half before this side's half has come from the client.
     if (status.ok()) return unknown_copy("Done", message.copy);
-    if (copies_.size() >= kMostCopies) return {Code::kProtocol, "too many copies announced"};
+    if (copies_.size() >= kMostCopies)
+      return {Code::kProtocol, "the peer announced too many copies"};
   }
   Outgoing& copy = find_or_make(message.copy);
   const bool ended = copy.state == CopyState::kDone || copy.state == CopyState::kRefused ||
@@ -373,7 +374,7 @@ void Sender::finish(Outgoing& copy, PeerLink* link, const Status& status) {
     RCUDA_DEBUG("peer copy %llu to peer %u: %s", static_cast<unsigned long long>(copy.id), peer_,
                 status.message().c_str());
   }
-  // Before a program can learn of the end.
+  // Called before the program can learn of the end.
   if (status.ok() && copy.plan && environment_.options.on_sent) {
     environment_.options.on_sent(*copy.plan);
   }

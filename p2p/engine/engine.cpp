@@ -46,7 +46,7 @@ uint64_t now_ns() {
 
 Status check_id(uint64_t id) {
   if (id < Prober::kTransfer / 2) return {};
-  return {Code::kInvalidArgument, "ids of peer copies and signals are below 2^63"};
+  return {Code::kInvalidArgument, "the id of a peer copy or signal must be below 2^63"};
 }
 
 }  // namespace
@@ -346,7 +346,7 @@ Status Engine::signal(PeerId peer, uint64_t id, StreamRef stream,
 Status Engine::await(PeerId peer, uint64_t id, StreamRef stream) {
   RCUDA_RETURN_IF_ERROR(check_id(id));
   const Result<StreamPlace> entered = ops_.enter(stream, true);
-  // Also without a place, because the peer sends the signal in any case.
+  // Without a place, the core must still expect the signal, because the peer sends it in any case.
   const StreamPlace place = entered ? *entered : StreamPlace::kNone;
   runner_->post(
       [this, peer, id, stream, place] { runner_->core().peer(peer).await(id, stream, place); });

@@ -116,7 +116,8 @@ void Peer::await(uint64_t id, StreamRef stream, StreamPlace place) {
     return;
   }
   if (!awaited_.emplace(id, place).second) {
-    environment_.places.release(place, {Code::kInvalidArgument, "two waits for one signal"});
+    environment_.places.release(
+        place, {Code::kInvalidArgument, "the client sent two waits for the same signal"});
   }
 }
 
@@ -241,16 +242,18 @@ Status Peer::on_signal(const SignalMessage& message) {
     awaited_.erase(waiting);
     return {};
   }
-  if (early_.size() >= kMostEarlySignals) return {Code::kProtocol, "too many unexpected signals"};
+  if (early_.size() >= kMostEarlySignals)
+    return {Code::kProtocol, "the peer sent too many signals that nothing waits for"};
   if (!early_.emplace(message.signal, status_of(message)).second) {
-    return {Code::kProtocol, "a signal sent twice"};
+    return {Code::kProtocol, "the peer sent a signal twice"};
   }
   return {};
 }
 
 Status Peer::on_forgotten(const ForgottenMessage& message) {
   const auto found = forgetting_.find(message.request);
-  if (found == forgetting_.end()) return {Code::kProtocol, "Forgotten for an unknown request"};
+  if (found == forgetting_.end())
+    return {Code::kProtocol, "the peer sent Forgotten for an unknown request"};
   const std::function<void()> done = std::move(found->second);
   forgetting_.erase(found);
   done();

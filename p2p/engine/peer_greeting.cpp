@@ -15,7 +15,7 @@
 namespace rcuda::p2p {
 namespace {
 
-// This side maps the inbox of a peer on the same host, with all its pages.
+// Limits the inbox that a peer offers, because this side maps all pages of an inbox on its host.
 constexpr uint64_t kMaxInboxBytes = 1ull << 30;
 
 // A chunk of a size that is not a multiple of the alignment never fits its arena.
@@ -30,7 +30,7 @@ bool text_ends(std::span<const char> text) {
 }  // namespace
 
 Status Peer::on_challenge(const ChallengeMessage& message) {
-  if (peer_nonce_) return {Code::kProtocol, "a second Challenge"};
+  if (peer_nonce_) return {Code::kProtocol, "the peer sent a second Challenge"};
   peer_nonce_ = message.nonce;
   ProofMessage proof;
   proof.proof = make_proof(token_, connected_, own_nonce_, *peer_nonce_);
@@ -38,7 +38,8 @@ Status Peer::on_challenge(const ChallengeMessage& message) {
 }
 
 Status Peer::on_proof(const ProofMessage& message) {
-  if (!peer_nonce_ || authenticated_) return {Code::kProtocol, "a Proof out of place"};
+  if (!peer_nonce_ || authenticated_)
+    return {Code::kProtocol, "the peer sent Proof at the wrong time"};
   if (!proof_holds(make_proof(token_, !connected_, *peer_nonce_, own_nonce_), message.proof)) {
     return {Code::kUnavailable,
             "a worker that this session did not introduce asked for its memory"};
@@ -88,7 +89,7 @@ Status Peer::send_offer() {
 }
 
 Status Peer::on_offer(const OfferMessage& message) {
-  if (link_->open || !offered_) return {Code::kProtocol, "an Offer out of place"};
+  if (link_->open || !offered_) return {Code::kProtocol, "the peer sent Offer at the wrong time"};
   bool good = message.device_count <= kMaxDevices && text_ends(message.host) &&
               text_ends(message.name) && message.inbox_region != 0 &&
               message.inbox_bytes >= EngineOptions::kLeastInboxBytes &&
@@ -98,7 +99,7 @@ Status Peer::on_offer(const OfferMessage& message) {
     good = text_ends(device.uuid) &&
            (device.inbox_region == 0 ? device.inbox_bytes == 0 : is_inbox_size(device.inbox_bytes));
   }
-  if (!good) return {Code::kProtocol, "invalid Offer"};
+  if (!good) return {Code::kProtocol, "the peer sent an invalid Offer"};
   link_->offer = message;
   due_ = Due::kOpen;
   return {};
@@ -157,7 +158,7 @@ Status Peer::map_probe_memory() {
 Status Peer::on_mappable(const MappableMessage& message) {
   const int own = static_cast<int>(message.sender_device);
   if (!environment_.valid_device(own) || message.device >= link_->offer.device_count) {
-    return {Code::kProtocol, "Mappable of devices that do not exist"};
+    return {Code::kProtocol, "the peer sent Mappable for devices that do not exist"};
   }
   if (link_->unanswered == 0) {
     return {Code::kProtocol, "an answer about memory that was not offered"};

@@ -40,7 +40,7 @@ Status Peer::send_legs() {
 Status Peer::on_leg(const LegMessage& message) {
   if (message.knot_count > kMaxLegKnots || message.device >= link_->offer.device_count ||
       message.peer_device >= environment_.devices.size()) {
-    return {Code::kProtocol, "invalid Leg"};
+    return {Code::kProtocol, "the peer sent an invalid Leg"};
   }
   std::vector<LegModel::Knot> knots;
   for (uint32_t i = 0; i < message.knot_count; ++i) {
@@ -60,7 +60,7 @@ Status Peer::on_leg(const LegMessage& message) {
       link_->pair(own, static_cast<int>(message.device)).ipc_leg = *std::move(leg);
       break;
     default:
-      return {Code::kProtocol, "Leg of an unknown kind"};
+      return {Code::kProtocol, "the peer sent a Leg of an unknown kind"};
   }
   link_->refresh_models();
   return {};

@@ -145,7 +145,7 @@ struct Environment {
  private:
   struct Scratch {
     DeviceBuffer buffer;
-    bool tried = false;  // to export it
+    bool tried = false;  // exporting it has been tried
     std::optional<ExportedMemory> exported;
   };
   std::vector<Scratch> scratch_;  // by device

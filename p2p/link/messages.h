@@ -160,7 +160,7 @@ struct WantMessage : MessageOf<MessageKind::kWant> {
 };
 
 struct TargetMessage : MessageOf<MessageKind::kTarget> {
-  uint32_t refused = 0;  // 1: cannot register, or for a Pull cannot map; stage the copy instead
+  uint32_t refused = 0;  // 1: the receiver cannot register (Pull: map) the memory; stage the copy
   uint64_t copy = 0;
   uint64_t region = 0;
 };

@@ -16,7 +16,8 @@ constexpr size_t kMostBegun = 1u << 16;
 
 Status Arrivals::add(uint32_t immediate, uint64_t bytes) {
   bytes_[immediate] += bytes;
-  return bytes_.size() <= kMostBegun ? Status() : Status(Code::kProtocol, "too many chunks begun");
+  return bytes_.size() <= kMostBegun ? Status()
+                                     : Status(Code::kProtocol, "the peer began too many chunks");
 }
 
 Result<bool> Arrivals::complete(uint32_t immediate, uint64_t bytes) {
@@ -24,7 +25,8 @@ Result<bool> Arrivals::complete(uint32_t immediate, uint64_t bytes) {
   if (found == bytes_.end() || found->second < bytes) return false;
   const bool all = found->second == bytes;
   bytes_.erase(found);
-  return all ? Result<bool>(true) : Status(Code::kProtocol, "a chunk with too many bytes");
+  return all ? Result<bool>(true)
+             : Status(Code::kProtocol, "the peer sent too many bytes for a chunk");
 }
 
 // Threads of the Link and adapters use the buffers until unexpose(). After close(), unexpose() does

@@ -76,9 +76,9 @@ struct EngineOptions {
   uint32_t peers = 1;
   // Staging memory in host memory. Each peer has an inbox of at most `inbox_bytes` and, if it
   // cannot map that inbox, an outbox of the same size. `inboxes_limit_bytes` limits the inboxes of
-  // all peers in one arena; their outboxes may have as much again. So up to four peers of each kind
-  // have full-size inboxes. With more peers each gets less, but at least kLeastInboxBytes, even if
-  // that exceeds the limit.
+  // all peers in one arena; their outboxes may have as much again. So up to four peers in each
+  // arena have full-size inboxes. With more peers each gets less, but at least kLeastInboxBytes,
+  // even if that exceeds the limit.
   uint64_t inbox_bytes = 32ull << 20;
   uint64_t inboxes_limit_bytes = 128ull << 20;
   uint64_t device_inbox_bytes = 16ull << 20;  // in GPU memory; only where GPUDirect may work

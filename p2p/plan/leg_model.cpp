@@ -90,9 +90,10 @@ Result<LegModel> LegModel::from_knots(std::vector<Knot> knots) {
     }
     if (!std::isfinite(knots[i].us) || knots[i].us < 0 ||
         (i > 0 && (knots[i].bytes <= knots[i - 1].bytes || knots[i].us < knots[i - 1].us))) {
-      return Status(Code::kInvalidArgument,
-                    "a leg's knots must grow in size and not shrink in time; knot " +
-                        std::to_string(i) + " does not");
+      return Status(
+          Code::kInvalidArgument,
+          "the knots of a leg need increasing sizes and finite times that do not decrease; knot " +
+              std::to_string(i) + " violates this");
     }
   }
   LegModel model;
@@ -113,7 +114,8 @@ Result<Samples> by_size(std::span<const LegSample> samples) {
   Samples sorted;
   for (const LegSample& sample : samples) {
     if (!std::isfinite(sample.us) || sample.us <= 0 || sample.transfers == 0) {
-      return Status(Code::kInvalidArgument, "a leg sample must have taken time");
+      return Status(Code::kInvalidArgument,
+                    "a leg sample needs transfers and a finite time above 0");
     }
     if (sample.transfers == 1) {
       sorted.singles[sample.bytes].push_back(sample.us);

@@ -6,9 +6,9 @@
 namespace rcuda::p2p {
 namespace {
 
-// The number of chunks that are evaluated exactly before extrapolating. After a few turns of the
-// chunks in flight, the transient of the recurrence is over, or its remaining error is smaller than
-// that of the measurements.
+// This number of turns of the chunks in flight, and of further chunks, is evaluated exactly before
+// extrapolating. By then the transient of the recurrence is over, or its remaining error is smaller
+// than that of the measurements.
 constexpr uint64_t kExactTurns = 6;
 constexpr uint64_t kExactExtraChunks = 32;
 

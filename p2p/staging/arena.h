@@ -27,7 +27,7 @@ class Arena {
   uint64_t bytes() const { return bytes_; }
 
   std::optional<uint64_t> reserve(uint64_t bytes);
-  void release(uint64_t offset, uint64_t bytes);  // as passed to and returned by reserve()
+  void release(uint64_t offset, uint64_t bytes);  // as reserve() returned and took them
 
  private:
   static uint64_t rounded(uint64_t bytes) {

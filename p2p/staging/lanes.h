@@ -37,7 +37,7 @@ class Lanes {
   // the refusal when these boxes have ended; until then the memory is in use. If an error is
   // returned, nothing is in progress.
   Result<Ticket> copy(int device, Lane lane, std::span<const CopyBox> boxes, uint64_t bytes);
-  // The state as of the last refresh(). An error is final: the caller does not ask for this ticket
+  // The state as of the last refresh(). An error is final: the caller must not ask for this ticket
   // again.
   Result<bool> finished(int device, Lane lane, Ticket ticket);
 

@@ -41,7 +41,8 @@ Status Shape::check() const {
     good = good && !__builtin_add_overflow(address, extent, &end);
   }
   if (good) return {};
-  return {Code::kInvalidArgument, "the pitches of a peer copy do not hold its rows"};
+  return {Code::kInvalidArgument,
+          "a peer copy has pitches smaller than its rows, or its size overflows"};
 }
 
 Boxes boxes_of(const Shape& shape, uint64_t begin, uint64_t bytes, uint64_t packed,

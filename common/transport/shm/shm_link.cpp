@@ -85,7 +85,7 @@ Result<Window> open_window(UniqueFd file, uint64_t window_bytes, const char* who
   if (was_empty && has_size(file.get(), bytes)) RCUDA_RETURN_IF_ERROR(seal_window(file.get()));
   const int seals = ::fcntl(file.get(), F_GET_SEALS);
   if (seals < 0 || !(seals & F_SEAL_SHRINK) || !has_size(file.get(), bytes)) {
-    return Status{Code::kProtocol, std::string(whose) + " window differs from its greeting"};
+    return Status{Code::kProtocol, std::string(whose) + " window is unsealed or has a wrong size"};
   }
   RCUDA_ASSIGN_OR_RETURN(Mapping memory, map_window(file.get(), bytes));
   return Window{std::move(file), std::move(memory)};
@@ -211,7 +211,7 @@ Status ShmLink::put(uint64_t offset, std::span<const Bytes> pieces, Wake wake) {
 
 Result<Region> ShmLink::expose(void* base, size_t bytes, int backing, uint64_t backing_offset) {
   if (broken()) return status();
-  if (base == nullptr || bytes == 0) return Status{Code::kInvalidArgument, "empty region"};
+  if (base == nullptr || bytes == 0) return Status{Code::kInvalidArgument, "the region is empty"};
   if (backing >= 0 && ::fcntl(backing, F_ADD_SEALS, F_SEAL_SHRINK) != 0) {
     const int seals = ::fcntl(backing, F_GET_SEALS);
     if (seals < 0 || !(seals & F_SEAL_SHRINK)) {

@@ -56,7 +56,7 @@ Status ShmRegions::retire(uint64_t id) {
   MutexLock lock(mutex_);
   const auto found = entries_.find(id);
   if (found == entries_.end() || found->second.retired) {
-    return {Code::kProtocol, "protocol violation: " + named(id) + " retired but not announced"};
+    return {Code::kProtocol, "protocol violation: " + named(id) + " was retired but not announced"};
   }
   Entry& entry = found->second;
   entry.retired = true;

@@ -197,10 +197,10 @@ class BulkStream {
   std::thread sender_;
   bool sending_ RCUDA_GUARDED_BY(mutex_) = false;  // a thread is in drive()
   std::optional<Message> message_;  // being sent; used only by the thread that set sending_
-  uint64_t sent_ = 0;               // bytes of the stream; used as message_
+  uint64_t sent_ = 0;               // bytes of the stream; used only by that thread
   bool answer_next_ RCUDA_GUARDED_BY(mutex_) = true;  // answers and requests take turns
   std::deque<Piece> requests_ RCUDA_GUARDED_BY(mutex_);
-  // Sent first, because the peer's answers wait for their bytes.
+  // Writes in order. They are sent first, because the peer's answers may wait for their bytes.
   std::deque<Piece> in_order_ RCUDA_GUARDED_BY(mutex_);
   std::deque<Answer> answers_ RCUDA_GUARDED_BY(mutex_);
   std::unordered_map<uint64_t, InFlight> in_flight_ RCUDA_GUARDED_BY(mutex_);

@@ -5,7 +5,7 @@
 namespace rcuda::transport {
 
 Result<Region> ExposedRegions::add(void* base, size_t bytes) {
-  if (base == nullptr || bytes == 0) return Status{Code::kInvalidArgument, "empty region"};
+  if (base == nullptr || bytes == 0) return Status{Code::kInvalidArgument, "the region is empty"};
   auto entry = std::make_shared<Entry>();
   entry->base = static_cast<std::byte*>(base);
   entry->bytes = bytes;

@@ -65,7 +65,7 @@ class Reconnects {
   Status start();
   // Announces to the peer that this side ends: the peer then does not wait after a loss.
   void say_farewell();
-  // The caller considers the connection for acknowledgements lost.
+  // Ends the connection for acknowledgements, because the caller considers it lost.
   void lose();
   // Stops waiting for connections, and stops acknowledgements.
   void end();
@@ -93,7 +93,8 @@ class Reconnects {
   std::vector<Acknowledgement> take_due();
   // Takes an acknowledgement of the peer. Returns false if the peer cannot have received the bytes.
   bool take(const Acknowledgement& acknowledgement);
-  // A socket is lost, or has its next connection. A socket that ends instead is not reported.
+  // A socket reports that it has lost its connection, and later that it has the next one. A socket
+  // that ends before does not report the second.
   void lost(const std::string& why);
   void back();
 

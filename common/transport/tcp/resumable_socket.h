@@ -35,7 +35,7 @@ class Reconnects;
 class ResumableSocket final : public SocketLayer {
  public:
   // After this number of received bytes, the next put carries an acknowledgement. After half of the
-  // bytes that the peer can copy and retain, this side sends one at once.
+  // bytes that the peer can copy and retain, this side sends an acknowledgement at once.
   static constexpr uint64_t kAcknowledgedByPut = 128u << 10;
 
   // `index`: of the socket in its session. `shared` outlives this object.
@@ -69,8 +69,8 @@ class ResumableSocket final : public SocketLayer {
   // them.
   bool acknowledge(uint64_t bytes);
   // The peer has answered the messages before `place`, so it has received those bytes. Their memory
-  // is not read after the return; blocks while they are sent again. If the peer has answered
-  // without receiving them, the stream ends with its next connection.
+  // is not read after the return; blocks while those bytes are being sent again. If the peer has
+  // answered without receiving them, the stream ends with its next connection.
   void confirm(uint64_t place);
   // Copies the bytes of this memory that are retained by their address only (RetainedBytes::own()).
   void own(const void* begin, size_t bytes);

@@ -12,7 +12,7 @@ namespace rcuda::transport {
 Result<RetainedBytes> RetainedBytes::make(size_t bytes) {
   void* const memory = ::mmap(nullptr, 2 * bytes, PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) return Status::from_errno(errno, "memory for bytes that were sent");
+  if (memory == MAP_FAILED) return Status::from_errno(errno, "allocating memory for sent bytes");
   RetainedBytes result;
   result.bytes_ = bytes;
   result.memory_ = Mapping(memory, 2 * bytes);
@@ -86,7 +86,7 @@ void RetainedBytes::copy(uint64_t place, const std::byte* data, size_t bytes) {
       const int full = std::exchange(state.current, state.free.back());
       state.free.pop_back();
       state.filled = 0;
-      ++state.uses[static_cast<size_t>(state.current)];  // as long as it is the current one
+      ++state.uses[static_cast<size_t>(state.current)];  // by append(), while it is current
       if (full != kNoBlock) drop_use_locked(state, full);
     }
     const int index = state.current;
@@ -122,7 +122,7 @@ void RetainedBytes::release(uint64_t place) {
   if (!state.segments.empty() && state.segments.front().place < place) {
     trim(state.segments.front(), place);
   }
-  // No segment uses the current block: fill it from its beginning again, whose pages are warm.
+  // No segment uses the current block: fill it again from its beginning, where pages are warm.
   if (state.segments.empty() && state.current != kNoBlock &&
       state.uses[static_cast<size_t>(state.current)] == 1) {
     state.filled = 0;

@@ -48,18 +48,19 @@ class RetainedBytes {
   static Result<RetainedBytes> make(size_t bytes = kRetainedBytes);
 
   size_t bytes() const { return bytes_; }
-  // The most retained bytes.
+  // The most bytes that may be retained, copied or by their address.
   size_t window() const { return 4 * bytes_; }
   // The number of bytes that append() can certainly copy.
   size_t room() const;
-  // Appends the first `bytes` of `pieces` at this place of the stream; copies room() at most.
+  // Appends the first `bytes` of `pieces` at this place of the stream. At most room() of them may
+  // lie outside of the piece `kept`, because append() copies these.
   void append(uint64_t place, std::span<const iovec> pieces, size_t bytes, const KeptPiece& kept);
   // Bytes before this place are not needed any more.
   void release(uint64_t place);
   // Copies the bytes of this memory that are retained by their address only. The caller must have
   // ruled out further append() of this memory, which must not change before the return.
   void own(const void* begin, size_t bytes);
-  // Some of the bytes at `place`, which must be retained.
+  // Returns some of the bytes from `place` on. The byte at `place` must be retained.
   Part at(uint64_t place) const;
 
  private:

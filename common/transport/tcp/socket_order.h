@@ -24,18 +24,18 @@ class SentOrder {
  public:
   // Counts another put into a region. Returns the new count.
   uint32_t add_put();
-  // Counts another write in order, into [begin, end) of the region.
   struct Write {
     uint32_t number;      // not 0
     uint32_t after_puts;  // its bytes wait for this count
     uint32_t sent;        // the count after its end
   };
+  // Counts another write in order, into [begin, end) of the region.
   Write add_write(RegionId region, uint64_t begin, uint64_t end);
 
  private:
-  // The bytes of a write wait for the bytes of an earlier write only if they overlap. This number
-  // of earlier writes is recorded. Later writes wait for all older writes, which have usually
-  // arrived.
+  // The bytes of a write wait for the bytes of an earlier write only if they overlap. The last
+  // kRecent writes are recorded. A write waits for all writes that are older than these; they have
+  // usually arrived.
   static constexpr size_t kRecent = 32;
   struct Recent {
     RegionId region;

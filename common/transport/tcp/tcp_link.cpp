@@ -250,7 +250,8 @@ void TcpLink::transfer(const TransferRequest& what, TransferDone done) {
 void TcpLink::write_in_order(RegionId region, uint64_t offset, const void* local, size_t bytes,
                              TransferDone done) {
   if (bytes == 0 || offset > UINT64_MAX - bytes) {
-    return done({Code::kInvalidArgument, "write of " + std::to_string(bytes) + " bytes in order"});
+    return done(
+        {Code::kInvalidArgument, "invalid write of " + std::to_string(bytes) + " bytes in order"});
   }
   auto* const source = static_cast<std::byte*>(const_cast<void*>(local));
   TransferRequest what{true, region, offset, source, bytes, 0, Company::kAlone, true};
@@ -440,7 +441,7 @@ std::string TcpLink::take_puts() {
       why = "protocol violation: put outside of the window";
       break;
     }
-    after_peer(order_.for_sanitizer());  // orders after transfers whose end the peer has seen
+    after_peer(order_.for_sanitizer());  // the put follows transfers whose end the peer has seen
     if (header.bytes > kBufferedPut) {
       ring();  // the rest may take long to arrive
       why = take_large_put(header);

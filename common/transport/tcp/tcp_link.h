@@ -118,7 +118,7 @@ class TcpLink final : public LinkCore {
   const Mapping window_;
   const size_t peer_window_bytes_;
   const std::chrono::milliseconds peer_timeout_;
-  AdaptiveSpin receive_spin_;  // of the receiver
+  AdaptiveSpin receive_spin_;  // of the receiving thread
   const WindowPart answers_;
   const std::string remedy_for_silence_;
   DoorbellState doorbell_state_;
@@ -131,7 +131,7 @@ class TcpLink final : public LinkCore {
   // are sent later.
   Mutex sent_mutex_;
   SentOrder sent_order_ RCUDA_GUARDED_BY(sent_mutex_);
-  std::atomic<uint32_t> sent_in_order_{0};  // its count; raised with sent_mutex_ held
+  std::atomic<uint32_t> sent_in_order_{0};  // sent_order_'s count; raised with sent_mutex_ held
   // For writes in order.
   int unsent_writes_ RCUDA_GUARDED_BY(end_mutex_) = 0;
   bool takes_writes_ RCUDA_GUARDED_BY(end_mutex_) = true;

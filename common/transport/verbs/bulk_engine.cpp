@@ -85,7 +85,7 @@ Status BulkEngine::retire_remote(uint64_t id) {
 Result<PutQueue::Target> BulkEngine::place_of(RegionId region, uint64_t offset, uint64_t bytes) {
   const auto id = static_cast<uint64_t>(region);
   MutexLock lock(mutex_);
-  if (id > highest_remote_) return Status(Code::kUnavailable, "a region that is not announced yet");
+  if (id > highest_remote_) return Status(Code::kUnavailable, "the region is not announced yet");
   const auto found = remotes_.find(id);
   if (found == remotes_.end()) return not_found(id);
   const Remote& remote = *found->second;

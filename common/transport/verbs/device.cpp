@@ -127,7 +127,7 @@ Result<Address> address_of_device(const std::string& device, const char* wanted_
   return Status{Code::kUnsupported, "RCUDA_VERBS_GID=" + std::string(wanted_gid) +
                                         ": no RoCE v2 GID of " + device +
                                         " with an address has this index; " +
-                                        (gids.empty() ? "there is none" : "there is " + gids)};
+                                        (gids.empty() ? "it has none" : "it has " + gids)};
 }
 
 std::span<const uint8_t> raw_bytes(const Address& address) {

@@ -98,7 +98,7 @@ Result<std::shared_ptr<Registration>> LocalMemory::expose_device(void* base, siz
   if (!made->mr) {
     return Status::from_errno(errno, "registering " + exact_bytes_text(bytes) +
                                          " of device memory " +
-                                         (as_dma_buf ? "as dma-buf" : "by their address"));
+                                         (as_dma_buf ? "as dma-buf" : "by its address"));
   }
   return add(std::move(made));
 }

@@ -103,7 +103,7 @@ Status loop_back(ibv_pd* pd, const rdma_cm_id& id, const Address& local, Span to
   ibv_wc completion{};
   int count = 0;
   while ((count = ibv_poll_cq(cq.get(), 1, &completion)) == 0) {
-    if (Clock::now() >= deadline) return {Code::kTimeout, "the transfer to itself timed out"};
+    if (Clock::now() >= deadline) return {Code::kTimeout, "a loopback transfer timed out"};
     std::this_thread::yield();
   }
   if (count < 0) return {Code::kSystem, "ibv_poll_cq"};

@@ -3,8 +3,8 @@
 // One failure appears in several places at once: as asynchronous events of the adapter, events of
 // rdma_cm, failed or flushed completions, and the end of the control socket. Each thread that sees
 // such a sign notes it. The first note starts a short time in which other signs may arrive; the
-// strongest sign becomes the reason. Any thread may call. Calls may query a port, and block no
-// longer.
+// strongest sign becomes the reason. Any thread may call. A call blocks for one query of a port at
+// most.
 #pragma once
 
 #include <chrono>
@@ -43,8 +43,8 @@ class Loss {
   Clock::time_point due() const;
 
   std::string reason() const;
-  // The reason if the control socket has ended: its reason `what`, unless the cause is on this
-  // side.
+  // The reason to report when the control socket has ended because of `what`: `what`, or the cause
+  // if it is on this side.
   std::string reason_behind(const std::string& what) const;
 
  private:

@@ -115,14 +115,14 @@ void VerbsLink::before_sleep() {
 
 Result<Region> VerbsLink::expose(void* base, size_t bytes, int, uint64_t) {
   if (broken()) return status();
-  if (base == nullptr || bytes == 0) return Status{Code::kInvalidArgument, "empty region"};
+  if (base == nullptr || bytes == 0) return Status{Code::kInvalidArgument, "the region is empty"};
   RCUDA_ASSIGN_OR_RETURN(std::shared_ptr<Registration> registration, memory_.expose(base, bytes));
   return add_region(std::move(registration), true);
 }
 
 Result<Region> VerbsLink::expose_device(void* base, size_t bytes, const DeviceMemory& memory) {
   if (broken()) return status();
-  if (base == nullptr || bytes == 0) return Status{Code::kInvalidArgument, "empty region"};
+  if (base == nullptr || bytes == 0) return Status{Code::kInvalidArgument, "the region is empty"};
   RCUDA_ASSIGN_OR_RETURN(std::shared_ptr<Registration> registration,
                          memory_.expose_device(base, bytes, memory));
   return add_region(std::move(registration), memory.for_peer);

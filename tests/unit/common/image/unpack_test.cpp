@@ -162,7 +162,7 @@ TEST(UnpackTest, AZstdFrameTooShortForItsSizeIsRefusedBeforeMemoryIsTaken) {
   entry.payload = bytes_of(frame);
   const auto text = decompress(entry);
   ASSERT_FALSE(text.ok());
-  EXPECT_EQ(text.status().context(), "damaged fatbin entry: size of the zstd frame");
+  EXPECT_EQ(text.status().context(), "damaged fatbin entry: wrong size of the zstd frame");
 }
 
 TEST(UnpackTest, ZstdUnpacksWhatIsOneByteRepeated) {

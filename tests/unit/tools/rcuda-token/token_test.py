@@ -265,7 +265,7 @@ class TokenTest(unittest.TestCase):
     def test_what_is_no_line_is_not_added(self):
         path = os.path.join(self.home, ".config/rcuda/token")
         token = self.create()[0][0].split()[1]
-        for lines, *said in (("", "no line to add"), ("node1 x\n", "line 1", "not a token"), ("a b " + token, "line 1", "one token a line"),
+        for lines, *said in (("", "no line to add"), ("node1 x\n", "line 1", "not a token"), ("a b " + token, "line 1", "one token per line"),
                              ("node1:x " + token, "line 1", "not a server")):
             self.check_refused(self.run_tool("add", input=lines), *said)
         self.assertFalse(os.path.exists(path))
