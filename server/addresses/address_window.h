@@ -55,9 +55,9 @@ class Bases {
 bool is_taken(const wire::Hello& hello, const wire::AddressWindow& range);
 
 struct WindowRequest {
-  uint64_t memory_bytes = 0;        // of the session's devices on this worker
-  uint32_t devices = 1;             // how many they are
-  uint32_t devices_left = 1;        // of the session, on servers without a window, these included
+  uint64_t memory_bytes = 0;  // of the session's devices on this worker
+  uint32_t devices = 1;       // their number
+  uint32_t devices_left = 1;  // of the session, on servers without a window; at least `devices`
   std::vector<AddressRange> free;   // closed in this process; sorted
   std::vector<AddressRange> taken;  // by the client and its other workers; any order
 };

@@ -28,8 +28,9 @@
 //     rcuda-end-watch ends a session whose client is gone, or that does not end (end_watch.h)
 //     others          kernels' output, staging, Links, copies between servers; the driver's own
 //
-//   park            Started by the daemon with the hidden option --park, to park or wake one
-//                   session. Calls the driver for its worker, and ends (park_process.h).
+//   park            Started by the daemon with the hidden option --park, to park or wake a
+//                   session, or several together. Calls the driver for their workers, and ends
+//                   (park_process.h).
 //
 // A worker gets its settings from the daemon, through the environment.
 

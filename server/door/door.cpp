@@ -90,7 +90,8 @@ class Client {
   bool shake_hands();
   void pass_to_daemon();
   Status pass_message();
-  // Not by sendmsg(), which the filter forbids. The stream has room for all messages of a client.
+  // Uses send(), because the filter forbids sendmsg(). The stream has room for all messages of a
+  // client.
   bool tell_daemon(std::span<const std::byte> bytes) const {
     const ssize_t sent = ::send(daemon_.get(), bytes.data(), bytes.size(), kNow);
     return sent == static_cast<ssize_t>(bytes.size());

@@ -26,7 +26,7 @@ constexpr auto kFullFor = std::chrono::milliseconds(20);
 constexpr auto kStartAgain = std::chrono::seconds(1);
 constexpr auto kLongestStart = std::chrono::seconds(10);
 constexpr auto kLongestEnd = std::chrono::seconds(1);
-constexpr auto kInterval = std::chrono::seconds(10);  // of the same warning
+constexpr auto kInterval = std::chrono::seconds(10);  // between two warnings of one kind
 // The doors that one network may start in a burst, and per second: each start blocks the daemon for
 // a millisecond.
 constexpr double kMostStarts = 64, kStartsInSecond = 32;

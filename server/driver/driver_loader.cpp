@@ -89,7 +89,7 @@ Result<LoadedDriver> try_driver(const std::string& path) {
   if (is_client_library(driver.path)) {
     return Status(Code::kInvalidArgument,
                   driver.path +
-                      " is rcuda's client library and no driver: take it out of "
+                      " is rcuda's client library, not a driver: take it out of "
                       "LD_LIBRARY_PATH for the server");
   }
   if (driver.table.cuDriverGetVersion(&driver.version) == CUDA_SUCCESS &&

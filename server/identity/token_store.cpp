@@ -90,7 +90,7 @@ bool has_token(const StoredTokens& tokens, const std::string& id) {
                      [&](const StoredToken& token) { return token.id == id; });
 }
 
-// Whether the token is read as it is written.
+// Whether reading the line of the token gives the same token.
 bool can_be_stored(const StoredToken& token) {
   const Result<StoredToken> read = parse_line(format_line(token));
   return read.ok() && *read == token;
@@ -125,8 +125,8 @@ Lines parse_lines(std::string_view text) {
   return lines;
 }
 
-// Held by one process at a time while it reads, changes and replaces the file. The lock is on a
-// file of its own, because the file of tokens is replaced.
+// One process at a time holds the lock while it reads, changes and replaces the file. The lock is
+// on a file of its own, because the file of tokens is replaced.
 Result<UniqueFd> lock(const std::string& path) {
   const std::string name = path + ".lock";
   UniqueFd file(::open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));

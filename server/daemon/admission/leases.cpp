@@ -183,7 +183,7 @@ Result<Leases::Taken> Leases::take(Lease wish, uint32_t count, const std::vector
   if (const Lease* lease = find(wish.id, {})) return again(*lease, wish, count);
   RCUDA_RETURN_IF_ERROR(check(wish, count, offered));
   if (wish.until && *wish.until <= now) {
-    return Status(Code::kInvalidArgument, "the lease would have ended already");
+    return Status(Code::kInvalidArgument, "the end of the lease is in the past");
   }
   if (leases_.size() >= kMost) {
     return Status(Code::kUnavailable, "the server has " + std::to_string(kMost) +

@@ -109,7 +109,8 @@ Status Control::set_draining(bool draining, const std::optional<Identity>& by,
                              const std::string& why) {
   if (!draining && drain_until_) {
     return Status(Code::kUnavailable,
-                  "a signal stops this server: it cannot be resumed; start it again after its end");
+                  "this server is stopping because of a signal and cannot be resumed; start it "
+                  "again after its end");
   }
   const bool changes = std::exchange(draining_, draining) != draining;
   if (changes || !by) audit_.control(draining ? "drain" : "resume", by, {});

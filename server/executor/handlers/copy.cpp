@@ -189,7 +189,7 @@ CUresult queue_linear(CopyServices& services, const wire::CopyBody& body, wire::
   return driver.cuMemcpyAsync(body.destination, body.source, body.bytes, stream);
 }
 
-// For copies between contexts, which the driver cannot find by the addresses alone.
+// For copies between contexts: the driver cannot find the contexts by the addresses alone.
 CUresult copy_between(CopyServices& services, const wire::CopyBody& body, CUstream stream) {
   ContextState* const destination = services.objects.find_context(body.destination_context);
   ContextState* const source = services.objects.find_context(body.source_context);

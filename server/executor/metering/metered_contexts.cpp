@@ -10,7 +10,8 @@
 namespace rcuda::server {
 namespace {
 
-// The most that a context counts: other processes may allocate memory while it is created.
+// The most bytes that are booked for a context. Its measured size may be too large, because other
+// processes may allocate memory while it is created.
 constexpr uint64_t kLargestContext = 1u << 30;
 
 uint64_t free_bytes(const api::DriverTable& driver) {

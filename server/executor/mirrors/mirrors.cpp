@@ -213,9 +213,9 @@ bool Mirrors::read_may_block(const Fetch& fetch) const {
                                 fetch.mirror->bytes <= transport::kMaxRegionPut);
 }
 
-// Reads the memory when the fetch stream has got here without an error, and replies. If this cannot
-// block, the executor thread does it: it learns of that 40 us sooner than a thread of the driver
-// (H100).
+// Reads the memory when the fetch stream has reached this point without an error, and replies. If
+// the read cannot block, the executor thread makes it, because it notices 40 us sooner than a
+// thread of the driver that the stream has reached this point (H100).
 CUresult Mirrors::begin(std::shared_ptr<Fetch> fetch) {
   if (!fetch->mirror) return CUDA_ERROR_INVALID_VALUE;
   const uint64_t in_reply = fetch->into_reply ? fetch->mirror->bytes : 0;
@@ -503,7 +503,8 @@ void Mirrors::Loan::take_back(const Sent& sent) {
                     piece_.data(), bytes)
         .ok();
   };
-  // The last piece first: after it the client has written which patches it had sent by then.
+  // Gets the last piece first, together with the MirrorLoan after it. There the client has written
+  // which patches it had sent by then.
   if (!get(last, wire::MirrorLoan::region_bytes(all) - last)) return;
   wire::MirrorLoan left{};
   std::memcpy(&left, &piece_[wire::MirrorLoan::offset(all) - last], sizeof left);

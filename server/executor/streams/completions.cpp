@@ -45,8 +45,8 @@ void Completions::enqueue(const SessionStream& stream, Pending pending) {
   pending.stream = stream.id;
   pending.use = stream.object->last_use;
   if (result != CUDA_SUCCESS) {
-    // The event was not recorded, so this completion ends now. poll() ends earlier ones that are
-    // done first, to keep the order.
+    // The event was not recorded, so this completion ends now. To keep the order, poll() first ends
+    // the earlier completions that are done.
     poll();
     finish(pending, stream.key, result);
     return;

@@ -53,8 +53,8 @@ class Completions {
   // writes the sequence into the word's mark (u64), where client and worker see it before the
   // driver reports the event. It writes no mark
   //   - if kernels may print, or memory was freed in stream order: these also need the event;
-  //   - in the legacy stream: PyTorch's `.item()`, which waits for that, took longer with marks
-  //     (H100);
+  //   - in the legacy stream: PyTorch's `.item()`, which waits for the legacy stream, took longer
+  //     with marks (H100);
   //   - in sessions with as many streams as a device has queues for kernels. Unlike a copy, the
   //     write takes such a queue, and could have to wait there for a stream that waits for the
   //     program;
