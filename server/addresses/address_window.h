@@ -27,7 +27,8 @@ namespace rcuda::server {
 struct Base {
   uint32_t index = 0;      // any number, modulo the number of bases of this size
   uint32_t doublings = 0;  // of the size, kMostDoublings at most
-  // As one number, for a worker's command line. Bases of the same addresses have the same number.
+  // The base as one number, for a worker's command line. Bases of the same addresses have the same
+  // number.
   uint32_t number() const;
   static Base from_number(uint32_t number);  // any number
   wire::AddressWindow range() const;

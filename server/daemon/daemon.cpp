@@ -172,8 +172,8 @@ Result<bool> Daemon::take_turn(std::chrono::milliseconds longest_wait) {
   pool_->advance_parking(monitor_);
   leases_->expire();
   connections_->handle(items.data() + first_connection);
-  // Before accept_some(), so that a new connection does not replace one that has just introduced
-  // itself.
+  // advance() comes before accept_some(), so that a new connection does not replace a connection
+  // that has just introduced itself.
   connections_->advance();
   make_room();
   if (items[4].revents) accept_some(listener_.tcp.get(), Entrance::kNetwork);

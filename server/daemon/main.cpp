@@ -331,7 +331,7 @@ int start(int argc, char** argv) {
   }
   if (!options.park.empty()) return run_park_process(settings, options.park);
   set_log_name("rcuda-server");
-  // First, because it removes its variable from the environment.
+  // take_carried() comes first, because it removes its variable from the environment.
   Result<std::optional<CarriedState>> carried = take_carried();
   for (const std::string& unknown : config::unknown_variables(environ, &settings.registry)) {
     RCUDA_WARN("%s", unknown.c_str());

@@ -52,7 +52,7 @@ constexpr int kNice = 3;
 
 Status enter_sandbox(pid_t daemon) {
   RCUDA_RETURN_IF_ERROR(become_nobody().status());
-  // After the change of the user, which resets this setting.
+  // PR_SET_PDEATHSIG comes after the change of the user, which resets it.
   if (::prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) != 0 || ::getppid() != daemon) {
     return Status(Code::kUnavailable, "the daemon has ended");
   }
@@ -118,8 +118,8 @@ void Client::add_descriptors(std::vector<pollfd>* items) const {
 }
 
 bool Client::go_on() {
-  // First the daemon's bytes: the daemon may have ended the connection, and a handshake costs
-  // calculations.
+  // Handles the daemon's bytes first: the daemon may have ended the connection, and a handshake
+  // costs calculations.
   if (!pass_to_client() || (handshake_ && !shake_hands())) return false;
   if (!handshake_ && messages_left_ > 0) pass_to_daemon();
   return Clock::now() < deadline();

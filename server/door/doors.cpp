@@ -243,7 +243,7 @@ Doors::List::iterator Doors::end(List::iterator door) {
   const Clock::time_point now = Clock::now();
   const bool sends = door->use_count() == 1;
   if ((*door)->pid > 0) ended_.push_back({(*door)->pid, sends ? now + kReadsRest : now});
-  // Their number is bounded too.
+  // The number of ended doors is bounded too.
   if (ended_.size() > most_) ended_.front().kill_at = now;
   (*door)->control.reset();
   const auto next = doors_.erase(door);

@@ -31,7 +31,7 @@ bool is_client_library(const std::string& path) {
 }
 
 std::string executable_folder() {
-  // Also of a binary that an upgrade has replaced: its path then ends with " (deleted)".
+  // This also works if an upgrade has replaced the binary: its path then ends with " (deleted)".
   return executable_path().substr(0, executable_path().rfind('/'));
 }
 

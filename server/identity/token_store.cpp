@@ -189,7 +189,7 @@ Status TokenStore::load() {
   file_.reset();
   Result<UniqueFd> file = identity::open_private_file(path_);
   if (!file.ok()) return file.status().code() == Code::kNotFound ? Status() : file.status();
-  // Before the file is read: a change while it is read is noticed the next time.
+  // fstat() comes before the read, so that the next refresh() notices a change during the read.
   if (::fstat(file->get(), &read_) != 0) return Status::from_errno(errno, path_);
   file_ = *std::move(file);
   RCUDA_ASSIGN_OR_RETURN(const std::string text,
@@ -256,7 +256,7 @@ Result<Token> create_token(const std::string& path, const NewToken& wanted, Seco
 
 Result<StoredTokens> revoke_tokens(const std::string& path, const std::vector<std::string>& ids,
                                    const std::string& user) {
-  // Without a file there is no folder in which a lock could be made.
+  // Without the file, the folder may be missing too, and no lock could be made.
   if (struct stat status; ::stat(path.c_str(), &status) != 0 && errno == ENOENT) {
     return Status(Code::kNotFound, "there are no tokens: no file " + path);
   }

@@ -47,8 +47,8 @@ struct ExportOrigin {
   Place place{};
   uint32_t reserved = 0;
   std::array<uint8_t, 16> device{};  // its UUID, for kDevice
-  // For physical memory of sessions whose memory is limited, otherwise 0. The same memory has the
-  // same key, however often it is exported.
+  // The size and the key of physical memory, if the session's memory is limited; otherwise 0. The
+  // same memory has the same key, however often it is exported.
   uint64_t bytes = 0;
   wire::ExportNumber memory{};
 

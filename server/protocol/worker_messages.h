@@ -163,8 +163,8 @@ using ToDaemon = std::variant<WorkerReady, StartFailure, ParkAnswer, SessionTota
 
 // The variable of a worker that reports the NCCL of sessions.
 inline constexpr char kAskNcclVariable[] = "RCUDA_WORKER_ASK_NCCL";
-// Its value for workers during the server's start. They fail if the setting names a library that
-// they cannot use.
+// The variable's value for workers during the server's start. These workers fail if the setting
+// names a library that they cannot use.
 inline constexpr char kCheckNccl[] = "check";
 
 inline constexpr size_t kMostWorkerMessageBytes = 96u << 10;

@@ -92,7 +92,7 @@ Status fill(int former, const std::vector<std::string>& gpus) {
   for (const auto& [target, link] : kLinks) {
     if (::symlink(target, link) != 0) return failed(link);
   }
-  // So that a driver that runs as root cannot make the node of another GPU.
+  // Read-only, so that a driver that runs as root cannot make the node of another GPU.
   if (::mount(nullptr, "/dev", nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NOEXEC,
               nullptr) != 0) {
     return failed("mounting /dev read-only");

@@ -42,7 +42,7 @@ Result<UniqueFd> open_user_folder(int own, const std::string& cache, const std::
   struct stat status;
   if (!folder || ::fstat(folder.get(), &status) != 0) return wrong(whole);
   if (status.st_uid != owner) {
-    // It is new.
+    // A new folder belongs to this process's user.
     if (status.st_uid != ::geteuid() ||
         ::fchownat(folder.get(), "", owner, grant.gid, AT_EMPTY_PATH) != 0) {
       return Status(Code::kInvalidArgument, whole + " belongs to uid " +

@@ -175,7 +175,7 @@ class Admission {
   Admission(const Admission&) = delete;
   Admission& operator=(const Admission&) = delete;
 
-  // Without a call there are no rules. New rules also apply to applicants that wait.
+  // Before the first call, there are no rules. New rules also apply to applicants that wait.
   void set_rules(Rules rules);
   const Rules& rules() const { return rules_; }
   // Call review() after a change.

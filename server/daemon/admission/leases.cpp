@@ -178,7 +178,8 @@ Result<Leases::Taken> Leases::again(const Lease& lease, const Lease& wish, uint3
 
 Result<Leases::Taken> Leases::take(Lease wish, uint32_t count, const std::vector<uint32_t>& offered,
                                    const std::vector<Use>& uses, Time now) {
-  // First, because a server that has just started knows its leases, but not its devices.
+  // check() comes later, because a server that has just started knows its leases, but not its
+  // devices.
   if (const Lease* lease = find({}, wish.job)) return again(*lease, wish, count);
   if (const Lease* lease = find(wish.id, {})) return again(*lease, wish, count);
   RCUDA_RETURN_IF_ERROR(check(wish, count, offered));

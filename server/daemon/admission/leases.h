@@ -54,8 +54,8 @@ class Leases {
  public:
   using Time = std::chrono::sys_seconds;
   static constexpr size_t kMost = 1000;
-  // In one LeaseAnswer, which must fit into a socket's buffer: the daemon does not wait for the
-  // reader.
+  // The most leases in one LeaseAnswer, which must fit into a socket's buffer: the daemon does not
+  // wait for the reader.
   static constexpr size_t kMostInPage = 32;
 
   // A running session. `who` names its lease.

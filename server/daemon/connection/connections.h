@@ -31,7 +31,7 @@ class Connections {
 
   // `most`: connections that have not introduced themselves.
   Connections(const ConnectionServices& services, size_t most) : services_(services), most_(most) {}
-  // Before the daemon stops: refuses every client with this reason.
+  // Refuses every client with this reason. Called before the daemon stops.
   void refuse_all(const Status& why);
   // Refuses only the clients that are not in the queue yet (is_newcomer()).
   void refuse_newcomers(const Status& why);

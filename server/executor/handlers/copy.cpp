@@ -214,7 +214,7 @@ CUresult queue_copy(CopyServices& services, const wire::CopyBody& body,
   if (moved) {
     result = *moved;
   } else if (captured || (body.destination_context == 0 && body.source_context == 0)) {
-    // A driver cannot capture a copy between contexts. It also finds the devices by the addresses.
+    // A driver cannot capture cuMemcpyPeerAsync, but it finds the devices by the addresses.
     result = queue_linear(services, body, direction, stream.handle, captured);
     if (result == CUDA_SUCCESS) hand_to_graph(services, stream, {body.destination, body.source});
   } else {

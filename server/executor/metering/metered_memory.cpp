@@ -14,7 +14,7 @@ constexpr uint64_t kLargestPitchUnit = 512;
 // An element of a format with an unknown size, such as compressed and planar ones.
 constexpr uint64_t kLargestElement = 16;
 
-// Of one level of a mipmapped array.
+// The bytes of one level of a mipmapped array.
 uint64_t level_bytes(const CUDA_ARRAY3D_DESCRIPTOR& array, unsigned level) {
   // The memory of these arrays is mapped later.
   if (array.Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) return 0;

@@ -170,7 +170,7 @@ void PeerHub::connect(Attempt& attempt) {
     } else if (!attempt.given_up) {
       engine_->lose(introduction.link, link.status());
       lock.unlock();
-      // Only the side that connects reports it to the user.
+      // Only the side that connects reports the failure to the user.
       if (introduction.connects) {
         report_lost(introduction, link.status());
       } else {
@@ -365,7 +365,7 @@ Result<std::unique_ptr<transport::Link>> PeerHub::await_peer(Attempt& attempt, s
   return await_peer(attempt, tries - 1);
 }
 
-// A Unix socket stays on this machine.
+// Returns a Unix socket without encryption, because it stays on this machine.
 Result<Socket> PeerHub::secured(const Introduction& introduction, uint32_t stream, UniqueFd socket,
                                 tls::Role role, Clock::time_point deadline) const {
   sockaddr_storage own{};
