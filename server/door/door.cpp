@@ -201,7 +201,7 @@ bool take_clients(const tls::Acceptor& acceptor, std::list<Client>* clients) {
     const auto got = try_recv_with_fds(kDoorControl, writable_bytes_of(message), stream);
     if (!got.ok()) return got.status().code() != Code::kUnavailable;
     if (*got == 0) return true;
-    // A descriptor is lost if this process has no number left.
+    // A descriptor is lost if this process has no descriptor number left.
     if (stream.size() != 1 || !stream.front()) continue;
     (void)try_recv_with_fds(stream.front().get(), writable_bytes_of(message), socket);
     if (socket.size() != 1 || !socket.front()) continue;

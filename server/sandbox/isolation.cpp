@@ -47,7 +47,7 @@ std::vector<uint32_t> numbers_of(const std::string& text) {
 
 // Whether a thread has the user's identity only, and no capability. `path`: its /proc/.../status.
 bool is_only(const std::string& path, const SessionGrant& grant) {
-  // Real, effective, saved and for files.
+  // The real, the effective, the saved and the file system's id.
   const auto four_times = [](uint32_t id) {
     const std::string text = "\t" + std::to_string(id);
     return text + text + text + text;

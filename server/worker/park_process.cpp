@@ -150,7 +150,8 @@ std::optional<std::vector<CUcheckpointGpuPair>> pairs_for(const LoadedDriver& dr
   return pairs;
 }
 
-// Restores a worker, on other GPUs if the driver can. Sets `moved` to false if it could not.
+// Restores a worker, on other GPUs if `moves` names some. If the driver cannot do that, restores
+// the worker on its old GPUs and sets `moved` to false.
 CUresult restore(const LoadedDriver& driver, const Checkpoints& checkpoints, pid_t worker,
                  const GpuMoves& moves, bool* moved) {
   if (moves.empty()) return checkpoints.restore(worker, nullptr);

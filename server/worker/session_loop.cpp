@@ -292,7 +292,7 @@ Status SessionLoop::idle() {
   const bool polls =
       !services_.completions.empty() || services_.mirrors.any_after_waits() || scheduler_.crowded();
   // With few processors, the threads that receive bytes need this thread's processor. The last byte
-  // wakes it.
+  // wakes this thread.
   const bool receives = options_.sleeps_for_arrivals && services_.arrivals.expected() != 0;
   const auto spin = polls || copying ? kSpinsForCompletions * options_.spin : options_.spin;
   if (!receives && quiet < spin) {

@@ -25,7 +25,7 @@ std::string now_text() {
   return text;
 }
 
-// One object: add() appends a member.
+// One line, which is a JSON object. add() appends a member.
 class Line {
  public:
   explicit Line(const char* event) {

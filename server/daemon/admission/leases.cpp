@@ -159,7 +159,7 @@ Result<std::vector<uint32_t>> Leases::choose(const Lease& wish, uint32_t count,
   return sorted(std::move(devices));
 }
 
-// A prolog may run twice.
+// A prolog may run twice. The second time, the job gets the lease that it has.
 Result<Leases::Taken> Leases::again(const Lease& lease, const Lease& wish, uint32_t count) const {
   const bool same_devices =
       wish.devices.empty() ? lease.devices.size() == count : lease.devices == sorted(wish.devices);

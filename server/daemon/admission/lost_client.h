@@ -28,7 +28,7 @@ struct LostClient {
   std::chrono::seconds quiet_for = std::chrono::seconds::max();
 
   bool may_end() const { return !ends && lost_for >= kSpared && quiet_for >= kSparedAfterAttempt; }
-  // A clause that says from when on a waiting client ends the session; empty: from now on.
+  // A clause that says when a waiting client can end the session; empty: now.
   std::string when() const;
   // The command that ends it.
   std::string command() const { return "rcuda-smi end SERVER " + std::to_string(worker); }

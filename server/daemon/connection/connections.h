@@ -29,7 +29,7 @@ class Connections {
   using Clock = Connection::Clock;
   static constexpr std::chrono::milliseconds kTimeForStrangers{5};
 
-  // `most`: connections that have not introduced themselves.
+  // `most`: the bound on connections that have not introduced themselves.
   Connections(const ConnectionServices& services, size_t most) : services_(services), most_(most) {}
   // Refuses every client with this reason. Called before the daemon stops.
   void refuse_all(const Status& why);

@@ -93,7 +93,7 @@ std::vector<wire::ParameterInfo> parameters_of(const api::DriverTable& driver, v
   return all;
 }
 
-// The driver loads a function in the context of the stream.
+// Whether this launch makes the driver load the function, which happens in the stream's context.
 bool launch_may_wait(LaunchServices& services, const Command& command,
                      const wire::LaunchBody& body) {
   const Object* stream =

@@ -15,7 +15,7 @@ namespace rcuda::server {
 namespace {
 
 constexpr uint64_t kMostBytes = 1ull << 40;
-// The bytes that are sent, or taken back after a host function, at a time.
+// The number of bytes that are sent at a time, or taken back after a host function.
 constexpr size_t kPieceBytes = 1 << 20;
 // The patches that are remembered while memory is lent. Patches that the client sends after the end
 // of a host function may arrive before the bytes of the function are taken back.
@@ -493,8 +493,8 @@ void Mirrors::Loan::take_piece(const Sent& sent, size_t at, size_t bytes, uint64
 }
 
 void Mirrors::Loan::take_back(const Sent& sent) {
-  // Long enough for commands that are under way. Bounded, because the executor thread may be in a
-  // call of the driver that waits for this host function.
+  // The wait is long enough for commands that are under way. It is bounded, because the executor
+  // thread may be in a call of the driver that waits for this host function.
   constexpr auto kMostWait = std::chrono::milliseconds(100);
   Mirror& mirror = *sent.mirror;
   const size_t all = mirror.bytes, last = (all - 1) / kPieceBytes * kPieceBytes;

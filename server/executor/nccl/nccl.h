@@ -78,7 +78,7 @@ class Nccl {
   using Moved = std::function<void(const std::string& why)>;
   void suspend(const std::vector<uint64_t>& tags, Moved then);
   void resume(Moved then);
-  // Whether suspend() has suspended any, and resume() has not been called since.
+  // Whether suspend() has suspended a communicator, and resume() has not been called since.
   bool is_suspended() const { return !suspended_.empty(); }
 
   // Keeps the first calls of a batch that is too large for one command. Returns false if the

@@ -154,7 +154,7 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   Status make_current(int device);
   Status issue(const p2p::CopyBox& box, CUstream stream);
   Status take_event(std::vector<CUevent>& pool, CUevent* event);
-  // With the context current.
+  // Call these with the context current.
   Status record_event(CUstream stream, PendingPlace* pending) RCUDA_REQUIRES(mutex_);
   Status await_event(CUevent event, PendingPlace* pending) RCUDA_REQUIRES(mutex_);
   Status hold(CUstream stream, PendingPlace* pending) RCUDA_REQUIRES(mutex_);

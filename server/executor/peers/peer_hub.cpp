@@ -30,7 +30,7 @@ namespace {
 // no flood.
 constexpr size_t kMostCallers = 1024;
 
-// The other workers of a session.
+// The most other workers that a session has.
 constexpr size_t kMostPeers = wire::kMostServers - 1;
 
 // Connections in progress, together with those that have failed within the last handshake timeout.

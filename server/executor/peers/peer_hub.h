@@ -102,8 +102,9 @@ class PeerHub {
   bool active() const { return engine_ != nullptr; }
   // Calls Engine::copy, and counts the copy until it has ended.
   Status copy(p2p::PeerCopy copy, Status failure);
-  // The result of a copy whose error a signal to a third worker carries (wire::kPeerSignalled). It
-  // is written before the signal is queued, or on the engine's thread, which also reads it.
+  // The result of a copy whose error goes to a third worker, with a signal (wire::kPeerSignalled).
+  // The result is written before the signal is queued, or on the engine's thread, which also reads
+  // it.
   using Outcome = std::shared_ptr<Status>;
   Outcome make_outcome(uint64_t copy) { return outcomes_[copy] = std::make_shared<Status>(); }
   // For the copy's signal; null if there is no such copy.
