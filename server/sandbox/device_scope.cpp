@@ -126,8 +126,9 @@ Result<DeviceScope> parse_scope(const std::string& text) {
     }
     if (device.node == kNoNode) device.node.clear();
     if (!device.node.empty() && !is_gpu_node(device.node)) {
-      return Status(Code::kInvalidArgument,
-                    std::string(kScopeVariable) + " names no GPU's node: \"" + item + "\"");
+      return Status(
+          Code::kInvalidArgument,
+          std::string(kScopeVariable) + " does not name the node of a GPU: \"" + item + "\"");
     }
     scope.devices.push_back(std::move(device));
   }

@@ -65,7 +65,7 @@ Result<uint32_t> DeviceSet::find(const DeviceScope::Device& wanted, uint32_t cou
   }
   return Status(Code::kNotFound, "the driver does not show device " +
                                      std::to_string(wanted.ordinal) + " (" + wanted.uuid +
-                                     ") to a worker that may use no other: set "
+                                     ") to a worker that is restricted to its devices: set "
                                      "RCUDA_SERVER_DEVICE_ISOLATION=commands");
 }
 

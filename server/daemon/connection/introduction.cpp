@@ -184,7 +184,7 @@ Status Connection::carry_out() {
 // A further socket of a session. It proves knowledge of a secret of the session, so the client need
 // not identify itself again. If the session is encrypted, the worker demands its key next.
 Status Connection::pass_on(MessageType type, const std::vector<std::byte>& body) {
-  if (passage_) return Status(Code::kProtocol, "a further socket of a session begins without TLS");
+  if (passage_) return Status(Code::kProtocol, "a further socket must begin without TLS");
   RCUDA_ASSIGN_OR_RETURN(UniqueFd socket, duplicate_socket());
   if (type == MessageType::kAttach) {
     RCUDA_ASSIGN_OR_RETURN(const wire::Attach attach, wire::decode<wire::Attach>(body));
@@ -298,8 +298,8 @@ Status Connection::check_sender(MessageType type) {
   }
   if (!of_this_machine) {
     return Status(Code::kDenied,
-                  "clients of other machines identify themselves, and this one did not: leave "
-                  "RCUDA_SECURITY at auto, and see docs/security.md for the ways");
+                  "clients of other machines must identify themselves, and this client did not: "
+                  "leave RCUDA_SECURITY at auto, and see docs/security.md for the ways");
   }
   return Status(Code::kDenied,
                 "the client connects by TCP from the server's own machine and brings no ticket "
