@@ -41,7 +41,7 @@ MAY_INCLUDE = {
     "common/image": ("common/base",),
     "common/interop": ("common/base",),
     "common/nccl": (),
-    "common/nvml": (),
+    "common/nvml": ("common/base",),
     "common/tls": ("common/base", "common/identity"),
     "common/transport": ("common/base",),
     "common/wire": ("common/base", "common/transport"),

@@ -91,7 +91,8 @@ Status LinkCore::check_put(uint64_t offset, size_t pieces, size_t total,
 Status LinkCore::check_region_put(size_t bytes) const {
   if (broken()) return status();
   if (bytes != 0 && bytes <= kMaxRegionPut) return {};
-  return {Code::kInvalidArgument, "put of " + std::to_string(bytes) + " bytes into a region"};
+  return {Code::kInvalidArgument,
+          "invalid put of " + std::to_string(bytes) + " bytes into a region"};
 }
 
 Result<Region> LinkCore::expose_device(void*, size_t, const DeviceMemory&) {

@@ -83,7 +83,7 @@ Status AddressFence::open(const wire::AddressWindow& window) {
     return range.begin <= opened.begin && opened.end <= range.end;
   });
   if (around == closed_.end() || window.bytes == 0) {
-    return Status(Code::kInvalidArgument, "this process uses addresses of its window");
+    return Status(Code::kInvalidArgument, "this process already uses addresses of its window");
   }
   if (::munmap(reinterpret_cast<void*>(opened.begin), window.bytes) != 0) {
     return Status::from_errno(errno, "opening the window of addresses");

@@ -15,7 +15,7 @@
 //
 // Rejected: to raise the fence only when the session begins, around a window without a base. A
 // driver that has started has room left in mappings outside of the window, and later unmaps some of
-// them.
+// these mappings.
 //
 // Threads: raise() before any other thread exists; open() before the session runs; the other
 // functions on any thread.
@@ -36,7 +36,7 @@ namespace rcuda::server {
 class AddressFence {
  public:
   AddressFence() = default;  // closes nothing, and every address is inside
-  // Closes nothing either, but only these addresses are inside; for tests.
+  // For tests: closes nothing, and only these addresses are inside.
   explicit AddressFence(std::vector<wire::AddressWindow> inside) : inside_(std::move(inside)) {}
 
   // Makes all free addresses outside of the base inaccessible, but not those below kFenceBegin and
@@ -45,8 +45,8 @@ class AddressFence {
   static Result<AddressFence> raise(const wire::AddressWindow& base);
   // Makes the window's addresses free again. kInvalidArgument if some of them are not closed.
   Status open(const wire::AddressWindow& window);
-  // Closes addresses outside that were in use when the fence was raised and are free now. Returns
-  // how many ranges.
+  // Closes the addresses outside of inside() that were in use when the fence was raised, and are
+  // free now. Returns the number of ranges that it has closed.
   size_t close_holes() const;
 
   // The worker's own addresses: its base, and its window once it is open.

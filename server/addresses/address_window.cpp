@@ -40,8 +40,7 @@ std::vector<AddressRange> free_units(const WindowRequest& request) {
 
 uint64_t size_of(const AddressRange& range) { return range.end - range.begin; }
 
-// The largest size of a window, in whole units, so that the free ranges have room for `windows` of
-// them.
+// The largest window size, in whole units, of which the free ranges hold `windows` windows.
 uint64_t fair_share(const std::vector<AddressRange>& free, uint32_t windows) {
   const auto room = [&](uint64_t bytes) {
     uint64_t count = 0;
@@ -125,8 +124,8 @@ Result<wire::AddressWindow> choose_window(WindowRequest request) {
   if (largest < least) {
     return Status(Code::kInvalidArgument,
                   "the servers of this session do not fit into the addresses of one program: this "
-                  "one needs " +
-                      bytes_text(least) + " of them for devices of " + bytes_text(memory) +
+                  "server needs " +
+                      bytes_text(least) + " of addresses for devices of " + bytes_text(memory) +
                       ", and the largest free range has " + bytes_text(largest) +
                       "; name fewer servers or devices in RCUDA_DEVICES");
   }

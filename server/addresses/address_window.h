@@ -27,7 +27,8 @@ namespace rcuda::server {
 struct Base {
   uint32_t index = 0;      // any number, modulo the number of bases of this size
   uint32_t doublings = 0;  // of the size, kMostDoublings at most
-  // As one number, for a worker's command line. Bases of the same addresses have the same number.
+  // The base as one number, for a worker's command line. Bases of the same addresses have the same
+  // number.
   uint32_t number() const;
   static Base from_number(uint32_t number);  // any number
   wire::AddressWindow range() const;
@@ -55,9 +56,9 @@ class Bases {
 bool is_taken(const wire::Hello& hello, const wire::AddressWindow& range);
 
 struct WindowRequest {
-  uint64_t memory_bytes = 0;        // of the session's devices on this worker
-  uint32_t devices = 1;             // how many they are
-  uint32_t devices_left = 1;        // of the session, on servers without a window, these included
+  uint64_t memory_bytes = 0;  // of the session's devices on this worker
+  uint32_t devices = 1;       // their number
+  uint32_t devices_left = 1;  // of the session, on servers without a window; at least `devices`
   std::vector<AddressRange> free;   // closed in this process; sorted
   std::vector<AddressRange> taken;  // by the client and its other workers; any order
 };

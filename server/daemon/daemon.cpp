@@ -76,8 +76,8 @@ Status Daemon::listen() {
   pool_ =
       std::make_unique<WorkerPool>(settings_, Bases(host_name(), listener_.port), listener_.port);
   RCUDA_RETURN_IF_ERROR(pool_->prepare());
-  // After prepare(), so that the closer is in the daemon's cgroup. Before there are threads and
-  // secrets.
+  // The closer starts after prepare(), so that it is in the daemon's cgroup, and before there are
+  // threads and secrets.
   const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!take_descriptors(socket.get(), false)) RCUDA_RETURN_IF_ERROR(closer_.start());
   RCUDA_RETURN_IF_ERROR(authenticator_.open(!listener_.is_loopback));
@@ -172,8 +172,8 @@ Result<bool> Daemon::take_turn(std::chrono::milliseconds longest_wait) {
   pool_->advance_parking(monitor_);
   leases_->expire();
   connections_->handle(items.data() + first_connection);
-  // Before accept_some(), so that a new connection does not replace one that has just introduced
-  // itself.
+  // advance() comes before accept_some(), so that a new connection does not replace a connection
+  // that has just introduced itself.
   connections_->advance();
   make_room();
   if (items[4].revents) accept_some(listener_.tcp.get(), Entrance::kNetwork);

@@ -28,8 +28,9 @@
 //     rcuda-end-watch ends a session whose client is gone, or that does not end (end_watch.h)
 //     others          kernels' output, staging, Links, copies between servers; the driver's own
 //
-//   park            Started by the daemon with the hidden option --park, to park or wake one
-//                   session. Calls the driver for its worker, and ends (park_process.h).
+//   park            Started by the daemon with the hidden option --park, to park or wake a
+//                   session, or several together. Calls the driver for their workers, and ends
+//                   (park_process.h).
 //
 // A worker gets its settings from the daemon, through the environment.
 
@@ -330,7 +331,7 @@ int start(int argc, char** argv) {
   }
   if (!options.park.empty()) return run_park_process(settings, options.park);
   set_log_name("rcuda-server");
-  // First, because it removes its variable from the environment.
+  // take_carried() comes first, because it removes its variable from the environment.
   Result<std::optional<CarriedState>> carried = take_carried();
   for (const std::string& unknown : config::unknown_variables(environ, &settings.registry)) {
     RCUDA_WARN("%s", unknown.c_str());

@@ -52,7 +52,7 @@ constexpr int kNice = 3;
 
 Status enter_sandbox(pid_t daemon) {
   RCUDA_RETURN_IF_ERROR(become_nobody().status());
-  // After the change of the user, which resets this setting.
+  // PR_SET_PDEATHSIG comes after the change of the user, which resets it.
   if (::prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) != 0 || ::getppid() != daemon) {
     return Status(Code::kUnavailable, "the daemon has ended");
   }
@@ -90,7 +90,8 @@ class Client {
   bool shake_hands();
   void pass_to_daemon();
   Status pass_message();
-  // Not by sendmsg(), which the filter forbids. The stream has room for all messages of a client.
+  // Uses send(), because the filter forbids sendmsg(). The stream has room for all messages of a
+  // client.
   bool tell_daemon(std::span<const std::byte> bytes) const {
     const ssize_t sent = ::send(daemon_.get(), bytes.data(), bytes.size(), kNow);
     return sent == static_cast<ssize_t>(bytes.size());
@@ -117,8 +118,8 @@ void Client::add_descriptors(std::vector<pollfd>* items) const {
 }
 
 bool Client::go_on() {
-  // First the daemon's bytes: the daemon may have ended the connection, and a handshake costs
-  // calculations.
+  // Handles the daemon's bytes first: the daemon may have ended the connection, and a handshake
+  // costs calculations.
   if (!pass_to_client() || (handshake_ && !shake_hands())) return false;
   if (!handshake_ && messages_left_ > 0) pass_to_daemon();
   return Clock::now() < deadline();
@@ -200,7 +201,7 @@ bool take_clients(const tls::Acceptor& acceptor, std::list<Client>* clients) {
     const auto got = try_recv_with_fds(kDoorControl, writable_bytes_of(message), stream);
     if (!got.ok()) return got.status().code() != Code::kUnavailable;
     if (*got == 0) return true;
-    // A descriptor is lost if this process has no number left.
+    // A descriptor is lost if this process has no descriptor number left.
     if (stream.size() != 1 || !stream.front()) continue;
     (void)try_recv_with_fds(stream.front().get(), writable_bytes_of(message), socket);
     if (socket.size() != 1 || !socket.front()) continue;

@@ -11,7 +11,7 @@
 //   its share     one thread, and less of the processors than the server (nice)
 //
 // The daemon sends a stream for each client, and through the stream the accepted socket. Only the
-// poll() for all clients waits. These pass:
+// poll() for all clients waits. The door passes:
 //
 //   handshake     of TLS, then a DoorReport through the stream
 //   to the daemon two messages of the client: Authenticate, decoded and encoded again, and a

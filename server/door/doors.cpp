@@ -26,7 +26,7 @@ constexpr auto kFullFor = std::chrono::milliseconds(20);
 constexpr auto kStartAgain = std::chrono::seconds(1);
 constexpr auto kLongestStart = std::chrono::seconds(10);
 constexpr auto kLongestEnd = std::chrono::seconds(1);
-constexpr auto kInterval = std::chrono::seconds(10);  // of the same warning
+constexpr auto kInterval = std::chrono::seconds(10);  // between two warnings of one kind
 // The doors that one network may start in a burst, and per second: each start blocks the daemon for
 // a millisecond.
 constexpr double kMostStarts = 64, kStartsInSecond = 32;
@@ -248,7 +248,7 @@ Doors::List::iterator Doors::end(List::iterator door) {
   const Clock::time_point now = Clock::now();
   const bool sends = door->use_count() == 1;
   if ((*door)->pid > 0) ended_.push_back({(*door)->pid, sends ? now + kReadsRest : now});
-  // Their number is bounded too.
+  // The number of ended doors is bounded too.
   if (ended_.size() > most_) ended_.front().kill_at = now;
   (*door)->control.reset();
   const auto next = doors_.erase(door);

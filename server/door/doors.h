@@ -7,11 +7,11 @@
 // client by a proof (common/tls/proof.h) over the nonce that the daemon has made for this
 // connection and the value that the door reports. A door could lie about:
 //
-//   the values    then the client's proof, which is for the values of its own connection, fails: a
-//                 door has a proof only for a connection that it serves
-//   the proof     made by another client, or for an earlier connection: names another nonce
-//   the identity  does not come from the door
-//   session key   protects the session of a client of this door, whose bytes the door has seen
+//   the values    then the client's proof fails, because it is for the values of the client's own
+//                 connection: a door has proofs only for connections that it serves
+//   the proof     a proof of another client or of an earlier connection names another nonce
+//   the identity  it does not come from the door
+//   session key   it protects the session of a client of this door, whose bytes the door has seen
 //   bytes         a door can read and change the messages of its own clients
 //
 // So a door that has been taken over has the sessions of users that connect through it at that
@@ -25,7 +25,7 @@
 //   1. a door without connections
 //   2. a door whose time is over (kSpared after its first client), of a network (/24 of IPv4, /48
 //      of IPv6) that has at least as many doors as the new door's network
-//   3. a door that is spared, if its network has at least two doors more
+//   3. a door that is spared, if its network has at least two doors more than the new door's
 // An origin with a known client keeps its door while it has connections. A door that is ending does
 // not count, although it may still send. kMostStarts and kStartsInSecond limit the starts of a
 // network.
@@ -35,7 +35,7 @@
 // calls keeps the door from sending them.
 //
 // Threads: the daemon's only thread. Blocking: posix_spawn(); check(), up to 10 s; the destructor,
-// up to 1 s, while the doors send the daemon's last messages. A door that ends ends its streams.
+// up to 1 s, while the doors send the daemon's last messages. When a door ends, its streams end.
 #pragma once
 
 #include <chrono>
@@ -57,8 +57,8 @@
 
 namespace rcuda::server {
 
-// Starts `binary` as a door, without the environment of this process but for the path of its
-// libraries. It keeps stderr until it is in its sandbox.
+// Starts `binary` as a door, with only LD_LIBRARY_PATH of this process's environment. The door
+// keeps stderr until it is in its sandbox.
 Result<pid_t> spawn_door(const std::string& binary, int control);
 
 class Doors {
@@ -85,19 +85,19 @@ class Doors {
   Doors(const Doors&) = delete;
   Doors& operator=(const Doors&) = delete;
 
-  // As the destructor. refill() and open() start others.
+  // Ends all doors, as the destructor does. refill() and open() start new ones.
   void end_all();
   // Checks that doors work here: starts a door, and waits until it has served a client that leaves.
   Status check();
-  // `client`: stays the caller's. kTimeout: the door has not received its last clients yet, or one
-  // more door may not start now; ask again.
+  // `client`: stays the caller's. kTimeout: the door has not received its last clients yet, or no
+  // further door may start now; call again.
   Result<Passage> open(const std::string& origin, int client);
   // Records that the client of this passage has proved its identity.
   void keep(const Passage& passage);
 
   // Ends doors that are not needed. If `wanted`, keeps a spare door started.
   void refill(bool wanted);
-  // They make poll() return when a door ends.
+  // Adds descriptors that make poll() return when a door ends.
   void add_descriptors(std::vector<pollfd>* items) const;
   // When refill() is due without an event.
   Clock::time_point next_deadline() const;
@@ -135,8 +135,8 @@ class Doors {
   const Clock::duration spared_;
   List doors_;  // the least recently used first
   std::vector<Ended> ended_;
-  Clock::time_point start_from_{};    // a spare door
-  Clock::time_point broken_until_{};  // a door has ended before its first client
+  Clock::time_point start_from_{};    // when the next spare door may start
+  Clock::time_point broken_until_{};  // set when a door has ended before its first client
   Clock::time_point say_crowded_from_{}, say_ended_from_{};
   // How many more a network may start now.
   struct Starts {

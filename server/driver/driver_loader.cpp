@@ -31,7 +31,7 @@ bool is_client_library(const std::string& path) {
 }
 
 std::string executable_folder() {
-  // Also of a binary that an upgrade has replaced: its path then ends with " (deleted)".
+  // This also works if an upgrade has replaced the binary: its path then ends with " (deleted)".
   return executable_path().substr(0, executable_path().rfind('/'));
 }
 
@@ -89,7 +89,7 @@ Result<LoadedDriver> try_driver(const std::string& path) {
   if (is_client_library(driver.path)) {
     return Status(Code::kInvalidArgument,
                   driver.path +
-                      " is rcuda's client library and no driver: take it out of "
+                      " is rcuda's client library, not a driver: take it out of "
                       "LD_LIBRARY_PATH for the server");
   }
   if (driver.table.cuDriverGetVersion(&driver.version) == CUDA_SUCCESS &&

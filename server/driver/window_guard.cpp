@@ -76,7 +76,8 @@ CUresult guard_cuMemFree_v2(WindowGuard& guard, CUdeviceptr address) {
 
 CUresult guard_cuIpcOpenMemHandle_v2(WindowGuard& guard, CUdeviceptr* address,
                                      CUipcMemHandle handle, unsigned flags) {
-  // While the memory is open, opening it again gives the same address. So there is one more try.
+  // If the program already has the memory open, each try returns the same address. So there is only
+  // one more try.
   for (int tries = 0;; ++tries) {
     const CUresult result = guard.driver.cuIpcOpenMemHandle_v2(address, handle, flags);
     if (result != CUDA_SUCCESS || guard.contains(address, 1)) return result;

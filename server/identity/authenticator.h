@@ -102,8 +102,8 @@ class Authenticator {
   // Whether a client may see the sessions of all users: operators, and tokens of observers.
   bool sees_all(const Identity& who) const;
 
-  // The server's proof for a new connection (common/tls/proof.h). `exported`: the connection's, of
-  // kProofLabel. Sets its binding.
+  // The server's proof for a new connection (common/tls/proof.h). `exported`: the value that the
+  // connection exports for kProofLabel. Sets `binding` to the connection's binding.
   Result<wire::Challenge> challenge(const tls::Key& exported, tls::Key* binding) const;
   // `binding`: of the connection on which the message came.
   Result<Proof> examine(const wire::Authenticate& message, const tls::Key& binding);
@@ -111,8 +111,8 @@ class Authenticator {
   // the server does not serve that user. Root is served only where a setting names it.
   std::optional<Result<Identity>> identify(Proof& proof, const std::string& from,
                                            Clock::time_point now);
-  // The account of a user of this machine, or nothing while it is looked up. Without an account,
-  // its name is user_text() and it has no groups.
+  // The account of a user of this machine, or nothing while it is being looked up. For a user
+  // without an account, the result has the name user_text() and no groups.
   std::optional<Account> account_of(uid_t user, Clock::time_point now);
   // The account of a user of this machine, or nothing while it is being looked up.
   std::optional<Result<Account>> account(const AccountKey& user, Clock::time_point now) {

@@ -18,7 +18,7 @@ std::string default_tokens_file() { return in_folder("tokens"); }
 std::string default_certificate_file() { return in_folder("server.pem"); }
 std::string default_config_file() { return in_folder("server.toml"); }
 
-// Servers of one user have different ports.
+// The name has the port, because a user may have several servers.
 std::string default_leases_file(uint16_t port) {
   return in_folder("leases-" + std::to_string(port));
 }

@@ -7,7 +7,7 @@
 namespace rcuda::server {
 namespace {
 
-// Has the length, so that different parts never make the same text.
+// Includes the length of `text`, so that different parts never make the same text.
 std::string part(const char* what, const std::string& text) {
   return std::string(what) + " " + std::to_string(text.size()) + " " + text + ", ";
 }
@@ -21,9 +21,8 @@ Status check_role(const Identity& who, wire::MessageType type) {
   if (is_question || who.may(Role::kSession) || (!is_session && who.may(Role::kOperator))) {
     return {};
   }
-  const char* const needed = is_session
-                                 ? "session, without which it gives no sessions"
-                                 : "operator, without which it changes nothing and takes no leases";
+  const char* const needed = is_session ? "session, which is needed for sessions"
+                                        : "operator, which is needed for changes and leases";
   return Status(Code::kDenied, "its token (" + who.roles->text() + ") lacks the role " + needed +
                                    ": \"rcuda-token create --role\" on the server makes another");
 }

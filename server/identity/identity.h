@@ -43,8 +43,8 @@ struct Identity {
 // kDenied if the roles of the client's token do not allow a message of this type.
 Status check_role(const Identity& who, wire::MessageType type);
 
-// Compares numbers where there are any: the name of a user of this machine may not have been looked
-// up yet.
+// Compares the users' numbers if one of them has a number, because the name of a user of this
+// machine may not have been looked up yet. Otherwise compares the names.
 bool same_user(const Identity& one, const Identity& other);
 
 // The owner of a session: the user and the client host, as one text. Sessions of one owner may open

@@ -13,11 +13,11 @@ Result<MungeChecks::Outcome> check(const std::string& credential, const tls::Key
   uint8_t nonce[32];
   std::copy(key.begin(), key.end(), nonce);
   const auto client = identity::munge::decode(credential, settings);
-  if (!client.ok()) return Status(client.status()).with_context("its MUNGE credential");
+  if (!client.ok()) return Status(client.status()).with_context("the client's MUNGE credential");
   if (!wire::is_munge_payload(client->payload, wire::MungeSide::kClient, nonce)) {
     return Status(Code::kDenied,
-                  "its MUNGE credential is for another connection: connect to the server itself, "
-                  "not through something that ends the encryption");
+                  "the client's MUNGE credential is for another connection: connect to the server "
+                  "itself, not through something that ends the encryption");
   }
   RCUDA_ASSIGN_OR_RETURN(
       std::string answer, identity::munge::encode(wire::munge_payload(wire::MungeSide::kServer, nonce),

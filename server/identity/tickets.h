@@ -41,7 +41,7 @@ class Tickets {
     wire::TicketQuery connection;
     Clock::time_point expires;
   };
-  // For another build in this process: those that are not used yet, the oldest first.
+  // For another build in this process: the tickets that are not used yet, the oldest first.
   const std::list<Given>& given() const { return tickets_; }
   void restore(std::list<Given> tickets) { tickets_ = std::move(tickets); }
 

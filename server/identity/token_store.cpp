@@ -96,7 +96,7 @@ bool has_token(const StoredTokens& tokens, const std::string& id) {
                      [&](const StoredToken& token) { return token.id == id; });
 }
 
-// Whether the token is read as it is written.
+// Whether reading the line of the token gives the same token.
 bool can_be_stored(const StoredToken& token) {
   const Result<StoredToken> read = parse_line(format_line(token));
   return read.ok() && *read == token;
@@ -143,8 +143,8 @@ Result<std::string> read_file(const std::string& path) {
   return identity::read_to_end(file->get(), path, kMostBytes);
 }
 
-// Held by one process at a time while it reads, changes and replaces the file. The lock is on a
-// file of its own, because the file of tokens is replaced.
+// One process at a time holds the lock while it reads, changes and replaces the file. The lock is
+// on a file of its own, because the file of tokens is replaced.
 Result<UniqueFd> lock(const std::string& path) {
   const std::string name = path + ".lock";
   UniqueFd file(::open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
@@ -199,7 +199,7 @@ Status TokenStore::load() {
   file_.reset();
   Result<UniqueFd> file = identity::open_private_file(path_);
   if (!file.ok()) return file.status().code() == Code::kNotFound ? Status() : file.status();
-  // Before the file is read: a change while it is read is noticed the next time.
+  // fstat() comes before the read, so that the next refresh() notices a change during the read.
   if (::fstat(file->get(), &read_) != 0) return Status::from_errno(errno, path_);
   file_ = *std::move(file);
   RCUDA_ASSIGN_OR_RETURN(const std::string text,
@@ -262,7 +262,7 @@ Result<Token> create_token(const std::string& path, const NewToken& wanted, Seco
 
 Result<StoredTokens> revoke_tokens(const std::string& path, const std::vector<std::string>& ids,
                                    const std::string& user) {
-  // Without a file there is no folder in which a lock could be made.
+  // Without the file, the folder may be missing too, and no lock could be made.
   if (struct stat status; ::stat(path.c_str(), &status) != 0 && errno == ENOENT) {
     return Status(Code::kNotFound, "there are no tokens: no file " + path);
   }

@@ -47,7 +47,7 @@ struct StoredToken {
   bool operator==(const StoredToken&) const = default;
 };
 
-// In the order of the file.
+// The tokens in the order of the file.
 using StoredTokens = std::vector<StoredToken>;
 
 Result<StoredTokens> parse_tokens(std::string_view text);

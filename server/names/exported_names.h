@@ -14,7 +14,7 @@
 // driver afterwards. Its answer for a device that its process does not see is not documented.)
 //
 // A session has at most kMostHandles names of handles; the oldest go first. The process's limit on
-// open files bounds those of descriptors.
+// open files bounds the number of names of descriptors.
 //
 // Threads: any. Blocking: find_*(), for at most a minute, if the name is another worker's, which
 // may be parked and has to wake. Errors: kNotFound for a name that does not exist, has ended or is
@@ -47,8 +47,8 @@ struct ExportOrigin {
   Place place{};
   uint32_t reserved = 0;
   std::array<uint8_t, 16> device{};  // its UUID, for kDevice
-  // For physical memory of sessions whose memory is limited, otherwise 0. The same memory has the
-  // same key, however often it is exported.
+  // The size and the key of physical memory, if the session's memory is limited; otherwise 0. The
+  // same memory has the same key, however often it is exported.
   uint64_t bytes = 0;
   wire::ExportNumber memory{};
 
@@ -78,7 +78,7 @@ class ExportedNames {
   // Whether the session has exported or imported anything. From then on another process may see how
   // far its streams are, by an event or by memory. Never false again.
   bool are_used() const { return used_.load(std::memory_order_acquire); }
-  // Whether it has imported from a worker of another server.
+  // Whether the session has imported from a worker of another server.
   bool are_of_other_servers() const { return foreign_.load(std::memory_order_acquire); }
   // `call` runs once, before are_used() becomes true. Set it before any other call.
   void before_first_use(std::function<void()> call) { before_first_use_ = std::move(call); }
@@ -112,7 +112,7 @@ class ExportedNames {
     wire::ExportKind kind{};
     wire::HandleBytes handle{};
     ExportOrigin origin;
-    std::shared_ptr<const UniqueFd> descriptor;  // shared while one is passed on
+    std::shared_ptr<const UniqueFd> descriptor;  // shared while it is being passed on
     std::shared_ptr<const void> keeps;
   };
   using HandleKey = std::pair<wire::ExportKind, wire::HandleBytes>;

@@ -34,7 +34,7 @@ class NetworkList : public config::SettingBase {
   bool parse(std::string_view text) override;
 
  private:
-  // An address of IPv4 is kept as the mapped one of IPv6.
+  // An IPv4 address is kept as an IPv4-mapped IPv6 address (::ffff:0:0/96).
   struct Network {
     std::array<uint8_t, 16> address{};
     unsigned bits = 0;

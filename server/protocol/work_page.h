@@ -31,7 +31,7 @@ class WorkPage {
   static Result<WorkPage> make();
   static Result<WorkPage> open(UniqueFd memory);
 
-  // To pass the page on.
+  // The page's memory, to pass the page on.
   int descriptor() const { return memory_.get(); }
   // The layout of the memory, as a text.
   static std::string layout();

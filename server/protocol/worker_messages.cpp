@@ -15,7 +15,7 @@ namespace rcuda::server {
 namespace {
 
 constexpr size_t kMostOutcomeBytes = 1024;
-// Of each session, of its user, and of each of the user's groups.
+// One for each session, one for its user, and one for each of the user's groups.
 constexpr uint32_t kMostAllowances = 2 + SessionGrant::kMostGroups;
 
 // Takes the bytes that the daemon has peeked at. They have arrived, so this does not block. If they
@@ -193,7 +193,7 @@ std::string worker_messages_layout() {
 Status send_to_worker(int socket, const ToWorker& message, int descriptor, Deadline deadline) {
   const std::vector<std::byte> bytes = encode_message(message);
   if (bytes.size() > kMostWorkerMessageBytes) {
-    return Status(Code::kInvalidArgument, "the introduction is too long");
+    return Status(Code::kInvalidArgument, "the message to the worker is too long");
   }
   return send_with_fds(socket, bytes, {&descriptor, descriptor >= 0 ? 1u : 0u}, deadline)
       .with_context("writing to the other process");

@@ -113,7 +113,7 @@ struct StopRequest {
 struct WorkerReady {
   std::string driver;  // "CUDA 13.0 by /usr/lib/x86_64-linux-gnu/libcuda.so.1"
   std::vector<wire::ServerStatus::Device> devices;
-  // Names of each of the devices that do not depend on the driver's numbers (DeviceScope).
+  // A device's names, which do not depend on the driver's numbers (DeviceScope).
   struct Identity {
     std::string uuid, pci_bus_id;
   };
@@ -163,8 +163,8 @@ using ToDaemon = std::variant<WorkerReady, StartFailure, ParkAnswer, SessionTota
 
 // The variable of a worker that reports the NCCL of sessions.
 inline constexpr char kAskNcclVariable[] = "RCUDA_WORKER_ASK_NCCL";
-// Its value for workers during the server's start. They fail if the setting names a library that
-// they cannot use.
+// The variable's value for workers during the server's start. These workers fail if the setting
+// names a library that they cannot use.
 inline constexpr char kCheckNccl[] = "check";
 
 inline constexpr size_t kMostWorkerMessageBytes = 96u << 10;
@@ -175,7 +175,7 @@ template <typename Any>
 std::vector<std::byte> encode_message(const Any& message);
 template <typename Any>
 Result<Any> decode_message(std::span<const std::byte> bytes);
-// Of all messages of both directions: names, types, order and limits of their fields.
+// The names, types, order and limits of the fields of all messages of both directions.
 std::string worker_messages_layout();
 
 // Sends a message. `descriptor`: its descriptor, which stays the caller's; -1: it has none. Blocks

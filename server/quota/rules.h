@@ -35,14 +35,14 @@ struct Count {
   std::string rule;   // "sessions of [limits.user] in /etc/rcuda/server.toml:4"
 };
 
-// Of all sessions of a user or group together.
+// Limits of all sessions of a user or group together.
 struct BudgetLimits {
   Allowance allowance;
   Count sessions;
   Count devices;  // each device counts once for each session
 };
 
-// Of each session of a user.
+// Limits of each session of a user.
 struct SessionRules {
   Allowance allowance;
   Count devices;
@@ -98,7 +98,7 @@ class Rules {
     bool operator==(const Value& other) const { return number == other.number; }
   };
   using Table = std::map<Key, Value>;
-  // Of a user, of a group, or of everybody.
+  // The limits that the file sets for a user, for a group, or for everybody.
   struct Tables {
     std::string name;  // as the file names it
     Table together;    // for all sessions

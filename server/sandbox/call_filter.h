@@ -22,7 +22,8 @@ namespace rcuda::server {
 
 enum class CallFilter {
   kRefuse,
-  kLog,          // shows what a driver needs: the kernel logs the calls. Refuses only programs
+  kLog,          // the kernel logs these calls, to find out what a driver needs, and refuses only
+                 // those that start a program
   kStreamsOnly,  // for a door
 };
 

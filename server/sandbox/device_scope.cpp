@@ -92,7 +92,7 @@ Status fill(int former, const std::vector<std::string>& gpus) {
   for (const auto& [target, link] : kLinks) {
     if (::symlink(target, link) != 0) return failed(link);
   }
-  // So that a driver that runs as root cannot make the node of another GPU.
+  // Read-only, so that a driver that runs as root cannot make the node of another GPU.
   if (::mount(nullptr, "/dev", nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NOEXEC,
               nullptr) != 0) {
     return failed("mounting /dev read-only");
@@ -126,8 +126,9 @@ Result<DeviceScope> parse_scope(const std::string& text) {
     }
     if (device.node == kNoNode) device.node.clear();
     if (!device.node.empty() && !is_gpu_node(device.node)) {
-      return Status(Code::kInvalidArgument,
-                    std::string(kScopeVariable) + " names no GPU's node: \"" + item + "\"");
+      return Status(
+          Code::kInvalidArgument,
+          std::string(kScopeVariable) + " does not name the node of a GPU: \"" + item + "\"");
     }
     scope.devices.push_back(std::move(device));
   }

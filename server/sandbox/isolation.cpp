@@ -47,7 +47,7 @@ std::vector<uint32_t> numbers_of(const std::string& text) {
 
 // Whether a thread has the user's identity only, and no capability. `path`: its /proc/.../status.
 bool is_only(const std::string& path, const SessionGrant& grant) {
-  // Real, effective, saved and for files.
+  // The real, the effective, the saved and the file system's id.
   const auto four_times = [](uint32_t id) {
     const std::string text = "\t" + std::to_string(id);
     return text + text + text + text;
@@ -102,8 +102,8 @@ Status check_threads(const SessionGrant& grant) {
 
 Status become_user(const SessionGrant& grant) {
   if (!grant.uid || *grant.uid == kNobody || grant.gid == kNobody) {
-    return Status(Code::kDenied, "a worker of root runs no session as root, and user " +
-                                     grant.user + " is unknown on the server's machine");
+    return Status(Code::kDenied, "the server's machine does not know user " + grant.user +
+                                     ", and a worker of root runs no session as root");
   }
   // Registering memory with an adapter takes locked memory, which root has without a limit.
   const rlimit unlimited{RLIM_INFINITY, RLIM_INFINITY};

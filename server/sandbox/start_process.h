@@ -15,8 +15,8 @@ struct Program {
   std::string file;
   std::vector<std::string> arguments;    // with the process's name
   std::vector<std::string> environment;  // all of it, as NAME=value
-  // The caller's numbers, and those in the process. The caller keeps its own, which are
-  // close-on-exec; stdin is /dev/null.
+  // For each descriptor, its number here and its number in the process. The caller keeps its own
+  // descriptors, which are close-on-exec. The stdin of the process is /dev/null.
   std::vector<std::pair<int, int>> descriptors;
 };
 

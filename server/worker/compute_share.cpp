@@ -93,7 +93,7 @@ CUresult ContextWatch::ask(Probe& probe) {
   probe.generation = context->generation;
   probe.stream = nullptr;
   const CUresult result = driver_.cuStreamCreate(&probe.stream, CU_STREAM_NON_BLOCKING);
-  // Not an error of the context; the next look tries again.
+  // Lack of memory is not an error of the context; the next look tries again.
   return result == CUDA_ERROR_OUT_OF_MEMORY ? CUDA_SUCCESS : result;
 }
 

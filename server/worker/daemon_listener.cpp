@@ -13,8 +13,8 @@
 namespace rcuda::server {
 namespace {
 
-// Whether the daemon still has its end of the pipe. A daemon that stops a worker only shuts its
-// socket down, and its StopRequest may not have fitted into the socket.
+// Whether the daemon still has its end of the pipe. A daemon that stops a worker only shuts down
+// the worker's socket, and the StopRequest may not have fitted into that socket.
 bool is_read(int reports) {
   pollfd item{reports, 0, 0};
   return ::poll(&item, 1, 0) == 0;

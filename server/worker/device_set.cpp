@@ -36,8 +36,8 @@ Result<std::unique_ptr<DeviceSet>> DeviceSet::prepare(const api::DriverTable& dr
   for (uint32_t ordinal : wanted) {
     if (ordinal >= static_cast<uint32_t>(count)) {
       return Status(Code::kInvalidArgument,
-                    "this machine has no device " + std::to_string(ordinal) + ", but " +
-                        std::to_string(count) + " from 0: correct --devices");
+                    "this machine has no device " + std::to_string(ordinal) + ", only " +
+                        std::to_string(count) + " devices, numbered from 0: correct --devices");
     }
     RCUDA_RETURN_IF_ERROR(set->add(ordinal, ordinal));
   }
@@ -65,7 +65,7 @@ Result<uint32_t> DeviceSet::find(const DeviceScope::Device& wanted, uint32_t cou
   }
   return Status(Code::kNotFound, "the driver does not show device " +
                                      std::to_string(wanted.ordinal) + " (" + wanted.uuid +
-                                     ") to a worker that may use no other: set "
+                                     ") to a worker that is restricted to its devices: set "
                                      "RCUDA_SERVER_DEVICE_ISOLATION=commands");
 }
 

@@ -69,7 +69,7 @@ ParkExit say(ParkExit how, const LoadedDriver& driver, const char* function, CUr
 
 using Workers = std::vector<pid_t>;
 
-// Whether the process has ended. Its session has nothing to lose.
+// Whether the process has ended. Then its session has nothing left to lose.
 bool has_ended(pid_t worker) {
   const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, worker, 0)));
   pollfd item{process.get(), POLLIN, 0};
@@ -150,21 +150,22 @@ std::optional<std::vector<CUcheckpointGpuPair>> pairs_for(const LoadedDriver& dr
   return pairs;
 }
 
-// Restores a worker, on other GPUs if the driver can. Sets `moved` to false if it could not.
+// Restores a worker, on other GPUs if `moves` names some. If the driver cannot do that, restores
+// the worker on its old GPUs and sets `moved` to false.
 CUresult restore(const LoadedDriver& driver, const Checkpoints& checkpoints, pid_t worker,
                  const GpuMoves& moves, bool* moved) {
   if (moves.empty()) return checkpoints.restore(worker, nullptr);
-  auto pairs = pairs_for(driver, moves);
-  CUresult result = CUDA_ERROR_INVALID_VALUE;
-  if (pairs) {
+  if (auto pairs = pairs_for(driver, moves)) {
     CUcheckpointRestoreArgs arguments{};
     arguments.gpuPairs = pairs->data();
     arguments.gpuPairsCount = static_cast<unsigned>(pairs->size());
-    result = checkpoints.restore(worker, &arguments);
+    const CUresult result = checkpoints.restore(worker, &arguments);
+    if (result == CUDA_SUCCESS) return result;
+    (void)say(ParkExit::kRefused, driver, "cuCheckpointProcessRestore with pairs of GPUs", result);
+  } else {
+    std::puts("the driver does not report all GPUs that the move names");
   }
-  if (result == CUDA_SUCCESS) return result;
   *moved = false;
-  (void)say(ParkExit::kRefused, driver, "cuCheckpointProcessRestore with pairs of GPUs", result);
   return checkpoints.restore(worker, nullptr);
 }
 

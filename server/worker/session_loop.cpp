@@ -33,8 +33,8 @@ constexpr int kSpinsForCompletions = 64;
 // The thread yields only after `spin` times this factor, because short work ends earlier.
 constexpr int kSpinsBeforeYields = 4;
 constexpr int kSleepFraction = 64;
-// While bytes of the client are expected. The worker checks the waits of other client threads this
-// often.
+// The sleep while bytes of the client are expected. The worker checks the waits of other client
+// threads this often.
 constexpr auto kSleepForArrivals = std::chrono::microseconds(100);
 constexpr auto kShortestSleep = std::chrono::microseconds(20);
 constexpr auto kLongestSleep = std::chrono::microseconds(500);
@@ -92,9 +92,11 @@ void SessionLoop::stop(std::string why) {
 
 Status SessionLoop::run() {
   const SessionResources& resources = services_.resources;
-  if (link_.peer_window_bytes() < Window::kBytes ||
-      link_.window().size() < wire::WorkerWindow::kBytes) {
+  if (link_.peer_window_bytes() < Window::kBytes) {
     return Status(Code::kProtocol, "the client's window is too small");
+  }
+  if (link_.window().size() < wire::WorkerWindow::kBytes) {
+    return Status(Code::kProtocol, "the worker's window is too small");
   }
   Result<transport::Region> staging =
       link_.expose(resources.staging, resources.staging_bytes, resources.staging_file);
@@ -290,7 +292,7 @@ Status SessionLoop::idle() {
   const bool polls =
       !services_.completions.empty() || services_.mirrors.any_after_waits() || scheduler_.crowded();
   // With few processors, the threads that receive bytes need this thread's processor. The last byte
-  // wakes it.
+  // wakes this thread.
   const bool receives = options_.sleeps_for_arrivals && services_.arrivals.expected() != 0;
   const auto spin = polls || copying ? kSpinsForCompletions * options_.spin : options_.spin;
   if (!receives && quiet < spin) {

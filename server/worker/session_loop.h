@@ -49,7 +49,7 @@ struct SessionLoopOptions {
   // With few processors: after four times `spin`, the thread offers its processor to others between
   // two polls.
   bool yields = false;
-  // With fewer: it sleeps while bytes of the client are expected.
+  // With very few processors: the thread sleeps while bytes of the client are expected.
   bool sleeps_for_arrivals = false;
   Parker* parker = nullptr;  // null: the session is never parked
 };

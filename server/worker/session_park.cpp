@@ -235,8 +235,8 @@ Status SessionLoop::rest() {
   std::string why;
   RCUDA_RETURN_IF_ERROR(move_nccl(nullptr, &why));
   if (why.empty()) return {};
-  RCUDA_WARN("after the session was parked: %s", why.c_str());
-  (void)services_.answers.events().notice(false, "after the session was parked, " + why);
+  RCUDA_WARN("after a park or an attempt to park: %s", why.c_str());
+  (void)services_.answers.events().notice(false, "after a park or an attempt to park, " + why);
   return {};
 }
 

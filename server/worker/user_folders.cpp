@@ -42,7 +42,7 @@ Result<UniqueFd> open_user_folder(int own, const std::string& cache, const std::
   struct stat status;
   if (!folder || ::fstat(folder.get(), &status) != 0) return wrong(whole);
   if (status.st_uid != owner) {
-    // It is new.
+    // A new folder belongs to this process's user.
     if (status.st_uid != ::geteuid() ||
         ::fchownat(folder.get(), "", owner, grant.gid, AT_EMPTY_PATH) != 0) {
       return Status(Code::kInvalidArgument, whole + " belongs to uid " +
@@ -56,7 +56,7 @@ Result<UniqueFd> open_user_folder(int own, const std::string& cache, const std::
   return folder;
 }
 
-// The folder of a user other than the daemon's own.
+// The folder for compiled PTX of a session's user who is not the daemon's user.
 Result<UniqueFd> open_code_folder(const std::string& cache, const SessionGrant& grant) {
   Result<UniqueFd> own = open_cache_directory(cache);
   if (!own.ok()) return own;

@@ -41,7 +41,7 @@ class CodeFolder {
   // root's or has no folder of its own.
   static Result<CodeFolder> open();
 
-  // From then on, the driver keeps the code in the folder of this user. Call it before
+  // From this call on, the driver keeps the code in the folder of this user. Call it before
   // isolate_worker(). `cache`: the daemon's cache folder; empty: none, and code is kept only for
   // the daemon's own user.
   Status enter(const std::string& cache, const SessionGrant& grant) const;

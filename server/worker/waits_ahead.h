@@ -59,7 +59,7 @@ class WaitsAhead {
   bool view(const wire::RingReader::Ahead& frame);
 
   wire::RingReader& ring_;
-  std::array<std::byte, kMostBytes> bytes_{};  // the first of the frame in view
+  std::array<std::byte, kMostBytes> bytes_{};  // the first ones of the frame in view
   Frame request_;                              // the last frame in view, if it was a MirrorNews
   std::vector<Wait> found_;                    // that are not executed yet
   std::deque<uint64_t> ahead_;  // frames that were executed ahead and not yet taken, in order

@@ -369,7 +369,7 @@ size_t Admission::waiting() const {
       queue_, [](const Applicant* applicant) { return applicant->may_wait_; }));
 }
 
-// Whether one more may wait. One user has a quarter of the places.
+// Whether one more applicant may wait. One user has a quarter of the places.
 Status Admission::check_queue(const Applicant& applicant) const {
   const BudgetPointer& user = applicant.budgets_[kUser];
   const auto of_user = std::count_if(queue_.begin(), queue_.end(), [&](const Applicant* other) {
@@ -384,8 +384,8 @@ Status Admission::check_queue(const Applicant& applicant) const {
 }
 
 void Admission::review() {
-  // How many applicants wait for a budget and hold back all later ones, and how many of a user wait
-  // for it and hold back only that user's later ones.
+  // `short_of`: by budget, the number of applicants that wait for it and hold back all later ones.
+  // `own`: by budget and user, the number of those that hold back only the user's later ones.
   std::map<const Budget*, size_t> short_of;
   std::map<std::pair<const Budget*, const Budget*>, size_t> own;
   std::map<uint32_t, size_t> leased;  // as waits_for_lease()

@@ -65,7 +65,7 @@ class Admission {
     uint64_t free = 0;
   };
 
-  // Must not outlive its Admission, and neither must an Applicant.
+  // Neither a Permit nor an Applicant may outlive its Admission.
   class Permit {
    public:
     ~Permit();
@@ -96,7 +96,7 @@ class Admission {
     Admission* admission_ = nullptr;
     uint32_t devices_ = 0;
     std::vector<Place> places_;
-    std::optional<Ledger> own_;  // of the session's own allowance, then allowances_[0]
+    std::optional<Ledger> own_;  // of the session's own allowance, which is then allowances_[0]
     std::vector<Allowance> allowances_;
     SessionLimits limits_;
   };
@@ -108,12 +108,12 @@ class Admission {
     Applicant(const Applicant&) = delete;
     Applicant& operator=(const Applicant&) = delete;
 
-    // Whether its wait is over: take() returns the permit or the refusal.
+    // Whether its wait is over. Then take() returns the permit or the refusal.
     bool is_decided() const { return permit_ != nullptr || obstacle_.code() == Code::kDenied; }
     // Fails if its lease has ended, or if the session's Ledger cannot be made.
     Result<std::unique_ptr<Permit>> take();
 
-    // While it waits: its place among those that wait for the same, from 1, and what is taken.
+    // While it waits. place(): from 1, among those that wait for the same. reason(): why it waits.
     size_t place() const { return place_; }
     std::string reason() const;
     // If disconnected sessions end for the applicant, a clause that says so; otherwise empty.
@@ -156,7 +156,7 @@ class Admission {
     const Permit* permit = nullptr;
   };
   using Lost = std::function<std::vector<LostSession>()>;
-  // Sets the function that lists these sessions. Before this call, there are none.
+  // Sets the function that lists the sessions that make room. Before this call, there are none.
   void set_lost(Lost lost) { lost_ = std::move(lost); }
   // Sessions that must end now: an applicant needs their room, and their end frees enough.
   struct InTheWay {
@@ -175,7 +175,7 @@ class Admission {
   Admission(const Admission&) = delete;
   Admission& operator=(const Admission&) = delete;
 
-  // Without a call there are no rules. New rules also apply to applicants that wait.
+  // Before the first call, there are no rules. New rules also apply to applicants that wait.
   void set_rules(Rules rules);
   const Rules& rules() const { return rules_; }
   // Call review() after a change.
@@ -204,7 +204,7 @@ class Admission {
   void carry(CarriedState* state) const;
   CarriedPermit carry(const Permit& permit) const;
   Result<std::vector<std::unique_ptr<Permit>>> restore(const CarriedState& state);
-  // The clients that want to wait.
+  // The number of clients in the queue that want to wait.
   size_t waiting() const;
 
  private:

@@ -18,7 +18,7 @@
 namespace rcuda::server {
 namespace {
 
-// One object: add() appends a member.
+// One line, which is a JSON object. add() appends a member.
 class Line {
  public:
   explicit Line(const char* event) {

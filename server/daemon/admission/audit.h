@@ -66,7 +66,7 @@ class Audit {
   void write(std::string line);
 
   UniqueFd file_;
-  bool failed_ = false;  // and it is logged
+  bool failed_ = false;  // the last write has failed, and this is logged
 };
 
 }  // namespace rcuda::server

@@ -57,14 +57,14 @@ Status check(const Lease& wish, uint32_t count, const std::vector<uint32_t>& off
   const std::string names = wish.user + wish.creator;
   if (!is_usable(wish.job) || !is_usable(names) || names.find(' ') != std::string::npos) {
     return Status(Code::kInvalidArgument,
-                  "a job's id has at most " + std::to_string(wire::kMostLeaseText) +
-                      " characters without control characters, and a user's name no spaces");
+                  "a job's id may have at most " + std::to_string(wire::kMostLeaseText) +
+                      " characters and no control characters, and a user's name no spaces");
   }
   if (wish.devices.empty() && count == 0) {
     return Status(Code::kInvalidArgument, "a lease has at least one device");
   }
   if (sorted(wish.devices).size() != wish.devices.size()) {
-    return Status(Code::kInvalidArgument, "a device is named twice");
+    return Status(Code::kInvalidArgument, "the request names a device twice");
   }
   if (wish.devices.empty() && offered.empty()) {
     return Status(Code::kUnavailable,
@@ -159,7 +159,7 @@ Result<std::vector<uint32_t>> Leases::choose(const Lease& wish, uint32_t count,
   return sorted(std::move(devices));
 }
 
-// A prolog may run twice.
+// A prolog may run twice. The second time, the job gets the lease that it has.
 Result<Leases::Taken> Leases::again(const Lease& lease, const Lease& wish, uint32_t count) const {
   const bool same_devices =
       wish.devices.empty() ? lease.devices.size() == count : lease.devices == sorted(wish.devices);
@@ -168,7 +168,7 @@ Result<Leases::Taken> Leases::again(const Lease& lease, const Lease& wish, uint3
   if (same_devices && same_job && lease.exclusive == wish.exclusive && lease.user == wish.user) {
     return Taken{lease, false};
   }
-  if (!same_job) return Status(Code::kInvalidArgument, "there is another lease " + lease.id);
+  if (!same_job) return Status(Code::kInvalidArgument, "another lease has the id " + lease.id);
   return Status(Code::kInvalidArgument, wish.job + " already has lease " + lease.id + ": " +
                                             (lease.exclusive ? "exclusively " : "shared, ") +
                                             devices_text(lease.devices) +
@@ -178,12 +178,13 @@ Result<Leases::Taken> Leases::again(const Lease& lease, const Lease& wish, uint3
 
 Result<Leases::Taken> Leases::take(Lease wish, uint32_t count, const std::vector<uint32_t>& offered,
                                    const std::vector<Use>& uses, Time now) {
-  // First, because a server that has just started knows its leases, but not its devices.
+  // check() comes later, because a server that has just started knows its leases, but not its
+  // devices.
   if (const Lease* lease = find({}, wish.job)) return again(*lease, wish, count);
   if (const Lease* lease = find(wish.id, {})) return again(*lease, wish, count);
   RCUDA_RETURN_IF_ERROR(check(wish, count, offered));
   if (wish.until && *wish.until <= now) {
-    return Status(Code::kInvalidArgument, "the lease would have ended already");
+    return Status(Code::kInvalidArgument, "the end of the lease is in the past");
   }
   if (leases_.size() >= kMost) {
     return Status(Code::kUnavailable, "the server has " + std::to_string(kMost) +

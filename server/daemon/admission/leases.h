@@ -9,7 +9,7 @@
 // Times are of the wall clock, because leases outlive the daemon (lease_file.h). The object does
 // not know the sessions: callers pass them in. Threads: the daemon's only thread. Blocking: none.
 // Errors name the lease or the devices and the remedy; none contains a secret. Only errors of
-// take() name other users, and only operators see those.
+// take() name other users, and only operators see these errors.
 #pragma once
 
 #include <chrono>
@@ -54,8 +54,8 @@ class Leases {
  public:
   using Time = std::chrono::sys_seconds;
   static constexpr size_t kMost = 1000;
-  // In one LeaseAnswer, which must fit into a socket's buffer: the daemon does not wait for the
-  // reader.
+  // The most leases in one LeaseAnswer, which must fit into a socket's buffer: the daemon does not
+  // wait for the reader.
   static constexpr size_t kMostInPage = 32;
 
   // A running session. `who` names its lease.
@@ -84,7 +84,7 @@ class Leases {
   std::vector<LostClient> in_the_way(const Lease& wish, uint32_t count,
                                      const std::vector<uint32_t>& offered,
                                      const std::vector<Use>& uses, Time now) const;
-  // Moves the end. kNotFound if there is no such lease.
+  // Sets another end. kNotFound if there is no such lease.
   Result<Lease> extend(const std::string& id, const std::string& job, std::optional<Time> until);
   // Returns the lease that it has removed; none if there was no such lease.
   std::optional<Lease> revoke(const std::string& id, const std::string& job);
@@ -102,8 +102,8 @@ class Leases {
   Status check_devices(const std::vector<uint32_t>& devices, const std::string& id,
                        const std::vector<uint32_t>& offered) const;
 
-  // The leases that are `shown` and have an id above `after`, in the order of their ids,
-  // kMostInPage at most.
+  // The leases for which shown() returns true and whose id is above `after`, in the order of their
+  // ids, kMostInPage at most.
   std::vector<const Lease*> page(const std::string& after,
                                  const std::function<bool(const Lease&)>& shown) const;
 

@@ -24,11 +24,11 @@ struct LostClient {
   uint32_t worker = 0;  // the process of the session's worker
   std::chrono::seconds lost_for{0};
   bool ends = false;  // it is over, or has to end, but its room is not free yet
-  // Since the client's last attempt to connect.
+  // The time since the client's last attempt to connect.
   std::chrono::seconds quiet_for = std::chrono::seconds::max();
 
   bool may_end() const { return !ends && lost_for >= kSpared && quiet_for >= kSparedAfterAttempt; }
-  // A clause that says from when on a waiting client ends the session; empty: from now on.
+  // A clause that says when a waiting client can end the session; empty: now.
   std::string when() const;
   // The command that ends it.
   std::string command() const { return "rcuda-smi end SERVER " + std::to_string(worker); }

@@ -72,7 +72,8 @@ struct CarriedWorker {
   uint32_t sm_percent = 0;
   bool has_cgroup = false;
   std::optional<int64_t> kill_at;
-  // Of a session. `start`: the SessionStart without its key; empty: there is no session.
+  // The members from here on are the session's. `start`: the SessionStart without its key; empty:
+  // there is no session.
   std::string start;
   std::vector<uint32_t> attempts;  // by Attach::index: the least Attach::attempt that is valid
   Identity identity;

@@ -39,8 +39,8 @@ class Closer {
 
   // `user`: the user at the other end of the connection.
   void close(uid_t user, UniqueFd connection);
-  // Passes on the connections that the helper takes now. Returns whether too many still wait for
-  // the daemon to accept more.
+  // Passes on the connections that the helper takes now. Returns whether the daemon should accept
+  // no more, because too many still wait.
   bool is_full();
   // Whether messages to the helper are pending, because it did not read.
   bool has_more() const { return socket_ && (!waiting_.empty() || unsaid_ > 0); }

@@ -85,7 +85,7 @@ class Connection {
 
   State state() const { return state_; }
   const std::string& origin() const { return origin_; }
-  // Of a client in a container, whose account has to be looked up.
+  // The account to look up. Only for a client in a container.
   const AccountKey& account() const { return *proof_->account; }
   bool is_in_container() const;
   // Whether it is an unknown client that speaks TLS, which costs the daemon calculations or a
@@ -125,8 +125,8 @@ class Connection {
   // The only way in which it changes its state.
   void enter(State state, Clock::time_point deadline = Clock::time_point::max());
   void expire();
-  bool is_served() const;  // of a local client
-  Status not_served();     // the refusal of a client that is not served
+  bool is_served() const;  // whether the server serves this local client
+  Status not_served();     // the refusal of a client that the server does not serve
   // Where the client's messages come from.
   const Socket& channel() const { return passage_ ? passage_->stream : socket_; }
   Status recognise(Entrance entrance);

@@ -37,7 +37,8 @@ inline constexpr auto kLastConnectionState = ConnectionState::kEnded;
 
 // Whether the server reads the client's messages.
 constexpr bool reads(ConnectionState state) { return state <= ConnectionState::kHandshake; }
-// Whether the client waits for a session. It sends nothing more, but may disconnect.
+// Whether the client waits for a session, or for the look-up of its user (kNaming, also for a lease
+// or control request). It sends nothing more, but may disconnect.
 constexpr bool waits(ConnectionState state) {
   return state == ConnectionState::kNaming || state == ConnectionState::kQueued ||
          state == ConnectionState::kAdmitted;

@@ -110,8 +110,8 @@ Connections::Clock::time_point Connections::next_deadline() const {
   return next;
 }
 
-// Whether a client in a container need not wait until the accounts of others in containers are
-// known: each look-up takes a thread, which clients of other kinds need too.
+// Whether the account of this client in a container may be looked up now. Clients in containers get
+// half of the look-ups: each look-up takes a thread, which clients of other kinds need too.
 bool Connections::may_look_up(const Connection& client) const {
   std::set<AccountKey> others;
   for (const Connection& other : connections_) {

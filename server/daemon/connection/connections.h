@@ -29,11 +29,11 @@ class Connections {
   using Clock = Connection::Clock;
   static constexpr std::chrono::milliseconds kTimeForStrangers{5};
 
-  // `most`: connections that have not introduced themselves.
+  // `most`: the bound on connections that have not introduced themselves.
   Connections(const ConnectionServices& services, size_t most) : services_(services), most_(most) {}
-  // Before the daemon stops: refuses every client with this reason.
+  // Refuses every client with this reason. Called before the daemon stops.
   void refuse_all(const Status& why);
-  // Likewise, the clients that are not in the queue yet (is_newcomer()).
+  // Refuses only the clients that are not in the queue yet (is_newcomer()).
   void refuse_newcomers(const Status& why);
 
   // Whether there are clients that are not in the queue yet.
@@ -47,13 +47,14 @@ class Connections {
   Status accept_some(int listening, Entrance entrance);
   void add_descriptors(std::vector<pollfd>* items) const;
   // `events`: of all connections, as add_descriptors() has added them. In a round, strangers that
-  // speak TLS are handled for about kTimeForStrangers, the oldest first, and of those that owe a
-  // proof one for each origin. The others wait for the next round, which begins immediately.
+  // speak TLS are handled for about kTimeForStrangers, the oldest first. Of the strangers that owe
+  // a proof, one of each origin is handled. The others wait for the next round, which begins
+  // immediately.
   void handle(const pollfd* events);
   // Advances the clients that wait for sessions as far as is possible now.
   void advance();
   void report_queue();
-  // Those that are admitted, for the pool.
+  // The admitted clients, for the pool.
   std::vector<WorkerPool::Waiting> waiting() const;
   Clock::time_point next_deadline() const;
 

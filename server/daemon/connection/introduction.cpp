@@ -88,7 +88,7 @@ Status Connection::finish_tls() {
   DoorReport report;
   const ssize_t got = channel().recv(&report, sizeof report, MSG_DONTWAIT);
   if (got != sizeof report) {
-    return {Code::kUnavailable, "the process that speaks TLS has dropped it, or has ended"};
+    return {Code::kUnavailable, "the process that speaks TLS has dropped the client, or has ended"};
   }
   report.failure[sizeof report.failure - 1] = '\0';
   // The client has received TLS's own alert.
@@ -184,7 +184,7 @@ Status Connection::carry_out() {
 // A further socket of a session. It proves knowledge of a secret of the session, so the client need
 // not identify itself again. If the session is encrypted, the worker demands its key next.
 Status Connection::pass_on(MessageType type, const std::vector<std::byte>& body) {
-  if (passage_) return Status(Code::kProtocol, "a further socket of a session begins without TLS");
+  if (passage_) return Status(Code::kProtocol, "a further socket must begin without TLS");
   RCUDA_ASSIGN_OR_RETURN(UniqueFd socket, duplicate_socket());
   if (type == MessageType::kAttach) {
     RCUDA_ASSIGN_OR_RETURN(const wire::Attach attach, wire::decode<wire::Attach>(body));
@@ -192,14 +192,15 @@ Status Connection::pass_on(MessageType type, const std::vector<std::byte>& body)
     if (!passed.ok() && attach.attempt != 0) return passed;
     if (!passed.ok()) {
       RCUDA_LOG(services_.refusals.logs_stranger() ? LogLevel::kWarn : LogLevel::kDebug,
-                "%s wants to join a session that does not exist, or a second time", name_.c_str());
+                "%s wants to join a session that does not exist, or that it has joined already",
+                name_.c_str());
     }
   } else {
     RCUDA_ASSIGN_OR_RETURN(const wire::PeerHello hello, wire::decode<wire::PeerHello>(body));
     if (!services_.pool.pass_on(hello, peeked_, &socket)) {
       return Status(hello.attempt == 0 ? Code::kUnavailable : Code::kNotFound,
-                    "no worker of that session is here: it has ended, or the address is another "
-                    "server's");
+                    "no worker of that session is here: the session has ended, or the address is "
+                    "another server's");
     }
   }
   enter(State::kEnded);
@@ -226,13 +227,13 @@ Status Connection::give_ticket(const std::vector<std::byte>& body) {
     return Status(Code::kProtocol, "tickets are given over the local socket only");
   }
   RCUDA_ASSIGN_OR_RETURN(const wire::TicketQuery query, wire::decode<wire::TicketQuery>(body));
-  // The client takes the holder of its ticket for this server, so the address must be this
+  // A client trusts the process that accepts its ticket as this server. So the address must be this
   // server's.
   if (!services_.listener.is_at(query.server)) {
     return Status(Code::kDenied,
                   "this server does not listen at the address to which the client has connected, "
                   "but only at " +
-                      services_.listener.address + ": name that one");
+                      services_.listener.address + ": name that address");
   }
   RCUDA_ASSIGN_OR_RETURN(const wire::Ticket ticket,
                          services_.tickets.issue(*identity_, query, Clock::now()));
@@ -248,8 +249,8 @@ Status Connection::take_ticket(const std::vector<std::byte>& body) {
   identity_ = services_.tickets.redeem(ticket, ends_, Clock::now());
   if (!identity_) {
     return Status(Code::kDenied,
-                  "its ticket is unknown, used, expired or for another connection: try again, and "
-                  "connect to the server itself, not through a tunnel or a proxy");
+                  "the client's ticket is unknown, used, expired or for another connection: try "
+                  "again, and connect to the server itself, not through a tunnel or a proxy");
   }
   identity_->from = name_;
   name_ += " of " + identity_->user;
@@ -297,12 +298,12 @@ Status Connection::check_sender(MessageType type) {
   }
   if (!of_this_machine) {
     return Status(Code::kDenied,
-                  "clients of other machines identify themselves, and this one did not: leave "
-                  "RCUDA_SECURITY at auto, and see docs/security.md for the ways");
+                  "clients of other machines must identify themselves, and this client did not: "
+                  "leave RCUDA_SECURITY at auto, and see docs/security.md for the ways");
   }
   return Status(Code::kDenied,
-                "it connects by TCP from the server's own machine and brings no ticket from the "
-                "local socket @rcuda-" +
+                "the client connects by TCP from the server's own machine and brings no ticket "
+                "from the local socket @rcuda-" +
                     std::to_string(services_.listener.port) +
                     ", which would prove its user: connect to the server itself, not through a "
                     "tunnel or a proxy, and from the server's network namespace; or use a token");

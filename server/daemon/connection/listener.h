@@ -47,8 +47,8 @@ Listener restore(const CarriedListener& carried);
 struct Accepted {
   UniqueFd socket;
   std::string peer;  // "10.0.0.7:51312", "pid 812 of uid 1000"
-  // Connections from one origin compete for the same places (connections.h): those of a user of
-  // this machine, of a host, of an IPv6 network, or of loopback.
+  // A user of this machine, a host, an IPv6 network, or loopback. Connections from one origin
+  // compete for the same places (connections.h).
   std::string origin;
   wire::TicketQuery connection;  // of a TCP connection: its two ends
 };

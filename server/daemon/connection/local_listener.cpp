@@ -120,8 +120,8 @@ Result<size_t> peek(int connection, size_t skip, std::byte* data, size_t bytes) 
   // The call has no room for descriptors, so this flag is their only sign.
   if (got >= 0 && (message.msg_flags & MSG_CTRUNC) != 0) {
     return Status(Code::kDenied,
-                  "it sent descriptors, and none is taken before a session: connect with librcuda "
-                  "of the same build");
+                  "the client sent descriptors, and the server takes none before a session: "
+                  "connect with librcuda of the same build");
   }
   return got > static_cast<ssize_t>(skip) ? static_cast<size_t>(got) - skip : 0;
 }

@@ -49,7 +49,7 @@ class Refusals {
     return ++strangers_ <= kMostLogged;
   }
 
-  // Since the start, by Code.
+  // The number of refusals since the start, by Code.
   const std::vector<uint64_t>& counts() const { return counts_; }
 
  private:

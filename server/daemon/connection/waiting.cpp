@@ -116,8 +116,8 @@ void Connection::report_queue(Clock::time_point now) {
   const Status sent =
       wire::write_message(channel(), wire::MessageType::kQueued, wire::encode(queued), now);
   if (sent.ok()) return;
-  // Or the client has not read for so long that its socket is full. It may have received a part of
-  // the message.
+  // The client has gone, or has not read for so long that its socket is full. It may have received
+  // a part of the message.
   RCUDA_WARN("%s has gone, or stopped reading; dropped from the queue: %s", name_.c_str(),
              sent.message().c_str());
   enter(State::kEnded);

@@ -16,7 +16,8 @@ namespace rcuda::server {
 // NVML starts within this time unless something is broken. Less than a client waits.
 inline constexpr auto kLongestReading = std::chrono::seconds(4);
 
-// Returns nothing while NVML is being read or the first worker starts, unless it is `late`.
+// Returns nothing while NVML is being read or the first worker starts. `late`: the time for that is
+// over, so it returns the report without the missing data.
 std::optional<wire::GpuReport> report_gpus(const WorkerPool& pool, GpuMonitor& monitor,
                                            const Admission& admission, const Viewer& viewer,
                                            GpuMonitor::Clock::time_point asked_at, bool late);

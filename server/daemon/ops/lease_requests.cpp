@@ -56,7 +56,7 @@ Status check_request(const wire::LeaseRequest& request) {
   const bool needs_one =
       request.operation == LeaseOperation::kExtend || request.operation == LeaseOperation::kRevoke;
   if (needs_one && !names_one) {
-    return Status(Code::kInvalidArgument, "neither a lease nor a job is named");
+    return Status(Code::kInvalidArgument, "the request names neither a lease nor a job");
   }
   if (!request.id.empty() && !wire::is_lease_id(request.id)) {
     return Status(Code::kInvalidArgument, "a lease's id has eight hexadecimal digits");

@@ -57,7 +57,7 @@ class LeaseRequests {
   void list(const wire::LeaseRequest& request, const Identity& who,
             wire::LeaseAnswer* answer) const;
   void note(const char* what, const Lease& lease, const std::optional<Identity>& by);
-  // Also admits clients that waited for the change.
+  // Admits the clients that waited for a change, and writes the file of leases.
   Status save();
 
   const Settings& settings_;

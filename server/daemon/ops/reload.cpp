@@ -49,7 +49,7 @@ Status Reload::read(Next* next) {
   RCUDA_ASSIGN_OR_RETURN(next->rules, read_rules(next->settings.config_file));
   RCUDA_ASSIGN_OR_RETURN(next->trust, authenticator_.read(next->settings));
   next->changes = compare(settings_, next->settings);
-  // Last, because it replaces the file that is open.
+  // audit_.open() comes last, because it replaces the open file.
   return next->settings.audit.at_origin(audit_.open(next->settings.audit.get()));
 }
 

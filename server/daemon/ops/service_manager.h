@@ -36,8 +36,8 @@ class ServiceManager {
     is_ready_ = true;
     send_ready("READY=1\nSTATUS=" + status);
   }
-  // Before and after a reload: systemd shows the state "reloading" in between. Nothing is sent
-  // before ready().
+  // Call these before and after a reload: systemd shows the state "reloading" in between. They send
+  // nothing before ready().
   void reloading() const;
   void reloaded() {
     if (is_ready_) send_ready("READY=1");

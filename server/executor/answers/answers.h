@@ -50,7 +50,7 @@ class Answers {
   // that is older is dropped, as the word may have a new owner while a destroyed stream still has
   // to signal it. `wake`: kYes if no thread of the client is likely to wait.
   void signal(WordSignal signal, CUresult result, transport::Wake wake = transport::Wake::kNow);
-  // The same at the end of work, for a thread of the client that waits for it. First calls the
+  // As signal(), at the end of work for which a thread of the client waits. First calls the
   // function of before_waits_end(), which may send replies with the word: the client wakes once.
   void end_wait(WordSignal signal, CUresult result, transport::Wake wake = transport::Wake::kNow);
   void before_waits_end(std::function<void(WordSignal)> then) { before_end_ = std::move(then); }

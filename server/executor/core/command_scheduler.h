@@ -93,7 +93,8 @@ class CommandScheduler {
   bool has_room(wire::ObjectId context);
   bool frees_pool_memory(uint16_t opcode, std::span<const std::byte> body) const;
   // Calls `then` when no peer worker copies, or has mapped, the memory that the command frees in
-  // the way `how`. Before the return if the command frees none, or the session has no peers.
+  // the way `how`. Calls it before the return if the command frees none, or if the session has no
+  // peers.
   void when_released(api::Frees how, uint16_t opcode, std::span<const std::byte> body,
                      std::function<void()> then);
 

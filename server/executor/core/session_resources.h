@@ -32,8 +32,9 @@ struct SessionResources {
   size_t staging_bytes = 0;
   int staging_file = -1;  // the memfd of the staging region; -1: it has none
   std::byte* reply_memory = nullptr;
-  // Page-locked words after it that GPUs write. `wait_marks`: for waits of the client, which maps
-  // them if it can map the staging region. `marks`: for copies to the client. Either may be empty.
+  // Page-locked words that GPUs write, after the memory for replies. `wait_marks`: for waits of the
+  // client, which maps them if it can map the staging region. `marks`: for copies to the client.
+  // Either may be empty.
   std::span<std::byte> wait_marks;
   std::span<std::byte> marks;
   std::span<std::byte> arrival_words;  // page-locked with them, for ArrivalGates; may be empty

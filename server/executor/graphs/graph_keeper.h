@@ -87,7 +87,7 @@ class GraphKeeper {
   std::unordered_map<CUgraphNode, std::vector<CUgraph>> bodies_;
   std::vector<Resource> for_session_;
   std::unordered_map<CUgraphExec, std::unordered_map<CUgraphNode, Resource>> executables_;
-  // To be dropped when the device is idle, which cannot be queried during a capture.
+  // Resources to drop when the device is idle, which cannot be queried during a capture.
   std::vector<Resource> waiting_;
   // User objects by the client's number. Erased on a thread of the driver when the last reference
   // is released.

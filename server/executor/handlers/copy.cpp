@@ -189,7 +189,7 @@ CUresult queue_linear(CopyServices& services, const wire::CopyBody& body, wire::
   return driver.cuMemcpyAsync(body.destination, body.source, body.bytes, stream);
 }
 
-// For copies between contexts, which the driver cannot find by the addresses alone.
+// For copies between contexts: the driver cannot find the contexts by the addresses alone.
 CUresult copy_between(CopyServices& services, const wire::CopyBody& body, CUstream stream) {
   ContextState* const destination = services.objects.find_context(body.destination_context);
   ContextState* const source = services.objects.find_context(body.source_context);
@@ -214,7 +214,7 @@ CUresult queue_copy(CopyServices& services, const wire::CopyBody& body,
   if (moved) {
     result = *moved;
   } else if (captured || (body.destination_context == 0 && body.source_context == 0)) {
-    // A driver cannot capture a copy between contexts. It also finds the devices by the addresses.
+    // A driver cannot capture cuMemcpyPeerAsync, but it finds the devices by the addresses.
     result = queue_linear(services, body, direction, stream.handle, captured);
     if (result == CUDA_SUCCESS) hand_to_graph(services, stream, {body.destination, body.source});
   } else {

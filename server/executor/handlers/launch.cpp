@@ -93,7 +93,7 @@ std::vector<wire::ParameterInfo> parameters_of(const api::DriverTable& driver, v
   return all;
 }
 
-// The driver loads a function in the context of the stream.
+// Whether this launch makes the driver load the function, which happens in the stream's context.
 bool launch_may_wait(LaunchServices& services, const Command& command,
                      const wire::LaunchBody& body) {
   const Object* stream =
@@ -255,7 +255,7 @@ HandlerResult function_info(LaunchServices& services, const Command& command,
   const std::vector<wire::ParameterInfo> parameters = parameters_of(driver, handle, is_kernel);
   const wire::Kind kind = is_kernel ? wire::Kind::kKernel : wire::Kind::kFunction;
   // Functions end with their module without a command, and the client reuses their ids. An object
-  // that still has this id no longer exists, and it owned nothing.
+  // that the table still has under this id has ended, and it owned nothing.
   services.objects.of(kind).unbind(body.object);
   if (!services.objects.bind(kind, body.object, handle)) return kMalformed;
   Object& bound = *services.objects.of(kind).find(body.object);

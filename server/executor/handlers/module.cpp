@@ -90,7 +90,7 @@ HandlerResult load(ModuleServices& services, const Command& command,
     if (!in.read(&hash)) return kMalformed;
     hashes.push_back(hash_of(hash));
     ImagePointer image = services.images.find(hashes.back());
-    // A client that has just asked for the image may not have sent it yet, and sends this again.
+    // A client that has just asked for the image may not have sent it yet, and repeats the load.
     if (!image) return CUDA_ERROR_NOT_READY;
     images.push_back(std::move(image));
   }

@@ -177,7 +177,7 @@ HandlerResult nccl_open(NcclServices& services, const Command& command,
 
 namespace {
 
-// Leaves the id without a mark if NCCL uses these bytes.
+// Writes the version of NCCL into the last bytes of the id, unless NCCL uses these bytes.
 void mark_id(nccl::UniqueId* id, int version) {
   char* const end = id->bytes + nccl::kIdMarkOffset;
   if (std::any_of(end, id->bytes + sizeof id->bytes, [](char byte) { return byte != 0; })) return;

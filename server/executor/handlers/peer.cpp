@@ -55,7 +55,7 @@ HandlerResult peer_introduce(PeerServices& services, const Command& command,
   introduction.reconnect = std::chrono::milliseconds(body.reconnect_ms);
   const Status status = services.peers.introduce(introduction, devices_of(services));
   if (status.code() == Code::kProtocol) return kMalformed;
-  // No error of the command: a program that never copies between servers needs no peer.
+  // The command itself does not fail: a program that never copies between servers needs no peer.
   if (!status.ok() && services.peers.says_refusal()) {
     RCUDA_ERROR("worker %u was not introduced: %s", body.worker, status.message().c_str());
     (void)services.answers.events().output(true, "rcuda: copies with worker " +

@@ -38,7 +38,8 @@ class ArrivalGates : public std::enable_shared_from_this<ArrivalGates> {
     ~Gate();
     Gate(const Gate&) = delete;
     Gate& operator=(const Gate&) = delete;
-    // Lets streams pass that wait for the first `parts` parts. Never fewer than before.
+    // Lets streams pass that wait for the first `parts` parts. `parts` must not be less than in the
+    // last call.
     void open(uint32_t parts);
 
    private:

@@ -102,7 +102,8 @@ Result<transport::Region> expose(const api::DriverTable& driver, transport::Link
   return p2p::expose_device_memory(dma_buf, link, address, bytes, p2p::For::kThisSide);
 }
 
-// Both ways through the adapter. `host` and the probe's memory are registered.
+// Copies both ways through the adapter, and compares the bytes. The probe's host memory and its GPU
+// memory are registered.
 Status compare(Probe& probe, transport::Link& link) {
   void* const memory = reinterpret_cast<void*>(probe.memory);
   probe.fill(0x5eed);

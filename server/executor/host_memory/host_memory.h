@@ -66,8 +66,8 @@ class HostMemory {
 
   CUresult expose(const wire::HostExposeBody& body);
   CUresult unexpose(const wire::HostUnexposeBody& body);
-  // To be called after a context was destroyed or reset: memory that was first page-locked in that
-  // context no longer is. Page-locks it again, in the current context.
+  // To be called after a context was destroyed or reset, which unlocks the memory that was first
+  // page-locked in it. Page-locks this memory again, in the current context.
   void lock_again();
 
   // The exposed range that contains [address, address + bytes), or nullptr.

@@ -48,10 +48,10 @@ namespace rcuda::server {
 
 class RegionPuts : public std::enable_shared_from_this<RegionPuts> {
  public:
-  // Of one copy; the same size as for copies to pageable memory that travel in replies over TCP.
+  // The most bytes of one copy, as for copies to pageable memory that travel in replies over TCP.
   static constexpr size_t kMostBytes = 4 * transport::kMaxRegionPut;
-  // For media with orders_writes, of all copies together. The client's later messages wait for
-  // these bytes: 0.4 ms at 10 GB/s, 34 ms at 1 Gb/s.
+  // The most bytes of all copies together, over media with orders_writes. The client's later
+  // messages wait for these bytes: 0.4 ms at 10 GB/s, 34 ms at 1 Gb/s.
   static constexpr size_t kMostInOrder = 4u << 20;
 
   // `marks`: page-locked zeros that the GPUs can write, one u32 for each copy in progress. The

@@ -261,7 +261,7 @@ std::optional<CUresult> Transfers::copy(const SessionStream& stream, const wire:
   return copy_by_shadow(stream, body);
 }
 
-// Null: GPUDirect cannot make the copy.
+// Returns null if GPUDirect cannot make the copy.
 std::shared_ptr<Transfers::Transfer> Transfers::prepare_direct(const wire::CopyBody& body) {
   const bool to_client = is_shadow(body.destination, body.bytes);
   const uint64_t client = to_client ? body.destination : body.source;

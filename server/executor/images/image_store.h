@@ -64,8 +64,8 @@ class ImageStore {
     uint64_t last_use = 0;  // 0: it was not loaded since the last query
   };
   struct Assembly {
-    // Not zeroed, so that an incomplete image takes only the pages that were received. The hash
-    // detects missing chunks.
+    // The memory is not zeroed, so that an incomplete image takes only the pages that were
+    // received. The hash detects missing chunks.
     std::unique_ptr<std::byte[]> memory;
     uint64_t bytes = 0;
     // Offsets of the chunks received so far. A client that could not send all chunks may start
@@ -77,7 +77,7 @@ class ImageStore {
   ImageCache* const cache_;
   const uint64_t most_unused_;
   std::map<Sha256, Assembly> assemblies_;
-  // In memory, of images that were not loaded since the last query, complete or incomplete.
+  // The memory of images that were not loaded since the last query, complete or incomplete.
   uint64_t unloaded_bytes_ = 0;
   uint64_t memory_bytes_ = 0;  // of all complete images without a file
   uint64_t uses_ = 0;

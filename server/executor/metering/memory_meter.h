@@ -58,7 +58,7 @@ class MemoryMeter {
 
   // Books bytes. False: they do not fit, also after reclaim().
   bool take(CUdevice device, uint64_t bytes);
-  // The same without reclaim().
+  // As take(), but without reclaim().
   bool try_take(CUdevice device, uint64_t bytes);
   // To be called before memory is allocated; take() calls it. Waits while kept_free() bytes would
   // not stay free: without them, the other session could not get its memory back and would be lost.

@@ -25,7 +25,7 @@ Result<uint64_t> held_by_variables(const image::Image& image, uint32_t architect
 }
 
 CUresult refuse(const Status& status) {
-  RCUDA_WARN("code is refused, as the memory of its variables cannot be limited: %s",
+  RCUDA_WARN("code is refused, because the memory of its variables cannot be limited: %s",
              status.message().c_str());
   return CUDA_ERROR_INVALID_IMAGE;
 }

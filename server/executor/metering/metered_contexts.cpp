@@ -10,7 +10,8 @@
 namespace rcuda::server {
 namespace {
 
-// The most that a context counts: other processes may allocate memory while it is created.
+// The most bytes that are booked for a context. Its measured size may be too large, because other
+// processes may allocate memory while it is created.
 constexpr uint64_t kLargestContext = 1u << 30;
 
 uint64_t free_bytes(const api::DriverTable& driver) {
@@ -18,7 +19,7 @@ uint64_t free_bytes(const api::DriverTable& driver) {
   return driver.cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS ? free : 0;
 }
 
-// For a device without a current context.
+// The free bytes of a device that may have no current context.
 uint64_t free_bytes_of(const api::DriverTable& driver, CUdevice device) {
   CUcontext primary = nullptr;
   if (driver.cuDevicePrimaryCtxRetain(&primary, device) != CUDA_SUCCESS) return 0;

@@ -14,9 +14,10 @@ constexpr uint64_t kLargestPitchUnit = 512;
 // An element of a format with an unknown size, such as compressed and planar ones.
 constexpr uint64_t kLargestElement = 16;
 
-// Of one level of a mipmapped array.
+// The bytes of one level of a mipmapped array.
 uint64_t level_bytes(const CUDA_ARRAY3D_DESCRIPTOR& array, unsigned level) {
-  if (array.Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) return 0;  // is mapped
+  // The memory of these arrays is mapped later.
+  if (array.Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) return 0;
   const auto extent = [&](size_t size) { return std::max<uint64_t>(size >> level, 1); };
   const uint64_t channel = cuda::format_bytes(array.Format);
   uint64_t bytes = channel ? channel * std::max(array.NumChannels, 1u) : kLargestElement;
@@ -72,7 +73,7 @@ CUresult allocate_in_order(Meters& meters, CUdeviceptr* address, size_t bytes, C
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-// Without limits, counts the bytes that the driver has reserved by then.
+// Without limits, counts the bytes that the driver has reserved until the end of the call.
 CUresult count_growth(Meters& meters, CUgraphExec executable, CUresult result) {
   if (result == CUDA_SUCCESS && meters.graphs.has_memory(executable)) meters.graphs.book_growth();
   return result;
@@ -190,7 +191,7 @@ CUresult Meters::book_imported(CUdeviceptr address) {
   return CUDA_SUCCESS;
 }
 
-// Opening the same memory again counts its references.
+// If the memory is open already, counts one more reference and books nothing.
 CUresult meters_cuIpcOpenMemHandle_v2(Meters& meters, CUdeviceptr* address, CUipcMemHandle handle,
                                       unsigned flags) {
   CUresult result = meters.driver.cuIpcOpenMemHandle_v2(address, handle, flags);

@@ -102,7 +102,8 @@ CUresult PoolMeter::destroy(CUmemoryPool handle) {
   found->second.ending = true;
   cuuint64_t keep = 0;
   driver_.cuMemPoolSetAttribute(handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep);
-  // As the driver does when the current pool of a device is destroyed.
+  // Makes the default pool the device's current pool, as a driver does when it destroys the current
+  // pool.
   CUmemoryPool fallback = nullptr;
   if (device != MemoryMeter::kHost && current_of(device) == handle &&
       driver_.cuDeviceGetDefaultMemPool(&fallback, device) == CUDA_SUCCESS) {

@@ -15,7 +15,7 @@ namespace rcuda::server {
 namespace {
 
 constexpr uint64_t kMostBytes = 1ull << 40;
-// The bytes that are sent, or taken back after a host function, at a time.
+// The number of bytes that are sent at a time, or taken back after a host function.
 constexpr size_t kPieceBytes = 1 << 20;
 // The patches that are remembered while memory is lent. Patches that the client sends after the end
 // of a host function may arrive before the bytes of the function are taken back.
@@ -213,9 +213,9 @@ bool Mirrors::read_may_block(const Fetch& fetch) const {
                                 fetch.mirror->bytes <= transport::kMaxRegionPut);
 }
 
-// Reads the memory when the fetch stream has got here without an error, and replies. If this cannot
-// block, the executor thread does it: it learns of that 40 us sooner than a thread of the driver
-// (H100).
+// Reads the memory when the fetch stream has reached this point without an error, and replies. If
+// the read cannot block, the executor thread makes it, because it notices 40 us sooner than a
+// thread of the driver that the stream has reached this point (H100).
 CUresult Mirrors::begin(std::shared_ptr<Fetch> fetch) {
   if (!fetch->mirror) return CUDA_ERROR_INVALID_VALUE;
   const uint64_t in_reply = fetch->into_reply ? fetch->mirror->bytes : 0;
@@ -493,8 +493,8 @@ void Mirrors::Loan::take_piece(const Sent& sent, size_t at, size_t bytes, uint64
 }
 
 void Mirrors::Loan::take_back(const Sent& sent) {
-  // Long enough for commands that are under way. Bounded, because the executor thread may be in a
-  // call of the driver that waits for this host function.
+  // The wait is long enough for commands that are under way. It is bounded, because the executor
+  // thread may be in a call of the driver that waits for this host function.
   constexpr auto kMostWait = std::chrono::milliseconds(100);
   Mirror& mirror = *sent.mirror;
   const size_t all = mirror.bytes, last = (all - 1) / kPieceBytes * kPieceBytes;
@@ -503,7 +503,8 @@ void Mirrors::Loan::take_back(const Sent& sent) {
                     piece_.data(), bytes)
         .ok();
   };
-  // The last piece first: after it the client has written which patches it had sent by then.
+  // Gets the last piece first, together with the MirrorLoan after it. There the client has written
+  // which patches it had sent by then.
   if (!get(last, wire::MirrorLoan::region_bytes(all) - last)) return;
   wire::MirrorLoan left{};
   std::memcpy(&left, &piece_[wire::MirrorLoan::offset(all) - last], sizeof left);

@@ -293,7 +293,8 @@ int check(const NcclBatch& batch) {
   return nccl::kSuccess;
 }
 
-// NCCL itself does not check for a null handle in each of its calls.
+// Makes the call of a step. Refuses it if the communicator has no handle, because NCCL does not
+// check for a null handle in each of its calls.
 int make_step(const Functions& functions, NcclStep& step) {
   const Row& row = *row_of(step.call.verb);
   if (!uses_communicator(step)) return row.make(functions, step);

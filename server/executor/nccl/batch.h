@@ -40,7 +40,8 @@ struct NcclCommunicator {
   std::atomic<bool> is_revoked{false};
   std::atomic<bool> is_suspended{false};  // ncclCommSuspend, by the program or for a park
   Mutex mutex;
-  // From Nccl::create() until NCCL has made the handle, or has failed. An abort waits for that.
+  // True from Nccl::create() until NCCL has made the handle, or has failed. An abort waits for the
+  // end of this time.
   bool is_being_made RCUDA_GUARDED_BY(mutex) = false;
   CondVar made_or_failed;
   // The handles of its registered memory and windows: a client may name no others.
@@ -50,8 +51,8 @@ struct NcclCommunicator {
   std::atomic<int> users{0};
 };
 
-// While an NcclUse exists, no other thread frees the communicator. Only for calls that do not wait
-// for other ranks.
+// While an NcclUse exists, no other thread frees the communicator. Use it only around calls that do
+// not wait for other ranks.
 class NcclUse {
  public:
   explicit NcclUse(NcclCommunicator& communicator) : communicator_(communicator) {
@@ -75,14 +76,14 @@ struct NcclStep {
   CUstream stream = nullptr;
   std::shared_ptr<NcclCommunicator> communicator, created;
   void* handle = nullptr;  // of `communicator`, during the call
-  // Of calls that create a communicator.
+  // For calls that create a communicator:
   std::vector<nccl::UniqueId> ids;
   std::vector<int> excluded;
   bool has_config = false;
   nccl::Config config;
   std::string net_name, comm_name;
   uint64_t scalar[2] = {};  // kPreMulSum
-  // Of operations.
+  // For operations:
   bool has_operation_config = false;
   nccl::OperationConfig operation_config;
   std::string algorithms;

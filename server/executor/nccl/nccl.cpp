@@ -241,7 +241,7 @@ void Nccl::lose_now(const std::vector<uint64_t>& tags) {
         [] {}, true);
     if (started) continue;
     batch->is_being_revoked = false;
-    RCUDA_ERROR("no thread can end a call that waits for a lost rank");
+    RCUDA_ERROR("cannot start a thread to end a call that waits for a lost rank");
   }
 }
 

@@ -65,20 +65,20 @@ class Nccl {
   // false if too many calls are in progress, unless `always`, or if no thread can be started.
   bool run(CUcontext context, std::function<void()> work, std::function<void()> then,
            bool always = false);
-  // Makes the batch on another thread. Then, on the executor thread, calls `then`. Returns false as
-  // run() does, and calls forget_created().
+  // Makes the batch on another thread. Then, on the executor thread, calls `then`. If run() returns
+  // false, calls forget_created() and returns false.
   bool start(std::shared_ptr<NcclBatch> batch, std::function<void(nccl::ResultCode)> then);
   // Makes the batch on this thread, whose current context it changes.
   nccl::ResultCode make_here(NcclBatch& batch);
 
-  // Before and after a park: releases the memory of the communicators (ncclCommSuspend), and makes
-  // them usable again. All ranks must take part. `tags`: of all ranks that are parked together.
-  // Calls `then` on the executor thread, with a line that says why NCCL did not do it; empty: it
-  // did.
+  // suspend(), before a park, releases the memory of the communicators (ncclCommSuspend). resume(),
+  // afterwards, makes them usable again. All ranks must take part. `tags`: of all ranks that are
+  // parked together. Both call `then` on the executor thread, with a line that says why NCCL did
+  // not do it; empty: it did.
   using Moved = std::function<void(const std::string& why)>;
   void suspend(const std::vector<uint64_t>& tags, Moved then);
   void resume(Moved then);
-  // Whether suspend() has suspended any, and resume() has not been called since.
+  // Whether suspend() has suspended a communicator, and resume() has not been called since.
   bool is_suspended() const { return !suspended_.empty(); }
 
   // Keeps the first calls of a batch that is too large for one command. Returns false if the

@@ -20,7 +20,8 @@ class DeviceResources {
   // Replaces the driver's resource by the form that the client gets. CUDA_ERROR_OUT_OF_MEMORY if
   // the session has too many.
   CUresult keep(CUdevResource* resource);
-  // The reverse. CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION if the client has changed it.
+  // Returns the driver's resource for the client's form of it.
+  // CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION if the client has changed it.
   CUresult find(const CUdevResource& given, CUdevResource* resource) const;
 
   // `of`: the resources as the client gave them.

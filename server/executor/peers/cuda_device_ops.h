@@ -45,7 +45,7 @@ namespace rcuda::server {
 
 // The CUresult that a program gets for an error of a peer copy.
 CUresult cuda_error_of(const Status& status);
-// The result of a driver call. `what`: the call.
+// The Status for the result of a driver call. `what`: the name of the call.
 Status status_of(CUresult result, const char* what);
 
 class CudaDeviceOps final : public p2p::DeviceOps {
@@ -104,8 +104,8 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   Result<std::optional<p2p::DmaBuf>> dma_buf(int device, p2p::DeviceAddress address,
                                              size_t bytes) override;
 
-  // For the thread that calls enter(): whether this pause is requested and has not begun; the pause
-  // in progress.
+  // For the thread that calls enter(). wants(): whether this pause is requested and has not begun.
+  // paused(): the pause in progress.
   bool wants(p2p::Pause what) const {
     return (what == p2p::Pause::kWork ? wants_work_ : wants_holds_).load();
   }
@@ -136,7 +136,7 @@ class CudaDeviceOps final : public p2p::DeviceOps {
     std::atomic<uint32_t>* word = nullptr;
     CUdeviceptr address = 0;
     uint32_t generation = 0;
-    uint32_t holds = 0;  // places that must be released first
+    uint32_t holds = 0;  // places that must be released before the stream goes on
   };
   struct PendingPlace {
     CUevent event = nullptr;      // null: the stream was idle, or `behind` is set
@@ -154,7 +154,7 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   Status make_current(int device);
   Status issue(const p2p::CopyBox& box, CUstream stream);
   Status take_event(std::vector<CUevent>& pool, CUevent* event);
-  // With the context current.
+  // Call these with the context current.
   Status record_event(CUstream stream, PendingPlace* pending) RCUDA_REQUIRES(mutex_);
   Status await_event(CUevent event, PendingPlace* pending) RCUDA_REQUIRES(mutex_);
   Status hold(CUstream stream, PendingPlace* pending) RCUDA_REQUIRES(mutex_);

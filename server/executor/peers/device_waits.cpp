@@ -29,7 +29,7 @@ void DeviceWaits::make(Call call, int attempts) {
   if (call.waits_for_work && attempts < kMaxAttempts && is_busy(call.context)) {
     return postpone(std::move(call), attempts + 1);
   }
-  // Last, because a command after the wait may have held a stream again.
+  // This check comes last, because a command after the wait may have held a stream again.
   if (when_free_.empty() && !peers_.holding()) return call.run();
   when_free_.push_back(std::move(call.run));
 }

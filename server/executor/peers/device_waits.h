@@ -39,7 +39,7 @@ class DeviceWaits {
     Action run;
   };
   void postpone(Call call) { postpone(std::move(call), 0); }
-  // Whether such a call would not wait now.
+  // Whether a call that waits for the work in this context would not wait now.
   bool may_call(ContextState& context);
 
   // Whether calls wait until no stream is held. Until they are made, no further stream is held.

@@ -30,7 +30,7 @@ namespace {
 // no flood.
 constexpr size_t kMostCallers = 1024;
 
-// The other workers of a session.
+// The most other workers that a session has.
 constexpr size_t kMostPeers = wire::kMostServers - 1;
 
 // Connections in progress, together with those that have failed within the last handshake timeout.
@@ -157,8 +157,8 @@ void PeerHub::connect(Attempt& attempt) {
     if (!link) failed_.push_back(attempt.begin);
     if (!link && introduction.connects && !attempt.welcomed && !attempt.given_up) {
       log_lost(introduction, link.status());
-      // The client chose the address. Unless a worker of its session has answered, it gets the same
-      // answer at the same time, so that it learns nothing about other ports.
+      // The client chose the address. Unless a worker of its session has answered, the client gets
+      // the same answer at the same time, so that it learns nothing about other ports.
       changed_.wait_until(lock, deadline_of(attempt),
                           [&]() RCUDA_REQUIRES(mutex_) { return attempt.given_up; });
       link = no_connection();
@@ -170,7 +170,7 @@ void PeerHub::connect(Attempt& attempt) {
     } else if (!attempt.given_up) {
       engine_->lose(introduction.link, link.status());
       lock.unlock();
-      // Only the side that connects reports it to the user.
+      // Only the side that connects reports the failure to the user.
       if (introduction.connects) {
         report_lost(introduction, link.status());
       } else {
@@ -341,7 +341,7 @@ Result<std::unique_ptr<transport::Link>> PeerHub::await_peer(Attempt& attempt, s
   if (!usable.ok()) {
     const wire::Refusal refusal{static_cast<uint32_t>(Code::kUnsupported), usable.context()};
     (void)wire::write_message(stream, wire::MessageType::kRefusal, wire::encode(refusal), deadline);
-    // Unless the session requires this medium, the other worker connects again over another one.
+    // Unless the session requires this medium, the other worker connects again over another medium.
     return options_.planner.medium || tries == 0 ? Result<std::unique_ptr<transport::Link>>(usable)
                                                  : await_peer(attempt, tries - 1);
   }
@@ -365,7 +365,7 @@ Result<std::unique_ptr<transport::Link>> PeerHub::await_peer(Attempt& attempt, s
   return await_peer(attempt, tries - 1);
 }
 
-// A Unix socket stays on this machine.
+// Returns a Unix socket without encryption, because it stays on this machine.
 Result<Socket> PeerHub::secured(const Introduction& introduction, uint32_t stream, UniqueFd socket,
                                 tls::Role role, Clock::time_point deadline) const {
   sockaddr_storage own{};

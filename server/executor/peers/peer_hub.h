@@ -90,8 +90,8 @@ class PeerHub {
   // Whether a stream is held for a copy or an event of another worker.
   bool holding() const { return ops_ && ops_->holding(); }
   int waiting_streams() const { return ops_ ? ops_->waiting_streams() : 0; }
-  // See p2p::DeviceOps::pause(). Whether the engine requests this pause; the pause in progress;
-  // grants a pause.
+  // See p2p::DeviceOps::pause(). wants(): whether the engine requests this pause. paused(): the
+  // pause in progress. begin_pause(): grants a pause.
   bool wants(p2p::Pause what) const { return ops_ && ops_->wants(what); }
   p2p::Pause paused() const { return ops_ ? ops_->paused() : p2p::Pause::kNone; }
   bool begin_pause(p2p::Pause what);
@@ -102,8 +102,9 @@ class PeerHub {
   bool active() const { return engine_ != nullptr; }
   // Calls Engine::copy, and counts the copy until it has ended.
   Status copy(p2p::PeerCopy copy, Status failure);
-  // The result of a copy whose error a signal to a third worker carries (wire::kPeerSignalled). It
-  // is written before the signal is queued, or on the engine's thread, which also reads it.
+  // The result of a copy whose error goes to a third worker, with a signal (wire::kPeerSignalled).
+  // The result is written before the signal is queued, or on the engine's thread, which also reads
+  // it.
   using Outcome = std::shared_ptr<Status>;
   Outcome make_outcome(uint64_t copy) { return outcomes_[copy] = std::make_shared<Status>(); }
   // For the copy's signal; null if there is no such copy.
@@ -180,7 +181,7 @@ class PeerHub {
                                                      transport::Bootstrap bootstrap) const;
   // Why the connection must be encrypted, as Medium::suits() takes it.
   std::string encrypts_because(const Introduction& introduction) const;
-  // Whether both workers try TCP next if they cannot make a Link over this medium. Not within a
+  // Whether both workers try TCP next if they cannot make a Link over this medium. False within a
   // host.
   bool may_fall_back(const transport::Medium& medium) const;
 

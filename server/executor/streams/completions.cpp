@@ -45,8 +45,8 @@ void Completions::enqueue(const SessionStream& stream, Pending pending) {
   pending.stream = stream.id;
   pending.use = stream.object->last_use;
   if (result != CUDA_SUCCESS) {
-    // The event was not recorded, so this completion ends now. poll() ends earlier ones that are
-    // done first, to keep the order.
+    // The event was not recorded, so this completion ends now. To keep the order, poll() first ends
+    // the earlier completions that are done.
     poll();
     finish(pending, stream.key, result);
     return;
@@ -93,8 +93,8 @@ bool Completions::queue_mark(const SessionStream& stream, WordSignal signal) {
          CUDA_SUCCESS;
 }
 
-// A client that maps the marks can write one, which misleads only itself. Freed memory must not be
-// accounted on such a mark, so it needs the driver's event.
+// A client that maps the marks can write one, which misleads only itself. But such a mark must not
+// release the booking of freed memory: if memory was freed, only the driver's event counts.
 bool Completions::is_marked(const Pending& pending) const {
   return pending.marked && !pool_frees_.any() &&
          std::atomic_ref(marks_[pending.signal.word]).load(std::memory_order_acquire) ==

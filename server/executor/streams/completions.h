@@ -49,12 +49,12 @@ class Completions {
   // client waits for this point, so the output of earlier kernels must arrive first.
   void add(const SessionStream& stream, WordSignal signal, bool prints);
   void add(const SessionStream& stream, WhenDone when_done);
-  // The same for a thread of the client that waits for nothing else. If possible, the GPU also
+  // As add(), for a thread of the client that waits for nothing else. If possible, the GPU also
   // writes the sequence into the word's mark (u64), where client and worker see it before the
   // driver reports the event. It writes no mark
   //   - if kernels may print, or memory was freed in stream order: these also need the event;
-  //   - in the legacy stream: PyTorch's `.item()`, which waits for that, took longer with marks
-  //     (H100);
+  //   - in the legacy stream: PyTorch's `.item()`, which waits for the legacy stream, took longer
+  //     with marks (H100);
   //   - in sessions with as many streams as a device has queues for kernels. Unlike a copy, the
   //     write takes such a queue, and could have to wait there for a stream that waits for the
   //     program;

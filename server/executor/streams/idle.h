@@ -33,7 +33,8 @@ class IdleCheck {
   bool known_idle(ContextState& context);
   bool known_idle();  // in all contexts
   // Whether any stream has work in progress. Asks the driver about each stream with work that is
-  // not known to be done. A stream in capture has none, and hides that of the legacy stream.
+  // not known to be done. A stream in capture has no work, and while its context has one, the
+  // context's legacy stream is not queried.
   bool any_work();
   bool any_capture();  // whether any stream is in capture
   // The number of streams of the device with work that is not known to be done, including destroyed

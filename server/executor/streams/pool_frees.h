@@ -37,7 +37,7 @@ class PoolFrees {
   // To be called when `event` is complete. `has_stream`: it was recorded in `stream`, which still
   // exists.
   void reached(ContextState& context, CUevent event, bool has_stream, CUstream stream);
-  // The same for all idle streams of the session.
+  // Does what reached() does for all idle streams of the session.
   void reached_all();
 
  private:
