@@ -69,7 +69,7 @@ class Halves {
   }
 
   // Orders the source's half at a place in a stream of this library, for a copy that was issued in
-  // a stream of a third worker. The signal after the copy names it, so that the third worker
+  // a stream of a third worker. The signal after it names the copy, so that the third worker
   // reports the copy's error.
   void order_between(const StreamRoute& passing) {
     order_with(passing, true);

@@ -5,7 +5,7 @@
 // copies between servers work the same way (peer.h). The node's parameters are kept with the
 // function, under the id by which the worker's graph holds it. So they can also be read back from
 // nodes of cloned graphs.
-// Threads: any. Blocking: only a synchronous copy waits for the copy.
+// Threads: any. Blocking: issue_between_servers(), like copy_between_servers() (peer.h).
 #pragma once
 
 #include <optional>

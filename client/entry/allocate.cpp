@@ -58,7 +58,8 @@ bool is_device(Placement placement) {
 // this call, not an error of an earlier command.
 template <typename Send>
 CUresult free_with(const Allocation& allocation, bool is_own, const Send& send) {
-  if (!registry().remove(allocation.base)) return CUDA_ERROR_INVALID_VALUE;  // another was first
+  // Fails if another thread was first.
+  if (!registry().remove(allocation.base)) return CUDA_ERROR_INVALID_VALUE;
   const Route owner = route_of(allocation);
   const CUresult result = send(&owner);
   const bool is_freed = !is_own || rcuda::api::is_gone(result);

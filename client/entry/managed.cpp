@@ -64,9 +64,9 @@ CUresult check_location(const CUmemLocation& location) {
   }
 }
 
-// Whether large managed memory is in the worker. With several sessions it is in the client, where
-// kernels of all sessions can reach it. Also over a medium that shares pages: there, both sides see
-// each other's writes without any transfer.
+// Whether large managed memory is in the worker. With several sessions it is in the client, because
+// kernels of all sessions can reach it there. Over a medium that shares pages it is in the client,
+// because both sides then see each other's writes without any transfer.
 bool is_in_worker() {
   const auto& sessions = Process::get().sessions();
   return sessions.size() == 1 && !sessions.front()->traits().shares_pages;

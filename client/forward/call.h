@@ -51,6 +51,7 @@ class Call {
   void unsupported_unless(bool holds, const char* parameter);
 
   // Routing: the first of these functions that names a worker decides the route.
+
   // Returns whether the decided route leads to the worker of `route`.
   bool take_route(const Route& route);
   wire::ObjectId handle(const void* handle, wire::Kind kind, CUresult if_null);

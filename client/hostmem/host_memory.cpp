@@ -219,8 +219,8 @@ Unmirrored& unmirrored() {
   return *instance;
 }
 
-// Held while memory becomes mirrored: until then, other threads must not use it in their work or
-// free it.
+// Held while memory becomes mirrored. During that time, other threads must not use the memory in
+// their work or free it.
 Mutex mirroring_mutex;
 
 // After this call no work makes the memory mirrored.

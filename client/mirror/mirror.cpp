@@ -114,8 +114,9 @@ CUresult introduce(Mirror& mirror, bool* fetched) {
   if (result == CUDA_SUCCESS && !is_usable(backing, 2 * half)) result = CUDA_ERROR_OUT_OF_MEMORY;
   if (told.block_bytes % kMirrorBlockBytes != 0 || told.block_bytes > kMostBlockBytes) {
     result = mirror.session->lose(
-        Status(Code::kProtocol, "the worker looks for changes in blocks of " +
-                                    std::to_string(told.block_bytes) + " bytes"));
+        Status(Code::kProtocol, "the worker's block size for changes, " +
+                                    std::to_string(told.block_bytes) +
+                                    " bytes, is invalid (a multiple of 4096, at most 1 GiB)"));
   }
   mirror.changes_bytes = told.block_bytes;
   if (result != CUDA_SUCCESS) {

@@ -7,7 +7,7 @@
 // application changed. It finds them by write tracking (write_tracker.h) in managed memory, and by
 // comparing. The blocks go in a stream of their own, and each stream of the application waits for
 // all blocks sent so far before its next work. So a held stream does not delay the bytes for the
-// other streams. Of page-locked memory, the worker writes only the bytes that changed, and at once
+// other streams. In page-locked memory, the worker writes only the bytes that changed, and at once
 // (mirror_patch.h). Before a wait the client sends changes of page-locked memory as well, because a
 // running kernel may be waiting for them. At the end of a synchronising call, the client fetches
 // the bytes that the GPU changed: all bytes of a mirror of up to 64 KB, in one round trip; of

@@ -27,7 +27,7 @@
 
 namespace rcuda::client {
 
-// A block is compared, and sent if it differs.
+// The unit in which memory is compared, and sent if it differs.
 inline constexpr size_t kMirrorBlockBytes = 4096;
 // The piece for one thread when several threads compare or merge.
 inline constexpr size_t kMirrorPieceBytes = 1 << 20;
@@ -47,7 +47,7 @@ struct UnmapPages {
 };
 
 enum class MirroredMemory {
-  kHost,      // of this process; ends with no context of the worker
+  kHost,      // of this process; outlives the worker's contexts
   kVariable,  // of a module or library, with the worker's first contents
   kManaged,   // of the worker's driver; its pages here end with it
 };
@@ -92,7 +92,7 @@ struct Mirror {
   std::vector<uint8_t> unnoted RCUDA_GUARDED_BY(mirrors_mutex);
   std::atomic<bool> any_unnoted{false};
   uint64_t version RCUDA_GUARDED_BY(mirrors_mutex) = 0;  // of `known`
-  // The number of these versions that only added bytes sent as patches.
+  // How often `version` grew only because of bytes that were sent as patches.
   uint64_t sent_versions RCUDA_GUARDED_BY(mirrors_mutex) = 0;
   // MirrorState::answer of the last bytes that the client took over.
   uint64_t answer RCUDA_GUARDED_BY(mirrors_mutex) = 0;
@@ -105,7 +105,8 @@ struct Mirror {
   // The changes of the last host function, in order; the worker may not have them yet.
   std::vector<SentBytes> returned RCUDA_GUARDED_BY(mirrors_mutex);
   uint64_t loan RCUDA_GUARDED_BY(mirrors_mutex) = 0;  // the last loan whose bytes were merged
-  // The patches and the loan that the newest answer contained; both lists have only later ones.
+  // The patches and the loan that the newest answer contained; `recent` and `returned` have only
+  // later changes.
   wire::MirrorState confirmed RCUDA_GUARDED_BY(mirrors_mutex){};
   // The two halves of the region. The worker writes and reads `lent` around host functions, and
   // writes `fetched` on request.

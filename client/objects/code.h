@@ -72,7 +72,7 @@ struct FunctionInfo {
   // against. A launch with other attributes is a round trip, so that a refusal comes from the
   // launch itself.
   Mutex launches_mutex;
-  std::set<std::string> accepted_launches RCUDA_GUARDED_BY(launches_mutex);  // bytes
+  std::set<std::string> accepted_launches RCUDA_GUARDED_BY(launches_mutex);  // their keys
 
   cuda::ShapedLaunch shaped;  // of cuFuncSetBlockShape and cuParamSet*
 

@@ -43,8 +43,8 @@ class EventState {
     Recording(const Recording&) = delete;
     Recording& operator=(const Recording&) = delete;
 
-    // Sets the position of the record, which has been sent, in the timeline, and its command's
-    // number (SentCommand).
+    // Call it after the record was sent. Sets the record's position in the timeline, and the number
+    // of its command (SentCommand).
     void is_at(Timeline& timeline, uint64_t position, uint64_t command);
 
    private:

@@ -82,8 +82,9 @@ Result<std::unique_ptr<Staging>> Staging::open(Session& session, const wire::Rea
   staging->has_gates_ = ready.gates != 0;
   staging->region_ = static_cast<transport::RegionId>(ready.staging_region);
   if (ready.staging_bytes < kSlotBytes || ready.staging_bytes > (1ull << 40)) {
-    return Status(Code::kProtocol,
-                  "the worker offers a staging region of " + bytes_text(ready.staging_bytes));
+    return Status(Code::kProtocol, "the worker's staging region of " +
+                                       bytes_text(ready.staging_bytes) +
+                                       " is invalid (at least 2 MiB, at most 1 TiB)");
   }
   RCUDA_ASSIGN_OR_RETURN(void* mapping, session.link().map(staging->region_, ready.staging_bytes));
   staging->mapping_ = static_cast<std::byte*>(mapping);
@@ -237,8 +238,8 @@ struct Landed {
   }
 };
 
-// The exposed destination of a copy, into which the worker writes. Not open over other media, and
-// for copies of several parts.
+// The exposed destination of a copy, into which the worker writes. It is open only for copies of
+// one part, and only over media for which goes_unasked() is true.
 class Landing {
  public:
   Landing(Session& session, std::span<const Staging::Part> parts) : session_(session) {
@@ -297,7 +298,7 @@ wire::CopyStagedBody staged_copy(const Staging::Slot& slot, CUdeviceptr device_a
 
 }  // namespace
 
-bool Staging::fills_behind(const Route& route) const {
+bool Staging::fills_after_command(const Route& route) const {
   return has_gates_ && goes_unasked(session_.traits()) &&
          route.context == wire::primary_context_id(0);
 }
@@ -310,7 +311,7 @@ CUresult Staging::to_device(const Route& route, CUdeviceptr destination, const v
   std::atomic<int> first_error{CUDA_SUCCESS};
   // take_back() copies the lent bytes that the worker does not have yet. The sending threads have
   // copied the bytes that are not lent.
-  const size_t lent = fills_behind(route) ? bytes - std::min(bytes, kNotLent) : 0;
+  const size_t lent = fills_after_command(route) ? bytes - std::min(bytes, kNotLent) : 0;
   if (lent != 0) session_.link().lend(source, lent);
   const bool awaits = awaits_answers();  // of this thread; other threads post chunks, too
   run_parallel(chunks, [&](size_t index) {
@@ -324,7 +325,7 @@ CUresult Staging::to_device(const Route& route, CUdeviceptr destination, const v
     auto body = staged_copy(slot, destination + begin, length, stream_id(route), true);
     CUresult result = CUDA_SUCCESS;
     std::optional<LinkTransfer> filling;
-    if (fills_behind(route)) {
+    if (fills_after_command(route)) {
       filling.emplace(session_.spin());
       body.immediate = session_.shadows().take_immediates(1);
       session_.link().write_with_immediate(region_, slot.offset, from, length, body.immediate,

@@ -134,8 +134,8 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   std::atomic<uint64_t> host_write_{0};
   uint32_t host_writes_begun_ = 0;  // without a position yet; same lock
 
-  // About the commands that had been sent when the worker answered. The answer holds for later
-  // commands too, because the queue works in order.
+  // The worker's answer that the queue still had work, for the commands sent until then. It holds
+  // for later commands too, because the queue works in order.
   PendingAnswer busy_;
 
   std::atomic<bool> closed_{false};
