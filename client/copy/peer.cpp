@@ -210,7 +210,7 @@ CUresult copy_and_wait(const CopyBetweenServers& copy, const StreamRoute& issued
   const auto is_side = [&](const Route& owner) {
     return issued.session == owner.session && issued.context == owner.context;
   };
-  // Holds no stream, because no work can depend on the copy before this call returns.
+  // The copy holds no stream, because no work can depend on the copy before this call returns.
   const bool legacy = issued.id == 0;
   if (legacy ? !is_side(source) && !is_side(destination) : !halves.has_side_on(issued.session)) {
     RCUDA_RETURN_IF_CUDA_ERROR(synchronize(issued));

@@ -85,8 +85,8 @@ CUresult free_device(CUdeviceptr address) {
                    [=](const Route* owner) { return forward_cuMemFree_v2(address, owner); });
 }
 
-// In a capturing stream, the allocation or free becomes a graph node. In any other stream it takes
-// effect, which a capture may forbid.
+// In a capturing stream, the allocation or free becomes a graph node. In any other stream it is
+// executed, which a capture may forbid.
 CUresult check_beside_capture(CUstream stream) {
   return !any_capture() || may_capture(stream) ? CUDA_SUCCESS : check_unsafe_call();
 }

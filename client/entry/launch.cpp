@@ -188,7 +188,8 @@ CUresult fill_tail(void** parameters, void** extra, const CUlaunchAttribute* att
                          bytes.subspan(command->packed_bytes).data());
 }
 
-// A round trip, until the driver has accepted these attributes for this kernel and shape.
+// Posts the launch if the driver has already accepted these attributes for this kernel and shape.
+// Otherwise the launch is a round trip.
 CUresult send_with_attributes(LaunchCommand& command, const LaunchShape& shape,
                               const CUlaunchAttribute* attributes, unsigned attribute_count) {
   constexpr size_t kMaxKept = 1024;  // per function; further launches are round trips

@@ -30,8 +30,8 @@
 namespace rcuda::client {
 namespace {
 
-// Managed memory of up to this size is fetched in one round trip (client/mirror/mirror.h). Sizes in
-// the worker are multiples of it.
+// Managed memory of up to this size is fetched in one round trip (client/mirror/mirror.h). The
+// worker allocates multiples of this size.
 constexpr size_t kLargeBytes = 64 << 10;
 
 rcuda::Mutex advice_mutex;

@@ -145,7 +145,7 @@ void mirror_where_needed(void* address, size_t bytes, MirrorUse use = MirrorUse:
     if (session->lost()) continue;
     for (const auto& [piece, length] : pieces) {
       if (shares_pages(session) && have_backing(piece, length)) continue;
-      // The primary context, because the memory may outlive the current context.
+      // Uses the primary context, because the memory may outlive the current context.
       mirror(*session, wire::primary_context_id(0), reinterpret_cast<void*>(piece), length, use);
     }
   }

@@ -23,8 +23,8 @@ void append(std::vector<std::byte>* tail, const T* items, size_t count) {
 
 size_t bytes_of(const SentBytes& sent) { return sizeof sent + sent.marks.size(); }
 
-// None if the block does not end at a multiple of 16 bytes: the worker's digest then covers bytes
-// after the mirror.
+// Returns none() if the block does not end at a multiple of 16 bytes, because the worker's digest
+// then covers bytes after the mirror, or if the worker keeps no digests of such blocks.
 wire::BlockDigest digest_of(const Mirror& mirror, size_t at, const std::byte* content) {
   const size_t bytes = mirror.block_length(at);
   if (mirror.changes_bytes != kMirrorBlockBytes || bytes % 16 != 0) {
@@ -135,9 +135,9 @@ void return_changes(Mirror& mirror) {
     uint8_t mask[wire::mask_bytes(kMirrorBlockBytes)], others[sizeof mask];
     std::memcpy(content, mirror.address + at, length);
     wire::mark_differences(content, known, length, mask);
-    // The worker takes over the bytes that differ from the lent ones. A byte that equals the lent
-    // one but differs from `known` goes with the next push. Bytes that the host has not changed
-    // stay as lent, because the worker may have newer ones.
+    // The worker takes over the bytes that differ from the lent bytes. A byte that equals the lent
+    // byte but differs from `known` goes with the next push. Bytes that the host has not changed
+    // stay as lent, because the worker may have newer values.
     wire::mark_differences(content, lent, length, others);
     const size_t marks = wire::mask_bytes(length);
     for (size_t i = 0; i < marks; ++i) mask[i] &= others[i];

@@ -99,7 +99,7 @@ struct Function : Object {
 
   // Null for a function that the worker named, until the client has its data.
   std::unique_ptr<FunctionInfo> info;
-  const Kernel* kernel = nullptr;  // the library kernel that it belongs to; otherwise null
+  const Kernel* kernel = nullptr;  // of a library kernel's function; otherwise null
 };
 
 // A module of cuModuleLoad* owns its functions by name, because a driver returns the same handle

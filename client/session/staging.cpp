@@ -15,8 +15,8 @@ namespace rcuda::client {
 namespace {
 
 // Chooses two chunks per thread, so that no thread is idle. But each chunk costs a command. Over
-// sockets, its wake-ups take processor time from the threads that move the bytes, which matters
-// with few processors.
+// sockets, the wake-ups for a command take processor time from the threads that move the bytes,
+// which matters with few processors.
 size_t chunk_bytes(const transport::MediumTraits& traits, size_t bytes) {
   static const bool has_few_processors = usable_processors() < 4;
   const size_t share = bytes / (2 * copy_threads());
@@ -34,7 +34,8 @@ constexpr size_t kFirstBytes = 64u << 10;
 // parallel, while the bytes are in their caches. take_back() would copy them on the calling thread.
 constexpr size_t kNotLent = 4u << 20;
 
-// A chunk that the worker writes to its destination is large enough for all sockets at once.
+// Returns the chunk size of a copy whose chunks the worker writes to their destination. A chunk is
+// large enough for all sockets at once.
 size_t landed_chunk_bytes(const transport::MediumTraits& traits, size_t bytes) {
   return std::min<size_t>(std::max(chunk_bytes(traits, bytes), wire::part_bytes_of(bytes)),
                           Staging::kSlotBytes);
