@@ -22,8 +22,8 @@ namespace rcuda::client {
 namespace {
 
 // Copies of pageable memory up to these sizes travel in commands and replies. Larger copies go
-// through the staging region. This saves the worker one copy of the bytes, but over sockets it
-// costs the client round trips.
+// through the staging region, which saves the worker one copy of the bytes, but over sockets costs
+// the client round trips.
 constexpr size_t kSmallToDevice = 8u << 10;
 constexpr size_t kSmallToHost = CallsInFlight::kMostReplyBytes;
 constexpr size_t kSmallOverSockets = 256u << 10;

@@ -159,7 +159,7 @@ CUresult signal_then_await(const Earlier& earlier, const StreamRoute& later) {
   body.is_event = earlier.is_event;
   body.place = earlier.id;
   const CUresult signalled = send(earlier.worker, body);
-  // No PeerAwait: its stream would wait for a signal of the lost worker.
+  // Sends no PeerAwait: its stream would wait for a signal of the lost worker.
   if (signalling.lost()) return kSessionLost;
   body.copy = 0;
   body.is_event = 0;

@@ -30,8 +30,8 @@ WorkerEvents::GraphCallback node_function_of(const CopyBetweenServers& copy,
                                              const CUDA_MEMCPY3D& given);
 // Returns the parameters of a captured copy.
 CUDA_MEMCPY3D parameters_of(const CopyBetweenServers& copy);
-// Whether a node of an executable that makes the copy `before` may be changed to make `after`: only
-// between the same devices.
+// Whether a node that makes the copy `before` in an executable may be changed to make `after`: only
+// if the devices stay the same.
 bool may_become(const CopyBetweenServers& before, const CopyBetweenServers& after);
 
 }  // namespace rcuda::client

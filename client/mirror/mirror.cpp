@@ -301,7 +301,7 @@ CUresult mirror_managed(Session& session, wire::ObjectId context, CUdeviceptr ad
   if (address != whole_pages(address)) return CUDA_ERROR_NOT_SUPPORTED;
   end_variables_in(session, address, mapped);
   if (!session.windows().open(address, mapped)) return CUDA_ERROR_OUT_OF_MEMORY;
-  // Write protection is set and lifted once for a whole large page.
+  // With large pages, write protection is set and lifted once for each large page.
   (void)madvise(wanted, mapped, MADV_HUGEPAGE);
   // A child process could not fetch the GPU's changes. With a local GPU it has no access, either.
   (void)madvise(wanted, mapped, MADV_DONTFORK);

@@ -50,7 +50,7 @@ CUresult mirror_at(Session& session, wire::ObjectId context, CUdeviceptr address
 // than `device_bytes` for that.
 CUresult mirror_managed(Session& session, wire::ObjectId context, CUdeviceptr address, size_t bytes,
                         size_t device_bytes);
-// Any launch may use the memory from now on, if it is mirrored.
+// If the memory is mirrored: notes that from now on any launch may use it (MirrorUse::kAny).
 void any_launch_may_use(const void* address);
 // The same for all memory whose address is a whole parameter, not part of a larger parameter.
 void any_launch_may_use(const LaunchParameters& parameters);

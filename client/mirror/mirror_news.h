@@ -31,7 +31,7 @@ struct MirrorNews {
   std::vector<std::byte> bytes;  // of the runs, one after the other
 };
 
-// The most mirrors in one query. An answer about so many has most of its room for bytes.
+// The most mirrors in one query. With this number, most of the answer's room is left for bytes.
 inline constexpr size_t kMostNewsAtOnce = 512;
 
 // A query that goes with a wait gets a small reply slot if it covers at most this number of

@@ -115,7 +115,8 @@ uint64_t note_patch(Mirror& mirror, const Run& run, const std::byte* content, co
   ++mirror.patches;
   mirror.recent_bytes += bytes_of(sent);
   mirror.recent.push_back(std::move(sent));
-  // Every answer about the mirror confirms patches, but a program may not wait for a long time.
+  // Every answer about the mirror confirms patches, but a program may run for a long time without a
+  // wait.
   const size_t most_bytes = mirror.bytes / 4 + (256 << 10);
   if (mirror.recent_bytes > most_bytes) join_recent(mirror);
   return mirror.patches;
@@ -123,7 +124,7 @@ uint64_t note_patch(Mirror& mirror, const Run& run, const std::byte* content, co
 
 void return_changes(Mirror& mirror) {
   mirror.returned.clear();
-  // The bytes that the worker takes back are newer than these patches and older than later patches.
+  // The bytes that the worker takes back contain the patches so far, and no later patches.
   const wire::MirrorLoan loan{mirror.loan, mirror.patches};
   std::memcpy(mirror.lent + wire::MirrorLoan::offset(mirror.bytes), &loan, sizeof loan);
   for (size_t at = 0; at < mirror.bytes; at += kMirrorBlockBytes) {

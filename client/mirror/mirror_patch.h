@@ -26,7 +26,8 @@ uint64_t note_patch(Mirror& mirror, const Run& run, const std::byte* content, co
     RCUDA_REQUIRES(mirrors_mutex);
 // Puts the changes of a host function into `lent`, from which the worker takes them over.
 void return_changes(Mirror& mirror) RCUDA_REQUIRES(mirrors_mutex);
-// Drops the sent bytes that `state` contains. The client must have all bytes of that answer.
+// Drops the sent bytes that `state` contains. The client must have all bytes of the answer with
+// this state.
 void forget_confirmed(Mirror& mirror, const wire::MirrorState& state) RCUDA_REQUIRES(mirrors_mutex);
 // Whether bytes of this state lack sent bytes that forget_confirmed() has dropped. The client's
 // bytes are then newer.

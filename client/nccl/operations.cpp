@@ -45,7 +45,7 @@ bool is_valid(const Communicator& communicator, const Call& call) {
 int operate(Call call, void* comm, void* stream, std::vector<std::byte> tail = {}) {
   Communicator* const communicator = find<Communicator>(comm);
   if (!communicator || !is_valid(*communicator, call)) return refuse(kInvalidArgument);
-  // Its communicator in the worker may have been aborted (group.h).
+  // The client may have aborted the worker's communicator (group.h).
   if (communicator->state->load() == kRemoteError) return refuse(kRemoteError);
   const Route own{communicator->session, communicator->context, communicator->device};
   const auto handle = static_cast<CUstream>(stream);

@@ -257,7 +257,7 @@ class Session final : public TimelineHost {
   std::atomic<uint64_t> woken_{0};  // the park word for which Wake was sent
   transport::MediumTraits traits_;
   uint32_t trace_ = 0;            // this session's number in the trace
-  transport::Arrivals arrivals_;  // before the Link, whose threads use both
+  transport::Arrivals arrivals_;  // before the Link, whose threads use it and shadows_
   ShadowRegions shadows_;
   std::unique_ptr<transport::Link> link_;
   std::optional<wire::Channel> channel_;

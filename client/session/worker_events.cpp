@@ -318,7 +318,7 @@ void WorkerEvents::host_callback(const wire::HostCallbackEvent& event) {
     enqueue(copies_, [this, event, shared = std::move(shared)]() mutable {
       shared->function();
       // Released before the acknowledgement: while the worker waits, it keeps its reference, so
-      // this one is not the last.
+      // this reference is not the last.
       shared.reset();
       acknowledge(event);
     });
