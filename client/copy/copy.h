@@ -7,9 +7,9 @@
 // Threads: any. Blocking, as CUDA documents it: a copy from pageable memory returns when the source
 // has been read, a copy to pageable memory when the destination is written. Any other `synchronous`
 // copy returns when it has ended, except a copy within the device memory of one context, which
-// returns at once. Any other asynchronous copy returns at once, except in two cases (plan.h): this
-// process makes the copy, or the stream belongs to another session than the memory. The caller then
-// waits for the stream and for the copy.
+// returns at once. Any other asynchronous copy usually returns at once. But the caller waits for
+// the copy if this process makes it, if the device memory is on one server and the stream on
+// another, or if an array is copied between servers.
 #pragma once
 
 #include <cstddef>
