@@ -21,7 +21,7 @@ namespace rcuda::client {
 
 // ---- functions ---------------------------------------------------------------------------------
 
-// Records a setting that was sent to the worker.
+// Records in `info` the value of an attribute that was sent to the worker.
 void note_attribute(FunctionInfo& info, int which, int value);
 
 // A query about a function or kernel, in two steps: send() and answer().
@@ -75,7 +75,7 @@ void forget_variables(Variables& variables);
 // `functions`: as for load_image().
 CUresult id_on(Library& library, Session& session, wire::ObjectId context, wire::ObjectId* id,
                LoadedFunctions* functions = nullptr);
-// Adds a kernel of a library that the route's session has just loaded.
+// Call it after the route's session has loaded the library. Adds one of the library's kernels.
 void add_kernel(Library& library, const Route& route, LoadedFunction function);
 // Returns the module of a library in the route's context.
 CUresult library_module(Library& library, const Route& route, CUmodule* module);

@@ -17,7 +17,7 @@ namespace rcuda::client {
 
 ImageHash hash_image(std::span<const std::byte> image);
 
-// A command that names images of the worker by their hashes.
+// A command that names images by their hashes.
 struct ImageCommand {
   wire::Command command;
   size_t reply_bytes;
@@ -28,8 +28,8 @@ struct ImageCommand {
 // Runs the command once the worker has the images. The queries and the command go out together, so
 // this takes one round trip if the worker has the images, or if they are small and go with the
 // queries. If the worker lacks an image, the command fails and is sent again after the missing
-// bytes. `behind` is called only when the command is first sent, so its commands may fail too.
-// Blocks for the round trips, while it sends bytes, and while another thread sends an image.
+// bytes. The commands of `behind` then fail too, and are not sent again. Blocks for the round
+// trips, while it sends bytes, and while another thread sends an image.
 CUresult call_with_images(Session& session, wire::ObjectId context, const ImageParts& image,
                           const ImageCommand& command, std::optional<Reply>* reply);
 

@@ -21,7 +21,8 @@ void forget_logs(JitOptions* options);
 // worker sent them.
 void fill_logs(const LogBuffers& buffers, std::span<const std::byte> bytes);
 
-// The options whose value is a number. The others are the application's own memory.
+// Returns the options whose value is a number. The values of other options point to the
+// application's memory.
 std::vector<wire::JitOption> numbers_of(std::span<const CUjit_option> options, void* const* values);
 std::vector<wire::JitOption> numbers_of(std::span<const CUlibraryOption> options,
                                         void* const* values);

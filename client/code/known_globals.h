@@ -1,8 +1,8 @@
 // KnownGlobals: a cache of cuLibraryGetGlobal, because runtimes of CUDA 13 look a variable up at
 // every use of its symbol.
 //
-// An answer is valid while the Registry has the same variable, so it ends with the library or the
-// context.
+// An answer is valid while the Registry has the same variable: until the library or the context
+// ends.
 // Threads: any. Nothing blocks or fails.
 #pragma once
 

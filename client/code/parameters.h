@@ -16,8 +16,8 @@ namespace rcuda::client {
 // parameters are given in both ways, if `extra` is malformed, or if it has more bytes than a launch
 // may have.
 CUresult parameter_bytes(const FunctionInfo& info, void** parameters, void** extra, size_t* bytes);
-// Writes the parameters to `out` and fills the rest of `out` with zeros. `out` holds at least the
-// size above.
+// Writes the parameters to `out` and fills the rest of `out` with zeros. `out` has at least the
+// size that parameter_bytes() returned.
 CUresult pack_parameters(const FunctionInfo& info, void** parameters, void** extra,
                          std::span<std::byte> out);
 

@@ -13,9 +13,9 @@ CUresult explain_import(CUresult result) {
   }
   if (result == CUDA_ERROR_INVALID_DEVICE) {
     RCUDA_WARN(
-        "cannot import memory of another process: it is on a GPU that this session does not have. "
-        "Name all GPUs whose memory the processes share in RCUDA_DEVICES (with a lease of them, if "
-        "they are leased), and do not hide any of them with CUDA_VISIBLE_DEVICES");
+        "cannot import memory of another process: it is on a GPU that this program does not have. "
+        "In RCUDA_DEVICES, name all GPUs whose memory the processes share (with a lease, if they "
+        "are leased), and do not hide any of them with CUDA_VISIBLE_DEVICES");
   } else {
     RCUDA_WARN(
         "cannot import memory of another process: the server of this GPU does not know it. "

@@ -22,8 +22,8 @@ namespace rcuda::client {
 namespace {
 
 // Copies of pageable memory up to these sizes travel in commands and replies. Larger copies go
-// through the staging region. This saves the worker one copy of the bytes, but over sockets it
-// costs the client round trips.
+// through the staging region, which saves the worker one copy of the bytes, but over sockets costs
+// the client round trips.
 constexpr size_t kSmallToDevice = 8u << 10;
 constexpr size_t kSmallToHost = CallsInFlight::kMostReplyBytes;
 constexpr size_t kSmallOverSockets = 256u << 10;
@@ -146,8 +146,9 @@ CUresult capture_copy(const LinearCopy& copy, const Location& destination, const
   return result;
 }
 
-// Makes a blocking copy of page-locked memory over sockets like a copy of pageable memory. For
-// small and very large copies over sockets, page-locked memory has no advantage.
+// Makes a blocking copy of page-locked memory over sockets like a copy of pageable memory. Used
+// where page-locked memory has no advantage: for all copies to the host, and for copies to the
+// device of up to kSmallOverSockets or more than kMostInShadow bytes.
 CUresult copy_page_locked(const CopyStream& stream, const LinearCopy& copy, bool to_device) {
   if (!to_device) {
     return copy_to_pageable(stream, reinterpret_cast<void*>(copy.destination), copy.source,

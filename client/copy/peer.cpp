@@ -69,7 +69,7 @@ class Halves {
   }
 
   // Orders the source's half at a place in a stream of this library, for a copy that was issued in
-  // a stream of a third worker. The signal after the copy names it, so that the third worker
+  // a stream of a third worker. The signal after it names the copy, so that the third worker
   // reports the copy's error.
   void order_between(const StreamRoute& passing) {
     order_with(passing, true);
@@ -159,7 +159,7 @@ CUresult signal_then_await(const Earlier& earlier, const StreamRoute& later) {
   body.is_event = earlier.is_event;
   body.place = earlier.id;
   const CUresult signalled = send(earlier.worker, body);
-  // No PeerAwait: its stream would wait for a signal of the lost worker.
+  // Sends no PeerAwait: its stream would wait for a signal of the lost worker.
   if (signalling.lost()) return kSessionLost;
   body.copy = 0;
   body.is_event = 0;
@@ -210,7 +210,7 @@ CUresult copy_and_wait(const CopyBetweenServers& copy, const StreamRoute& issued
   const auto is_side = [&](const Route& owner) {
     return issued.session == owner.session && issued.context == owner.context;
   };
-  // Holds no stream, because no work can depend on the copy before this call returns.
+  // The copy holds no stream, because no work can depend on the copy before this call returns.
   const bool legacy = issued.id == 0;
   if (legacy ? !is_side(source) && !is_side(destination) : !halves.has_side_on(issued.session)) {
     RCUDA_RETURN_IF_CUDA_ERROR(synchronize(issued));

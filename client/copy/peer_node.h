@@ -5,7 +5,7 @@
 // copies between servers work the same way (peer.h). The node's parameters are kept with the
 // function, under the id by which the worker's graph holds it. So they can also be read back from
 // nodes of cloned graphs.
-// Threads: any. Blocking: only a synchronous copy waits for the copy.
+// Threads: any. Blocking: issue_between_servers(), like copy_between_servers() (peer.h).
 #pragma once
 
 #include <optional>
@@ -30,8 +30,8 @@ WorkerEvents::GraphCallback node_function_of(const CopyBetweenServers& copy,
                                              const CUDA_MEMCPY3D& given);
 // Returns the parameters of a captured copy.
 CUDA_MEMCPY3D parameters_of(const CopyBetweenServers& copy);
-// Whether a node of an executable that makes the copy `before` may be changed to make `after`: only
-// between the same devices.
+// Whether a node that makes the copy `before` in an executable may be changed to make `after`: only
+// if the devices stay the same.
 bool may_become(const CopyBetweenServers& before, const CopyBetweenServers& after);
 
 }  // namespace rcuda::client

@@ -58,7 +58,8 @@ bool is_device(Placement placement) {
 // this call, not an error of an earlier command.
 template <typename Send>
 CUresult free_with(const Allocation& allocation, bool is_own, const Send& send) {
-  if (!registry().remove(allocation.base)) return CUDA_ERROR_INVALID_VALUE;  // another was first
+  // Fails if another thread was first.
+  if (!registry().remove(allocation.base)) return CUDA_ERROR_INVALID_VALUE;
   const Route owner = route_of(allocation);
   const CUresult result = send(&owner);
   const bool is_freed = !is_own || rcuda::api::is_gone(result);
@@ -84,8 +85,8 @@ CUresult free_device(CUdeviceptr address) {
                    [=](const Route* owner) { return forward_cuMemFree_v2(address, owner); });
 }
 
-// In a capturing stream, the allocation or free becomes a graph node. In any other stream it takes
-// effect, which a capture may forbid.
+// In a capturing stream, the allocation or free becomes a graph node. In any other stream it is
+// executed, which a capture may forbid.
 CUresult check_beside_capture(CUstream stream) {
   return !any_capture() || may_capture(stream) ? CUDA_SUCCESS : check_unsafe_call();
 }

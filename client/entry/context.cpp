@@ -340,7 +340,8 @@ CUresult cuCtxSetFlags(unsigned flags) {
   return CUDA_SUCCESS;
 }
 
-// The client checks the value: both commands are posted, so the worker's error would arrive late.
+// The client checks the value here and in cuCtxSetSharedMemConfig, because the commands are posted:
+// the worker's error would arrive late.
 CUresult cuCtxSetCacheConfig(CUfunc_cache config) {
   RCUDA_RETURN_IF_CUDA_ERROR(check_current());
   if (!rcuda::cuda::is_known(config)) return CUDA_ERROR_INVALID_VALUE;

@@ -182,7 +182,7 @@ CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent end) 
 CUresult cuCtxRecordEvent(CUcontext context, CUevent handle) {
   Event* event;
   RCUDA_RETURN_IF_CUDA_ERROR(find_event(handle, &event));
-  const EventState::Recording recording(event->state);  // no position: it covers all streams
+  const EventState::Recording recording(event->state);  // no position: of all streams
   const CaptureAnswers answers;
   return forward_cuCtxRecordEvent(context, handle);
 }

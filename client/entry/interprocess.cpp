@@ -51,7 +51,7 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle handle, unsi
   rcuda::MutexLock lock(openings_mutex);
   if (!memory.add(std::move(allocation))) {
     const auto known = memory.find(opened);
-    if (!known || known->session != route.session || known->openings == 0) {  // other memory
+    if (!known || known->session != route.session || known->openings == 0) {  // in use otherwise
       (void)forward_cuIpcCloseMemHandle(opened, &route);
       return CUDA_ERROR_OUT_OF_MEMORY;
     }

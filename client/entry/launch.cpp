@@ -1,6 +1,8 @@
-// Launches. The client checks everything that CUDA checks in the call, with the worker's data about
-// the device and the function. The launch itself is posted; its errors are asynchronous. The client
-// packs the parameters in the kernel's layout, so the command carries plain bytes.
+// Launches. The client checks the shape and the parameters in the call, with the worker's data
+// about the device and the function. Only the worker's driver checks launch attributes, so a launch
+// is a round trip until the driver has accepted its attributes. Any other launch is posted, and its
+// errors are asynchronous. The client packs the parameters in the kernel's layout, so the command
+// carries plain bytes.
 
 #include <cstring>
 #include <span>
@@ -88,9 +90,10 @@ CUresult pack_attributes(const CUlaunchAttribute* attributes, unsigned count, co
   return CUDA_SUCCESS;
 }
 
-// The key of everything against which a driver checks the attributes: the attributes without their
-// events, the block, and whether the grid consists of whole clusters. The grid itself would make
-// too many keys.
+// Returns the key of a launch for `accepted_launches`: the attributes, without events and
+// access-policy windows, and the parts of the shape against which a driver checks them. These are
+// the block, the shared memory and whether the grid consists of whole clusters. Only a cooperative
+// launch has its grid in the key, because programs launch with many different grids.
 std::string attributes_key(const LaunchShape& shape, const CUlaunchAttribute* attributes,
                            unsigned count) {
   std::string key;
@@ -185,7 +188,8 @@ CUresult fill_tail(void** parameters, void** extra, const CUlaunchAttribute* att
                          bytes.subspan(command->packed_bytes).data());
 }
 
-// A round trip, until the driver has accepted these attributes for this kernel and shape.
+// Posts the launch if the driver has already accepted these attributes for this kernel and shape.
+// Otherwise the launch is a round trip.
 CUresult send_with_attributes(LaunchCommand& command, const LaunchShape& shape,
                               const CUlaunchAttribute* attributes, unsigned attribute_count) {
   constexpr size_t kMaxKept = 1024;  // per function; further launches are round trips

@@ -109,7 +109,7 @@ CUresult cuLinkAddFile_v2(CUlinkState handle, CUjitInputType type, const char* p
   RCUDA_RETURN_IF_CUDA_ERROR(find_state(handle, &state));
   std::vector<char> contents;
   RCUDA_RETURN_IF_CUDA_ERROR(read_file(path, &contents));
-  if (contents.empty()) return CUDA_ERROR_INVALID_IMAGE;  // empty data are an invalid value
+  if (contents.empty()) return CUDA_ERROR_INVALID_IMAGE;  // for empty data: an invalid value
   return add_input(handle, *state, type, std::as_bytes(std::span(contents)), path, count, options,
                    values);
 }

@@ -31,8 +31,8 @@
 namespace rcuda::client {
 namespace {
 
-// Managed memory of up to this size is fetched in one round trip (client/mirror/mirror.h). Sizes in
-// the worker are multiples of it.
+// Managed memory of up to this size is fetched in one round trip (client/mirror/mirror.h). The
+// worker allocates multiples of this size.
 constexpr size_t kLargeBytes = 64 << 10;
 
 rcuda::Mutex advice_mutex;
@@ -65,9 +65,9 @@ CUresult check_location(const CUmemLocation& location) {
   }
 }
 
-// Whether large managed memory is in the worker. With several sessions it is in the client, where
-// kernels of all sessions can reach it. Also over a medium that shares pages: there, both sides see
-// each other's writes without any transfer.
+// Whether large managed memory is in the worker. With several sessions it is in the client, because
+// kernels of all sessions can reach it there. Over a medium that shares pages it is in the client,
+// because both sides then see each other's writes without any transfer.
 bool is_in_worker() {
   const auto& sessions = Process::get().sessions();
   return sessions.size() == 1 && !sessions.front()->traits().shares_pages;

@@ -20,7 +20,7 @@
 namespace rcuda::client {
 namespace {
 
-// The flags of a wait that the driver knows, apart from the condition.
+// The flags that the driver knows: of a wait, apart from its condition, and of a write.
 constexpr unsigned kWaitFlags = CU_STREAM_WAIT_VALUE_FLUSH;
 constexpr unsigned kWriteFlags = CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER;
 constexpr unsigned kMostOperations = 256;
@@ -65,7 +65,7 @@ CUresult check_wait(const Route& route, CUdeviceptr address) {
   mirror_reachable(route, reinterpret_cast<const void*>(address));
   const Session& session = *route.session;
   if (!is_mirrored(session, address, 1)) return CUDA_SUCCESS;
-  RCUDA_WARN("%s has its own copy of the memory at %#llx: cuStreamWaitValue is not supported there",
+  RCUDA_WARN("cuStreamWaitValue is not supported: %s has its own copy of the memory at %#llx",
              session.name().c_str(), static_cast<unsigned long long>(address));
   return CUDA_ERROR_NOT_SUPPORTED;
 }

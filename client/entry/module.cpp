@@ -355,7 +355,8 @@ CUresult cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary libra
   return CUDA_SUCCESS;
 }
 
-// A driver also returns this if the symbol is not a unified function (580 on an H100).
+// A driver, too, returns CUDA_ERROR_INVALID_VALUE for a symbol that is not a unified function (580
+// on an H100).
 CUresult cuLibraryGetUnifiedFunction(void**, CUlibrary handle, const char*) {
   Library* library;
   RCUDA_RETURN_IF_CUDA_ERROR(find_library(handle, &library));

@@ -29,7 +29,8 @@ CudaResult<StreamRoute> view_stream(CUstream stream) {
   return find_stream_route(stream);
 }
 
-// A capturing stream seldom depends on more nodes; then the client queries the worker again.
+// The first query has room for this many nodes. A capturing stream seldom depends on more; if it
+// does, the client queries the worker again.
 constexpr size_t kUsualDependencies = 64;
 constexpr size_t kMostDependencies = 16u << 10;  // more than a reply can hold
 

@@ -135,7 +135,7 @@ wire::ObjectId Call::create(wire::Kind kind, void** handle) {
 
 bool Call::may_send() {
   if (!failed() && !in_.ok()) {
-    RCUDA_WARN("a call's arguments exceed %s, which one command cannot carry",
+    RCUDA_WARN("a call's arguments exceed %s, the limit of one command",
                exact_bytes_text(wire::kMaxBodyBytes).c_str());
     fix(CUDA_ERROR_NOT_SUPPORTED);
   }

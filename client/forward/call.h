@@ -51,6 +51,7 @@ class Call {
   void unsupported_unless(bool holds, const char* parameter);
 
   // Routing: the first of these functions that names a worker decides the route.
+
   // Returns whether the decided route leads to the worker of `route`.
   bool take_route(const Route& route);
   wire::ObjectId handle(const void* handle, wire::Kind kind, CUresult if_null);
@@ -58,7 +59,7 @@ class Call {
   wire::ObjectId handle(Handle value, wire::Kind kind, CUresult if_null) {
     return handle(static_cast<const void*>(to_pointer(value)), kind, if_null);
   }
-  // The command counts in the timeline of this stream.
+  // Returns the stream's id. The command counts in the stream's timeline.
   wire::ObjectId stream(CUstream stream);
   // A default stream means the default stream of the worker that owns the address. `owner`: the
   // route of the address's worker; null: look it up. The same for route_address().

@@ -145,7 +145,7 @@ void mirror_where_needed(void* address, size_t bytes, MirrorUse use = MirrorUse:
     if (session->lost()) continue;
     for (const auto& [piece, length] : pieces) {
       if (shares_pages(session) && have_backing(piece, length)) continue;
-      // The primary context, because the memory may outlive the current context.
+      // Uses the primary context, because the memory may outlive the current context.
       mirror(*session, wire::primary_context_id(0), reinterpret_cast<void*>(piece), length, use);
     }
   }
@@ -219,8 +219,8 @@ Unmirrored& unmirrored() {
   return *instance;
 }
 
-// Held while memory becomes mirrored: until then, other threads must not use it in their work or
-// free it.
+// Held while memory becomes mirrored. During that time, other threads must not use the memory in
+// their work or free it.
 Mutex mirroring_mutex;
 
 // After this call no work makes the memory mirrored.

@@ -26,7 +26,7 @@ struct HostRegion {
 // Implemented in host_memory.cpp. The memory is zero. CUDA_ERROR_OUT_OF_MEMORY also if the host
 // range has no room.
 CUresult make_region(const Route& route, size_t bytes, HostRegion* region);
-// Waits for the device. The caller must not use the memory any more.
+// Waits for the device, then unmaps the region. The caller must not use the memory any more.
 void end_region(const HostRegion& region, const Route& route);
 // Mirrors the region with every worker that does not map its pages.
 void mirror_region(const HostRegion& region);

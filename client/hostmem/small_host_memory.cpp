@@ -59,7 +59,7 @@ CUresult add_region(const Route& route, size_t piece_bytes, SmallMemory* all)
   return CUDA_SUCCESS;
 }
 
-// Returns when no work in any context of these sessions can use the memory any more.
+// Returns when no work in any context of the sessions that mirror the piece can use it any more.
 void await_users(const SmallMemory::Piece& piece) {
   for (const Route& mirrored :
        mirrored_in(reinterpret_cast<uintptr_t>(piece.memory), piece.bytes)) {

@@ -36,7 +36,7 @@ class SmallPieces {
   bool has(uint64_t address) const { return pieces_.contains(address); }
   // Frees a piece of take(). If the chunk has no other piece, removes the chunk and returns it.
   std::optional<Chunk> give_back(uint64_t address);
-  // Of all chunks.
+  // The size of all chunks together.
   size_t bytes() const { return bytes_; }
 
  private:
@@ -44,7 +44,8 @@ class SmallPieces {
     size_t bytes = 0;
     size_t pieces = 0;
   };
-  // Calls visit(rooms, room) for each alignment at which the hole has room.
+  // For each alignment at which the hole has room, calls visit() with the set of rooms_ and the
+  // hole's element of it.
   template <typename Visit>
   void each_room(uint64_t base, size_t bytes, const Visit& visit);
   void open(uint64_t base, size_t bytes);
@@ -53,7 +54,7 @@ class SmallPieces {
   std::map<uint64_t, State> chunks_;   // by address, like all maps here
   std::map<uint64_t, size_t> pieces_;  // with their bytes
   std::map<uint64_t, size_t> holes_;   // with their bytes
-  // For each alignment: the bytes that a hole has from its first aligned address on, and the hole.
+  // For each alignment: the holes, each with the bytes from its first aligned address to its end.
   std::array<std::set<std::pair<size_t, uint64_t>>,
              std::countr_zero(kMostAlignment / kLeastBytes) + 1>
       rooms_;

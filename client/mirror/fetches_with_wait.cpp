@@ -10,7 +10,7 @@
 namespace rcuda::client {
 namespace {
 
-// The largest mirror that is fetched whole. A larger one would hold a large reply slot, which
+// The largest mirror that is fetched whole. A larger mirror would hold a large reply slot, which
 // copies need, for as long as the wait.
 constexpr size_t kMostBytes = wire::ClientWindow::kSmallReplyBytes - sizeof(wire::ReplyHeader) -
                               sizeof(uint64_t) - sizeof(wire::MirrorState);

@@ -114,8 +114,9 @@ CUresult introduce(Mirror& mirror, bool* fetched) {
   if (result == CUDA_SUCCESS && !is_usable(backing, 2 * half)) result = CUDA_ERROR_OUT_OF_MEMORY;
   if (told.block_bytes % kMirrorBlockBytes != 0 || told.block_bytes > kMostBlockBytes) {
     result = mirror.session->lose(
-        Status(Code::kProtocol, "the worker looks for changes in blocks of " +
-                                    std::to_string(told.block_bytes) + " bytes"));
+        Status(Code::kProtocol, "the worker's block size for changes, " +
+                                    std::to_string(told.block_bytes) +
+                                    " bytes, is invalid (a multiple of 4096, at most 1 GiB)"));
   }
   mirror.changes_bytes = told.block_bytes;
   if (result != CUDA_SUCCESS) {
@@ -164,8 +165,8 @@ CUresult add(Session& session, wire::ObjectId context, std::byte* address, size_
   void* const known = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (known == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
-  // A child process needs neither this nor the region, and would keep their memory after they end
-  // here.
+  // A child process needs neither these bytes nor the region, and would keep their memory after
+  // they end here.
   (void)madvise(known, bytes, MADV_DONTFORK);
   mirror->known = {static_cast<std::byte*>(known), UnmapPages{bytes}};
   bool fetched = false;
@@ -300,7 +301,7 @@ CUresult mirror_managed(Session& session, wire::ObjectId context, CUdeviceptr ad
   if (address != whole_pages(address)) return CUDA_ERROR_NOT_SUPPORTED;
   end_variables_in(session, address, mapped);
   if (!session.windows().open(address, mapped)) return CUDA_ERROR_OUT_OF_MEMORY;
-  // Write protection is set and lifted once for a whole large page.
+  // With large pages, write protection is set and lifted once for each large page.
   (void)madvise(wanted, mapped, MADV_HUGEPAGE);
   // A child process could not fetch the GPU's changes. With a local GPU it has no access, either.
   (void)madvise(wanted, mapped, MADV_DONTFORK);

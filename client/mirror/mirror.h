@@ -7,7 +7,7 @@
 // application changed. It finds them by write tracking (write_tracker.h) in managed memory, and by
 // comparing. The blocks go in a stream of their own, and each stream of the application waits for
 // all blocks sent so far before its next work. So a held stream does not delay the bytes for the
-// other streams. Of page-locked memory, the worker writes only the bytes that changed, and at once
+// other streams. In page-locked memory, the worker writes only the bytes that changed, and at once
 // (mirror_patch.h). Before a wait the client sends changes of page-locked memory as well, because a
 // running kernel may be waiting for them. At the end of a synchronising call, the client fetches
 // the bytes that the GPU changed: all bytes of a mirror of up to 64 KB, in one round trip; of
@@ -50,7 +50,7 @@ CUresult mirror_at(Session& session, wire::ObjectId context, CUdeviceptr address
 // than `device_bytes` for that.
 CUresult mirror_managed(Session& session, wire::ObjectId context, CUdeviceptr address, size_t bytes,
                         size_t device_bytes);
-// Any launch may use the memory from now on, if it is mirrored.
+// If the memory is mirrored: notes that from now on any launch may use it (MirrorUse::kAny).
 void any_launch_may_use(const void* address);
 // The same for all memory whose address is a whole parameter, not part of a larger parameter.
 void any_launch_may_use(const LaunchParameters& parameters);

@@ -27,7 +27,7 @@
 
 namespace rcuda::client {
 
-// A block is compared, and sent if it differs.
+// The unit in which memory is compared, and sent if it differs.
 inline constexpr size_t kMirrorBlockBytes = 4096;
 // The piece for one thread when several threads compare or merge.
 inline constexpr size_t kMirrorPieceBytes = 1 << 20;
@@ -47,9 +47,9 @@ struct UnmapPages {
 };
 
 enum class MirroredMemory {
-  kHost,      // of this process; ends with no context of the worker
-  kVariable,  // of a module or library, with the worker's first contents
-  kManaged,   // of the worker's driver; its pages here end with it
+  kHost,      // of this process; outlives the worker's contexts
+  kVariable,  // of a module or library; the worker has its first contents
+  kManaged,   // of the worker's driver; its pages here end with the mirror
 };
 
 // Bytes that were sent to the worker and may not have arrived.
@@ -81,18 +81,19 @@ struct Mirror {
   std::string name;  // for the log
   // The runs that the worker has reported as changed by the GPU, and that the client lacks.
   std::vector<Run> unfetched RCUDA_GUARDED_BY(pull_mutex);
-  // `fetched` releases its memory after this number of small pulls.
+  // The number of further small pulls after which the memory of `fetched` is released.
   int pulls_to_free RCUDA_GUARDED_BY(pull_mutex) = 0;
   // The bytes at the last exchange, equal on both sides.
   std::unique_ptr<std::byte[], UnmapPages> known RCUDA_GUARDED_BY(mirrors_mutex);
-  // By block: whether it was ever sent or fetched. A fetched block counts as written by the
-  // application, but must not be sent back over newer results.
+  // By block: whether it was ever sent or fetched. `tracker` reports a fetched block as written,
+  // but the block must not be sent back over newer results.
   std::vector<uint8_t> exchanged RCUDA_GUARDED_BY(mirrors_mutex);
-  // By block: 1 if it was exchanged without a note in the worker (its digests do not cover it).
+  // By block: 1 if it was exchanged without a note in the worker, whose digests then do not cover
+  // it.
   std::vector<uint8_t> unnoted RCUDA_GUARDED_BY(mirrors_mutex);
   std::atomic<bool> any_unnoted{false};
   uint64_t version RCUDA_GUARDED_BY(mirrors_mutex) = 0;  // of `known`
-  // The number of these versions that only added bytes sent as patches.
+  // How often `version` grew only because of bytes that were sent as patches.
   uint64_t sent_versions RCUDA_GUARDED_BY(mirrors_mutex) = 0;
   // MirrorState::answer of the last bytes that the client took over.
   uint64_t answer RCUDA_GUARDED_BY(mirrors_mutex) = 0;
@@ -105,7 +106,8 @@ struct Mirror {
   // The changes of the last host function, in order; the worker may not have them yet.
   std::vector<SentBytes> returned RCUDA_GUARDED_BY(mirrors_mutex);
   uint64_t loan RCUDA_GUARDED_BY(mirrors_mutex) = 0;  // the last loan whose bytes were merged
-  // The patches and the loan that the newest answer contained; both lists have only later ones.
+  // The patches and the loan that the newest answer contained; `recent` and `returned` have only
+  // later changes.
   wire::MirrorState confirmed RCUDA_GUARDED_BY(mirrors_mutex){};
   // The two halves of the region. The worker writes and reads `lent` around host functions, and
   // writes `fetched` on request.
@@ -116,7 +118,8 @@ struct Mirror {
   CUdeviceptr in_worker(size_t at) const {  // the address is the same in the worker
     return static_cast<CUdeviceptr>(reinterpret_cast<uintptr_t>(address + at));
   }
-  // The stream in which its bytes are exchanged, concurrent with all streams of the application.
+  // The route of the stream in which the mirror's bytes are exchanged. This stream is concurrent
+  // with all streams of the application.
   Route route() const { return {session, context, 0, exchanges.get()}; }
   bool overlaps(uint64_t at, size_t length) const {
     const auto base = reinterpret_cast<uintptr_t>(address);

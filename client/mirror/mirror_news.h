@@ -31,11 +31,11 @@ struct MirrorNews {
   std::vector<std::byte> bytes;  // of the runs, one after the other
 };
 
-// The most mirrors in one query. Their heads then leave most of the answer's room for bytes.
+// The most mirrors in one query. With this number, most of the answer's room is left for bytes.
 inline constexpr size_t kMostNewsAtOnce = 512;
 
-// A query of at most this number of mirrors that goes with a wait gets a small reply slot. If the
-// changes do not fit, a later query with a large slot may get them.
+// A query that goes with a wait gets a small reply slot if it covers at most this number of
+// mirrors. If the changes do not fit, a later query with a large slot may get them.
 inline constexpr size_t kFewNews = 4;
 
 // Whether the mirror is small page-locked memory, and its worker supports the command. For other
@@ -47,7 +47,7 @@ void ask_for_news(std::span<MirrorNews> mirrors, CallsInFlight* calls);
 // signalled. The query travels with the caller's next command. Returns false if few reply slots are
 // free.
 bool begin_news(std::span<const MirrorNews> mirrors, Word word, Session::PendingCall* call);
-// Fills in the answers from the reply to such a query.
+// Fills in the answers from the reply to the query of begin_news().
 void take_news(std::span<MirrorNews> mirrors, CUresult result, const Reply& reply);
 // Writes the bytes into `fetched`, and fills the rest of each changed block with bytes that both
 // sides have. Returns the blocks with changes.

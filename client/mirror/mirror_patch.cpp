@@ -22,8 +22,8 @@ void append(std::vector<std::byte>* tail, const T* items, size_t count) {
 
 size_t bytes_of(const SentBytes& sent) { return sizeof sent + sent.marks.size(); }
 
-// None if the block does not end at a multiple of 16 bytes: the worker's digest then covers bytes
-// after the mirror.
+// Returns none() if the block does not end at a multiple of 16 bytes, because the worker's digest
+// then covers bytes after the mirror, or if the worker keeps no digests of such blocks.
 wire::BlockDigest digest_of(const Mirror& mirror, size_t at, const std::byte* content) {
   const size_t bytes = mirror.block_length(at);
   if (mirror.changes_bytes != kMirrorBlockBytes || bytes % 16 != 0) {
@@ -114,7 +114,8 @@ uint64_t note_patch(Mirror& mirror, const Run& run, const std::byte* content, co
   ++mirror.patches;
   mirror.recent_bytes += bytes_of(sent);
   mirror.recent.push_back(std::move(sent));
-  // Every answer about the mirror confirms patches, but a program may not wait for a long time.
+  // Every answer about the mirror confirms patches, but a program may run for a long time without a
+  // wait.
   const size_t most_bytes = mirror.bytes / 4 + (256 << 10);
   if (mirror.recent_bytes > most_bytes) join_recent(mirror);
   return mirror.patches;
@@ -122,7 +123,7 @@ uint64_t note_patch(Mirror& mirror, const Run& run, const std::byte* content, co
 
 void return_changes(Mirror& mirror) {
   mirror.returned.clear();
-  // The bytes that the worker takes back are newer than these patches and older than later patches.
+  // The bytes that the worker takes back contain the patches so far, and no later patches.
   const wire::MirrorLoan loan{mirror.loan, mirror.patches};
   std::memcpy(mirror.lent + wire::MirrorLoan::offset(mirror.bytes), &loan, sizeof loan);
   for (size_t at = 0; at < mirror.bytes; at += kMirrorBlockBytes) {
@@ -134,9 +135,9 @@ void return_changes(Mirror& mirror) {
     uint8_t mask[wire::mask_bytes(kMirrorBlockBytes)], others[sizeof mask];
     std::memcpy(content, mirror.address + at, length);
     wire::mark_differences(content, known, length, mask);
-    // The worker takes over the bytes that differ from the lent ones. A byte that equals the lent
-    // one but differs from `known` goes with the next push. Bytes that the host has not changed
-    // stay as lent, because the worker may have newer ones.
+    // The worker takes over the bytes that differ from the lent bytes. A byte that equals the lent
+    // byte but differs from `known` goes with the next push. Bytes that the host has not changed
+    // stay as lent, because the worker may have newer values.
     wire::mark_differences(content, lent, length, others);
     const size_t marks = wire::mask_bytes(length);
     for (size_t i = 0; i < marks; ++i) mask[i] &= others[i];

@@ -15,9 +15,9 @@
 namespace rcuda::client {
 
 // Sends the marked bytes (common/wire/marked_bytes.h) of a run of whole blocks. `content`: all
-// bytes of the run in the application's memory. A block whose bytes in the worker are then the same
-// counts as unchanged. Any thread. Blocks for room in the command ring; errors are those of the
-// session.
+// bytes of the run in the application's memory. If a block in the worker then equals `content`, it
+// counts as unchanged by the GPU. Any thread. Blocks for room in the command ring; errors are those
+// of the session.
 CUresult send_patch(const Mirror& mirror, uint64_t number, const Run& run, const std::byte* content,
                     const uint8_t* mask) RCUDA_REQUIRES(push_mutex);
 
@@ -26,14 +26,17 @@ uint64_t note_patch(Mirror& mirror, const Run& run, const std::byte* content, co
     RCUDA_REQUIRES(mirrors_mutex);
 // Puts the changes of a host function into `lent`, from which the worker takes them over.
 void return_changes(Mirror& mirror) RCUDA_REQUIRES(mirrors_mutex);
-// Drops the sent bytes that `state` contains. The client must have all bytes of that answer.
+// Drops the sent bytes that `state` contains. The client must have all bytes of the answer with
+// this state.
 void forget_confirmed(Mirror& mirror, const wire::MirrorState& state) RCUDA_REQUIRES(mirrors_mutex);
-// Whether bytes of this state lack sent bytes that were dropped. The client's bytes are then newer.
+// Whether bytes of this state lack sent bytes that forget_confirmed() has dropped. The client's
+// bytes are then newer.
 bool is_outdated(const Mirror& mirror, const wire::MirrorState& state)
     RCUDA_REQUIRES(mirrors_mutex);
-// Like merge(), for bytes of the worker that may lack patches and loans that the client has sent:
-// `state` names those that they contain. merge_fetched() changes `there`; merge_lent() restores it.
-// merge_lent() skips outdated bytes; merge_fetched() must not get them.
+// Like merge(), for bytes of the worker that may lack patches and loans that the client has sent.
+// `state` names the patches and the loan that the bytes contain. merge_fetched() changes `there`
+// and must not get outdated bytes (is_outdated()). merge_lent() restores `there` and skips outdated
+// bytes.
 void merge_lent(Mirror& mirror, std::byte* there, const wire::MirrorState& state)
     RCUDA_REQUIRES(mirrors_mutex);
 void merge_fetched(Mirror& mirror, std::byte* there, const std::vector<Run>& runs,

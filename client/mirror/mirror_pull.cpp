@@ -42,7 +42,7 @@ void merge(Mirror& mirror, const std::byte* there, const std::vector<Run>& runs,
 
 namespace {
 
-// Moves the blocks that the worker has not noted to *runs.
+// Moves to *runs the blocks that the worker has not noted.
 void take_unnoted(Mirror& mirror, std::vector<Run>* runs) {
   MutexLock lock(mirrors_mutex);
   if (!mirror.any_unnoted.exchange(false)) return;
@@ -237,7 +237,8 @@ void free_fetched(Mirror& mirror) RCUDA_REQUIRES(pull_mutex) {
   }
 }
 
-// Takes over the fetched bytes. Returns false if they must be fetched again; never if `last`.
+// Takes over the fetched bytes. Returns false if they must be fetched again. With `last`, always
+// returns true.
 bool take_over(Pull& pull, bool last) RCUDA_REQUIRES(pull_mutex) {
   Mirror& mirror = *pull.mirror;
   MutexLock lock(mirrors_mutex);
@@ -279,7 +280,7 @@ void take_early(Pull& pull, MirrorNews& news, bool may_lack) {
   MutexLock lock(mirrors_mutex);
   if (mirror.version - mirror.sent_versions != news.version - news.sent_versions) {
     if (!news.runs.empty()) return;
-    news.state.answer = mirror.answer;  // of other threads' exchanges
+    news.state.answer = mirror.answer;  // the last answer that another thread took over
   }
   pull.version = mirror.version;
   pull.news = std::move(news);

@@ -25,9 +25,9 @@ void drop_group();
 // Sends the step, or records it in a group. Returns an ncclResult_t. In a group, the end of the
 // group returns the error of the call.
 int submit(Step step);
-// Sends the step also in a group: for calls that NCCL makes at once.
+// Sends the step at once, even in a group: for calls that NCCL does not record in groups.
 int submit_at_once(Step step);
-// Returns `error`. In a group, also makes its end fail.
+// Returns `error`. In a group, also makes the end of the group fail.
 int refuse(int error);
 
 }  // namespace rcuda::client::nccl

@@ -1,4 +1,4 @@
-// The NCCL of the session's servers, and the place of a call: its worker and context.
+// The NCCL of the program's servers, and the place of a call: its worker and context.
 //
 // Threads: any. Blocking: open_library() at the first call, while it connects to the servers and
 // these load their NCCL; find_place() when it makes a context.

@@ -1,4 +1,4 @@
-// The NCCL of the program's own machine, for sessions whose servers have none (RCUDA_NCCL).
+// The NCCL of the program's own machine, for programs whose servers have none (RCUDA_NCCL).
 //
 // Threads: any. Blocking: while the loader reads the library.
 #pragma once

@@ -17,7 +17,8 @@ struct Memory {
   Mutex mutex;
   // The size of each mapping, by its address.
   std::unordered_map<CUdeviceptr, size_t> mapped RCUDA_GUARDED_BY(mutex);
-  // The program's address of each window. Two workers may return the same handle of a window.
+  // The program's address of each window, by the worker's handle of the window. Two workers may
+  // return the same handle.
   std::map<std::pair<const Session*, void*>, void*> windows RCUDA_GUARDED_BY(mutex);
 };
 

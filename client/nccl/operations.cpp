@@ -1,4 +1,16 @@
 // Operations, groups, and reduction operators of the program.
+//
+// The files of this folder, in the order in which a call passes them:
+//
+//   library         chooses the servers' NCCL or the program's own; finds the context of a call
+//   local_library   finds the program's own libnccl.so.2
+//   operations      operations, groups and reduction operators: makes a Step of each call
+//   create          the same for communicators: creation, end, queries (communicator.h)
+//   memory          the same for memory of NCCL and its registration
+//   not_forwarded   the error of functions that are not forwarded yet
+//   step            a Step: one call of NCCL, from the program's call until the worker's answer
+//   group           records the Steps of a group, and makes a batch of them for each worker
+//   send            sends a batch to its worker, and takes the answers
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -33,7 +45,7 @@ bool is_valid(const Communicator& communicator, const Call& call) {
 int operate(Call call, void* comm, void* stream, std::vector<std::byte> tail = {}) {
   Communicator* const communicator = find<Communicator>(comm);
   if (!communicator || !is_valid(*communicator, call)) return refuse(kInvalidArgument);
-  // Its communicator in the worker may have been aborted (group.h).
+  // The client may have aborted the worker's communicator (group.h).
   if (communicator->state->load() == kRemoteError) return refuse(kRemoteError);
   const Route own{communicator->session, communicator->context, communicator->device};
   const auto handle = static_cast<CUstream>(stream);

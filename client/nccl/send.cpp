@@ -77,7 +77,7 @@ void post_batch(Batch& batch, std::span<const std::byte> bytes) {
   }
 }
 
-// The batch's work is now in the streams: counts it in their timelines.
+// Counts the batch's work, which is now in the streams, in the timelines of the streams.
 void note_work(Batch& batch) {
   for (const StreamRoute* stream : streams_of(batch)) {
     (void)batch.session->post(*stream, wire::NoteWorkBody{stream->id});

@@ -20,7 +20,8 @@ constexpr auto kFresh = std::chrono::milliseconds(200);
 constexpr auto kRetry = std::chrono::seconds(1);
 // The pause after a failure to find the GPUs of RCUDA_DEVICES by their UUIDs.
 constexpr auto kListPause = std::chrono::seconds(5);
-// A query about another server retries a server that does not answer at most once in this time.
+// A server that does not answer is queried only once in this time for its PCI addresses, which
+// look() needs for GPUs of all servers.
 constexpr auto kRetryForOthers = std::chrono::seconds(60);
 
 // Returns the position of a GPU in the report, or the number of GPUs if it is not there.

@@ -5,9 +5,10 @@
 // CUDA or a thread, and a program may fork afterwards. A report is reused for a fifth of a second,
 // except for memory and processes, which are always queried anew.
 //
-// Threads: any. Blocking: look() queries the servers, which takes a few milliseconds, or five
-// seconds for a server that does not answer. A server that does not answer is not queried again for
-// one second, and for one minute in queries about GPUs of other servers. If RCUDA_DEVICES names
+// Threads: any. Blocking: look() queries the GPU's server, and the other servers until each has
+// answered once, because the PCI addresses must differ in the pool. A query takes a few
+// milliseconds, or five seconds if the server does not answer. Such a server is not queried again
+// for one second, and in look() for a GPU of another server, for one minute. If RCUDA_DEVICES names
 // GPUs by UUID, all functions query their servers until these have answered once. Errors: as
 // nvmlReturn_t; each cause is logged once.
 #pragma once

@@ -72,7 +72,7 @@ struct FunctionInfo {
   // against. A launch with other attributes is a round trip, so that a refusal comes from the
   // launch itself.
   Mutex launches_mutex;
-  std::set<std::string> accepted_launches RCUDA_GUARDED_BY(launches_mutex);  // bytes
+  std::set<std::string> accepted_launches RCUDA_GUARDED_BY(launches_mutex);  // their keys
 
   cuda::ShapedLaunch shaped;  // of cuFuncSetBlockShape and cuParamSet*
 
@@ -99,7 +99,7 @@ struct Function : Object {
 
   // Null for a function that the worker named, until the client has its data.
   std::unique_ptr<FunctionInfo> info;
-  const Kernel* kernel = nullptr;  // the library kernel that it belongs to; otherwise null
+  const Kernel* kernel = nullptr;  // of a library kernel's function; otherwise null
 };
 
 // A module of cuModuleLoad* owns its functions by name, because a driver returns the same handle

@@ -58,7 +58,7 @@ struct Context : WorkQueue {
   ~Context();
 
   unsigned flags = 0;  // as given at creation
-  // A primary context that is not active: never retained, released, or reset.
+  // A primary context that is not active: it was released or reset, or never retained.
   std::atomic<bool> given_back{false};
   // A green context owns only streams. Other objects created in it belong to the device's primary
   // context, which the green context keeps active. Its CUgreenCtx is its CUcontext, as with a

@@ -60,7 +60,7 @@ Result<bool> connects_eagerly(size_t servers) {
   return Status(Code::kInvalidArgument, "RCUDA_P2P=eager connects at most " +
                                             std::to_string(kMostServersAtOnce) +
                                             " servers at once, and RCUDA_DEVICES names " +
-                                            std::to_string(servers) + ": use lazy");
+                                            std::to_string(servers) + ": use RCUDA_P2P=lazy");
 }
 
 // The devices of the pool that CUDA_VISIBLE_DEVICES selects.
@@ -202,7 +202,7 @@ Status Process::connect() {
 
   if (servers.size() > wire::kMostServers) {
     return Status(Code::kInvalidArgument, "RCUDA_DEVICES names " + std::to_string(servers.size()) +
-                                              " servers; a program can use " +
+                                              " servers; a program can use at most " +
                                               std::to_string(wire::kMostServers));
   }
   RCUDA_ASSIGN_OR_RETURN(const bool eager, connects_eagerly(servers.size()));
@@ -336,8 +336,8 @@ Ref<Context> pop_context() {
 
 }  // namespace rcuda::client
 
-// Connects to the servers, because only they know their drivers' versions. A runtime calls
-// cuDriverGetVersion early and does not continue without an answer.
 bool rcuda::api::lacks_command(uint16_t opcode) { return client::Process::lacks_command(opcode); }
 
+// Connects to the servers, because only they know their drivers' versions. A runtime calls
+// cuDriverGetVersion early and does not continue without an answer.
 int rcuda::api::find_driver_version() { return client::Process::get().driver_version(); }

@@ -47,8 +47,8 @@ struct Allocation {
   bool sync_memops = false;     // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
   bool of_graph = false;        // kDeviceAsync: each launch of a graph allocates it anew
   bool reachable = false;       // host memory: kernels of every session can use it
-  // The sessions that know this host memory, and its region there; null for other memory. Shared by
-  // the copies.
+  // The sessions that know this host memory, and its region in each; null for other memory. Copies
+  // of the Allocation share the list.
   std::shared_ptr<const std::vector<std::pair<Session*, transport::RegionId>>> exposed;
 };
 

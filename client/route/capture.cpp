@@ -115,7 +115,7 @@ CUresult check_context_wait(const Context& context) {
 CUresult check_legacy_stream() {
   if (!any_capture() || questions > 0) return CUDA_SUCCESS;
   const StreamQuestion question;
-  // Drivers refuse even this query, and it invalidates the captures.
+  // Drivers refuse even this query, and the refused query invalidates the captures.
   const CUresult result = forward_cuStreamQuery(CU_STREAM_LEGACY);
   return result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT ? result : CUDA_SUCCESS;
 }

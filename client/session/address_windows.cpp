@@ -51,7 +51,8 @@ Status check(const std::vector<wire::AddressWindow>& windows,
     if (window.bytes == 0 || window.base % page_bytes() != 0 || window.bytes % page_bytes() != 0 ||
         !is_for_devices(window)) {
       return Status(Code::kProtocol, "the worker's window of addresses at " + text_of(window) +
-                                         " is not in the ranges for device memory");
+                                         " does not consist of whole pages in the "
+                                         "ranges for device memory");
     }
     for (const wire::AddressWindow& used : taken) {
       if (overlap(used.base, used.bytes, window.base, window.bytes)) {

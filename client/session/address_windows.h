@@ -2,7 +2,7 @@
 //
 // The worker names its windows in the Welcome, and this process reserves them without access before
 // it uses the session. So a number is either a device address or a host address, never both. The
-// worker is not trusted: the client checks each address that it returns with owns(), and changes
+// worker is not trusted: owns() checks each address that the worker returns, and the client changes
 // the access of pages only through open() and close(), which refuse every page outside of the
 // windows. Mappings of the program are never replaced.
 //

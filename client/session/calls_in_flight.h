@@ -32,8 +32,8 @@ class CallsInFlight {
   CallsInFlight& operator=(const CallsInFlight&) = delete;
 
   void add(const Route& route, const wire::Command& command, size_t reply_bytes, Take take);
-  // Copies the worker's memory in replies, when the route's stream reaches this copy. Sets *result
-  // only on the first error.
+  // Copies device memory to `to` when the route's stream reaches this copy. The bytes come in
+  // replies. Sets *result only on the first error.
   void add_copy(const Route& route, std::byte* to, CUdeviceptr from, size_t bytes,
                 CUresult* result);
   // Takes all answers.

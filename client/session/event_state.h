@@ -50,8 +50,8 @@ class EventState {
     Recording(const Recording&) = delete;
     Recording& operator=(const Recording&) = delete;
 
-    // Sets the position of the record, which has been sent, in the timeline, and its command's
-    // number (SentCommand).
+    // Call it after the record was sent. Sets the record's position in the timeline, and the number
+    // of its command (SentCommand).
     void is_at(Timeline& timeline, uint64_t position, uint64_t command);
     // The record was refused or not sent: the one before it stays the latest.
     void failed();
@@ -70,9 +70,9 @@ class EventState {
   // record, for the two functions below. kDone with an error in *result: the event's work has
   // failed.
   Progress progress(uint64_t* record, CUresult* result);
-  // Call it if the worker answered a query, sent when News::count() was `news`, that the record is
-  // not done. Asks the worker to report when it is. The report only saves round trips: it may never
-  // come if the event is destroyed or recorded again first.
+  // Call it if the worker answered that the record is not done. `news`: News::count() when the
+  // query was sent. Asks the worker to report the end of the record. The report only saves round
+  // trips: it may never come if the event is destroyed or recorded again first.
   void found_pending(uint64_t record, uint64_t news);
   // Call it if the worker answered that the record is done.
   void found_done(uint64_t record);

@@ -41,8 +41,8 @@ struct MirrorHooks {
   // After a wait: fetches the worker's bytes into the application's memory. The second argument:
   // the queries that were sent with the wait, or null.
   CUresult (*pull)(Session&, MirrorQuestions*);
-  // With a wait, and (`often`) after each query of unfinished work: sends the host's changes of
-  // page-locked memory, because a running kernel may be waiting for them.
+  // Called with each wait, and with `often` after each query that finds work unfinished. Sends the
+  // host's changes of page-locked memory, because a running kernel may be waiting for them.
   void (*show)(Session&, bool often);
 };
 
@@ -66,7 +66,8 @@ class MirrorSync {
   std::unique_ptr<MirrorQuestions> ask(Word word);
   // Fetches the GPU's changes. Uses the answers to `asked`; if it is null, queries the worker now.
   CUresult fetch(MirrorQuestions* asked);
-  // Whether a fetch has begun since the last wait, so that the host sees what that work wrote.
+  // Whether a fetch has begun since the last wait, so that the host sees what the awaited work
+  // wrote.
   bool is_fetched() const { return !any() || fetched_waits_.load() == timelines_.waits(); }
 
   // Counts a command after which the GPU may write to mirrored memory. Callers also count copies of

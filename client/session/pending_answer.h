@@ -17,8 +17,8 @@ namespace rcuda::client {
 
 class PendingAnswer {
  public:
-  // Stores the worker's answer, to a query sent when News::count() was `news`, that the work is not
-  // done. When it is, the worker raises the word to `word.sequence`.
+  // Stores the worker's answer that the work is not done. `news`: News::count() when the query was
+  // sent. When the work is done, the worker raises the word to `word.sequence`.
   void set(const Word& word, uint64_t news);
   // Drops the answer, which no longer applies to the owner's work.
   void clear() { news_.store(0, std::memory_order_release); }

@@ -120,8 +120,8 @@ class Session final : public TimelineHost {
   transport::Link& link() { return *link_; }
   Staging& staging() { return *staging_; }
   ShadowRegions& shadows() { return shadows_; }
-  // The worker's writes with immediates. A lost session does not end these waits, so callers use
-  // wait_for().
+  // The worker's writes with immediates. The loss of the session does not end a wait for such a
+  // write, so callers wait with wait_for().
   transport::Arrivals& arrivals() { return arrivals_; }
   Ids& ids() { return ids_; }
   const LackingCommands& lacking() const { return lacking_; }
@@ -159,10 +159,11 @@ class Session final : public TimelineHost {
   Route in_context(wire::ObjectId context) { return {this, context, 0}; }
 
   // A call in two steps, so that several can be in flight. begin() sends the command. If no reply
-  // slot is free, a `patient` begin() waits for one. Otherwise it returns false and sends nothing
-  // as soon as only a quarter of the slots is free. The rest is for other threads: calls in flight
-  // may wait for the application, which may continue only after other threads get answers. After
-  // true, the caller must call finish(); the order of several finish() calls does not matter.
+  // slot is free, a `patient` begin() waits for one. A begin() that is not patient returns false
+  // and sends nothing if at most a quarter of the slots is free. These slots are for other threads:
+  // calls in flight may wait for the application, which may continue only after other threads get
+  // answers. After true, the caller must call finish(); the order of several finish() calls does
+  // not matter.
   struct PendingCall {
     wire::ReplySlot slot;
     SentCommand sent;
@@ -258,7 +259,7 @@ class Session final : public TimelineHost {
   std::atomic<uint64_t> woken_{0};  // the park word for which Wake was sent
   transport::MediumTraits traits_;
   uint32_t trace_ = 0;            // this session's number in the trace
-  transport::Arrivals arrivals_;  // before the Link, whose threads use both
+  transport::Arrivals arrivals_;  // before the Link, whose threads use it and shadows_
   ShadowRegions shadows_;
   std::unique_ptr<transport::Link> link_;
   std::optional<wire::Channel> channel_;

@@ -114,7 +114,8 @@ Result<wire::Hello> make_hello() {
   return hello;
 }
 
-// Connects to the server, identifies the user where it is another machine, and chooses the medium.
+// Connects to the server, identifies the user if the server is on another machine, and chooses the
+// medium.
 Result<Session::Approach> Session::reach(const ServerDevices& server, const SessionOptions& options,
                                          const wire::Credentials& credentials) {
   const transport::Medium* const wanted = server.medium ? server.medium : options.medium;

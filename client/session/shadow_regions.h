@@ -18,8 +18,8 @@ namespace rcuda::client {
 
 class ShadowRegions {
  public:
-  // Limits the bytes in flight: other senders' data queue after them. Beyond the limit, the worker
-  // reads the source of a copy itself, in small parts.
+  // Limits the bytes in flight, because the data of other senders must wait for them. Beyond the
+  // limit, the worker reads the source of a copy itself, in small parts.
   static constexpr uint64_t kMostBytes = 32u << 20;
 
   void add(transport::Link& link, uint64_t address, uint64_t bytes, transport::RegionId region);

@@ -15,8 +15,8 @@ namespace rcuda::client {
 namespace {
 
 // Chooses two chunks per thread, so that no thread is idle. But each chunk costs a command. Over
-// sockets, its wake-ups take processor time from the threads that move the bytes, which matters
-// with few processors.
+// sockets, the wake-ups for a command take processor time from the threads that move the bytes,
+// which matters with few processors.
 size_t chunk_bytes(const transport::MediumTraits& traits, size_t bytes) {
   static const bool has_few_processors = usable_processors() < 4;
   const size_t share = bytes / (2 * copy_threads());
@@ -34,7 +34,8 @@ constexpr size_t kFirstBytes = 64u << 10;
 // parallel, while the bytes are in their caches. take_back() would copy them on the calling thread.
 constexpr size_t kNotLent = 4u << 20;
 
-// A chunk that the worker writes to its destination is large enough for all sockets at once.
+// Returns the chunk size of a copy whose chunks the worker writes to their destination. A chunk is
+// large enough for all sockets at once.
 size_t landed_chunk_bytes(const transport::MediumTraits& traits, size_t bytes) {
   return std::min<size_t>(std::max(chunk_bytes(traits, bytes), wire::part_bytes_of(bytes)),
                           Staging::kSlotBytes);
@@ -82,8 +83,9 @@ Result<std::unique_ptr<Staging>> Staging::open(Session& session, const wire::Rea
   staging->has_gates_ = ready.gates != 0;
   staging->region_ = static_cast<transport::RegionId>(ready.staging_region);
   if (ready.staging_bytes < kSlotBytes || ready.staging_bytes > (1ull << 40)) {
-    return Status(Code::kProtocol,
-                  "the worker offers a staging region of " + bytes_text(ready.staging_bytes));
+    return Status(Code::kProtocol, "the worker's staging region of " +
+                                       bytes_text(ready.staging_bytes) +
+                                       " is invalid (at least 2 MiB, at most 1 TiB)");
   }
   RCUDA_ASSIGN_OR_RETURN(void* mapping, session.link().map(staging->region_, ready.staging_bytes));
   staging->mapping_ = static_cast<std::byte*>(mapping);
@@ -237,8 +239,8 @@ struct Landed {
   }
 };
 
-// The exposed destination of a copy, into which the worker writes. Not open over other media, and
-// for copies of several parts.
+// The exposed destination of a copy, into which the worker writes. It is open only for copies of
+// one part, and only over media for which goes_unasked() is true.
 class Landing {
  public:
   Landing(Session& session, std::span<const Staging::Part> parts) : session_(session) {
@@ -297,7 +299,7 @@ wire::CopyStagedBody staged_copy(const Staging::Slot& slot, CUdeviceptr device_a
 
 }  // namespace
 
-bool Staging::fills_behind(const Route& route) const {
+bool Staging::fills_after_command(const Route& route) const {
   return has_gates_ && goes_unasked(session_.traits()) &&
          route.context == wire::primary_context_id(0);
 }
@@ -310,7 +312,7 @@ CUresult Staging::to_device(const Route& route, CUdeviceptr destination, const v
   std::atomic<int> first_error{CUDA_SUCCESS};
   // take_back() copies the lent bytes that the worker does not have yet. The sending threads have
   // copied the bytes that are not lent.
-  const size_t lent = fills_behind(route) ? bytes - std::min(bytes, kNotLent) : 0;
+  const size_t lent = fills_after_command(route) ? bytes - std::min(bytes, kNotLent) : 0;
   if (lent != 0) session_.link().lend(source, lent);
   const bool awaits = awaits_answers();  // of this thread; other threads post chunks, too
   run_parallel(chunks, [&](size_t index) {
@@ -324,7 +326,7 @@ CUresult Staging::to_device(const Route& route, CUdeviceptr destination, const v
     auto body = staged_copy(slot, destination + begin, length, stream_id(route), true);
     CUresult result = CUDA_SUCCESS;
     std::optional<LinkTransfer> filling;
-    if (fills_behind(route)) {
+    if (fills_after_command(route)) {
       filling.emplace(session_.spin());
       body.immediate = session_.shadows().take_immediates(1);
       session_.link().write_with_immediate(region_, slot.offset, from, length, body.immediate,

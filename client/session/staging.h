@@ -64,7 +64,7 @@ class Staging {
   };
   // Blocks until the worker no longer uses the slot. `user`: the timeline that the slot's command
   // goes to; null if the worker executes it at once. The commands of one timeline never occupy all
-  // slots, so a stream that is stalled does not stop the copies of others.
+  // slots, so a stream that is stalled does not stop the copies of other streams.
   Slot acquire(const Timeline* user);
   void release(const Slot& slot);
   // The slot's memory. Null if the medium cannot map it; the caller then needs fill() and drain().
@@ -84,10 +84,10 @@ class Staging {
   std::optional<Slot> take(const Timeline* user, bool only_ready);
   Slot take_any();  // for a lost session, whose words the worker no longer writes
 
-  Session& session_;
   // Whether the route's stream can wait for bytes that arrive after their command.
-  bool fills_behind(const Route& route) const;
+  bool fills_after_command(const Route& route) const;
 
+  Session& session_;
   transport::RegionId region_{};
   bool has_gates_ = false;        // ReadyEvent::gates
   std::byte* mapping_ = nullptr;  // null where the medium cannot map

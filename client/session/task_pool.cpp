@@ -95,7 +95,7 @@ class Pool {
       std::thread thread;
       if (const Status started = start_thread(&thread, [this] { run(); }); !started.ok()) {
         if (!std::exchange(warned_, true)) {
-          RCUDA_WARN("large copies use %zu fewer thread(s): %s", helpers - threads_,
+          RCUDA_WARN("%zu thread(s) for large copies cannot be started: %s", helpers - threads_,
                      started.context().c_str());
         }
         break;

@@ -85,8 +85,8 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   // Whether the queue has done everything up to `position`. kDone with an error in *result: the
   // work has failed. kUnknown: ask the worker, then call found_busy() or advance().
   Progress progress(uint64_t position, CUresult* result);
-  // Call it if the worker answered a query, sent when News::count() was `news`, that the queue is
-  // not done.
+  // Call it if the worker answered that the queue is not done. `news`: News::count() when the query
+  // was sent.
   void found_busy(uint64_t news);
 
   // Called before a command is sent. Blocks while the queue is full, until there is room or the
@@ -134,8 +134,8 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   std::atomic<uint64_t> host_write_{0};
   uint32_t host_writes_begun_ = 0;  // without a position yet; same lock
 
-  // About the commands that had been sent when the worker answered. The answer holds for later
-  // commands too, because the queue works in order.
+  // The worker's answer that the queue still had work, for the commands sent until then. It holds
+  // for later commands too, because the queue works in order.
   PendingAnswer busy_;
 
   std::atomic<bool> closed_{false};

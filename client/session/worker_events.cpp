@@ -318,7 +318,7 @@ void WorkerEvents::host_callback(const wire::HostCallbackEvent& event) {
     enqueue(copies_, [this, event, shared = std::move(shared)]() mutable {
       shared->function();
       // Released before the acknowledgement: while the worker waits, it keeps its reference, so
-      // this one is not the last.
+      // this reference is not the last.
       shared.reset();
       acknowledge(event);
     });
@@ -345,7 +345,8 @@ void WorkerEvents::released(uint64_t id) {
   if (found == graph_callbacks_.end()) return;
   Shared shared = std::move(found->second);
   graph_callbacks_.erase(found);
-  // Not on the event thread, which must not wait for the application's code or for the worker.
+  // Another thread destroys the callback: the event thread must not wait for the application's code
+  // or for the worker.
   Runner& runner = shared->is_internal ? releases_ : host_functions_;
   enqueue(runner, [shared = std::move(shared)]() mutable {
     if (shared->released) shared->released();

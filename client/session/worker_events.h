@@ -76,7 +76,8 @@ class WorkerEvents {
   // Removes a function whose id the worker does not know; nothing is called. Returns false if the
   // function is no longer registered: it was called or will be called.
   bool remove_callback(uint64_t id);
-  // For a session that ends on purpose: functions that the worker has not requested are not called.
+  // Call it when the session ends on purpose. Functions that the worker has not requested are then
+  // never called.
   void forget_callbacks();
   // Starts the host function thread, for run_later().
   Status start_host_functions();
