@@ -74,7 +74,7 @@ bool rename_arena_files(const std::map<std::string, std::string>& renamed) {
     const auto found = renamed.find(now_of(name));
     all[name] = found == renamed.end() ? now_of(name) : found->second;
   }
-  std::vector<std::pair<int, rcuda::UniqueFd>> copies;  // all before the first takes its place
+  std::vector<std::pair<int, rcuda::UniqueFd>> copies;  // all before a file is replaced
   for (const auto& [file, name] : files().own) {
     rcuda::UniqueFd made = make_file(all.contains(name) ? all[name] : name);
     if (!made || !copy_contents(file, made.get())) return false;

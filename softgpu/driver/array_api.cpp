@@ -89,7 +89,7 @@ CUresult CUDAAPI cuArrayDestroy(CUarray handle) {
   return CUDA_SUCCESS;
 }
 
-// No format that softgpu has is planar.
+// softgpu has no planar formats.
 CUresult CUDAAPI cuArrayGetPlane(CUarray* plane, CUarray handle, unsigned) {
   Context* context = nullptr;
   if (CUresult result = enter(&context)) return result;

@@ -63,7 +63,8 @@ void invalidate_capture_of(Stream& stream);
 CUresult capture_event_record(Stream& stream, Event& event, bool* handled);
 CUresult capture_event_wait(Stream& stream, Event& event, bool* handled);
 // For cuEventQuery, cuEventSynchronize and cuEventElapsedTime: CUDA_ERROR_CAPTURED_EVENT while the
-// capture lasts (which it invalidates if `invalidate`), CUDA_ERROR_INVALID_VALUE afterwards.
+// event's capture lasts, CUDA_ERROR_INVALID_VALUE afterwards. `invalidate`: also invalidates the
+// capture.
 CUresult check_not_captured(Event& event, bool invalidate = true);
 
 // For a wait on or a query of `stream` while it captures: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;

@@ -171,7 +171,7 @@ void set_current_context(std::shared_ptr<Context> context);
 void push_current_context(std::shared_ptr<Context> context);
 
 // Nearly every entry point begins with this check: the driver is initialised, a context is current
-// and alive, and it has no sticky error. `*context` is its owner(). Otherwise
+// and alive, and it has no sticky error. `*context` is the current context's owner(). Otherwise
 // CUDA_ERROR_NOT_INITIALIZED, _INVALID_CONTEXT, _CONTEXT_IS_DESTROYED or the sticky error;
 // CUDA_ERROR_NOT_PERMITTED inside a host function.
 CUresult enter(Context** context);

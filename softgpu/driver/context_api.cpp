@@ -67,7 +67,7 @@ CUresult create_context(CUcontext* handle, unsigned flags, CUdevice ordinal) {
 
 CUresult synchronize(Context& context) {
   CUresult result = context.synchronize();
-  if (context.is_primary()) {  // with its green contexts
+  if (context.is_primary()) {  // also waits for its green contexts
     for (const std::shared_ptr<Context>& green : greens_of(context)) {
       if (const CUresult waited = green->synchronize(); result == CUDA_SUCCESS) result = waited;
     }
@@ -425,7 +425,7 @@ CUresult CUDAAPI cuCtxGetLimit(size_t* value, CUlimit limit) {
 CUresult CUDAAPI cuCtxSetLimit(CUlimit limit, size_t value) {
   Context* context = nullptr;
   if (CUresult result = enter(&context)) return result;
-  // A driver waits before it gives every thread a stack of another size (580 on an H200).
+  // Driver 580 waits for the context's work before it changes the stack size of all threads (H200).
   if (limit == CU_LIMIT_STACK_SIZE) context->synchronize();
   return context->set_limit(limit, value);
 }

@@ -123,7 +123,7 @@ CUresult submit_copy(CUDA_MEMCPY3D_PEER shape, CUstream stream, Mode mode) {
   operation.shape = shape;
   const bool held = !is_capturing(stream);
   const bool is_empty = shape.WidthInBytes == 0 || shape.Height == 0 || shape.Depth == 0;
-  // An empty copy becomes no node of a capture.
+  // An empty copy does not become a node of a capture.
   if (is_empty && !held && mode == Mode::kAsynchronous) return CUDA_SUCCESS;
   if (held) {
     if (CUresult result = hold_memory_to_queue(&operation)) return result;

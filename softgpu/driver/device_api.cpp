@@ -239,7 +239,7 @@ CUresult CUDAAPI cuDeviceGetExecAffinitySupport(int* value, CUexecAffinityType t
                                                 CUdevice ordinal) {
   Device* device = nullptr;
   if (CUresult result = find_device(ordinal, &device)) return result;
-  (void)type;  // unknown ones are not supported either
+  (void)type;  // no type is supported; unknown types get the same answer
   if (!value) return CUDA_ERROR_INVALID_VALUE;
   *value = 0;
   return CUDA_SUCCESS;

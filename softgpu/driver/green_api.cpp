@@ -15,7 +15,7 @@ using namespace softgpu::driver;
 namespace {
 
 constexpr unsigned kCoscheduled = 8;  // multiprocessors; parts are multiples of it
-constexpr unsigned kLeast = 2;        // for parts whose multiprocessors need not be coscheduled
+constexpr unsigned kLeast = 2;        // the same for parts that need not be coscheduled
 
 // Stored in the padding of a resource.
 struct Internal {

@@ -59,7 +59,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   int priority() const { return priority_.load(std::memory_order_relaxed); }
   void set_priority(int priority);  // clamped to the device's range; has no effect
   uint64_t id() const { return id_; }
-  // Destroyed or being destroyed once the stream is closed.
+  // Once the stream is closed, the context has been destroyed or is being destroyed.
   Context& context() const { return *context_; }
   bool closed() const { return closed_.load(std::memory_order_acquire); }
 

@@ -13,8 +13,8 @@ using ptx::Type;
 
 namespace {
 
-// Limits a function's constants, and its registers, of which each warp has a set. A Slot could
-// address 1 GiB.
+// The most bytes of a function's constants, and of its registers, of which each warp has its own
+// set. A Slot could address 1 GiB.
 constexpr uint64_t kMaxBankBytes = 64 << 20;
 
 }  // namespace

@@ -21,8 +21,8 @@ struct Point {
   uint32_t layer = 0;            // clamped to the layers that exist
 };
 
-// tex with float coordinates; zeros from linear memory and empty textures. Without an explicit
-// level it is kMostDetailed.
+// tex with float coordinates. Linear memory and empty textures read as zeros. `level` is
+// kMostDetailed if the instruction has no level.
 inline constexpr float kMostDetailed = -std::numeric_limits<float>::infinity();
 Words sample(const Texture& texture, const Point& point, float level);
 

@@ -63,11 +63,11 @@ class PuppetServer {
   using Handler = std::function<std::optional<Answer>(const Command&)>;
 
   // `welcome` is sent to the client.
-  // `reach`: where it listens; over a network without encryption, and takes any token.
+  // `reach`: where the puppet listens. Over a network it uses no encryption and accepts any token.
   explicit PuppetServer(wire::Welcome welcome,
                         transport::Reach reach = transport::Reach::kThisMachine);
   ~PuppetServer();
-  // A Welcome whose only address window is a base. Each call takes another, from kFirstBase on.
+  // A Welcome whose only address window is a base. Each call uses the next base, from kFirstBase on.
   static wire::Welcome welcome_with(uint32_t devices);
   static constexpr uint32_t kFirstBase = 8;
 

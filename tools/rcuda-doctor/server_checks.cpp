@@ -70,7 +70,7 @@ Finding find_credential(const wire::Credentials& credentials, const std::string&
 }
 
 Finding describe_connection(const wire::Connection& connection) {
-  if (connection.key) return good("TLS 1.3: the server has proved who it is, and so has this user");
+  if (connection.key) return good("TLS 1.3: the server and this user have proved their identities");
   return {Verdict::kNote, "no TLS: the server is on this machine, or RCUDA_SECURITY is none", ""};
 }
 
@@ -130,7 +130,7 @@ Findings describe_server(const wire::ServerStatus& status, const std::string& ow
     findings.push_back({Verdict::kWarning,
                         "clock: the server's is " + rounded_time_text(skew) +
                             (ahead ? " ahead" : " behind") +
-                            "; tokens, leases and MUNGE credentials end by a clock",
+                            "; tokens, leases and MUNGE credentials expire too early or too late",
                         "synchronise both machines (chrony, systemd-timesyncd)"});
   }
   const std::string devices = std::to_string(status.devices.size()) + " device" +

@@ -342,7 +342,9 @@ int start(int argc, char** argv) {
   }
   taking.option("--user", &options.user, "the user of the lease (default: everyone with its key)")
       .type_name("NAME");
-  taking.option("--id", &options.id, "the new lease's id, such as one for several servers")
+  taking
+      .option("--id", &options.id,
+              "the new lease's id (default: random); leases of several servers may share an id")
       .type_name("ID")
       .check(check_id);
   taking.option("--job", &options.job, "free text; a job has one lease on a server")

@@ -219,7 +219,7 @@ void print_heading(const std::vector<LiveMethod>& methods, std::FILE* out) {
 
 Status measure_copies(const LiveQuery& query, const std::function<void(const std::string&)>& begun,
                       const std::function<void(const LiveCopy&)>& copied) {
-  if (query.sizes.empty()) return {Code::kInvalidArgument, "no sizes"};
+  if (query.sizes.empty()) return {Code::kInvalidArgument, "no copy size is named"};
   Pair pair;
   RCUDA_RETURN_IF_ERROR(
       pair.open(query, *std::max_element(query.sizes.begin(), query.sizes.end())));

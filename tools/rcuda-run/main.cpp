@@ -96,7 +96,7 @@ std::optional<int> parse(int argc, char** argv, Options* options) {
   line.option("-t,--transport", &options->transport, "auto, " + transport::medium_names())
       .one_of(transports);
   line.option("--wait", &options->wait,
-              "how long to wait for a turn at a busy server, and for one that restarts or drains, "
+              "how long to wait for a server that is busy, restarts or drains, "
               "such as "
               "60s (RCUDA_WAIT)")
       .check([](const std::string& text) {
@@ -110,7 +110,7 @@ std::optional<int> parse(int argc, char** argv, Options* options) {
               "write a timeline of the calls for Perfetto; %p in the name becomes the process id");
   line.flag("--sync", &options->synchronous, "make every call a round trip, for debugging");
   line.option("--library", &options->library,
-              "librcuda.so to preload, if not the one next to this program");
+              "the librcuda.so to preload (default: the one next to this program)");
   line.flag("--demo", &options->demo,
             "run a small program that comes with rcuda; if no GPUs are named, start a server");
   line.flag("--cdi", &options->cdi,

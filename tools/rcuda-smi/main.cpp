@@ -288,7 +288,8 @@ int move(const std::string& name, uint32_t worker, int from, int to, bool as_jso
   return send_request(server, request, as_json);
 }
 
-// Moves the sessions of a GPU to others, as soon as each can be parked. `wait`: until none is left.
+// Moves the sessions of a GPU to other GPUs. With `wait`, retries until the GPU has no session, as
+// a session can move only when it can be parked; without it, tries once.
 int drain_gpu(const std::string& name, int gpu, bool wait, bool as_json) {
   const Server server = server_of(name);
   wire::ControlRequest request{ControlOperation::kDrain, 0};

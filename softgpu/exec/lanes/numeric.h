@@ -27,8 +27,8 @@ SOFTGPU_INLINE float flush(float v) {
   return bits_to<float>((bits & 0x7f800000) == 0 ? bits & 0x80000000 : bits);
 }
 
-// Whether .ftz flushes a value that becomes an f32: a result is subnormal by its value after
-// rounding to 24 bits, not to the spacing of subnormal numbers.
+// Whether .ftz flushes a value that becomes an f32. The value is first rounded to 24 bits, not to
+// the spacing of subnormal numbers; .ftz flushes it if the rounded value is subnormal.
 SOFTGPU_INLINE bool becomes_subnormal(double v, Rounding rounding) {
   const double magnitude = __builtin_fabs(v);
   if (rounding == (v < 0 ? Rounding::kDown : Rounding::kUp))  // away from zero

@@ -16,7 +16,8 @@ ncclComm_t add_handle(const CommunicatorPtr& communicator);
 CommunicatorPtr find(ncclComm_t handle);
 CommunicatorPtr take(ncclComm_t handle);  // the handle is invalid afterwards
 
-// The last error of the thread that belongs to no communicator.
+// An error that belongs to no communicator. refuse() records it for the calling thread and returns
+// `result`; last_refusal() returns the text of the thread's last such error.
 ncclResult_t refuse(ncclResult_t result, const std::string& text);
 const std::string& last_refusal();
 
