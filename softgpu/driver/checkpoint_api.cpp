@@ -25,7 +25,7 @@ enum class Action : uint32_t { kGetState, kGetThread, kLock, kCheckpoint, kResto
 
 constexpr int kMovesFrom = 13000;  // driver 580
 
-// The content of a LookupServer's note.
+// The note with which the LookupServer answers.
 struct Outcome {
   CUresult result = CUDA_ERROR_UNKNOWN;
   int value = 0;  // of the queries

@@ -389,7 +389,7 @@ CUresult CUDAAPI cuCtxGetId(CUcontext handle, unsigned long long* id) {
 CUresult CUDAAPI cuCtxGetApiVersion(CUcontext handle, unsigned int* version) {
   std::shared_ptr<Context> context;
   if (CUresult result = find_context(handle, &context)) {
-    // Differs from other calls (driver 580).
+    // Driver 580 returns this error here, unlike in other calls.
     return result == CUDA_ERROR_CONTEXT_IS_DESTROYED ? CUDA_ERROR_INVALID_CONTEXT : result;
   }
   if (!version) return CUDA_ERROR_INVALID_VALUE;

@@ -139,7 +139,7 @@ void LookupServer::serve() {
       if (is_served) answer(caller.get());
       continue;
     }
-    // The caller stays in the backlog, so the next poll() would return immediately.
+    // After other errors the caller stays in the backlog, and poll() would return at once: rest.
     if (errno == EINTR || errno == EAGAIN || errno == ECONNABORTED) continue;
     if (!std::exchange(warned, true)) {
       RCUDA_WARN(

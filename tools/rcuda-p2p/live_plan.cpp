@@ -53,7 +53,7 @@ Result<uint64_t> allocate(Session& session, uint64_t bytes) {
   return address;
 }
 
-// Two workers, introduced to each other.
+// Sessions on two workers, which have each other's address for copies.
 class Pair {
  public:
   static constexpr uint32_t kLink = 1;
@@ -192,7 +192,7 @@ Result<double> Pair::copy_us(uint64_t bytes) {
   body.word = word.get().index;
   body.sequence = word.get().sequence;
   RCUDA_RETURN_IF_ERROR(status_of(to_->post(route_in(*to_), body), "the copy"));
-  // Polls, because a thread that wakes up is late.
+  // Polls: a sleeping thread would notice the end of the copy late.
   CUresult result = CUDA_SUCCESS;
   while (!to_->word_reached(word.get(), &result)) {
     if (Clock::now() > begin + kTimeout)

@@ -212,7 +212,7 @@ void direct(Lanes& x, const Instr& i) {
   store_lanes(x.at<D>(i.d), x.mask,
               [=](uint32_t l) SOFTGPU_LAMBDA { return static_cast<D>(a[l]); });
 }
-// From the low byte of a 16- or 32-bit register.
+// Converts the low byte of a 16- or 32-bit register.
 template <class D, class A, class Narrow>
 void from_byte(Lanes& x, const Instr& i) {
   const A* a = x.at<A>(i.a);

@@ -43,7 +43,7 @@ SOFTGPU_INLINE float canonical(float v) {
 }
 SOFTGPU_INLINE double canonical(double v) { return v; }
 
-// .sat: [0, 1], NaN gives +0.
+// .sat: clamps to [0, 1]; NaN gives +0.
 template <class T>
 SOFTGPU_INLINE T saturate(T v) {
   v = v > T{0} ? v : T{0};

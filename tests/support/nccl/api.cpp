@@ -12,7 +12,7 @@
 namespace testnccl {
 namespace {
 
-// Where the fields of ncclConfig_t lie in every version since 2.14.
+// The smallest size of ncclConfig_t: the end of its field `blocking`, in every version since 2.14.
 constexpr size_t kBlockingEnds = 20;
 
 ncclResult_t read_config(const ncclConfig_t* config, bool* blocking) {

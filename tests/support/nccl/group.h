@@ -1,4 +1,4 @@
-// Groups of a thread: its calls since the outermost ncclGroupStart.
+// Groups. A group is the calls of a thread since its outermost ncclGroupStart.
 #pragma once
 
 #include <functional>
