@@ -98,7 +98,7 @@ CUresult CUDAAPI cuArrayGetPlane(CUarray* plane, CUarray handle, unsigned) {
   return CUDA_ERROR_INVALID_VALUE;
 }
 
-// Only arrays with deferred mapping have requirements.
+// Only arrays with deferred mapping have memory requirements, and softgpu does not support them.
 CUresult CUDAAPI cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS*, CUarray handle,
                                               CUdevice) {
   Context* context = nullptr;

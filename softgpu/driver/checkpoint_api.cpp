@@ -45,7 +45,7 @@ GpuMap read_map(const LookupKey& arguments) {
   return gpus;
 }
 
-// The number of processes that this one has locked.
+// The number of processes that this process has locked.
 std::atomic<int> locked{0};
 
 // Runs on the thread of the LookupServer, which is also the restore thread.

@@ -322,7 +322,8 @@ CUresult CUDAAPI cuCtxSetCurrent(CUcontext handle) {
   return CUDA_SUCCESS;
 }
 
-// Libraries that look up symbols without a version find these. They do what their successors do.
+// Libraries that look up symbols without a version find these functions, which do the same as their
+// successors.
 CUresult CUDAAPI cuCtxCreate(CUcontext* handle, unsigned int flags, CUdevice ordinal) {
   return cuCtxCreate_v2(handle, flags, ordinal);
 }

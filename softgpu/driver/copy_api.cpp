@@ -83,8 +83,8 @@ CUresult copy_between_devices(const Side& source, const Side& destination,
   return submit_and_wait(default_stream(), std::move(operation));
 }
 
-// Memory of a pool, unlike other memory, is copied only by devices that have access to it: the
-// device that the copy names for the side, otherwise the stream's.
+// Unlike other memory, a pool's memory is copied only if the copying device has access to it. That
+// is the device that the copy names for this side, or the stream's device if it names none.
 CUresult check_pool_access(CUmemorytype type, CUdeviceptr address, CUcontext named,
                            CUstream stream) {
   if (type != CU_MEMORYTYPE_DEVICE) return CUDA_SUCCESS;
@@ -182,7 +182,7 @@ std::shared_ptr<Context> context_of(CUcontext handle) {
   return handle ? Context::from_handle(handle) : current_context_shared();
 }
 
-// Waits for the pending work of both contexts, after which a peer copy is ordered.
+// Waits for the pending work of both contexts: a peer copy begins after that work.
 CUresult wait_for_peers(CUcontext first, CUcontext second) {
   Context* current = current_context();
   for (CUcontext handle : {first, second}) {

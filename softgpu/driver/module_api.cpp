@@ -169,7 +169,7 @@ CUresult CUDAAPI cuFuncGetName(const char** name, CUfunction handle) {
   return CUDA_SUCCESS;
 }
 
-// A function with a handle is loaded, because a program is decoded as a whole.
+// A function that has a handle is already loaded, because a program is decoded as a whole.
 CUresult CUDAAPI cuFuncLoad(CUfunction handle) {
   Context* context = nullptr;
   if (CUresult result = enter_anywhere(&context)) return result;

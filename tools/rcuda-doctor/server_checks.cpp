@@ -28,7 +28,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kPatience = std::chrono::seconds(5);
-// Tokens and leases end by the clock of the server.
+// The doctor warns of a larger difference of the clocks: the server's clock ends tokens and leases.
 constexpr std::chrono::seconds kLargestSkew{30};
 
 Finding good(const std::string& what) { return {Verdict::kGood, what, ""}; }
@@ -54,7 +54,7 @@ Result<std::string> addresses_of(const std::string& host) {
   return text;
 }
 
-// Which credential this user has for the server. A server of this machine needs none of them.
+// Finds the user's credential for the server. A server of this machine needs no credential.
 Finding find_credential(const wire::Credentials& credentials, const std::string& host,
                         uint16_t port) {
   const std::string& named = credentials.token_file.get();
@@ -175,7 +175,7 @@ Findings check_server(const std::string& host, uint16_t port) {
 
   Result<wire::ServerStatus> status = ask_status(connection, deadline);
   if (!status.ok()) return end(bad(status.status()));
-  // A server of this machine may not have looked the user's name up.
+  // A server of this machine may know the user by number only. Add the name.
   const uid_t user = ::geteuid();
   if (status->user == "uid " + std::to_string(user)) {
     status->user = identity::user_and_number(user);

@@ -79,7 +79,8 @@ Status check_id(const std::string& text) {
                                             "hexadecimal digits");
 }
 
-// "2": two devices; "=0,3" or "0,3": these. A single device is named with the equals sign.
+// "2" means two devices, "=0,3" or "0,3" the devices 0 and 3. A list of a single device needs the
+// equals sign.
 Status parse_devices(std::string text, wire::LeaseRequest* request) {
   const Status refused(Code::kInvalidArgument,
                        "\"" + text + "\" is not usable: write a number (2) or a list (=0,3)");

@@ -70,7 +70,7 @@ class Pair {
     std::string text;
     std::vector<LiveMethod> methods;
   };
-  // The forecast for copies to the destination's worker.
+  // The source worker's forecast for a copy to the destination.
   Result<Forecast> forecast(uint64_t bytes) { return forecast(*from_, bytes); }
   Result<double> copy_us(uint64_t bytes);
 

@@ -198,7 +198,7 @@ bool has_stopped(const Server& server) {
          socket.status().context().find(std::strerror(ECONNREFUSED)) != std::string::npos;
 }
 
-// `wait`: returns only after the server has stopped.
+// Drains the server. With `wait`, returns only after the server has stopped.
 int drain(const std::string& name, bool wait, bool as_json) {
   const Server server = server_of(name);
   Result<wire::ControlAnswer> answer = control(server, {ControlOperation::kDrain, 0});

@@ -207,7 +207,7 @@ ncclResult_t answer(ncclComm_t comm, T* place, T (*ask)(const Communicator&)) {
   return ncclSuccess;
 }
 
-// NVIDIA's library reads the address 0 in this call.
+// With a null communicator NVIDIA's library crashes in this call, so this library aborts.
 void crash_if_null(ncclComm_t comm, const char* call) {
   if (comm) return;
   std::fprintf(stderr, "testnccl: %s has a null communicator\n", call);

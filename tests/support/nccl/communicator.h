@@ -97,7 +97,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // rank and number of ranks than the constructor's.
   ncclResult_t meet(const Id& id);
   ncclResult_t meet_as(int rank, int ranks, const Id& id);
-  // Sends `mine`; returns those of all ranks, by rank, or nothing after a failure.
+  // Sends `mine`. Returns the bytes of all ranks, in their order, or nothing after a failure.
   Bytes exchange(const Bytes& mine);
 
   // The first operation with a peer waits until the peer calls, too. Call begin_connect() on all

@@ -41,7 +41,7 @@ void begin_group();
 // The end of an outermost group runs its calls, unless `run` is false.
 ncclResult_t end_group(bool run = true);
 
-// A call of the API: a group of its own, or part of one.
+// Runs a call of the API, as a part of the thread's group or as a group of its own.
 ncclResult_t as_group(const std::function<ncclResult_t()>& call);
 
 }  // namespace testnccl
