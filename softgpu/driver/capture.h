@@ -48,7 +48,8 @@ CUresult begin_capture(Stream& stream, CUstreamCaptureMode mode, std::shared_ptr
                        std::vector<GraphEdge> tips);
 // `*graph` is null unless the result is CUDA_SUCCESS.
 CUresult end_capture(Stream& stream, std::shared_ptr<Graph>* graph);
-// The stream is being destroyed: it leaves its capture. A capture that began there ends.
+// The stream is being destroyed: it leaves its capture. If the capture began at it, the capture
+// ends.
 void end_capture_of(Stream& stream);
 
 // Adds `operation` as a node of the stream's capture. CUDA_ERROR_STREAM_CAPTURE_INVALIDATED if the

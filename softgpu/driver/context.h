@@ -110,8 +110,8 @@ class Context : public std::enable_shared_from_this<Context> {
   // Everything exec::run needs besides the launch. Valid while the context is alive.
   exec::Environment environment();
 
-  // CU_LIMIT_*. Both return CUDA_ERROR_UNSUPPORTED_LIMIT or _INVALID_VALUE for an unknown limit or
-  // value.
+  // CU_LIMIT_*. CUDA_ERROR_INVALID_VALUE for an unknown limit or an invalid value,
+  // CUDA_ERROR_UNSUPPORTED_LIMIT for a limit that the device lacks or that cannot be set.
   CUresult limit(CUlimit limit, size_t* value) const;
   CUresult set_limit(CUlimit limit, size_t value);
   std::atomic<CUfunc_cache> cache_config{CU_FUNC_CACHE_PREFER_NONE};
@@ -121,7 +121,8 @@ class Context : public std::enable_shared_from_this<Context> {
   CUdeviceptr heap_allocate(size_t bytes);
   bool heap_release(CUdeviceptr address);
 
-  // Peers whose allocations this context's kernels may touch (cuCtxEnablePeerAccess).
+  // Begin and end the access of this context's kernels to a peer's allocations
+  // (cuCtxEnablePeerAccess).
   CUresult enable_peer(Context& peer);
   CUresult disable_peer(Context& peer);
   bool peer_enabled(const Context& peer) const;

@@ -122,7 +122,7 @@ class MemoryRegistry {
 };
 MemoryRegistry& memory_registry();
 
-// Returns a new id, unique in the process, for an allocation, a stream of blocks or a pool.
+// Returns a new id, unique in the process, for an allocation, physical memory or an exported event.
 uint64_t next_memory_id();
 
 // Device memory of `context`'s device, from its default arena: charged to the account and

@@ -50,7 +50,7 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
   // A free of `allocation` was queued on `stream`, a stream of `context`.
   void free_queued(const std::shared_ptr<Allocation>& allocation, Context& context,
                    CUstream stream);
-  // The free could not be queued after all.
+  // Undoes free_queued(), because the free could not be queued.
   void free_refused(Allocation& allocation);
   // A queued free of the allocation executes. `id`: the allocation's id when the free was queued.
   // True if the block is now free; false if a later allocation has taken it over.

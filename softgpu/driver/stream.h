@@ -158,7 +158,7 @@ class StreamSet : public std::enable_shared_from_this<StreamSet> {
   Context& context() const { return context_; }
 
   std::shared_ptr<Stream> legacy();
-  // The calling thread's own stream. It ends when the thread has ended and it is empty.
+  // The calling thread's own stream. It ends when the thread has ended and its work is done.
   std::shared_ptr<Stream> per_thread();
   // A new stream, in the handle table; null after shutdown(). The priority is clamped to the
   // device's range.
@@ -182,7 +182,7 @@ class StreamSet : public std::enable_shared_from_this<StreamSet> {
  private:
   friend class Stream;
   std::vector<std::shared_ptr<Stream>> snapshot();
-  // After shutdown(), closes the stream instead.
+  // Adds the stream to the set. After shutdown(), closes the stream instead.
   void add(const std::shared_ptr<Stream>& stream);
   void add_locked(const std::shared_ptr<Stream>& stream);
   void drop_finished_locked();

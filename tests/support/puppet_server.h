@@ -67,7 +67,7 @@ class PuppetServer {
   explicit PuppetServer(wire::Welcome welcome,
                         transport::Reach reach = transport::Reach::kThisMachine);
   ~PuppetServer();
-  // A Welcome whose only address window is a base. Each call uses the next base, from kFirstBase on.
+  // A Welcome whose only address window is a base: each call uses the next one, from kFirstBase on.
   static wire::Welcome welcome_with(uint32_t devices);
   static constexpr uint32_t kFirstBase = 8;
 

@@ -147,7 +147,8 @@ Result<wire::LeaseAnswer> ask_for_list(const tools::Server& server, wire::LeaseR
     if (!part.ok()) return part;
     if (part->leases.empty()) break;
     for (wire::LeaseInfo& lease : part->leases) {
-      if (lease.id <= request.id) return Status(Code::kProtocol, "the list is not ordered by id");
+      if (lease.id <= request.id)
+        return Status(Code::kProtocol, "the server's list of leases is not ordered by id");
       request.id = lease.id;
       all.leases.push_back(std::move(lease));
     }
