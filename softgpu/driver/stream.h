@@ -15,7 +15,7 @@
 // On a GPU, streams beyond a certain number share its queues, whatever their priorities: work does
 // not begin before earlier work in its queue has finished. With SOFTGPU_CONNECTIONS a device's
 // streams share that many queues. As observed on an H200 (docs/p2p_measurements.md), a stream with
-// unfinished work stays in its queue; a stream without takes an empty queue if there is one.
+// unfinished work stays in its queue; any other stream takes an empty queue if there is one.
 //
 // Threads: any thread may call anything. Only wait functions wait for device work; submissions wait
 // if the stream's queue is very long.

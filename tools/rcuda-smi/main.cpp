@@ -3,7 +3,7 @@
 //   rcuda-smi                     the servers of RCUDA_DEVICES, or this machine's
 //   rcuda-smi node1 node2:9000    these servers
 //   rcuda-smi -L node1            a line for each GPU
-//   rcuda-smi --json node1        for programs, like the following with --json
+//   rcuda-smi --json node1        JSON, for programs; the commands below have --json, too
 //   rcuda-smi top node1 node2     their activity, every two seconds
 //   rcuda-smi topo node1 node2    the paths between their GPUs, measured
 //   rcuda-smi end node1 4711      ends the session of worker 4711
@@ -11,7 +11,8 @@
 //   rcuda-smi wake node1 4711     moves this memory back
 //   rcuda-smi drain node1         no new sessions; waits until the server has stopped
 //   rcuda-smi resume node1        cancels the drain
-//   rcuda-smi reload node1        lets the server read its settings again; without a name, as above
+//   rcuda-smi reload node1        lets the server read its settings again; without a name, the
+//                                 servers of RCUDA_DEVICES or this machine's
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
