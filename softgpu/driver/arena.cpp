@@ -18,7 +18,7 @@ constexpr size_t kLargestShared = kChunkBytes / 2;
 struct Files {
   std::mutex mutex;
   std::map<uint64_t, int> by_inode;
-  std::map<int, std::string> own;              // names of files that this process has made
+  std::map<int, std::string> own;              // by descriptor: the names of this process's files
   std::map<std::string, std::string> renamed;  // by the arena's name
 };
 
