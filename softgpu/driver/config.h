@@ -17,10 +17,10 @@
 //                               stream has its own
 //   SOFTGPU_THREADS             threads that run blocks, for all devices together, up to 1024;
 //                               default 0: one per core
-//   SOFTGPU_INIT_MS             what cuInit takes, up to 60000; default 0
-//   SOFTGPU_CONTEXT_MS          what making a context takes, one at a time over all processes of
+//   SOFTGPU_INIT_MS             duration of cuInit, up to 60000; default 0
+//   SOFTGPU_CONTEXT_MS          duration of making a context, one at a time over all processes of
 //                               the machine (start_cost.h); default 0
-//   SOFTGPU_CONTEXT_END_MS      what ending a context takes, likewise; default 0
+//   SOFTGPU_CONTEXT_END_MS      duration of ending a context, likewise; default 0
 //   SOFTGPU_MPS                 1: the devices report that NVIDIA's multi-process service serves
 //                               them, and a process has CUDA_MPS_ACTIVE_THREAD_PERCENTAGE of their
 //                               multiprocessors; default 0
@@ -58,10 +58,10 @@ struct Configuration {
   int connections = 0;  // 0: not shared
   int threads = 0;      // 0: one per core
   int nvlinks = 0;      // for NVML
-  int nvlink_end = 2;   // their other end
-  int mps = 0;          // 1: as if by MPS
+  int nvlink_end = 2;   // the kind of the NVLinks' other end
+  int mps = 0;          // 1: MPS serves the devices
   int mps_percent = 100;
-  int mig = 0;  // 1: parts of GPUs
+  int mig = 0;  // 1: each device is a part of a GPU
   rcuda::cuda::DriverVariables variables;
   std::chrono::milliseconds init_time{0};
   std::chrono::milliseconds context_time{0}, context_end_time{0};

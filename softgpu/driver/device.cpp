@@ -71,7 +71,7 @@ void shut_down_at_exit() {
     std::lock_guard lock(driver().mutex);
     driver().result = CUDA_ERROR_DEINITIALIZED;
   }
-  if (in_host_function()) return;  // the shutdown would wait for its end
+  if (in_host_function()) return;  // the shutdown would wait for this host function
   for (const auto& device : driver().devices) device->primary().abandon();
   handle_table<Context>().for_each([](Context& context) { context.abandon(); });
 }

@@ -95,8 +95,8 @@ class Device {
   std::shared_ptr<Context> primary_;
 };
 
-// CUDA_SUCCESS after cuInit has succeeded in this process, otherwise CUDA_ERROR_NOT_INITIALIZED.
-// Also in a child of fork(), where a driver's state is unusable. CUDA_ERROR_DEINITIALIZED at the
+// CUDA_SUCCESS after cuInit has succeeded in this process. CUDA_ERROR_NOT_INITIALIZED before that,
+// and in a child of fork(), where a driver's state is unusable. CUDA_ERROR_DEINITIALIZED at the
 // end of the process, after exit handlers registered after cuInit have run.
 // CUDA_ERROR_NOT_PERMITTED inside a host function. Blocks while the process is locked
 // (call_gate.h).

@@ -25,8 +25,8 @@ class Crossing {
 
   explicit Crossing(std::chrono::milliseconds limit) : limit_(limit) {}
 
-  // Called for each new connection, with its two ends. The connection uses the sockets that it
-  // returns.
+  // Called for each new connection, with its two ends. The connection uses the sockets that this
+  // function returns.
   std::function<Result<Pair>(int index, Pair plain)> between = [](int, Pair pair) {
     return Result<Pair>(std::move(pair));
   };

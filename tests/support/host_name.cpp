@@ -86,7 +86,8 @@ MovingHost::Caller MovingHost::accept() const {
 
 }  // namespace rcuda::test
 
-// Joins the lists of several addresses: freeaddrinfo() frees each entry by itself.
+// Joins the lists of several addresses. freeaddrinfo() can free the result, because it frees each
+// entry by itself.
 extern "C" int __wrap_getaddrinfo(const char* node, const char* service, const addrinfo* hints,
                                   addrinfo** list) {
   using rcuda::test::HostName;

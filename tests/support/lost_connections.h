@@ -1,8 +1,8 @@
 // LostConnections: both ends of Reconnecting over TCP in one process, and a thread that breaks
 // their connections at random: by a reset, by an end, by an end of one direction.
 //
-// Both ends own a share of it. Threads: any. Blocking: the server's next(), until its deadline;
-// stop() and the destructor, for the thread.
+// The two ends share ownership of the object. Threads: any. Blocking: the server's next(), until
+// its deadline; stop() and the destructor, for the thread.
 #pragma once
 
 #include <algorithm>

@@ -63,11 +63,11 @@ class PuppetServer {
   using Handler = std::function<std::optional<Answer>(const Command&)>;
 
   // `welcome` is sent to the client.
-  // `reach`: where it listens; over a network without encryption, and takes any token.
+  // `reach`: where the puppet listens. Over a network it uses no encryption and accepts any token.
   explicit PuppetServer(wire::Welcome welcome,
                         transport::Reach reach = transport::Reach::kThisMachine);
   ~PuppetServer();
-  // A Welcome whose only address window is a base. Each call takes another, from kFirstBase on.
+  // A Welcome whose only address window is a base: each call uses the next one, from kFirstBase on.
   static wire::Welcome welcome_with(uint32_t devices);
   static constexpr uint32_t kFirstBase = 8;
 
@@ -75,8 +75,8 @@ class PuppetServer {
   // A client that gives up during the handshake does not fail the test.
   void let_client_leave() { client_may_leave_.store(true); }
 
-  // Sets the handler of a command. For a call it returns the answer; for a posted command with a
-  // completion word, the word's result. If it returns no answer, neither is written.
+  // Sets the handler of a command. For a call the handler returns the answer; for a posted command
+  // with a completion word, the word's result. If it returns no answer, neither is written.
   void on(uint16_t opcode, Handler handler);
   void on(wire::Custom opcode, Handler handler) { on(static_cast<uint16_t>(opcode), handler); }
 

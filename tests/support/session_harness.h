@@ -106,7 +106,7 @@ class SessionHarness {
     std::string image_folder;                                      // empty: images are not kept
     std::vector<uint32_t> devices = {0, 1};                        // of the two that softgpu has
     server::SessionLimits limits;
-    std::shared_ptr<server::Quota> quota;  // null: no allowances
+    std::shared_ptr<server::Quota> quota;  // null: no quota
     std::function<uint64_t()> now;         // SessionLoopOptions::now
     bool movable_memory = false;           // SessionResources::movable_memory
     server::Parker* parker = nullptr;      // SessionLoopOptions::parker

@@ -81,7 +81,8 @@ Status check_id(const std::string& text) {
                                             "hexadecimal digits");
 }
 
-// "2": two devices; "=0,3" or "0,3": these. A single device is named with the equals sign.
+// "2" means two devices, "=0,3" or "0,3" the devices 0 and 3. A list of a single device needs the
+// equals sign.
 Status parse_devices(std::string text, wire::LeaseRequest* request) {
   const Status refused(Code::kInvalidArgument,
                        "\"" + text + "\" is not usable: write a number (2) or a list (=0,3)");
@@ -141,7 +142,8 @@ Result<wire::LeaseAnswer> ask_for_list(const tools::Server& server, wire::LeaseR
     if (!part.ok()) return part;
     if (part->leases.empty()) break;
     for (wire::LeaseInfo& lease : part->leases) {
-      if (lease.id <= request.id) return Status(Code::kProtocol, "the list is not ordered by id");
+      if (lease.id <= request.id)
+        return Status(Code::kProtocol, "the server's list of leases is not ordered by id");
       request.id = lease.id;
       all.leases.push_back(std::move(lease));
     }
@@ -337,7 +339,9 @@ int start(int argc, char** argv) {
   }
   taking.option("--user", &options.user, "the user of the lease (default: everyone with its key)")
       .type_name("NAME");
-  taking.option("--id", &options.id, "the new lease's id, such as one for several servers")
+  taking
+      .option("--id", &options.id,
+              "the new lease's id (default: random); leases of several servers may share an id")
       .type_name("ID")
       .check(check_id);
   taking.option("--job", &options.job, "free text; a job has one lease on a server")
