@@ -102,8 +102,8 @@ Result<LoadedDriver> try_driver(const std::string& path) {
   if (CUresult result = driver.table.cuInit(0); result != CUDA_SUCCESS) {
     return cannot_init(driver, result);
   }
-  if (CUresult result = driver.table.cuDeviceGetCount(&driver.device_count);
-      result != CUDA_SUCCESS || driver.device_count == 0) {
+  int devices = 0;
+  if (driver.table.cuDeviceGetCount(&devices) != CUDA_SUCCESS || devices == 0) {
     return Status(Code::kNotFound, driver.path + " has no devices");
   }
   return driver;
