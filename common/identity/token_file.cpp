@@ -5,6 +5,7 @@
 
 #include "common/base/config_folder.h"
 #include "common/base/host_port.h"
+#include "common/base/list_text.h"
 #include "common/base/lower.h"
 #include "common/identity/private_file.h"
 
@@ -101,7 +102,7 @@ std::string TokenFile::servers() const {
     const bool is_v6 = line.host.find(':') != std::string::npos;
     std::string name = is_v6 ? "[" + line.host + "]" : line.host;
     if (line.port != 0) name += ":" + std::to_string(line.port);
-    text += (text.empty() ? "" : ", ") + (name.empty() ? "every server" : name);
+    append_item(&text, name.empty() ? "every server" : name);
   }
   return text;
 }

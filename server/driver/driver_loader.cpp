@@ -12,6 +12,7 @@
 
 #include "api/exports/driver_version.h"
 #include "common/base/executable.h"
+#include "common/base/list_text.h"
 #include "common/base/log.h"
 
 namespace rcuda::server {
@@ -197,7 +198,7 @@ std::vector<std::string> worker_environment(const std::vector<std::string>& more
     std::string_view folders = *line + name.size() + 1;
     while (true) {
       const std::string folder(folders.substr(0, folders.find(':')));
-      if (!is_client_library(folder + "/libcuda.so.1")) kept += (kept.empty() ? "" : ":") + folder;
+      if (!is_client_library(folder + "/libcuda.so.1")) append_item(&kept, folder, ":");
       if (folders.find(':') == std::string_view::npos) break;
       folders.remove_prefix(folders.find(':') + 1);
     }

@@ -6,6 +6,7 @@
 
 #include <unistd.h>
 
+#include "common/base/list_text.h"
 #include "common/identity/users.h"
 #include "server/identity/accounts.h"
 
@@ -86,7 +87,7 @@ std::string ServedUsers::text() const {
   if (everybody_) return "every user";
   std::string text;
   for (const uid_t user : users_) {
-    text += (text.empty() ? "" : ", ") + identity::user_and_number(user);
+    append_item(&text, identity::user_and_number(user));
   }
   for (const gid_t group : groups_) {
     text += ", group " + identity::group_name(group) + " (gid " + std::to_string(group) + ")";

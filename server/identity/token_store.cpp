@@ -9,6 +9,7 @@
 #include <openssl/crypto.h>
 #include <sys/file.h>
 
+#include "common/base/list_text.h"
 #include "common/base/log.h"
 #include "common/identity/encoding.h"
 #include "common/identity/private_file.h"
@@ -38,36 +39,28 @@ bool is_user(std::string_view text) {
   return !text.empty() && is_printable(text) && text.find(' ') == text.npos;
 }
 
-// Takes the text before the next space from `line`, and the space.
-std::string_view next_word(std::string_view* line) {
-  const size_t end = std::min(line->find(' '), line->size());
-  const std::string_view word = line->substr(0, end);
-  line->remove_prefix(std::min(end + 1, line->size()));
-  return word;
-}
-
 Result<StoredToken> parse_line(std::string_view line) {
   const auto refused = [](const char* what) {
     return Status(Code::kInvalidArgument, std::string("not a token: ") + what);
   };
   StoredToken token;
-  token.id = next_word(&line);
+  token.id = take_item(&line, ' ');
   if (!identity::is_token_id(token.id)) return refused("its id is not eight hexadecimal digits");
-  token.user = next_word(&line);
+  token.user = take_item(&line, ' ');
   if (!is_user(token.user)) return refused("it has no user");
-  if (!identity::from_hex(next_word(&line), token.secret_hash)) {
+  if (!identity::from_hex(take_item(&line, ' '), token.secret_hash)) {
     return refused("the hash of its secret is damaged");
   }
-  if (!parse_time(next_word(&line), &token.created)) {
+  if (!parse_time(take_item(&line, ' '), &token.created)) {
     return refused("the time when it was created is damaged");
   }
-  if (const std::string_view expires = next_word(&line); expires != "never") {
+  if (const std::string_view expires = take_item(&line, ' '); expires != "never") {
     Seconds time;
     if (!parse_time(expires, &time)) return refused("the time when it expires is damaged");
     token.expires = time;
   }
   if (line.starts_with(kRoles)) {
-    const Result<Roles> roles = Roles::parse(next_word(&line).substr(kRoles.size()));
+    const Result<Roles> roles = Roles::parse(take_item(&line, ' ').substr(kRoles.size()));
     if (!roles.ok()) return refused("its roles are not known");
     token.roles = *roles;
   }
@@ -110,9 +103,7 @@ struct Lines {
 Lines parse_lines(std::string_view text) {
   Lines lines;
   for (size_t number = 1; !text.empty(); ++number) {
-    const size_t end = std::min(text.find('\n'), text.size());
-    const std::string_view line = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
+    const std::string_view line = take_item(&text, '\n');
     if (line.empty() || line.front() == '#') continue;
     Result<StoredToken> token = parse_line(line);
     if (token.ok()) {

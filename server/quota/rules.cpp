@@ -4,6 +4,7 @@
 #include <charconv>
 #include <utility>
 
+#include "common/base/list_text.h"
 #include "common/base/units.h"
 #include "common/config/settings.h"
 
@@ -78,7 +79,7 @@ std::string Rules::known_keys(bool of_session) {
   std::string names;
   for (const KeyInfo& info : kKeys) {
     if (!(of_session ? info.in_session : info.in_together)) continue;
-    names += (names.empty() ? "" : ", ") + std::string(info.name);
+    append_item(&names, info.name);
   }
   return names;
 }

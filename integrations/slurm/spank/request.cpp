@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "common/base/list_text.h"
 #include "common/base/units.h"
 
 namespace rcuda::slurm {
@@ -48,7 +49,7 @@ bool add_server(std::string_view text, Grant* grant) {
       return false;
     }
     for (uint32_t device = first; device <= last; ++device, ++grant->count) {
-      grant->devices += (grant->devices.empty() ? "" : ",") + server + std::to_string(device);
+      append_item(&grant->devices, server + std::to_string(device), ",");
     }
   }
   return true;
@@ -116,10 +117,6 @@ std::vector<uint32_t> share(uint32_t count, Bind bind, const Place& place) {
   return devices;
 }
 
-std::string visible_devices(const std::vector<uint32_t>& devices) {
-  std::string text;
-  for (const uint32_t device : devices) text += (text.empty() ? "" : ",") + std::to_string(device);
-  return text;
-}
+std::string visible_devices(const std::vector<uint32_t>& devices) { return comma_list(devices); }
 
 }  // namespace rcuda::slurm

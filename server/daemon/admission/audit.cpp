@@ -3,13 +3,13 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <ctime>
 #include <utility>
 
 #include <fcntl.h>
 #include <unistd.h>
 
 #include "common/base/json_text.h"
+#include "common/base/list_text.h"
 #include "common/base/log.h"
 #include "common/base/passing_error.h"
 #include "server/identity/token_store.h"
@@ -17,19 +17,12 @@
 namespace rcuda::server {
 namespace {
 
-std::string now_text() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  char text[32] = {};
-  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", ::gmtime_r(&now, &parts));
-  return text;
-}
-
 // One object: add() appends a member.
 class Line {
  public:
   explicit Line(const char* event) {
-    text_ = "{\"time\":" + json_text(now_text());
+    text_ = "{\"time\":" + json_text(format_time(std::chrono::floor<std::chrono::seconds>(
+                               std::chrono::system_clock::now())));
     add("event", event);
   }
   void add(const char* name, std::string_view value) { raw(name, json_text(value)); }
@@ -49,10 +42,7 @@ class Line {
     add("from", identity.from);
   }
   void add_devices(const std::vector<uint32_t>& devices) {
-    std::string list;
-    for (const uint32_t device : devices)
-      list += (list.empty() ? "" : ",") + std::to_string(device);
-    raw("devices", "[" + list + "]");
+    raw("devices", "[" + comma_list(devices) + "]");
   }
   std::string take() { return std::move(text_) + "}\n"; }
 

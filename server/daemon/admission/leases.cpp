@@ -6,6 +6,7 @@
 
 #include <openssl/crypto.h>
 
+#include "common/base/list_text.h"
 #include "common/base/printable.h"
 #include "common/base/units.h"
 #include "common/identity/encoding.h"
@@ -135,7 +136,7 @@ Result<std::vector<uint32_t>> Leases::choose(const Lease& wish, uint32_t count,
   std::vector<std::pair<size_t, uint32_t>> free;  // with the number of leases and sessions
   for (const uint32_t device : wish.devices.empty() ? offered : wish.devices) {
     if (const std::string why = obstacle(wish, device, uses); !why.empty()) {
-      obstacles += (obstacles.empty() ? "" : "; ") + why;
+      append_item(&obstacles, why, "; ");
       continue;
     }
     const auto has = [&](const auto& item) { return contains(item.devices, device); };

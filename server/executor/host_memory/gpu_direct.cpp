@@ -7,6 +7,7 @@
 #include <string>
 #include <thread>
 
+#include "common/base/list_text.h"
 #include "common/base/log.h"
 #include "p2p/staging/device_region.h"
 #include "server/executor/host_memory/dma_buf.h"
@@ -146,7 +147,7 @@ std::optional<Registered> prove_gpudirect(const api::DriverTable& driver, transp
       RCUDA_INFO("GPUDirect on device %d (%s): proven by a probe transfer", device, name);
       return how;
     }
-    refusals += (refusals.empty() ? "" : "; ") + std::string(name) + ": " + proven.context();
+    append_item(&refusals, std::string(name) + ": " + proven.context(), "; ");
   }
   RCUDA_INFO("no GPUDirect on device %d, copies go through host memory: %s", device,
              refusals.c_str());
