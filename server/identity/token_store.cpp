@@ -11,6 +11,7 @@
 
 #include "common/base/list_text.h"
 #include "common/base/log.h"
+#include "common/base/printable.h"
 #include "common/identity/encoding.h"
 #include "common/identity/private_file.h"
 #include "common/tls/proof.h"
@@ -29,11 +30,6 @@ constexpr std::string_view kHeading =
     "# Made by rcuda-token, which keeps no other comments.\n";
 
 constexpr std::string_view kRoles = "role:";
-
-bool is_printable(std::string_view text) {
-  return std::all_of(text.begin(), text.end(),
-                     [](char c) { return static_cast<unsigned char>(c) >= ' ' && c != 0x7f; });
-}
 
 bool is_user(std::string_view text) {
   return !text.empty() && is_printable(text) && text.find(' ') == text.npos;
