@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <utility>
 
 #include <grp.h>
@@ -20,6 +21,14 @@ std::string text_of(const AccountKey& key) {
 }
 
 }  // namespace
+
+AccountKey account_key(const std::string& text) {
+  uid_t number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, number);
+  if (error == std::errc() && rest == end) return number;
+  return text;
+}
 
 Result<Account> look_up_account(const AccountKey& key) {
   std::vector<char> text(16u << 10);

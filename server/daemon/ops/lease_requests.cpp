@@ -1,7 +1,6 @@
 #include "server/daemon/ops/lease_requests.h"
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <map>
 #include <utility>
@@ -29,14 +28,6 @@ std::optional<Leases::Time> end_after(uint64_t seconds) {
   if (seconds == 0) return std::nullopt;
   return std::chrono::ceil<std::chrono::seconds>(std::chrono::system_clock::now()) +
          std::chrono::seconds(seconds);
-}
-
-AccountKey account_key(const std::string& user) {
-  uid_t number = 0;
-  const char* const end = user.data() + user.size();
-  const auto [rest, error] = std::from_chars(user.data(), end, number);
-  if (error == std::errc() && rest == end) return number;
-  return user;
 }
 
 // The creator's name without spaces: the uid, as long as the name has not been looked up.
