@@ -11,7 +11,6 @@
 #include "common/base/units.h"
 #include "common/identity/encoding.h"
 #include "server/identity/token_store.h"
-#include "server/worker/device_set.h"
 
 namespace rcuda::server {
 namespace {
@@ -88,6 +87,22 @@ std::string text_of(const Lease& lease) {
   if (!lease.job.empty()) text += " of " + lease.job;
   if (!lease.user.empty()) text += " (user " + lease.user + ")";
   return text;
+}
+
+wire::LeaseInfo info_of(const Lease& lease) {
+  const auto seconds_of = [](Leases::Time time) {
+    return static_cast<uint64_t>(std::max<int64_t>(time.time_since_epoch().count(), 0));
+  };
+  wire::LeaseInfo info;
+  info.id = lease.id;
+  info.job = lease.job;
+  info.user = lease.user;
+  info.creator = lease.creator;
+  info.devices = lease.devices;
+  info.shared = !lease.exclusive;
+  info.created = seconds_of(lease.created);
+  if (lease.until) info.until = seconds_of(*lease.until);
+  return info;
 }
 
 bool is_for(const Lease& lease, const Identity& who) {
