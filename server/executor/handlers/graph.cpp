@@ -12,6 +12,7 @@
 #include "common/cuda/return_if_error.h"
 #include "server/executor/core/copy_range.h"
 #include "server/executor/core/custom.h"
+#include "server/executor/core/parameters.h"
 #include "server/executor/graphs/graph_copies.h"
 #include "server/executor/graphs/graph_keeper.h"
 #include "server/executor/graphs/host_callbacks.h"
