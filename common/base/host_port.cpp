@@ -1,7 +1,8 @@
 #include "common/base/host_port.h"
 
 #include <algorithm>
-#include <charconv>
+
+#include "common/base/parse_number.h"
 
 namespace rcuda {
 
@@ -17,9 +18,7 @@ bool parse_host_port(std::string_view text, std::string_view marks, std::string*
   text.remove_prefix(has_bracket ? end + 1 : end);
   if (text.empty()) return true;
   if (marks.find(text.front()) == marks.npos) return false;
-  const char* const last = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data() + 1, last, *port);
-  return error == std::errc() && rest == last && *port != 0;
+  return parse_number(text.substr(1), port) && *port != 0;
 }
 
 }  // namespace rcuda

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <cstdlib>
 #include <optional>
 
 #include "common/base/list_text.h"
 #include "common/base/lower.h"
+#include "common/base/parse_number.h"
 
 namespace rcuda::config {
 namespace {
@@ -20,16 +20,6 @@ std::string_view trim(std::string_view text) {
     text.remove_suffix(1);
   }
   return text;
-}
-
-// Parses the whole of `text` as a number.
-template <typename T>
-bool parse_number(std::string_view text, T* value) {
-  T parsed{};
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), parsed);
-  if (error != std::errc() || end != text.data() + text.size()) return false;
-  *value = parsed;
-  return true;
 }
 
 }  // namespace

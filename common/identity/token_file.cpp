@@ -63,9 +63,7 @@ Status TokenFile::add(Line line) {
 Result<TokenFile> TokenFile::parse(std::string_view text) {
   TokenFile file;
   for (size_t number = 1; !text.empty(); ++number) {
-    const size_t end = std::min(text.find('\n'), text.size());
-    const auto words = words_of(text.substr(0, end));
-    text.remove_prefix(std::min(end + 1, text.size()));
+    const auto words = words_of(take_item(&text, '\n'));
     if (words.empty()) continue;
     Result<Line> line = parse_line(words);
     Status status = line.status();
@@ -121,8 +119,7 @@ Result<bool> add_token(const std::string& path, std::string_view line) {
   bool replaced = false;
   std::string kept;
   for (std::string_view rest = *text; !rest.empty();) {
-    const std::string_view next = rest.substr(0, rest.find('\n'));
-    rest.remove_prefix(std::min(next.size() + 1, rest.size()));
+    const std::string_view next = take_item(&rest, '\n');
     if (const auto words = words_of(next); !words.empty()) {
       RCUDA_ASSIGN_OR_RETURN(const TokenFile::Line other, TokenFile::parse_line(words));
       if (other.host == added.host && other.port == added.port) {

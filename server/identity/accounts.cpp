@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <utility>
 
 #include <grp.h>
 #include <pwd.h>
+
+#include "common/base/parse_number.h"
 
 namespace rcuda::server {
 namespace {
@@ -24,9 +25,7 @@ std::string text_of(const AccountKey& key) {
 
 AccountKey account_key(const std::string& text) {
   uid_t number = 0;
-  const char* const end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, number);
-  if (error == std::errc() && rest == end) return number;
+  if (parse_number(text, &number)) return number;
   return text;
 }
 

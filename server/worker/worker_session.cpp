@@ -14,6 +14,7 @@
 #include "common/base/cache_folder.h"
 #include "common/base/host_name.h"
 #include "common/base/leak_check.h"
+#include "common/base/list_text.h"
 #include "common/base/log.h"
 #include "common/base/monotonic.h"
 #include "common/base/passed_descriptors.h"
@@ -73,9 +74,7 @@ bool names_loopback(std::string_view interfaces) {
   if (interfaces.starts_with('^')) return false;
   if (interfaces.starts_with('=')) interfaces.remove_prefix(1);
   while (!interfaces.empty()) {
-    const size_t end = std::min(interfaces.find(','), interfaces.size());
-    if (interfaces.substr(0, end) == "lo") return true;
-    interfaces.remove_prefix(std::min(end + 1, interfaces.size()));
+    if (take_item(&interfaces, ',') == "lo") return true;
   }
   return false;
 }

@@ -1,10 +1,10 @@
 #include "server/daemon/admission/lease_file.h"
 
 #include <algorithm>
-#include <charconv>
 #include <utility>
 
 #include "common/base/list_text.h"
+#include "common/base/parse_number.h"
 #include "common/identity/encoding.h"
 #include "common/identity/private_file.h"
 #include "server/identity/default_paths.h"
@@ -18,12 +18,6 @@ constexpr std::string_view kHeading =
     "# The leases of an rcuda server: id, secret, kind, devices, created, end, uid, user, "
     "creator,\n"
     "# job. Written by the server, which reads it when it starts.\n";
-
-bool parse_number(std::string_view text, uint32_t* number) {
-  const char* const end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, *number);
-  return error == std::errc() && rest == end;
-}
 
 // In ascending order.
 bool parse_devices(std::string_view text, std::vector<uint32_t>* devices) {
