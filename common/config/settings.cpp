@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <optional>
 
+#include "common/base/list_text.h"
 #include "common/base/lower.h"
 #include "common/base/parse_number.h"
 
@@ -158,11 +159,7 @@ bool OrdinalList::parse(std::string_view text) {
   return true;
 }
 
-std::string OrdinalList::text() const {
-  std::string all;
-  for (uint32_t value : value_) all += (all.empty() ? "" : ",") + std::to_string(value);
-  return all;
-}
+std::string OrdinalList::text() const { return comma_list(value_); }
 
 bool Choice::parse(std::string_view text) {
   const auto found = std::find(words_.begin(), words_.end(), text);
@@ -173,7 +170,7 @@ bool Choice::parse(std::string_view text) {
 
 std::string Choice::accepted() const {
   std::string all;
-  for (const char* word : words_) all += (all.empty() ? "" : " | ") + std::string(word);
+  for (const char* word : words_) append_item(&all, word, " | ");
   return all;
 }
 

@@ -1,9 +1,10 @@
 #include "server/quota/rules.h"
 
 #include <algorithm>
-#include <charconv>
 #include <utility>
 
+#include "common/base/list_text.h"
+#include "common/base/parse_number.h"
 #include "common/base/units.h"
 #include "common/config/settings.h"
 
@@ -33,9 +34,7 @@ bool parse(Unit unit, const std::string& text, uint64_t* number) {
     *number = read.value_or(0);
     return read.has_value();
   }
-  const char* const end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, *number);
-  return error == std::errc() && rest == end;
+  return parse_number(text, number);
 }
 
 Status wrong(std::string text) { return Status(Code::kInvalidArgument, std::move(text)); }
@@ -78,7 +77,7 @@ std::string Rules::known_keys(bool of_session) {
   std::string names;
   for (const KeyInfo& info : kKeys) {
     if (!(of_session ? info.in_session : info.in_together)) continue;
-    names += (names.empty() ? "" : ", ") + std::string(info.name);
+    append_item(&names, info.name);
   }
   return names;
 }

@@ -5,11 +5,11 @@
 #pragma once
 
 #include <chrono>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <utility>
 
-#include <gtest/gtest.h>
 #include <sys/socket.h>
 
 #include "common/base/mutex.h"
@@ -33,7 +33,7 @@ class Crossing {
 
   static Pair make_pair() {
     int ends[2];
-    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) std::abort();
     return {Socket(UniqueFd(ends[0])), Socket(UniqueFd(ends[1]))};
   }
 

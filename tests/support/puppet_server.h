@@ -88,6 +88,8 @@ class PuppetServer {
   // Reports an asynchronous error, as after a posted command that failed. 0 revokes a sticky error.
   void set_error(CUresult error);
   void send_event(std::span<const std::byte> frame);
+  // Answers a call whose handler gave no answer.
+  void reply(const wire::CommandHeader& header, const Answer& answer);
 
   // These block until the client has connected.
   transport::Link& link();
@@ -102,7 +104,6 @@ class PuppetServer {
   Status welcome_client();
   void serve(std::span<const std::byte> frame);
   void put(uint64_t offset, std::span<const std::byte> bytes);
-  void reply(const wire::CommandHeader& header, const Answer& answer);
 
   const wire::Welcome welcome_;
   uint16_t port_ = 0;

@@ -10,6 +10,7 @@
 #include <netinet/in.h>
 #include <unistd.h>
 
+#include "common/base/list_text.h"
 #include "common/base/unique_fd.h"
 #include "common/base/units.h"
 #include "common/base/version.h"
@@ -47,7 +48,7 @@ Result<std::string> addresses_of(const std::string& host) {
     char number[NI_MAXHOST] = "";
     ::getnameinfo(each->ai_addr, each->ai_addrlen, number, sizeof number, nullptr, 0,
                   NI_NUMERICHOST);
-    text += (text.empty() ? "" : ", ") + std::string(number);
+    append_item(&text, number);
   }
   ::freeaddrinfo(list);
   return text;

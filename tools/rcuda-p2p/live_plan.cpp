@@ -17,6 +17,7 @@
 #include "client/session/session.h"
 #include "common/base/printable.h"
 #include "common/base/units.h"
+#include "common/cuda/status_of.h"
 #include "common/wire/codec.h"
 #include "common/wire/protocol.h"
 #include "p2p/plan/plan.h"
@@ -33,10 +34,6 @@ client::Route route_in(Session& session) { return session.in_context(wire::prima
 
 std::string gpu_of(const Session& session) {
   return session.welcome().server + " " + session.welcome().devices.at(0).name;
-}
-
-Status status_of(CUresult result, const std::string& what) {
-  return result == CUDA_SUCCESS ? Status() : Status::from_cuda(result, what);
 }
 
 Result<uint64_t> allocate(Session& session, uint64_t bytes) {

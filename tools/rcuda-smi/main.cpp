@@ -26,6 +26,7 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
+#include "common/base/list_text.h"
 #include "common/base/nearest.h"
 #include "common/base/printable.h"
 #include "common/base/standard_descriptors.h"
@@ -80,7 +81,7 @@ Status check_hosts(const std::vector<std::string>& words,
     const bool is_unknown = error == EAI_NONAME || error == EAI_NODATA;
     if (remedy.empty() && (words.size() > 1 || !is_unknown)) continue;
     if (remedy.empty()) {
-      for (const std::string& command : commands) remedy += (remedy.empty() ? "" : ", ") + command;
+      for (const std::string& command : commands) append_item(&remedy, command);
       remedy = "; the commands are " + remedy + "; without one, rcuda-smi shows servers";
     }
     return Status(Code::kInvalidArgument, "\"" + word + "\" is neither a command nor a host (" +

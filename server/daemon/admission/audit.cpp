@@ -11,6 +11,7 @@
 
 #include "common/base/date_text.h"
 #include "common/base/json_text.h"
+#include "common/base/list_text.h"
 #include "common/base/log.h"
 #include "common/base/passing_error.h"
 #include "server/identity/token_store.h"
@@ -42,10 +43,7 @@ class Line {
     add("from", identity.from);
   }
   void add_devices(const std::vector<uint32_t>& devices) {
-    std::string list;
-    for (const uint32_t device : devices)
-      list += (list.empty() ? "" : ",") + std::to_string(device);
-    raw("devices", "[" + list + "]");
+    raw("devices", "[" + comma_list(devices) + "]");
   }
   std::string take() { return std::move(text_) + "}\n"; }
 

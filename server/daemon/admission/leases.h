@@ -47,6 +47,8 @@ struct Lease {
 
 // "1a2b3c4d of slurm 4711 (user ada)"
 std::string text_of(const Lease& lease);
+// Without its sessions and their work.
+wire::LeaseInfo info_of(const Lease& lease);
 // Whether a client may use the lease if it has the key.
 bool is_for(const Lease& lease, const Identity& who);
 

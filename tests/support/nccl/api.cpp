@@ -123,6 +123,7 @@ struct Choice {
 
 ncclResult_t split(const CommunicatorPtr& parent, const CommunicatorPtr& made, int color, int key) {
   const auto hub = Hub::start(Hub::Life::kOnce);
+  if (!hub) return parent->fail(ncclSystemError, "cannot listen", true);
   Bytes mine;
   put(mine, Choice{color, key, hub->id()});
   const Bytes all = parent->exchange(mine);
