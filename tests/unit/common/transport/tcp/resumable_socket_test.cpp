@@ -254,9 +254,15 @@ TEST_F(RawPeerTest, TheNextConnectionInheritsTheLimitOfUnacknowledgedBytes) {
     RCUDA_ASSIGN_OR_RETURN(auto pair, test::tcp_pair());
     return Crossing::Pair(std::move(pair.first), std::move(pair.second));
   };
-  resume(0);
+  // A byte that arrives shows that the stream uses the next connection.
+  const auto replace = [&](uint64_t received) {
+    resume(0);
+    send_pattern(peer_, received, 1, 1);
+    expect_pattern(stream_, received, 1, 1);
+  };
+  replace(0);
   EXPECT_TRUE(stream_.set_option(IPPROTO_TCP, TCP_USER_TIMEOUT, 4321));
-  resume(0);
+  replace(1);
   int limit = 0;
   socklen_t size = sizeof limit;
   EXPECT_TRUE(stream_.get_option(IPPROTO_TCP, TCP_USER_TIMEOUT, &limit, &size));
