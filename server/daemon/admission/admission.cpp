@@ -73,6 +73,7 @@ CarriedLease carry(const Lease& lease) {
   info.creator = lease.creator;
   info.devices = lease.devices;
   info.shared = !lease.exclusive;
+  info.oversubscribed = lease.oversubscribes;
   info.created = static_cast<uint64_t>(lease.created.time_since_epoch().count());
   if (lease.until) info.until = static_cast<uint64_t>(lease.until->time_since_epoch().count());
   return carried;
@@ -92,6 +93,7 @@ Lease restore(const CarriedLease& carried) {
   lease.job = info.job;
   lease.devices = info.devices;
   lease.exclusive = !info.shared;
+  lease.oversubscribes = info.oversubscribed;
   lease.created = time_of(info.created);
   if (info.until != 0) lease.until = time_of(info.until);
   lease.creator = info.creator;

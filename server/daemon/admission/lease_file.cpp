@@ -18,6 +18,8 @@ constexpr std::string_view kHeading =
     "creator,\n"
     "# job. Written by the server, which reads it when it starts.\n";
 
+constexpr std::string_view kOversubscribed = ",oversubscribed";  // after the kind
+
 // Takes the text before the next space from `line`, and the space.
 std::string_view next_word(std::string_view* line) {
   const size_t end = std::min(line->find(' '), line->size());
@@ -58,7 +60,9 @@ bool parse_line(std::string_view line, Lease* lease) {
   lease->id = next_word(&line);
   if (!wire::is_lease_id(lease->id)) return false;
   if (!identity::from_hex(next_word(&line), lease->secret)) return false;
-  const std::string_view kind = next_word(&line);
+  std::string_view kind = next_word(&line);
+  lease->oversubscribes = kind.ends_with(kOversubscribed);
+  if (lease->oversubscribes) kind.remove_suffix(kOversubscribed.size());
   if (kind != "exclusive" && kind != "shared") return false;
   lease->exclusive = kind == "exclusive";
   if (!parse_devices(next_word(&line), &lease->devices)) return false;
@@ -106,7 +110,8 @@ std::string format_leases(const std::vector<Lease>& leases) {
       devices += (devices.empty() ? "" : ",") + std::to_string(device);
     }
     text += lease.id + " " + identity::to_hex(lease.secret) +
-            (lease.exclusive ? " exclusive " : " shared ") + devices + " " +
+            (lease.exclusive ? " exclusive" : " shared") +
+            std::string(lease.oversubscribes ? kOversubscribed : "") + " " + devices + " " +
             format_time(lease.created) + " " + (lease.until ? format_time(*lease.until) : "never") +
             " " + (lease.uid ? std::to_string(*lease.uid) : "-") + " " + or_dash(lease.user) + " " +
             or_dash(lease.creator) + " " + lease.job + "\n";

@@ -165,12 +165,14 @@ Result<Leases::Taken> Leases::again(const Lease& lease, const Lease& wish, uint3
       wish.devices.empty() ? lease.devices.size() == count : lease.devices == sorted(wish.devices);
   const bool same_job =
       lease.job == wish.job && (!wish.job.empty() || lease.creator == wish.creator);
-  if (same_devices && same_job && lease.exclusive == wish.exclusive && lease.user == wish.user) {
+  if (same_devices && same_job && lease.exclusive == wish.exclusive && lease.user == wish.user &&
+      lease.oversubscribes == wish.oversubscribes) {
     return Taken{lease, false};
   }
   if (!same_job) return Status(Code::kInvalidArgument, "there is another lease " + lease.id);
   return Status(Code::kInvalidArgument, wish.job + " already has lease " + lease.id + ": " +
                                             (lease.exclusive ? "exclusively " : "shared, ") +
+                                            (lease.oversubscribes ? "oversubscribed, " : "") +
                                             devices_text(lease.devices) +
                                             (lease.user.empty() ? "" : " for user " + lease.user) +
                                             ". Revoke that first, or ask for the same");

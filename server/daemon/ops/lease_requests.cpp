@@ -73,6 +73,7 @@ wire::LeaseInfo describe(const Lease& lease, const std::vector<Leases::Use>& use
   info.creator = lease.creator;
   info.devices = lease.devices;
   info.shared = !lease.exclusive;
+  info.oversubscribed = lease.oversubscribes;
   info.created = seconds_of(lease.created);
   if (lease.until) info.until = seconds_of(*lease.until);
   for (const Leases::Use& use : uses) info.sessions += use.who.lease == lease.id;
@@ -138,6 +139,7 @@ Status LeaseRequests::unlock(wire::Hello* hello, const tls::Key& binding,
                          admission_.leases().unlock(hello->lease, proof, binding, *identity));
   identity->lease = lease.id;
   identity->job = lease.job;
+  identity->lease_oversubscribes = lease.oversubscribes;
   return {};
 }
 
@@ -199,6 +201,7 @@ Result<bool> LeaseRequests::take(const wire::LeaseRequest& request, const Identi
   wish.creator = creator_of(who);
   wish.devices = request.devices;
   wish.exclusive = !request.shared;
+  wish.oversubscribes = request.oversubscribed;
   wish.until = end_after(request.seconds);
   const std::vector<uint32_t> offered = pool_.offer().ordinals();
   if (wish.devices.empty() && offered.empty() && pool_.starting() != 0) return false;
