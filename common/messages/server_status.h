@@ -63,6 +63,8 @@ struct ServerStatus {
     std::vector<UserTotals> users;  // by user and medium; at most kMaxUserTotals
     // How often sessions were parked and woken, and for how long those that were woken.
     uint64_t parks = 0, wakes = 0, parked_seconds = 0;
+    // Of these parks, those for the room of other sessions; and how often none could make room.
+    uint64_t parks_for_room = 0, room_refusals = 0;
   };
   std::string server;          // host name
   std::string version, build;  // common/base/version.h, of the running daemon

@@ -83,7 +83,8 @@ std::vector<WorkerPool::Worker*> WorkerPool::group_of(const Worker& worker) {
 }
 
 // kUnavailable: the session, or one that is connected with it, cannot be parked now.
-Status WorkerPool::begin_park(Worker& worker, const std::optional<Identity>& by) {
+Status WorkerPool::begin_park(Worker& worker, const std::optional<Identity>& by,
+                              std::chrono::milliseconds wait) {
   const std::vector<Worker*> members = connected_with(worker);
   for (const Worker* const member : members) {
     const std::string who = "the session of worker " + std::to_string(member->pid) +
@@ -105,7 +106,8 @@ Status WorkerPool::begin_park(Worker& worker, const std::optional<Identity>& by)
     member->park.by = by;
     member->park.refused.clear();
     enter(*member, ParkState::kResting);
-    send_step(*member, ParkStep::What::kRest);
+    member->park.is_preempted = wait.count() != 0;
+    send_step(*member, ParkStep::What::kRest, static_cast<uint64_t>(wait.count()));
   }
   return {};
 }
@@ -120,7 +122,11 @@ void WorkerPool::advance_rest(Worker& worker) {
   if (waits != members.end()) {
     const auto limit = state == ParkState::kResting ? Clock::duration(kLongestRest)
                                                     : Clock::duration(kLongestSuspend);
-    if (!worker.park.has_answered || Clock::now() < worker.park.since + limit) return;
+    const auto wait = worker.park.is_preempted ? Clock::duration(settings_.preempt_wait.get())
+                                               : Clock::duration(0);
+    if (!worker.park.has_answered || Clock::now() < worker.park.since + std::max(limit, wait)) {
+      return;
+    }
     return refuse_group(**waits, "it does not come to rest");
   }
   if (state == ParkState::kSuspending) {
