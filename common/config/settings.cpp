@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
+#include <iterator>
 #include <optional>
 
 #include "common/base/list_text.h"
@@ -23,6 +24,12 @@ std::string_view trim(std::string_view text) {
 }
 
 }  // namespace
+
+std::string decimal_text(double number) {
+  char text[32];
+  const auto [end, error] = std::to_chars(std::begin(text), std::end(text), number);
+  return {text, error == std::errc() ? end : text};
+}
 
 SettingBase::SettingBase(Registry& registry, const char* variable, const char* help)
     : variable_(variable), help_(help) {
@@ -122,6 +129,19 @@ bool Integer::parse(std::string_view text) {
 
 std::string Integer::accepted() const {
   return "a whole number from " + std::to_string(min_) + " to " + std::to_string(max_);
+}
+
+std::string Decimal::text() const { return decimal_text(value_); }
+
+bool Decimal::parse(std::string_view text) {
+  double value = 0;
+  if (!parse_number(text, &value) || !(value >= min_ && value <= max_)) return false;  // or NaN
+  value_ = value;
+  return true;
+}
+
+std::string Decimal::accepted() const {
+  return "a number from " + decimal_text(min_) + " to " + decimal_text(max_) + ", such as 1.5";
 }
 
 bool Bytes::parse(std::string_view text) {

@@ -53,6 +53,8 @@ bool take_value(const toml::node& node, TomlItem* item) {
     *item = {std::move(item->keys), Kind::kText, *text, item->line};
   } else if (const auto number = node.value_exact<int64_t>()) {
     *item = {std::move(item->keys), Kind::kNumber, std::to_string(*number), item->line};
+  } else if (const auto decimal = node.value_exact<double>()) {
+    *item = {std::move(item->keys), Kind::kNumber, decimal_text(*decimal), item->line};
   } else if (const auto flag = node.value_exact<bool>()) {
     *item = {std::move(item->keys), Kind::kFlag, *flag ? "1" : "0", item->line};
   } else if (const toml::array* const list = node.as_array()) {
@@ -86,8 +88,8 @@ Status collect(const toml::table& table, const std::vector<std::string>& above,
     } else {
       return Status(Code::kInvalidArgument,
                     at(path, item.line) + "'" + dotted(item.keys) +
-                        "' has an invalid type: write a text in quotes, a whole number, true or "
-                        "false, or a list of texts and whole numbers");
+                        "' has an invalid type: write a text in quotes, a number, true or false, "
+                        "or a list of texts and whole numbers");
     }
   }
   return {};

@@ -71,6 +71,8 @@ const Rules::KeyInfo Rules::kKeys[] = {
      "how many priorities above the lowest, up to 1000; 0: only the lowest"},
     {Key::kSmPercent, "sm_percent", Unit::kCount, true, false, 0, 100,
      "a whole number up to 100; 0: no limit"},
+    {Key::kPriority, "priority", Unit::kCount, true, false, 0, 1000,
+     "a whole number up to 1000; sessions with more displace others"},
 };
 
 std::string Rules::known_keys(bool of_session) {
@@ -223,6 +225,7 @@ UserRules Rules::of(std::optional<uid_t> uid, const std::string& name,
     limits.priorities = static_cast<uint32_t>(number(session, Key::kPriorities));
   }
   limits.sm_percent = static_cast<uint32_t>(number(session, Key::kSmPercent));
+  limits.priority = static_cast<uint32_t>(number(session, Key::kPriority));
   return rules;
 }
 

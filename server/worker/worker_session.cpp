@@ -436,12 +436,12 @@ Status WorkerSession::run() {
       worker_.settings.stop_timeout.get());
   RCUDA_RETURN_IF_ERROR(watch.start());
   const unsigned processors = usable_processors();
-  SessionLoop session(resources_, {spin_time(worker_.settings),
-                                   {},
-                                   &*granted_.work,
-                                   processors < kManyProcessors,
-                                   processors < kFewProcessors,
-                                   &parker_});
+  SessionLoop session(
+      resources_, {spin_time(worker_.settings),
+                   {},
+                   &*granted_.work,
+                   processors < kManyProcessors,
+                   processors<kFewProcessors, &parker_, worker_.settings.oversubscribe.get()> 1});
   {
     MutexLock lock(mutex_);
     loop_ = &session;

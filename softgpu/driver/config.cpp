@@ -82,6 +82,7 @@ Result<Configuration> read_configuration() {
   result.driver_version = *version;
   if (const char* text = std::getenv("SOFTGPU_NODE")) result.node = text;
   if (const char* text = std::getenv("SOFTGPU_NO_ROOM")) result.no_room = text;
+  if (const char* text = std::getenv("SOFTGPU_SHARED_MEMORY")) result.shared_memory = text;
   if (const char* text = std::getenv("SOFTGPU_COPY_LOG")) result.copy_log = text;
   int init_ms = 0, context_ms = 0, context_end_ms = 0;
   const struct {

@@ -28,6 +28,8 @@
 //                               default 0
 //   SOFTGPU_NO_ROOM             a path: while the file exists, cuMemCreate finds no device memory,
 //                               as if another process had it
+//   SOFTGPU_SHARED_MEMORY       a file: processes that name the same one share the memory of their
+//                               devices (shared_account.h); default none: each has it for itself
 //   SOFTGPU_COPY_LOG            file that gets a line per copy over a link (copy_log.h)
 //   SOFTGPU_LOG                 trace, debug, info, warn (default), error or off
 //
@@ -67,6 +69,7 @@ struct Configuration {
   std::chrono::milliseconds context_time{0}, context_end_time{0};
   std::string node;
   std::string no_room;
+  std::string shared_memory;
   std::string copy_log;
 };
 

@@ -110,6 +110,7 @@ class SessionHarness {
     std::function<uint64_t()> now;         // SessionLoopOptions::now
     bool movable_memory = false;           // SessionResources::movable_memory
     server::Parker* parker = nullptr;      // SessionLoopOptions::parker
+    bool oversubscribes = false;           // likewise
   };
   SessionHarness() : SessionHarness(Options()) {}
   explicit SessionHarness(const Options& options);

@@ -84,6 +84,7 @@ Lease restore(const CarriedLease& carried) {
   lease.job = info.job;
   lease.devices = info.devices;
   lease.exclusive = !info.shared;
+  lease.oversubscribes = info.oversubscribed;
   lease.created = time_of(info.created);
   if (info.until != 0) lease.until = time_of(info.until);
   lease.creator = info.creator;

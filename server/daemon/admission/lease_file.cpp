@@ -19,6 +19,8 @@ constexpr std::string_view kHeading =
     "creator,\n"
     "# job. Written by the server, which reads it when it starts.\n";
 
+constexpr std::string_view kOversubscribed = ",oversubscribed";  // after the kind
+
 // In ascending order.
 bool parse_devices(std::string_view text, std::vector<uint32_t>* devices) {
   while (!text.empty()) {
@@ -43,7 +45,9 @@ bool parse_line(std::string_view line, Lease* lease) {
   lease->id = take_item(&line, ' ');
   if (!wire::is_lease_id(lease->id)) return false;
   if (!identity::from_hex(take_item(&line, ' '), lease->secret)) return false;
-  const std::string_view kind = take_item(&line, ' ');
+  std::string_view kind = take_item(&line, ' ');
+  lease->oversubscribes = kind.ends_with(kOversubscribed);
+  if (lease->oversubscribes) kind.remove_suffix(kOversubscribed.size());
   if (kind != "exclusive" && kind != "shared") return false;
   lease->exclusive = kind == "exclusive";
   if (!parse_devices(take_item(&line, ' '), &lease->devices)) return false;
@@ -85,7 +89,9 @@ std::string format_leases(const std::vector<Lease>& leases) {
   std::string text(kHeading);
   for (const Lease& lease : leases) {
     text += lease.id + " " + identity::to_hex(lease.secret) +
-            (lease.exclusive ? " exclusive " : " shared ") + comma_list(lease.devices) + " " +
+            (lease.exclusive ? " exclusive" : " shared") +
+            std::string(lease.oversubscribes ? kOversubscribed : "") + " " +
+            comma_list(lease.devices) + " " +
             format_time(lease.created) + " " + (lease.until ? format_time(*lease.until) : "never") +
             " " + (lease.uid ? std::to_string(*lease.uid) : "-") + " " + or_dash(lease.user) + " " +
             or_dash(lease.creator) + " " + lease.job + "\n";

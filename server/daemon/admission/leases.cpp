@@ -100,6 +100,7 @@ wire::LeaseInfo info_of(const Lease& lease) {
   info.creator = lease.creator;
   info.devices = lease.devices;
   info.shared = !lease.exclusive;
+  info.oversubscribed = lease.oversubscribes;
   info.created = seconds_of(lease.created);
   if (lease.until) info.until = seconds_of(*lease.until);
   return info;
@@ -181,12 +182,14 @@ Result<Leases::Taken> Leases::again(const Lease& lease, const Lease& wish, uint3
       wish.devices.empty() ? lease.devices.size() == count : lease.devices == sorted(wish.devices);
   const bool same_job =
       lease.job == wish.job && (!wish.job.empty() || lease.creator == wish.creator);
-  if (same_devices && same_job && lease.exclusive == wish.exclusive && lease.user == wish.user) {
+  if (same_devices && same_job && lease.exclusive == wish.exclusive && lease.user == wish.user &&
+      lease.oversubscribes == wish.oversubscribes) {
     return Taken{lease, false};
   }
   if (!same_job) return Status(Code::kInvalidArgument, "another lease has the id " + lease.id);
   return Status(Code::kInvalidArgument, wish.job + " already has lease " + lease.id + ": " +
                                             (lease.exclusive ? "exclusively " : "shared, ") +
+                                            (lease.oversubscribes ? "oversubscribed, " : "") +
                                             devices_text(lease.devices) +
                                             (lease.user.empty() ? "" : " for user " + lease.user) +
                                             ". Revoke that first, or ask for the same");

@@ -38,6 +38,7 @@ struct Lease {
   std::string job;                // free text; unique unless empty
   std::vector<uint32_t> devices;  // in ascending order; the server's numbers
   bool exclusive = true;
+  bool oversubscribes = false;  // the server may park its sessions for the room of others
   std::chrono::sys_seconds created;
   std::optional<std::chrono::sys_seconds> until;  // none: no end
   std::string creator;

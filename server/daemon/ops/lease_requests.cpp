@@ -117,6 +117,7 @@ Status LeaseRequests::unlock(wire::Hello* hello, const tls::Key& binding,
                          admission_.leases().unlock(hello->lease, proof, binding, *identity));
   identity->lease = lease.id;
   identity->job = lease.job;
+  identity->lease_oversubscribes = lease.oversubscribes;
   return {};
 }
 
@@ -178,6 +179,7 @@ Result<bool> LeaseRequests::take(const wire::LeaseRequest& request, const Identi
   wish.creator = creator_of(who);
   wish.devices = request.devices;
   wish.exclusive = !request.shared;
+  wish.oversubscribes = request.oversubscribed;
   wish.until = end_after(request.seconds);
   const std::vector<uint32_t> offered = pool_.offer().ordinals();
   if (wish.devices.empty() && offered.empty() && pool_.starting() != 0) return false;
