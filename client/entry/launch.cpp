@@ -90,10 +90,11 @@ CUresult pack_attributes(const CUlaunchAttribute* attributes, unsigned count, co
   return CUDA_SUCCESS;
 }
 
-// Returns the key of a launch for `accepted_launches`: the attributes, without events and
-// access-policy windows, and the parts of the shape against which a driver checks them. These are
-// the block, the shared memory and whether the grid consists of whole clusters. Only a cooperative
-// launch has its grid in the key, because programs launch with many different grids.
+// Returns the key of a launch for `accepted_launches`: the attributes, without events and without
+// the address of an access-policy window, and the parts of the shape against which a driver checks
+// them. These are the block, the shared memory and whether the grid consists of whole clusters.
+// Only a cooperative launch has its grid in the key, because programs launch with many different
+// grids.
 std::string attributes_key(const LaunchShape& shape, const CUlaunchAttribute* attributes,
                            unsigned count) {
   std::string key;
@@ -113,6 +114,7 @@ std::string attributes_key(const LaunchShape& shape, const CUlaunchAttribute* at
         append(std::as_bytes(std::span(shape.grid)));  // the driver checks that all blocks fit
         append(value_of(attribute));
         break;
+      case CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION:  // its value has the same layout
       case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION: {
         const auto& cluster = attribute.value.clusterDim;
         const bool is_whole[] = {cluster.x && shape.grid[0] % cluster.x == 0,
@@ -122,8 +124,14 @@ std::string attributes_key(const LaunchShape& shape, const CUlaunchAttribute* at
         append(value_of(attribute));
         break;
       }
-      case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
-        break;  // a hint about addresses, which differ in each launch
+      case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW: {
+        const CUaccessPolicyWindow& window = attribute.value.accessPolicyWindow;
+        append(std::as_bytes(std::span(&window.num_bytes, 1)));
+        append(std::as_bytes(std::span(&window.hitRatio, 1)));
+        append(std::as_bytes(std::span(&window.hitProp, 1)));
+        append(std::as_bytes(std::span(&window.missProp, 1)));
+        break;  // its address may differ in each launch
+      }
       default:
         append(value_of(attribute));
         break;

@@ -1,9 +1,11 @@
-// A list of numbers for messages. Any thread; nothing blocks.
+// Lists in texts: of messages, and of files. Any thread; nothing blocks.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace rcuda {
@@ -16,6 +18,27 @@ inline std::string list_of(const std::vector<uint32_t>& numbers) {
     text += std::to_string(numbers[i]);
   }
   return text;
+}
+
+inline void append_item(std::string* list, std::string_view item,
+                        std::string_view separator = ", ") {
+  if (!list->empty()) *list += separator;
+  *list += item;
+}
+
+// "0,1,2".
+inline std::string comma_list(const std::vector<uint32_t>& numbers) {
+  std::string text;
+  for (const uint32_t number : numbers) append_item(&text, std::to_string(number), ",");
+  return text;
+}
+
+// Takes the item before the next `separator` from `list`, and the separator.
+inline std::string_view take_item(std::string_view* list, char separator) {
+  const size_t end = std::min(list->find(separator), list->size());
+  const std::string_view item = list->substr(0, end);
+  list->remove_prefix(std::min(end + 1, list->size()));
+  return item;
 }
 
 }  // namespace rcuda

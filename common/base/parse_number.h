@@ -1,18 +1,29 @@
-// Reads a number. Any thread.
+// Reads a number from a text. Any thread.
 #pragma once
 
 #include <charconv>
 #include <string_view>
 #include <system_error>
+#include <type_traits>
 
 namespace rcuda {
 
-// Returns false if the whole text is not a number of this type; then *number is undefined.
-template <typename T>
-bool parse_number(std::string_view text, T* number, int base = 10) {
+// Returns false, and leaves *number as it is, unless the whole text is a number of this type.
+// `base`: of whole numbers.
+template <typename Number>
+bool parse_number(std::string_view text, Number* number, int base = 10) {
   const char* const end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, *number, base);
-  return error == std::errc() && rest == end;
+  Number parsed{};
+  const auto [rest, error] = [&] {
+    if constexpr (std::is_floating_point_v<Number>) {
+      return std::from_chars(text.data(), end, parsed);
+    } else {
+      return std::from_chars(text.data(), end, parsed, base);
+    }
+  }();
+  if (error != std::errc() || rest != end) return false;
+  *number = parsed;
+  return true;
 }
 
 }  // namespace rcuda

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
+#include <iterator>
 #include <optional>
 
+#include "common/base/list_text.h"
 #include "common/base/lower.h"
 #include "common/base/parse_number.h"
 
@@ -22,6 +24,12 @@ std::string_view trim(std::string_view text) {
 }
 
 }  // namespace
+
+std::string decimal_text(double number) {
+  char text[32];
+  const auto [end, error] = std::to_chars(std::begin(text), std::end(text), number);
+  return {text, error == std::errc() ? end : text};
+}
 
 SettingBase::SettingBase(Registry& registry, const char* variable, const char* help)
     : variable_(variable), help_(help) {
@@ -123,6 +131,19 @@ std::string Integer::accepted() const {
   return "a whole number from " + std::to_string(min_) + " to " + std::to_string(max_);
 }
 
+std::string Decimal::text() const { return decimal_text(value_); }
+
+bool Decimal::parse(std::string_view text) {
+  double value = 0;
+  if (!parse_number(text, &value) || !(value >= min_ && value <= max_)) return false;  // or NaN
+  value_ = value;
+  return true;
+}
+
+std::string Decimal::accepted() const {
+  return "a number from " + decimal_text(min_) + " to " + decimal_text(max_) + ", such as 1.5";
+}
+
 bool Bytes::parse(std::string_view text) {
   const std::optional<uint64_t> value = parse_bytes(text);
   if (!value || (*value < least_ && (*value != 0 || !takes_zero_))) return false;
@@ -158,11 +179,7 @@ bool OrdinalList::parse(std::string_view text) {
   return true;
 }
 
-std::string OrdinalList::text() const {
-  std::string all;
-  for (uint32_t value : value_) all += (all.empty() ? "" : ",") + std::to_string(value);
-  return all;
-}
+std::string OrdinalList::text() const { return comma_list(value_); }
 
 bool Choice::parse(std::string_view text) {
   const auto found = std::find(words_.begin(), words_.end(), text);
@@ -173,7 +190,7 @@ bool Choice::parse(std::string_view text) {
 
 std::string Choice::accepted() const {
   std::string all;
-  for (const char* word : words_) all += (all.empty() ? "" : " | ") + std::string(word);
+  for (const char* word : words_) append_item(&all, word, " | ");
   return all;
 }
 

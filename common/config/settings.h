@@ -21,6 +21,9 @@ namespace rcuda::config {
 
 class Registry;
 
+// "2", "1.5": the shortest text of this number.
+std::string decimal_text(double number);
+
 class SettingBase {
  public:
   SettingBase(Registry& registry, const char* variable, const char* help);
@@ -125,6 +128,24 @@ class Integer : public SettingBase {
  private:
   int64_t value_;
   int64_t min_, max_;
+};
+
+// A number with a fraction, such as 1.5.
+class Decimal : public SettingBase {
+ public:
+  Decimal(Registry& registry, const char* variable, double initial, double min, double max,
+          const char* help)
+      : SettingBase(registry, variable, help), value_(initial), min_(min), max_(max) {}
+  double get() const { return value_; }
+  std::string text() const override;
+  std::string accepted() const override;
+
+ protected:
+  bool parse(std::string_view text) override;
+
+ private:
+  double value_;
+  double min_, max_;
 };
 
 // A size (common/base/units.h). Less than `least` is most likely a forgotten unit, and is refused.

@@ -22,6 +22,7 @@
 #define TOML_ASSERT_ASSUME(condition) static_assert(true)
 #include <toml++/toml.h>
 
+#include "common/base/list_text.h"
 #include "common/base/nearest.h"
 #include "common/base/printable.h"
 #include "common/config/toml_text.h"
@@ -40,7 +41,7 @@ std::optional<std::string> joined(const toml::array& list) {
     const auto number = item.value_exact<int64_t>();
     const auto word = item.value_exact<std::string>();
     if (!number && !word) return std::nullopt;
-    text += (text.empty() ? "" : ",") + (number ? std::to_string(*number) : *word);
+    append_item(&text, number ? std::to_string(*number) : *word, ",");
   }
   return text;
 }
@@ -52,6 +53,8 @@ bool take_value(const toml::node& node, TomlItem* item) {
     *item = {std::move(item->keys), Kind::kText, *text, item->line};
   } else if (const auto number = node.value_exact<int64_t>()) {
     *item = {std::move(item->keys), Kind::kNumber, std::to_string(*number), item->line};
+  } else if (const auto decimal = node.value_exact<double>()) {
+    *item = {std::move(item->keys), Kind::kNumber, decimal_text(*decimal), item->line};
   } else if (const auto flag = node.value_exact<bool>()) {
     *item = {std::move(item->keys), Kind::kFlag, *flag ? "1" : "0", item->line};
   } else if (const toml::array* const list = node.as_array()) {
@@ -66,7 +69,7 @@ bool take_value(const toml::node& node, TomlItem* item) {
 
 std::string dotted(const std::vector<std::string>& keys) {
   std::string text;
-  for (const std::string& key : keys) text += (text.empty() ? "" : ".") + key;
+  for (const std::string& key : keys) append_item(&text, key, ".");
   return text;
 }
 
@@ -85,8 +88,8 @@ Status collect(const toml::table& table, const std::vector<std::string>& above,
     } else {
       return Status(Code::kInvalidArgument,
                     at(path, item.line) + "'" + dotted(item.keys) +
-                        "' has an invalid type: write a text in quotes, a whole number, true or "
-                        "false, or a list of texts and whole numbers");
+                        "' has an invalid type: write a text in quotes, a number, true or false, "
+                        "or a list of texts and whole numbers");
     }
   }
   return {};
@@ -207,7 +210,7 @@ Status unknown_key(const Registry& registry, const TomlItem& item, const std::st
     remedy = "; write " + item.keys.back() + " above the first [table]";
   }
   if (remedy.empty()) {
-    for (const std::string& key : registry.keys()) remedy += (remedy.empty() ? "" : ", ") + key;
+    for (const std::string& key : registry.keys()) append_item(&remedy, key);
     remedy = "; the settings are: " + remedy;
   }
   return Status(Code::kInvalidArgument, "'" + name + "' is not a setting" + remedy);
@@ -243,7 +246,7 @@ Status load_toml_file(Registry& registry, const std::string& path, const char* o
     if (item.kind == TomlItem::Kind::kTable) continue;
     if (item.keys.size() > 1 && item.keys.front() == others) continue;
     std::string name;
-    for (const std::string& key : item.keys) name += (name.empty() ? "" : "_") + key;
+    for (const std::string& key : item.keys) append_item(&name, key, "_");
     const std::string place = path + ":" + std::to_string(item.line);
     SettingBase* const setting = registry.find_key(name);
     if (!setting) return unknown_key(registry, item, name).with_context(place);

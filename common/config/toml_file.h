@@ -17,7 +17,7 @@ struct TomlItem {
   enum class Kind { kTable, kText, kNumber, kFlag, kList };
   std::vector<std::string> keys;  // {"image_cache", "bytes"}
   Kind kind{};
-  std::string text;  // of a value: the text, a whole number, "0" or "1", or a list: "a,b"
+  std::string text;  // of a value: the text, a number, "0" or "1", or a list: "a,b"
   size_t line = 0;
 };
 

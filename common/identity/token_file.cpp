@@ -5,6 +5,7 @@
 
 #include "common/base/config_folder.h"
 #include "common/base/host_port.h"
+#include "common/base/list_text.h"
 #include "common/base/lower.h"
 #include "common/identity/private_file.h"
 
@@ -64,9 +65,7 @@ Status TokenFile::add(Line line) {
 Result<TokenFile> TokenFile::parse(std::string_view text) {
   TokenFile file;
   for (size_t number = 1; !text.empty(); ++number) {
-    const size_t end = std::min(text.find('\n'), text.size());
-    const auto words = words_of(text.substr(0, end));
-    text.remove_prefix(std::min(end + 1, text.size()));
+    const auto words = words_of(take_item(&text, '\n'));
     if (words.empty()) continue;
     Result<Line> line = parse_line(words);
     Status status = line.status();
@@ -102,7 +101,7 @@ std::string TokenFile::servers() const {
   for (const Line& line : lines_) {
     std::string name = bracketed(line.host);
     if (line.port != 0) name += ":" + std::to_string(line.port);
-    text += (text.empty() ? "" : ", ") + (name.empty() ? "every server" : name);
+    append_item(&text, name.empty() ? "every server" : name);
   }
   return text;
 }
@@ -121,8 +120,7 @@ Result<bool> add_token(const std::string& path, std::string_view line) {
   bool replaced = false;
   std::string kept;
   for (std::string_view rest = *text; !rest.empty();) {
-    const std::string_view next = rest.substr(0, rest.find('\n'));
-    rest.remove_prefix(std::min(next.size() + 1, rest.size()));
+    const std::string_view next = take_item(&rest, '\n');
     if (const auto words = words_of(next); !words.empty()) {
       RCUDA_ASSIGN_OR_RETURN(const TokenFile::Line other, TokenFile::parse_line(words));
       if (other.host == added.host && other.port == added.port) {

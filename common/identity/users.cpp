@@ -1,11 +1,12 @@
 #include "common/identity/users.h"
 
 #include <cerrno>
-#include <charconv>
 #include <vector>
 
 #include <grp.h>
 #include <pwd.h>
+
+#include "common/base/parse_number.h"
 
 namespace rcuda::identity {
 namespace {
@@ -23,9 +24,7 @@ int look_up(Function function, Key key, Entry* entry, std::vector<char>* room, E
 }
 
 bool parse_uid(const std::string& text, uid_t* uid) {
-  const char* const end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, *uid);
-  return error == std::errc() && rest == end && *uid != kNoUid && std::to_string(*uid) == text;
+  return parse_number(text, uid) && *uid != kNoUid && std::to_string(*uid) == text;
 }
 
 }  // namespace
@@ -61,9 +60,7 @@ Result<uid_t> user_id(const std::string& name) {
 
 Result<gid_t> group_id(const std::string& name) {
   gid_t number = 0;
-  const char* const end = name.data() + name.size();
-  const auto [rest, failed] = std::from_chars(name.data(), end, number);
-  if (failed == std::errc() && rest == end) return number;
+  if (parse_number(name, &number)) return number;
   group entry;
   group* found = nullptr;
   std::vector<char> room;

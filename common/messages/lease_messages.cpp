@@ -43,6 +43,7 @@ void fields(Visitor& visit, LeaseRequest& m) {
   visit.flag("shared", m.shared);
   visit.number("seconds", m.seconds);
   visit.flag("waits", m.waits);
+  visit.flag("oversubscribed", m.oversubscribed);
 }
 template struct Codec<LeaseRequest>;
 
@@ -54,6 +55,7 @@ void fields(Visitor& visit, LeaseInfo& m) {
   visit.text("creator", m.creator);
   visit.list("devices", m.devices, kMaxDevices);
   visit.flag("shared", m.shared);
+  visit.flag("oversubscribed", m.oversubscribed);
   visit.number("created", m.created);
   visit.number("until", m.until);
   visit.number("sessions", m.sessions);

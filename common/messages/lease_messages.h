@@ -51,6 +51,8 @@ struct LeaseRequest {
   bool shared = false;   // kTake: others may have leases of the same devices
   uint64_t seconds = 0;  // kTake, kExtend: from now; 0: no end
   bool waits = false;    // kTake: the client asks again while devices are taken
+  // kTake: where the server oversubscribes its devices, it may do so with these, too.
+  bool oversubscribed = false;
 };
 
 struct LeaseInfo {
@@ -58,6 +60,7 @@ struct LeaseInfo {
   std::string creator;
   std::vector<uint32_t> devices;
   bool shared = false;
+  bool oversubscribed = false;
   uint64_t created = 0;
   uint64_t until = 0;     // seconds since 1970, as `created`; 0: no end
   uint32_t sessions = 0;  // under way

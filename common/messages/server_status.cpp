@@ -59,6 +59,8 @@ void fields(Visitor& visit, ServerStatus::Totals& m) {
   visit.number("parks", m.parks);
   visit.number("wakes", m.wakes);
   visit.number("parked_seconds", m.parked_seconds);
+  visit.number("parks_for_room", m.parks_for_room);
+  visit.number("room_refusals", m.room_refusals);
   visit.list("accounts", m.users, kMaxUserTotals);
 }
 

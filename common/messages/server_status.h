@@ -65,6 +65,8 @@ struct ServerStatus {
     // How often sessions were parked and woken, and the time for which the woken sessions were
     // parked.
     uint64_t parks = 0, wakes = 0, parked_seconds = 0;
+    // Of these parks, those for the room of other sessions; and how often none could make room.
+    uint64_t parks_for_room = 0, room_refusals = 0;
   };
   std::string server;          // host name
   std::string version, build;  // common/base/version.h, of the running daemon

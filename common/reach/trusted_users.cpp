@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/list_text.h"
 #include "common/identity/users.h"
 
 namespace rcuda::wire {
@@ -25,11 +26,7 @@ bool TrustedUsers::parse(std::string_view text) {
   return true;
 }
 
-std::string TrustedUsers::text() const {
-  std::string all;
-  for (const uid_t user : users_) all += (all.empty() ? "" : ",") + std::to_string(user);
-  return all;
-}
+std::string TrustedUsers::text() const { return comma_list(users_); }
 
 Status check_trust(const std::string& what, uid_t server, uid_t client,
                    const std::vector<uid_t>& named) {

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 
+#include "common/base/list_text.h"
 #include "common/base/log.h"
 
 namespace rcuda::transport {
@@ -37,7 +38,7 @@ Choice best_medium(Reach reach, int control_socket, const std::string& encrypts_
     if (suits.ok()) {
       choice = {&medium, {}};
     } else {
-      choice.why += (choice.why.empty() ? "" : "; ") + suits.context();
+      append_item(&choice.why, suits.context(), "; ");
     }
   }
   return choice;
@@ -48,7 +49,7 @@ std::string medium_names(std::optional<Reach> reach) {
   const char* last = nullptr;
   for (const Medium& medium : media()) {
     if (reach && medium.traits.reach != *reach) continue;
-    if (last) names += (names.empty() ? "" : ", ") + std::string(last);
+    if (last) append_item(&names, last);
     last = medium.name();
   }
   return names.empty() ? last : names + " or " + last;

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "common/base/host_name.h"
+#include "common/base/list_text.h"
 #include "common/base/log.h"
 #include "common/base/passed_descriptors.h"
 #include "common/base/version.h"
@@ -216,7 +217,7 @@ void Daemon::announce() {
   std::string names;
   for (const wire::ServerStatus::Device& device : offer.devices) {
     if (names.find(device.name) == std::string::npos) {
-      names += (names.empty() ? "" : ", ") + device.name;
+      append_item(&names, device.name);
     }
   }
   RCUDA_INFO("serving %s on %s and @rcuda-%u: device%s %s (%s; %s), by %s",

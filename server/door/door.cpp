@@ -51,7 +51,7 @@ constexpr auto kTimeForHandshakes = std::chrono::milliseconds(10);  // in each r
 constexpr int kNice = 3;
 
 Status enter_sandbox(pid_t daemon) {
-  RCUDA_RETURN_IF_ERROR(become_nobody().status());
+  RCUDA_RETURN_IF_ERROR(become_nobody());
   // PR_SET_PDEATHSIG comes after the change of the user, which resets it.
   if (::prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) != 0 || ::getppid() != daemon) {
     return Status(Code::kUnavailable, "the daemon has ended");

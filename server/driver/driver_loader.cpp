@@ -12,6 +12,7 @@
 
 #include "api/exports/driver_version.h"
 #include "common/base/executable.h"
+#include "common/base/list_text.h"
 #include "common/base/log.h"
 
 namespace rcuda::server {
@@ -102,8 +103,8 @@ Result<LoadedDriver> try_driver(const std::string& path) {
   if (CUresult result = driver.table.cuInit(0); result != CUDA_SUCCESS) {
     return cannot_init(driver, result);
   }
-  if (CUresult result = driver.table.cuDeviceGetCount(&driver.device_count);
-      result != CUDA_SUCCESS || driver.device_count == 0) {
+  int devices = 0;
+  if (driver.table.cuDeviceGetCount(&devices) != CUDA_SUCCESS || devices == 0) {
     return Status(Code::kNotFound, driver.path + " has no devices");
   }
   return driver;
@@ -197,7 +198,7 @@ std::vector<std::string> worker_environment(const std::vector<std::string>& more
     std::string_view folders = *line + name.size() + 1;
     while (true) {
       const std::string folder(folders.substr(0, folders.find(':')));
-      if (!is_client_library(folder + "/libcuda.so.1")) kept += (kept.empty() ? "" : ":") + folder;
+      if (!is_client_library(folder + "/libcuda.so.1")) append_item(&kept, folder, ":");
       if (folders.find(':') == std::string_view::npos) break;
       folders.remove_prefix(folders.find(':') + 1);
     }

@@ -25,7 +25,6 @@ struct LoadedDriver {
   api::DriverTable table;
   std::string path;
   int version = 0;
-  int device_count = 0;
 };
 
 // `choice`: "auto", "nvidia", "softgpu" or a path. `nvidia_nodes`: the device files of

@@ -7,6 +7,8 @@
 #include <grp.h>
 #include <pwd.h>
 
+#include "common/base/parse_number.h"
+
 namespace rcuda::server {
 namespace {
 
@@ -20,6 +22,12 @@ std::string text_of(const AccountKey& key) {
 }
 
 }  // namespace
+
+AccountKey account_key(const std::string& text) {
+  uid_t number = 0;
+  if (parse_number(text, &number)) return number;
+  return text;
+}
 
 Result<Account> look_up_account(const AccountKey& key) {
   std::vector<char> text(16u << 10);

@@ -34,6 +34,7 @@ struct Account {
 
 // A user's number or name.
 using AccountKey = std::variant<uid_t, std::string>;
+AccountKey account_key(const std::string& text);
 
 // Asks the name service and blocks until it answers.
 Result<Account> look_up_account(const AccountKey& key);

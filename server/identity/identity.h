@@ -33,6 +33,7 @@ struct Identity {
   std::vector<gid_t> account_groups;
   // The lease under which the session runs, and its job; empty: none.
   std::string lease{}, job{};
+  bool lease_oversubscribes = false;  // Lease::oversubscribes
   // The roles of the token by which the client identified itself. None: the client may do all that
   // its user may. Without the role for sessions the client has no uid, and `user` is only a name.
   std::optional<Roles> roles{};

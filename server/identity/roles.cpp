@@ -4,6 +4,8 @@
 #include <array>
 #include <optional>
 
+#include "common/base/list_text.h"
+
 namespace rcuda::server {
 namespace {
 
@@ -37,7 +39,7 @@ Result<Roles> Roles::parse(std::string_view text) {
 std::string Roles::text() const {
   std::string all;
   for (const Name& name : kNames) {
-    if (has(name.role)) all += (all.empty() ? "" : ",") + std::string(name.text);
+    if (has(name.role)) append_item(&all, name.text, ",");
   }
   return all;
 }

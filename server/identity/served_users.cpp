@@ -1,11 +1,11 @@
 #include "server/identity/served_users.h"
 
 #include <algorithm>
-#include <charconv>
 #include <sstream>
 
 #include <unistd.h>
 
+#include "common/base/list_text.h"
 #include "common/identity/users.h"
 #include "server/identity/accounts.h"
 
@@ -13,14 +13,6 @@ namespace rcuda::server {
 namespace {
 
 constexpr uid_t kRoot = 0;
-
-AccountKey key_of(const std::string& word) {
-  uid_t number = 0;
-  const char* const end = word.data() + word.size();
-  const auto [rest, error] = std::from_chars(word.data(), end, number);
-  if (error == std::errc() && rest == end) return number;
-  return word;
-}
 
 // An unknown name is not an invalid setting: the user database may not be reachable yet.
 Status unknown(const char* setting, const std::string& word, const Status& why) {
@@ -48,7 +40,7 @@ Result<ServedUsers> ServedUsers::read(const std::string& list, const char* setti
       users.groups_.insert(*group);
       continue;
     }
-    const AccountKey key = key_of(word);
+    const AccountKey key = account_key(word);
     if (const uid_t* uid = std::get_if<uid_t>(&key)) {
       users.users_.insert(*uid);
       users.names_root_ |= *uid == kRoot;
@@ -86,7 +78,7 @@ std::string ServedUsers::text() const {
   if (everybody_) return "every user";
   std::string text;
   for (const uid_t user : users_) {
-    text += (text.empty() ? "" : ", ") + identity::user_and_number(user);
+    append_item(&text, identity::user_and_number(user));
   }
   for (const gid_t group : groups_) {
     text += ", group " + identity::group_name(group) + " (gid " + std::to_string(group) + ")";

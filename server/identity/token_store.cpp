@@ -10,7 +10,9 @@
 #include <sys/file.h>
 
 #include "common/base/date_text.h"
+#include "common/base/list_text.h"
 #include "common/base/log.h"
+#include "common/base/printable.h"
 #include "common/identity/encoding.h"
 #include "common/identity/private_file.h"
 #include "common/tls/proof.h"
@@ -30,27 +32,14 @@ constexpr std::string_view kHeading =
 
 constexpr std::string_view kRoles = "role:";
 
-bool is_printable(std::string_view text) {
-  return std::all_of(text.begin(), text.end(),
-                     [](char c) { return static_cast<unsigned char>(c) >= ' ' && c != 0x7f; });
-}
-
 bool is_user(std::string_view text) {
   return !text.empty() && is_printable(text) && text.find(' ') == text.npos;
-}
-
-// Takes the text before the next space from `line`, and the space.
-std::string_view next_word(std::string_view* line) {
-  const size_t end = std::min(line->find(' '), line->size());
-  const std::string_view word = line->substr(0, end);
-  line->remove_prefix(std::min(end + 1, line->size()));
-  return word;
 }
 
 // Takes the roles, if the line begins with them.
 Status take_roles(std::string_view* line, StoredToken* token) {
   if (!line->starts_with(kRoles)) return {};
-  RCUDA_ASSIGN_OR_RETURN(token->roles, Roles::parse(next_word(line).substr(kRoles.size())));
+  RCUDA_ASSIGN_OR_RETURN(token->roles, Roles::parse(take_item(line, ' ').substr(kRoles.size())));
   return {};
 }
 
@@ -59,18 +48,18 @@ Result<StoredToken> parse_line(std::string_view line) {
     return Status(Code::kInvalidArgument, std::string("not a token: ") + what);
   };
   StoredToken token;
-  token.id = next_word(&line);
+  token.id = take_item(&line, ' ');
   if (!identity::is_token_id(token.id)) return refused("its id is not eight hexadecimal digits");
-  token.user = next_word(&line);
+  token.user = take_item(&line, ' ');
   if (!is_user(token.user)) return refused("it has no user");
-  if (!identity::from_hex(next_word(&line), token.secret_hash)) {
+  if (!identity::from_hex(take_item(&line, ' '), token.secret_hash)) {
     return refused("the hash of its secret is damaged");
   }
-  if (!parse_time(next_word(&line), &token.created)) {
+  if (!parse_time(take_item(&line, ' '), &token.created)) {
     return refused("the time when it was created is damaged");
   }
   if (!take_roles(&line, &token).ok()) return refused("its roles are not known");
-  if (const std::string_view expires = next_word(&line); expires != "never") {
+  if (const std::string_view expires = take_item(&line, ' '); expires != "never") {
     Seconds time;
     if (!parse_time(expires, &time)) return refused("the time when it expires is damaged");
     token.expires = time;
@@ -113,16 +102,10 @@ struct Lines {
   std::vector<Status> damaged;
 };
 
-std::string_view next_line(std::string_view* text) {
-  const std::string_view line = text->substr(0, text->find('\n'));
-  text->remove_prefix(std::min(line.size() + 1, text->size()));
-  return line;
-}
-
 Lines parse_lines(std::string_view text) {
   Lines lines;
   for (size_t number = 1; !text.empty(); ++number) {
-    const std::string_view line = next_line(&text);
+    const std::string_view line = take_item(&text, '\n');
     if (line.empty() || line.front() == '#') continue;
     Result<StoredToken> token = parse_line(line);
     if (token.ok()) {
@@ -289,7 +272,7 @@ Result<StoredTokens> revoke_tokens(const std::string& path, const std::vector<st
   StoredTokens revoked;
   std::string kept;
   for (std::string_view rest = text; !rest.empty();) {
-    const std::string_view line = next_line(&rest);
+    const std::string_view line = take_item(&rest, '\n');
     const Result<StoredToken> token = parse_line(line);
     const bool is_named =
         token.ok() && (is_theirs(*token) || std::ranges::find(ids, token->id) != ids.end());

@@ -21,6 +21,7 @@ void fields(Visitor& visit, SessionLimits& m) {
   visit.number("idle_time", m.idle_time);
   visit.optional("priorities", m.priorities);
   visit.number("sm_percent", m.sm_percent);
+  visit.number("priority", m.priority);
 }
 
 }  // namespace rcuda::server

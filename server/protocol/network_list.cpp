@@ -2,13 +2,14 @@
 
 #include <algorithm>
 #include <bit>
-#include <charconv>
 #include <cstring>
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
+
+#include "common/base/parse_number.h"
 
 namespace rcuda::server {
 namespace {
@@ -72,10 +73,7 @@ bool NetworkList::parse_one(std::string_view text, Network* network) {
   }
   unsigned bits = most;
   if (slash != std::string_view::npos) {
-    const std::string_view number = text.substr(slash + 1);
-    const char* const end = number.data() + number.size();
-    const auto [stopped, error] = std::from_chars(number.data(), end, bits);
-    if (error != std::errc() || stopped != end || bits > most) return false;
+    if (!parse_number(text.substr(slash + 1), &bits) || bits > most) return false;
   }
   network->bits = before + bits;
   return true;

@@ -141,6 +141,21 @@ struct Settings {
       registry, "RCUDA_SERVER_PARK_MEMORY", 0, 0,
       "page-locked memory that workers keep for the next time that they park GPU memory, of all "
       "sessions together; it needs movable_memory"};
+  config::Decimal oversubscribe{
+      registry,
+      "RCUDA_SERVER_OVERSUBSCRIBE",
+      1,
+      1,
+      100,
+      "how many times the memory of a device its sessions may hold together: idle sessions are "
+      "parked when others need the room; 1: what the device has"};
+  config::Duration stay_awake{registry, "RCUDA_SERVER_STAY_AWAKE", std::chrono::seconds(1),
+                              "how long a session that woke is not parked for the room of others"};
+  config::Bool preempt{
+      registry, "RCUDA_SERVER_PREEMPT", false,
+      "for the room of a session of higher priority, also park sessions that have work"};
+  config::Duration preempt_wait{registry, "RCUDA_SERVER_PREEMPT_WAIT", std::chrono::seconds(5),
+                                "how long such work may take to end; the session then goes on"};
   config::Duration reconnect_timeout{
       registry, "RCUDA_SERVER_RECONNECT_TIMEOUT", std::chrono::minutes(2),
       "the longest time that a session over tcp waits for its client to connect again, if the "

@@ -89,8 +89,8 @@ void fields(Visitor& visit, RanksLost& m) {
 
 template <typename Visitor>
 void fields(Visitor& visit, ParkStep& m) {
-  static constexpr const char* kSteps[] = {"rest", "parked",  "stay",  "wake",      "awake",
-                                           "move", "suspend", "place", "place back"};
+  static constexpr const char* kSteps[] = {"rest", "parked",  "stay",  "wake",       "awake",
+                                           "move", "suspend", "place", "place back", "room"};
   visit.choice("what", m.what, kSteps);
   visit.number("keep", m.keep);
   visit.list("tags", m.tags, ParkStep::kMostTags);
@@ -99,8 +99,9 @@ void fields(Visitor& visit, ParkStep& m) {
 
 template <typename Visitor>
 void fields(Visitor& visit, ParkAnswer& m) {
-  static constexpr const char* kAnswers[] = {"at rest", "busy",      "cannot",    "wake wanted",
-                                             "moved",   "not moved", "suspended", "placed"};
+  static constexpr const char* kAnswers[] = {"at rest",     "busy",      "cannot",    "wake wanted",
+                                             "moved",       "not moved", "suspended", "placed",
+                                             "room wanted", "room used", "room asked"};
   visit.choice("what", m.what, kAnswers);
   visit.string("why", m.why);
   visit.list("bytes", m.bytes, wire::kMaxDevices);

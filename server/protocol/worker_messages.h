@@ -96,10 +96,13 @@ struct ParkStep {
     kSuspend = 7,
     kPlace = 8,
     kPlaceBack = 9,
+    kRoom = 10,
   };
   static constexpr size_t kMostTags = 8192;
   What what{};
-  uint64_t keep = 0;  // kMove of a parked worker: the page-locked bytes that it may keep
+  // kMove of a parked worker: the page-locked bytes that it may keep. kRest: the milliseconds that
+  // its work may take to end. kRoom: see parker.h.
+  uint64_t keep = 0;
   // kSuspend: the ranks of the sessions that are parked together (WorkPage::communicators()).
   std::vector<uint64_t> tags{};
   std::vector<uint32_t> devices{};  // kPlace, kPlaceBack: the session's, in its order
@@ -143,11 +146,14 @@ struct ParkAnswer {
     kNotMoved = 6,
     kSuspended = 7,
     kPlaced = 8,
+    kRoomWanted = 9,
+    kRoomUsed = 10,
+    kRoomAsked = 11,
   };
   What what{};
   std::string why{};
   // kAtRest: the bytes that the worker itself can move, by device in the session's order. Empty:
-  // the driver must park the session.
+  // the driver must park the session. kRoomWanted, kRoomAsked: see parker.h.
   std::vector<uint64_t> bytes{};
 };
 

@@ -1,9 +1,10 @@
 #include "server/quota/rules.h"
 
 #include <algorithm>
-#include <charconv>
 #include <utility>
 
+#include "common/base/list_text.h"
+#include "common/base/parse_number.h"
 #include "common/base/units.h"
 #include "common/config/settings.h"
 
@@ -33,9 +34,7 @@ bool parse(Unit unit, const std::string& text, uint64_t* number) {
     *number = read.value_or(0);
     return read.has_value();
   }
-  const char* const end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, *number);
-  return error == std::errc() && rest == end;
+  return parse_number(text, number);
 }
 
 Status wrong(std::string text) { return Status(Code::kInvalidArgument, std::move(text)); }
@@ -72,13 +71,15 @@ const Rules::KeyInfo Rules::kKeys[] = {
      "how many priorities above the lowest, up to 1000; 0: only the lowest"},
     {Key::kSmPercent, "sm_percent", Unit::kCount, true, false, 0, 100,
      "a whole number up to 100; 0: no limit"},
+    {Key::kPriority, "priority", Unit::kCount, true, false, 0, 1000,
+     "a whole number up to 1000; sessions with more displace others"},
 };
 
 std::string Rules::known_keys(bool of_session) {
   std::string names;
   for (const KeyInfo& info : kKeys) {
     if (!(of_session ? info.in_session : info.in_together)) continue;
-    names += (names.empty() ? "" : ", ") + std::string(info.name);
+    append_item(&names, info.name);
   }
   return names;
 }
@@ -224,6 +225,7 @@ UserRules Rules::of(std::optional<uid_t> uid, const std::string& name,
     limits.priorities = static_cast<uint32_t>(number(session, Key::kPriorities));
   }
   limits.sm_percent = static_cast<uint32_t>(number(session, Key::kSmPercent));
+  limits.priority = static_cast<uint32_t>(number(session, Key::kPriority));
   return rules;
 }
 

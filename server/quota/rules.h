@@ -90,7 +90,8 @@ class Rules {
     kSessionTime,
     kIdleTime,
     kPriorities,
-    kSmPercent
+    kSmPercent,
+    kPriority
   };
   struct Value {
     uint64_t number = 0;  // bytes, bytes per second, nanoseconds or a count

@@ -7,11 +7,11 @@
 
 namespace rcuda::server {
 
-Result<bool> become_nobody() {
-  if (::geteuid() != 0) return false;
+Status become_nobody() {
+  if (::geteuid() != 0) return {};
   const bool done = ::setresgid(kNobody, kNobody, kNobody) == 0 && ::setgroups(0, nullptr) == 0 &&
                     ::setresuid(kNobody, kNobody, kNobody) == 0;
-  if (done || errno == EINVAL) return done;  // the namespace has no such number
+  if (done || errno == EINVAL) return {};  // the namespace has no such number
   return Status::from_errno(errno, "becoming nobody");
 }
 

@@ -10,8 +10,8 @@ namespace rcuda::server {
 
 inline constexpr uid_t kNobody = 65534;
 
-// Makes a process of root nobody, without groups and capabilities. Returns whether it is nobody
-// now: a user namespace may have no such user, and then its root stays.
-Result<bool> become_nobody();
+// Makes a process of root nobody, without groups and capabilities. A user namespace may have no such
+// user, and then its root stays.
+Status become_nobody();
 
 }  // namespace rcuda::server

@@ -19,11 +19,20 @@
 // The driver's way is kParked and kAwake. The worker's own way is kMove (server/executor/movable):
 // a worker at rest moves the memory to the host, and a parked worker moves it back.
 //
+// With oversubscribe, a worker also asks (docs/parking.md#oversubscription), at any time:
+//
+//   kRoomWanted  the device, the bytes that the driver has refused, and the free bytes. The daemon
+//                answers kRoom with 1 when it has made room, or with 0 if it cannot
+//   kRoomUsed    after such an answer: the session has the memory, or gives up
+//   kRoomAsked   the device and the free bytes. The daemon answers kRoom with the bytes that it
+//                could make free besides
+//
 // A step that does not fit the session's state is ignored, because steps and answers may cross.
 //
 // Threads: receive() and any() from any thread, the rest on the executor thread. Blocking: none.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <functional>
@@ -55,6 +64,18 @@ class Parker {
     steps_.pop_front();
     any_.store(!steps_.empty());
     return step;
+  }
+  // The number of the kRoom that has come, out of its turn: the executor thread waits for it in the
+  // middle of a command.
+  std::optional<uint64_t> take_room() {
+    MutexLock lock(mutex_);
+    const auto is_room = [](const ParkStep& step) { return step.what == ParkStep::What::kRoom; };
+    const auto found = std::ranges::find_if(steps_, is_room);
+    if (found == steps_.end()) return std::nullopt;
+    const uint64_t room = found->keep;
+    steps_.erase(found);
+    any_.store(!steps_.empty());
+    return room;
   }
   void answer(ParkAnswer::What what, std::string why = {}, std::vector<uint64_t> bytes = {}) const {
     answer_({what, std::move(why), std::move(bytes)});

@@ -62,6 +62,17 @@ SessionLoop::SessionLoop(const SessionResources& resources, const SessionLoopOpt
   if (const WorkPage* const work = options.work) {
     services_.meters.memory.kept_free = [work](uint32_t device) { return work->kept_free(device); };
   }
+  if (options.parker && options.oversubscribes) {
+    using What = ParkAnswer::What;
+    services_.meters.memory.others = {
+        [this](uint32_t ordinal, uint64_t bytes, uint64_t free) {
+          return ask_for_room(What::kRoomWanted, {ordinal, bytes, free}) != 0;
+        },
+        [this] { options_.parker->answer(What::kRoomUsed); },
+        [this](uint32_t ordinal, uint64_t free) {
+          return ask_for_room(What::kRoomAsked, {ordinal, free});
+        }};
+  }
 }
 
 bool SessionLoop::has_reply_slot(const wire::CommandHeader& header) {
@@ -143,7 +154,7 @@ Status SessionLoop::serve() {
   last_activity_ = Clock::now();
   while (!stop_.load(std::memory_order_relaxed)) {
     bool worked = false;
-    for (int i = 0; i < kBatch; ++i) {
+    for (int i = 0; i < kBatch && !rest_until_; ++i) {
       RCUDA_ASSIGN_OR_RETURN(const bool any, next());
       if (!any) break;
       if (ended_) return {};
@@ -159,9 +170,9 @@ Status SessionLoop::serve() {
     RCUDA_RETURN_IF_ERROR(failure_);
     if (time_.limits() || contexts_.watches()) [[unlikely]]
       RCUDA_RETURN_IF_ERROR(check_limits());
-    if (options_.parker && options_.parker->any()) [[unlikely]] {
+    if (options_.parker && (options_.parker->any() || rest_until_)) [[unlikely]] {
       RCUDA_RETURN_IF_ERROR(take_step());
-      worked |= !held_back_.empty();  // the command that has woken the session
+      worked |= !rest_until_ && !held_back_.empty();  // the command that has woken the session
     }
     if (ended_) return {};
     if (worked) {
@@ -304,7 +315,8 @@ Status SessionLoop::idle() {
   const uint64_t due = limits_due();
   const bool limited = due != SessionTime::kNever;
   const auto ready = [this, due, limited, receives] {
-    return stop_.load() || services_.jobs.any() || (held_back_.empty() && ring_.pending()) ||
+    return stop_.load() || services_.jobs.any() ||
+           (held_back_.empty() && !rest_until_ && ring_.pending()) ||
            (options_.parker && options_.parker->any()) || (limited && this->now() >= due) ||
            (receives && services_.arrivals.expected() == 0);
   };
@@ -320,6 +332,7 @@ Status SessionLoop::idle() {
     until = std::min(
         until, now + std::clamp<Clock::duration>(quiet / kSleepFraction, least, kLongestSleep));
   }
+  if (rest_until_) until = std::min(until, now + kLongestSleep);
   const Status status = link_.wait(ready, until);
   if (receives && services_.arrivals.expected() == 0) last_activity_ = Clock::now();
   // A program that continues may copy next, so the engine's thread is woken as well.

@@ -51,7 +51,8 @@ struct SessionLoopOptions {
   bool yields = false;
   // With very few processors: the thread sleeps while bytes of the client are expected.
   bool sleeps_for_arrivals = false;
-  Parker* parker = nullptr;  // null: the session is never parked
+  Parker* parker = nullptr;     // null: the session is never parked
+  bool oversubscribes = false;  // the daemon parks other sessions for this one; with a parker
 };
 
 class SessionLoop {
@@ -88,9 +89,11 @@ class SessionLoop {
   void note_busy();
   // session_park.cpp
   Status take_step();
+  Status come_to_rest();
   Status rest();
   Status be_parked();
   Status move_nccl(const std::vector<uint64_t>* suspends, std::string* why);
+  uint64_t ask_for_room(ParkAnswer::What what, std::vector<uint64_t> about);
   std::optional<ParkAnswer> obstacle();
   void remember_memory();
   std::vector<uint64_t> movable_bytes();
@@ -145,6 +148,9 @@ class SessionLoop {
   bool parked_ = false;       // the driver must not be called
   bool wake_wanted_ = false;  // by a command or a user
   uint64_t rests_ = 0;        // how often the session has come to rest
+  // The daemon wants the session to rest, and its work may take until then to end. Until it rests
+  // or answers, no further command is carried out.
+  std::optional<Clock::time_point> rest_until_;
   struct MemoryInfo {
     size_t free = 0, total = 0;
   };

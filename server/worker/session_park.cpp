@@ -43,15 +43,33 @@ std::optional<ParkAnswer> SessionLoop::obstacle() {
   if (executor_.names.are_of_other_servers()) {
     return cannot("it shares memory or events with sessions of other servers");
   }
-  if (!held_back_.empty() || ring_.pending() || services_.jobs.any() ||
-      services_.device_waits.any() || !services_.completions.empty() ||
-      services_.mirrors.any_after_waits() || services_.arrivals.expected() != 0 ||
-      (device_trace_ && device_trace_->pending()) || executor_.nccl.is_busy() ||
-      services_.idle.any_work()) {
+  const bool any_command = !held_back_.empty() || ring_.pending();
+  if ((any_command && !rest_until_) || services_.jobs.any() || services_.device_waits.any() ||
+      !services_.completions.empty() || services_.mirrors.any_after_waits() ||
+      services_.arrivals.expected() != 0 || (device_trace_ && device_trace_->pending()) ||
+      executor_.nccl.is_busy() || services_.idle.any_work()) {
     return ParkAnswer{What::kBusy, "it has work in progress"};
   }
   if (services_.idle.any_capture()) return ParkAnswer{What::kBusy, "a stream is in capture"};
   return std::nullopt;
+}
+
+// Asks the daemon about room on a device, in the middle of a command, and waits for the number of
+// its kRoom. 0 if the session is over.
+uint64_t SessionLoop::ask_for_room(What what, std::vector<uint64_t> about) {
+  // Bytes that are booked for the allocation that waits do not count yet.
+  if (what == What::kRoomAsked) publish_work();
+  options_.parker->answer(what, {}, std::move(about));
+  std::optional<uint64_t> room;
+  const auto has_come = [&] {
+    room = options_.parker->take_room();
+    return room || stop_.load();
+  };
+  for (;;) {
+    const Status status = link_.wait(has_come, Clock::now() + kLongestWait);
+    if (room || stop_.load()) return room.value_or(0);
+    if (!status.ok() && status.code() != Code::kTimeout) return 0;
+  }
 }
 
 // Keeps the values that cuMemGetInfo returns while the session is parked.
@@ -139,6 +157,7 @@ bool SessionLoop::answer_at_rest(std::span<const std::byte> frame) {
 
 // Takes commands out of the ring until a command needs the GPU, and holds that command back.
 Status SessionLoop::read_at_rest() {
+  wake_wanted_ = wake_wanted_ || !held_back_.empty();  // by a command from before the rest
   while (held_back_.empty() && !ended_) {
     RCUDA_ASSIGN_OR_RETURN(const std::span<const std::byte> frame, ring_.try_next());
     if (frame.empty()) return {};
@@ -190,14 +209,29 @@ void SessionLoop::move_to(const std::vector<uint32_t>& devices) {
   publish_work();
 }
 
-// Takes a step of the daemon while the session is not parked. Ignores all steps but kRest.
+// Takes a step of the daemon while the session is not parked: kRest, or its end (kStay).
 Status SessionLoop::take_step() {
   const std::optional<ParkStep> wish = options_.parker->take();
-  if (!wish || wish->what != ParkStep::What::kRest) return {};
+  if (wish && wish->what == ParkStep::What::kRest) {
+    if (wish->keep != 0) rest_until_ = Clock::now() + std::chrono::milliseconds(wish->keep);
+    return come_to_rest();
+  }
+  if (wish && wish->what == ParkStep::What::kStay && rest_until_) {
+    rest_until_.reset();
+    options_.parker->answer(What::kBusy, "it does not come to rest");
+  }
+  return rest_until_ ? come_to_rest() : Status();
+}
+
+// Answers that the session cannot rest, or rests. If its work may take a while to end, neither.
+Status SessionLoop::come_to_rest() {
   if (const auto why = obstacle()) {
+    if (rest_until_ && Clock::now() < *rest_until_) return {};
+    rest_until_.reset();
     options_.parker->answer(why->what, why->why);
     return {};
   }
+  rest_until_.reset();
   services_.answers.show_park_word(++rests_);
   link_.announce_silence(true);  // the driver may stop this process for as long as it moves memory
   const Status status = rest();

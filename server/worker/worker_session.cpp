@@ -14,6 +14,7 @@
 #include "common/base/cache_folder.h"
 #include "common/base/host_name.h"
 #include "common/base/leak_check.h"
+#include "common/base/list_text.h"
 #include "common/base/log.h"
 #include "common/base/monotonic.h"
 #include "common/base/passed_descriptors.h"
@@ -73,9 +74,7 @@ bool names_loopback(std::string_view interfaces) {
   if (interfaces.starts_with('^')) return false;
   if (interfaces.starts_with('=')) interfaces.remove_prefix(1);
   while (!interfaces.empty()) {
-    const size_t end = std::min(interfaces.find(','), interfaces.size());
-    if (interfaces.substr(0, end) == "lo") return true;
-    interfaces.remove_prefix(std::min(end + 1, interfaces.size()));
+    if (take_item(&interfaces, ',') == "lo") return true;
   }
   return false;
 }
@@ -355,7 +354,7 @@ Status WorkerSession::connect(Socket client) {
   }
   link_ = std::move(made->link);
   const bool fell_back = !made->refused.ok() || !welcome_.fell_back.empty();
-  if (fell_back && granted_.work) granted_.work->set_fell_back();
+  if (fell_back) granted_.work->set_fell_back();
   return {};
 }
 
@@ -377,7 +376,7 @@ transport::Reconnecting WorkerSession::reconnecting() {
                      socket->introduction.attempt);
   };
   how.changed = [this](bool is_lost, bool is_new) {
-    if (granted_.work) granted_.work->set_lost_since(is_lost ? monotonic_ns() : 0, is_new);
+    granted_.work->set_lost_since(is_lost ? monotonic_ns() : 0, is_new);
   };
   how.on_connection = [this](std::function<void(int)> function) {
     listener_->on_replacement(std::move(function));
@@ -437,12 +436,12 @@ Status WorkerSession::run() {
       worker_.settings.stop_timeout.get());
   RCUDA_RETURN_IF_ERROR(watch.start());
   const unsigned processors = usable_processors();
-  SessionLoop session(resources_, {spin_time(worker_.settings),
-                                   {},
-                                   &*granted_.work,
-                                   processors < kManyProcessors,
-                                   processors < kFewProcessors,
-                                   &parker_});
+  SessionLoop session(
+      resources_, {spin_time(worker_.settings),
+                   {},
+                   &*granted_.work,
+                   processors < kManyProcessors,
+                   processors<kFewProcessors, &parker_, worker_.settings.oversubscribe.get()> 1});
   {
     MutexLock lock(mutex_);
     loop_ = &session;
@@ -479,7 +478,7 @@ void WorkerSession::end(const Status& status, SessionLoop& session) {
       static_cast<unsigned long long>(work[wire::Counter::kCommands]),
       static_cast<unsigned long long>(counters.puts), bytes_text(work.copied_bytes()).c_str(),
       bytes_text(counters.transfer_bytes + counters.window_bytes).c_str(), outcome.c_str());
-  if (granted_.work) granted_.work->set_over_at(monotonic_ns());
+  granted_.work->set_over_at(monotonic_ns());
   link_->close();
   // If the program has ended by itself, its other ranks need no notice, unless they were parked
   // with it and wait for it when they wake.

@@ -151,7 +151,7 @@ CUDA_ARRAY3D_DESCRIPTOR level_descriptor(const CUDA_ARRAY3D_DESCRIPTOR& whole, u
   return descriptor;
 }
 
-// The array has no memory yet.
+// Makes the description of an array, which has no memory yet.
 std::shared_ptr<Array> describe_array(Context& context, const CUDA_ARRAY3D_DESCRIPTOR& descriptor) {
   auto array = std::make_shared<Array>();
   array->context = &context;

@@ -32,7 +32,7 @@ struct Array {
   CUdeviceptr memory = 0;
   size_t row_pitch = 0, slice_pitch = 0;     // bytes; 0: no gaps
   std::shared_ptr<Tiles> tiles;              // of a sparse array; null for levels
-  const MipmappedArray* level_of = nullptr;  // owns the memory; nullptr: the array itself does
+  const MipmappedArray* level_of = nullptr;  // it owns a level's memory; nullptr: not a level
 
   CUarray handle() { return reinterpret_cast<CUarray>(this); }
   size_t rows() const { return descriptor.Height ? descriptor.Height : 1; }
@@ -61,10 +61,10 @@ ArrayKind kind_of(const CUDA_ARRAY3D_DESCRIPTOR& descriptor);
 // flags of features that softgpu lacks.
 CUresult check_array(const Device& device, const CUDA_ARRAY3D_DESCRIPTOR& descriptor,
                      bool is_mipmapped);
-// The levels down to one texel.
+// The number of levels down to one texel.
 unsigned most_levels(const CUDA_ARRAY3D_DESCRIPTOR& descriptor);
 
-// Both take a descriptor that check_array() accepts, and 1 to most_levels() levels.
+// Both functions take a descriptor that check_array() accepts. `levels`: 1 to most_levels().
 CUresult make_array(Context& context, const CUDA_ARRAY3D_DESCRIPTOR& descriptor,
                     std::shared_ptr<Array>* made);
 CUresult make_mipmapped_array(Context& context, const CUDA_ARRAY3D_DESCRIPTOR& descriptor,

@@ -89,7 +89,7 @@ CUresult CUDAAPI cuArrayDestroy(CUarray handle) {
   return CUDA_SUCCESS;
 }
 
-// No format that softgpu has is planar.
+// softgpu has no planar formats.
 CUresult CUDAAPI cuArrayGetPlane(CUarray* plane, CUarray handle, unsigned) {
   Context* context = nullptr;
   if (CUresult result = enter(&context)) return result;
@@ -98,7 +98,7 @@ CUresult CUDAAPI cuArrayGetPlane(CUarray* plane, CUarray handle, unsigned) {
   return CUDA_ERROR_INVALID_VALUE;
 }
 
-// Only arrays with deferred mapping have requirements.
+// Only arrays with deferred mapping have memory requirements, and softgpu does not support them.
 CUresult CUDAAPI cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS*, CUarray handle,
                                               CUdevice) {
   Context* context = nullptr;

@@ -3,7 +3,7 @@
 //
 // Every entry point passes the gate in check_initialized(). A call that is already inside goes on;
 // close() waits for such a call only while it submits work. Host functions may not call the driver,
-// so they never wait here, and work that was submitted earlier ends.
+// so they never wait here, and work that was submitted earlier can finish.
 //
 // Any thread. Blocking: pass() and Submission, while the gate is closed; close(), until its
 // deadline.

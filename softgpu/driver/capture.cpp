@@ -169,7 +169,8 @@ void end_capture_of(Stream& stream) {
     if (capture->own_graph) drop_graph(*capture->graph);
     return;
   }
-  // Its nodes stay in the graph. They must be joined, now or by an event recorded after them.
+  // The stream's nodes stay in the graph. Before the capture ends, another stream must have joined
+  // them, by waiting for an event that was recorded after them.
   for (const GraphEdge& tip : stream.capture->tips) add_tip(capture->left_tips, tip.node);
   leave(stream);
   std::erase_if(capture->streams, [&](const auto& other) { return other.get() == &stream; });

@@ -48,7 +48,8 @@ CUresult begin_capture(Stream& stream, CUstreamCaptureMode mode, std::shared_ptr
                        std::vector<GraphEdge> tips);
 // `*graph` is null unless the result is CUDA_SUCCESS.
 CUresult end_capture(Stream& stream, std::shared_ptr<Graph>* graph);
-// The stream is being destroyed: it leaves its capture. A capture that began there ends.
+// The stream is being destroyed: it leaves its capture. If the capture began at it, the capture
+// ends.
 void end_capture_of(Stream& stream);
 
 // Adds `operation` as a node of the stream's capture. CUDA_ERROR_STREAM_CAPTURE_INVALIDATED if the
@@ -63,7 +64,8 @@ void invalidate_capture_of(Stream& stream);
 CUresult capture_event_record(Stream& stream, Event& event, bool* handled);
 CUresult capture_event_wait(Stream& stream, Event& event, bool* handled);
 // For cuEventQuery, cuEventSynchronize and cuEventElapsedTime: CUDA_ERROR_CAPTURED_EVENT while the
-// capture lasts (which it invalidates if `invalidate`), CUDA_ERROR_INVALID_VALUE afterwards.
+// event's capture lasts, CUDA_ERROR_INVALID_VALUE afterwards. `invalidate`: also invalidates the
+// capture.
 CUresult check_not_captured(Event& event, bool invalidate = true);
 
 // For a wait on or a query of `stream` while it captures: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;

@@ -182,7 +182,7 @@ CUresult CUDAAPI cuStreamUpdateCaptureDependencies_v2(CUstream hStream, CUgraphN
 CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
   if (CUresult result = check_initialized()) return result;
   if (mode == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  // Driver 580 takes any value, and returns it at the next call.
+  // Driver 580 accepts any value, and returns it at the next call.
   *mode = exchange_capture_mode(*mode);
   return CUDA_SUCCESS;
 }

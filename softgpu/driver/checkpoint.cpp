@@ -188,6 +188,22 @@ CUresult move(const GpuMap& gpus) {
   return CUDA_SUCCESS;
 }
 
+// The memory of this process leaves the account of its devices, and comes back. False: no room.
+void leave_devices(int count) {
+  for (int i = 0; i < count; ++i) device_at(i)->leave();
+}
+
+bool come_back_to_devices() {
+  for (int i = 0; i < device_count(); ++i) {
+    Device& device = *device_at(i);
+    const auto place = places.find(device.number());
+    if (device.come_back(place == places.end() ? device.number() : place->second)) continue;
+    leave_devices(i);
+    return false;
+  }
+  return true;
+}
+
 CUresult fail(const char* what) {
   RCUDA_ERROR("%s of this process failed: %s", what, std::strerror(errno));
   now = CU_PROCESS_STATE_FAILED;
@@ -227,6 +243,7 @@ CUresult checkpoint(bool in_group) {
   for (const Mapping& mapping : taken) {
     if (!take_away(mapping)) return fail("the checkpoint");
   }
+  leave_devices(device_count());
   now = CU_PROCESS_STATE_CHECKPOINTED;
   return CUDA_SUCCESS;
 }
@@ -236,6 +253,7 @@ CUresult restore(const GpuMap& gpus) {
   if (!gpus.empty()) {
     if (const CUresult moved = move(gpus); moved != CUDA_SUCCESS) return moved;
   }
+  if (!come_back_to_devices()) return CUDA_ERROR_OUT_OF_MEMORY;
   for (Mapping& mapping : taken) {
     if (!bring_back(mapping)) return fail("the restore");
     drop(mapping.saved);

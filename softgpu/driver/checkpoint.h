@@ -6,11 +6,11 @@
 // the device memory into anonymous host memory and unmaps its pages: its addresses stay reserved,
 // and an access faults. restore() maps the pages again, with their contents.
 //
-// As in NVIDIA's driver, a process with managed memory and a client of MPS cannot be checkpointed:
-// CUDA_ERROR_NOT_SUPPORTED, and it stays LOCKED. The same holds for a process with imported memory.
-// From CUDA 13.3 on (driver 610) it can be checkpointed if the caller has locked several processes:
-// softgpu assumes that these share the memory. Memory that is exported by a descriptor stays
-// where it is.
+// As in NVIDIA's driver, neither a process with managed memory nor a client of MPS can be
+// checkpointed: CUDA_ERROR_NOT_SUPPORTED, and the process stays LOCKED. The same holds for a
+// process with imported memory; but from CUDA 13.3 on (driver 610), that process can be
+// checkpointed if the caller has locked several processes: softgpu assumes that these share the
+// memory. Memory that is exported by a descriptor stays where it is.
 //
 // Threads: one at a time. Blocking: lock(), for its timeout at most.
 #pragma once
@@ -23,7 +23,7 @@
 namespace softgpu::driver::checkpoint {
 
 CUprocessState state();
-// Returns CUDA_ERROR_NOT_READY at the timeout, with the process RUNNING. 0: no timeout.
+// Returns CUDA_ERROR_NOT_READY at the timeout, with the process RUNNING. `timeout` 0: no limit.
 CUresult lock(std::chrono::milliseconds timeout);
 // `in_group`: the caller has locked more processes than this one.
 CUresult checkpoint(bool in_group = false);

@@ -25,7 +25,7 @@ enum class Action : uint32_t { kGetState, kGetThread, kLock, kCheckpoint, kResto
 
 constexpr int kMovesFrom = 13000;  // driver 580
 
-// The content of a LookupServer's note.
+// The note with which the LookupServer answers.
 struct Outcome {
   CUresult result = CUDA_ERROR_UNKNOWN;
   int value = 0;  // of the queries
@@ -34,9 +34,9 @@ static_assert(sizeof(Outcome) <= sizeof(LookupNote));
 
 std::string socket_of(int pid) { return "softgpu-checkpoint-" + std::to_string(pid); }
 
-// A request's arguments are a number (kLock: the timeout in ms; kCheckpoint: how many processes the
-// caller has locked) or, for kRestore, this map: by the number of a GPU, the number of the GPU to
-// restore onto plus one; 0: none.
+// Arguments of a request: for kLock the timeout in ms, for kCheckpoint the number of processes that
+// the caller has locked, for kRestore this map. Its byte i is 0 if the map does not name GPU i,
+// otherwise 1 + the number of the GPU onto which GPU i's memory is restored.
 GpuMap read_map(const LookupKey& arguments) {
   GpuMap gpus;
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -45,7 +45,7 @@ GpuMap read_map(const LookupKey& arguments) {
   return gpus;
 }
 
-// The number of processes that this one has locked.
+// The number of processes that this process has locked.
 std::atomic<int> locked{0};
 
 // Runs on the thread of the LookupServer, which is also the restore thread.
@@ -80,8 +80,8 @@ std::optional<LookupServer::Item> carry_out(uint32_t action, const LookupKey& ar
   return item;
 }
 
-// NVIDIA's driver reaches a process by its descriptors in /proc, which a process of its user may
-// read if it is dumpable, and otherwise only one with CAP_SYS_PTRACE.
+// NVIDIA's driver reaches a process by its descriptors in /proc. If the process is dumpable, other
+// processes of its user may read them; otherwise only processes with CAP_SYS_PTRACE may.
 bool may_reach(int pid) {
   const std::string descriptors = "/proc/" + std::to_string(pid) + "/fd";
   return ::access(descriptors.c_str(), R_OK | X_OK) == 0 || errno != EACCES;

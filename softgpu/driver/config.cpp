@@ -34,7 +34,7 @@ Configuration& stored() {
 
 Status malformed(const char* name, const char* text, const char* expected) {
   return Status(Code::kInvalidArgument,
-                std::string(name) + "=" + text + " is malformed: " + expected);
+                std::string(name) + "=" + text + " is malformed; it must be " + expected);
 }
 
 Result<size_t> read_memory(const char* name, const char* text) {
@@ -62,7 +62,7 @@ Result<double> parse_decimal(const char* name, const char* text) {
   char* end = nullptr;
   const double number = std::strtod(text, &end);
   if (end == text || *end != '\0' || !std::isfinite(number) || number < 0 || number > 1e9) {
-    return malformed(name, text, "a decimal number, not negative");
+    return malformed(name, text, "a decimal number from 0 to 1e9");
   }
   return number;
 }
@@ -82,6 +82,7 @@ Result<Configuration> read_configuration() {
   result.driver_version = *version;
   if (const char* text = std::getenv("SOFTGPU_NODE")) result.node = text;
   if (const char* text = std::getenv("SOFTGPU_NO_ROOM")) result.no_room = text;
+  if (const char* text = std::getenv("SOFTGPU_SHARED_MEMORY")) result.shared_memory = text;
   if (const char* text = std::getenv("SOFTGPU_COPY_LOG")) result.copy_log = text;
   int init_ms = 0, context_ms = 0, context_end_ms = 0;
   const struct {

@@ -17,10 +17,10 @@
 //                               stream has its own
 //   SOFTGPU_THREADS             threads that run blocks, for all devices together, up to 1024;
 //                               default 0: one per core
-//   SOFTGPU_INIT_MS             what cuInit takes, up to 60000; default 0
-//   SOFTGPU_CONTEXT_MS          what making a context takes, one at a time over all processes of
+//   SOFTGPU_INIT_MS             duration of cuInit, up to 60000; default 0
+//   SOFTGPU_CONTEXT_MS          duration of making a context, one at a time over all processes of
 //                               the machine (start_cost.h); default 0
-//   SOFTGPU_CONTEXT_END_MS      what ending a context takes, likewise; default 0
+//   SOFTGPU_CONTEXT_END_MS      duration of ending a context, likewise; default 0
 //   SOFTGPU_MPS                 1: the devices report that NVIDIA's multi-process service serves
 //                               them, and a process has CUDA_MPS_ACTIVE_THREAD_PERCENTAGE of their
 //                               multiprocessors; default 0
@@ -28,6 +28,8 @@
 //                               default 0
 //   SOFTGPU_NO_ROOM             a path: while the file exists, cuMemCreate finds no device memory,
 //                               as if another process had it
+//   SOFTGPU_SHARED_MEMORY       a file: processes that name the same one share the memory of their
+//                               devices (shared_account.h); default none: each has it for itself
 //   SOFTGPU_COPY_LOG            file that gets a line per copy over a link (copy_log.h)
 //   SOFTGPU_LOG                 trace, debug, info, warn (default), error or off
 //
@@ -58,15 +60,16 @@ struct Configuration {
   int connections = 0;  // 0: not shared
   int threads = 0;      // 0: one per core
   int nvlinks = 0;      // for NVML
-  int nvlink_end = 2;   // their other end
-  int mps = 0;          // 1: as if by MPS
+  int nvlink_end = 2;   // the kind of the NVLinks' other end
+  int mps = 0;          // 1: MPS serves the devices
   int mps_percent = 100;
-  int mig = 0;  // 1: parts of GPUs
+  int mig = 0;  // 1: each device is a part of a GPU
   rcuda::cuda::DriverVariables variables;
   std::chrono::milliseconds init_time{0};
   std::chrono::milliseconds context_time{0}, context_end_time{0};
   std::string node;
   std::string no_room;
+  std::string shared_memory;
   std::string copy_log;
 };
 

@@ -67,7 +67,7 @@ void Context::fail(CUresult error, const std::string& why) {
   if (is_green()) return primary_of_green_->fail(error, why);
   int expected = CUDA_SUCCESS;
   const bool first = sticky_.compare_exchange_strong(expected, error, std::memory_order_acq_rel);
-  // Work that the end of its context cut short is not a failure: programs end like that.
+  // A program may end while work runs, so work that the end of its context stops is not a failure.
   if (first && error != CUDA_ERROR_CONTEXT_IS_DESTROYED) {
     RCUDA_ERROR("context %llu of device %d failed with error %d: %s",
                 static_cast<unsigned long long>(id()), device_.ordinal(), error, why.c_str());
@@ -229,7 +229,7 @@ void Context::abandon() {
 
 void Context::stop() {
   if (!alive()) return;
-  // First the runtime's storage: its destructors may still use the context.
+  // The CUDA runtime's storage is destroyed first: its destructors may still use the context.
   rcuda::interop::context_destroyed(handle());
   if (!alive_.exchange(false, std::memory_order_acq_rel)) return;
   if (!is_green()) pay_for_context_end();

@@ -110,8 +110,8 @@ class Context : public std::enable_shared_from_this<Context> {
   // Everything exec::run needs besides the launch. Valid while the context is alive.
   exec::Environment environment();
 
-  // CU_LIMIT_*. Both return CUDA_ERROR_UNSUPPORTED_LIMIT or _INVALID_VALUE for an unknown limit or
-  // value.
+  // CU_LIMIT_*. CUDA_ERROR_INVALID_VALUE for an unknown limit or an invalid value,
+  // CUDA_ERROR_UNSUPPORTED_LIMIT for a limit that the device lacks or that cannot be set.
   CUresult limit(CUlimit limit, size_t* value) const;
   CUresult set_limit(CUlimit limit, size_t value);
   std::atomic<CUfunc_cache> cache_config{CU_FUNC_CACHE_PREFER_NONE};
@@ -121,7 +121,8 @@ class Context : public std::enable_shared_from_this<Context> {
   CUdeviceptr heap_allocate(size_t bytes);
   bool heap_release(CUdeviceptr address);
 
-  // Peers whose allocations this context's kernels may touch (cuCtxEnablePeerAccess).
+  // Begin and end the access of this context's kernels to a peer's allocations
+  // (cuCtxEnablePeerAccess).
   CUresult enable_peer(Context& peer);
   CUresult disable_peer(Context& peer);
   bool peer_enabled(const Context& peer) const;
@@ -171,7 +172,7 @@ void set_current_context(std::shared_ptr<Context> context);
 void push_current_context(std::shared_ptr<Context> context);
 
 // Nearly every entry point begins with this check: the driver is initialised, a context is current
-// and alive, and it has no sticky error. `*context` is its owner(). Otherwise
+// and alive, and it has no sticky error. `*context` is the current context's owner(). Otherwise
 // CUDA_ERROR_NOT_INITIALIZED, _INVALID_CONTEXT, _CONTEXT_IS_DESTROYED or the sticky error;
 // CUDA_ERROR_NOT_PERMITTED inside a host function.
 CUresult enter(Context** context);

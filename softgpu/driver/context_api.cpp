@@ -67,7 +67,7 @@ CUresult create_context(CUcontext* handle, unsigned flags, CUdevice ordinal) {
 
 CUresult synchronize(Context& context) {
   CUresult result = context.synchronize();
-  if (context.is_primary()) {  // with its green contexts
+  if (context.is_primary()) {  // also waits for its green contexts
     for (const std::shared_ptr<Context>& green : greens_of(context)) {
       if (const CUresult waited = green->synchronize(); result == CUDA_SUCCESS) result = waited;
     }
@@ -322,7 +322,8 @@ CUresult CUDAAPI cuCtxSetCurrent(CUcontext handle) {
   return CUDA_SUCCESS;
 }
 
-// Libraries that look up symbols without a version find these. They do what their successors do.
+// Libraries that look up symbols without a version find these functions, which do the same as their
+// successors.
 CUresult CUDAAPI cuCtxCreate(CUcontext* handle, unsigned int flags, CUdevice ordinal) {
   return cuCtxCreate_v2(handle, flags, ordinal);
 }
@@ -389,7 +390,7 @@ CUresult CUDAAPI cuCtxGetId(CUcontext handle, unsigned long long* id) {
 CUresult CUDAAPI cuCtxGetApiVersion(CUcontext handle, unsigned int* version) {
   std::shared_ptr<Context> context;
   if (CUresult result = find_context(handle, &context)) {
-    // Differs from other calls (driver 580).
+    // Driver 580 returns this error here, unlike in other calls.
     return result == CUDA_ERROR_CONTEXT_IS_DESTROYED ? CUDA_ERROR_INVALID_CONTEXT : result;
   }
   if (!version) return CUDA_ERROR_INVALID_VALUE;
@@ -425,7 +426,7 @@ CUresult CUDAAPI cuCtxGetLimit(size_t* value, CUlimit limit) {
 CUresult CUDAAPI cuCtxSetLimit(CUlimit limit, size_t value) {
   Context* context = nullptr;
   if (CUresult result = enter(&context)) return result;
-  // A driver waits before it gives every thread a stack of another size (580 on an H200).
+  // Driver 580 waits for the context's work before it changes the stack size of all threads (H200).
   if (limit == CU_LIMIT_STACK_SIZE) context->synchronize();
   return context->set_limit(limit, value);
 }

@@ -240,7 +240,7 @@ CUresult resolve_copy(CUDA_MEMCPY3D_PEER* shape) {
   if (width > kMaxExtent || height > kMaxExtent || depth > kMaxExtent) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  // Linear memory has no levels, and a driver ignores theirs.
+  // Linear memory has no levels; a level that is given for it is ignored, as by NVIDIA's driver.
   if ((shape->srcLOD != 0 && shape->srcMemoryType == CU_MEMORYTYPE_ARRAY) ||
       (shape->dstLOD != 0 && shape->dstMemoryType == CU_MEMORYTYPE_ARRAY)) {
     return CUDA_ERROR_INVALID_VALUE;

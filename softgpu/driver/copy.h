@@ -37,8 +37,8 @@ bool uses_pageable_memory(const CopyOperation& copy);
 CUresult stage_source(CopyOperation* operation);
 // Holds the memory of a resolved copy. CUDA_ERROR_ILLEGAL_ADDRESS if it no longer exists.
 CUresult hold_memory(CopyOperation* operation);
-// The same for a copy to be queued. Memory whose free may be queued before the copy is not held,
-// because that free would wait for the copy.
+// The same for a copy to be queued. Memory whose free may already be queued is not held: the free
+// would wait for the copy, which runs after it.
 CUresult hold_memory_to_queue(CopyOperation* operation);
 // A device can fill only memory that its kernels may write.
 CUresult check_fill(const FillOperation& fill, const Device& by);

@@ -83,8 +83,8 @@ CUresult copy_between_devices(const Side& source, const Side& destination,
   return submit_and_wait(default_stream(), std::move(operation));
 }
 
-// Memory of a pool, unlike other memory, is copied only by devices that have access to it: the
-// device that the copy names for the side, otherwise the stream's.
+// Unlike other memory, a pool's memory is copied only if the copying device has access to it. That
+// is the device that the copy names for this side, or the stream's device if it names none.
 CUresult check_pool_access(CUmemorytype type, CUdeviceptr address, CUcontext named,
                            CUstream stream) {
   if (type != CU_MEMORYTYPE_DEVICE) return CUDA_SUCCESS;
@@ -123,7 +123,7 @@ CUresult submit_copy(CUDA_MEMCPY3D_PEER shape, CUstream stream, Mode mode) {
   operation.shape = shape;
   const bool held = !is_capturing(stream);
   const bool is_empty = shape.WidthInBytes == 0 || shape.Height == 0 || shape.Depth == 0;
-  // An empty copy becomes no node of a capture.
+  // An empty copy does not become a node of a capture.
   if (is_empty && !held && mode == Mode::kAsynchronous) return CUDA_SUCCESS;
   if (held) {
     if (CUresult result = hold_memory_to_queue(&operation)) return result;
@@ -182,7 +182,7 @@ std::shared_ptr<Context> context_of(CUcontext handle) {
   return handle ? Context::from_handle(handle) : current_context_shared();
 }
 
-// Waits for the pending work of both contexts, after which a peer copy is ordered.
+// Waits for the pending work of both contexts: a peer copy begins after that work.
 CUresult wait_for_peers(CUcontext first, CUcontext second) {
   Context* current = current_context();
   for (CUcontext handle : {first, second}) {

@@ -27,8 +27,9 @@ CUresult element_bytes_of(CUarray handle, size_t* bytes) {
   return CUDA_SUCCESS;
 }
 
-// Each copy of a batch says when its source may be read. Otherwise pageable memory is handled as in
-// single copies: the call waits.
+// `order`: when the copy's source may be read. With DURING_API_CALL the source is read now, so the
+// call need not wait for the copy. Otherwise the call waits for copies of pageable memory, as with
+// single copies.
 CUresult add(const CUDA_MEMCPY3D_PEER& shape, CUmemcpySrcAccessOrder order,
              std::vector<CopyOperation>* copies) {
   CopyOperation copy;

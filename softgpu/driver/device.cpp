@@ -22,6 +22,7 @@
 #include "softgpu/driver/handle_table.h"
 #include "softgpu/driver/operation.h"
 #include "softgpu/driver/pools.h"
+#include "softgpu/driver/shared_account.h"
 #include "softgpu/driver/start_cost.h"
 #include "softgpu/exec/program.h"
 
@@ -42,6 +43,9 @@ Driver& driver() {
 
 // Checked first by every entry point. Stored with release after `devices` is complete.
 std::atomic<CUresult> state{CUDA_ERROR_NOT_INITIALIZED};
+
+// Null: this process has its devices for itself. Never destroyed, as the devices.
+SharedAccount* account = nullptr;
 
 // Sets *numbers to the numbers of the devices that the process sees, in the process's order.
 CUresult find_visible(const Configuration& configuration, std::vector<size_t>* numbers) {
@@ -71,7 +75,7 @@ void shut_down_at_exit() {
     std::lock_guard lock(driver().mutex);
     driver().result = CUDA_ERROR_DEINITIALIZED;
   }
-  if (in_host_function()) return;  // the shutdown would wait for its end
+  if (in_host_function()) return;  // the shutdown would wait for this host function
   for (const auto& device : driver().devices) device->primary().abandon();
   handle_table<Context>().for_each([](Context& context) { context.abandon(); });
 }
@@ -101,6 +105,7 @@ Device::Device(int ordinal, int number)
       number_(number),
       total_bytes_(configuration().memory_bytes),
       uuid_(device_uuid(configuration(), number)),
+      place_(number),
       host_to_device_(configuration().pcie_bytes_per_ns, configuration().pcie_latency_ns),
       device_to_host_(configuration().pcie_bytes_per_ns, configuration().pcie_latency_ns),
       peer_out_(configuration().peer_bytes_per_ns, 0),
@@ -116,6 +121,28 @@ bool Device::charge(size_t bytes) {
   do {
     if (bytes > total_bytes_ - used) return false;
   } while (!used_bytes_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
+  if (!account || account->take(place_, bytes, total_bytes_)) return true;
+  used_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
+  return false;
+}
+
+void Device::refund(size_t bytes) {
+  used_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
+  if (account) account->give(place_, bytes);
+}
+
+size_t Device::used_bytes() const {
+  if (!account) return used_bytes_.load(std::memory_order_relaxed);
+  return std::min<size_t>(account->sum(place_), total_bytes_);
+}
+
+void Device::leave() {
+  if (account) account->give(place_, used_bytes_);
+}
+
+bool Device::come_back(int place) {
+  if (account && !account->take(place, used_bytes_, total_bytes_)) return false;
+  place_ = place;
   return true;
 }
 
@@ -144,6 +171,14 @@ CUresult initialize() {
   set_configuration(*read);
   rcuda::api::set_driver_version(read->driver_version);
   exec::set_worker_count(static_cast<unsigned>(read->threads));
+  if (!read->shared_memory.empty()) {
+    auto opened = SharedAccount::open(read->shared_memory);
+    if (!opened) {
+      RCUDA_ERROR("%s", opened.status().message().c_str());
+      return shared.result = CUDA_ERROR_INVALID_VALUE;
+    }
+    account = std::move(opened).value().release();
+  }
   std::vector<size_t> visible;
   if (CUresult result = find_visible(*read, &visible)) return shared.result = result;
   pay_for_init();

@@ -23,6 +23,7 @@ namespace softgpu::driver {
 
 class Connections;
 class Context;
+class SharedAccount;
 
 inline constexpr int kMaxDevices = 16;
 
@@ -69,10 +70,15 @@ class Device {
   exec::MemoryMap& memory() { return memory_; }
 
   size_t total_bytes() const { return total_bytes_; }
-  size_t used_bytes() const { return used_bytes_.load(std::memory_order_relaxed); }
+  // Of this process, or of all that share the device's memory (shared_account.h).
+  size_t used_bytes() const;
   // Takes `bytes` from the account; false if less is left.
   bool charge(size_t bytes);
-  void refund(size_t bytes) { used_bytes_.fetch_sub(bytes, std::memory_order_relaxed); }
+  void refund(size_t bytes);
+  // What this process has leaves the shared account, and comes back on the device with the number
+  // `place`; false if it has no room.
+  void leave();
+  bool come_back(int place);
 
   // The primary context always exists, so its handle never changes. It is alive only between the
   // first retain and the last release.
@@ -89,14 +95,15 @@ class Device {
   const size_t total_bytes_;
   CUuuid uuid_{};
   std::atomic<size_t> used_bytes_{0};
+  std::atomic<int> place_;  // the number of the device that has the memory (checkpoint.h)
   exec::MemoryMap memory_;
   CopyEngine host_to_device_, device_to_host_, peer_out_;
   std::unique_ptr<Connections> connections_;
   std::shared_ptr<Context> primary_;
 };
 
-// CUDA_SUCCESS after cuInit has succeeded in this process, otherwise CUDA_ERROR_NOT_INITIALIZED.
-// Also in a child of fork(), where a driver's state is unusable. CUDA_ERROR_DEINITIALIZED at the
+// CUDA_SUCCESS after cuInit has succeeded in this process. CUDA_ERROR_NOT_INITIALIZED before that,
+// and in a child of fork(), where a driver's state is unusable. CUDA_ERROR_DEINITIALIZED at the
 // end of the process, after exit handlers registered after cuInit have run.
 // CUDA_ERROR_NOT_PERMITTED inside a host function. Blocks while the process is locked
 // (call_gate.h).

@@ -239,7 +239,7 @@ CUresult CUDAAPI cuDeviceGetExecAffinitySupport(int* value, CUexecAffinityType t
                                                 CUdevice ordinal) {
   Device* device = nullptr;
   if (CUresult result = find_device(ordinal, &device)) return result;
-  (void)type;  // unknown ones are not supported either
+  (void)type;  // no type is supported; unknown types get the same answer
   if (!value) return CUDA_ERROR_INVALID_VALUE;
   *value = 0;
   return CUDA_SUCCESS;
@@ -298,7 +298,7 @@ CUresult CUDAAPI cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget tar
   const bool known = target == CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX &&
                      (scope == CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER ||
                       scope == CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES);
-  return known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;  // host memory is coherent
+  return known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;  // nothing to flush
 }
 
 CUresult CUDAAPI cuProfilerStart(void) {

@@ -36,7 +36,7 @@ struct Executor {
     operation.event->wait(operation.target, &context);
     return CUDA_SUCCESS;
   }
-  // Converted to other operations before they get here.
+  // Not called: execute_operation(), Stream and GraphRun handle these operations.
   CUresult operator()(const EventRecordOperation&) { return CUDA_SUCCESS; }
   CUresult operator()(const EventWaitOperation&) { return CUDA_SUCCESS; }
   CUresult operator()(const ChildGraphOperation&) { return CUDA_SUCCESS; }

@@ -17,7 +17,7 @@ CUresult submit_fill(const FillOperation& operation, CUstream handle) {
   std::shared_ptr<Stream> stream;
   if (CUresult result = enter_stream(handle, &context, &stream)) return result;
   if (CUresult result = check_fill(operation, context->device())) return result;
-  // An empty fill becomes no node of a capture.
+  // An empty fill does not become a node of a capture.
   const bool is_empty = operation.width_elements == 0 || operation.height == 0;
   if (is_empty && is_capturing(handle)) return CUDA_SUCCESS;
   return submit(*stream, operation);

@@ -158,7 +158,7 @@ extern "C" {
 
 CUresult CUDAAPI cuFuncGetAttribute(int* pi, CUfunction_attribute attrib, CUfunction hfunc) {
   std::shared_ptr<Function> function;
-  // Only here, a kernel is not accepted in place of its function.
+  // Unlike the other calls, this call does not accept a kernel in place of its function.
   if (kernel_from_handle(reinterpret_cast<CUkernel>(hfunc))) return CUDA_ERROR_INVALID_HANDLE;
   if (CUresult result = find_function(hfunc, &function)) return result;
   return get_attribute(*function, function->settings(), attrib, pi);

@@ -97,7 +97,7 @@ class Graph : public std::enable_shared_from_this<Graph> {
   std::map<std::shared_ptr<UserObject>, unsigned> user_objects;
   // Releases these references now, including those of child graphs.
   void release_user_objects();
-  bool is_child = false;  // owned by a node, also as its body: may not be destroyed by its handle
+  bool is_child = false;  // a node owns it, perhaps as a body: cuGraphDestroy refuses its handle
   bool capturing = false;            // a stream is being captured into it
   bool memory_instantiated = false;  // graphs with memory nodes have at most one executable
 

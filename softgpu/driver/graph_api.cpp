@@ -115,7 +115,8 @@ void print_graph(std::FILE* file, const Graph& graph) {
                    static_cast<unsigned long long>(edge.node->id));
     }
     for (const auto& inner : graphs_in(node->operation)) {
-      // The name of a child graph is its node's; bodies have names of their own.
+      // A child graph is named by its node's id; a body, of which a node may have several, by its
+      // own address.
       const unsigned long long name = node->type == CU_GRAPH_NODE_TYPE_GRAPH
                                           ? node->id
                                           : reinterpret_cast<uintptr_t>(inner.get());
@@ -167,7 +168,7 @@ CUresult CUDAAPI cuGraphCreate(CUgraph* phGraph, unsigned int flags) {
 
 CUresult CUDAAPI cuGraphDestroy(CUgraph hGraph) {
   if (CUresult result = check_initialized()) return result;
-  std::shared_ptr<Graph> graph;  // ends after the lock
+  std::shared_ptr<Graph> graph;  // destroyed after the lock is released
   std::lock_guard lock(graph_mutex());
   graph = graph_from_handle(hGraph);
   if (graph == nullptr || graph->is_child) return CUDA_ERROR_INVALID_VALUE;
@@ -286,9 +287,9 @@ CUresult CUDAAPI cuGraphRemoveDependencies_v2(CUgraph hGraph, const CUgraphNode*
 
 CUresult CUDAAPI cuGraphDestroyNode(CUgraphNode hNode) {
   if (CUresult result = check_initialized()) return result;
-  std::shared_ptr<GraphNode> node;  // ends after the lock
+  std::shared_ptr<GraphNode> node;  // destroyed after the lock is released
   std::lock_guard lock(graph_mutex());
-  node = node_from_handle(hNode);  // under the lock: the graph ends after its nodes' handles
+  node = node_from_handle(hNode);  // under the lock: while the handle is valid, node->graph exists
   if (node == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || node->type == CU_GRAPH_NODE_TYPE_MEM_FREE) {
     return CUDA_ERROR_NOT_SUPPORTED;

@@ -161,7 +161,7 @@ CUgraphExecUpdateResult GraphExec::match(const Graph& mine, const Graph& theirs,
   return CU_GRAPH_EXEC_UPDATE_SUCCESS;
 }
 
-// The references of the new graphs replace those of the executable.
+// The executable's references to user objects are replaced by those of the new graphs.
 void GraphExec::apply(const Changes& changes) {
   GraphPlan& plan = changeable_plan();
   for (const auto& [index, node, bodies] : changes) {

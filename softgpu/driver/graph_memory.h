@@ -1,6 +1,6 @@
 // GraphMemory: the allocation of a graph's memory node, shared by the node, executable graphs and
-// running launches. The memory layer (pools.h) owns the memory; it is abandoned when the last of
-// them releases the GraphMemory.
+// running launches. The memory layer (pools.h) owns the memory. When the last user releases the
+// GraphMemory, its destructor abandons the memory.
 #pragma once
 
 #include <utility>

@@ -41,7 +41,8 @@ CUresult make_free_node(CUdeviceptr address, NodeContent* content);
 // Calls the function above that fits params->type.
 CUresult make_node(CUgraphNodeParams* params, NodeContent* content);
 
-// The reverse; the node must have that type. The node keeps ownership of the kernel parameters.
+// The parameters of a node, which must have that type. The node keeps ownership of the kernel
+// parameters.
 CUDA_KERNEL_NODE_PARAMS_v2 kernel_params_of(GraphNode& node);
 CUDA_MEMCPY3D copy_params_of(const GraphNode& node);
 CUDA_MEMSET_NODE_PARAMS fill_params_of(const GraphNode& node);

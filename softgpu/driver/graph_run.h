@@ -74,7 +74,7 @@ struct GraphPlan {
 // has a cycle, a conditional handle has no node, or a body has a node of a type that bodies may not
 // contain. The caller holds graph_mutex().
 std::shared_ptr<GraphPlan> make_plan(const Graph& graph);
-// Of a conditional node. Null if a body has no plan.
+// The plans of a conditional node's bodies. Null if a body cannot be planned (see make_plan()).
 std::shared_ptr<const PlannedBodies> plan_bodies(const ConditionalOperation& operation);
 
 class GraphRun : public std::enable_shared_from_this<GraphRun> {
@@ -92,7 +92,7 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
  private:
   void start();
   void start_branch(uint32_t index);
-  // Takes a branch that start_branch() has deferred. False without one: the thread's branch ends.
+  // Takes a branch that start_branch() has deferred. False if there is none: the thread is done.
   bool next_branch(uint32_t* index);
   void run_from(uint32_t index);
   void execute(uint32_t index);

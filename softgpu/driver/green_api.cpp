@@ -15,9 +15,9 @@ using namespace softgpu::driver;
 namespace {
 
 constexpr unsigned kCoscheduled = 8;  // multiprocessors; parts are multiples of it
-constexpr unsigned kLeast = 2;        // for parts whose multiprocessors need not be coscheduled
+constexpr unsigned kLeast = 2;        // the same for parts that need not be coscheduled
 
-// Stored in the padding of a resource.
+// The data that softgpu stores in the padding of a CUdevResource.
 struct Internal {
   uint32_t magic;
   int32_t device;

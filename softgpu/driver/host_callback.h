@@ -16,7 +16,8 @@ namespace softgpu::driver {
 
 void run_host_operation(const HostOperation& operation, CUresult status);
 
-// Forbids CUDA calls to other application code that the driver calls.
+// Calls application code other than host functions, such as a user object's destructor. CUDA calls
+// are forbidden in it, too.
 void run_application_code(CUhostFn function, void* user_data);
 
 }  // namespace softgpu::driver

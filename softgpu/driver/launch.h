@@ -31,8 +31,9 @@ struct LaunchShape {
 CUresult function_in_context(CUfunction handle, Context& context,
                              std::shared_ptr<Function>* function);
 
-// CUDA_ERROR_INVALID_VALUE for shapes that the device cannot run; _COOPERATIVE_LAUNCH_TOO_LARGE;
-// _NOT_SUPPORTED (logged with the name) for kernels that use a PTX form the interpreter lacks.
+// CUDA_ERROR_INVALID_VALUE for shapes that the device cannot run; _COOPERATIVE_LAUNCH_TOO_LARGE for
+// cooperative grids whose blocks cannot all run at once; _NOT_SUPPORTED (logged with the name) for
+// kernels that use a PTX form the interpreter lacks.
 CUresult check_launch(Function& function, const LaunchShape& shape);
 
 // Packs arguments given as an array of pointers (`parameters`) or as CU_LAUNCH_PARAM_* (`extra`).

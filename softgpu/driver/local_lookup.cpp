@@ -75,7 +75,9 @@ bool is_of_root(int socket) {
 
 Deadline in_a_second() { return std::chrono::steady_clock::now() + std::chrono::seconds(1); }
 
-Status not_found() { return {Code::kNotFound, "no process of this user offers it (any more)"}; }
+Status not_found() {
+  return {Code::kNotFound, "its process has ended, no longer offers it or belongs to another user"};
+}
 
 }  // namespace
 
@@ -107,7 +109,7 @@ Status LookupServer::start(const std::string& name, const char* thread, Find fin
   if (!listener_ || !stop_ ||
       ::bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
       ::listen(listener_.get(), 64) != 0) {
-    return Status::from_errno(errno, "a local socket for other processes");
+    return Status::from_errno(errno, "making a local socket for other processes");
   }
   find_ = std::move(find);
   serves_ = serves;
@@ -139,7 +141,7 @@ void LookupServer::serve() {
       if (is_served) answer(caller.get());
       continue;
     }
-    // The caller stays in the backlog, so the next poll() would return immediately.
+    // After other errors the caller stays in the backlog, and poll() would return at once: rest.
     if (errno == EINTR || errno == EAGAIN || errno == ECONNABORTED) continue;
     if (!std::exchange(warned, true)) {
       RCUDA_WARN(

@@ -157,7 +157,7 @@ CUresult CUDAAPI cuMemPrefetchBatchAsync(CUdeviceptr* addresses, size_t* bytes, 
                         stream);
 }
 
-// Discarded memory may have any content, so it keeps its old content.
+// Discarded memory may have any content afterwards, so this call leaves the memory unchanged.
 CUresult CUDAAPI cuMemDiscardBatchAsync(CUdeviceptr* addresses, size_t* bytes, size_t count,
                                         unsigned long long flags, CUstream stream) {
   std::vector<Prefetch> batch;

@@ -49,7 +49,7 @@ struct Allocation {
   size_t bytes = 0;  // as requested
   MemoryKind kind = MemoryKind::kDevice;
   Device* device = nullptr;  // nullptr: host memory
-  // its end frees the memory; nullptr for mapped and imported-pool memory
+  // the context whose end frees the memory; nullptr for mapped and imported-pool memory
   Context* owner = nullptr;
   unsigned flags = 0;           // of cuMemHostAlloc, cuMemHostRegister or cuMemAllocManaged
   std::atomic<uint64_t> id{0};  // CU_POINTER_ATTRIBUTE_BUFFER_ID
@@ -122,7 +122,7 @@ class MemoryRegistry {
 };
 MemoryRegistry& memory_registry();
 
-// Returns a new id, unique in the process, for an allocation, a stream of blocks or a pool.
+// Returns a new id, unique in the process, for an allocation, physical memory or an exported event.
 uint64_t next_memory_id();
 
 // Device memory of `context`'s device, from its default arena: charged to the account and

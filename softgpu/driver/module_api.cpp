@@ -21,7 +21,7 @@ CUresult load(Context& context, CUmodule* handle, const rcuda::Result<rcuda::ima
               JitLog* log) {
   std::vector<std::string> units;
   if (CUresult result = read_image(image, &units, log)) return result;
-  // A driver waits before it loads code into a context (580 on an H200).
+  // Driver 580 waits for the context's work before it loads code into the context (H200).
   if (CUresult result = context.synchronize()) return result;
   std::shared_ptr<Module> module;
   if (CUresult result = load_module(context, units, log, &module)) return result;
@@ -169,7 +169,7 @@ CUresult CUDAAPI cuFuncGetName(const char** name, CUfunction handle) {
   return CUDA_SUCCESS;
 }
 
-// A function with a handle is loaded, because a program is decoded as a whole.
+// A function that has a handle is already loaded, because a program is decoded as a whole.
 CUresult CUDAAPI cuFuncLoad(CUfunction handle) {
   Context* context = nullptr;
   if (CUresult result = enter_anywhere(&context)) return result;
@@ -180,7 +180,7 @@ CUresult CUDAAPI cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction handle
   Context* context = nullptr;
   if (CUresult result = enter_anywhere(&context)) return result;
   if (!state) return CUDA_ERROR_INVALID_VALUE;
-  if (!handle_table<Function>().find(handle)) return CUDA_ERROR_INVALID_HANDLE;  // or a kernel
+  if (!handle_table<Function>().find(handle)) return CUDA_ERROR_INVALID_HANDLE;  // or a CUkernel
   *state = CU_FUNCTION_LOADING_STATE_LOADED;
   return CUDA_SUCCESS;
 }

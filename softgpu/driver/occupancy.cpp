@@ -107,7 +107,7 @@ CUresult max_active_blocks(int* blocks, CUfunction handle, int block_size, size_
   return CUDA_SUCCESS;
 }
 
-// The block size that keeps most threads resident; the largest of equally good sizes.
+// The block size that keeps the most threads resident; the largest of equally good sizes.
 CUresult max_potential_block_size(int* grid, int* block, CUfunction handle,
                                   CUoccupancyB2DSize shared_for_block, size_t shared_bytes,
                                   int limit, unsigned flags) {

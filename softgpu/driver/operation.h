@@ -88,8 +88,8 @@ struct InterprocessWaitOperation {
 struct MemOpOperation {
   std::vector<CUstreamBatchMemOpParams> operations;
 };
-// Stream-ordered memory. While a stream captures, these become memory nodes of the graph; `memory`
-// is then the node's allocation.
+// Stream-ordered memory. While a stream captures, these operations become memory nodes of the
+// graph; `memory` is then the node's allocation.
 struct AllocateOperation {
   CUdeviceptr address = 0;
   std::shared_ptr<GraphMemory> memory;

@@ -132,7 +132,8 @@ CUresult MemoryPool::allocate(Context& context, size_t bytes, CUstream stream,
     lock.unlock();
     auto allocation = std::make_shared<Allocation>();
     allocation->address = block.address;
-    // Whole blocks, so that a takeover of a queued free changes nothing that a running kernel sees.
+    // The whole block. So when a later request takes the allocation over from a queued free, the
+    // range that running kernels may touch does not change.
     allocation->bytes = block.bytes;
     allocation->kind = MemoryKind::kPool;
     allocation->device = &device_;
@@ -150,7 +151,7 @@ CUresult MemoryPool::allocate(Context& context, size_t bytes, CUstream stream,
 void MemoryPool::free_queued(const std::shared_ptr<Allocation>& allocation, Context& context,
                              CUstream stream) {
   std::lock_guard lock(mutex_);
-  allocation->owner = &context;  // if it ends, frees that never execute end with it
+  allocation->owner = &context;  // if its end drops the free, it releases the allocation itself
   account_use_locked(-static_cast<int64_t>(allocation->bytes));
   queued_.push_back({allocation, stream});
 }
@@ -163,7 +164,7 @@ bool MemoryPool::unqueue_locked(const Allocation& allocation) {
 
 void MemoryPool::free_refused(Allocation& allocation) {
   std::lock_guard lock(mutex_);
-  if (!unqueue_locked(allocation)) return;  // taken over
+  if (!unqueue_locked(allocation)) return;  // a later allocation has taken the memory over
   allocation.owner = &device_.primary();
   account_use_locked(static_cast<int64_t>(allocation.bytes));
   allocation.freeing = false;

@@ -45,15 +45,15 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
   bool imported() const { return imported_; }
   Arena& arena() { return *arena_; }
 
-  // `stream` is the key of stream order: frees queued on the same stream are reused; nullptr: none.
+  // `stream`: memory whose free is queued on this stream may be reused. nullptr: no such reuse.
   CUresult allocate(Context& context, size_t bytes, CUstream stream, CUdeviceptr* address);
   // A free of `allocation` was queued on `stream`, a stream of `context`.
   void free_queued(const std::shared_ptr<Allocation>& allocation, Context& context,
                    CUstream stream);
-  // The free could not be queued after all.
+  // Undoes free_queued(), because the free could not be queued.
   void free_refused(Allocation& allocation);
-  // A queued free of the allocation executes, which then had `id`. True if the block is now free;
-  // false if a later allocation has taken it over.
+  // A queued free of the allocation executes. `id`: the allocation's id when the free was queued.
+  // True if the block is now free; false if a later allocation has taken it over.
   bool free_executes(const Allocation& allocation, uint64_t id);
   // Keeps or releases the block of a freed allocation, which has been removed from the registry.
   void recycle(Allocation& allocation);

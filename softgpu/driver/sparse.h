@@ -25,7 +25,7 @@ struct PhysicalMemory;
 
 inline constexpr size_t kTileBytes = size_t{64} << 10;
 
-// Of an array or a mipmapped array.
+// The tiles of an array or a mipmapped array.
 struct Tiles {
   CUDA_ARRAY_SPARSE_PROPERTIES properties{};
   size_t tail_at = 0;  // from the array's first byte

@@ -11,7 +11,7 @@
 namespace softgpu::driver {
 
 void pay_for_init();
-void pay_for_context();      // that is made
-void pay_for_context_end();  // that is destroyed or reset, or whose process exits
+void pay_for_context();      // for making a context
+void pay_for_context_end();  // for a context that is destroyed or reset, or whose process exits
 
 }  // namespace softgpu::driver

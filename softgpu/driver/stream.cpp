@@ -24,7 +24,7 @@ constexpr int64_t kIdleSpinNs = 20'000;
 // How long a runner waits for another stream before it returns its thread.
 constexpr int64_t kBlockSpinNs = 5'000;
 
-// How long a waiting thread leaves the work to the stream's runner.
+// How long a waiting thread leaves the work to the stream's runner, before it does the work itself.
 constexpr int64_t kHelpAfterNs = 2'000;
 
 // How many operations may be unfinished before a submission waits: a stream of an H200 takes 1020
@@ -420,7 +420,7 @@ CUresult StreamSet::record_all(Operation operation, Point* end) {
 
 CUresult StreamSet::wait_in_all(const Operation& operation, const std::vector<Point>& waits) {
   const gate::Submission submission;
-  legacy();  // streams made later wait for it if they are blocking
+  legacy();  // makes the legacy stream: blocking streams that are made later wait for its work
   std::lock_guard order(order_mutex_);
   if (closed_) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   for (const auto& stream : streams_) {
@@ -451,7 +451,7 @@ CUresult resolve_stream(CUstream handle, std::shared_ptr<Stream>* stream) {
     Context* context = current_context();
     if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
     if (!context->alive()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    // A driver has no such streams in a green context (580 on an H100).
+    // Driver 580 has no per-thread streams in a green context (H100).
     if (handle == CU_STREAM_PER_THREAD && context->is_green()) return CUDA_ERROR_INVALID_HANDLE;
     StreamSet& set = streams_of(*context);
     *stream = handle == CU_STREAM_PER_THREAD ? set.per_thread() : set.legacy();

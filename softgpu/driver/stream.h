@@ -15,7 +15,7 @@
 // On a GPU, streams beyond a certain number share its queues, whatever their priorities: work does
 // not begin before earlier work in its queue has finished. With SOFTGPU_CONNECTIONS a device's
 // streams share that many queues. As observed on an H200 (docs/p2p_measurements.md), a stream with
-// unfinished work stays in its queue; a stream without takes an empty queue if there is one.
+// unfinished work stays in its queue; any other stream takes an empty queue if there is one.
 //
 // Threads: any thread may call anything. Only wait functions wait for device work; submissions wait
 // if the stream's queue is very long.
@@ -59,7 +59,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   int priority() const { return priority_.load(std::memory_order_relaxed); }
   void set_priority(int priority);  // clamped to the device's range; has no effect
   uint64_t id() const { return id_; }
-  // Destroyed or being destroyed once the stream is closed.
+  // Once the stream is closed, the context has been destroyed or is being destroyed.
   Context& context() const { return *context_; }
   bool closed() const { return closed_.load(std::memory_order_acquire); }
 
@@ -158,7 +158,7 @@ class StreamSet : public std::enable_shared_from_this<StreamSet> {
   Context& context() const { return context_; }
 
   std::shared_ptr<Stream> legacy();
-  // The calling thread's own stream. It ends when the thread has ended and it is empty.
+  // The calling thread's own stream. It ends when the thread has ended and its work is done.
   std::shared_ptr<Stream> per_thread();
   // A new stream, in the handle table; null after shutdown(). The priority is clamped to the
   // device's range.
@@ -182,7 +182,7 @@ class StreamSet : public std::enable_shared_from_this<StreamSet> {
  private:
   friend class Stream;
   std::vector<std::shared_ptr<Stream>> snapshot();
-  // After shutdown(), closes the stream instead.
+  // Adds the stream to the set. After shutdown(), closes the stream instead.
   void add(const std::shared_ptr<Stream>& stream);
   void add_locked(const std::shared_ptr<Stream>& stream);
   void drop_finished_locked();

@@ -51,7 +51,7 @@ class ObjectTable {
     std::lock_guard lock(mutex_);
     return objects_.erase(handle) != 0;
   }
-  // Removes those of a context and returns their handles.
+  // Removes the objects of a context and returns their handles.
   std::vector<uint64_t> remove_of(const Context& context) {
     std::vector<uint64_t> handles;
     std::lock_guard lock(mutex_);
@@ -72,7 +72,8 @@ ObjectTable<TextureObject>& texture_objects();
 ObjectTable<SurfaceObject>& surface_objects();
 
 // Makes the texture that the descriptors describe; `view` may be nullptr. CUDA_ERROR_INVALID_VALUE
-// for descriptors that driver 580 refuses on an H100; it accepts more than its documentation says.
+// for descriptors that driver 580 refuses on an H100. That driver accepts more descriptors than its
+// documentation says.
 CUresult texture_of(const Device& device, const CUDA_RESOURCE_DESC& resource,
                     const CUDA_TEXTURE_DESC& sampler, const CUDA_RESOURCE_VIEW_DESC* view,
                     texture::Texture* made);

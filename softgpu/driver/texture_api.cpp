@@ -12,7 +12,7 @@ using namespace softgpu::driver;
 
 namespace {
 
-// Enters and sets `*result` to `part` of the object.
+// Calls enter(), then sets `*result` to `part` of the object.
 template <class Object, class Result, class Part>
 CUresult describe(const ObjectTable<Object>& table, Result* result, uint64_t handle, Part part) {
   Context* context = nullptr;

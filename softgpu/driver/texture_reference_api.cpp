@@ -17,7 +17,7 @@ using namespace softgpu::driver;
 
 namespace {
 
-// Enters and calls `use` with the reference, under its mutex.
+// Calls enter(), then `use` with the reference, under the reference's mutex.
 template <class Reference, class Handle, class Use>
 CUresult with(Handle handle, Use use) {
   Context* context = nullptr;

@@ -101,8 +101,8 @@ static_assert(sizeof(Instr) == 64);
 // Functions that the driver provides.
 enum class SystemCall : uint32_t { kNone, kVprintf, kMalloc, kFree, kAssertFail, kSetConditional };
 
-// The place of a parameter: an entry's in the launch's parameter buffer, others in the frame's
-// local area. A function's formal parameters and the .param variables of its body are also there.
+// The place of a parameter. Parameters of an entry are in the launch's parameter buffer; those of
+// other functions, and the .param variables of a body, are in the frame's local area.
 struct Area {
   uint32_t offset_bytes = 0;
   uint32_t size_bytes = 0;

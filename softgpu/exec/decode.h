@@ -14,8 +14,8 @@
 
 namespace softgpu::exec {
 
-// Fills *functions[index]. `functions` are those of Linker::functions(), in order; callees are
-// named by them. kNotFound for a symbol that no unit defines.
+// Fills *functions[index]. `functions` has an element for each of Linker::functions(), in the same
+// order; calls refer to these elements. kNotFound for a symbol that no unit defines.
 rcuda::Status decode(const Linker& linker, uint32_t index,
                      const std::vector<std::unique_ptr<Function>>& functions);
 

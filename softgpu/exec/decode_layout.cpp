@@ -13,8 +13,8 @@ using ptx::Type;
 
 namespace {
 
-// Limits a function's constants, and its registers, of which each warp has a set. A Slot could
-// address 1 GiB.
+// The most bytes of a function's constants, and of its registers, of which each warp has its own
+// set. A Slot could address 1 GiB.
 constexpr uint64_t kMaxBankBytes = 64 << 20;
 
 }  // namespace
@@ -57,7 +57,7 @@ void Decoder::lay_out_locals() {
     if (in_buffer || (variable.space != Space::kLocal && variable.space != Space::kParam)) continue;
     const uint64_t offset = round_up(end, variable.align_bytes);
     if (offset + variable.size_bytes > kMaxLocalBytes || variable.size_bytes > kMaxLocalBytes) {
-      // Nothing after this variable can be reached, so the layout does not matter.
+      // The function will never run, so the layout of its other variables does not matter.
       refuse(std::to_string(variable.size_bytes) + " bytes of local memory", 0);
       break;
     }

@@ -6,7 +6,8 @@
 //   p  p|    a predicate; p| may be a pair p|q.  d|p d32|p: a register and perhaps a predicate
 //   n  n!    a predicate that is read; n! may be negated
 //   m m2 m3  addresses in brackets
-//   v  vs    one register or a vector of them, written (v) or read (vs), of any width not smaller
+//   v  vs    one register or a vector of registers of any width not smaller than the type, written
+//            (v) or read (vs)
 //   i        an immediate
 // Destinations are Slots d, d2 and sources a, b, c, e of the instruction, in order.
 #include <bit>

@@ -50,7 +50,8 @@ constexpr Named<TextureQuery> kQueries[] = {
     {"depth", TextureQuery::kDepth},
 };
 
-// Sets `*to` to the table's value for a modifier of the instruction; unchanged without one.
+// Sets `*to` to the table's value for the instruction's modifier. Leaves it unchanged if no
+// modifier is in the table.
 template <class Value, size_t kCount>
 void apply(const ptx::Instruction& source, const Named<Value> (&table)[kCount], Value* to) {
   for (const Named<Value>& entry : table) {

@@ -160,7 +160,7 @@ void WorkerPool::finish(Grid& grid, std::unique_ptr<Block> block, Block::Outcome
       grid.spare_.push_back(std::move(block));
       break;
     case Block::Outcome::kYielded:
-      // The awaited block is more likely one that has not started than another that also spins.
+      // The block more likely waits for a block that has not started than for another spinning one.
       if (block->spinning()) grid.new_one_next_ = true;
       grid.parked_.push_back(std::move(block));
       work_available_.notify_one();

@@ -73,8 +73,8 @@ struct Lanes {
   }
 };
 
-// What an instruction costs of its strand's turn, in addition to the cost of 1 of every
-// instruction.
+// Extra cost of some instructions, subtracted from the fuel of the strand's turn. Every instruction
+// also costs 1.
 inline constexpr int64_t kSpinCost = 512;    // atomics, volatile and acquire accesses
 inline constexpr int64_t kSleepCost = 4096;  // nanosleep, failed waits
 

@@ -20,8 +20,8 @@ struct PrintfArguments {
   std::function<bool(uint64_t address, std::string* text)> read_string;
 };
 
-// Appends to *out. Sets *count to the number of conversions, the result of device printf. False if
-// an argument or string could not be read; then *count is not set.
+// Appends the text to *out. Sets *count to the number of conversions, the result of device printf.
+// False if an argument or string could not be read; then *count is not set.
 bool format_printf(std::string_view format, const PrintfArguments& arguments, std::string* out,
                    int* count);
 

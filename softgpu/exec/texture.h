@@ -15,7 +15,8 @@ namespace softgpu::exec {
 
 enum class TextureRead : uint8_t { kPlain, kLevel, kGradient, kGather };
 
-// In Instr::imm. `values`: registers that are read or written, of `register_bytes` each.
+// Options of an access to a texture or surface, stored in Instr::imm. `values`: the number of
+// registers that are read or written, of `register_bytes` each.
 struct TextureAccess {
   TextureRead read = TextureRead::kPlain;
   texture::Shape shape = texture::Shape::k2d;
@@ -28,7 +29,7 @@ struct TextureAccess {
 };
 static_assert(sizeof(TextureAccess) == sizeof(int64_t));
 
-// txq and suq, in Instr::imm.
+// The property that txq or suq queries, stored in Instr::imm.
 enum class TextureQuery : uint8_t { kWidth, kHeight, kDepth };
 
 // For Op::kTexture, kTextureQuery, kSurfaceLoad, kSurfaceStore and kSurfaceQuery.

@@ -94,7 +94,7 @@ bool is_without_link(const char* function, unsigned link) {
   return std::strstr(function, "NvLink") && link >= static_cast<unsigned>(machine().nvlinks);
 }
 
-// Value `index` of a function.
+// Reads value `index` of the function's row in kKnown.
 template <typename T>
 nvmlReturn_t get(const char* function, nvmlDevice_t handle, unsigned index, T* value) {
   unsigned ordinal = 0;
@@ -180,7 +180,8 @@ nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t* pci) {
   return NVML_SUCCESS;
 }
 
-// softgpu accounts the memory of a device per process. NVML reports the sum, as if they shared it.
+// In softgpu each process has a device's memory to itself. NVML reports the sum of their use, as if
+// the processes shared the memory.
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t* memory) {
   unsigned ordinal = 0;
   if (!ordinal_of(device, &ordinal) || !memory) return NVML_ERROR_INVALID_ARGUMENT;

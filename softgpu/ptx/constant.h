@@ -19,7 +19,8 @@ struct Constant {
   double as_double() const;
 };
 
-// "42", "42U", "0x2A", "052", "0b101010", "0f3F800000", "0d3FF0000000000000", "1.5e3".
+// Reads a number: "42", "42U", "0x2A", "052", "0b101010", "0f3F800000", "0d3FF0000000000000",
+// "1.5e3".
 bool parse_number(std::string_view text, Constant* result);
 
 enum class Operator : uint8_t {

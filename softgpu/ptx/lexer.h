@@ -16,7 +16,7 @@ namespace softgpu::ptx {
 struct ParseError {
   std::string message;
 };
-// "PTX line 7: expected ';' near 'foo'". A long token is cut.
+// Makes an error such as "PTX line 7: expected ';' near 'foo'". A long token is cut.
 ParseError make_error(uint32_t line, std::string_view what, std::string_view near);
 
 struct Token {

@@ -101,7 +101,7 @@ class Parser {
   // parser_variable.cpp
   void module_variables(Space space, Linkage linkage);
   void add_module_variable(Variable variable, const Token& at);
-  // Everything up to the name; then the name and dimensions of each declarator.
+  // These read everything up to the name, then the name and dimensions of each declarator.
   bool attribute_list();
   void declaration_type(Declaration* declaration);
   void declarator(Declaration* declaration, bool name_required);

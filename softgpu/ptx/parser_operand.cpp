@@ -212,7 +212,7 @@ void Parser::word_operand(Operand* result) {
   }
 }
 
-// [base + offset, ...], after the opening bracket.
+// Reads [base + offset, ...], after the opening bracket.
 void Parser::address_operand(Operand* result) {
   result->kind = Operand::Kind::kAddress;
   Operand& base = result->elements.emplace_back();
@@ -230,7 +230,7 @@ void Parser::address_operand(Operand* result) {
   expect(']');
 }
 
-// After the opening brace or parenthesis.
+// Reads operands up to `close`, after the opening brace or parenthesis.
 void Parser::operand_list(char close, Operand::Kind kind, Operand* result) {
   result->kind = kind;
   if (accept(close)) return;
@@ -240,7 +240,7 @@ void Parser::operand_list(char close, Operand::Kind kind, Operand* result) {
   expect(close);
 }
 
-// "+8", "-4" or "+-4" after a name; 0 without an offset.
+// Reads "+8", "-4" or "+-4" after a name; 0 without an offset.
 int64_t Parser::trailing_offset() {
   uint64_t offset = 0;
   while (lexer_.peek().is('+') || lexer_.peek().is('-')) {

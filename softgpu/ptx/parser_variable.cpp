@@ -12,7 +12,7 @@ constexpr uint64_t kLargestVariable = 1ull << 40;  // keeps products of dimensio
 
 }  // namespace
 
-// `.attribute(.managed, .unified(n, n))`. Returns true if .managed is among them.
+// Reads `.attribute(.managed, .unified(n, n))`. Returns true if .managed is among the attributes.
 bool Parser::attribute_list() {
   bool managed = false;
   expect('(');
@@ -135,7 +135,7 @@ void Parser::add_module_variable(Variable variable, const Token& at) {
   known = std::move(variable);
 }
 
-// `= 5`, `= symbol+4` or `= {...}`, nested like the array.
+// Reads `= 5`, `= symbol+4` or `= {...}`, whose braces nest like the array's dimensions.
 void Parser::initialiser(const Declaration& declaration, Variable* variable) {
   const uint32_t element = size_of(declaration.element);
   if (!lexer_.peek().is('{')) {
@@ -186,7 +186,7 @@ void Parser::initialiser_list(const Declaration& declaration, size_t dimension,
   expect('}');
 }
 
-// A number, symbol, symbol+addend, generic(symbol), or one byte of an address: 0xFF00(symbol).
+// Reads a number, symbol, symbol+addend, generic(symbol), or a byte of an address: 0xFF00(symbol).
 void Parser::initialiser_element(Type type, uint64_t offset, uint64_t limit, Variable* variable) {
   const uint32_t size = size_of(type);
   if (size > limit) fail("too many initialisers");

@@ -47,7 +47,7 @@ Color filtered(const Format& format, bool srgb, const std::array<double, 4>& sum
 
 Words words_of(const Color& color);
 
-// The border color in the texture's format, which reads outside of the texture return in border
+// The border color in the texture's format: the result of a read outside of the texture in border
 // mode. Integers are the lowest bits of the color's words.
 Words border_words(const Format& format, bool reads_integers, const Color& border);
 

@@ -10,7 +10,8 @@
 
 namespace softgpu::texture {
 
-// A read of level `first`, or a mix of it with `first` + 1, which has the weight in 1/256.
+// A read of level `first`, or of a mix of the levels `first` and `first` + 1. The weight, in 1/256,
+// is that of `first` + 1.
 struct Levels {
   uint32_t first = 0;
   uint32_t weight = 0;

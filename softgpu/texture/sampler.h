@@ -2,8 +2,8 @@
 //
 // Each function returns the four registers of the instruction: the bits of floats, or integers if
 // the sampler reads integers. The caller has checked that [texture.begin, texture.end) may be read.
-// Any coordinate is valid; a read with another shape than the texture's reads some of its texels.
-// Any thread.
+// Any coordinate is valid. If the shape of a read is not the texture's shape, the read still
+// returns some texels of the texture. Any thread.
 #pragma once
 
 #include <array>
@@ -21,8 +21,8 @@ struct Point {
   uint32_t layer = 0;            // clamped to the layers that exist
 };
 
-// tex with float coordinates; zeros from linear memory and empty textures. Without an explicit
-// level it is kMostDetailed.
+// tex with float coordinates. Linear memory and empty textures read as zeros. `level` is
+// kMostDetailed if the instruction has no level.
 inline constexpr float kMostDetailed = -std::numeric_limits<float>::infinity();
 Words sample(const Texture& texture, const Point& point, float level);
 

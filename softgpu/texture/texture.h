@@ -36,7 +36,7 @@ constexpr bool is_cube(Shape shape) {
 constexpr bool is_layered(Shape shape) {
   return shape == Shape::k1dLayered || shape == Shape::k2dLayered || shape == Shape::kCubeLayered;
 }
-// Coordinates without the layer. A cube has three: a direction.
+// The number of coordinates, without the layer. A cube has three: a direction.
 constexpr uint32_t axes_of(Shape shape) {
   if (shape == Shape::k1d || shape == Shape::k1dLayered) return 1;
   return shape == Shape::k2d || shape == Shape::k2dLayered ? 2 : 3;

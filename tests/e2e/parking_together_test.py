@@ -100,6 +100,16 @@ class TogetherTest(parking_test.Parking):
         self.assertEqual(self.do(importer, "get_shared"), "6")  # waits for it
         self.assertEqual(self.do(exporter, "get"), "6")
 
+    def test_sessions_that_share_memory_make_room_together(self):
+        server, exporter, importer = self.sharing(
+            SOFTGPU_MEMORY="64M", SOFTGPU_SHARED_MEMORY=self.path("account"), RCUDA_SERVER_OVERSUBSCRIBE="2",
+            RCUDA_SERVER_STAY_AWAKE="0s", **MANY)
+        third = self.program(server)
+        self.assertEqual(self.do(third, "allocate 62"), "None")
+        self.assertEqual(self.states(server, (exporter, importer, third)), ["parked", "parked", ""])
+        self.assertEqual(self.do(importer, "get_shared"), "5")
+        self.assertEqual(self.states(server, (exporter, importer, third)), ["", "", "parked"])
+
     def test_an_older_driver_refuses_imported_memory_and_both_go_on(self):
         server, exporter, importer = self.sharing()
         for program, other in ((importer, exporter), (exporter, importer)):

@@ -1,4 +1,4 @@
-// Authorities and certificates, made on the spot.
+// Makes certificate authorities and certificates for tests.
 #pragma once
 
 #include <string>

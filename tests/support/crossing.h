@@ -5,11 +5,11 @@
 #pragma once
 
 #include <chrono>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <utility>
 
-#include <gtest/gtest.h>
 #include <sys/socket.h>
 
 #include "common/base/mutex.h"
@@ -25,15 +25,15 @@ class Crossing {
 
   explicit Crossing(std::chrono::milliseconds limit) : limit_(limit) {}
 
-  // Called for each new connection, with its two ends. The connection uses the sockets that it
-  // returns.
+  // Called for each new connection, with its two ends. The connection uses the sockets that this
+  // function returns.
   std::function<Result<Pair>(int index, Pair plain)> between = [](int, Pair pair) {
     return Result<Pair>(std::move(pair));
   };
 
   static Pair make_pair() {
     int ends[2];
-    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) std::abort();
     return {Socket(UniqueFd(ends[0])), Socket(UniqueFd(ends[1]))};
   }
 

@@ -130,7 +130,7 @@ void FaultLink::begin_later(std::function<void()> begin) {
       return;
     }
   }
-  begin();  // the inner Link is closed and reports so
+  begin();  // the inner Link is closed, so the transfer fails
 }
 
 void FaultLink::begin_due(std::unique_lock<std::mutex>& lock) {

@@ -3,13 +3,14 @@
 #include <cassert>
 #include <cstring>
 #include <mutex>
+#include <utility>
 
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netdb.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
+
+#include "tests/support/tcp_sockets.h"
 
 extern "C" int __real_getaddrinfo(const char* node, const char* service, const addrinfo* hints,
                                   addrinfo** list);
@@ -57,18 +58,10 @@ HostName::~HostName() {
   answers().left.clear();
 }
 
-UniqueFd bind_tcp(const std::string& host, uint16_t* port) {
-  UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(*port);
-  EXPECT_EQ(::inet_pton(AF_INET, host.c_str(), &address.sin_addr), 1);
-  auto* const generic = reinterpret_cast<sockaddr*>(&address);
-  socklen_t bytes = sizeof address;
-  EXPECT_EQ(::bind(socket.get(), generic, bytes), 0) << host << ": " << std::strerror(errno);
-  EXPECT_EQ(::getsockname(socket.get(), generic, &bytes), 0);
-  *port = ntohs(address.sin_port);
-  return socket;
+UniqueFd bind_tcp(const std::string& address, uint16_t* port) {
+  Result<UniqueFd> socket = bound_tcp(address, port);
+  EXPECT_TRUE(socket.ok()) << socket.status().message();
+  return socket.ok() ? std::move(socket).value() : UniqueFd();
 }
 
 MovingHost::MovingHost()
@@ -86,7 +79,8 @@ MovingHost::Caller MovingHost::accept() const {
 
 }  // namespace rcuda::test
 
-// Joins the lists of several addresses: freeaddrinfo() frees each entry by itself.
+// Joins the lists of several addresses. freeaddrinfo() can free the result, because it frees each
+// entry by itself.
 extern "C" int __wrap_getaddrinfo(const char* node, const char* service, const addrinfo* hints,
                                   addrinfo** list) {
   using rcuda::test::HostName;

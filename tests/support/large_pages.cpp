@@ -45,7 +45,7 @@ void* find_place(size_t bytes) {
 
 extern "C" {
 
-long __sysconf(int name);  // glibc's own name of it
+long __sysconf(int name);  // glibc's sysconf(), which this file's sysconf() hides
 
 EXPORTED long sysconf(int name) noexcept {
   return name == _SC_PAGESIZE ? static_cast<long>(kPage) : __sysconf(name);

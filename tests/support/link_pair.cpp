@@ -9,9 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include <arpa/inet.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -20,6 +18,7 @@
 #include "common/base/socket_io.h"
 #include "common/tls/keyed.h"
 #include "tests/support/lost_connections.h"
+#include "tests/support/tcp_sockets.h"
 
 namespace rcuda::test {
 namespace {
@@ -33,14 +32,6 @@ std::string address_of(const char* variable) {
   return value != nullptr ? value : "127.0.0.1";
 }
 
-sockaddr_in socket_address(const char* variable, uint16_t port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(port);
-  ::inet_pton(AF_INET, address_of(variable).c_str(), &address.sin_addr);
-  return address;
-}
-
 // Takes the daemon's place: every connection belongs to the only session.
 class Listener {
  public:
@@ -49,27 +40,12 @@ class Listener {
   int descriptor() const { return socket_.get(); }
 
   Status open() {
-    socket_.reset(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in address = socket_address("RCUDA_TEST_SERVER", 0);
-    socklen_t size = sizeof address;
-    if (!socket_ || ::bind(socket_.get(), reinterpret_cast<sockaddr*>(&address), size) != 0 ||
-        ::listen(socket_.get(), 64) != 0 ||
-        ::getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
-      return Status::from_errno(errno, "listening for the test");
-    }
-    port_ = ntohs(address.sin_port);
+    RCUDA_ASSIGN_OR_RETURN(socket_, listening_tcp(address_of("RCUDA_TEST_SERVER"), &port_));
     return {};
   }
 
   Result<UniqueFd> connect() const {
-    UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    const sockaddr_in from = socket_address("RCUDA_TEST_CLIENT", 0);
-    const sockaddr_in to = socket_address("RCUDA_TEST_SERVER", port_);
-    if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&from), sizeof from) != 0 ||
-        ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0) {
-      return Status::from_errno(errno, "connecting for the test");
-    }
-    return socket;
+    return connected_tcp(address_of("RCUDA_TEST_SERVER"), port_, address_of("RCUDA_TEST_CLIENT"));
   }
 
   Result<UniqueFd> accept() const {

@@ -1,24 +1,21 @@
 // LostConnections: both ends of Reconnecting over TCP in one process, and a thread that breaks
 // their connections at random: by a reset, by an end, by an end of one direction.
 //
-// Both ends own a share of it. Threads: any. Blocking: the server's next(), until its deadline;
-// stop() and the destructor, for the thread.
+// The two ends share ownership of the object. Threads: any. Blocking: the server's next(), until
+// its deadline; stop() and the destructor, for the thread.
 #pragma once
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <random>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -27,6 +24,8 @@
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
 #include "common/transport/link.h"
+#include "tests/support/crossing.h"
+#include "tests/support/tcp_sockets.h"
 
 namespace rcuda::test {
 
@@ -35,7 +34,13 @@ class LostConnections : public std::enable_shared_from_this<LostConnections> {
   // Makes a Socket of each further connection, for instance an encrypted one.
   using Deadline = std::chrono::steady_clock::time_point;
   using Wrap = std::function<Result<Socket>(UniqueFd socket, bool server, Deadline deadline)>;
-  explicit LostConnections(Wrap wrap) : wrap_(std::move(wrap)) {}
+  explicit LostConnections(Wrap wrap) : wrap_(std::move(wrap)) {
+    crossing_.between = [this](int, auto) -> Result<Crossing::Pair> {
+      RCUDA_ASSIGN_OR_RETURN(auto pair, tcp_pair());
+      lose_later(pair.first.get());
+      return Crossing::Pair(std::move(pair.first), std::move(pair.second));
+    };
+  }
   ~LostConnections() { stop(); }
 
   // Lets the thread break this connection.
@@ -51,33 +56,10 @@ class LostConnections : public std::enable_shared_from_this<LostConnections> {
     if (thread_.joinable()) thread_.join();
   }
 
-  transport::Reconnecting client() {
-    transport::Reconnecting how = common();
-    how.connects = true;
-    how.next = [this, self = shared_from_this()](int index, Deadline deadline) -> Result<Socket> {
-      RCUDA_ASSIGN_OR_RETURN(auto pair, connected());
-      lose_later(pair.first.get());
-      {
-        MutexLock lock(mutex_);
-        waiting_.insert_or_assign(index, std::move(pair.second));
-        came_.notify_all();
-      }
-      return wrap_(std::move(pair.first), false, std::min(deadline, handshake_end()));
-    };
-    return how;
-  }
+  transport::Reconnecting client() { return wrapped(crossing_.client(), false); }
   transport::Reconnecting server() {
-    transport::Reconnecting how = common();
-    how.next = [this, self = shared_from_this()](int index, Deadline deadline) -> Result<Socket> {
-      MutexLock lock(mutex_);
-      if (!came_.wait_until(lock, deadline,
-                            [&]() RCUDA_REQUIRES(mutex_) { return waiting_.contains(index); })) {
-        return Status(Code::kTimeout, "no connection has come");
-      }
-      UniqueFd socket = std::move(waiting_.extract(index).mapped());
-      lock.unlock();
-      return wrap_(std::move(socket), true, handshake_end());
-    };
+    transport::Reconnecting how = wrapped(crossing_.server(), true);
+    how.on_connection = {};
     return how;
   }
 
@@ -87,28 +69,14 @@ class LostConnections : public std::enable_shared_from_this<LostConnections> {
     return std::chrono::steady_clock::now() + std::chrono::seconds(1);
   }
 
-  static transport::Reconnecting common() {
-    transport::Reconnecting how;
-    how.limit = std::chrono::seconds(20);
-    how.peer = "the test's other end";
+  transport::Reconnecting wrapped(transport::Reconnecting how, bool server) {
+    how.next = [this, self = shared_from_this(), next = std::move(how.next), server](
+                   int index, Deadline deadline) -> Result<Socket> {
+      RCUDA_ASSIGN_OR_RETURN(Socket socket, next(index, deadline));
+      return wrap_(socket.release(), server,
+                   server ? handshake_end() : std::min(deadline, handshake_end()));
+    };
     return how;
-  }
-
-  // Two ends of a TCP connection.
-  static Result<std::pair<UniqueFd, UniqueFd>> connected() {
-    const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    auto* const at = reinterpret_cast<sockaddr*>(&address);
-    socklen_t size = sizeof address;
-    UniqueFd client(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    if (::bind(listener.get(), at, size) != 0 || ::listen(listener.get(), 1) != 0 ||
-        ::getsockname(listener.get(), at, &size) != 0 || ::connect(client.get(), at, size) != 0) {
-      return Status::from_errno(errno, "connecting for the test");
-    }
-    return std::pair(std::move(client),
-                     UniqueFd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC)));
   }
 
   void run() {
@@ -136,12 +104,11 @@ class LostConnections : public std::enable_shared_from_this<LostConnections> {
     }
   }
 
+  Crossing crossing_{std::chrono::seconds(20)};
   const Wrap wrap_;
   std::atomic<bool> stopped_{false};
   std::thread thread_;
   Mutex mutex_;
-  CondVar came_;
-  std::map<int, UniqueFd> waiting_ RCUDA_GUARDED_BY(mutex_);
   std::vector<UniqueFd> open_ RCUDA_GUARDED_BY(mutex_);
 };
 

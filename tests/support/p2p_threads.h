@@ -30,8 +30,9 @@ class ThreadedDevices final : public p2p::DeviceOps {
   void let_go(uint64_t stream);
   size_t open_orders();
   size_t errors();
-  // Sets the strongest pause that is granted. The number of requests so far.
+  // Sets the strongest pause that is granted.
   void allow_pauses(p2p::Pause strongest) { strongest_pause_ = strongest; }
+  // Number of requests for a pause so far.
   size_t pauses_asked() const { return pauses_asked_; }
   // Number of host memory blocks unregistered by another thread than the one that registered them.
   size_t given_back_elsewhere();

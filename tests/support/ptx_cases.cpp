@@ -168,7 +168,7 @@ uint64_t input_word(char letter, Random& random) {
   }
 }
 
-// Registers by letter.
+// The width of the registers that a letter names (ptx_case_builder.h).
 int register_bits(char letter) {
   switch (letter) {
     case 'p':

@@ -266,7 +266,7 @@ void add_packs(CaseList* list) {
   }
 }
 
-// The values of an 8-bit format, by enumeration.
+// The value of an 8-bit float: e5m2, otherwise e4m3.
 double byte_float(int bits, bool e5m2) {
   const int exponent = e5m2 ? bits >> 2 & 31 : bits >> 3 & 15;
   const int fraction = e5m2 ? bits & 3 : bits & 7;

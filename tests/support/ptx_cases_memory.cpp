@@ -128,7 +128,8 @@ void add_qualified(CaseList* list) {
             "ppppp", "r", [](In, Out out) { out[0] = out[1] = out[2] = 1, out[3] = out[4] = 0; });
 }
 
-// On each thread's own 16 bytes: checks the value in memory and the returned value.
+// Atomics on each thread's own 16 bytes. The cases check the value in memory and the returned
+// value.
 void add_atomics(CaseList* list) {
   const auto add = [&](const std::string& op, const std::string& type, char letter, bool ternary,
                        const std::function<uint64_t(uint64_t, uint64_t, uint64_t)>& f) {

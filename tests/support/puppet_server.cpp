@@ -8,7 +8,6 @@
 #include <utility>
 
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -19,6 +18,7 @@
 #include "common/messages/message_io.h"
 #include "common/reach/connect.h"
 #include "common/wire/address_ranges.h"
+#include "tests/support/tcp_sockets.h"
 
 namespace rcuda::test {
 namespace {
@@ -36,21 +36,6 @@ UniqueFd listen_for(uint16_t port) {
   if (::bind(socket.get(), address.get(), address.bytes()) != 0 || ::listen(socket.get(), 4) != 0) {
     return {};
   }
-  return socket;
-}
-
-UniqueFd listen_on_network(uint16_t* port) {
-  UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t bytes = sizeof address;
-  auto* const any = reinterpret_cast<sockaddr*>(&address);
-  if (::bind(socket.get(), any, bytes) != 0 || ::listen(socket.get(), 32) != 0 ||
-      ::getsockname(socket.get(), any, &bytes) != 0) {
-    return {};
-  }
-  *port = ntohs(address.sin_port);
   return socket;
 }
 
@@ -94,7 +79,11 @@ wire::Welcome PuppetServer::welcome_with(uint32_t devices) {
 
 PuppetServer::PuppetServer(wire::Welcome welcome, transport::Reach reach)
     : welcome_(std::move(welcome)) {
-  if (reach == transport::Reach::kNetwork) listening_ = listen_on_network(&port_);
+  if (reach == transport::Reach::kNetwork) {
+    if (Result<UniqueFd> made = listening_tcp("127.0.0.1", &port_); made.ok()) {
+      listening_ = std::move(made).value();
+    }
+  }
   for (uint32_t port = 20000 + static_cast<uint32_t>(::getpid()) % 20000;
        port < 65536 && !listening_; ++port) {
     listening_ = listen_for(static_cast<uint16_t>(port));

@@ -63,11 +63,11 @@ class PuppetServer {
   using Handler = std::function<std::optional<Answer>(const Command&)>;
 
   // `welcome` is sent to the client.
-  // `reach`: where it listens; over a network without encryption, and takes any token.
+  // `reach`: where the puppet listens. Over a network it uses no encryption and accepts any token.
   explicit PuppetServer(wire::Welcome welcome,
                         transport::Reach reach = transport::Reach::kThisMachine);
   ~PuppetServer();
-  // A Welcome whose only address window is a base. Each call takes another, from kFirstBase on.
+  // A Welcome whose only address window is a base: each call uses the next one, from kFirstBase on.
   static wire::Welcome welcome_with(uint32_t devices);
   static constexpr uint32_t kFirstBase = 8;
 
@@ -75,8 +75,8 @@ class PuppetServer {
   // A client that gives up during the handshake does not fail the test.
   void let_client_leave() { client_may_leave_.store(true); }
 
-  // Sets the handler of a command. For a call it returns the answer; for a posted command with a
-  // completion word, the word's result. If it returns no answer, neither is written.
+  // Sets the handler of a command. For a call the handler returns the answer; for a posted command
+  // with a completion word, the word's result. If it returns no answer, neither is written.
   void on(uint16_t opcode, Handler handler);
   void on(wire::Custom opcode, Handler handler) { on(static_cast<uint16_t>(opcode), handler); }
 
@@ -88,6 +88,8 @@ class PuppetServer {
   // Reports an asynchronous error, as after a posted command that failed. 0 revokes a sticky error.
   void set_error(CUresult error);
   void send_event(std::span<const std::byte> frame);
+  // Answers a call whose handler gave no answer.
+  void reply(const wire::CommandHeader& header, const Answer& answer);
 
   // These block until the client has connected.
   transport::Link& link();
@@ -102,7 +104,6 @@ class PuppetServer {
   Status welcome_client();
   void serve(std::span<const std::byte> frame);
   void put(uint64_t offset, std::span<const std::byte> bytes);
-  void reply(const wire::CommandHeader& header, const Answer& answer);
 
   const wire::Welcome welcome_;
   uint16_t port_ = 0;

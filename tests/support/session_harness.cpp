@@ -117,6 +117,7 @@ SessionHarness::SessionHarness(const Options& options) {
   if (options.quota) resources_.quota = options.quota;
   server::SessionLoopOptions loop_options{options.spin, options.now};
   loop_options.parker = options.parker;
+  loop_options.oversubscribes = options.oversubscribes;
   loop_ = std::make_unique<server::SessionLoop>(resources_, loop_options);
   thread_ = std::thread([this] {
     outcome_ = loop_->run();

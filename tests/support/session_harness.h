@@ -106,10 +106,11 @@ class SessionHarness {
     std::string image_folder;                                      // empty: images are not kept
     std::vector<uint32_t> devices = {0, 1};                        // of the two that softgpu has
     server::SessionLimits limits;
-    std::shared_ptr<server::Quota> quota;  // null: no allowances
+    std::shared_ptr<server::Quota> quota;  // null: no quota
     std::function<uint64_t()> now;         // SessionLoopOptions::now
     bool movable_memory = false;           // SessionResources::movable_memory
     server::Parker* parker = nullptr;      // SessionLoopOptions::parker
+    bool oversubscribes = false;           // likewise
   };
   SessionHarness() : SessionHarness(Options()) {}
   explicit SessionHarness(const Options& options);

@@ -7,7 +7,6 @@
 
 #include <chrono>
 #include <condition_variable>
-#include <cstring>
 #include <functional>
 #include <mutex>
 #include <optional>
@@ -61,22 +60,7 @@ class WithheldAnswers {
     EXPECT_GE(held_.size(), count_);
     over_ = true;
     before_peer(&puppet_);
-    for (const Command& command : held_) send(command.header, answer_(command));
-  }
-  void send(const wire::CommandHeader& header, const Answer& answer) {
-    const wire::ReplyHeader head{static_cast<uint32_t>(answer.result), 0};
-    const size_t bytes = sizeof head + answer.body.size();
-    const uint64_t stamp = wire::ReplyStamp::make(header.call, static_cast<uint32_t>(bytes));
-    std::vector<std::byte> reply((bytes + 7) / 8 * 8 + sizeof stamp);
-    std::memcpy(reply.data(), &head, sizeof head);
-    if (!answer.body.empty()) {
-      std::memcpy(&reply[sizeof head], answer.body.data(), answer.body.size());
-    }
-    std::memcpy(&reply[reply.size() - sizeof stamp], &stamp, sizeof stamp);
-    EXPECT_TRUE(puppet_.link()
-                    .put(header.reply_slot + header.reply_bytes - reply.size(), reply, {},
-                         transport::Wake::kYes)
-                    .ok());
+    for (const Command& command : held_) puppet_.reply(command.header, answer_(command));
   }
 
   PuppetServer& puppet_;

@@ -33,8 +33,8 @@ Result<Server> parse_server(const std::string& text);
 Result<std::vector<Server>> choose_servers(const std::vector<std::string>& names);
 
 // Sends a message and returns the answer, which must be of the type `wanted`. A refusal has the
-// server's reason; it is kUnavailable if a later attempt may succeed, otherwise kDenied. kTimeout:
-// the query was sent, but no answer arrived.
+// server's reason; its code is kUnavailable if a later attempt may succeed, otherwise kDenied.
+// kTimeout: the query was sent, but no answer arrived.
 template <typename Answer>
 Result<Answer> ask(const Server& server, wire::MessageType question,
                    const std::vector<std::byte>& body, wire::MessageType wanted) {

@@ -33,7 +33,7 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, error);
 }
 
-// "0000:0000:0000:0000:0000:ffff:0a4d:0001" holds 10.77.0.1.
+// The IPv4 address in a GID: "0000:0000:0000:0000:0000:ffff:0a4d:0001" holds 10.77.0.1.
 std::string ipv4_of(const std::string& gid) {
   constexpr char kPrefix[] = "0000:0000:0000:0000:0000:ffff:";
   if (gid.rfind(kPrefix, 0) != 0 || gid.size() != 39) return {};

@@ -123,7 +123,7 @@ bool is_of_connection(int sys_errno) {
   return std::find(std::begin(kReasons), std::end(kReasons), sys_errno) != std::end(kReasons);
 }
 
-// An error is of the listening socket.
+// Skips connections that end before they are accepted. A returned error is the listening socket's.
 Result<UniqueFd> accept_socket(int listener) {
   while (true) {
     UniqueFd socket(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
@@ -132,7 +132,7 @@ Result<UniqueFd> accept_socket(int listener) {
   }
 }
 
-// An error is of the connection.
+// Reads a caller's request. A returned error is this connection's.
 Result<Caller> take_request(UniqueFd socket) {
   Request request;
   RCUDA_RETURN_IF_ERROR(

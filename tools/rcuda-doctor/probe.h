@@ -13,7 +13,7 @@ namespace rcuda::doctor {
 
 inline constexpr uint16_t kProbePort = 8309;
 
-// Serves probes one after another, until it is killed or the listening socket fails.
+// Serves probes one after another, until the process is killed or the listening socket fails.
 Status serve_probes(const std::string& address, uint16_t port);
 
 Findings probe(const std::string& host, uint16_t port);

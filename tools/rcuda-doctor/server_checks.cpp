@@ -10,6 +10,7 @@
 #include <netinet/in.h>
 #include <unistd.h>
 
+#include "common/base/list_text.h"
 #include "common/base/unique_fd.h"
 #include "common/base/units.h"
 #include "common/base/version.h"
@@ -27,7 +28,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kPatience = std::chrono::seconds(5);
-// Tokens and leases end by the clock of the server.
+// The doctor warns of a larger difference of the clocks: the server's clock ends tokens and leases.
 constexpr std::chrono::seconds kLargestSkew{30};
 
 Finding good(const std::string& what) { return {Verdict::kGood, what, ""}; }
@@ -47,13 +48,13 @@ Result<std::string> addresses_of(const std::string& host) {
     char number[NI_MAXHOST] = "";
     ::getnameinfo(each->ai_addr, each->ai_addrlen, number, sizeof number, nullptr, 0,
                   NI_NUMERICHOST);
-    text += (text.empty() ? "" : ", ") + std::string(number);
+    append_item(&text, number);
   }
   ::freeaddrinfo(list);
   return text;
 }
 
-// Which credential this user has for the server. A server of this machine needs none of them.
+// Finds the user's credential for the server. A server of this machine needs no credential.
 Finding find_credential(const wire::Credentials& credentials, const std::string& host,
                         uint16_t port) {
   const std::string& named = credentials.token_file.get();
@@ -69,7 +70,7 @@ Finding find_credential(const wire::Credentials& credentials, const std::string&
 }
 
 Finding describe_connection(const wire::Connection& connection) {
-  if (connection.key) return good("TLS 1.3: the server has proved who it is, and so has this user");
+  if (connection.key) return good("TLS 1.3: the server and this user have proved their identities");
   return {Verdict::kNote, "no TLS: the server is on this machine, or RCUDA_SECURITY is none", ""};
 }
 
@@ -129,7 +130,7 @@ Findings describe_server(const wire::ServerStatus& status, const std::string& ow
     findings.push_back({Verdict::kWarning,
                         "clock: the server's is " + rounded_time_text(skew) +
                             (ahead ? " ahead" : " behind") +
-                            "; tokens, leases and MUNGE credentials end by a clock",
+                            "; tokens, leases and MUNGE credentials expire too early or too late",
                         "synchronise both machines (chrony, systemd-timesyncd)"});
   }
   const std::string devices = std::to_string(status.devices.size()) + " device" +
@@ -174,7 +175,7 @@ Findings check_server(const std::string& host, uint16_t port) {
 
   Result<wire::ServerStatus> status = ask_status(connection, deadline);
   if (!status.ok()) return end(bad(status.status()));
-  // A server of this machine may not have looked the user's name up.
+  // A server of this machine may know the user by number only. Add the name.
   const uid_t user = ::geteuid();
   if (status->user == "uid " + std::to_string(user)) {
     status->user = identity::user_and_number(user);

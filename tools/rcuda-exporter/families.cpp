@@ -36,6 +36,10 @@ constexpr std::array kMetrics{
     Described{"rcuda_wakes_total", MetricType::Counter, "How often parked sessions were woken"},
     Described{"rcuda_parked_seconds_total", MetricType::Counter,
               "Total parked time of the sessions that have woken"},
+    Described{"rcuda_parks_for_room_total", MetricType::Counter,
+              "How often sessions were parked because others needed their room"},
+    Described{"rcuda_room_refusals_total", MetricType::Counter,
+              "Allocations that failed because no session could be parked for them"},
     Described{"rcuda_session_seconds", MetricType::Gauge, "Age of the oldest session"},
     Described{"rcuda_sessions_limit", MetricType::Gauge, "Limit of concurrent sessions"},
     Described{"rcuda_waiting_clients", MetricType::Gauge, "Clients that wait for a session"},
@@ -209,6 +213,8 @@ void Families::add_totals(const std::string& server, const wire::ServerStatus::T
   count("rcuda_parks_total", labels, totals.parks);
   count("rcuda_wakes_total", labels, totals.wakes);
   count("rcuda_parked_seconds_total", labels, totals.parked_seconds);
+  count("rcuda_parks_for_room_total", labels, totals.parks_for_room);
+  count("rcuda_room_refusals_total", labels, totals.room_refusals);
   add("rcuda_worker_start_seconds_total", labels,
       static_cast<double>(totals.worker_start_us) * 1e-6);
   for (const wire::ServerStatus::UserTotals& user_totals : totals.users) {

@@ -60,7 +60,7 @@ constexpr auto kRetryInterval = std::chrono::milliseconds(500);
 struct Options {
   std::vector<std::string> nodes;  // of list
   std::string node, id, job, user, devices = "1", lasts, wait = "0s";
-  bool shared = false, json = false;
+  bool shared = false, oversubscribed = false, json = false;
 };
 
 Status check_life(const std::string& text) {
@@ -81,7 +81,8 @@ Status check_id(const std::string& text) {
                                             "hexadecimal digits");
 }
 
-// "2": two devices; "=0,3" or "0,3": these. A single device is named with the equals sign.
+// "2" means two devices, "=0,3" or "0,3" the devices 0 and 3. A list of a single device needs the
+// equals sign.
 Status parse_devices(std::string text, wire::LeaseRequest* request) {
   const Status refused(Code::kInvalidArgument,
                        "\"" + text + "\" is not usable: write a number (2) or a list (=0,3)");
@@ -141,7 +142,8 @@ Result<wire::LeaseAnswer> ask_for_list(const tools::Server& server, wire::LeaseR
     if (!part.ok()) return part;
     if (part->leases.empty()) break;
     for (wire::LeaseInfo& lease : part->leases) {
-      if (lease.id <= request.id) return Status(Code::kProtocol, "the list is not ordered by id");
+      if (lease.id <= request.id)
+        return Status(Code::kProtocol, "the server's list of leases is not ordered by id");
       request.id = lease.id;
       all.leases.push_back(std::move(lease));
     }
@@ -166,6 +168,7 @@ Status take(const Options& options, const tools::Server& server, wire::LeaseRequ
   if (request.id.empty()) RCUDA_RETURN_IF_ERROR(choose_id(&request));
   request.user = options.user;
   request.shared = options.shared;
+  request.oversubscribed = options.oversubscribed;
   request.waits = patience->count() > 0;
   const auto end = std::chrono::steady_clock::now() + *patience;
   Result<wire::LeaseAnswer> answer = ask(server, request);
@@ -218,12 +221,14 @@ void print_json(const std::vector<Listed>& leases) {
   for (const auto& [server, lease] : leases) {
     std::printf(
         "%s\n  {\"server\": %s, \"id\": %s, \"job\": %s, \"user\": %s, \"creator\": %s, "
-        "\"devices\": [%s], \"exclusive\": %s, \"created\": %s, \"until\": %s, \"sessions\": %u, "
+        "\"devices\": [%s], \"exclusive\": %s, \"oversubscribed\": %s, \"created\": %s, \"until\": "
+        "%s, \"sessions\": %u, "
         "%s}",
         before, json_text(server).c_str(), json_text(lease.id).c_str(),
         json_text(lease.job).c_str(), json_text(lease.user).c_str(),
         json_text(lease.creator).c_str(), device_list(lease.devices, "").c_str(),
-        lease.shared ? "false" : "true", json_text(date_or_never(lease.created)).c_str(),
+        lease.shared ? "false" : "true", lease.oversubscribed ? "true" : "false",
+        json_text(date_or_never(lease.created)).c_str(),
         lease.until == 0 ? "null" : json_text(date_or_never(lease.until)).c_str(), lease.sessions,
         work_json(lease).c_str());
     before = ",";
@@ -337,12 +342,17 @@ int start(int argc, char** argv) {
   }
   taking.option("--user", &options.user, "the user of the lease (default: everyone with its key)")
       .type_name("NAME");
-  taking.option("--id", &options.id, "the new lease's id, such as one for several servers")
+  taking
+      .option("--id", &options.id,
+              "the new lease's id (default: random); leases of several servers may share an id")
       .type_name("ID")
       .check(check_id);
   taking.option("--job", &options.job, "free text; a job has one lease on a server")
       .type_name("TEXT");
   taking.flag("--shared", &options.shared, "others may have leases of the same devices");
+  taking.flag(
+      "--oversubscribe", &options.oversubscribed,
+      "the server may park idle sessions of the lease, if its setting oversubscribe says so");
   taking.option("--wait", &options.wait, "how long to retry if devices are taken")
       .type_name("TIME")
       .check(check_wait)

@@ -17,6 +17,7 @@
 #include "client/session/session.h"
 #include "common/base/printable.h"
 #include "common/base/units.h"
+#include "common/cuda/status_of.h"
 #include "common/wire/codec.h"
 #include "common/wire/protocol.h"
 #include "p2p/plan/plan.h"
@@ -35,10 +36,6 @@ std::string gpu_of(const Session& session) {
   return session.welcome().server + " " + session.welcome().devices.at(0).name;
 }
 
-Status status_of(CUresult result, const std::string& what) {
-  return result == CUDA_SUCCESS ? Status() : Status::from_cuda(result, what);
-}
-
 Result<uint64_t> allocate(Session& session, uint64_t bytes) {
   wire::Encoder body(wire::kMaxBodyBytes);
   body.value(bytes);
@@ -53,7 +50,7 @@ Result<uint64_t> allocate(Session& session, uint64_t bytes) {
   return address;
 }
 
-// Two workers, introduced to each other.
+// Sessions on two workers, which have each other's address for copies.
 class Pair {
  public:
   static constexpr uint32_t kLink = 1;
@@ -70,7 +67,7 @@ class Pair {
     std::string text;
     std::vector<LiveMethod> methods;
   };
-  // The forecast for copies to the destination's worker.
+  // The source worker's forecast for a copy to the destination.
   Result<Forecast> forecast(uint64_t bytes) { return forecast(*from_, bytes); }
   Result<double> copy_us(uint64_t bytes);
 
@@ -192,7 +189,7 @@ Result<double> Pair::copy_us(uint64_t bytes) {
   body.word = word.get().index;
   body.sequence = word.get().sequence;
   RCUDA_RETURN_IF_ERROR(status_of(to_->post(route_in(*to_), body), "the copy"));
-  // Polls, because a thread that wakes up is late.
+  // Polls: a sleeping thread would notice the end of the copy late.
   CUresult result = CUDA_SUCCESS;
   while (!to_->word_reached(word.get(), &result)) {
     if (Clock::now() > begin + kTimeout)
@@ -219,7 +216,7 @@ void print_heading(const std::vector<LiveMethod>& methods, std::FILE* out) {
 
 Status measure_copies(const LiveQuery& query, const std::function<void(const std::string&)>& begun,
                       const std::function<void(const LiveCopy&)>& copied) {
-  if (query.sizes.empty()) return {Code::kInvalidArgument, "no sizes"};
+  if (query.sizes.empty()) return {Code::kInvalidArgument, "no copy size is named"};
   Pair pair;
   RCUDA_RETURN_IF_ERROR(
       pair.open(query, *std::max_element(query.sizes.begin(), query.sizes.end())));

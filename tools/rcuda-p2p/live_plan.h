@@ -38,8 +38,9 @@ struct LiveCopy {
 Status measure_copies(const LiveQuery& query, const std::function<void(const std::string&)>& begun,
                       const std::function<void(const LiveCopy&)>& copied);
 
-// The same as a table, a line at a time: the methods that are not possible and why, then for each
-// size the predicted time of each method, the measured time and the plan.
+// Prints the results of measure_copies() as a table, line by line: the methods that are not
+// possible and why, then for each size the predicted time of each method, the measured time and
+// the plan.
 Status print_live_plan(const LiveQuery& query, std::FILE* out);
 
 }  // namespace rcuda::tools

@@ -5,8 +5,8 @@
 //   rcuda-run --devices node1:0,node2:0 --cdi > /etc/cdi/rcuda.json
 //
 // Sets LD_PRELOAD, RCUDA_DEVICES, ASAN_OPTIONS and the variables of its options, puts the folder
-// with libcuda.so first in LD_LIBRARY_PATH, for programs that search it there, and executes the
-// program.
+// with libcuda.so first in LD_LIBRARY_PATH, for programs that look for libcuda.so there, and
+// executes the program.
 // --demo: the program is tools/demo; if no GPUs are named, it runs on a server that rcuda-run
 // starts on this machine.
 // --cdi: prints a specification with which container tools do the same for a container (cdi.h), and
@@ -96,7 +96,7 @@ std::optional<int> parse(int argc, char** argv, Options* options) {
   line.option("-t,--transport", &options->transport, "auto, " + transport::medium_names())
       .one_of(transports);
   line.option("--wait", &options->wait,
-              "how long to wait for a turn at a busy server, and for one that restarts or drains, "
+              "how long to wait for a server that is busy, restarts or drains, "
               "such as "
               "60s (RCUDA_WAIT)")
       .check([](const std::string& text) {
@@ -110,7 +110,7 @@ std::optional<int> parse(int argc, char** argv, Options* options) {
               "write a timeline of the calls for Perfetto; %p in the name becomes the process id");
   line.flag("--sync", &options->synchronous, "make every call a round trip, for debugging");
   line.option("--library", &options->library,
-              "librcuda.so to preload, if not the one next to this program");
+              "the librcuda.so to preload (default: the one next to this program)");
   line.flag("--demo", &options->demo,
             "run a small program that comes with rcuda; if no GPUs are named, start a server");
   line.flag("--cdi", &options->cdi,

@@ -15,7 +15,7 @@ std::string memory_text(std::optional<uint64_t> bytes);
 std::string age_text(uint64_t seconds);
 // The leases of a device for its line, such as ", leased to ada until ..."; empty without leases.
 std::string lease_text(const wire::ServerStatus& status, uint32_t ordinal);
-// At most `length` characters.
+// Cuts a text to at most `length` characters.
 std::string cut(std::string text, size_t length);
 // The line of a GPU in both views: name, memory, utilisation, power, sessions, this user's quota.
 std::string device_line(const Look& look, const wire::ServerStatus::Device& device);

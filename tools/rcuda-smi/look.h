@@ -37,7 +37,7 @@ std::string text_of(const Look& look);
 // Lines as `rcuda-smi -L` prints them: names, UUIDs, and the devices as RCUDA_DEVICES names them.
 std::string list_of(const Look& look);
 nlohmann::json json_of(const Look& look);
-// Text with a newline; -1: on one line.
+// JSON as text that ends with a newline. `indent` -1: all on one line.
 std::string json_text_of(const nlohmann::json& json, int indent = 2);
 // A device in the form of RCUDA_DEVICES: host@port:gpu.
 std::string device_name(const Look& look, uint32_t ordinal);

@@ -3,7 +3,7 @@
 //   rcuda-smi                     the servers of RCUDA_DEVICES, or this machine's
 //   rcuda-smi node1 node2:9000    these servers
 //   rcuda-smi -L node1            a line for each GPU
-//   rcuda-smi --json node1        for programs, like the following with --json
+//   rcuda-smi --json node1        JSON, for programs; the commands below have --json, too
 //   rcuda-smi top node1 node2     their activity, every two seconds
 //   rcuda-smi topo node1 node2    the paths between their GPUs, measured
 //   rcuda-smi end node1 4711      ends the session of worker 4711
@@ -11,7 +11,8 @@
 //   rcuda-smi wake node1 4711     moves this memory back
 //   rcuda-smi drain node1         no new sessions; waits until the server has stopped
 //   rcuda-smi resume node1        cancels the drain
-//   rcuda-smi reload node1        lets the server read its settings again; without a name, as above
+//   rcuda-smi reload node1        lets the server read its settings again; without a name, the
+//                                 servers of RCUDA_DEVICES or this machine's
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
@@ -25,6 +26,7 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
+#include "common/base/list_text.h"
 #include "common/base/nearest.h"
 #include "common/base/printable.h"
 #include "common/base/standard_descriptors.h"
@@ -79,7 +81,7 @@ Status check_hosts(const std::vector<std::string>& words,
     const bool is_unknown = error == EAI_NONAME || error == EAI_NODATA;
     if (remedy.empty() && (words.size() > 1 || !is_unknown)) continue;
     if (remedy.empty()) {
-      for (const std::string& command : commands) remedy += (remedy.empty() ? "" : ", ") + command;
+      for (const std::string& command : commands) append_item(&remedy, command);
       remedy = "; the commands are " + remedy + "; without one, rcuda-smi shows servers";
     }
     return Status(Code::kInvalidArgument, "\"" + word + "\" is neither a command nor a host (" +
@@ -198,7 +200,7 @@ bool has_stopped(const Server& server) {
          socket.status().context().find(std::strerror(ECONNREFUSED)) != std::string::npos;
 }
 
-// `wait`: returns only after the server has stopped.
+// Drains the server. With `wait`, returns only after the server has stopped.
 int drain(const std::string& name, bool wait, bool as_json) {
   const Server server = server_of(name);
   Result<wire::ControlAnswer> answer = control(server, {ControlOperation::kDrain, 0});
@@ -288,7 +290,8 @@ int move(const std::string& name, uint32_t worker, int from, int to, bool as_jso
   return send_request(server, request, as_json);
 }
 
-// Moves the sessions of a GPU to others, as soon as each can be parked. `wait`: until none is left.
+// Moves the sessions of a GPU to other GPUs. With `wait`, retries until the GPU has no session, as
+// a session can move only when it can be parked; without it, tries once.
 int drain_gpu(const std::string& name, int gpu, bool wait, bool as_json) {
   const Server server = server_of(name);
   wire::ControlRequest request{ControlOperation::kDrain, 0};

@@ -12,6 +12,7 @@
 #include <ifaddrs.h>
 #include <netinet/in.h>
 
+#include "common/base/list_text.h"
 #include "common/transport/verbs/pci_distance.h"
 
 namespace rcuda::transport::verbs {
@@ -121,7 +122,7 @@ Result<Address> address_of_device(const std::string& device, const char* wanted_
     const int index = roce_gid_index(id->verbs, id->port_num, entry.address);
     if (index < 0) continue;
     if (std::to_string(index) == wanted_gid) return entry.address;
-    gids += (gids.empty() ? "" : ", ") + std::to_string(index) + " (" + entry.address.text() + ")";
+    append_item(&gids, std::to_string(index) + " (" + entry.address.text() + ")");
   }
   if (!device_seen) return no_such_device(device);
   return Status{Code::kUnsupported, "RCUDA_VERBS_GID=" + std::string(wanted_gid) +

@@ -1,33 +1,19 @@
 #include "integrations/slurm/spank/request.h"
 
 #include <algorithm>
-#include <charconv>
 
+#include "common/base/list_text.h"
+#include "common/base/parse_number.h"
 #include "common/base/units.h"
 
 namespace rcuda::slurm {
 namespace {
-
-template <typename Number>
-bool parse_number(std::string_view text, Number* value) {
-  const char* const end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, *value);
-  return error == std::errc() && rest == end;
-}
 
 bool is_type(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
            c == '-';
   });
-}
-
-// Removes the part before the separator, and the separator, from the text. Returns the part.
-std::string_view next(std::string_view* text, char separator) {
-  const size_t end = std::min(text->find(separator), text->size());
-  const std::string_view part = text->substr(0, end);
-  text->remove_prefix(std::min(end + 1, text->size()));
-  return part;
 }
 
 bool is_lease(std::string_view text) {
@@ -40,15 +26,15 @@ bool add_server(std::string_view text, Grant* grant) {
   if (colon == text.npos || colon == 0) return false;
   const std::string server(text.substr(0, colon + 1));
   for (std::string_view devices = text.substr(colon + 1); !devices.empty();) {
-    std::string_view range = next(&devices, ',');
+    std::string_view range = take_item(&devices, ',');
     uint32_t first = 0, last = 0;
-    const std::string_view start = next(&range, '-');
+    const std::string_view start = take_item(&range, '-');
     if (!parse_number(start, &first) || !parse_number(range.empty() ? start : range, &last) ||
         last < first || last - first >= kMostDevices - grant->count) {
       return false;
     }
     for (uint32_t device = first; device <= last; ++device, ++grant->count) {
-      grant->devices += (grant->devices.empty() ? "" : ",") + server + std::to_string(device);
+      append_item(&grant->devices, server + std::to_string(device), ",");
     }
   }
   return true;
@@ -95,11 +81,11 @@ std::optional<Bind> parse_bind(std::string_view text, std::string* error) {
 std::optional<Grant> parse_grant(std::string_view comment) {
   Grant grant;
   grant.text = comment;
-  if (next(&comment, ' ') != "rcuda:") return std::nullopt;
-  grant.lease = next(&comment, ' ');
+  if (take_item(&comment, ' ') != "rcuda:") return std::nullopt;
+  grant.lease = take_item(&comment, ' ');
   if (!is_lease(grant.lease)) return std::nullopt;
   while (!comment.empty()) {
-    if (!add_server(next(&comment, ' '), &grant)) return std::nullopt;
+    if (!add_server(take_item(&comment, ' '), &grant)) return std::nullopt;
   }
   return grant.count == 0 ? std::nullopt : std::optional(grant);
 }
@@ -116,10 +102,6 @@ std::vector<uint32_t> share(uint32_t count, Bind bind, const Place& place) {
   return devices;
 }
 
-std::string visible_devices(const std::vector<uint32_t>& devices) {
-  std::string text;
-  for (const uint32_t device : devices) text += (text.empty() ? "" : ",") + std::to_string(device);
-  return text;
-}
+std::string visible_devices(const std::vector<uint32_t>& devices) { return comma_list(devices); }
 
 }  // namespace rcuda::slurm

@@ -66,15 +66,7 @@ CarriedLease carry(const Lease& lease) {
   CarriedLease carried;
   carried.uid = lease.uid;
   carried.lease.secret = lease.secret;
-  wire::LeaseInfo& info = carried.lease.leases.emplace_back();
-  info.id = lease.id;
-  info.job = lease.job;
-  info.user = lease.user;
-  info.creator = lease.creator;
-  info.devices = lease.devices;
-  info.shared = !lease.exclusive;
-  info.created = static_cast<uint64_t>(lease.created.time_since_epoch().count());
-  if (lease.until) info.until = static_cast<uint64_t>(lease.until->time_since_epoch().count());
+  carried.lease.leases.push_back(info_of(lease));
   return carried;
 }
 
@@ -92,6 +84,7 @@ Lease restore(const CarriedLease& carried) {
   lease.job = info.job;
   lease.devices = info.devices;
   lease.exclusive = !info.shared;
+  lease.oversubscribes = info.oversubscribed;
   lease.created = time_of(info.created);
   if (info.until != 0) lease.until = time_of(info.until);
   lease.creator = info.creator;

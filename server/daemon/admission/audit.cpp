@@ -11,6 +11,7 @@
 
 #include "common/base/date_text.h"
 #include "common/base/json_text.h"
+#include "common/base/list_text.h"
 #include "common/base/log.h"
 #include "common/base/passing_error.h"
 #include "server/identity/token_store.h"
@@ -42,10 +43,7 @@ class Line {
     add("from", identity.from);
   }
   void add_devices(const std::vector<uint32_t>& devices) {
-    std::string list;
-    for (const uint32_t device : devices)
-      list += (list.empty() ? "" : ",") + std::to_string(device);
-    raw("devices", "[" + list + "]");
+    raw("devices", "[" + comma_list(devices) + "]");
   }
   std::string take() { return std::move(text_) + "}\n"; }
 
@@ -76,6 +74,7 @@ std::string quota_json(const std::vector<Allowance>& allowances, const SessionLi
   add_limit(&own, "idle_seconds", seconds_of(limits.idle_time));
   if (limits.priorities) own += ",\"priorities\":" + std::to_string(*limits.priorities);
   add_limit(&own, "sm_percent", limits.sm_percent);
+  add_limit(&own, "priority", limits.priority);
   if (!own.empty()) all += (all.empty() ? "{" : ",{") + own.substr(1) + "}";
   return "[" + all + "]";
 }
@@ -158,6 +157,7 @@ void Audit::lease(std::string_view what, const Lease& lease, const std::optional
   if (!lease.user.empty()) line.add("for", lease.user);
   line.add_devices(lease.devices);
   line.raw("exclusive", lease.exclusive ? "true" : "false");
+  if (lease.oversubscribes) line.raw("oversubscribed", "true");
   if (lease.until) line.add("until", format_time(*lease.until));
   if (by) line.add_with_origin(*by);
   write(line.take());

@@ -1,9 +1,10 @@
 #include "server/daemon/admission/lease_file.h"
 
 #include <algorithm>
-#include <charconv>
 #include <utility>
 
+#include "common/base/list_text.h"
+#include "common/base/parse_number.h"
 #include "common/identity/encoding.h"
 #include "common/identity/private_file.h"
 #include "server/identity/default_paths.h"
@@ -18,29 +19,15 @@ constexpr std::string_view kHeading =
     "creator,\n"
     "# job. Written by the server, which reads it when it starts.\n";
 
-// Takes the text before the next space from `line`, and the space.
-std::string_view next_word(std::string_view* line) {
-  const size_t end = std::min(line->find(' '), line->size());
-  const std::string_view word = line->substr(0, end);
-  line->remove_prefix(std::min(end + 1, line->size()));
-  return word;
-}
-
-bool parse_number(std::string_view text, uint32_t* number) {
-  const char* const end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, *number);
-  return error == std::errc() && rest == end;
-}
+constexpr std::string_view kOversubscribed = ",oversubscribed";  // after the kind
 
 // In ascending order.
 bool parse_devices(std::string_view text, std::vector<uint32_t>* devices) {
   while (!text.empty()) {
-    const size_t end = std::min(text.find(','), text.size());
     uint32_t device = 0;
-    if (!parse_number(text.substr(0, end), &device)) return false;
+    if (!parse_number(take_item(&text, ','), &device)) return false;
     if (!devices->empty() && devices->back() >= device) return false;
     devices->push_back(device);
-    text.remove_prefix(std::min(end + 1, text.size()));
   }
   return !devices->empty();
 }
@@ -55,22 +42,24 @@ std::string_view without_dash(std::string_view word) {
 
 // Returns false if the line is not a lease.
 bool parse_line(std::string_view line, Lease* lease) {
-  lease->id = next_word(&line);
+  lease->id = take_item(&line, ' ');
   if (!wire::is_lease_id(lease->id)) return false;
-  if (!identity::from_hex(next_word(&line), lease->secret)) return false;
-  const std::string_view kind = next_word(&line);
+  if (!identity::from_hex(take_item(&line, ' '), lease->secret)) return false;
+  std::string_view kind = take_item(&line, ' ');
+  lease->oversubscribes = kind.ends_with(kOversubscribed);
+  if (lease->oversubscribes) kind.remove_suffix(kOversubscribed.size());
   if (kind != "exclusive" && kind != "shared") return false;
   lease->exclusive = kind == "exclusive";
-  if (!parse_devices(next_word(&line), &lease->devices)) return false;
-  if (!parse_time(next_word(&line), &lease->created)) return false;
-  if (const std::string_view until = next_word(&line); until != "never") {
+  if (!parse_devices(take_item(&line, ' '), &lease->devices)) return false;
+  if (!parse_time(take_item(&line, ' '), &lease->created)) return false;
+  if (const std::string_view until = take_item(&line, ' '); until != "never") {
     if (!parse_time(until, &lease->until.emplace())) return false;
   }
-  if (const std::string_view uid = next_word(&line); uid != "-") {
+  if (const std::string_view uid = take_item(&line, ' '); uid != "-") {
     if (!parse_number(uid, &lease->uid.emplace())) return false;
   }
-  const std::string_view user = next_word(&line);
-  const std::string_view creator = next_word(&line);
+  const std::string_view user = take_item(&line, ' ');
+  const std::string_view creator = take_item(&line, ' ');
   if (user.empty() || creator.empty()) return false;
   lease->user = without_dash(user);
   lease->creator = without_dash(creator);
@@ -83,9 +72,7 @@ bool parse_line(std::string_view line, Lease* lease) {
 Result<std::vector<Lease>> parse_leases(std::string_view text) {
   std::vector<Lease> leases;
   for (size_t number = 1; !text.empty(); ++number) {
-    const size_t end = std::min(text.find('\n'), text.size());
-    const std::string_view line = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
+    const std::string_view line = take_item(&text, '\n');
     if (line.empty() || line.front() == '#') continue;
     Lease lease;
     if (!parse_line(line, &lease)) {
@@ -101,12 +88,10 @@ Result<std::vector<Lease>> parse_leases(std::string_view text) {
 std::string format_leases(const std::vector<Lease>& leases) {
   std::string text(kHeading);
   for (const Lease& lease : leases) {
-    std::string devices;
-    for (const uint32_t device : lease.devices) {
-      devices += (devices.empty() ? "" : ",") + std::to_string(device);
-    }
     text += lease.id + " " + identity::to_hex(lease.secret) +
-            (lease.exclusive ? " exclusive " : " shared ") + devices + " " +
+            (lease.exclusive ? " exclusive" : " shared") +
+            std::string(lease.oversubscribes ? kOversubscribed : "") + " " +
+            comma_list(lease.devices) + " " +
             format_time(lease.created) + " " + (lease.until ? format_time(*lease.until) : "never") +
             " " + (lease.uid ? std::to_string(*lease.uid) : "-") + " " + or_dash(lease.user) + " " +
             or_dash(lease.creator) + " " + lease.job + "\n";

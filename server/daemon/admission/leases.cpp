@@ -6,11 +6,11 @@
 
 #include <openssl/crypto.h>
 
+#include "common/base/list_text.h"
 #include "common/base/printable.h"
 #include "common/base/units.h"
 #include "common/identity/encoding.h"
 #include "server/identity/token_store.h"
-#include "server/worker/device_set.h"
 
 namespace rcuda::server {
 namespace {
@@ -89,6 +89,23 @@ std::string text_of(const Lease& lease) {
   return text;
 }
 
+wire::LeaseInfo info_of(const Lease& lease) {
+  const auto seconds_of = [](Leases::Time time) {
+    return static_cast<uint64_t>(std::max<int64_t>(time.time_since_epoch().count(), 0));
+  };
+  wire::LeaseInfo info;
+  info.id = lease.id;
+  info.job = lease.job;
+  info.user = lease.user;
+  info.creator = lease.creator;
+  info.devices = lease.devices;
+  info.shared = !lease.exclusive;
+  info.oversubscribed = lease.oversubscribes;
+  info.created = seconds_of(lease.created);
+  if (lease.until) info.until = seconds_of(*lease.until);
+  return info;
+}
+
 bool is_for(const Lease& lease, const Identity& who) {
   return lease.user.empty() || same_user(identity_of(lease), who);
 }
@@ -135,7 +152,7 @@ Result<std::vector<uint32_t>> Leases::choose(const Lease& wish, uint32_t count,
   std::vector<std::pair<size_t, uint32_t>> free;  // with the number of leases and sessions
   for (const uint32_t device : wish.devices.empty() ? offered : wish.devices) {
     if (const std::string why = obstacle(wish, device, uses); !why.empty()) {
-      obstacles += (obstacles.empty() ? "" : "; ") + why;
+      append_item(&obstacles, why, "; ");
       continue;
     }
     const auto has = [&](const auto& item) { return contains(item.devices, device); };
@@ -165,12 +182,14 @@ Result<Leases::Taken> Leases::again(const Lease& lease, const Lease& wish, uint3
       wish.devices.empty() ? lease.devices.size() == count : lease.devices == sorted(wish.devices);
   const bool same_job =
       lease.job == wish.job && (!wish.job.empty() || lease.creator == wish.creator);
-  if (same_devices && same_job && lease.exclusive == wish.exclusive && lease.user == wish.user) {
+  if (same_devices && same_job && lease.exclusive == wish.exclusive && lease.user == wish.user &&
+      lease.oversubscribes == wish.oversubscribes) {
     return Taken{lease, false};
   }
   if (!same_job) return Status(Code::kInvalidArgument, "another lease has the id " + lease.id);
   return Status(Code::kInvalidArgument, wish.job + " already has lease " + lease.id + ": " +
                                             (lease.exclusive ? "exclusively " : "shared, ") +
+                                            (lease.oversubscribes ? "oversubscribed, " : "") +
                                             devices_text(lease.devices) +
                                             (lease.user.empty() ? "" : " for user " + lease.user) +
                                             ". Revoke that first, or ask for the same");

@@ -38,6 +38,7 @@ struct Lease {
   std::string job;                // free text; unique unless empty
   std::vector<uint32_t> devices;  // in ascending order; the server's numbers
   bool exclusive = true;
+  bool oversubscribes = false;  // the server may park its sessions for the room of others
   std::chrono::sys_seconds created;
   std::optional<std::chrono::sys_seconds> until;  // none: no end
   std::string creator;
@@ -47,6 +48,8 @@ struct Lease {
 
 // "1a2b3c4d of slurm 4711 (user ada)"
 std::string text_of(const Lease& lease);
+// Without its sessions and their work.
+wire::LeaseInfo info_of(const Lease& lease);
 // Whether a client may use the lease if it has the key.
 bool is_for(const Lease& lease, const Identity& who);
 

@@ -78,6 +78,7 @@ void fields(Visitor& visit, Identity& m) {
   visit.list("account_groups", m.account_groups, kMany);
   visit.string("lease", m.lease);
   visit.string("job", m.job);
+  visit.flag("lease_oversubscribes", m.lease_oversubscribes);
   std::string roles = m.roles ? m.roles->text() : "";
   visit.string("roles", roles);
   if constexpr (Visitor::kReads) {

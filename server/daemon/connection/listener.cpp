@@ -20,8 +20,6 @@
 namespace rcuda::server {
 namespace {
 
-constexpr int kBacklog = 4096;  // the kernel limits it to net.core.somaxconn
-
 using AddressList = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
 
 std::string text_of(const sockaddr_storage& address, socklen_t length) {

@@ -13,8 +13,6 @@
 namespace rcuda::server {
 namespace {
 
-constexpr int kBacklog = 4096;  // the kernel limits it to net.core.somaxconn
-
 Result<UniqueFd> bound(const wire::LocalAddress& address) {
   UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket) return Status::from_errno(errno, "socket");

@@ -18,6 +18,8 @@
 
 namespace rcuda::server {
 
+inline constexpr int kBacklog = 4096;  // the kernel limits it to net.core.somaxconn
+
 // A listening socket. If it has a path, the object removes the path at its end.
 class LocalListener {
  public:

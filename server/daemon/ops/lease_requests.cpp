@@ -1,7 +1,6 @@
 #include "server/daemon/ops/lease_requests.h"
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <map>
 #include <utility>
@@ -31,21 +30,9 @@ std::optional<Leases::Time> end_after(uint64_t seconds) {
          std::chrono::seconds(seconds);
 }
 
-AccountKey account_key(const std::string& user) {
-  uid_t number = 0;
-  const char* const end = user.data() + user.size();
-  const auto [rest, error] = std::from_chars(user.data(), end, number);
-  if (error == std::errc() && rest == end) return number;
-  return user;
-}
-
 // The creator's name without spaces: the uid, as long as the name has not been looked up.
 std::string creator_of(const Identity& who) {
   return who.uid && who.user == user_text(*who.uid) ? std::to_string(*who.uid) : who.user;
-}
-
-uint64_t seconds_of(Leases::Time time) {
-  return static_cast<uint64_t>(std::max<int64_t>(time.time_since_epoch().count(), 0));
 }
 
 Status check_request(const wire::LeaseRequest& request) {
@@ -66,15 +53,7 @@ Status check_request(const wire::LeaseRequest& request) {
 
 wire::LeaseInfo describe(const Lease& lease, const std::vector<Leases::Use>& uses,
                          const WorkerPool& pool) {
-  wire::LeaseInfo info;
-  info.id = lease.id;
-  info.job = lease.job;
-  info.user = lease.user;
-  info.creator = lease.creator;
-  info.devices = lease.devices;
-  info.shared = !lease.exclusive;
-  info.created = seconds_of(lease.created);
-  if (lease.until) info.until = seconds_of(*lease.until);
+  wire::LeaseInfo info = info_of(lease);
   for (const Leases::Use& use : uses) info.sessions += use.who.lease == lease.id;
   pool.report(&info);
   return info;
@@ -138,6 +117,7 @@ Status LeaseRequests::unlock(wire::Hello* hello, const tls::Key& binding,
                          admission_.leases().unlock(hello->lease, proof, binding, *identity));
   identity->lease = lease.id;
   identity->job = lease.job;
+  identity->lease_oversubscribes = lease.oversubscribes;
   return {};
 }
 
@@ -199,6 +179,7 @@ Result<bool> LeaseRequests::take(const wire::LeaseRequest& request, const Identi
   wish.creator = creator_of(who);
   wish.devices = request.devices;
   wish.exclusive = !request.shared;
+  wish.oversubscribes = request.oversubscribed;
   wish.until = end_after(request.seconds);
   const std::vector<uint32_t> offered = pool_.offer().ordinals();
   if (wish.devices.empty() && offered.empty() && pool_.starting() != 0) return false;
@@ -261,7 +242,7 @@ void LeaseRequests::report(wire::ServerStatus* status, const Viewer& to) const {
       }
       one.id = lease.id;
       if (to.sees_all || (!lease.user.empty() && is_for(lease, to.user))) one.user = lease.user;
-      if (lease.until) one.until = seconds_of(*lease.until);
+      one.until = info_of(lease).until;
     }
   }
   for (auto& [device, one] : leased) status->leased.push_back(std::move(one));

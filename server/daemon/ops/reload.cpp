@@ -4,6 +4,7 @@
 #include <iterator>
 #include <utility>
 
+#include "common/base/list_text.h"
 #include "common/base/log.h"
 
 namespace rcuda::server {
@@ -11,7 +12,7 @@ namespace {
 
 std::string joined(const std::vector<std::string>& words) {
   std::string all;
-  for (const std::string& word : words) all += (all.empty() ? "" : ", ") + word;
+  for (const std::string& word : words) append_item(&all, word);
   return all;
 }
 

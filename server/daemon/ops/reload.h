@@ -31,9 +31,9 @@ namespace rcuda::server {
 
 // The keys of the settings that a reload changes.
 inline constexpr std::string_view kReloaded[] = {
-    "users", "operators",     "require_lease", "certificate", "client_authorities",
-    "audit", "drain_timeout", "max_sessions",  "park_after",  "park_memory",
-    "log"};
+    "users",      "operators",     "require_lease", "certificate", "client_authorities",
+    "audit",      "drain_timeout", "max_sessions",  "park_after",  "park_memory",
+    "stay_awake", "preempt",       "preempt_wait",  "log"};
 
 bool is_reloaded(std::string_view key);
 

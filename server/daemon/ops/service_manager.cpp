@@ -1,7 +1,6 @@
 #include "server/daemon/ops/service_manager.h"
 
 #include <cerrno>
-#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -13,6 +12,8 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
+
+#include "common/base/parse_number.h"
 
 namespace rcuda::server {
 namespace {
@@ -28,9 +29,7 @@ std::string take_variable(const char* name) {
 // 0 if the text is not a number.
 uint64_t number_of(const std::string& text) {
   uint64_t number = 0;
-  const char* const end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, number);
-  return error == std::errc() && rest == end ? number : 0;
+  return parse_number(text, &number) ? number : 0;
 }
 
 UniqueFd connect_to(const std::string& path) {

@@ -327,6 +327,7 @@ void WorkerPool::enter(Worker& worker, State state, const std::string& outcome) 
               rounded_time_text(now - worker.since).c_str());
   if (worker.is(State::kBusy)) {
     count_end(worker);
+    ++room_changes_;
     if (audit_) audit_->ended(audited(worker), worker.totals, outcome);
     worker.permit.reset();
     if (worker.reconnects && !worker.ended_by.empty()) {
@@ -344,7 +345,7 @@ void WorkerPool::add_descriptors(std::vector<pollfd>* items) const {
   for (const Worker& worker : workers_) {
     if (worker.is(State::kEnded)) continue;
     items->push_back({worker.process.get(), POLLIN, 0});
-    if (worker.reads_reports) items->push_back({worker.reports.get(), POLLIN, 0});
+    if (reads(worker)) items->push_back({worker.reports.get(), POLLIN, 0});
     const int log = worker.log.descriptor(Clock::now());
     if (log >= 0) items->push_back({log, POLLIN, 0});
   }
@@ -359,7 +360,7 @@ void WorkerPool::handle(std::span<const pollfd> items) {
   const Clock::time_point now = Clock::now();
   for (auto worker = workers_.begin(); worker != workers_.end();) {
     if (ready.contains(worker->log.descriptor(now))) worker->log.relay(now);
-    if (worker->reads_reports && ready.contains(worker->reports.get())) read(*worker);
+    if (reads(*worker) && ready.contains(worker->reports.get())) read(*worker);
     if (worker->is(State::kStarting) && now - worker->since > settings_.start_timeout.get()) {
       did_not_start(
           *worker, Status(Code::kTimeout, "a worker did not initialise its driver in time"), false);
@@ -387,6 +388,7 @@ void WorkerPool::read(Worker& worker) {
   Result<std::optional<ToDaemon>> message = worker.reader.read(worker.reports.get());
   if (!message.ok()) {
     worker.reads_reports = false;  // it died; its pidfd reports that too
+    worker.reports.reset();
   } else if (*message && worker.is(State::kStarting)) {
     read_start(worker, std::move(**message));
   } else if (auto* const totals = *message ? std::get_if<SessionTotals>(&**message) : nullptr) {

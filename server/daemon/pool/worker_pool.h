@@ -55,6 +55,7 @@
 #include "server/daemon/pool/park_helper.h"
 #include "server/daemon/pool/park_state.h"
 #include "server/daemon/pool/pool_demand.h"
+#include "server/daemon/pool/room_policy.h"
 #include "server/daemon/pool/worker_log.h"
 #include "server/daemon/pool/worker_state.h"
 #include "server/identity/identity.h"
@@ -172,11 +173,12 @@ class WorkerPool {
   // sample.
   void advance_parking(GpuMonitor& monitor);
   // Whether a helper or a worker is moving a session's memory: no other build can take over now.
-  // Helpers and workers that have failed do not count.
+  // Helpers and workers that have failed do not count. Neither can it while a worker waits for room.
   bool has_helpers() const {
     return std::ranges::any_of(helpers_, [](const ParkHelper& one) { return !one.has_failed(); }) ||
            std::ranges::any_of(workers_, [](const Worker& one) {
-             return one.is(State::kBusy) && one.park.worker_moves() && !one.park.is_broken;
+             return one.is(State::kBusy) &&
+                    (one.park.wish || (one.park.worker_moves() && !one.park.is_broken));
            });
   }
   bool has_helper(pid_t process) const;
@@ -252,6 +254,23 @@ class WorkerPool {
     // A permutation: where the memory of each GPU goes when the session wakes. Empty: it stays.
     std::map<uint32_t, uint32_t> moves;
     uint32_t unanswered_moves = 0;  // until 0, kWakeWanted does not count
+    // ---- worker_pool_oversubscribe.cpp
+    struct Wish {
+      uint32_t device = 0;
+      uint64_t bytes = 0, missing = 0;
+      Clock::time_point since;
+      uint64_t room_changes = 0;  // when the worker asked
+      uint64_t seen_changes = 0;  // when refuse_at was set
+      std::optional<Clock::time_point> refuse_at{}, granted_at{};
+    };
+    std::optional<Wish> wish;   // its worker waits for room, in the middle of a command
+    bool is_hopeless = false;   // the parks of all others would not suffice for it
+    bool makes_room = false;    // it is being parked for the room of another session
+    bool is_preempted = false;  // likewise, with work in progress
+    // Until then, it is not parked for others: it had work, it cannot be parked, or its work did
+    // not end in time.
+    Clock::time_point busy_until{}, cannot_until{}, preempt_after{};
+    Clock::duration wake_took{};  // the last wake
   };
   struct Worker {
     State state = State::kStarting;
@@ -313,7 +332,7 @@ class WorkerPool {
   }
   void read_park(Worker& worker, const ParkAnswer& answer);
   void note_way(Worker& worker, const ParkAnswer& at_rest);
-  static void refuse_park(Worker& worker, const std::string& why);
+  void refuse_park(Worker& worker, const std::string& why);
   std::optional<Clock::time_point> park_due(const Worker& worker) const;
   void park_idle(Worker& worker);
   uint64_t memory_of(uint32_t ordinal) const;
@@ -332,8 +351,8 @@ class WorkerPool {
   Status start_moving(const std::vector<Worker*>& members, ParkTask task);
   uint64_t may_keep(const Worker& worker) const;
   void wake_waiting(GpuMonitor& monitor, Clock::time_point now);
-  void wake_if_room(const std::vector<Worker*>& members, GpuMonitor& monitor,
-                    Clock::time_point now);
+  void wake_if_room(const std::vector<Worker*>& members, GpuMonitor& monitor, Clock::time_point now,
+                    bool may_displace);
   void keep_room();
   void look_later(const std::vector<Worker*>& members, Clock::time_point at);
   void end_helpers();
@@ -358,10 +377,34 @@ class WorkerPool {
   static bool are_connected(const Worker& one, const Worker& other);
   std::vector<Worker*> connected_with(Worker& first);
   std::vector<Worker*> group_of(const Worker& worker);
-  Status begin_park(Worker& worker, const std::optional<Identity>& by);
+  // `wait`: for the end of work in progress.
+  Status begin_park(Worker& worker, const std::optional<Identity>& by,
+                    std::chrono::milliseconds wait = {});
   void advance_rest(Worker& worker);
   void refuse_group(Worker& worker, const std::string& why);
   void start_parking(Worker& worker);
+  // worker_pool_oversubscribe.cpp
+  bool is_oversubscribed(const Worker& worker) const;
+  bool reads(const Worker& worker) const;
+  static uint32_t priority_of(const Worker& worker);
+  void read_room(Worker& worker, const ParkAnswer& answer);
+  uint64_t has_on(const Worker& worker, uint32_t device) const;
+  uint64_t left_of(uint32_t device) const;
+  struct RoomGroups {
+    std::vector<Worker*> firsts;  // one session of each
+    std::vector<RoomCandidate> candidates;
+  };
+  RoomGroups room_groups(const std::vector<Worker*>& needy);
+  uint64_t could_free(Worker& worker, uint32_t device, uint64_t free);
+  RoomChoice make_room(const std::vector<Worker*>& needy, const DeviceBytes& missing,
+                       Clock::time_point now);
+  void serve_wish(Worker& worker, Clock::time_point now, bool may_displace);
+  void refuse_wish(Worker& worker);
+  std::set<uint32_t> moving_devices() const;
+  Clock::time_point rest_end(const Worker& worker) const;
+  void end_late_room(Worker& worker, Clock::time_point now);
+  void note_displaced(const Worker& worker, Clock::time_point now);
+  Clock::time_point next_room_event(const Worker& worker) const;
   size_t count(State state) const;
   Status start(const Base& base, const DeviceSets::Key& devices, uint32_t sm_percent);
   Status hold(Worker* worker);
@@ -426,6 +469,9 @@ class WorkerPool {
   std::list<Worker> workers_;
   std::list<ParkHelper> helpers_;
   uint64_t groups_ = 0;                         // the last number of Park::group
+  uint64_t room_changes_ = 0;                   // how often a session has been parked, or has ended
+  std::deque<Clock::time_point> displaced_;     // sessions that had hardly woken, lately
+  Clock::time_point thrashing_reported_{};
   std::optional<Clock::time_point> next_room_;  // when a waiting session looks for room again
   // Of workers' starts and of ended sessions, by user and medium.
   wire::ServerStatus::Totals totals_;

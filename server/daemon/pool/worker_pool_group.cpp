@@ -83,7 +83,8 @@ std::vector<WorkerPool::Worker*> WorkerPool::group_of(const Worker& worker) {
 }
 
 // kUnavailable: the session, or one that is connected with it, cannot be parked now.
-Status WorkerPool::begin_park(Worker& worker, const std::optional<Identity>& by) {
+Status WorkerPool::begin_park(Worker& worker, const std::optional<Identity>& by,
+                              std::chrono::milliseconds wait) {
   const std::vector<Worker*> members = connected_with(worker);
   for (const Worker* const member : members) {
     const std::string who = "the session of worker " + std::to_string(member->pid) +
@@ -105,7 +106,8 @@ Status WorkerPool::begin_park(Worker& worker, const std::optional<Identity>& by)
     member->park.by = by;
     member->park.refused.clear();
     enter(*member, ParkState::kResting);
-    send_step(*member, ParkStep::What::kRest);
+    member->park.is_preempted = wait.count() != 0;
+    send_step(*member, ParkStep::What::kRest, static_cast<uint64_t>(wait.count()));
   }
   return {};
 }
@@ -124,7 +126,11 @@ void WorkerPool::advance_rest(Worker& worker) {
       return refuse_group(**waits, "its communicators of NCCL did not suspend in time");
     }
     // A session alone may take any time to come to rest: nobody waits for it.
-    if (!worker.park.has_answered || age < kLongestRest) return;
+    Clock::duration limit = kLongestRest;
+    if (worker.park.is_preempted) {
+      limit = std::max<Clock::duration>(limit, settings_.preempt_wait.get());
+    }
+    if (!worker.park.has_answered || age < limit) return;
     return refuse_group(**waits, "it does not come to rest");
   }
   if (state == ParkState::kSuspending) {

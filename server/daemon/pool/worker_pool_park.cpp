@@ -24,6 +24,8 @@ constexpr auto kLongestMeasure = std::chrono::seconds(10);
 // A session that had work in progress is tried again after the time of park_after, and not before
 // this pause has passed.
 constexpr std::chrono::nanoseconds kLeastBusyPause = std::chrono::milliseconds(100);
+// How long a session that cannot be parked is not asked again to make room for others.
+constexpr auto kCannotPause = std::chrono::seconds(10);
 // One tenth of the host's available memory stays free.
 constexpr uint64_t kStaysFree = 10;
 // NVML's value for a size that it does not know (NVML_VALUE_NOT_AVAILABLE).
@@ -39,8 +41,10 @@ uint64_t available_host_memory() {
   return UINT64_MAX;
 }
 
-std::string by_text(const std::optional<Identity>& by) {
-  return by ? "as " + by->user + " requested" : "because it was idle (park_after)";
+std::string by_text(const std::optional<Identity>& by, bool makes_room = false) {
+  return by           ? "as " + by->user + " requested"
+         : makes_room ? "because another session needs the room"
+                      : "because it was idle (park_after)";
 }
 
 uint64_t sum_of(const std::map<uint32_t, uint64_t>& bytes) {
@@ -74,6 +78,7 @@ void WorkerPool::enter(Worker& worker, ParkState state) {
   worker.reads_reports = worker.park.owes_answer || state == ParkState::kResting ||
                          state == ParkState::kSuspending || state == ParkState::kParked ||
                          worker.park.worker_moves();
+  if (state == ParkState::kWaiting) worker.park.is_hopeless = false;
   if (state != ParkState::kActive) return;
   worker.park.group = 0;
   worker.park.moves.clear();
@@ -112,6 +117,7 @@ void WorkerPool::read_park(Worker& worker, const ParkAnswer& answer) {
   using What = ParkAnswer::What;
   Park& park = worker.park;
   const ParkState state = park.state;
+  if (answer.what >= What::kRoomWanted) return read_room(worker, answer);
   if (park.owes_answer && answer.what != What::kWakeWanted) {
     park.owes_answer = false;
     worker.reads_reports = false;
@@ -125,6 +131,8 @@ void WorkerPool::read_park(Worker& worker, const ParkAnswer& answer) {
              (answer.what == What::kBusy || answer.what == What::kCannot)) {
     if (answer.what == What::kBusy) {
       park.try_at = Clock::now() + std::max(settings_.park_after.get(), kLeastBusyPause);
+    } else {
+      park.cannot_until = Clock::now() + kCannotPause;
     }
     park.has_answered = true;
     refuse_group(worker, answer.why);
@@ -165,9 +173,17 @@ uint64_t WorkerPool::memory_of(uint32_t ordinal) const {
 }
 
 void WorkerPool::refuse_park(Worker& worker, const std::string& why) {
-  worker.park.refused = why;
-  // park_after may try a session often: it logs each reason once.
-  const bool is_news = worker.park.by || std::exchange(worker.park.logged, why) != why;
+  Park& park = worker.park;
+  park.refused = why;
+  const bool had_work = park.state == ParkState::kResting;
+  // Sessions may be tried often for park_after, or for others' room: logs each reason once.
+  const bool is_news =
+      park.by || (!(park.makes_room && had_work) && std::exchange(park.logged, why) != why);
+  if (std::exchange(park.makes_room, false)) {
+    park.busy_until = Clock::now() + kLeastBusyPause;
+    if (!had_work) park.cannot_until = Clock::now() + kCannotPause;
+    if (park.is_preempted) park.preempt_after = Clock::now() + settings_.preempt_wait.get();
+  }
   if (is_news) {
     RCUDA_INFO("the session of worker %d (%s) is not parked: %s", worker.pid,
                worker.identity.user.c_str(), why.c_str());
@@ -318,36 +334,47 @@ Status WorkerPool::start_moving(const std::vector<Worker*>& members, ParkTask ta
 // Sessions that share a GPU wake one after the other. Each looks for room only after the session
 // before has its memory, because a restore that finds no room cannot be repeated. The session that
 // has waited longest comes first. A session that finds no room does not hold back the others.
+// Sessions whose workers wait for room have a place in the same queue.
 void WorkerPool::wake_waiting(GpuMonitor& monitor, Clock::time_point now) {
   std::vector<std::vector<Worker*>> waiting;  // those that are parked together
-  std::set<uint32_t> taken;                   // devices
   for (Worker& worker : workers_) {
     if (!worker.is(State::kBusy) || worker.kill_at) continue;
-    if (worker.park.state == ParkState::kWaking && !worker.park.is_broken) {
-      taken.insert(worker.session.devices.begin(), worker.session.devices.end());
-    }
+    if (worker.park.wish) waiting.push_back({&worker});
     if (worker.park.state != ParkState::kWaiting) continue;
     std::vector<Worker*> members = group_of(worker);
     const bool all_wait = std::ranges::all_of(
         members, [](const Worker* member) { return member->park.state == ParkState::kWaiting; });
     if (all_wait && members.front() == &worker) waiting.push_back(std::move(members));
   }
-  std::ranges::stable_sort(waiting, {},
-                           [](const auto& members) { return members.front()->park.since; });
+  std::ranges::stable_sort(waiting, {}, [](const auto& members) {
+    const Park& park = members.front()->park;
+    return std::pair(-int64_t{priority_of(*members.front())},
+                     park.wish ? park.wish->since : park.since);
+  });
+  std::set<uint32_t> claimed;  // devices for which others come first
   for (const std::vector<Worker*>& members : waiting) {
+    Park& first = members.front()->park;
     std::set<uint32_t> devices;
+    if (first.wish) devices.insert(first.wish->device);
     for (const Worker* const member : members) {
+      if (first.wish) break;
       devices.insert(member->session.devices.begin(), member->session.devices.end());
     }
-    const bool may_wake =
-        std::ranges::none_of(devices, [&](uint32_t device) { return taken.contains(device); });
-    if (!may_wake) continue;
-    if (now < members.front()->park.room_asked) {
-      look_later(members, members.front()->park.room_asked);
-      continue;
+    const std::set<uint32_t> taken = moving_devices();
+    const auto any_in = [&devices](const std::set<uint32_t>& others) {
+      return std::ranges::any_of(devices, [&](uint32_t device) { return others.contains(device); });
+    };
+    if (any_in(taken)) {
+      if (first.keeps_room) first.room_asked = now;
+      if (first.wish) first.wish->refuse_at.reset();
+    } else if (first.wish) {
+      serve_wish(*members.front(), now, !any_in(claimed));
+    } else if (now < first.room_asked) {
+      look_later(members, first.room_asked);
+    } else {
+      wake_if_room(members, monitor, now, !any_in(claimed));
     }
-    wake_if_room(members, monitor, now);
-    if (members.front()->park.state == ParkState::kWaking) taken.merge(devices);
+    if (!first.is_hopeless) claimed.merge(devices);
   }
 }
 
@@ -357,19 +384,22 @@ void WorkerPool::wake_waiting(GpuMonitor& monitor, Clock::time_point now) {
 void WorkerPool::keep_room() {
   const auto keeps = [](const Worker& worker) {
     const Park& park = worker.park;
-    return worker.is(State::kBusy) &&
-           (park.keeps_room || (park.state == ParkState::kWaking && !park.is_broken));
+    if (!worker.is(State::kBusy) || worker.kill_at) return DeviceBytes();
+    if (park.wish && park.wish->granted_at) {
+      return DeviceBytes{{park.wish->device, park.wish->bytes}};
+    }
+    const bool wakes = park.state == ParkState::kWaking && !park.is_broken;
+    return park.keeps_room || wakes ? park.bytes : DeviceBytes();
   };
   std::map<uint32_t, uint64_t> kept;
   for (const Worker& worker : workers_) {
-    if (!keeps(worker)) continue;
-    for (const auto& [device, bytes] : worker.park.bytes) kept[device] += bytes;
+    for (const auto& [device, bytes] : keeps(worker)) kept[device] += bytes;
   }
   for (Worker& worker : workers_) {
     if (!worker.is(State::kBusy) || !worker.work) continue;
+    DeviceBytes own = keeps(worker);
     for (const uint32_t device : worker.session.devices) {
-      const uint64_t own = keeps(worker) ? worker.park.bytes[device] : 0;
-      worker.work->keep_free(device, kept[device] - own);
+      worker.work->keep_free(device, kept[device] - own[device]);
     }
   }
 }
@@ -383,7 +413,7 @@ void WorkerPool::look_later(const std::vector<Worker*>& members, Clock::time_poi
 }
 
 void WorkerPool::wake_if_room(const std::vector<Worker*>& members, GpuMonitor& monitor,
-                              Clock::time_point now) {
+                              Clock::time_point now, bool may_displace) {
   Park& first = members.front()->park;
   if (!first.keeps_room) {
     for (Worker* const member : members) member->park.keeps_room = true;
@@ -400,12 +430,21 @@ void WorkerPool::wake_if_room(const std::vector<Worker*>& members, GpuMonitor& m
   for (const Worker* const member : members) {
     for (const auto& [ordinal, bytes] : member->park.bytes) needs[ordinal] += bytes;
   }
+  DeviceBytes missing;
   for (const auto& [ordinal, bytes] : needs) {
     const GpuSample::Gpu* const gpu = gpu_of(sample.get(), ordinal);
     if (!gpu || gpu->told.total_bytes == 0) continue;  // without NVML the driver decides
     const uint64_t used = gpu->told.used_bytes + gpu->told.reserved_bytes;
-    if (gpu->told.total_bytes - std::min(used, gpu->told.total_bytes) >= bytes) continue;
-    return look_later(members, now + kRoomPause);
+    const uint64_t free = gpu->told.total_bytes - std::min(used, gpu->told.total_bytes);
+    if (free < bytes) missing[ordinal] = bytes - free;
+  }
+  if (!missing.empty()) {
+    if (!may_displace) return look_later(members, now + kRoomPause);
+    const RoomChoice others = make_room(members, missing, now);
+    first.is_hopeless = others.victims.empty() && !others.later;
+    // While others are being parked, it keeps the room.
+    if (!others.victims.empty()) return;
+    return look_later(members, std::min(others.later.value_or(RoomTime::max()), now + kRoomPause));
   }
   if (const Status started = start_moving(members, ParkTask::kWake); !started.ok()) {
     RCUDA_ERROR("cannot start a process to wake the session of worker %d: %s", members.front()->pid,
@@ -484,11 +523,13 @@ void WorkerPool::is_parked(Worker& worker) {
   enter(worker, ParkState::kParked);
   park.parked_at = park.since;
   ++totals_.parks;
+  ++room_changes_;
   RCUDA_INFO("the session of worker %d (%s) is parked, %s: %s of GPU memory", worker.pid,
-             worker.identity.user.c_str(), by_text(park.by).c_str(),
+             worker.identity.user.c_str(), by_text(park.by, park.makes_room).c_str(),
              bytes_text(sum_of(park.bytes)).c_str());
   if (audit_) audit_->control("park", park.by, static_cast<uint32_t>(worker.pid));
   park.by.reset();
+  if (std::exchange(park.makes_room, false)) ++totals_.parks_for_room;
 }
 
 void WorkerPool::lower_host_memory(Worker& worker, uint64_t kept) const {
@@ -517,6 +558,7 @@ void WorkerPool::is_awake(Worker& worker) {
              worker.identity.user.c_str(), rounded_time_text(time).c_str(),
              park.by ? by_text(park.by).c_str() : "because its program needs the GPU");
   if (audit_) audit_->control("wake", park.by, static_cast<uint32_t>(worker.pid));
+  park.wake_took = Clock::now() - park.since;
   enter(worker, ParkState::kActive);
   park.awake_at = Clock::now();
   park.tried_at = kNeverTried;
@@ -528,6 +570,7 @@ void WorkerPool::advance_parking(GpuMonitor& monitor) {
   for (Worker& worker : workers_) {
     if (!worker.is(State::kBusy) || worker.kill_at) continue;
     park_idle(worker);
+    end_late_room(worker, now);
     const ParkState state = worker.park.state;
     if (state == ParkState::kResting || state == ParkState::kSuspending) advance_rest(worker);
     if (worker.park.state == ParkState::kMeasuring) {
@@ -559,6 +602,7 @@ WorkerPool::Clock::time_point WorkerPool::next_parking() const {
     if (park.keeps_room) next = std::min(next, park.room_asked + kLongestMeasure);
     if (park.worker_moves() && !park.is_broken) next = std::min(next, move_end(park));
     if (const auto due = park_due(worker)) next = std::min(next, *due);
+    next = std::min(next, next_room_event(worker));
   }
   return next;
 }

@@ -5,6 +5,7 @@
 
 #include "api/driver_table.h"
 #include "api/server_handlers.h"
+#include "server/executor/core/parameters.h"
 
 namespace rcuda::server {
 namespace {
@@ -16,14 +17,10 @@ CUresult with_kernel_node(const api::DriverTable& table, CUDA_KERNEL_NODE_PARAMS
                           CUfunction function, CUkernel kernel, CUcontext context,
                           const void* parameters, size_t parameter_bytes, bool are_packed,
                           const Call& call) {
-  size_t offset = 0, size = 0;
-  const auto get = [&](size_t index) {
-    return function ? table.cuFuncGetParamInfo(function, index, &offset, &size)
-                    : table.cuKernelGetParamInfo(kernel, index, &offset, &size);
-  };
   auto* bytes = static_cast<char*>(const_cast<void*>(parameters));
   std::vector<void*> pointers;
-  for (size_t i = 0; get(i) == CUDA_SUCCESS; ++i) {
+  for (const auto& [offset, size] :
+       function ? parameters_of(table, function, false) : parameters_of(table, kernel, true)) {
     // The driver reads as many bytes as the kernel has parameters, whatever size it is given.
     if (size > parameter_bytes || offset > parameter_bytes - size) return CUDA_ERROR_INVALID_VALUE;
     pointers.push_back(bytes + offset);

@@ -5,6 +5,7 @@
 
 #include "api/opcodes.h"
 #include "common/wire/codec.h"
+#include "server/executor/core/copy_range.h"
 
 namespace rcuda::server {
 namespace {
@@ -15,20 +16,6 @@ std::optional<Body> read(std::span<const std::byte> body) {
   Body read;
   std::memcpy(&read, body.data(), sizeof read);
   return read;
-}
-
-// The address of the side's first byte. If it overflows, the handler refuses the copy.
-uint64_t first_byte(const wire::CopyShapeSide& side) {
-  return side.address + (side.z * side.height + side.y) * side.pitch_bytes + side.x_bytes;
-}
-
-uint64_t volume(uint64_t width_bytes, uint64_t height, uint64_t depth) {
-  uint64_t bytes = 0;
-  if (__builtin_mul_overflow(width_bytes, height, &bytes) ||
-      __builtin_mul_overflow(bytes, depth, &bytes)) {
-    return 0;  // no driver accepts it
-  }
-  return bytes;
 }
 
 }  // namespace
@@ -63,16 +50,16 @@ uint64_t CopyPace::bytes_of(uint16_t opcode, std::span<const std::byte> body) co
       if (!copy) return 0;
       const auto is_clients_side = [&](bool staged, const wire::CopyShapeSide& side) {
         return staged || side.type == wire::MemoryType::kHost ||
-               (side.type != wire::MemoryType::kArray && is_clients(first_byte(side)));
+               (side.type != wire::MemoryType::kArray && is_clients(side_of(side).row(0, 0)));
       };
       return is_clients_side(copy->source_staged, copy->source) ||
                      is_clients_side(copy->destination_staged, copy->destination)
-                 ? volume(copy->width_bytes, copy->height, copy->depth)
+                 ? extent_of(*copy).volume()
                  : 0;
     }
     case wire::Custom::kPeerCopy: {
       const auto copy = read<wire::PeerCopyBody>(body);
-      return copy ? volume(copy->width_bytes, copy->height, copy->depth) : 0;
+      return copy ? CopyExtent{copy->width_bytes, copy->height, copy->depth}.volume() : 0;
     }
     default:
       return 0;

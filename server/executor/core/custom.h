@@ -89,8 +89,4 @@ void append(std::vector<std::byte>* reply, const T& item) {
   reply->insert(reply->end(), bytes, bytes + sizeof item);
 }
 
-// The parameters of a function or kernel, in order.
-std::vector<wire::ParameterInfo> parameters_of(const api::DriverTable& driver, void* handle,
-                                               bool is_kernel);
-
 }  // namespace rcuda::server

@@ -6,6 +6,7 @@
 
 #include "common/base/mutex.h"
 #include "common/cuda/return_if_error.h"
+#include "server/executor/core/copy_range.h"
 #include "server/executor/streams/capture.h"
 
 namespace rcuda::server {
@@ -19,45 +20,13 @@ struct SideWork {
   bool empty() const { return !transfer && !client; }
 };
 
-// One side of a CUDA_MEMCPY3D.
-struct CopySide {
-  CUmemorytype type;
-  uint64_t base;
-  size_t x_bytes, y, z, pitch, height;
-};
-
-CopySide source_of(const CUDA_MEMCPY3D& copy) {
-  return {copy.srcMemoryType,
-          copy.srcMemoryType == CU_MEMORYTYPE_HOST ? reinterpret_cast<uintptr_t>(copy.srcHost)
-                                                   : copy.srcDevice,
-          copy.srcXInBytes,
-          copy.srcY,
-          copy.srcZ,
-          copy.srcPitch,
-          copy.srcHeight};
-}
-
-CopySide destination_of(const CUDA_MEMCPY3D& copy) {
-  return {copy.dstMemoryType,
-          copy.dstMemoryType == CU_MEMORYTYPE_HOST ? reinterpret_cast<uintptr_t>(copy.dstHost)
-                                                   : copy.dstDevice,
-          copy.dstXInBytes,
-          copy.dstY,
-          copy.dstZ,
-          copy.dstPitch,
-          copy.dstHeight};
-}
-
 // The bytes that the copy touches on this side, as contiguous pieces. The driver has accepted the
 // shape, so its numbers do not overflow.
 std::vector<Transfers::Piece> pieces_of(const CopySide& side, const CUDA_MEMCPY3D& copy) {
-  const uint64_t pitch = side.pitch ? side.pitch : side.x_bytes + copy.WidthInBytes;
-  const uint64_t rows = side.height ? side.height : side.y + copy.Height;
   std::vector<Transfers::Piece> pieces;
   for (uint64_t z = 0; z < copy.Depth; ++z) {
     for (uint64_t y = 0; y < copy.Height; ++y) {
-      const uint64_t address =
-          side.base + ((side.z + z) * rows + side.y + y) * pitch + side.x_bytes;
+      const uint64_t address = side.row(y, z);
       if (!pieces.empty() && pieces.back().address + pieces.back().bytes == address) {
         pieces.back().bytes += copy.WidthInBytes;
       } else {
@@ -337,11 +306,10 @@ uint64_t GraphCopies::clients_bytes(const CUDA_MEMCPY3D& copy) const {
     if (side.type == CU_MEMORYTYPE_ARRAY || side.type == CU_MEMORYTYPE_HOST) {
       return side.type == CU_MEMORYTYPE_HOST;
     }
-    const uint64_t first = side.base + (side.z * side.height + side.y) * side.pitch + side.x_bytes;
-    return parts_.host_memory.find(first, 1) != nullptr;
+    return parts_.host_memory.find(side.row(0, 0), 1) != nullptr;
   };
   if (!is_clients(source_of(copy)) && !is_clients(destination_of(copy))) return 0;
-  return copy.WidthInBytes * copy.Height * copy.Depth;
+  return extent_of(copy).volume();
 }
 
 uint64_t GraphCopies::launch_bytes(CUgraphExec executable) const {

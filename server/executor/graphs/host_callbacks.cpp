@@ -6,6 +6,7 @@
 
 #include <pthread.h>
 
+#include "common/base/start_thread.h"
 #include "server/executor/streams/capture.h"
 
 namespace rcuda::server {
@@ -57,8 +58,11 @@ CUresult HostCallbacks::launch(const SessionStream& stream, uint64_t callback,
     return result;
   }
   auto once = std::make_unique<Once>(Once{this, callback, gates_->take(stream, 1)});
+  if (once->gate && !thread_.joinable() &&
+      !start_thread(&thread_, [this] { run_reached(); }).ok()) {
+    once->gate = nullptr;
+  }
   const std::shared_ptr<ArrivalGates::Gate> gate = once->gate;
-  if (gate && !thread_.joinable()) thread_ = std::thread(&HostCallbacks::run_reached, this);
   const CUresult result = queue(stream.handle, std::move(once), is_stream_callback);
   return result == CUDA_SUCCESS && gate ? gates_->hold(stream, *gate, 1) : result;
 }

@@ -8,6 +8,7 @@
 #include "common/cuda/return_if_error.h"
 #include "server/executor/answers/answers.h"
 #include "server/executor/answers/device_output.h"
+#include "server/executor/core/copy_range.h"
 #include "server/executor/core/custom.h"
 #include "server/executor/core/session_resources.h"
 #include "server/executor/graphs/graph_keeper.h"
@@ -258,42 +259,12 @@ HandlerResult copy(CopyServices& services, const Command&, const wire::CopyBody&
 
 namespace {
 
-// Computes the range of linear memory from the first to the last byte that one side of a shape
-// touches. Returns false if the numbers overflow or are incomplete.
-bool span_of(const wire::CopyShapeSide& side, const wire::CopyShapeBody& body, uint64_t* first,
-             uint64_t* bytes) {
-  using Wide = unsigned __int128;
-  constexpr Wide kMost = std::numeric_limits<uint64_t>::max();
-  if (body.width_bytes == 0 || body.height == 0 || body.depth == 0) {
-    *first = side.address;
-    *bytes = 0;
-    return true;
-  }
-  // The client always sends both. The driver would take 0 as packed rows, which span a larger
-  // range.
-  if (side.pitch_bytes == 0 || side.height == 0) return false;
-  // Products of three 64-bit numbers do not fit into 128 bits. No real shape has such numbers.
-  constexpr uint64_t kLimit = 1ull << 40;
-  for (uint64_t number : {side.pitch_bytes, side.height, side.x_bytes, side.y, side.z,
-                          body.width_bytes, body.height, body.depth}) {
-    if (number > kLimit) return false;
-  }
-  const Wide start_row = Wide{side.z} * side.height + side.y;
-  const Wide end_row = Wide{side.z + body.depth - 1} * side.height + side.y + body.height - 1;
-  const Wide start = start_row * side.pitch_bytes + side.x_bytes;
-  const Wide end = end_row * side.pitch_bytes + side.x_bytes + body.width_bytes;
-  if (end > kMost || Wide{side.address} + end > kMost) return false;
-  *first = side.address + static_cast<uint64_t>(start);
-  *bytes = static_cast<uint64_t>(end - start);
-  return true;
-}
-
 // Returns the address of the first byte of linear memory that the copy touches, or 0 if it touches
 // none. It may lie far after the side's address.
 uint64_t first_byte_of(const wire::CopyShapeSide& side, const wire::CopyShapeBody& body) {
-  uint64_t first = 0, bytes = 0;
-  if (side.type == wire::MemoryType::kArray || !span_of(side, body, &first, &bytes)) return 0;
-  return bytes == 0 ? 0 : first;
+  if (side.type == wire::MemoryType::kArray) return 0;
+  const std::optional<CopyRange> range = range_of(side_of(side), extent_of(body));
+  return range && range->bytes != 0 ? range->first : 0;
 }
 
 struct Side {
@@ -323,11 +294,12 @@ CUresult resolve_side(CopyServices& services, CUstream stream, const wire::CopyS
     out->array = static_cast<CUarray>(handle);
     return CUDA_SUCCESS;
   }
-  uint64_t first = 0, bytes = 0;
-  if (!span_of(side, body, &first, &bytes)) return CUDA_ERROR_INVALID_VALUE;
+  // The client always sends the pitch and the height.
+  const std::optional<CopyRange> range = range_of(side_of(side), extent_of(body));
+  if (!range) return CUDA_ERROR_INVALID_VALUE;
   if (staged) {
     const uint64_t limit = services.resources.staging_bytes;
-    if (first > limit || bytes > limit - first) {
+    if (range->first > limit || range->bytes > limit - range->first) {
       *malformed = true;
       return CUDA_ERROR_INVALID_VALUE;
     }
@@ -335,7 +307,7 @@ CUresult resolve_side(CopyServices& services, CUstream stream, const wire::CopyS
     out->host = services.resources.staging + side.address;
     return CUDA_SUCCESS;
   }
-  if (!reachable(services, stream, first, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  if (!reachable(services, stream, range->first, range->bytes)) return CUDA_ERROR_INVALID_VALUE;
   switch (side.type) {
     case wire::MemoryType::kHost:
       out->type = CU_MEMORYTYPE_HOST;
@@ -390,18 +362,16 @@ Shape shape_of(const wire::CopyShapeBody& body, const Side& source, const Side& 
 bool shadow_rows(CopyServices& services, const wire::CopyShapeSide& side, bool here,
                  const wire::CopyShapeBody& body, std::vector<Transfers::Piece>* rows) {
   constexpr uint64_t kMostRows = 1u << 20;
-  uint64_t first = 0, bytes = 0;
-  if (here || side.type == wire::MemoryType::kArray || !span_of(side, body, &first, &bytes) ||
-      bytes == 0) {
-    return true;
-  }
-  const HostMemory::Range* range = services.host_memory.find(first, bytes);
+  if (here || side.type == wire::MemoryType::kArray) return true;
+  const CopySide linear = side_of(side);
+  const std::optional<CopyRange> touched = range_of(linear, extent_of(body));
+  if (!touched || touched->bytes == 0) return true;
+  const HostMemory::Range* range = services.host_memory.find(touched->first, touched->bytes);
   if (!range || !range->shadow) return true;
   if (body.height > kMostRows || body.depth > kMostRows / body.height) return false;
-  const uint64_t slice = side.pitch_bytes * side.height;
   for (uint64_t z = 0; z < body.depth; ++z) {
     for (uint64_t y = 0; y < body.height; ++y) {
-      rows->push_back({first + z * slice + y * side.pitch_bytes, body.width_bytes});
+      rows->push_back({linear.row(y, z), body.width_bytes});
     }
   }
   return true;
@@ -428,11 +398,10 @@ CUresult queue_shape(CopyServices& services, const wire::CopyShapeBody& body,
     const auto shape = shape_of<CUDA_MEMCPY3D>(body, source, destination);
     result = driver.cuMemcpy3DAsync_v2(&shape, stream.handle);
   }
-  // Computed only for a copy that the driver has accepted: other volumes may overflow.
   if (result == CUDA_SUCCESS && !captured) {
     services.done.copied(direction(is_clients(services.host_memory, source),
                                    is_clients(services.host_memory, destination)),
-                         body.width_bytes * body.height * body.depth);
+                         extent_of(body).volume());
   }
   return result;
 }

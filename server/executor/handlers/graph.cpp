@@ -2,6 +2,7 @@
 // addresses of the client or objects that it keeps, queries of kernel nodes, and executables.
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -9,7 +10,9 @@
 #include "api/shared.h"
 #include "common/base/log.h"
 #include "common/cuda/return_if_error.h"
+#include "server/executor/core/copy_range.h"
 #include "server/executor/core/custom.h"
+#include "server/executor/core/parameters.h"
 #include "server/executor/graphs/graph_copies.h"
 #include "server/executor/graphs/graph_keeper.h"
 #include "server/executor/graphs/host_callbacks.h"
@@ -21,40 +24,22 @@ namespace {
 
 // Whether the driver knows the first and the last byte that one side of a copy touches. Any other
 // address belongs to this process itself. `first`: the address of the first byte.
-bool is_known(GraphServices& services, CUmemorytype type, const void* host, CUdeviceptr device,
-              size_t x_bytes, size_t y, size_t z, size_t pitch, size_t height,
-              const CUDA_MEMCPY3D& copy, uint64_t* first) {
-  *first = 0;
-  if (type == CU_MEMORYTYPE_ARRAY) return true;
-  if (copy.WidthInBytes == 0 || copy.Height == 0 || copy.Depth == 0) return true;
-  using Wide = unsigned __int128;
-  const Wide base = type == CU_MEMORYTYPE_HOST ? reinterpret_cast<uintptr_t>(host) : device;
-  const Wide row = pitch != 0 ? pitch : copy.WidthInBytes;
-  const Wide rows = height != 0 ? height : copy.Height;
-  constexpr uint64_t kLimit = 1ull << 40;  // the product of three such numbers fits
-  for (const uint64_t number :
-       {uint64_t{x_bytes}, uint64_t{y}, uint64_t{z}, uint64_t{pitch}, uint64_t{height},
-        uint64_t{copy.WidthInBytes}, uint64_t{copy.Height}, uint64_t{copy.Depth}}) {
-    if (number > kLimit) return false;
-  }
-  const Wide begin = base + (Wide{z} * rows + y) * row + x_bytes;
-  const Wide last = base + ((Wide{z} + copy.Depth - 1) * rows + y + copy.Height - 1) * row +
-                    x_bytes + copy.WidthInBytes - 1;
-  if (last > ~uint64_t{0}) return false;
-  *first = static_cast<uint64_t>(begin);
+bool is_known(GraphServices& services, const CopySide& side, const CUDA_MEMCPY3D& copy,
+              uint64_t* first) {
+  if (side.type == CU_MEMORYTYPE_ARRAY) return true;
+  const std::optional<CopyRange> range = range_of(side, extent_of(copy));
+  if (!range || range->bytes == 0) return range.has_value();
+  *first = range->first;
   return services.graph_keeper.is_known(*first, nullptr) &&
-         services.graph_keeper.is_known(static_cast<CUdeviceptr>(last), nullptr);
+         services.graph_keeper.is_known(*first + range->bytes - 1, nullptr);
 }
 
 // Checks the two sides of a copy, and claims the resources that the client keeps for them.
 struct CheckedCopy {
   CheckedCopy(GraphServices& services, const CUDA_MEMCPY3D& copy)
       : host_memory_(services.host_memory) {
-    is_valid =
-        is_known(services, copy.srcMemoryType, copy.srcHost, copy.srcDevice, copy.srcXInBytes,
-                 copy.srcY, copy.srcZ, copy.srcPitch, copy.srcHeight, copy, &source_) &&
-        is_known(services, copy.dstMemoryType, copy.dstHost, copy.dstDevice, copy.dstXInBytes,
-                 copy.dstY, copy.dstZ, copy.dstPitch, copy.dstHeight, copy, &destination_);
+    is_valid = is_known(services, source_of(copy), copy, &source_) &&
+               is_known(services, destination_of(copy), copy, &destination_);
   }
   // To be called when the driver has accepted the copy. Returns null if there is nothing to keep.
   Resource claim() {

@@ -9,6 +9,7 @@
 #include "api/server_commands.h"
 #include "common/cuda/return_if_error.h"
 #include "server/executor/core/custom.h"
+#include "server/executor/core/parameters.h"
 #include "server/executor/graphs/host_callbacks.h"
 #include "server/executor/objects/objects.h"
 #include "server/executor/streams/completions.h"
@@ -77,21 +78,6 @@ CUresult launch_with_attributes(LaunchServices& services, const wire::LaunchBody
 }
 
 }  // namespace
-
-std::vector<wire::ParameterInfo> parameters_of(const api::DriverTable& driver, void* handle,
-                                               bool is_kernel) {
-  std::vector<wire::ParameterInfo> all;
-  // A kernel has no more parameters than bytes for them.
-  for (size_t i = 0; i < wire::kMaxParameterBytes; ++i) {
-    size_t offset = 0, size = 0;
-    const CUresult result =
-        is_kernel ? driver.cuKernelGetParamInfo(static_cast<CUkernel>(handle), i, &offset, &size)
-                  : driver.cuFuncGetParamInfo(static_cast<CUfunction>(handle), i, &offset, &size);
-    if (result != CUDA_SUCCESS) break;
-    all.push_back({static_cast<uint32_t>(offset), static_cast<uint32_t>(size)});
-  }
-  return all;
-}
 
 // Whether this launch makes the driver load the function, which happens in the stream's context.
 bool launch_may_wait(LaunchServices& services, const Command& command,

@@ -7,7 +7,9 @@
 #include <string>
 #include <thread>
 
+#include "common/base/list_text.h"
 #include "common/base/log.h"
+#include "common/cuda/status_of.h"
 #include "p2p/staging/device_region.h"
 #include "server/executor/host_memory/dma_buf.h"
 #include "server/executor/objects/context_guard.h"
@@ -23,10 +25,6 @@ constexpr uint64_t kPartBytes = 64ull << 20;
 constexpr size_t kMostRegistrations = 64;
 constexpr size_t kProbeBytes = 64u << 10;
 constexpr auto kLongestProbeCopy = std::chrono::seconds(1);
-
-Status status_of(CUresult result, const char* what) {
-  return result == CUDA_SUCCESS ? Status() : Status::from_cuda(result, what);
-}
 
 // Memory and a stream of the device under test.
 struct Probe {
@@ -147,7 +145,7 @@ std::optional<Registered> prove_gpudirect(const api::DriverTable& driver, transp
       RCUDA_INFO("GPUDirect on device %d (%s): proven by a probe transfer", device, name);
       return how;
     }
-    refusals += (refusals.empty() ? "" : "; ") + std::string(name) + ": " + proven.context();
+    append_item(&refusals, std::string(name) + ": " + proven.context(), "; ");
   }
   RCUDA_INFO("no GPUDirect on device %d, copies go through host memory: %s", device,
              refusals.c_str());

@@ -89,6 +89,23 @@ void MemoryMeter::give_way(uint64_t bytes) const {
   if (any_kept && current(&place) == CUDA_SUCCESS) give_way(place.device, bytes);
 }
 
+bool MemoryMeter::make_room(std::optional<CUdevice> device, uint64_t bytes) const {
+  Place place;
+  const bool has_context = current(&place) == CUDA_SUCCESS;
+  if (!device && !has_context) return false;
+  const Device* const known = find(device.value_or(place.device));
+  if (!known || known->device == kHost) return false;
+  size_t free = 0, total = 0;
+  const bool is_current = has_context && place.device == known->device;
+  if (!is_current || driver_.cuMemGetInfo_v2(&free, &total) != CUDA_SUCCESS) free = 0;
+  return others.make_room(known->row, bytes, free);
+}
+
+uint64_t MemoryMeter::could_free(CUdevice device, uint64_t free) const {
+  const Device* const known = find(device);
+  return known && device != kHost ? others.could_free(known->row, free) : 0;
+}
+
 bool MemoryMeter::take(CUdevice device, uint64_t bytes) {
   give_way(device, bytes);
   if (try_take(device, bytes)) return true;

@@ -49,6 +49,17 @@ class MemoryMeter {
   // takes them back. Empty: none.
   std::function<uint64_t(uint32_t ordinal)> kept_free;
 
+  // With oversubscribe: the daemon parks sessions for the room of others. Empty: it does not.
+  struct Others {
+    // Waits until there is room for the bytes on a device, by the server's number. `free`: what is
+    // free now. Returns false if there will be none.
+    std::function<bool(uint32_t ordinal, uint64_t bytes, uint64_t free)> make_room;
+    std::function<void()> used_room;  // after make_room(), whatever became of the memory
+    // The bytes that others could be made to free, besides the `free` ones.
+    std::function<uint64_t(uint32_t ordinal, uint64_t free)> could_free;
+  };
+  Others others;
+
   // The current context of the calling thread.
   struct Place {
     CUdevice device = 0;
@@ -64,6 +75,16 @@ class MemoryMeter {
   // not stay free: without them, the other session could not get its memory back and would be lost.
   void give_way(CUdevice device, uint64_t bytes) const;
   void give_way(uint64_t bytes) const;  // on the current device
+  // Calls `allocate`, which asks the driver for bytes of a device (none: the current one), and
+  // again each time that others have made room.
+  template <typename Allocate>
+  CUresult with_room(std::optional<CUdevice> device, uint64_t bytes, Allocate allocate) {
+    CUresult result = allocate();
+    if (result != CUDA_ERROR_OUT_OF_MEMORY || !others.make_room) return result;
+    while (result == CUDA_ERROR_OUT_OF_MEMORY && make_room(device, bytes)) result = allocate();
+    others.used_room();
+    return result;
+  }
   void add(CUdevice device, uint64_t bytes);  // bytes that are in use already
   void give(CUdevice device, uint64_t bytes);
   // Releases bytes that were booked for an allocation that the driver then refused. The peak does
@@ -81,6 +102,7 @@ class MemoryMeter {
   std::vector<uint32_t> ordinals() const;
   void note_peak();  // to be called before the peak is read
   std::optional<Quota::Room> room(CUdevice device) const;
+  uint64_t could_free(CUdevice device, uint64_t free) const;  // see Others
   uint64_t held(uint32_t ordinal) const;  // bytes that are booked on a device of the session
   // Reports the session's first refusal by a quota, to the client and in the log.
   void warn(CUdevice device, uint64_t bytes);
@@ -92,6 +114,7 @@ class MemoryMeter {
     uint64_t held = 0;
     uint64_t given_up = 0;
   };
+  bool make_room(std::optional<CUdevice> device, uint64_t bytes) const;
   Device* find(CUdevice device);
   const Device* find(CUdevice device) const;
 

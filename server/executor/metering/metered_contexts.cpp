@@ -21,12 +21,8 @@ uint64_t free_bytes(const api::DriverTable& driver) {
 
 // The free bytes of a device that may have no current context.
 uint64_t free_bytes_of(const api::DriverTable& driver, CUdevice device) {
-  CUcontext primary = nullptr;
-  if (driver.cuDevicePrimaryCtxRetain(&primary, device) != CUDA_SUCCESS) return 0;
-  uint64_t free = 0;
-  if (const ContextGuard inside(driver, primary); inside.ok()) free = free_bytes(driver);
-  driver.cuDevicePrimaryCtxRelease_v2(device);
-  return free;
+  const ContextGuard inside(driver, primary_context(driver, device));
+  return inside.ok() ? free_bytes(driver) : 0;
 }
 
 // For attributes of streams, nodes and launches, which have one type.
@@ -96,11 +92,9 @@ void Meters::end_context(CUcontext context) {
 
 CUresult meters_cuDevicePrimaryCtxReset_v2(Meters& meters, CUdevice device) {
   const api::DriverTable& driver = meters.driver;
-  CUcontext context = nullptr;
-  const CUresult found = driver.cuDevicePrimaryCtxRetain(&context, device);
-  if (found == CUDA_SUCCESS) driver.cuDevicePrimaryCtxRelease_v2(device);
+  const CUcontext context = primary_context(driver, device);
   const CUresult result = driver.cuDevicePrimaryCtxReset_v2(device);
-  if (found == CUDA_SUCCESS && result == CUDA_SUCCESS) meters.end_context(context);
+  if (context && result == CUDA_SUCCESS) meters.end_context(context);
   return result;
 }
 

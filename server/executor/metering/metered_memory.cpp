@@ -50,8 +50,9 @@ template <typename Allocate>
 CUresult allocate_in_order(Meters& meters, CUdeviceptr* address, size_t bytes, CUmemoryPool pool,
                            CUstream stream, Allocate allocate) {
   meters.memory.give_way(bytes);
+  const auto with_room = [&] { return meters.memory.with_room({}, bytes, allocate); };
   if (!meters.limits) {  // only counts the bytes that the pool holds now
-    const CUresult result = allocate();
+    const CUresult result = with_room();
     if (result != CUDA_SUCCESS) return result;
     meters.pools.know_defaults();
     if (const CUmemoryPool used = pool_of(meters.driver, *address)) meters.pools.book_growth(used);
@@ -63,7 +64,7 @@ CUresult allocate_in_order(Meters& meters, CUdeviceptr* address, size_t bytes, C
   RCUDA_RETURN_IF_CUDA_ERROR(meters.memory.current(&place));
   if (!pool) pool = meters.pools.current_of(place.device);
   if (!meters.pools.may_hold(pool, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-  RCUDA_RETURN_IF_CUDA_ERROR(allocate());
+  RCUDA_RETURN_IF_CUDA_ERROR(with_room());
   const CUmemoryPool used = pool_of(meters.driver, *address);
   if (meters.pools.book_growth(used ? used : pool)) return CUDA_SUCCESS;
   meters.driver.cuMemFreeAsync(*address, stream);
@@ -104,6 +105,9 @@ CUresult meters_cuMemGetInfo_v2(Meters& meters, size_t* free, size_t* total) {
   const CUresult result = meters.driver.cuMemGetInfo_v2(free, total);
   MemoryMeter::Place place;
   if (result != CUDA_SUCCESS || meters.memory.current(&place) != CUDA_SUCCESS) return result;
+  if (free && total && meters.memory.others.could_free) {
+    *free = std::min<size_t>(*total, *free + meters.memory.could_free(place.device, *free));
+  }
   const auto room = meters.memory.room(place.device);
   if (!room) return result;
   if (free) *free = std::min<size_t>(*free, room->free);
@@ -145,7 +149,8 @@ CUresult meters_cuMemCreate(Meters& meters, CUmemGenericAllocationHandle* handle
                             const CUmemAllocationProp* properties, unsigned long long flags) {
   const CUdevice device = device_of(properties->location);
   if (!meters.memory.take(device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult result = meters.driver.cuMemCreate(handle, bytes, properties, flags);
+  const CUresult result = meters.memory.with_room(
+      device, bytes, [&] { return meters.driver.cuMemCreate(handle, bytes, properties, flags); });
   if (result == CUDA_SUCCESS) {
     meters.physical.created(*handle, device, bytes);
   } else {

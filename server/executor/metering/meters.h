@@ -105,7 +105,7 @@ CUresult make_booked(Meters& meters, Bookings& bookings, uint64_t bytes, const O
   MemoryMeter::Place place;
   RCUDA_RETURN_IF_CUDA_ERROR(meters.memory.current(&place));
   if (!meters.memory.take(place.device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult result = make();
+  const CUresult result = meters.memory.with_room(place.device, bytes, make);
   if (result == CUDA_SUCCESS) {
     bookings.put(number_of(*object), {place, bytes});
   } else {

@@ -94,9 +94,11 @@ CUresult PoolMeter::destroy(CUmemoryPool handle) {
     return driver_.cuMemPoolDestroy(handle);
   }
   if (!may_delay_) {
+    const CUresult result = driver_.cuMemPoolDestroy(handle);
+    if (result != CUDA_SUCCESS) return result;
     meter_.give(found->second.device, found->second.booked);
     pools_.erase(found);
-    return driver_.cuMemPoolDestroy(handle);
+    return CUDA_SUCCESS;
   }
   const CUdevice device = found->second.device;
   found->second.ending = true;

@@ -30,4 +30,13 @@ class ContextGuard {
   const CUresult result_;
 };
 
+// The primary context of one of the session's devices, which the worker holds. Asks the driver,
+// because a reset may change the context. Null if the driver does not tell.
+inline CUcontext primary_context(const api::DriverTable& driver, CUdevice device) {
+  CUcontext context = nullptr;
+  if (driver.cuDevicePrimaryCtxRetain(&context, device) != CUDA_SUCCESS) return nullptr;
+  driver.cuDevicePrimaryCtxRelease_v2(device);
+  return context;
+}
+
 }  // namespace rcuda::server

@@ -5,6 +5,7 @@
 
 #include "common/base/populate.h"
 #include "common/base/units.h"
+#include "common/cuda/status_of.h"
 #include "server/executor/host_memory/dma_buf.h"
 #include "server/executor/host_memory/gpu_direct.h"
 #include "server/executor/peers/cuda_device_ops.h"

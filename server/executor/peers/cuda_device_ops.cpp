@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/cuda/status_of.h"
 #include "common/cuda/uuid_text.h"
 #include "server/executor/objects/context_guard.h"
 #include "server/executor/objects/objects.h"
@@ -26,10 +27,6 @@ constexpr size_t kLineBytes = 64;
 constexpr size_t kHoldWords = 4096;
 
 }  // namespace
-
-Status status_of(CUresult result, const char* what) {
-  return result == CUDA_SUCCESS ? Status() : Status::from_cuda(result, what);
-}
 
 CUresult cuda_error_of(const Status& status) {
   switch (status.code()) {

@@ -45,8 +45,6 @@ namespace rcuda::server {
 
 // The CUresult that a program gets for an error of a peer copy.
 CUresult cuda_error_of(const Status& status);
-// The Status for the result of a driver call. `what`: the name of the call.
-Status status_of(CUresult result, const char* what);
 
 class CudaDeviceOps final : public p2p::DeviceOps {
  public:

@@ -126,7 +126,7 @@ SOFTGPU_INLINE uint64_t clamp_integer(__int128 v, IntegerShape shape) {
   return static_cast<uint64_t>(v < low ? low : v > high ? high : v);
 }
 
-// Cuts to the type, then extends to fill the register, by the type's signedness.
+// Truncates `bits` to the width of the type, then zero- or sign-extends them as the type requires.
 SOFTGPU_INLINE uint64_t extend(uint64_t bits, IntegerShape shape) {
   const uint32_t unused = 64 - shape.bits;
   return shape.is_signed ? static_cast<uint64_t>(static_cast<int64_t>(bits << unused) >> unused)
@@ -212,7 +212,7 @@ void direct(Lanes& x, const Instr& i) {
   store_lanes(x.at<D>(i.d), x.mask,
               [=](uint32_t l) SOFTGPU_LAMBDA { return static_cast<D>(a[l]); });
 }
-// From the low byte of a 16- or 32-bit register.
+// Converts the low byte of a 16- or 32-bit register.
 template <class D, class A, class Narrow>
 void from_byte(Lanes& x, const Instr& i) {
   const A* a = x.at<A>(i.a);

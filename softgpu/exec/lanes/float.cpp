@@ -116,9 +116,9 @@ inline constexpr bool kMayBecomeNormal<Fma> = true;
 template <>
 inline constexpr bool kMayBecomeNormal<Div> = true;
 
-// With .ftz. A result counts as subnormal by its value after rounding to 24 bits, not to the
-// spacing of subnormal numbers. This is computed 32 exponents higher, where all operands that can
-// have such a result also fit.
+// Applies Op with .ftz. A result is flushed if it is subnormal after rounding to 24 bits, not to
+// the spacing of subnormal numbers. To find that value, the operation is repeated with a and c
+// scaled by 2^32. Operands that can have such a result do not overflow there.
 template <class Op, int kOperands>
 SOFTGPU_INLINE float apply_flushing(float a, float b, float c) {
   const float result = apply<Op, kOperands>(a, b, c);

@@ -136,8 +136,8 @@ void st(Lanes& x, const Instr& i) {
   }
 }
 
-// Access the elements of a vector in units of at most 16 bytes. Other threads see each unit as a
-// whole.
+// These two functions access the elements of a vector in units of at most 16 bytes. Other threads
+// see each unit as a whole.
 template <class Unit, class M, class R, bool kStrong>
 SOFTGPU_INLINE void load_units(const Addresses& at, uint32_t count, R (*values)[kLanes]) {
   constexpr uint32_t kElements = sizeof(Unit) / sizeof(M);

@@ -27,8 +27,8 @@ SOFTGPU_INLINE float flush(float v) {
   return bits_to<float>((bits & 0x7f800000) == 0 ? bits & 0x80000000 : bits);
 }
 
-// Whether .ftz flushes a value that becomes an f32: a result is subnormal by its value after
-// rounding to 24 bits, not to the spacing of subnormal numbers.
+// Whether .ftz flushes a value that becomes an f32. The value is first rounded to 24 bits, not to
+// the spacing of subnormal numbers; .ftz flushes it if the rounded value is subnormal.
 SOFTGPU_INLINE bool becomes_subnormal(double v, Rounding rounding) {
   const double magnitude = __builtin_fabs(v);
   if (rounding == (v < 0 ? Rounding::kDown : Rounding::kUp))  // away from zero
@@ -43,7 +43,7 @@ SOFTGPU_INLINE float canonical(float v) {
 }
 SOFTGPU_INLINE double canonical(double v) { return v; }
 
-// .sat: [0, 1], NaN gives +0.
+// .sat: clamps to [0, 1]; NaN gives +0.
 template <class T>
 SOFTGPU_INLINE T saturate(T v) {
   v = v > T{0} ? v : T{0};

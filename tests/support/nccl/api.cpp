@@ -12,7 +12,7 @@
 namespace testnccl {
 namespace {
 
-// Where the fields of ncclConfig_t lie in every version since 2.14.
+// The smallest size of ncclConfig_t: the end of its field `blocking`, in every version since 2.14.
 constexpr size_t kBlockingEnds = 20;
 
 ncclResult_t read_config(const ncclConfig_t* config, bool* blocking) {
@@ -38,7 +38,7 @@ void write_id(const Id& id, ncclUniqueId* written) {
 }
 
 ncclResult_t make_id(ncclUniqueId* id) {
-  if (!id) return refuse(ncclInvalidArgument, "no place for the unique id");
+  if (!id) return refuse(ncclInvalidArgument, "the address for the unique id is null");
   const auto hub = Hub::start(Hub::Life::kOnce);
   if (!hub) return refuse(ncclSystemError, "cannot listen");
   write_id(hub->id(), id);
@@ -93,7 +93,8 @@ ncclResult_t suspend_or_resume(ncclComm_t comm, bool suspends) {
     const CommunicatorPtr communicator = use(comm, &result);
     if (!communicator) return result;
     if (communicator->is_suspended() == suspends || (suspends && std::getenv("TESTNCCL_SUSPEND"))) {
-      return communicator->fail(ncclInvalidUsage, "ncclCommSuspend or ncclCommResume", false);
+      return communicator->fail(ncclInvalidUsage,
+                                "the communicator cannot be suspended or resumed now", false);
     }
     add({[communicator, suspends] {
            Bytes mine;
@@ -122,6 +123,7 @@ struct Choice {
 
 ncclResult_t split(const CommunicatorPtr& parent, const CommunicatorPtr& made, int color, int key) {
   const auto hub = Hub::start(Hub::Life::kOnce);
+  if (!hub) return parent->fail(ncclSystemError, "cannot listen", true);
   Bytes mine;
   put(mine, Choice{color, key, hub->id()});
   const Bytes all = parent->exchange(mine);
@@ -206,7 +208,7 @@ ncclResult_t answer(ncclComm_t comm, T* place, T (*ask)(const Communicator&)) {
   return ncclSuccess;
 }
 
-// NVIDIA's library reads the address 0 in this call.
+// With a null communicator NVIDIA's library crashes in this call, so this library aborts.
 void crash_if_null(ncclComm_t comm, const char* call) {
   if (comm) return;
   std::fprintf(stderr, "testnccl: %s has a null communicator\n", call);
@@ -300,7 +302,7 @@ ncclResult_t ncclMemFree(void* pointer) {
   const std::lock_guard lock(memory_mutex);
   const auto found = memory().find(pointer);
   if (found == memory().end())
-    return refuse(ncclInvalidArgument, "ncclMemFree: the memory is not of ncclMemAlloc");
+    return refuse(ncclInvalidArgument, "ncclMemFree: ncclMemAlloc did not allocate this memory");
   const auto address = reinterpret_cast<CUdeviceptr>(pointer);
   (void)cuMemUnmap(address, found->second);
   (void)cuMemAddressFree(address, found->second);

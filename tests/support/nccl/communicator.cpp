@@ -153,7 +153,7 @@ ncclResult_t Communicator::check_members() {
   return ncclSuccess;
 }
 
-// Receives the failures of others.
+// Receives the failures of other ranks.
 void Communicator::watch() {
   Message message;
   if (!receive(Lane::kNotices, &message) && !ended_) shut_lanes();

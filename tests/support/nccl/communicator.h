@@ -35,7 +35,7 @@ class Current {
 
 // The description of a rank that all others get when they meet.
 struct Member {
-  Id hub;    // of rank 0: the communicator's
+  Id hub;    // rank 0's: the address of the communicator's hub
   Id spare;  // where ranks meet for a smaller communicator
   uint64_t host;
   CUuuid device;
@@ -97,11 +97,11 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // rank and number of ranks than the constructor's.
   ncclResult_t meet(const Id& id);
   ncclResult_t meet_as(int rank, int ranks, const Id& id);
-  // Sends `mine`; returns those of all ranks, by rank, or nothing after a failure.
+  // Sends `mine`. Returns the bytes of all ranks, in their order, or nothing after a failure.
   Bytes exchange(const Bytes& mine);
 
-  // For the first operation with these peers, which waits for them. Call begin_connect() on all
-  // communicators of a group, then end_connect() on all.
+  // The first operation with a peer waits until the peer calls, too. Call begin_connect() on all
+  // communicators of a group, then end_connect(), which waits, on all.
   bool begin_connect(const std::set<int32_t>& peers);
   bool end_connect();
   bool knows(const std::set<int32_t>& peers) const;

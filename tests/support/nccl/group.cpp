@@ -58,7 +58,8 @@ ncclResult_t run_setups(const std::vector<Setup>& setups) {
   return bad == results.end() ? ncclSuccess : *bad;
 }
 
-// The first operation with a rank waits for it.
+// Connects ranks that have had no operation with each other: the first operation with a rank waits
+// until that rank calls, too.
 ncclResult_t connect(const std::vector<Step>& steps) {
   std::vector<std::pair<CommunicatorPtr, std::set<int32_t>>> peers;
   for (const Step& step : steps) {
@@ -117,7 +118,8 @@ ncclResult_t check_overlaps(const std::vector<Step>& steps) {
 
 ncclResult_t run(const Job& job) {
   if (!job.setups.empty() && !job.steps.empty()) {
-    return refuse(ncclInvalidUsage, "a group makes communicators and starts operations");
+    return refuse(ncclInvalidUsage,
+                  "one group may not both make communicators and start operations");
   }
   if (const ncclResult_t result = run_setups(job.setups); result != ncclSuccess) return result;
   if (const ncclResult_t result = check_overlaps(job.steps); result != ncclSuccess) return result;
@@ -205,7 +207,7 @@ CommunicatorPtr use(ncclComm_t handle, ncclResult_t* result, bool also_failed) {
   const ncclResult_t state = communicator->state();
   if (state == ncclInProgress) {
     *result =
-        communicator->fail(ncclInvalidArgument, "the call before is still in progress", false);
+        communicator->fail(ncclInvalidArgument, "the previous call is still in progress", false);
   } else if (state != ncclSuccess && !also_failed) {
     *result = state;
   } else if (!communicator->enter()) {

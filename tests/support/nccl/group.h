@@ -1,4 +1,4 @@
-// Groups of a thread: its calls since the outermost ncclGroupStart.
+// Groups. A group is the calls of a thread since its outermost ncclGroupStart.
 #pragma once
 
 #include <functional>
@@ -16,7 +16,8 @@ ncclComm_t add_handle(const CommunicatorPtr& communicator);
 CommunicatorPtr find(ncclComm_t handle);
 CommunicatorPtr take(ncclComm_t handle);  // the handle is invalid afterwards
 
-// The last error of the thread that belongs to no communicator.
+// An error that belongs to no communicator. refuse() records it for the calling thread and returns
+// `result`; last_refusal() returns the text of the thread's last such error.
 ncclResult_t refuse(ncclResult_t result, const std::string& text);
 const std::string& last_refusal();
 
@@ -40,7 +41,7 @@ void begin_group();
 // The end of an outermost group runs its calls, unless `run` is false.
 ncclResult_t end_group(bool run = true);
 
-// A call of the API: a group of its own, or part of one.
+// Runs a call of the API, as a part of the thread's group or as a group of its own.
 ncclResult_t as_group(const std::function<ncclResult_t()>& call);
 
 }  // namespace testnccl

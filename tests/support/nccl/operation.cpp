@@ -223,7 +223,7 @@ void Communicator::finish(Operation* operation) {
   changed_.notify_all();
 }
 
-// The communicator's thread, until the communicator has ended and no operation is left.
+// Runs on the communicator's thread, until the communicator has ended and no operation is left.
 void Communicator::progress() {
   for (;;) {
     Operation* operation = nullptr;

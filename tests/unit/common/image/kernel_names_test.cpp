@@ -66,7 +66,7 @@ TEST(KernelNamesTest, SurviveDamageAnywhere) {
 }
 
 Result<std::vector<std::string>> names_in(const std::string& text) {
-  return kernel_names({Format::kText, 0, {bytes_of(text)}});
+  return kernel_names({Format::kText, {bytes_of(text)}});
 }
 
 TEST(KernelNamesTest, OnlyEntriesOfPtxAreKernels) {

@@ -16,7 +16,7 @@ TEST(MeasurementTest, TheProberFindsTheLegsAsTheyAre) {
   for (int i = 0; i < 2; ++i) session.add().set_speeds(speeds);
   session.connect(0, 1, "tcp", {{3, 8, 4}, 1.5});
   session.settle();
-  EXPECT_TRUE(session.core(0).idle());
+  EXPECT_TRUE(session.core(0).peer(1).idle());
   const PairModel model = session.core(0).peer(1).peer_link()->model(0, 0);
   for (const uint64_t bytes : {4 * kKiB, 100 * kKiB, 3 * kMiB, 64 * kMiB}) {
     EXPECT_NEAR(model.copy_out.time_us(bytes) / (8 + us_at(bytes, 10)), 1, 0.03) << bytes;
@@ -102,7 +102,7 @@ TEST(MeasurementTest, APeerThatNobodyCopiesWithIsNotMeasured) {
   };
   EXPECT_TRUE(wire_to(1));
   EXPECT_FALSE(wire_to(2));
-  EXPECT_TRUE(session.core(0).idle());
+  EXPECT_TRUE(session.core(0).peer(1).idle());
   CopyRequest request;
   request.from = 0;
   request.to = 2;

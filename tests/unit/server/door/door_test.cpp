@@ -16,7 +16,6 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -31,6 +30,7 @@
 #include "server/door/doors.h"
 #include "server/sandbox/call_filter.h"
 #include "server/sandbox/start_process.h"
+#include "tests/support/tcp_sockets.h"
 
 namespace rcuda::server {
 namespace {
@@ -38,22 +38,6 @@ namespace {
 using wire::MessageType;
 
 Deadline soon() { return Deadline::clock::now() + std::chrono::seconds(60); }
-
-// Both ends of a TCP connection.
-std::pair<UniqueFd, UniqueFd> connect_tcp() {
-  const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t bytes = sizeof address;
-  auto* const any = reinterpret_cast<sockaddr*>(&address);
-  EXPECT_EQ(::bind(listener.get(), any, bytes), 0);
-  EXPECT_EQ(::listen(listener.get(), 1), 0);
-  EXPECT_EQ(::getsockname(listener.get(), any, &bytes), 0);
-  UniqueFd client(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  EXPECT_EQ(::connect(client.get(), any, bytes), 0);
-  return {std::move(client), UniqueFd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC))};
-}
 
 std::vector<std::byte> bytes_of_text(const std::string& text) {
   const auto bytes = std::as_bytes(std::span(text));
@@ -87,7 +71,7 @@ class DoorTest : public ::testing::Test {
   }
   Client open(const std::string& origin = "10.0.0.1") {
     Client client;
-    std::tie(client.near, client.tcp) = connect_tcp();
+    std::tie(client.near, client.tcp) = test::tcp_pair().value();
     auto passage = doors_->open(origin, client.tcp.get());
     EXPECT_TRUE(passage.ok()) << passage.status().message();
     if (passage.ok()) client.passage = std::move(passage).value();

@@ -278,6 +278,8 @@ TEST_F(TokenStoreTest, WhatCouldNotBeReadAgainIsNotWritten) {
            {"ada\n", {}, {}, ""},
            {"ada", {}, {}, "two\nlines"},
            {"ada", {}, {}, "\x1b[2J"},
+           {"ada", {}, {}, "\u202e turns the text"},
+           {"ada", {}, {}, "\x9b of one byte"},
            {"ada", {}, {}, "role:operator mine"},
            {"ada", {}, Seconds(seconds(253'402'300'800)), ""},  // the year 10000
        }) {

@@ -71,6 +71,7 @@ TEST(RulesTest, EveryKeyIsRead) {
     idle_time = "30m"
     priorities = 0
     sm_percent = 50
+    priority = 7
     [limits.user]
     sessions = 8
     devices = "4"
@@ -88,6 +89,7 @@ TEST(RulesTest, EveryKeyIsRead) {
   EXPECT_EQ(all.session.limits.idle_time, 30min);
   EXPECT_EQ(all.session.limits.priorities, 0u);
   EXPECT_EQ(all.session.limits.sm_percent, 50u);
+  EXPECT_EQ(all.session.limits.priority, 7u);
   EXPECT_EQ(all.user.allowance.of, "user somebody");
   EXPECT_EQ(all.user.sessions.most, 8u);
   EXPECT_EQ(all.user.devices.most, 4u);
@@ -95,7 +97,7 @@ TEST(RulesTest, EveryKeyIsRead) {
   EXPECT_EQ(all.user.allowance.host_memory, 16ull << 30);
   EXPECT_EQ(all.user.allowance.bandwidth, 10ull << 30);
   EXPECT_NE(all.user.sessions.rule.find("sessions of [limits.user] in "), std::string::npos);
-  EXPECT_NE(all.user.sessions.rule.find("server.toml:12"), std::string::npos)
+  EXPECT_NE(all.user.sessions.rule.find("server.toml:13"), std::string::npos)
       << all.user.sessions.rule;
   EXPECT_NE(rules.text().find("idle_time = 30m  ([limits.session] in "), std::string::npos)
       << rules.text();
@@ -155,7 +157,8 @@ TEST(RulesTest, ABadFileIsRefusedWithThePlaceAndWhatIsAccepted) {
       {"[limits.session]\nsessions = 1", {":2: ", "'sessions'", "sm_percent"}},
       {"[limits.user]\ndevice_memory = true", {":2: ", "device_memory = 1", "such as \"40G\""}},
       {"[limits.user]\ndevice_memory = [1]", {":2: ", "such as \"40G\""}},
-      {"[limits.user]\ndevice_memory = 1.5", {":2: ", "whole number"}},
+      {"[limits.user]\ndevice_memory = 1.5", {":2: ", "at least 1M"}},
+      {"[limits.user]\nsessions = 1.5", {":2: ", "a whole number up to 100000"}},
       {"[limits.user]\ndevice_memory = \"40\"", {":2: ", "at least 1M"}},
       {"[limits.user]\ndevice_memory = \"lots\"", {":2: ", "such as \"40G\""}},
       {"[limits.user]\nbandwidth = 10", {":2: ", "at least 64K"}},
@@ -164,6 +167,7 @@ TEST(RulesTest, ABadFileIsRefusedWithThePlaceAndWhatIsAccepted) {
       {"[limits.session]\nidle_time = \"30 parsecs\"", {":2: ", "such as \"30m\""}},
       {"[limits.session]\nidle_time = \"5300w\"", {":2: ", "up to 100 years"}},
       {"[limits.session]\nsm_percent = 101", {":2: ", "up to 100"}},
+      {"[limits.session]\npriority = 1001", {":2: ", "up to 1000"}},
       {"[limits]\nsessions = 1", {":2: ", "'sessions'", "[limits.user]"}},
       {"[limits.users]\nada = 1", {":2: ", "'ada'", "[limits.users.NAME]"}},
       {"[limits.sesion]", {":1: ", "[limits.sesion]", "[limits.session]"}},

@@ -29,8 +29,9 @@ constexpr uint64_t kLimit = 64u << 20;
 
 class SessionParkTest : public testing::Test {
  protected:
-  explicit SessionParkTest(bool movable_memory = false) {
+  explicit SessionParkTest(bool movable_memory = false, bool oversubscribes = false) {
     SessionHarness::Options options;
+    options.oversubscribes = oversubscribes;
     options.movable_memory = movable_memory;
     options.devices = {0};
     options.parker = &parker_;
@@ -38,7 +39,9 @@ class SessionParkTest : public testing::Test {
     ledgers.emplace_back(::fcntl(ledger_.descriptor(), F_DUPFD_CLOEXEC, 0));
     ledger_.clear(0);
     quota_ = std::make_shared<Quota>(
-        Quota::make({{.of = "user ada", .device_memory = kLimit, .slot = 0}}, std::move(ledgers))
+        Quota::make(
+            {{.of = "user ada", .device_memory = oversubscribes ? UINT64_MAX : kLimit, .slot = 0}},
+            std::move(ledgers))
             .value());
     options.quota = quota_;
     harness_ = std::make_unique<SessionHarness>(options);
@@ -310,6 +313,62 @@ TEST_F(MovableSessionTest, ASessionWithoutSuchMemoryIsLeftToTheDriver) {
   send(Step::kRest);
   ASSERT_EQ(answer(), What::kAtRest);
   EXPECT_TRUE(movable_.empty());
+}
+
+class OversubscribedSessionTest : public SessionParkTest {
+ protected:
+  OversubscribedSessionTest() : SessionParkTest(false, true) {}
+  void give_room(uint64_t room) { send(ParkStep{Step::kRoom, room}); }
+};
+
+TEST_F(OversubscribedSessionTest, AnAllocationThatDoesNotFitIsRepeatedWhileTheDaemonMakesRoom) {
+  constexpr uint64_t kTooMuch = uint64_t{1} << 50;
+  CUdeviceptr address = 1;
+  std::thread client([&] { address = allocate(kTooMuch); });
+  EXPECT_EQ(answer(), What::kRoomWanted);
+  send(Step::kRest);  // has its turn after the command
+  give_room(1);
+  EXPECT_EQ(answer(), What::kRoomWanted);
+  give_room(0);
+  EXPECT_EQ(answer(), What::kRoomUsed);
+  EXPECT_EQ(answer(), What::kRoomAsked);  // for questions about memory at rest
+  give_room(0);
+  EXPECT_EQ(answer(), What::kAtRest);
+  send(Step::kStay);
+  client.join();
+  EXPECT_EQ(address, 0u);
+  EXPECT_EQ(harness_->end().code(), Code::kOk);
+}
+
+TEST_F(OversubscribedSessionTest, AnAllocationThatFitsAsksNobody) {
+  EXPECT_NE(allocate(1u << 20), 0u);
+  EXPECT_FALSE(has_answer());
+  EXPECT_EQ(harness_->end().code(), Code::kOk);
+}
+
+TEST_F(OversubscribedSessionTest, FreeMemoryIncludesWhatTheDaemonCouldMakeFree) {
+  ASSERT_NE(allocate(16u << 20), 0u);
+  uint64_t free[2] = {};
+  for (const uint64_t more : {uint64_t{0}, uint64_t{1} << 40}) {
+    std::optional<ProtocolClient::Answer> info;
+    std::thread client([&] { info = memory_info(); });
+    EXPECT_EQ(answer(), What::kRoomAsked);
+    give_room(more);
+    client.join();
+    ASSERT_TRUE(info && info->result == CUDA_SUCCESS);
+    std::memcpy(&free[more != 0], info->body.data(), sizeof free[0]);
+  }
+  EXPECT_GE(free[1], free[0] + (16u << 20));  // at most all of the device
+  EXPECT_EQ(harness_->end().code(), Code::kOk);
+}
+
+TEST_F(OversubscribedSessionTest, ASessionThatEndsDoesNotWaitForRoom) {
+  CUdeviceptr address = 1;
+  std::thread client([&] { address = allocate(uint64_t{1} << 50); });
+  EXPECT_EQ(answer(), What::kRoomWanted);
+  harness_->loop().stop();
+  EXPECT_EQ(answer(), What::kRoomUsed);
+  client.join();
 }
 
 }  // namespace

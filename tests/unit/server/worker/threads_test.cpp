@@ -1,6 +1,7 @@
 // A worker that may start no further threads: a request that needs a thread gets an error that says
-// so, and the session continues.
+// so, and the session continues. Host functions need none.
 #include <condition_variable>
+#include <cstring>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -96,6 +97,23 @@ TEST(Threads, OutputThatCannotBeCapturedStays) {
   EXPECT_EQ(limit.refused(), 1);
   // Descriptor 1 is not a pipe of the capture.
   EXPECT_GE(::write(1, "\n", 1), 1);
+}
+
+TEST(Threads, AHostFunctionNeedsNone) {
+  test::SessionHarness session;
+  test::ProtocolClient& client = session.client();
+  const ThreadLimit limit(0, ThreadLimit::Of::kProcess);
+  ASSERT_TRUE(client.post(wire::Custom::kLaunchHost, wire::LaunchHostBody{4711, 0, 0}).ok());
+  ASSERT_TRUE(client.post(wire::Custom::kSignal, wire::SignalBody{0, 9, 1}).ok());
+  const std::vector<std::byte> frame = client.next_event();
+  wire::HostCallbackEvent event{};
+  ASSERT_EQ(frame.size(), sizeof event);
+  std::memcpy(&event, frame.data(), sizeof event);
+  EXPECT_EQ(event.callback, 4711u);
+  EXPECT_EQ(limit.refused(), 1);
+  EXPECT_FALSE(client.word_reached(9, 1));
+  client.acknowledge(event.slot, event.sequence);
+  EXPECT_EQ(client.wait_word(9, 1), CUDA_SUCCESS);
 }
 
 }  // namespace

@@ -54,11 +54,11 @@ TEST(ServerChecksTest, OtherBuildsClocksAndDrainsAreNamed) {
   status.clock_ms = kNow + 90'500;
   expect_finding(status, {Verdict::kWarning,
                           "clock: the server's is 90.5s ahead; tokens, leases and MUNGE "
-                          "credentials end by a clock"});
+                          "credentials expire too early or too late"});
   status.clock_ms = kNow - 30'001;
   expect_finding(status, {Verdict::kWarning,
                           "clock: the server's is 30s behind; tokens, leases and MUNGE "
-                          "credentials end by a clock"});
+                          "credentials expire too early or too late"});
   status.draining = true;
   expect_finding(status, {Verdict::kWarning, "the server is draining: it takes no new sessions"});
 }

@@ -23,6 +23,7 @@
 #include "common/transport/tcp/tcp_messages.h"
 #include "tests/support/crossing.h"
 #include "tests/support/cut_socket.h"
+#include "tests/support/tcp_sockets.h"
 
 namespace rcuda::transport {
 namespace {
@@ -250,23 +251,18 @@ TEST_F(RawPeerTest, OnlyWhatThePeerLacksIsSentAgain) {
 
 TEST_F(RawPeerTest, TheNextConnectionInheritsTheLimitOfUnacknowledgedBytes) {
   crossing_.between = [](int, Crossing::Pair) -> Result<Crossing::Pair> {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof address;
-    const auto place = reinterpret_cast<sockaddr*>(&address);
-    const UniqueFd listener(::socket(AF_INET, SOCK_STREAM, 0));
-    UniqueFd near(::socket(AF_INET, SOCK_STREAM, 0));
-    if (::bind(listener.get(), place, size) != 0 || ::listen(listener.get(), 1) != 0 ||
-        ::getsockname(listener.get(), place, &size) != 0 ||
-        ::connect(near.get(), place, size) != 0) {
-      return Status::from_errno(errno, "a pair of TCP sockets");
-    }
-    return Crossing::Pair(std::move(near), UniqueFd(::accept(listener.get(), nullptr, nullptr)));
+    RCUDA_ASSIGN_OR_RETURN(auto pair, test::tcp_pair());
+    return Crossing::Pair(std::move(pair.first), std::move(pair.second));
   };
-  resume(0);
+  // A byte that arrives shows that the stream uses the next connection.
+  const auto replace = [&](uint64_t received) {
+    resume(0);
+    send_pattern(peer_, received, 1, 1);
+    expect_pattern(stream_, received, 1, 1);
+  };
+  replace(0);
   EXPECT_TRUE(stream_.set_option(IPPROTO_TCP, TCP_USER_TIMEOUT, 4321));
-  resume(0);
+  replace(1);
   int limit = 0;
   socklen_t size = sizeof limit;
   EXPECT_TRUE(stream_.get_option(IPPROTO_TCP, TCP_USER_TIMEOUT, &limit, &size));

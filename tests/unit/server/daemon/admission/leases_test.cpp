@@ -316,6 +316,7 @@ TEST_F(LeasesTest, LeasesOutliveTheDaemon) {
   for_ada.user = "ada";
   for_ada.uid = kAda;
   for_ada.until = kNow + seconds(60);
+  for_ada.oversubscribes = true;
   must_take(for_ada);
   must_take(wish(1));
   ASSERT_TRUE(save_leases(path, leases_.all()).ok());

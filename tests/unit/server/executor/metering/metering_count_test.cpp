@@ -111,6 +111,25 @@ TEST_F(CountingTest, AProgramsPoolEndsAtOnce) {
   EXPECT_EQ(held(), 0u);
 }
 
+TEST_F(CountingTest, APoolThatTheDriverKeepsStaysCounted) {
+  api::DriverTable refusing = plain();
+  refusing.cuMemPoolDestroy = [](CUmemoryPool) { return CUDA_ERROR_NOT_PERMITTED; };
+  metered_.emplace(refusing, std::vector<SessionDevice>{{0, context_, kOrdinal}},
+                   std::make_shared<Quota>(), SessionLimits{}, &done_);
+  CUmemPoolProps properties{};
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+  CUmemoryPool pool = nullptr;
+  ASSERT_EQ(table().cuMemPoolCreate(&pool, &properties), CUDA_SUCCESS);
+  CUdeviceptr address = 0;
+  ASSERT_EQ(table().cuMemAllocFromPoolAsync(&address, 8 * kMiB, pool, nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(table().cuMemPoolDestroy(pool), CUDA_ERROR_NOT_PERMITTED);
+  EXPECT_GE(held(), 8 * kMiB);
+  ASSERT_EQ(table().cuMemFreeAsync(address, nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(plain().cuMemPoolDestroy(pool), CUDA_SUCCESS);
+  metered_.reset();
+}
+
 TEST_F(CountingTest, PlainMemoryFreedInStreamOrderCountsAsFreeAtOnce) {
   ASSERT_EQ(table().cuMemFreeAsync(allocate(16 * kMiB), nullptr), CUDA_SUCCESS);
   EXPECT_EQ(held(), 0u);

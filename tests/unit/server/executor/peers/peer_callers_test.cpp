@@ -10,7 +10,6 @@
 #include <utility>
 
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -18,6 +17,7 @@
 #include "common/tls/keyed.h"
 #include "server/executor/peers/peer_hub.h"
 #include "tests/support/session_harness.h"
+#include "tests/support/tcp_sockets.h"
 
 namespace rcuda::server {
 namespace {
@@ -72,23 +72,9 @@ class PeerCallersTest : public ::testing::Test {
     hub_->accept_caller(hello, UniqueFd(ends[0]));
     return UniqueFd(ends[1]);
   }
-  static std::pair<UniqueFd, UniqueFd> tcp_pair() {
-    const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t bytes = sizeof address;
-    auto* const generic = reinterpret_cast<sockaddr*>(&address);
-    EXPECT_EQ(::bind(listener.get(), generic, bytes), 0);
-    EXPECT_EQ(::listen(listener.get(), 1), 0);
-    EXPECT_EQ(::getsockname(listener.get(), generic, &bytes), 0);
-    UniqueFd client(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    EXPECT_EQ(::connect(client.get(), generic, bytes), 0);
-    return {std::move(client), UniqueFd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC))};
-  }
   // As call(), for connections that are to be encrypted.
   UniqueFd call_over_tcp() {
-    auto [theirs, ours] = tcp_pair();
+    auto [theirs, ours] = test::tcp_pair().value();
     wire::PeerHello hello;
     hello.link = kLink;
     hello.medium = "tcp";

@@ -1,0 +1,44 @@
+// RoomPolicy: which sessions are parked when another one needs room on its GPUs
+// (docs/parking.md#oversubscription).
+//
+// Those of the lowest priority first, and of these the one that has been idle longest. A session
+// that woke lately stays, unless the one that needs the room has a higher priority. Either the
+// sessions that are chosen suffice, or none is chosen. Pure functions.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+namespace rcuda::server {
+
+using RoomTime = std::chrono::steady_clock::time_point;
+using DeviceBytes = std::map<uint32_t, uint64_t>;  // by device
+
+// A session, or all that would be parked with it.
+struct RoomCandidate {
+  uint32_t priority = 0;
+  RoomTime used_at;      // the last time
+  RoomTime stays_until;  // it woke lately
+  RoomTime busy_until;   // it had work in progress lately, and is not asked again before
+  DeviceBytes bytes;     // that its park would free
+};
+
+struct RoomNeed {
+  uint32_t priority = 0;
+  DeviceBytes missing;
+};
+
+struct RoomChoice {
+  std::vector<size_t> victims;  // of the candidates
+  // Without victims: when some may be found. None: all candidates together do not suffice.
+  std::optional<RoomTime> later;
+};
+
+RoomChoice choose_victims(const std::vector<RoomCandidate>& candidates, const RoomNeed& need,
+                          RoomTime now);
+
+}  // namespace rcuda::server

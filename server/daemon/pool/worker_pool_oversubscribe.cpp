@@ -1,0 +1,288 @@
+// Oversubscription (docs/parking.md#oversubscription): sessions may hold more memory than their
+// GPUs have. When one needs room, because its allocation does not fit or because it wakes, idle
+// ones are parked (room_policy.h). All that wait for room have one queue (wake_waiting()).
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/base/units.h"
+#include "server/daemon/pool/worker_pool.h"
+
+namespace rcuda::server {
+namespace {
+
+using namespace std::chrono_literals;
+
+// How long a session that is to make room may take to come to rest. Its worker may be in a call
+// that waits for the very room.
+constexpr auto kRestPatience = 500ms;
+// How long an allocation waits for others to become idle, besides stay_awake up to kStayPatience.
+constexpr auto kIdlePatience = 1s;
+constexpr std::chrono::nanoseconds kStayPatience = 10s;
+// How long a session that does something with its memory counts as busy.
+constexpr auto kBusyPause = 100ms;
+// How long a worker may take to use the room that was made for it. Others wait meanwhile.
+constexpr auto kUsePatience = 1s;
+// Thrashing: within kThrashTime, so many sessions are parked although they were awake for less than
+// kThrashFactor times as long as their wakes took.
+constexpr size_t kThrashCount = 10;
+constexpr auto kThrashTime = 60s;
+constexpr int kThrashFactor = 4;
+constexpr auto kThrashPause = 10min;  // between two lines of the log
+
+}  // namespace
+
+bool WorkerPool::is_oversubscribed(const Worker& worker) const {
+  return settings_.oversubscribe.get() > 1 && worker.work.has_value() &&
+         (worker.identity.lease.empty() || worker.identity.lease_oversubscribes);
+}
+
+// A worker of an oversubscribed session may ask at any time. Each round of the daemon reads one
+// message of each worker.
+bool WorkerPool::reads(const Worker& worker) const {
+  return worker.reads_reports || (worker.is(State::kBusy) && settings_.oversubscribe.get() > 1);
+}
+
+uint32_t WorkerPool::priority_of(const Worker& worker) {
+  return worker.permit ? worker.permit->limits().priority : 0;
+}
+
+void WorkerPool::read_room(Worker& worker, const ParkAnswer& answer) {
+  using What = ParkAnswer::What;
+  Park& park = worker.park;
+  if (answer.what == What::kRoomUsed) return park.wish.reset();
+  const bool wants = answer.what == What::kRoomWanted;
+  const std::vector<uint32_t>& devices = worker.session.devices;
+  const auto device = answer.bytes.empty()
+                          ? devices.end()
+                          : std::ranges::find(devices, answer.bytes.front(),
+                                              [](uint32_t ordinal) { return uint64_t{ordinal}; });
+  if (device == devices.end() || answer.bytes.size() != (wants ? 3u : 2u) ||
+      !is_oversubscribed(worker)) {
+    return send_step(worker, ParkStep::What::kRoom, 0);
+  }
+  if (!wants) {
+    const uint64_t more = could_free(worker, *device, answer.bytes[1]);
+    return send_step(worker, ParkStep::What::kRoom, more);
+  }
+  const uint64_t bytes = answer.bytes[1], free = answer.bytes[2];
+  Park::Wish wish{.device = *device,
+                  .bytes = bytes,
+                  .missing = bytes > free ? bytes - free : bytes,
+                  .since = Clock::now(),
+                  .room_changes = room_changes_,
+                  .seen_changes = room_changes_};
+  if (park.wish) wish.since = park.wish->since;  // the room was not enough: it keeps its turn
+  park.wish = wish;
+}
+
+// The bytes of a device that the session has, wherever they are now.
+uint64_t WorkerPool::has_on(const Worker& worker, uint32_t device) const {
+  const std::vector<uint32_t>& devices = worker.session.devices;
+  if (!worker.is(State::kBusy) || std::ranges::find(devices, device) == devices.end()) return 0;
+  if (is_away(worker.park.state)) {
+    const auto bytes = worker.park.bytes.find(device);
+    return bytes == worker.park.bytes.end() ? 0 : bytes->second;
+  }
+  return std::min(worker.work ? worker.work->held(device) : 0, memory_of(device));
+}
+
+// The bytes of a device that sessions may have besides those that they have.
+uint64_t WorkerPool::left_of(uint32_t device) const {
+  const double most = settings_.oversubscribe.get() * static_cast<double>(memory_of(device));
+  uint64_t left = static_cast<uint64_t>(most);
+  for (const Worker& worker : workers_) left -= std::min(left, has_on(worker, device));
+  return left;
+}
+
+// The sessions that could be parked for others: alone, or with those that are parked with them.
+WorkerPool::RoomGroups WorkerPool::room_groups(const std::vector<Worker*>& needy) {
+  const Clock::time_point now = Clock::now();
+  const auto may_be_parked = [&](const Worker& worker) {
+    const Park& park = worker.park;
+    return is_oversubscribed(worker) && !is_away(park.state) && !park.wish &&
+           !worker.shares_outside && now >= park.cannot_until;
+  };
+  RoomGroups groups;
+  std::set<const Worker*> seen(needy.begin(), needy.end());
+  for (Worker& worker : workers_) {
+    if (!worker.is(State::kBusy) || worker.kill_at || seen.contains(&worker)) continue;
+    RoomCandidate all;
+    bool may = true;
+    for (const Worker* const member : connected_with(worker)) {
+      may = may && may_be_parked(*member) && std::ranges::find(needy, member) == needy.end();
+      seen.insert(member);
+      if (!may) continue;
+      // The worker writes this time, so it may be anything.
+      const auto used = Clock::time_point(std::chrono::nanoseconds(member->work->used_at()));
+      all.priority = std::max(all.priority, priority_of(*member));
+      all.used_at = std::max(all.used_at, std::min(used, now));
+      const bool is_busy = member->park.state != ParkState::kActive || member->park.owes_answer;
+      all.busy_until = std::max(
+          {all.busy_until, member->park.busy_until, is_busy ? now + kBusyPause : RoomTime()});
+      all.stays_until = std::max(all.stays_until, std::max(member->since, member->park.awake_at) +
+                                                      settings_.stay_awake.get());
+      for (const uint32_t device : member->session.devices) {
+        all.bytes[device] += has_on(*member, device);
+      }
+    }
+    if (!may) continue;
+    groups.firsts.push_back(&worker);
+    groups.candidates.push_back(std::move(all));
+  }
+  return groups;
+}
+
+// The bytes of a device that the parks of other sessions would free for the session, besides those
+// that are free.
+uint64_t WorkerPool::could_free(Worker& worker, uint32_t device, uint64_t free) {
+  uint64_t bytes = 0;
+  for (RoomCandidate& candidate : room_groups({&worker}).candidates) {
+    bytes += candidate.bytes[device];
+  }
+  const uint64_t left = left_of(device);
+  return std::min(bytes, left - std::min(left, free));
+}
+
+// Begins to park sessions for the room of others, if that can suffice.
+RoomChoice WorkerPool::make_room(const std::vector<Worker*>& needy, const DeviceBytes& missing,
+                                 Clock::time_point now) {
+  RoomNeed need{0, missing};
+  for (const Worker* const worker : needy) {
+    if (!is_oversubscribed(*worker)) return {};
+    need.priority = std::max(need.priority, priority_of(*worker));
+  }
+  RoomGroups groups = room_groups(needy);
+  RoomChoice choice = choose_victims(groups.candidates, need, now);
+  std::chrono::milliseconds wait{0};
+  if (choice.victims.empty() && settings_.preempt.get()) {
+    for (size_t i = 0; i < groups.firsts.size(); ++i) {
+      RoomCandidate& candidate = groups.candidates[i];
+      if (candidate.priority < need.priority) {
+        candidate.busy_until = groups.firsts[i]->park.preempt_after;
+      }
+    }
+    RoomChoice preempted = choose_victims(groups.candidates, need, now);
+    if (!preempted.victims.empty()) {
+      choice = std::move(preempted);
+      wait = std::max(settings_.preempt_wait.milliseconds(), std::chrono::milliseconds(1));
+    }
+  }
+  const bool any = !choice.victims.empty();
+  std::erase_if(choice.victims, [&](size_t victim) {
+    Worker& first = *groups.firsts[victim];
+    const Status begun = begin_park(first, std::nullopt, wait);
+    if (!begun.ok()) {
+      RCUDA_DEBUG("%s", begun.message().c_str());
+      first.park.busy_until = first.park.preempt_after = now + kBusyPause;
+      return true;
+    }
+    for (Worker* const member : group_of(first)) {
+      member->park.makes_room = true;
+      note_displaced(*member, now);
+    }
+    return false;
+  });
+  if (any && choice.victims.empty()) choice.later = now + kBusyPause;
+  return choice;
+}
+
+// Lets the worker allocate again when sessions have been parked or have ended since it asked. If
+// none can be parked soon, the program gets CUDA_ERROR_OUT_OF_MEMORY.
+void WorkerPool::serve_wish(Worker& worker, Clock::time_point now, bool may_displace) {
+  Park::Wish& wish = *worker.park.wish;
+  worker.park.is_hopeless = false;
+  if (wish.room_changes != room_changes_ && may_displace) {
+    wish.granted_at = now;
+    return send_step(worker, ParkStep::What::kRoom, 1);
+  }
+  if (std::exchange(wish.seen_changes, room_changes_) != room_changes_) wish.refuse_at.reset();
+  if (left_of(wish.device) < wish.bytes) return refuse_wish(worker);
+  if (!wish.refuse_at) {
+    wish.refuse_at = now + std::min(settings_.stay_awake.get(), kStayPatience) + kIdlePatience;
+  }
+  if (may_displace) {
+    const RoomChoice others = make_room({&worker}, {{wish.device, wish.missing}}, now);
+    if (!others.victims.empty()) return;
+    if (!others.later) return refuse_wish(worker);
+    next_room_ = std::min(next_room_.value_or(*others.later), *others.later);
+  }
+  if (now >= *wish.refuse_at) refuse_wish(worker);
+}
+
+void WorkerPool::refuse_wish(Worker& worker) {
+  const Park::Wish& wish = *worker.park.wish;
+  RCUDA_INFO(
+      "the session of worker %d (%s) gets no %s on GPU %u: no other session can be parked "
+      "for it, or the sessions would have more than oversubscribe allows (%s times the GPU)",
+      worker.pid, worker.identity.user.c_str(), bytes_text(wish.bytes).c_str(), wish.device,
+      settings_.oversubscribe.text().c_str());
+  ++totals_.room_refusals;
+  worker.park.wish.reset();
+  worker.park.is_hopeless = true;
+  send_step(worker, ParkStep::What::kRoom, 0);
+}
+
+// The devices on which memory moves now, or whose room a worker is about to use.
+std::set<uint32_t> WorkerPool::moving_devices() const {
+  std::set<uint32_t> devices;
+  for (const Worker& worker : workers_) {
+    if (!worker.is(State::kBusy) || worker.kill_at) continue;
+    const Park& park = worker.park;
+    const bool wakes = park.state == ParkState::kWaking && !park.is_broken;
+    if (wakes || park.makes_room) {
+      devices.insert(worker.session.devices.begin(), worker.session.devices.end());
+    }
+    if (park.wish && park.wish->granted_at) devices.insert(park.wish->device);
+  }
+  return devices;
+}
+
+// When a session that makes room must have come to rest.
+WorkerPool::Clock::time_point WorkerPool::rest_end(const Worker& worker) const {
+  const Park& park = worker.park;
+  const bool rests = park.makes_room && park.state == ParkState::kResting && !park.has_answered;
+  if (!rests) return Clock::time_point::max();
+  const auto wait =
+      park.is_preempted ? Clock::duration(settings_.preempt_wait.get()) : Clock::duration(0);
+  return park.since + wait + kRestPatience;
+}
+
+// Does not wait longer for a session that was to make room, or for a worker that was to use it.
+void WorkerPool::end_late_room(Worker& worker, Clock::time_point now) {
+  if (now >= rest_end(worker)) refuse_group(worker, "it does not come to rest");
+  const std::optional<Park::Wish>& wish = worker.park.wish;
+  if (wish && wish->granted_at && now >= *wish->granted_at + kUsePatience) worker.park.wish.reset();
+}
+
+WorkerPool::Clock::time_point WorkerPool::next_room_event(const Worker& worker) const {
+  Clock::time_point next = rest_end(worker);
+  if (const std::optional<Park::Wish>& wish = worker.park.wish) {
+    if (wish->granted_at) next = std::min(next, *wish->granted_at + kUsePatience);
+    if (!wish->granted_at && wish->refuse_at) next = std::min(next, *wish->refuse_at);
+  }
+  return next;
+}
+
+void WorkerPool::note_displaced(const Worker& worker, Clock::time_point now) {
+  const Park& park = worker.park;
+  if (park.awake_at == Clock::time_point() ||
+      now - park.awake_at >= kThrashFactor * park.wake_took) {
+    return;
+  }
+  displaced_.push_back(now);
+  while (now - displaced_.front() > kThrashTime) displaced_.pop_front();
+  const bool was_reported =
+      thrashing_reported_ != Clock::time_point() && now - thrashing_reported_ < kThrashPause;
+  if (displaced_.size() < kThrashCount || was_reported) return;
+  thrashing_reported_ = now;
+  RCUDA_WARN(
+      "sessions displace each other: %zu times within the last minute one was parked shortly after "
+      "it woke, so the GPUs move memory for much of the time. Raise stay_awake (%s), lower "
+      "oversubscribe (%s), or run fewer programs at the same time",
+      displaced_.size(), settings_.stay_awake.text().c_str(),
+      settings_.oversubscribe.text().c_str());
+}
+
+}  // namespace rcuda::server

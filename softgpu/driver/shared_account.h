@@ -1,0 +1,46 @@
+// SharedAccount: what all processes that use one file (SOFTGPU_SHARED_MEMORY) have on their devices
+// together. Without the setting, each process has its devices for itself.
+//
+// The file has a slot for each process. A process locks its slot for as long as it runs, so the
+// kernel releases the slot of a process that was killed, and its bytes count no more. One more
+// lock, of the whole account, is held while bytes are booked.
+//
+// Any thread. Blocking: take() and sum(), for the others' locks, which are short. Errors: open()
+// returns the system's, and kUnavailable if all slots are taken.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "common/base/memory_file.h"
+#include "common/base/status.h"
+#include "common/base/unique_fd.h"
+
+namespace softgpu::driver {
+
+class SharedAccount {
+ public:
+  static rcuda::Result<std::unique_ptr<SharedAccount>> open(const std::string& path);
+  // `device`: the machine's number. False if all processes together would have more than `limit`.
+  bool take(int device, uint64_t bytes, uint64_t limit);
+  void give(int device, uint64_t bytes);
+  uint64_t sum(int device);
+
+ private:
+  struct Slot;
+  SharedAccount(rcuda::UniqueFd file, rcuda::Mapped<Slot> slots)
+      : file_(std::move(file)), slots_(std::move(slots)) {}
+  bool set_lock(short type, int place, bool waits = false) const;
+  bool is_used(int slot) const;
+  uint64_t sum_locked(int device) const;
+
+  const rcuda::UniqueFd file_;
+  const rcuda::Mapped<Slot> slots_;
+  std::mutex mutex_;  // a lock of the file is one for all threads of a process
+  int own_ = -1;
+};
+
+}  // namespace softgpu::driver
