@@ -57,7 +57,8 @@ Logger& logger() {
   return *instance;
 }
 // Created when the program or library is loaded: before there are threads, and before other fork()
-// handlers, so that their locks are taken before this lock.
+// handlers are registered. The handlers that run before a fork run in reverse order of
+// registration, so other handlers take their locks before this lock is taken.
 [[maybe_unused]] const Logger& made_early = logger();
 
 // Writes lines to a descriptor, one write() each. Logger::mutex serialises the writers.

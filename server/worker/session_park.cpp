@@ -97,7 +97,7 @@ bool SessionLoop::move_to_host() {
   return true;
 }
 
-// Before the call, the session's quotas have booked the memory again.
+// Call it only when the session's quotas have booked the memory again.
 bool SessionLoop::move_back(uint64_t keep) {
   const Result<bool> moved = services_.movable.wake(keep);
   const bool is_back = moved.ok() && *moved;
@@ -223,7 +223,7 @@ Status SessionLoop::move_nccl(const std::vector<uint64_t>* suspends, std::string
   return {};
 }
 
-// Returns when the session is awake again, is not parked after all, stops, or has ended.
+// Returns when the session is awake again, is not parked after all, or is over (is_over()).
 Status SessionLoop::rest() {
   remember_memory();
   services_.gpu_direct.forget();
@@ -235,8 +235,15 @@ Status SessionLoop::rest() {
   std::string why;
   RCUDA_RETURN_IF_ERROR(move_nccl(nullptr, &why));
   if (why.empty()) return {};
-  RCUDA_WARN("after a park or an attempt to park: %s", why.c_str());
-  (void)services_.answers.events().notice(false, "after a park or an attempt to park, " + why);
+  RCUDA_WARN(
+      "NCCL could not take back its memory after the session was parked, or after an attempt "
+      "to park it: %s",
+      why.c_str());
+  (void)services_.answers.events().notice(
+      false,
+      "NCCL could not take back its memory after the session was parked, or after an attempt to "
+      "park it: " +
+          why);
   return {};
 }
 

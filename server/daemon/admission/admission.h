@@ -59,7 +59,8 @@ class Admission {
   // Applicants that may wait at the same time. One user has a quarter of the places.
   static constexpr size_t kMostWaiting = 1024;
 
-  // The smallest limit of a device's memory, and the least memory that any limit leaves free.
+  // `limit`: the smallest of the limits on the memory that a session may use on one device. `free`:
+  // the least memory that any of these limits still leaves.
   struct Room {
     uint64_t limit = 0;
     uint64_t free = 0;

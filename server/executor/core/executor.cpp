@@ -28,9 +28,9 @@ HostMemory::Options host_options(const SessionResources& resources) {
   return options;
 }
 
-// The client can map the marks only over a medium that shares pages. The marks are page-locked in
-// the context of the first device. A reset of that context unpins them for a moment, while another
-// device could write them.
+// The client can map the GPU-written words only over a medium that shares pages. They are
+// page-locked in the context of the first device. A reset of that context unpins them for a moment,
+// while another device could write them.
 bool can_mark(const SessionResources& resources) {
   return resources.link->traits().shares_pages && resources.devices.size() == 1;
 }

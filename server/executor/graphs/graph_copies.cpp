@@ -248,8 +248,9 @@ CUresult GraphCopies::Dressing::dress_in_body(const CUDA_MEMCPY3D& copy,
   return CUDA_SUCCESS;
 }
 
-// Adds the host node before or after a copy. Existing edges stay. Only nodes are added, and removed
-// later, so the order of the graph does not change.
+// Adds the host node before or after a copy. The application's nodes and edges stay, and the host
+// node is removed later with its edges, so the order in which a driver lists the application's
+// nodes and edges does not change.
 CUresult GraphCopies::Dressing::add_host_node(CUgraph graph, CUgraphNode copy, Steps& steps,
                                               bool after) {
   const api::DriverTable& driver = copies_.driver_;

@@ -213,9 +213,9 @@ bool Mirrors::read_may_block(const Fetch& fetch) const {
                                 fetch.mirror->bytes <= transport::kMaxRegionPut);
 }
 
-// Reads the memory when the fetch stream has reached this point without an error, and replies. If
-// the read cannot block, the executor thread makes it, because it notices 40 us sooner than a
-// thread of the driver that the stream has reached this point (H100).
+// Reads the memory when the fetch stream has reached this point without an error, and replies. The
+// executor thread makes a read that cannot block: it starts 40 us sooner there than in a host
+// function (H100).
 CUresult Mirrors::begin(std::shared_ptr<Fetch> fetch) {
   if (!fetch->mirror) return CUDA_ERROR_INVALID_VALUE;
   const uint64_t in_reply = fetch->into_reply ? fetch->mirror->bytes : 0;

@@ -141,7 +141,7 @@ class Mirrors {
     };
     std::deque<Patch> patches_while_lent RCUDA_GUARDED_BY(mutex);  // the last kMostPatches
   };
-  struct Asked {  // a fetch that waits for its wait's word
+  struct Asked {  // a fetch that is made when `wait` has been signalled
     uint64_t address = 0;
     WordSignal wait;
     wire::ObjectId context = 0;
