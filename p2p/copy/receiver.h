@@ -34,8 +34,8 @@ struct Incoming {
     bool slot_wanted = false;
   };
 
-  // How the sender has begun. Want and Pull are requests; with the answer, or a refusal of the
-  // Pull, chunks follow.
+  // How the sender has begun. Want and Pull are requests. Chunks follow after the answer to a Want,
+  // or after a refusal of a Pull.
   enum class Choice : uint8_t { kNone, kWant, kPull, kChunks };
 
   uint64_t id = 0;

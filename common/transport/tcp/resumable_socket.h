@@ -49,7 +49,8 @@ class ResumableSocket final : public SocketLayer {
   ssize_t send(std::span<const iovec> pieces, int flags, const KeptPiece& kept);
   ssize_t recv(void* data, size_t bytes, int flags) override;
   bool wait(short events, int timeout_ms) override;
-  // SHUT_WR: the next end of the connection ends the stream. SHUT_RDWR: ends the stream.
+  // SHUT_WR: sends nothing more; the stream ends at the next loss of the connection, or now if the
+  // connection is lost. SHUT_RDWR: ends the stream.
   void shutdown(int how) override;
   bool lose(const std::string& why) override;
   bool is_connected() const override { return in(ResumableState::kConnected); }
@@ -78,8 +79,8 @@ class ResumableSocket final : public SocketLayer {
   // For a stream that has ended: blocks until no thread reads memory that was sent.
   void await_end();
   void end(const std::string& why);
-  // The peer has announced its end. The next loss then ends the stream; a loss that has already
-  // happened ends it now.
+  // Called when the peer has announced its end: the next loss ends the stream. If the connection is
+  // already lost, the stream ends now.
   void expect_end();
 
  private:

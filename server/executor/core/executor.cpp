@@ -10,7 +10,8 @@ PeerHub::Options peer_options(const PeerSettings& settings, Answers& answers, Jo
   PeerHub::Options options{settings};
   options.names = &names;
   options.on_error = [&answers](CUresult error) { answers.latch(error); };
-  // Wakes an executor thread whose CommandScheduler may wait for it.
+  // Wakes the executor thread, because a command that its CommandScheduler holds back may wait for
+  // the change.
   options.on_change = [&jobs] { jobs.wake(); };
   // If the event ring is full, the executor thread waits for room, so the engine's thread does not.
   options.report = [&answers, &jobs](const std::string& line) {

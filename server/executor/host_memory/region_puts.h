@@ -49,10 +49,11 @@ namespace rcuda::server {
 
 class RegionPuts : public std::enable_shared_from_this<RegionPuts> {
  public:
-  // The most bytes of one copy, as for copies to pageable memory that travel in replies over TCP.
+  // The most bytes of a copy that is sent by Link::put_region(), as for copies to pageable memory
+  // that travel in replies over TCP. Larger copies use Link::write_in_order().
   static constexpr size_t kMostBytes = 4 * transport::kMaxRegionPut;
-  // The most bytes of all copies together, over media with orders_writes. The client's later
-  // messages wait for these bytes: 0.4 ms at 10 GB/s, 34 ms at 1 Gb/s.
+  // The most bytes of all such larger copies together, over media with orders_writes. The client's
+  // later messages wait for these bytes: 0.4 ms at 10 GB/s, 34 ms at 1 Gb/s.
   static constexpr size_t kMostInOrder = 4u << 20;
 
   // `marks`: the GPU-written words: page-locked zeros, one u32 for each copy in progress. The

@@ -32,12 +32,12 @@ class BlockDigests {
   static std::unique_ptr<BlockDigests> make(const api::DriverTable& driver, DigestMemory& memory,
                                             ContextState& context, uint64_t address,
                                             uint64_t bytes);
-  // Only work of the context's fetch stream may still use it.
+  // Call it only when no work uses the object, except work in the context's fetch stream.
   ~BlockDigests();
   BlockDigests(const BlockDigests&) = delete;
   BlockDigests& operator=(const BlockDigests&) = delete;
 
-  // The context with which its memory ends.
+  // The memory of the digests ends with this context.
   wire::ObjectId context() const { return context_.id; }
   uint64_t block_bytes() const { return block_bytes_; }
   uint64_t block_count() const { return block_count_; }
@@ -47,8 +47,8 @@ class BlockDigests {
   // The client has zeros everywhere. Does not read the memory.
   CUresult note_zeros(const SessionStream& stream);
   // The client has, or is about to get, the bytes of [offset, offset + bytes). A block that lies
-  // only partly in the range counts as changed until a later note covers it (a last block: to the
-  // end of the memory).
+  // only partly in the range counts as changed until a later note covers it. The last block may end
+  // at the end of the memory.
   CUresult note(const SessionStream& stream, uint64_t offset, uint64_t bytes);
   // The client has bytes with these digests, of kLeastBlockBytes each, from the block at the offset
   // on. (Larger blocks count as changed.) Takes effect at once, before the queued computations.
