@@ -81,7 +81,7 @@ class Receiver : public Half<Incoming, IncomingEvent> {
   Result<bool> advance(PeerLink* link);
 
   void lose(const Status& why);
-  // In a pause: unmaps the memory of a lost peer. No copies are left then.
+  // Unmaps the memory of a lost peer. Call it in a pause, when no copies are left.
   void close_mappings();
 
  private:

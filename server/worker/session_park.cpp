@@ -1,11 +1,11 @@
 // A session's rest: from the daemon's request to park it until its GPU memory is back (parker.h).
 //
 // From kAtRest on, no thread of the worker calls the driver: such a call would block while the
-// process is locked. The only exception is kMove: the process is not locked then, and the executor
-// thread moves the memory. Otherwise the executor thread waits here. The other threads call the
-// driver only for work in progress, copies between servers and calls of NCCL. A session that has
-// any of these does not come to rest. Threads of NCCL itself may call the driver: they block until
-// the session wakes.
+// process is locked. The only exception is kMove, during which the process is not locked, and the
+// executor thread moves the memory. Otherwise the executor thread waits here. The other threads
+// call the driver only for work in progress, copies between servers and calls of NCCL. A session
+// that has any of these does not come to rest. Threads of NCCL itself may call the driver: they
+// block until the session wakes.
 #include <algorithm>
 #include <cstring>
 #include <optional>

@@ -9,8 +9,9 @@
 // So a wait overtakes commands that only queue work (the trait `overtaken`), and other waits, if
 // its record has been executed. A request for news of mirrored memory directly before the wait
 // (MirrorNews) overtakes them with it. After any other command, or a request longer than
-// kMostBytes, the wait keeps its turn. A later call returns the errors of overtaken commands. In a
-// traced session every wait keeps its turn, because the trace shows commands in order.
+// kMostBytes, the wait is executed in the order of the ring. A later call returns the errors of
+// overtaken commands. In a traced session every wait is executed in this order, because the trace
+// shows commands in order.
 //
 // Executor thread only. Nothing blocks. An invalid frame ends the search; try_next() reports it.
 #pragma once
