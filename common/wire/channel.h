@@ -115,8 +115,8 @@ class Channel {
   // them is free.
   bool acquire_slot(size_t reply_bytes, bool patient, ReplySlot* slot);
   void release_slot(const ReplySlot& slot);
-  // Whether the worker has written the reply. Then take_reply() hands the slot over to *reply.
-  // *result: the worker's.
+  // Whether the worker has written the reply. If so, take_reply() hands the slot over to *reply,
+  // and *result receives the worker's result.
   bool has_reply(const ReplySlot& slot) const;
   Status take_reply(const ReplySlot& slot, uint32_t* result, Reply* reply);
 

@@ -50,7 +50,7 @@ class Accounts {
   explicit Accounts(LookUp look_up = look_up_account)
       : look_up_(std::move(look_up)), lookups_(kMostAtOnce) {}
 
-  // The answer, or nothing while it is being looked up; then descriptor() becomes readable.
+  // The answer, or nothing while it is being looked up: descriptor() becomes readable afterwards.
   std::optional<Result<Account>> find(const AccountKey& key, Clock::time_point now);
   // Later calls of find() ask the name service again.
   void forget() { kept_.clear(); }
