@@ -272,8 +272,8 @@ bool take_over(Pull& pull, bool last) RCUDA_REQUIRES(pull_mutex) {
 }
 
 // Uses an answer that came with the wait. An incomplete answer is not used if it `may_lack` changes
-// because its slot was small. An answer with changes is used only if nothing but patches was
-// exchanged since the query; merge_fetched() adds the patches that the answer lacks.
+// because its slot was small. An answer with changes is used only if all exchanges since the query
+// were patches; merge_fetched() adds the patches that the answer lacks.
 void take_early(Pull& pull, MirrorNews& news, bool may_lack) {
   if (news.result != CUDA_SUCCESS || (!news.is_complete && may_lack)) return;
   Mirror& mirror = *pull.mirror;

@@ -2,8 +2,9 @@
 // client gets or sends the bytes of a block, a kernel computes their digest of 128 bits. Later it
 // compares this digest with the digest of the present bytes. So nothing is copied to find changes.
 //
-// The range may be device, managed or page-locked memory. A block in which one word of 8 bytes has
-// changed always gets another digest; other changes go unnoticed with a chance of 2^-128.
+// The range may be device, managed or page-locked memory. If only one word of 8 bytes of a block
+// has changed, the block always gets another digest; other changes go unnoticed with a chance of
+// 2^-128.
 // Digests and results are in page-locked memory of this process, which kernels of all contexts
 // reach: 17 bytes for each block, which count as host memory of the session.
 // Executor thread only. Nothing blocks, except that make() may allocate and load the kernel. The

@@ -453,7 +453,7 @@ Status PeerHub::copy(p2p::PeerCopy copy, Status failure) {
     if (done) done(status);
   };
   const Status queued = engine_->copy(std::move(copy), std::move(failure));
-  if (!queued.ok()) --copying_;  // then `done` does not run
+  if (!queued.ok()) --copying_;  // after an error `done` does not run
   return queued;
 }
 
