@@ -61,8 +61,8 @@ class Questions {
       }
     }
   }
-  // A query fails if the worker lacked the image. The function is then queried when it is looked
-  // up.
+  // If the worker lacked the image, the query of a function fails. Such a function is queried when
+  // it is looked up.
   void take(LoadedFunctions* functions) {
     for (Sent& sent : sent_) {
       LoadedFunction function{sent.name, nullptr};

@@ -372,7 +372,7 @@ namespace {
 
 // Each host function exchanges the bytes of mirrored memory, so queued host functions must end
 // before the mirror ends. Without host functions, the end of the mirror itself waits for the
-// device. `stays`: the application keeps the memory. Then the wait also fetches the results of the
+// device. `stays`: the application keeps the memory, so the wait also fetches the results of the
 // GPU's work in the context that registered the memory.
 void await_mirrored(const Allocation& memory, bool stays) {
   const std::vector<Route> mirrored = mirrored_in(memory.base, memory.bytes);

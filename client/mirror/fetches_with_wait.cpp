@@ -107,8 +107,8 @@ bool FetchesWithWait::take(Mirror& mirror) {
   MutexLock lock(mirrors_mutex);
   if (mirror.is(MirrorStage::kEnded)) return true;
   wire::MirrorState state{};
-  // Only patches may have been exchanged since the query: merge_fetched() adds those that the
-  // answer lacks.
+  // The answer is used only if all exchanges since the query were patches. merge_fetched() adds the
+  // patches that the answer lacks.
   if (result != CUDA_SUCCESS || reply.body().size() != sizeof state + mirror.bytes ||
       mirror.version - mirror.sent_versions != found->version - found->sent_versions) {
     return false;

@@ -72,8 +72,8 @@ std::shared_ptr<Timeline> exchanges_in(Session& session, wire::ObjectId context)
 }
 
 // Exposes the region for the worker's bytes and adds the mirror in the worker. If either fails, the
-// memory is not mirrored. A small variable is fetched in the same round trip: *fetched is then
-// whether its bytes are in the region.
+// memory is not mirrored. A small variable is fetched in the same round trip; *fetched says whether
+// its bytes are in the region.
 CUresult introduce(Mirror& mirror, bool* fetched) {
   const size_t half = whole_pages(wire::MirrorLoan::region_bytes(mirror.bytes));
   UniqueFd backing;
@@ -405,7 +405,8 @@ bool may_be_in_use(Mirror& mirror) RCUDA_REQUIRES(push_mutex) {
   return !mirror.named_in.empty();
 }
 
-// Whether small memory certainly has no changes of the host. There may be many such mirrors.
+// Whether the mirror is small and certainly has no changes of the host; false if that is not known.
+// It is a cheap test, because there may be many small mirrors.
 bool is_unchanged(const Mirror& mirror) RCUDA_REQUIRES(mirrors_mutex) {
   return mirror.bytes <= kAlwaysSentBytes && !mirror.tracker && mirror.is(MirrorStage::kCurrent) &&
          std::find(mirror.exchanged.begin(), mirror.exchanged.end(), 0) == mirror.exchanged.end() &&

@@ -85,9 +85,9 @@ std::unique_ptr<MirrorQuestions> ask_with_wait(Session& session, Word word);
 // sessions.
 void note_order_between_sessions();
 
-// Called before and after a host function. The session's worker has sent its bytes before the first
-// call, and takes over the client's bytes after the second. Only mirrors whose region has bytes of
-// this loan (wire::MirrorLoan) take part.
+// mirrors_arrived() is called before a host function, when the session's worker has sent its bytes.
+// mirrors_leave() is called after the function; then the worker takes over the client's bytes. Only
+// mirrors whose region has bytes of this loan (wire::MirrorLoan) take part.
 void mirrors_arrived(Session& session, uint64_t loan);
 void mirrors_leave(Session& session, uint64_t loan);
 

@@ -88,8 +88,8 @@ struct Mirror {
   // By block: whether it was ever sent or fetched. `tracker` reports a fetched block as written,
   // but the block must not be sent back over newer results.
   std::vector<uint8_t> exchanged RCUDA_GUARDED_BY(mirrors_mutex);
-  // By block: 1 if it was exchanged without a note in the worker, whose digests then do not cover
-  // it.
+  // By block: 1 if it was exchanged without a note in the worker, so the worker's digests do not
+  // cover it.
   std::vector<uint8_t> unnoted RCUDA_GUARDED_BY(mirrors_mutex);
   std::atomic<bool> any_unnoted{false};
   uint64_t version RCUDA_GUARDED_BY(mirrors_mutex) = 0;  // of `known`

@@ -224,8 +224,8 @@ void fetch_changes(const std::vector<Pull*>& pulls) RCUDA_REQUIRES(pull_mutex) {
 }
 
 // Releases the memory of a large fetch after many small pulls. It is not released at once, because
-// new pages cost 0.7 ms per MB, as much as some fetches. Not for a Link whose adapter keeps the
-// pages, and not for memory that the worker writes to.
+// new pages cost 0.7 ms per MB, as much as some fetches. It is never released for a Link whose
+// adapter keeps the pages, or if it is memory that the worker writes to.
 void free_fetched(Mirror& mirror) RCUDA_REQUIRES(pull_mutex) {
   constexpr size_t kLarge = 4 << 20;
   constexpr int kPulls = 16;
@@ -272,8 +272,8 @@ bool take_over(Pull& pull, bool last) RCUDA_REQUIRES(pull_mutex) {
 }
 
 // Uses an answer that came with the wait. An incomplete answer is not used if it `may_lack` changes
-// because its slot was small. If the answer has changes, only patches may have been exchanged since
-// the query: merge_fetched() adds those that the answer lacks.
+// because its slot was small. An answer with changes is used only if all exchanges since the query
+// were patches; merge_fetched() adds the patches that the answer lacks.
 void take_early(Pull& pull, MirrorNews& news, bool may_lack) {
   if (news.result != CUDA_SUCCESS || (!news.is_complete && may_lack)) return;
   Mirror& mirror = *pull.mirror;

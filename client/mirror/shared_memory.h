@@ -1,6 +1,6 @@
 // New memory that sessions may expose to their workers.
 //
-// The memory is a memory file. If this process may not make files of the size (ulimit -f), memory
+// The memory is a memory file. If this process may not make files of this size (ulimit -f), memory
 // that no worker maps is anonymous, and other memory is an empty file until a worker has received
 // it (common/base/memory_file.h). The memory must not be touched before it is exposed.
 // Threads: any. Blocking: only is_usable(), until a worker has received the file.

@@ -10,7 +10,7 @@ namespace rcuda::client {
 // Writes only those bytes of `there` to `here` that differ from `known`. Threads of the application
 // may be writing the other bytes at the same time; their writes are not lost. `here` is a multiple
 // of 4. The changed bytes of an aligned 4-byte word are written at once; if `here` is a multiple of
-// 8, those of an aligned 8-byte word. Then `known` equals `there`. Returns whether any byte
+// 8, those of an aligned 8-byte word. Afterwards `known` equals `there`. Returns whether any byte
 // differs.
 bool take_changes(std::byte* here, std::byte* known, const std::byte* there, size_t length);
 // The same for processors without AVX-512, which have no store of chosen bytes.

@@ -28,7 +28,7 @@ class WriteTracker {
   bool watch(void* address, size_t bytes);
   // Adds the runs of pages that were written since the last call and are populated, in ascending
   // order. `protect`: protects them again, so the next write to each page costs a fault; without
-  // it, the next call returns the same pages again. Returns false on error; then every page may
+  // it, the next call returns the same pages again. Returns false on error: every page may
   // have been written.
   bool take(const void* address, size_t bytes, std::vector<Run>* runs, bool protect = true);
 

@@ -51,7 +51,7 @@ void take_answer(Step& step, const Answer& answer) {
 }
 
 // Destroys the communicators that the steps end, also after an error of NCCL, because the program's
-// handles are then invalid as well.
+// handles are invalid after an error as well.
 void end_communicators(const std::vector<Step>& steps) {
   for (const Step& step : steps) {
     if (step.call.verb != Verb::kDestroy && step.call.verb != Verb::kAbort) continue;

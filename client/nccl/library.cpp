@@ -112,7 +112,7 @@ const Functions* use_local(const std::string& why, bool is_chosen) {
     RCUDA_ERROR("NCCL cannot be used: %s, and this machine has no libnccl.so.2", why.c_str());
     return &kFunctions;
   }
-  // Ranks on different servers then cannot join one communicator.
+  // With the program's own NCCL, ranks on different servers cannot join one communicator.
   const bool is_notable = !is_chosen && Process::get().sessions().size() > 1;
   const char* const path = library->path.c_str();
   if (is_notable) {

@@ -135,9 +135,10 @@ CUresult synchronize_with_greens(Session& session, wire::ObjectId context);
 // Returns the owner of objects that are created in the route's context (process.h).
 wire::ObjectId owning_context_id(const Route& route);
 
-// Sends a command for an entry point that reports asynchronous errors. Returns kSessionLost, the
-// error of an earlier command, or CUDA_SUCCESS; or with *refused, which may be null, the error of
-// this command, which was refused or not sent.
+// Sends a command for an entry point that reports asynchronous errors. Returns the error of this
+// command if it was refused or not sent (kSessionLost included), otherwise the error of an earlier
+// command, or CUDA_SUCCESS. *refused says whether this command was refused or not sent; `refused`
+// may be null.
 CUresult post(const Route& route, const wire::Command& command, bool* refused = nullptr);
 
 // Logs that the worker's reply to this command is malformed. Returns CUDA_ERROR_UNKNOWN.

@@ -21,7 +21,7 @@ class CompletionWords {
   explicit CompletionWords(uint32_t count);
 
   // Takes a word for a wait; the caller releases it afterwards. Prefers the words with the lowest
-  // indices, because the GPU writes marks only for these (TimelineHost::word_reached()). Blocks
+  // indices, because only these have a GPU-written word (TimelineHost::word_reached()). Blocks
   // while all words are taken, which is unlikely.
   Word acquire();
   // Takes a word that the worker may write late or never. Returns nullopt if only words reserved

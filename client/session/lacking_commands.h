@@ -1,8 +1,8 @@
 // The commands that a session's worker cannot execute, because the server runs another build. The
 // worker does not know these commands, or has other commands under their numbers
 // (api/command_hashes.h). The client never sends them. Every session needs kPing, kSessionEnd and
-// the commands whose completion words the client waits for. Without one of these there is no
-// session.
+// the commands whose completion words the client waits for. If the worker lacks a command that
+// every session needs, the session does not begin.
 //
 // set() is called before the first command. The other functions may be called by any thread and
 // block only to write to the log.

@@ -73,8 +73,8 @@ class MirrorSync {
   // Counts a command after which the GPU may write to mirrored memory. Callers also count copies of
   // pageable memory to mirrored memory, which Session::send() cannot recognise.
   void note_write() { work_sent_.fetch_add(1, std::memory_order_relaxed); }
-  // Programs often make many frees or copies in a row. Two such calls with the same point fetch
-  // once.
+  // The state of a stream's work before a call. Programs often make many frees or copies in a row.
+  // Of two such calls with the same point, only the first fetches.
   struct Point {
     wire::ObjectId context = 0, stream = 0;
     uint64_t work = UINT64_MAX;

@@ -1,7 +1,7 @@
 // News: counts how often the client has learned that work is done. The count grows before any
-// caller sees the new state. Work that was unfinished at an earlier query may then be done too,
-// although its own word has not arrived yet. The process has one count, because streams of
-// different servers may wait for each other. Threads: any.
+// caller sees the new state. After it has grown, work that was unfinished at an earlier query may
+// be done too, although its own word has not arrived yet. The process has one count, because
+// streams of different servers may wait for each other. Threads: any.
 #pragma once
 
 #include <atomic>

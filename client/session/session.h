@@ -250,7 +250,7 @@ class Session final : public TimelineHost {
   wire::Welcome welcome_;
   LackingCommands lacking_;
   AddressWindows windows_;
-  bool has_worker_ = false;  // the server has assigned one
+  bool has_worker_ = false;  // the server has assigned a worker
   bool encrypted_ = false;   // the connection to the server
   bool must_encrypt_ = false;
   uint32_t reconnect_ms_ = 0;

@@ -181,7 +181,7 @@ Status Session::keep_welcome(wire::Welcome welcome, const std::vector<wire::Addr
   }
   RCUDA_RETURN_IF_ERROR(windows_.reserve(welcome_.windows, taken).with_context(address));
   if (!windows_.are_reserved()) {
-    // Harmless: the kernel places the mappings of a process with such a limit far from the windows.
+    // Harmless: under such a limit, the kernel places the program's mappings far from the windows.
     RCUDA_INFO("the device addresses of %s are not reserved: a limit (ulimit -v) prevents it",
                address.c_str());
   }
@@ -303,7 +303,7 @@ void Session::end() {
   if (trace::on()) await_trace();
   if (!state_.move(SessionEvent::kEnd, name_)) return;
   events_->forget_callbacks();
-  // While the connection is lost, the command would wait for it.
+  // While the connection is lost, the SessionEnd command would wait for the next connection.
   if (!link_->is_connected()) return link_->close();
   SentCommand sent;
   (void)send({}, nullptr, wire::SessionEndBody{}, transport::Wake::kNow, &sent);

@@ -14,9 +14,9 @@
 namespace rcuda::client {
 namespace {
 
-// Chooses two chunks per thread, so that no thread is idle. But each chunk costs a command. Over
-// sockets, the wake-ups for a command take processor time from the threads that move the bytes,
-// which matters with few processors.
+// Chooses two chunks per thread, so that no thread is idle, but at least 256 KB, because each chunk
+// costs a command. The minimum is 1 MB with few processors over media that copy by CPU: there, the
+// wake-ups for a command take processor time from the threads that move the bytes.
 size_t chunk_bytes(const transport::MediumTraits& traits, size_t bytes) {
   static const bool has_few_processors = usable_processors() < 4;
   const size_t share = bytes / (2 * copy_threads());
@@ -29,9 +29,10 @@ size_t chunk_bytes(const transport::MediumTraits& traits, size_t bytes) {
 // and its DMA begins while the client copies the other chunks.
 constexpr size_t kFirstBytes = 64u << 10;
 
-// The end of the source of a copy to the device is not lent. When the copy ends, the worker does
-// not have these bytes yet, so the Link must copy them. The Link's sending threads do that in
-// parallel, while the bytes are in their caches. take_back() would copy them on the calling thread.
+// The last kNotLent bytes of the source of a copy to the device are not lent to the Link
+// (Link::lend()), so the Link copies them when it sends them. When the copy ends, the worker does
+// not have these bytes yet, so they must be copied in any case. The sending threads copy them in
+// parallel, while the bytes are in their caches; take_back() would copy them on the calling thread.
 constexpr size_t kNotLent = 4u << 20;
 
 // Returns the chunk size of a copy whose chunks the worker writes to their destination. A chunk is
@@ -393,14 +394,16 @@ CUresult Staging::to_host(const Route& route, std::span<const Part> parts) {
     note_failure(&first_error, session_.post(route, body, transport::Wake::kNow, &next.sent));
     pending_of[lane].push_back(next);
   };
-  // Requests the few chunks of a small copy before the other threads wake up. Only the first lanes
-  // get a slot here, and they need no other slot. So no lane waits for a slot of a later lane.
+  // If each lane has one chunk, requests these chunks before the other threads wake up. Each lane
+  // needs only this slot. Slots are taken in the order of the lanes, so no lane waits for a slot of
+  // a later lane.
   for (size_t lane = 0; lane < lanes && chunks.size() == lanes; ++lane) {
     const std::optional<Slot> slot = try_acquire(route.timeline);
     if (!slot) break;
     ask(lane, lane, *slot);
   }
-  // Each lane uses two slots: the worker fills one while the lane empties the other.
+  // A lane with several chunks uses two slots: the worker fills one while the lane empties the
+  // other.
   run_parallel(lanes, [&](size_t lane) {
     std::deque<Pending>& pending = pending_of[lane];
     size_t next = lane + pending.size() * lanes;

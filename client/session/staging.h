@@ -36,7 +36,8 @@ class Staging {
   ~Staging();
 
   static constexpr size_t kSlotBytes = 2u << 20;
-  // Every slot keeps a completion word. The other half of the words is for waits and events.
+  // Every slot keeps a completion word. The slots take half of the words at most; the other half is
+  // for waits and events.
   static constexpr uint32_t kMostSlots = wire::ClientWindow::kCompletionCount / 2;
 
   // Both copy in the order of the route's stream. They return an error of the copy itself, after

@@ -19,9 +19,10 @@
 // - Can work in the queue still write to page-locked memory of this process? HostWrite below.
 //
 // If `reached` does not answer a query, the client asks the worker and sends a mark, so that the
-// next query is only a load. An unreached mark means "busy" only until the client learns something
-// new: a stream that waited for this one may be known to be done before the mark's word arrives.
-// News (news.h) counts what the client has learned.
+// next query is only a load. While the mark is not reached, the stream counts as busy until the
+// client learns something new: if a stream that waited for this one is found done, this stream is
+// done too, perhaps before the word of its mark arrives. News (news.h) counts what the client has
+// learned.
 //
 // Pacing: a driver's queues are finite. On an H200 a stream holds 1020 launches, copies or records
 // after one that does not end (driver 580); the next caller blocks. The worker has one thread for

@@ -37,9 +37,9 @@ void Timelines::end_stream(const std::shared_ptr<Timeline>& timeline) {
   erase_ended(found->second);
 }
 
-// After a query, a stream may be known to be done although its kernels' output is not printed yet.
-// Its timeline, which records this, is erased. So the erased stream counts as unplaced work, and
-// the next wait is sent to the worker.
+// After a query, a destroyed stream may be known to be done although its kernels' output is not
+// printed yet. Its timeline is erased, and only this timeline records that the output is missing.
+// So the erased stream counts as unplaced work, and the next wait is sent to the worker.
 void Timelines::erase_ended(OfContext& context) {
   std::erase_if(context.timelines, [this](const std::shared_ptr<Timeline>& timeline) {
     if (!has_ended(timeline)) return false;

@@ -43,8 +43,8 @@ CUresult Wait::run_command(const wire::Command& command) {
   } else if (!is_for_event) {
     covered_ = covered_from(route_);
   }
-  // Sent before a copy: the copy may block the worker's driver, and later commands, until a kernel
-  // ends that waits for a write of the host.
+  // The host's writes are sent before a copy: a running kernel may wait for them, and the copy may
+  // block the worker's driver, and later commands, until this kernel ends.
   if (!only_waits) mirrors.show_writes();
   asked_ = mirrors.ask(word_->get());
   SentCommand sent;

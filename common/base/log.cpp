@@ -28,7 +28,7 @@ namespace {
 // Times are in UTC, as in the audit and in files.
 constexpr auto kTimes = spdlog::pattern_time_type::utc;
 constexpr const char* kLinePattern = "%Y-%m-%dT%H:%M:%S.%eZ %n[%P] %l: %v";
-// For a line of another process. %n is then that process's name, which includes its process id.
+// For a line of another process: %n is that process's name, which includes its process id.
 constexpr const char* kOthersPattern = "%Y-%m-%dT%H:%M:%S.%eZ %n %l: %v";
 // "<W>text": the level's letter, as spdlog writes it, and the text.
 constexpr const char* kRelayedPattern = "<%L>%v";
@@ -57,7 +57,8 @@ Logger& logger() {
   return *instance;
 }
 // Created when the program or library is loaded: before there are threads, and before other fork()
-// handlers, so that their locks are taken before this lock.
+// handlers are registered. The handlers that run before a fork run in reverse order of
+// registration, so other handlers take their locks before this lock is taken.
 [[maybe_unused]] const Logger& made_early = logger();
 
 // Writes lines to a descriptor, one write() each. Logger::mutex serialises the writers.

@@ -95,7 +95,7 @@ class CommandLine {
 
   // Returns the exit status with which the program must end: 0 after --help or --version,
   // kWrongUse after an error. parse() prints the error with the program's name and, for a misspelt
-  // option, the nearest one. Returns nullopt if the program continues; then parse() warns of
+  // option, the nearest one. Returns nullopt if the program continues. If so, parse() warns of
   // variables of the environment that rcuda does not know, unless leave_rest() or
   // leave_variables() was called (a program that is started with the rest warns itself).
   [[nodiscard]] std::optional<int> parse(int argc, const char* const* argv);

@@ -54,8 +54,8 @@ class TokenFile {
 std::string default_token_file();
 
 // Puts a line ("node1 rcuda1.…") into the file, which is made with its folders if it is not there.
-// A line for the same server is replaced; then the result is true. The other lines stay as they
-// are. If processes do this at the same time, a line may be lost.
+// Replaces a line for the same server and returns true if there is one. The other lines stay as
+// they are. If processes do this at the same time, a line may be lost.
 Result<bool> add_token(const std::string& path, std::string_view line);
 
 // The token for a server, from `named_file` or, if that is empty, from the default file. nullopt if

@@ -74,8 +74,8 @@ struct Call {
 };
 static_assert(sizeof(Call) == 64);
 
-// The tail of calls that create a communicator begins with this. Then the unique ids (kInit, kGrow)
-// or the excluded ranks (kShrink), then the two strings of the Config.
+// The tail of calls that create a communicator begins with this. The unique ids (kInit, kGrow) or
+// the excluded ranks (kShrink) follow, and after these the two strings of the Config.
 struct CreateTail {
   uint32_t list_bytes = 0;
   uint16_t net_name_bytes = 0, comm_name_bytes = 0;  // 0: none
@@ -89,7 +89,7 @@ struct OperationTail {
   uint32_t event = 0;  // the client's id of the launch event; 0: none
   uint32_t algorithm_bytes = 0;
   OperationConfig config;  // its pointers are null
-  // Then the algorithms.
+  // The algorithms follow.
 };
 static_assert(sizeof(OperationTail) == 80);
 

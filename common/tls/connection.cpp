@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kRecordBytes = SSL3_RT_MAX_PLAIN_LENGTH;
 // The most records of one send(). More records gain nothing, because the cost of the system call is
-// small by then.
+// already small compared with that of this number of records.
 constexpr size_t kRecordsOfSend = 8;
 
 }  // namespace
@@ -71,8 +71,8 @@ Result<Connection::Progress> Connection::shake_hands() {
 
 Key Connection::exported(const char* label) const {
   Key key{};
-  // Fails only before the end of the handshake or without memory. Aborts then: a key of zeros would
-  // be known to attackers.
+  // Fails only before the end of the handshake or without memory. A failure aborts the process,
+  // because a key of zeros would be known to attackers.
   if (SSL_export_keying_material(ssl_, key.data(), key.size(), label, std::strlen(label), nullptr,
                                  0, 0) != 1) {
     std::abort();

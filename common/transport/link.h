@@ -189,7 +189,7 @@ class Link {
   // map or the region has no backing. `bytes` is the size that the caller expects: a region that
   // was announced with another size is refused (kInvalidArgument). So a peer can neither cause a
   // fault here nor replace more memory at `address` than the caller agreed to. Blocks until the
-  // region has been announced, LinkOptions::peer_timeout at most (then kNotFound). The range at
+  // region has been announced; fails with kNotFound after LinkOptions::peer_timeout. The range at
   // `address` belongs to the caller: map() replaces the mappings there, and unmap() leaves the
   // range reserved and inaccessible.
   virtual Result<void*> map(RegionId region, size_t bytes, void* address = nullptr) = 0;

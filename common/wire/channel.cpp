@@ -109,7 +109,7 @@ bool Channel::word_reached(const Word& word, uint32_t* result) const {
     *result = CompletionWord::result(value);
     return true;
   }
-  // The GPU writes its mark before the worker writes the word.
+  // The GPU writes its own word before the worker writes the completion word.
   if (word.index >= marks_.size() || word.sequence == 0) return false;
   const auto& mark = reinterpret_cast<const std::atomic<uint64_t>&>(marks_[word.index]);
   *result = 0;
@@ -120,7 +120,7 @@ Status Channel::map_marks(const ReadyEvent& ready) {
   if (ready.marks_region == 0) return {};
   constexpr size_t kMostBytes = sizeof(uint64_t) * Window::kCompletionCount;
   if (ready.marks_bytes == 0 || ready.marks_bytes > kMostBytes) {
-    return Status(Code::kProtocol, "the worker offers an invalid region of marks: " +
+    return Status(Code::kProtocol, "the worker offers an invalid region of GPU-written words: " +
                                        std::to_string(ready.marks_bytes) + " bytes");
   }
   const auto region = static_cast<transport::RegionId>(ready.marks_region);

@@ -115,18 +115,18 @@ class Channel {
   // them is free.
   bool acquire_slot(size_t reply_bytes, bool patient, ReplySlot* slot);
   void release_slot(const ReplySlot& slot);
-  // Whether the worker has written the reply. Then take_reply() hands the slot over to *reply.
-  // *result: the worker's.
+  // Whether the worker has written the reply. If so, take_reply() hands the slot over to *reply,
+  // and *result receives the worker's result.
   bool has_reply(const ReplySlot& slot) const;
   Status take_reply(const ReplySlot& slot, uint32_t* result, Reply* reply);
 
-  // Whether the worker, or the GPU with its mark, has written the word. *result receives the
+  // Whether the worker has written the word, or the GPU its GPU-written word. *result receives the
   // worker's.
   bool word_reached(const Word& word, uint32_t* result) const;
-  // Maps the region into which the GPU writes marks (ReadyEvent::marks_region). Call it before the
-  // first command.
+  // Maps the region of GPU-written words (ReadyEvent::marks_region). Call it before the first
+  // command.
   Status map_marks(const ReadyEvent& ready);
-  // Whether the GPU may write a mark for the command. Such a command takes two places in its
+  // Whether the GPU may write a word for the command. Such a command takes two places in its
   // stream's queue.
   bool is_marked(const Command& command) const;
 

@@ -51,7 +51,7 @@ class Encoder {
   std::span<const std::byte> body() const { return {data_, size_}; }
 
  private:
-  // Returns room for `bytes` on an `alignment` boundary, or null; then ok() is false from now on.
+  // Returns room for `bytes` on an `alignment` boundary. After null, ok() is always false.
   std::byte* take(size_t bytes, size_t alignment) {
     const size_t at = (size_ + alignment - 1) & ~(alignment - 1);
     if (!ok_ || bytes > limit_ || at > limit_ - bytes) return fail();

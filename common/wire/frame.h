@@ -31,7 +31,7 @@ struct ClientWindow {
   static constexpr uint64_t kCommandRingConsumed = 2048;  // u64, see ring.h
   static constexpr uint64_t kEventRingWant = 2048 + 64;   // u64, see ring.h
   // u64: CompletionWord::make(count, result) of the latest asynchronous error; 0: no error yet. A
-  // sticky error stays until its context is reset (then the result is 0).
+  // sticky error stays until its context is reset, which sets the result to 0.
   static constexpr uint64_t kErrorWord = 2048 + 128;
   // u64: 0 while the session is awake. While it is parked or about to be parked, a number that is
   // new for each park.

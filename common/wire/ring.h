@@ -76,8 +76,8 @@ class RingWriter {
   // `link` must outlive the writer.
   RingWriter(transport::Link& link, const RingLayout& layout) : link_(link), layout_(layout) {}
 
-  // Sends one frame, head and body back to back. Blocks while the ring is full, until `deadline` at
-  // most (then kTimeout, and nothing was sent).
+  // Sends one frame, head and body back to back. Blocks while the ring is full. At `deadline`,
+  // fails with kTimeout and has sent nothing.
   Status append(std::span<const std::byte> head, std::span<const std::byte> body,
                 transport::Wake wake,
                 std::chrono::steady_clock::time_point deadline =

@@ -60,7 +60,7 @@ struct StreamRef {
   uint64_t context = 0;
   uint64_t event = 0;
   // The caller knows that all work in the stream, and all work that the stream would wait for, has
-  // ended. A place that does not hold the stream is then reached at once.
+  // ended. So a place that does not hold the stream is reached at once.
   bool idle = false;
   // The stream's last work is a copy of the engine that holds it, and no work has been queued in
   // any stream since. If the stream is still held, the new copy comes directly after that copy, and

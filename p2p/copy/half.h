@@ -62,7 +62,7 @@ class Half {
     if (!lost_.ok()) fail(copy, lost_, Event::kPeerLost);
     return &copy;
   }
-  // The state must allow the event: the caller has checked messages of the peer.
+  // The state must allow the event. So the caller must check messages of the peer before the call.
   void move(Copy& copy, Event event) {
     const auto next = after(copy.state, event);
     assert(next);

@@ -78,8 +78,9 @@ Status Receiver::on_chunk(const ChunkMessage& message, const PeerLink& link) {
   return {};
 }
 
-// The most chunks that may be announced and not yet copied in. Each has a slot in an inbox, except
-// the empty chunk of an empty copy and chunks for their copy's destination.
+// The most chunks that may be announced and not yet copied in. Each has a slot of at least
+// kAlignment bytes in an inbox, except the single chunk of an empty copy and chunks that the sender
+// has written to the destination (Where::kTarget). `+ kMostCopies` allows for these chunks.
 uint64_t Receiver::most_arrived(const PeerLink& link) {
   uint64_t inbox_bytes = link.inbox.bytes;
   for (const DeviceBuffer& inbox : link.device_inbox) inbox_bytes += inbox.bytes();

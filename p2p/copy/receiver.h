@@ -34,8 +34,8 @@ struct Incoming {
     bool slot_wanted = false;
   };
 
-  // How the sender has begun. Want and Pull are requests; with the answer, or a refusal of the
-  // Pull, chunks follow.
+  // How the sender has begun. Want and Pull are requests. Chunks follow after the answer to a Want,
+  // or after a refusal of a Pull.
   enum class Choice : uint8_t { kNone, kWant, kPull, kChunks };
 
   uint64_t id = 0;
@@ -81,7 +81,7 @@ class Receiver : public Half<Incoming, IncomingEvent> {
   Result<bool> advance(PeerLink* link);
 
   void lose(const Status& why);
-  // In a pause: unmaps the memory of a lost peer. No copies are left then.
+  // Unmaps the memory of a lost peer. Call it in a pause, when no copies are left.
   void close_mappings();
 
  private:

@@ -153,7 +153,7 @@ Result<bool> Sender::end(Outgoing& copy, PeerLink* link, bool& moved) {
   return over;
 }
 
-// Whether the predecessor has not yet begun. It then wakes this copy.
+// Whether the predecessor has not yet begun. If so, the predecessor wakes this copy when it begins.
 bool Sender::waits_for_predecessor(const Outgoing& copy) {
   if (copy.predecessor == 0 || !before_begin(copy.state)) return false;
   const auto before = copies_.find(copy.predecessor);

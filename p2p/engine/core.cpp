@@ -21,7 +21,7 @@ Core::~Core() {
     run_round();
   }
   (void)release_unused();
-  // No stream is held any more, and the session ends. So the result is ignored.
+  // The session ends and no stream is held any more, so the result does not matter.
   (void)environment_.ops.pause(Pause::kWork);
   peers_.clear();
   environment_.drop_device_memory();

@@ -68,8 +68,9 @@ class Engine {
   // if the peer is open or lost, because connecting waits until no stream is held.
   //
   // Errors: `failure`, an error that the caller has already found; kInvalidArgument if device,
-  // shape or id is invalid; or the driver's error. Then nothing is queued, the stream is not held,
-  // and `done` is not called. The peer's half ends with the same error, unless the id is invalid.
+  // shape or id is invalid; or the driver's error. After an error nothing is queued, the stream is
+  // not held, and `done` is not called. The peer's half ends with the same error, unless the id is
+  // invalid.
   Status copy(PeerCopy copy, Status failure = {});
 
   // Events between servers. When the stream of signal() reaches this place, the peer's await() with

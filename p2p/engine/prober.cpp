@@ -185,7 +185,8 @@ void Prober::start_transfers() {
 }
 
 // Also ends the sample, because registration blocks. The time includes the deregistration: both
-// ends of a copy deregister before it is over, because its memory may be freed then.
+// ends deregister the memory before the copy is over, because the program may free the memory after
+// the copy.
 void Prober::start_registration(DeviceAddress scratch) {
   const Job& job = jobs_.front();
   transfers_ = 1;

@@ -141,7 +141,7 @@ struct ChunkMessage : MessageOf<MessageKind::kChunk> {
   uint32_t immediate = 0;
   // 1: the sender waits for slots, so Consumed must be sent as soon as the chunk has landed. 0: the
   // sender has no other copy to this peer with anything to send, and has started the last chunk of
-  // this copy. Then Done frees the slots early enough.
+  // this copy, so Done frees the slots early enough.
   uint32_t slot_wanted = 0;
   uint64_t predecessor = 0;  // the previous copy of the train; must not be overtaken; 0: none
 };

@@ -7,8 +7,8 @@ namespace rcuda::p2p {
 namespace {
 
 // This number of turns of the chunks in flight, and of further chunks, is evaluated exactly before
-// extrapolating. By then the transient of the recurrence is over, or its remaining error is smaller
-// than that of the measurements.
+// extrapolating. After these, the transient of the recurrence is over, or its remaining error is
+// smaller than that of the measurements.
 constexpr uint64_t kExactTurns = 6;
 constexpr uint64_t kExactExtraChunks = 32;
 

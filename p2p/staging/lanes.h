@@ -33,9 +33,9 @@ class Lanes {
   // Whether another chunk should be queued. Two chunks may always be queued, more only while they
   // are small.
   bool has_room(int device, Lane lane, uint64_t bytes) const;
-  // If a box is refused, earlier boxes may be in progress. Then a ticket is returned. It ends with
-  // the refusal when these boxes have ended; until then the memory is in use. If an error is
-  // returned, nothing is in progress.
+  // If the driver refuses a box while earlier boxes are in progress, copy() returns a ticket. The
+  // ticket ends with the refusal when these boxes have ended; until then the memory is in use. If
+  // copy() returns an error, nothing is in progress.
   Result<Ticket> copy(int device, Lane lane, std::span<const CopyBox> boxes, uint64_t bytes);
   // The state as of the last refresh(). An error is final: the caller must not ask for this ticket
   // again.

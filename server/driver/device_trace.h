@@ -37,7 +37,7 @@ class DeviceTrace {
   // Appends the events of commands that the GPU has finished.
   void poll(std::vector<wire::TraceEvent>* events);
   bool pending() const { return !queues_.empty(); }
-  // Call before a context is destroyed or reset, because its events are then destroyed too.
+  // Call before a context is destroyed or reset, because that destroys its events.
   void forget_all();
 
  private:

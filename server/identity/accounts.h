@@ -2,7 +2,7 @@
 //
 // The name service of getpwnam() may query another machine and take long, and the daemon has one
 // thread. So threads of this class query it, and answers are kept: an account for a minute, an
-// error for ten seconds. kMostAtOnce lookups run at the same time; further lookups wait.
+// error for ten seconds. At most kMostAtOnce lookups run at the same time; further lookups wait.
 //
 // Threads: one thread calls. Blocking: nothing, not even the destructor; a lookup that hangs keeps
 // its thread until it returns. Errors: kNotFound if there is no such user, kSystem if the name
@@ -50,7 +50,7 @@ class Accounts {
   explicit Accounts(LookUp look_up = look_up_account)
       : look_up_(std::move(look_up)), lookups_(kMostAtOnce) {}
 
-  // The answer, or nothing while it is being looked up; then descriptor() becomes readable.
+  // The answer, or nothing while it is being looked up: descriptor() becomes readable afterwards.
   std::optional<Result<Account>> find(const AccountKey& key, Clock::time_point now);
   // Later calls of find() ask the name service again.
   void forget() { kept_.clear(); }

@@ -243,9 +243,9 @@ std::optional<Result<Identity>> Authenticator::identify(Proof& proof, const std:
   const std::string* name = std::get_if<std::string>(&*proof.account);
   const auto not_named = [&](const std::string& user, const std::string& remedy) {
     return Result<Identity>(Status(
-        Code::kDenied, "the server does not serve user " + user + ": its setting users names " +
-                           "others" + (proof.roles ? ", and holds for tokens too" : "") + "; " +
-                           remedy));
+        Code::kDenied, "the server does not serve user " + user + ": its setting \"users\" lists " +
+                           "only others" + (proof.roles ? ", and also applies to tokens" : "") +
+                           "; " + remedy));
   };
   const auto without_account = [&] {
     Identity identity{{}, 0, *name, {}, proof.method, from};

@@ -7,9 +7,10 @@
 // roles are not at the end, so that a line without its end is damaged, and no such token. The label
 // is the rest of the line and may be empty. A missing file holds no tokens.
 //
-// A file that other users can access is refused. So is a file that has damaged lines and no token.
-// Then no token is valid until the file is corrected. Otherwise a damaged line grants nothing, the
-// server's log names it, and the other tokens stay valid, because no token depends on another line.
+// A file that other users can access is refused, and so is a file that has damaged lines and no
+// token. While the file is refused, no token is valid. In a file that is not refused, a damaged
+// line grants nothing, the server's log names it, and the other tokens stay valid, because no token
+// depends on another line.
 // create_token() refuses a file with a damaged line, because it rewrites the file from its tokens.
 // It also loses comments. revoke_tokens() leaves all other lines as they are.
 //

@@ -205,7 +205,7 @@ Result<ToWorker> receive_from_daemon(int socket) {
   std::vector<std::byte> buffer(kMostWorkerMessageBytes + 1);
   std::vector<UniqueFd> descriptors;
   Result<size_t> got = recv_packet_with_fds(socket, buffer, descriptors, Deadline::max());
-  if (!got.ok()) return Status(got.status()).with_context("reading from the other process");
+  if (!got.ok()) return Status(got.status()).with_context("reading a message from the daemon");
   if (*got == buffer.size()) {
     return Status(Code::kProtocol, "a packet between daemon and worker was cut short");
   }

@@ -185,8 +185,8 @@ Result<Any> decode_message(std::span<const std::byte> bytes);
 std::string worker_messages_layout();
 
 // Sends a message. `descriptor`: its descriptor, which stays the caller's; -1: it has none. Blocks
-// until the deadline while the worker does not read; then kTimeout. kInvalidArgument if the message
-// is too long.
+// while the worker does not read; kTimeout at the deadline. kInvalidArgument if the message is too
+// long.
 Status send_to_worker(int socket, const ToWorker& message, int descriptor, Deadline deadline);
 // Blocks until a packet has arrived. kUnavailable at the end of the socket, kSystem if a descriptor
 // was lost.

@@ -49,8 +49,8 @@ bool is_gpu_node(const std::string& name);
 // of the GPUs that are named. (Rejected: the devices of a control group. Version 1 has files for
 // them, which a version 2 machine lacks; version 2 takes a BPF program, which only a process with
 // CAP_BPF may attach and which a container's kernel often forbids.)
-// Threads: one, before others start. Blocking: no. Errors: kSystem with the call that failed; /dev
-// is then as before.
+// Threads: one, before others start. Blocking: no. Errors: kSystem with the call that failed. After
+// an error, /dev is as before.
 //
 // `gpus`: nodes such as nvidia3.
 Status make_private_dev(const std::vector<std::string>& gpus);

@@ -4,7 +4,7 @@
 // MPS limits a client process to this part of each device, and runs kernels of several processes at
 // the same time. The driver reads the limit from the environment when it starts, so a worker is
 // started for one share, as it is for one set of devices. A session cannot change the limit, which
-// holds for all contexts, streams and graphs of the process. Green contexts do not serve: their
+// holds for all contexts, streams and graphs of the process. Green contexts do not suit: their
 // null stream does not wait for other streams, and without MPS kernels of other processes do not
 // run at the same time (docs/performance.md has the measurements).
 //

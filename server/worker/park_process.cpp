@@ -69,7 +69,7 @@ ParkExit say(ParkExit how, const LoadedDriver& driver, const char* function, CUr
 
 using Workers = std::vector<pid_t>;
 
-// Whether the process has ended. Then its session has nothing left to lose.
+// Whether the process has ended. If so, its session has nothing left to lose.
 bool has_ended(pid_t worker) {
   const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, worker, 0)));
   pollfd item{process.get(), POLLIN, 0};

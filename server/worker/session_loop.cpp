@@ -119,7 +119,7 @@ Status SessionLoop::run() {
     Result<transport::Region> shared =
         link_.expose(written.data(), written.size(), resources.staging_file,
                      static_cast<uint64_t>(written.data() - resources.staging));
-    if (!shared.ok()) return Status(shared.status()).with_context("exposing the marks of waits");
+    if (!shared.ok()) return Status(shared.status()).with_context("exposing GPU-written words");
     marks = *shared;
   }
   // Commands of all client threads run on this thread. The client decides which of its threads may
@@ -222,7 +222,8 @@ void SessionLoop::tell_end(const std::string& why) {
 uint64_t SessionLoop::limits_due() const {
   uint64_t due = time_.limits() ? time_.due() : SessionTime::kNever;
   if (contexts_.watches()) due = std::min(due, contexts_.due());
-  // A command that is held back longer than this waits for other workers.
+  // A command that is held back for its bandwidth is due in the future. After due() has passed, the
+  // command waits for other workers and needs no timer.
   if (!held_back_.empty() && scheduler_.due() > now()) {
     due = std::min(due, scheduler_.due());
   }

@@ -109,12 +109,13 @@ class SessionLoop {
   static bool has_reply_slot(const wire::CommandHeader& header);
   // Executes the next command. Returns false without a command, or if the command must wait.
   Result<bool> next();
-  // `ahead`: the command is executed before its turn; next() counts it in its turn.
+  // `ahead`: the command overtakes earlier commands; next() counts it when it reaches its frame.
   Status handle(std::span<const std::byte> frame, bool ahead = false);
   // Executes waits for events before the commands that precede them, and ends the waits whose
   // events are reached.
   Status look_ahead();
-  // `number`: the command's number in the session, from 1, as traces show it; 0 before its turn.
+  // `number`: the command's number in the session, from 1, as traces show it; 0 if the command
+  // overtakes earlier commands.
   Status carry_out(const wire::CommandHeader& header, std::span<const std::byte> body,
                    uint64_t number);
   HandlerResult dispatch(const wire::CommandHeader& header, std::span<const std::byte> body,

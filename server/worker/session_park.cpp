@@ -1,11 +1,11 @@
 // A session's rest: from the daemon's request to park it until its GPU memory is back (parker.h).
 //
 // From kAtRest on, no thread of the worker calls the driver: such a call would block while the
-// process is locked. The only exception is kMove: the process is not locked then, and the executor
-// thread moves the memory. Otherwise the executor thread waits here. The other threads call the
-// driver only for work in progress, copies between servers and calls of NCCL. A session that has
-// any of these does not come to rest. Threads of NCCL itself may call the driver: they block until
-// the session wakes.
+// process is locked. The only exception is kMove, during which the process is not locked, and the
+// executor thread moves the memory. Otherwise the executor thread waits here. The other threads
+// call the driver only for work in progress, copies between servers and calls of NCCL. A session
+// that has any of these does not come to rest. Threads of NCCL itself may call the driver: they
+// block until the session wakes.
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -115,7 +115,7 @@ bool SessionLoop::move_to_host() {
   return true;
 }
 
-// Before the call, the session's quotas have booked the memory again.
+// Call it only when the session's quotas have booked the memory again.
 bool SessionLoop::move_back(uint64_t keep) {
   const Result<bool> moved = services_.movable.wake(keep);
   const bool is_back = moved.ok() && *moved;
@@ -257,7 +257,7 @@ Status SessionLoop::move_nccl(const std::vector<uint64_t>* suspends, std::string
   return {};
 }
 
-// Returns when the session is awake again, is not parked after all, stops, or has ended.
+// Returns when the session is awake again, is not parked after all, or is over (is_over()).
 Status SessionLoop::rest() {
   remember_memory();
   services_.gpu_direct.forget();
@@ -269,8 +269,15 @@ Status SessionLoop::rest() {
   std::string why;
   RCUDA_RETURN_IF_ERROR(move_nccl(nullptr, &why));
   if (why.empty()) return {};
-  RCUDA_WARN("after a park or an attempt to park: %s", why.c_str());
-  (void)services_.answers.events().notice(false, "after a park or an attempt to park, " + why);
+  RCUDA_WARN(
+      "NCCL could not take back its memory after the session was parked, or after an attempt "
+      "to park it: %s",
+      why.c_str());
+  (void)services_.answers.events().notice(
+      false,
+      "NCCL could not take back its memory after the session was parked, or after an attempt to "
+      "park it: " +
+          why);
   return {};
 }
 

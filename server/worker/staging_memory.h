@@ -1,5 +1,5 @@
 // StagingMemory: the memory through which a worker's client copies, followed by the memory for
-// replies and marks that the GPU writes. DeviceSet page-locks it.
+// replies and GPU-written words. DeviceSet page-locks it.
 //
 // It is a file without a name, so a client on this host can map it and fill it without another
 // copy. Page-locking memory that has no pages yet takes ten times as long (31 ms against 3 ms for

@@ -32,7 +32,8 @@ Status wrong(const std::string& path) { return Status::from_errno(errno, path); 
 Result<UniqueFd> open_user_folder(int own, const std::string& cache, const std::string& folders,
                                   const SessionGrant& grant) {
   const uid_t owner = ::geteuid() == 0 ? grant.uid.value_or(0) : ::geteuid();
-  // Only this process's user can write the two folders above, so none of the names is a trap.
+  // Only this process's user can write the two folders above, so no other user can have put a link
+  // under any of the names.
   ::mkdirat(own, folders.c_str(), 0700);
   const std::string path = folders + "/" + folder_name(grant);
   const std::string whole = cache + "/" + path;

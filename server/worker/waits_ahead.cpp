@@ -60,7 +60,7 @@ std::vector<WaitsAhead::Payload> WaitsAhead::next(uint64_t commands) {
   search();
   if (found_.empty()) [[likely]]
     return {};
-  // Drops waits that the executor has executed in their turn.
+  // Drops waits that the executor has executed in the order of the ring.
   std::erase_if(found_, [taken = ring_.taken()](const Wait& wait) {
     return wait.frames.front().number <= taken;
   });

@@ -1,16 +1,17 @@
 // WaitsAhead: finds waits for events in the command ring before the executor reaches them.
 //
 // A program often queues more work between an event's record and its wait for the event: a step of
-// OpenMM queues eleven kernels there. With a local driver, that work is queued when the wait
-// begins. Here it may still be in the ring, and each launch takes the executor some microseconds.
-// In its turn, the wait would end after all of these launches, and the ring would then be empty for
-// a round trip.
+// OpenMM queues eleven kernels there. With a local driver, that work is already queued when the
+// program begins to wait. Here it may still be in the ring, and each launch takes the executor some
+// microseconds. If the executor executed the wait only after all of these launches, the ring would
+// be empty for a round trip after the wait.
 //
 // So a wait overtakes commands that only queue work (the trait `overtaken`), and other waits, if
 // its record has been executed. A request for news of mirrored memory directly before the wait
 // (MirrorNews) overtakes them with it. After any other command, or a request longer than
-// kMostBytes, the wait keeps its turn. A later call returns the errors of overtaken commands. In a
-// traced session every wait keeps its turn, because the trace shows commands in order.
+// kMostBytes, the wait is executed in the order of the ring. A later call returns the errors of
+// overtaken commands. In a traced session every wait is executed in this order, because the trace
+// shows commands in order.
 //
 // Executor thread only. Nothing blocks. An invalid frame ends the search; try_next() reports it.
 #pragma once

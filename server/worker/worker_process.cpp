@@ -46,7 +46,7 @@ void keep_log_apart() {
 struct Daemon {
   int control;
   int reports;
-  bool reports_failure = false;  // it has the reason why this worker does not start, and logs it
+  bool reports_failure = false;  // the daemon has the reason for a failed start, and logs it
 };
 
 // `setting`: the reason, if the code is kInvalidArgument.

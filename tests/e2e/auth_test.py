@@ -215,8 +215,9 @@ class AuthTest(AuthCase):
                 if works:
                     self.assert_works(result)
                     continue
-                self.assert_refused(result, "the server does not serve user nobody: its setting users names others, and "
-                                    "holds for tokens too; ask its administrator to add nobody there, or to a group")
+                self.assert_refused(result, "the server does not serve user nobody: its setting \"users\" lists only "
+                                    "others, and also applies to tokens; ask its administrator to add nobody "
+                                    "there, or to a group")
                 # A token that gives no sessions needs no user.
                 observer = self.token_file(self.make_token(server, "--user", "nobody", "--role", "observer"))
                 asked = self.run_tool("rcuda-smi", at.rsplit(":", 1)[0], RCUDA_TOKEN_FILE=observer)

@@ -268,7 +268,7 @@ class LeaseTest(Turns):
         leased.stdin.close()
         leased.wait()
         leased = self.program(server, mib=40, **flagged)
-        self.assertEqual(self.do(other, "allocate 40"), "None")
+        self.assertEqual(self.do(other, "allocate 40"), "None", server.text())
         self.assertEqual(self.state(server, leased), "parked")
 
 

@@ -249,8 +249,9 @@ bool BulkStream::next_message(uint64_t most) {
   return true;
 }
 
-// If a piece is answered, its memory belongs to the caller again only after the answer, so the
-// address is enough. Otherwise only lent memory stays valid.
+// The bytes of an answered piece are retained by address, because its memory belongs to the caller
+// again only after the answer. Other pieces are retained by address only in lent memory; their
+// other bytes are copied.
 void BulkStream::keep_source(const Piece& piece, Message* message) {
   if (!piece.is_answered()) message->kept = lent_.find(piece.local, piece.bytes);
   message->is_kept = piece.is_answered() || message->kept;

@@ -63,7 +63,8 @@ class Reconnects {
   // Sets the first socket for acknowledgements.
   void keep(Socket acknowledgements) { socket_ = std::move(acknowledgements); }
   Status start();
-  // Announces to the peer that this side ends: the peer then does not wait after a loss.
+  // Announces to the peer that this side ends, so the peer does not wait for a next connection
+  // after a loss.
   void say_farewell();
   // Ends the connection for acknowledgements, because the caller considers it lost.
   void lose();
@@ -93,8 +94,8 @@ class Reconnects {
   std::vector<Acknowledgement> take_due();
   // Takes an acknowledgement of the peer. Returns false if the peer cannot have received the bytes.
   bool take(const Acknowledgement& acknowledgement);
-  // A socket reports that it has lost its connection, and later that it has the next one. A socket
-  // that ends before does not report the second.
+  // A socket calls lost() when it has lost its connection, and back() when it has the next
+  // connection. A socket that ends in between does not call back().
   void lost(const std::string& why);
   void back();
 

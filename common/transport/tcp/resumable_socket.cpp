@@ -322,8 +322,8 @@ void ResumableSocket::await_last_bytes(MutexLock& lock) {
 
 // Returns false once the stream has ended.
 bool ResumableSocket::reconnect(MutexLock& lock) {
-  // From now on, received_ and sent_ do not change.
   changed_.wait(lock, [&]() RCUDA_REQUIRES(mutex_) { return users_ == 0; });
+  // No thread uses the connection any more, so received_ and sent_ do not change.
   const std::string why = why_lost_;
   const uint64_t received = received_;
   lock.unlock();

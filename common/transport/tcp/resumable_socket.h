@@ -49,7 +49,8 @@ class ResumableSocket final : public SocketLayer {
   ssize_t send(std::span<const iovec> pieces, int flags, const KeptPiece& kept);
   ssize_t recv(void* data, size_t bytes, int flags) override;
   bool wait(short events, int timeout_ms) override;
-  // SHUT_WR: the next end of the connection ends the stream. SHUT_RDWR: ends the stream.
+  // SHUT_WR: sends nothing more; the stream ends at the next loss of the connection, or now if the
+  // connection is lost. SHUT_RDWR: ends the stream.
   void shutdown(int how) override;
   bool lose(const std::string& why) override;
   bool is_connected() const override { return in(ResumableState::kConnected); }
@@ -70,15 +71,16 @@ class ResumableSocket final : public SocketLayer {
   bool acknowledge(uint64_t bytes);
   // The peer has answered the messages before `place`, so it has received those bytes. Their memory
   // is not read after the return; blocks while those bytes are being sent again. If the peer has
-  // answered without receiving them, the stream ends with its next connection.
+  // not received them, the stream ends when its next connection is made, because the peer then
+  // reports fewer received bytes.
   void confirm(uint64_t place);
   // Copies the bytes of this memory that are retained by their address only (RetainedBytes::own()).
   void own(const void* begin, size_t bytes);
   // For a stream that has ended: blocks until no thread reads memory that was sent.
   void await_end();
   void end(const std::string& why);
-  // The peer has announced its end. The next loss then ends the stream; a loss that has already
-  // happened ends it now.
+  // Called when the peer has announced its end: the next loss ends the stream. If the connection is
+  // already lost, the stream ends now.
   void expect_end();
 
  private:
@@ -116,9 +118,9 @@ class ResumableSocket final : public SocketLayer {
   StateWord<kResumableTransitions> state_;  // changed with mutex_ held
   int users_ RCUDA_GUARDED_BY(mutex_) = 0;  // threads that use connection_ without the mutex
   uint64_t sent_ RCUDA_GUARDED_BY(mutex_) = 0;
-  // The end of all bytes that send() has offered: the peer cannot have received more. It may have
-  // received more than sent_: before send() has returned here, or if a cipher had begun to send
-  // bytes when send() returned EAGAIN.
+  // The position after the last byte that was given to connection_.send(). The peer cannot have
+  // received more. It may have received more than sent_ while that call is in progress, or if a
+  // cipher had begun to send bytes when the call returned EAGAIN.
   uint64_t offered_ RCUDA_GUARDED_BY(mutex_) = 0;
   // Bytes of the next send() that the peer has received over an earlier connection. sent_ includes
   // them.

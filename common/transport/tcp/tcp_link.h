@@ -33,9 +33,9 @@
 
 namespace rcuda::transport {
 
-// How often the receiving thread checks the peer. `peer_timeout` zero: the peer may be silent, and
-// only its host is checked; more often with `reconnects`, because a loss then does not end the
-// Link.
+// How often the receiving thread checks the peer. If `peer_timeout` is zero, the peer may be
+// silent, and only its host is checked. This check is more frequent with `reconnects`, because a
+// loss does not end such a Link.
 std::chrono::milliseconds silence_checks(std::chrono::milliseconds peer_timeout, bool reconnects);
 
 class TcpLink final : public LinkCore {

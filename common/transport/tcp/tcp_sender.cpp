@@ -129,8 +129,8 @@ bool TcpSender::make_room(MutexLock& lock, size_t total) {
   return true;
 }
 
-// Releases the lock first: a lingering flusher takes it at once. A thread that finds the mutex
-// locked sleeps, which costs both threads more than a send.
+// Releases the lock before it calls the flusher, because a lingering flusher takes the lock at
+// once. A thread that finds the mutex locked sleeps, which costs both threads more than a send.
 void TcpSender::call_flusher(MutexLock& lock) {
   const bool asleep = std::exchange(flusher_asleep_, false);
   lock.unlock();

@@ -8,9 +8,9 @@
 // than sending. A thread that is about to sleep in Link::wait flushes too.
 //
 // kRun puts without Wake::kNow, each within `hand_over` of the previous put, wake the flusher; with
-// Wake::kHandOver, one such put does. The flusher then stays awake for that time after each send,
-// and sends such puts. A send takes 3 to 10 us, a large part of the 10 to 30 us between launches of
-// PyTorch.
+// Wake::kHandOver, one such put does. After each send, the flusher stays awake for `hand_over`, and
+// sends the puts of that time. A send takes 3 to 10 us, a large part of the 10 to 30 us between
+// launches of PyTorch.
 //
 // Any thread may call send(), which blocks while kMaxPending bytes wait for the peer. The flusher
 // also sends the heartbeats. Errors go to the callback, on the thread that detected them.

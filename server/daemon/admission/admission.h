@@ -59,7 +59,8 @@ class Admission {
   // Applicants that may wait at the same time. One user has a quarter of the places.
   static constexpr size_t kMostWaiting = 1024;
 
-  // The smallest limit of a device's memory, and the least memory that any limit leaves free.
+  // `limit`: the smallest of the limits on the memory that a session may use on one device. `free`:
+  // the least memory that any of these limits still leaves.
   struct Room {
     uint64_t limit = 0;
     uint64_t free = 0;
@@ -108,7 +109,7 @@ class Admission {
     Applicant(const Applicant&) = delete;
     Applicant& operator=(const Applicant&) = delete;
 
-    // Whether its wait is over. Then take() returns the permit or the refusal.
+    // Whether its wait is over, so that take() returns the permit or the refusal.
     bool is_decided() const { return permit_ != nullptr || obstacle_.code() == Code::kDenied; }
     // Fails if its lease has ended, or if the session's Ledger cannot be made.
     Result<std::unique_ptr<Permit>> take();
@@ -191,8 +192,8 @@ class Admission {
     return leases_.check_devices(devices, lease, offered_());
   }
 
-  // `devices`: those that the client requests. `may_wait`: the client wants to wait. Then sessions
-  // may be ended for it (in_the_way()), and it may wait for the end of a lease.
+  // `devices`: those that the client requests. `may_wait`: the client wants to wait. For such a
+  // client, sessions may be ended (in_the_way()), and it may wait for the end of a lease.
   Result<std::unique_ptr<Applicant>> apply(const Identity& user,
                                            const std::vector<uint32_t>& devices, bool may_wait);
   // What a session that the user starts now could use of a device's memory; none without a limit.

@@ -50,8 +50,8 @@ class Audit {
   void refused(const std::string& from, const std::optional<Identity>& identity,
                std::string_view why);
   void began(const AuditedSession& session);
-  // `totals`: none if the worker ended without a report. Then `outcome` says how, and the counts
-  // are those that the session's WorkPage had at the end.
+  // `totals`: none if the worker ended without a report. Without `totals`, `outcome` says how the
+  // worker ended, and the counts are those that the session's WorkPage had at the end.
   void ended(const AuditedSession& ended, const std::optional<SessionTotals>& totals,
              std::string_view outcome);
   // `what`: "taken", "extended", "revoked" or "expired". `by`: the operator; none: the server.

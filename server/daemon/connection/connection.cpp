@@ -105,7 +105,7 @@ Connection::Clock::time_point Connection::next_deadline() const {
   Clock::time_point next = deadline_;
   if (look_at_ && reads(state_)) next = std::min(next, *look_at_);
   if (waits(state_)) next = std::min(next, report_at_);
-  // Admission gave this client its turn after advance() had asked for it in this round.
+  // Admission has decided about this client after advance() had asked in this round.
   if (is(State::kQueued) && applicant_->is_decided()) next = Clock::now();
   return next;
 }

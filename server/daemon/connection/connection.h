@@ -136,7 +136,7 @@ class Connection {
   bool begins_tls() const;
   Status begin_tls();
   Status finish_tls();
-  // Returns 0 if nothing has arrived; then the connection may have ended.
+  // Returns 0 if nothing has arrived; the connection may have ended.
   size_t receive(std::byte* data, size_t bytes);
   Status handle_message(wire::MessageType type, const std::vector<std::byte>& body);
   Status take_request(wire::MessageType type, const std::vector<std::byte>& body);

@@ -71,7 +71,8 @@ Status Connection::apply() {
 Status Connection::assign() {
   WorkerPool& pool = services_.pool;
   if (!pool.has_worker_for(waiting())) return pool.lasting_failure(waiting());
-  // A lease may have begun or ended while the client waited. Then it applies again.
+  // A lease that began or ended while the client waited may exclude these devices. If so, the
+  // client applies again.
   if (!services_.admission.check_devices(hello_.devices, identity_->lease).ok()) {
     permit_.reset();
     return apply();

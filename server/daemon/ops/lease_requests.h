@@ -1,8 +1,8 @@
 // LeaseRequests: carries out requests of operators about leases of devices (docs/leases.md), and
 // ends leases whose time is over.
 //
-// Each change is written to the file of leases, the log and the audit. Then clients that waited for
-// the change may start. The sessions of a lease end with it.
+// Each change is written to the file of leases, the log and the audit. Afterwards the clients that
+// waited for the change may start. The sessions of a lease end with it.
 //
 // Threads: the daemon's only thread. Blocking: for the file of leases. Errors: those of Leases;
 // kDenied if the client is not an operator; those of the file.

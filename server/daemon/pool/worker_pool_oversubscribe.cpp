@@ -20,6 +20,8 @@ constexpr auto kRestPatience = 500ms;
 // How long an allocation waits for others to become idle, besides stay_awake up to kStayPatience.
 constexpr auto kIdlePatience = 1s;
 constexpr std::chrono::nanoseconds kStayPatience = 10s;
+// Workers report what their sessions have shortly after they have answered the program.
+constexpr auto kReportTime = 100ms;
 // How long a session that does something with its memory counts as busy.
 constexpr auto kBusyPause = 100ms;
 // How long a worker may take to use the room that was made for it. Others wait meanwhile.
@@ -205,8 +207,9 @@ void WorkerPool::serve_wish(Worker& worker, Clock::time_point now, bool may_disp
   if (may_displace) {
     const RoomChoice others = make_room({&worker}, {{wish.device, wish.missing}}, now);
     if (!others.victims.empty()) return;
-    if (!others.later) return refuse_wish(worker);
-    next_room_ = std::min(next_room_.value_or(*others.later), *others.later);
+    if (!others.later && now >= wish.since + kReportTime) return refuse_wish(worker);
+    const Clock::time_point later = others.later.value_or(wish.since + kReportTime);
+    next_room_ = std::min(next_room_.value_or(later), later);
   }
   if (now >= *wish.refuse_at) refuse_wish(worker);
 }

@@ -50,8 +50,8 @@ class Answers {
   // that is older is dropped, as the word may have a new owner while a destroyed stream still has
   // to signal it. `wake`: kYes if no thread of the client is likely to wait.
   void signal(WordSignal signal, CUresult result, transport::Wake wake = transport::Wake::kNow);
-  // As signal(), at the end of work for which a thread of the client waits. First calls the
-  // function of before_waits_end(), which may send replies with the word: the client wakes once.
+  // As signal(), at the end of work that a thread of the client waits for. First calls the function
+  // of before_waits_end(), which may send replies with the word: the client wakes once.
   void end_wait(WordSignal signal, CUresult result, transport::Wake wake = transport::Wake::kNow);
   void before_waits_end(std::function<void(WordSignal)> then) { before_end_ = std::move(then); }
   // Whether the word has this sequence or a later one.

@@ -19,7 +19,8 @@ class Blobs {
 
   // Returns the blob's number, which is never 0.
   uint32_t keep(api::Blob blob);
-  // Returns at most `room` bytes from `offset` on; none if no such blob exists or it ends before.
+  // Returns at most `room` bytes from `offset` on; none if no such blob exists or it ends before
+  // `offset`.
   std::span<const std::byte> read(uint32_t number, uint64_t offset, size_t room) const;
   // Forgets the blob if it ends at `end`.
   void drop_at(uint32_t number, uint64_t end);

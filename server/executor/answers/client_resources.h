@@ -4,7 +4,7 @@
 // on any thread, an event lets the client drop the object (EventSink::released()).
 // Threads: make() on the executor thread; resources are destroyed on any thread. Blocking: a
 // resource's destructor, while the event ring is full. Resources may outlive the session, because
-// the driver may keep them; then no event is sent.
+// the driver may keep them. After the session's end no event is sent.
 #pragma once
 
 #include <cstdint>

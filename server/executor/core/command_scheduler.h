@@ -3,19 +3,20 @@
 //   now        almost always
 //   held back  may_start() is false: the command, and those after it, wait in front of the
 //              executor. A copy waits for its share of a limited bandwidth (CopyPace). While a
-//              stream is held for a peer worker, a command waits in which a driver may wait for
-//              the device (allocations; loading code, also by the first launch of a kernel; ...):
-//              in that call the driver would block the engine, which has to end the copy that
-//              holds the stream
+//              stream is held for a peer worker, commands wait that may make the driver wait for
+//              the device (allocations; loading code, also by the first launch of a kernel; ...).
+//              During such a call the driver would block the engine, which has to end the copy
+//              that holds the stream
 //   postponed  must_postpone() is true: only the client thread that made the call waits. The
 //              driver would block its caller until the device is idle, so the command runs when
 //              the device is idle (DeviceWaits) and peer workers have released the memory that it
 //              frees
 //
-// While a stream is held, commands that only queue work may run, but only a bounded number of them:
-// the queues behind a held stream are finite, and the streams of a device share few of them. Work
-// waiting in all queues would block the copies that it waits for. For the same reason no stream is
-// held while too many streams have work, or before the connection to the peer is made.
+// While a stream is held, commands that only queue work may run, but only a bounded number of them.
+// Work that is queued after the held stream's copy fills the queues of the device, which are finite
+// and which its streams share. If such work filled all of them, the engine could not queue the
+// copies that this work waits for. For the same reason no stream is held while too many streams
+// have work, or before the connection to the peer is made.
 // No two workers wait for each other: a command waits here only for copies whose two halves the
 // client sent before it (client/copy/peer.cpp; the proof is in p2p/api/pause.h).
 //

@@ -3,7 +3,7 @@
 //
 // Each handler gets the services of its family (services.h) and a command. The command's header is
 // valid, and its context is current. Exception: a command that carries a completion word also runs
-// if its context is invalid; then no context is current. The body is untrusted input from the
+// if its context is invalid, without a current context. The body is untrusted input from the
 // client. The bytes after it are read with BodyReader, which bounds every read.
 // A command that carries a completion word always signals it, with the error if there is one,
 // because a thread of the client waits for it. Such an error is latched as well only if it is

@@ -60,8 +60,8 @@ using api::Blob;
 // Keeps a blob that is too large for one reply. Returns the number by which BlobRead reads it.
 uint32_t keep_blob(Executor& executor, Blob blob);
 // For host nodes of graphs: makes a host function from a callback of the client. The handler that
-// adds the function to a graph takes ownership of it (HostCallbacks::take()). If none does, the
-// next call destroys it.
+// adds the function to a graph takes ownership of it (HostCallbacks::take()). If no handler takes
+// it, the next host_function() destroys it.
 HostFunction host_function(Executor& executor, uint64_t callback);
 
 }  // namespace rcuda::server

@@ -10,7 +10,8 @@ PeerHub::Options peer_options(const PeerSettings& settings, Answers& answers, Jo
   PeerHub::Options options{settings};
   options.names = &names;
   options.on_error = [&answers](CUresult error) { answers.latch(error); };
-  // Wakes an executor thread whose CommandScheduler may wait for it.
+  // Wakes the executor thread, because a command that its CommandScheduler holds back may wait for
+  // the change.
   options.on_change = [&jobs] { jobs.wake(); };
   // If the event ring is full, the executor thread waits for room, so the engine's thread does not.
   options.report = [&answers, &jobs](const std::string& line) {
@@ -28,9 +29,9 @@ HostMemory::Options host_options(const SessionResources& resources) {
   return options;
 }
 
-// The client can map the marks only over a medium that shares pages. The marks are page-locked in
-// the context of the first device. A reset of that context unpins them for a moment, while another
-// device could write them.
+// The client can map the GPU-written words only over a medium that shares pages. They are
+// page-locked in the context of the first device. A reset of that context unpins them for a moment,
+// while another device could write them.
 bool can_mark(const SessionResources& resources) {
   return resources.link->traits().shares_pages && resources.devices.size() == 1;
 }

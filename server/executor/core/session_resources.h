@@ -32,7 +32,7 @@ struct SessionResources {
   size_t staging_bytes = 0;
   int staging_file = -1;  // the memfd of the staging region; -1: it has none
   std::byte* reply_memory = nullptr;
-  // Page-locked words that GPUs write, after the memory for replies. `wait_marks`: for waits of the
+  // GPU-written words: page-locked, after the memory for replies. `wait_marks`: for waits of the
   // client, which maps them if it can map the staging region. `marks`: for copies to the client.
   // Either may be empty.
   std::span<std::byte> wait_marks;
@@ -56,7 +56,8 @@ struct SessionResources {
 
 inline constexpr size_t kReplyMemoryBytes =
     wire::ClientWindow::kEventRing - wire::ClientWindow::kSmallReplies;
-// 512 marks: a client uses the word that it released last for its next wait, so few are in use.
+// 512 words: a client uses the completion word that it released last for its next wait, so few are
+// in use.
 inline constexpr size_t kWaitMarkBytes = 4096;
 inline constexpr size_t kMarkMemoryBytes = 512;
 inline constexpr size_t kArrivalWordBytes = 256;  // gates for 64 copies to the device at a time

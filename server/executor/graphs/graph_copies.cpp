@@ -239,7 +239,7 @@ CUresult GraphCopies::Dressing::dress_in_body(const CUDA_MEMCPY3D& copy,
   if (steps->source.client || steps->destination.client) return CUDA_ERROR_INVALID_VALUE;
   steps_.push_back(steps);
   if (steps->destination.empty()) return CUDA_SUCCESS;
-  // The body may not run. The bytes that go back after the launch must then be the client's own, so
+  // If the body does not run, the bytes that go back after the launch must be the client's own. So
   // the destination is also fetched before the launch.
   auto kept = std::make_shared<Steps>(copies_.parts_);
   kept->position = steps->position;
@@ -248,8 +248,9 @@ CUresult GraphCopies::Dressing::dress_in_body(const CUDA_MEMCPY3D& copy,
   return CUDA_SUCCESS;
 }
 
-// Adds the host node before or after a copy. Existing edges stay. Only nodes are added, and removed
-// later, so the order of the graph does not change.
+// Adds the host node before or after a copy. The application's nodes and edges stay, and the host
+// node is removed later with its edges, so the order in which a driver lists the application's
+// nodes and edges does not change.
 CUresult GraphCopies::Dressing::add_host_node(CUgraph graph, CUgraphNode copy, Steps& steps,
                                               bool after) {
   const api::DriverTable& driver = copies_.driver_;

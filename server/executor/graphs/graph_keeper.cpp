@@ -62,7 +62,7 @@ void GraphKeeper::drop_waiting() {
   auto resources = std::make_shared<std::vector<Resource>>(std::exchange(waiting_, {}));
   // The resources end with the last copy of this function.
   const auto when_done = [this, resources](CUresult result) {
-    // The device cannot be queried during a capture. The resources then wait until the next call.
+    // The device cannot be queried during a capture. So the resources wait until the next call.
     if (result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) {
       waiting_.insert(waiting_.end(), resources->begin(), resources->end());
     }

@@ -17,7 +17,7 @@ ArrivalGates::Gate::~Gate() {
 
 void ArrivalGates::Gate::open(uint32_t parts) {
   opened_ = parts;
-  // Partner: the GPU, which reads the bytes after the word.
+  // Release, because the GPU reads the bytes after the word.
   std::atomic_ref(gates_->words_[place_]).store(before_ + parts, std::memory_order_release);
 }
 

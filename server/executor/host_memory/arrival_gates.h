@@ -38,8 +38,8 @@ class ArrivalGates : public std::enable_shared_from_this<ArrivalGates> {
     ~Gate();
     Gate(const Gate&) = delete;
     Gate& operator=(const Gate&) = delete;
-    // Lets streams pass that wait for the first `parts` parts. `parts` must not be less than in the
-    // last call.
+    // Opens the gate for streams that wait for the first `parts` parts or fewer. `parts` must not
+    // be less than in the last call.
     void open(uint32_t parts);
 
    private:
@@ -57,7 +57,7 @@ class ArrivalGates : public std::enable_shared_from_this<ArrivalGates> {
 
   // Null: the stream cannot wait at a gate, or none is free.
   std::unique_ptr<Gate> take(const SessionStream& stream, uint32_t parts);
-  // The stream's next work begins when the first `parts` parts are here.
+  // Makes the stream wait at the gate: its next work begins when the first `parts` parts are here.
   CUresult hold(const SessionStream& stream, const Gate& gate, uint32_t parts);
 
  private:

@@ -51,8 +51,8 @@ struct Probe {
   std::byte* out() const { return static_cast<std::byte*>(host); }
   std::byte* in() const { return out() + kProbeBytes; }
 
-  // Polls, with a time limit. A synchronisation would wait for the program's work if that takes all
-  // queues of the device.
+  // Polls, with a time limit. The program's work may occupy all queues of the device, and a
+  // synchronisation would wait for this work.
   Status finish() {
     const auto end = std::chrono::steady_clock::now() + kLongestProbeCopy;
     for (;;) {

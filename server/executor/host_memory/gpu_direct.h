@@ -1,9 +1,10 @@
 // GpuDirect: copies between page-locked client memory and GPU memory. The adapter accesses GPU
 // memory directly, without a buffer in between.
 //
-// A device takes part only if a probe succeeds (prove_gpudirect()). Registrations of GPU memory are
-// kept by range. Each use first compares the allocation's buffer id with the driver's: another id
-// means that the memory was freed and allocated again. sweep() drops registrations of freed memory.
+// A device's memory is used only if a probe succeeds (prove_gpudirect()). Registrations of GPU
+// memory are kept by range. Each use first compares the allocation's buffer id with the driver's:
+// another id means that the memory was freed and allocated again. sweep() drops registrations of
+// freed memory.
 // Memory of pools, memory that the program has mapped, and managed memory go through staging.
 // Transfers (transfers.h) moves the bytes.
 // Executor thread only. Blocking: prove(), for milliseconds, before the session begins.
@@ -49,7 +50,7 @@ class GpuDirect {
   // Probes each device.
   void prove(const std::vector<SessionDevice>& devices);
 
-  // Whether a device takes part.
+  // Whether prove() has found at least one device whose memory the adapter reaches.
   bool any() const { return !proven_.empty(); }
   // Registers device memory if necessary; it stays registered as long as the result lives. Null:
   // these bytes must be copied another way.

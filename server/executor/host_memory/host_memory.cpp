@@ -163,8 +163,9 @@ CUresult HostMemory::lock(const wire::HostExposeBody& body, Range* range) {
   return result;
 }
 
-// Does nothing on media with an adapter: the client would have to register its memory there, so the
-// worker reads instead.
+// Lets the client write into the shadow. Does nothing on media with an adapter: the client would
+// have to register its memory with the adapter before it could write, so the worker reads the
+// memory instead.
 CUresult HostMemory::open_to_writes(uint64_t address, Range* range) {
   const transport::MediumTraits& traits = link_.traits();
   if (!client_writes_ || !range->shadow || !traits.copies_by_cpu || !traits.has_immediates)

@@ -69,7 +69,7 @@ bool RegionPuts::put_when_reached(const SessionStream& stream, transport::Region
     drop(marked.ticket);
     return false;
   }
-  // If the stream fails, the mark never comes.
+  // If the stream fails, the GPU never writes the word.
   completions_.add(stream, [self = shared_from_this(), ticket = marked.ticket](CUresult result) {
     self->reached(ticket, result);
   });
@@ -93,7 +93,7 @@ void RegionPuts::drop(uint32_t ticket) {
 
 void RegionPuts::reached(uint32_t ticket, CUresult result) {
   deliver();
-  // After CUDA_ERROR_OUT_OF_MEMORY only the event could not be made: the mark still comes.
+  // CUDA_ERROR_OUT_OF_MEMORY: only the event could not be made. The GPU still writes the word.
   if (result != CUDA_SUCCESS && result != CUDA_ERROR_OUT_OF_MEMORY) drop(ticket);
   Status failed;
   {

@@ -3,20 +3,21 @@
 //
 // A copy to the client's memory could end with a host function that sends its bytes. But the driver
 // runs that function 40 us after the copy (H100), the stream waits meanwhile, and `x.item()` of
-// PyTorch is such a copy. So put_when_reached() queues a mark after the copy instead, a word that
-// the GPU writes, and the stream goes on. Once the GPU has written the mark, its bytes are sent
-// before any other put: each put of the Link calls deliver() (Link::before_puts()), on any thread,
-// and so does the executor. So when a thread of the client learns that a stream has passed the
-// copy, the client has the bytes.
+// PyTorch is such a copy. Instead, put_when_reached() queues the write of a word by the GPU after
+// the copy, and the stream goes on. Once the GPU has written the word, the bytes of the copy are
+// sent before any other put: each put of the Link calls deliver() (Link::before_puts()), on any
+// thread, and so does the executor. So when a thread of the client learns that a stream has passed
+// the copy, the client has the bytes.
 //
 // That holds for messages of this worker only. Another worker that waits for a stream of this
-// worker, or another process with memory or an event of it, could be faster. So
-// begin_acknowledging() and the first use of an exported name end the use of marks. They wait for
-// the marks that are queued, a second at most, unless a stream can wait for them (Transfers).
+// worker, or another process with memory or an event of this worker, may learn of the copy's end
+// before the client has the bytes. So begin_acknowledging() and the first use of an exported name
+// end the use of GPU-written words. They wait until the GPU has written the words that are queued,
+// a second at most, unless a stream can wait for them (Transfers).
 //
-// A mark's bytes are read when they are sent, not when the GPU writes the mark. A later copy to the
-// same memory must not begin before that: its caller asks overlaps(), and queues a host function
-// before the copy, which calls deliver_all().
+// The bytes are read when they are sent, not when the GPU writes the word. A later copy to the same
+// memory must not begin before they are sent: its caller asks overlaps() and, if so, queues a host
+// function before the copy, which calls deliver_all().
 //
 // Threads: put_when_reached(), withdraw() and begin_acknowledging() on the executor thread,
 // everything else on any. Blocking: as Link::put(); await_marks(), a second at most; withdraw(),
@@ -48,13 +49,14 @@ namespace rcuda::server {
 
 class RegionPuts : public std::enable_shared_from_this<RegionPuts> {
  public:
-  // The most bytes of one copy, as for copies to pageable memory that travel in replies over TCP.
+  // The most bytes of a copy that is sent by Link::put_region(), as for copies to pageable memory
+  // that travel in replies over TCP. Larger copies use Link::write_in_order().
   static constexpr size_t kMostBytes = 4 * transport::kMaxRegionPut;
-  // The most bytes of all copies together, over media with orders_writes. The client's later
-  // messages wait for these bytes: 0.4 ms at 10 GB/s, 34 ms at 1 Gb/s.
+  // The most bytes of all such larger copies together, over media with orders_writes. The client's
+  // later messages wait for these bytes: 0.4 ms at 10 GB/s, 34 ms at 1 Gb/s.
   static constexpr size_t kMostInOrder = 4u << 20;
 
-  // `marks`: page-locked zeros that the GPUs can write, one u32 for each copy in progress. The
+  // `marks`: the GPU-written words: page-locked zeros, one u32 for each copy in progress. The
   // references are not used after end().
   RegionPuts(const api::DriverTable& driver, transport::Link& link, Answers& answers,
              Completions& completions, const ExportedNames& names, std::span<std::byte> marks);
@@ -69,23 +71,23 @@ class RegionPuts : public std::enable_shared_from_this<RegionPuts> {
   // stream must not be in capture.
   bool put_when_reached(const SessionStream& stream, transport::RegionId region, uint64_t offset,
                         transport::Bytes bytes);
-  // Passes the bytes of all written marks to the Link, which sends them with the next put, transfer
-  // or flush().
+  // Passes the bytes of all copies whose word the GPU has written to the Link, which sends the
+  // bytes with the next put, transfer or flush().
   void deliver();
   void flush();
   // Calls deliver(), then waits until the Link has read these bytes.
   void deliver_all();
   // To be called when bytes of the region have arrived: the client has announced it.
   void know(transport::RegionId region);
-  // Whether some of these bytes are being sent, or will be when the GPU has written a mark.
+  // Whether some of these bytes are being sent, or will be when the GPU has written their word.
   bool overlaps(uint64_t address, uint64_t bytes);
-  // To be called before the region ends. Waits until the Link has read its bytes. Bytes whose mark
+  // To be called before the region ends. Waits until the Link has read its bytes. Bytes whose word
   // is not written yet are never sent.
   void withdraw(transport::RegionId region);
-  // Waits for the marks that are queued, a second at most.
+  // Waits until the GPU has written the words that are queued, a second at most.
   void await_marks();
   // From now on bytes must be acknowledged. Blocks for a round trip the first time, until earlier
-  // puts have arrived. Returns whether some marks are not written yet.
+  // puts have arrived. Returns whether the GPU has not written some words yet.
   bool begin_acknowledging();
   // Blocks until the puts so far have arrived.
   void acknowledge();

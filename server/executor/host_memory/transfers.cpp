@@ -137,13 +137,13 @@ class Transfers::Transfer : public std::enable_shared_from_this<Transfer> {
   CondVar changed_;
 };
 
-// The work of one host function: first send the bytes of earlier marks, then start some items, then
-// wait for some.
+// The work of one host function: first send the bytes of earlier copies whose GPU-written words are
+// written, then start some items, then wait for some.
 struct Transfers::HostWork {
   std::shared_ptr<Transfer> transfer;
   size_t start_from = 0, start_to = 0;
   size_t wait_from = 0, wait_to = 0;
-  std::shared_ptr<RegionPuts> puts;  // null: sends no bytes of marks
+  std::shared_ptr<RegionPuts> puts;  // null: sends no bytes of earlier copies
   bool acknowledges = false;         // waits until the client has these bytes
 };
 
@@ -305,7 +305,8 @@ CUresult Transfers::copy_chunks(const SessionStream& stream, const wire::CopyBod
                                 const std::shared_ptr<Transfer>& in,
                                 const std::shared_ptr<Transfer>& out, bool is_reading) {
   const std::vector<Piece> chunks = chunks_of(body.source, body.bytes);
-  // Either marks send the bytes of all chunks, or the last host function waits for all bytes.
+  // Either all chunks are sent when their GPU-written words are written, or the last host function
+  // waits for all bytes.
   bool by_marks = out && puts_->takes(body.bytes);
   for (size_t i = 0; i < chunks.size(); ++i) {
     if (in) {
@@ -315,8 +316,8 @@ CUresult Transfers::copy_chunks(const SessionStream& stream, const wire::CopyBod
     const uint64_t offset = chunks[i].address - body.source;
     RCUDA_RETURN_IF_CUDA_ERROR(driver_.cuMemcpyAsync(body.destination + offset, chunks[i].address,
                                                      chunks[i].bytes, stream.handle));
-    // The stream must not pass the copy before the client has all bytes, unless marks make the
-    // bytes arrive before any message about the stream.
+    // The stream must not pass the copy before the client has all bytes, unless GPU-written words
+    // make the bytes arrive before any message about the stream.
     by_marks = by_marks && out->put_when_reached(stream, i);
     if (out && !by_marks) {
       const bool last = i + 1 == chunks.size();

@@ -52,11 +52,11 @@ class Transfers {
   // How many copies can wait at gates at a time.
   size_t gates() const { return gates_->size(); }
 
-  // From now on a stream passes a copy to the client only when the client has acknowledged the
-  // bytes, because another worker is about to learn how far `stream` is (null: how far an event
-  // is). Bytes that RegionPuts sends for earlier copies arrive before the stream's next work; for
-  // an event this waits until they have arrived, a second at most. Blocks for a round trip the
-  // first time.
+  // From now on, a stream passes a copy to the client only when the client has acknowledged the
+  // bytes. Call it when another worker is about to learn how far a stream has got. `stream`: that
+  // stream; null: the other worker learns the progress of an event. Bytes that RegionPuts sends for
+  // earlier copies arrive before the next work of `stream`; for an event, this function waits until
+  // they have arrived, a second at most. Blocks for a round trip the first time.
   void begin_acknowledging(const SessionStream* stream);
 
   // A range of client memory that lies in one shadow.

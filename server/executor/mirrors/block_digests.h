@@ -2,8 +2,9 @@
 // client gets or sends the bytes of a block, a kernel computes their digest of 128 bits. Later it
 // compares this digest with the digest of the present bytes. So nothing is copied to find changes.
 //
-// The range may be device, managed or page-locked memory. A block in which one word of 8 bytes has
-// changed always gets another digest; other changes go unnoticed with a chance of 2^-128.
+// The range may be device, managed or page-locked memory. If only one word of 8 bytes of a block
+// has changed, the block always gets another digest; other changes go unnoticed with a chance of
+// 2^-128.
 // Digests and results are in page-locked memory of this process, which kernels of all contexts
 // reach: 17 bytes for each block, which count as host memory of the session.
 // Executor thread only. Nothing blocks, except that make() may allocate and load the kernel. The
@@ -32,12 +33,12 @@ class BlockDigests {
   static std::unique_ptr<BlockDigests> make(const api::DriverTable& driver, DigestMemory& memory,
                                             ContextState& context, uint64_t address,
                                             uint64_t bytes);
-  // Only work of the context's fetch stream may still use it.
+  // Call it only when no work uses the object, except work in the context's fetch stream.
   ~BlockDigests();
   BlockDigests(const BlockDigests&) = delete;
   BlockDigests& operator=(const BlockDigests&) = delete;
 
-  // The context with which its memory ends.
+  // The memory of the digests ends with this context.
   wire::ObjectId context() const { return context_.id; }
   uint64_t block_bytes() const { return block_bytes_; }
   uint64_t block_count() const { return block_count_; }
@@ -47,8 +48,8 @@ class BlockDigests {
   // The client has zeros everywhere. Does not read the memory.
   CUresult note_zeros(const SessionStream& stream);
   // The client has, or is about to get, the bytes of [offset, offset + bytes). A block that lies
-  // only partly in the range counts as changed until a later note covers it (a last block: to the
-  // end of the memory).
+  // only partly in the range counts as changed until a later note covers it. The last block may end
+  // at the end of the memory.
   CUresult note(const SessionStream& stream, uint64_t offset, uint64_t bytes);
   // The client has bytes with these digests, of kLeastBlockBytes each, from the block at the offset
   // on. (Larger blocks count as changed.) Takes effect at once, before the queued computations.

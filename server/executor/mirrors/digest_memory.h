@@ -27,10 +27,10 @@ class DigestMemory {
   // must be `context`, and counts as host memory of the session, also while it is kept. Null:
   // *result has the driver's error, or CUDA_ERROR_OUT_OF_MEMORY beyond the session's quota.
   void* take(wire::ObjectId context, uint64_t bytes, CUresult* result);
-  // `context` and `bytes` are those of take(). Unless `is_unused`, kernels may still write to the
-  // memory; then it is not kept, and the driver frees it when they have ended.
+  // `context` and `bytes` are those of take(). If not `is_unused`, kernels may still write to the
+  // memory, so it is not kept, and the driver frees it when they have ended.
   void give(wire::ObjectId context, void* memory, uint64_t bytes, bool is_unused);
-  // To be called before the context ends, with which all memory that was taken in it ends.
+  // To be called before the context ends. All memory that was taken in it ends with it.
   void forget_context(wire::ObjectId context);
 
  private:

@@ -1,4 +1,4 @@
-// KnownBytes: the bytes of a small mirror that the client has. An answer then needs only the bytes
+// KnownBytes: the bytes of a small mirror that the client has. So an answer needs only the bytes
 // that differ.
 //
 // Threads of the client ask at the same time. So each query names the last answer whose bytes the

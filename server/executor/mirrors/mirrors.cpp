@@ -213,9 +213,9 @@ bool Mirrors::read_may_block(const Fetch& fetch) const {
                                 fetch.mirror->bytes <= transport::kMaxRegionPut);
 }
 
-// Reads the memory when the fetch stream has reached this point without an error, and replies. If
-// the read cannot block, the executor thread makes it, because it notices 40 us sooner than a
-// thread of the driver that the stream has reached this point (H100).
+// Reads the memory when the fetch stream has reached this point without an error, and replies. The
+// executor thread makes a read that cannot block: it starts 40 us sooner there than in a host
+// function (H100).
 CUresult Mirrors::begin(std::shared_ptr<Fetch> fetch) {
   if (!fetch->mirror) return CUDA_ERROR_INVALID_VALUE;
   const uint64_t in_reply = fetch->into_reply ? fetch->mirror->bytes : 0;
@@ -471,8 +471,9 @@ void unmark(const std::vector<uint8_t>& others, uint64_t others_at, uint64_t at,
 
 }  // namespace
 
-// Takes over the bytes of [at, at + bytes) that the client has changed. Leaves out bytes of patches
-// that it sent after number `patches`: these are newer.
+// Takes over the bytes of [at, at + bytes) that the client has changed. Leaves out the bytes of
+// patches with numbers above `patches`: the client sent these patches later, so their bytes are
+// newer.
 void Mirrors::Loan::take_piece(const Sent& sent, size_t at, size_t bytes, uint64_t patches) {
   constexpr size_t kBlock = BlockDigests::kLeastBlockBytes;
   Mirror& mirror = *sent.mirror;
@@ -503,8 +504,8 @@ void Mirrors::Loan::take_back(const Sent& sent) {
                     piece_.data(), bytes)
         .ok();
   };
-  // Gets the last piece first, together with the MirrorLoan after it. There the client has written
-  // which patches it had sent by then.
+  // Gets the last piece first, together with the MirrorLoan after it. The client has written into
+  // the MirrorLoan how many patches it had sent when it returned the bytes.
   if (!get(last, wire::MirrorLoan::region_bytes(all) - last)) return;
   wire::MirrorLoan left{};
   std::memcpy(&left, &piece_[wire::MirrorLoan::offset(all) - last], sizeof left);

@@ -126,7 +126,7 @@ class Mirrors {
     // have the last reference to the mirror.
     std::unique_ptr<BlockDigests> digests;
     bool is_tracked = false;  // has digests, or had some whose context has ended
-    // The client's region has been announced: bytes were put there.
+    // Bytes were put into the client's region, so the client has announced the region.
     std::atomic<bool> was_put{false};
     Mutex mutex;  // held while its bytes are read or written, but not while a thread waits
     bool removed RCUDA_GUARDED_BY(mutex) = false;
@@ -141,7 +141,7 @@ class Mirrors {
     };
     std::deque<Patch> patches_while_lent RCUDA_GUARDED_BY(mutex);  // the last kMostPatches
   };
-  struct Asked {  // a fetch that waits for its wait's word
+  struct Asked {  // a fetch that is made when `wait` has been signalled
     uint64_t address = 0;
     WordSignal wait;
     wire::ObjectId context = 0;
@@ -175,7 +175,7 @@ class Mirrors {
   bool is_on_host(const wire::MirrorBody& body) const;
   CUresult track(Mirror& mirror);
   bool send(Mirror& mirror, const void* from, uint64_t bytes, uint64_t offset);
-  // Sends the bytes so that they are there when the client gets an answer that follows.
+  // Sends the bytes so that they arrive before any later answer.
   bool put_for_answer(Mirror& mirror, transport::Bytes bytes);
 
   const api::DriverTable& driver_;

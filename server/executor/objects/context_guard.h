@@ -31,7 +31,7 @@ class ContextGuard {
 };
 
 // The primary context of one of the session's devices, which the worker holds. Asks the driver,
-// because a reset may change the context. Null if the driver does not tell.
+// because a reset may change the context. Null if the driver does not report it.
 inline CUcontext primary_context(const api::DriverTable& driver, CUdevice device) {
   CUcontext context = nullptr;
   if (driver.cuDevicePrimaryCtxRetain(&context, device) != CUDA_SUCCESS) return nullptr;

@@ -288,7 +288,8 @@ Result<std::unique_ptr<transport::Link>> PeerHub::connect_peer(Attempt& attempt,
   Result<Socket> stream =
       secured(introduction, 0, connection.socket.release(), tls::Role::kClient, deadline);
   if (!stream) return sent.ok() ? stream.status() : sent;
-  // A server that does not serve this user refuses before it reads, and that answer says more.
+  // A server that does not serve this user refuses before it reads the PeerHello, so writing the
+  // PeerHello may have failed. The refusal explains more than that failure, so it is read first.
   auto answer = wire::read_message(*stream, deadline);
   if (!answer) return sent.ok() ? answer.status() : sent;
   if (answer->first == wire::MessageType::kRefusal) {
@@ -452,7 +453,7 @@ Status PeerHub::copy(p2p::PeerCopy copy, Status failure) {
     if (done) done(status);
   };
   const Status queued = engine_->copy(std::move(copy), std::move(failure));
-  if (!queued.ok()) --copying_;  // then `done` does not run
+  if (!queued.ok()) --copying_;  // after an error `done` does not run
   return queued;
 }
 

@@ -1,6 +1,6 @@
-// The capture state of a stream. Querying a stream in capture, or the legacy stream meanwhile,
-// would invalidate the capture, so callers call these functions first. Executor thread only;
-// nothing blocks.
+// The capture state of a stream. Querying a stream in capture, or the legacy stream during a
+// capture, would invalidate the capture, so callers call these functions first. Executor thread
+// only; nothing blocks.
 #pragma once
 
 #include <cuda.h>

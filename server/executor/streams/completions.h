@@ -1,9 +1,9 @@
 // Completions: actions that run when a stream has reached a point. No thread blocks for them.
 //
 // add() records an event on the stream and stores the action. poll() finds out how far each stream
-// has got, by its marks or by a query of its last and its oldest event (within a stream events
-// complete in order), and runs the actions up to that point. So the executor thread continues with
-// other commands while any number of client threads wait.
+// has got, by its GPU-written words or by a query of its last and its oldest event (within a stream
+// events complete in order), and runs the actions up to that point. So the executor thread
+// continues with other commands while any number of client threads wait.
 // Events come from a pool per context and return to it. After an asynchronous error every pending
 // completion ends with that error, like every wait in CUDA.
 // Executor thread only. Nothing blocks.
@@ -50,18 +50,18 @@ class Completions {
   void add(const SessionStream& stream, WordSignal signal, bool prints);
   void add(const SessionStream& stream, WhenDone when_done);
   // As add(), for a thread of the client that waits for nothing else. If possible, the GPU also
-  // writes the sequence into the word's mark (u64), where client and worker see it before the
-  // driver reports the event. It writes no mark
+  // writes the signal's sequence into the GPU-written word (u64) of the signal's completion word,
+  // where client and worker see it before the driver reports the event. The GPU does not write it
   //   - if kernels may print, or memory was freed in stream order: these also need the event;
   //   - in the legacy stream: PyTorch's `.item()`, which waits for the legacy stream, took longer
-  //     with marks (H100);
+  //     with GPU-written words (H100);
   //   - in sessions with as many streams as a device has queues for kernels. Unlike a copy, the
-  //     write takes such a queue, and could have to wait there for a stream that waits for the
-  //     program;
-  //   - after other waits for the stream: it would gain nothing, and a mark takes a place in the
+  //     write takes such a queue. In a queue that it shares with another stream, the write may have
+  //     to wait until that stream goes on, and that stream may wait for the program;
+  //   - after other waits for the stream: it would gain nothing, and the write takes a place in the
   //     stream's queue.
   void await(const SessionStream& stream, WordSignal signal);
-  // The marks, for the client to map. Empty if the GPU never writes any.
+  // The GPU-written words, for the client to map. Empty if the GPU never writes any.
   std::span<std::byte> marks() const { return std::as_writable_bytes(marks_); }
   // Signals when the latest record so far of the client's event is done. `waits`: a thread of the
   // client waits for it. Without `waits`, only the latest watch of an event is kept, and only until
@@ -97,7 +97,7 @@ class Completions {
     ContextState* context = nullptr;
     WordSignal signal;
     bool prints = false;
-    bool marked = false;  // the GPU will write the signal's mark
+    bool marked = false;  // the GPU will write the signal's GPU-written word
     WhenDone when_done;
     wire::ObjectId stream = 0;  // its done_use becomes `use`
     uint64_t use = 0;
@@ -108,7 +108,7 @@ class Completions {
     std::deque<Pending> pending;
     bool active = false;     // in active_
     bool forgotten = false;  // its stream was destroyed
-    uint32_t looks = 0;      // at its marks
+    uint32_t looks = 0;      // at its GPU-written words
   };
   struct Watch {
     wire::ObjectId id = 0;  // 0: moved to a private event

@@ -33,13 +33,13 @@ class IdleCheck {
   bool known_idle(ContextState& context);
   bool known_idle();  // in all contexts
   // Whether any stream has work in progress. Asks the driver about each stream with work that is
-  // not known to be done. A stream in capture has no work, and while its context has one, the
-  // context's legacy stream is not queried.
+  // not known to be done. A stream in capture has no work. While a context has a stream in capture,
+  // its legacy stream is not queried.
   bool any_work();
   bool any_capture();  // whether any stream is in capture
   // The number of streams of the device with work that is not known to be done, including destroyed
-  // ones. Streams in which a component waits for the program's events do not count. `ask`: also
-  // queries the driver.
+  // streams. A stream in which a component waits for the program's events does not count. `ask`:
+  // also queries the driver.
   size_t count_busy_streams(CUdevice device, bool ask);
   // Calls `when_done`, with the first error, when all work that the context has so far is done. If
   // a stream of the context is in capture, calls it at once with
