@@ -38,7 +38,7 @@ TEST(LeaseMessagesTest, AnAnswerSurvivesTheWire) {
   LeaseAnswer sent;
   sent.message = "done";
   sent.secret[15] = 7;
-  sent.leases = {{"1a2b3c4d", "slurm 1", "ada", "root", {0, 3}, true, 5, 6, 7, 8, 9}, {}};
+  sent.leases = {{"1a2b3c4d", "slurm 1", "ada", "root", {0, 3}, true, true, 5, 6, 7, 8, 9}, {}};
   sent.leases[0].work[Counter::kBytesFromServer] = 10;
   const std::vector<std::byte> body = encode(sent);
   const Result<LeaseAnswer> got = decode<LeaseAnswer>(body);
@@ -47,6 +47,7 @@ TEST(LeaseMessagesTest, AnAnswerSurvivesTheWire) {
   ASSERT_EQ(got->leases.size(), 2u);
   EXPECT_EQ(got->secret, sent.secret);
   EXPECT_EQ(got->leases[0].creator, "root");
+  EXPECT_TRUE(got->leases[0].oversubscribed);
   EXPECT_EQ(got->leases[0].until, 6u);
   EXPECT_EQ(got->leases[0].sessions, 7u);
   EXPECT_EQ(got->leases[0].device_ms, 9u);
