@@ -65,7 +65,8 @@ CUresult describe(CUmemorytype type, const void* host, CUdeviceptr device, CUarr
   return CUDA_SUCCESS;
 }
 
-// Sends one piece of a copy. Errors of earlier commands are left until all pieces are sent.
+// Sends one piece of a copy. Unlike post(), it does not take errors of earlier commands: the caller
+// does that after the last piece.
 CUresult post_piece(const CopyStream& where, wire::CopyShapeBody body,
                     SentCommand* sent = nullptr) {
   body.stream = where.route.id;

@@ -84,7 +84,8 @@ class CommandSpan {
   CommandSpan& operator=(const CommandSpan&) = delete;
   // The flags of the command's header. They make the worker report the command.
   uint16_t flags() const { return begin_ns_ ? wire::kFlagTraced : wire::kFlagNone; }
-  // Sets the command's number. 0, or no call: the command was not sent and is not recorded.
+  // Sets the command's number. If it is 0, or sent() is never called, the command was not sent and
+  // is not recorded.
   void sent(uint64_t command) { command_ = command; }
 
  private:

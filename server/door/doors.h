@@ -87,7 +87,8 @@ class Doors {
 
   // Ends all doors, as the destructor does. refill() and open() start new ones.
   void end_all();
-  // Checks that doors work here: starts a door, and waits until it has served a client that leaves.
+  // Checks that doors work here: starts a door, passes it a connection whose client has already
+  // closed its end, and waits for the door's report.
   Status check();
   // `client`: stays the caller's. kTimeout: the door has not received its last clients yet, or no
   // further door may start now; call again.

@@ -2,19 +2,19 @@
 //
 // A name (common/wire/exported_name.h) stands for a handle or a descriptor of the driver, which
 // never leaves the workers. Another worker gets it only if it has the same owner: the authenticated
-// user and the client host for which the daemon started the session. It connects to the daemon
-// whose port is in the name, and that daemon passes the connection on to the worker that minted the
-// name (common/messages/export_messages.h). The query has a digest of the owner and the worker's
-// number. So a query from a worker of another owner matches no worker, whatever name its client
-// presents. To the client, this failure looks like all others. A worker's names end with its
-// session.
+// user and the client host for which the daemon started the session. The importing worker connects
+// to the daemon whose port is in the name, and that daemon passes the connection on to the worker
+// that minted the name (common/messages/export_messages.h). The query has one digest (ExportPlace)
+// over the importing worker's owner and the exporting worker's number. So a query from a worker of
+// another owner matches no worker, whatever name its client presents. To the client, this failure
+// looks like all others. A worker's names end with its session.
 //
 // Each name has an ExportOrigin: the place of the memory, and its size. The importing worker gets
 // it from the exporting worker before it calls its own driver. (Rejected: to query the importing
 // driver afterwards. Its answer for a device that its process does not see is not documented.)
 //
-// A session has at most kMostHandles names of handles; the oldest go first. The process's limit on
-// open files bounds the number of names of descriptors.
+// A session has at most kMostHandles names of handles; beyond that, the oldest are dropped. The
+// process's limit on open files bounds the number of names of descriptors.
 //
 // Threads: any. Blocking: find_*(), for at most a minute, if the name is another worker's, which
 // may be parked and has to wake. Errors: kNotFound for a name that does not exist, has ended or is

@@ -6,11 +6,10 @@
 // that had many holes (io_uring, bpf, keys, perf events). Calls that are newer than the list return
 // ENOSYS, and so does clone3, whose flags a filter cannot read: libraries then use older calls.
 //
-// For a door it allows only the calls of a process that has its descriptors, or receives them, and
-// moves bytes between them: read, write, send without descriptors, receive (neither of them
-// MSG_OOB), poll, shutdown, close, and memory that is not executable. So the process opens and
-// connects nothing, starts neither processes nor threads, sends no descriptor, and changes no
-// option of a socket.
+// A door may only use the descriptors that it has or receives: read, write, send without
+// descriptors, receive, poll, shutdown and close. MSG_OOB is refused. A door may map memory, but no
+// executable memory. So the process opens and connects nothing, starts neither processes nor
+// threads, sends no descriptor, and changes no option of a socket.
 //
 // Threads: one call restricts all threads of the process. Blocking: none. Errors: the system's; a
 // kernel without seccomp is not an error for a worker, and a line in the log says so.

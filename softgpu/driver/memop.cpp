@@ -52,7 +52,7 @@ bool holds(Word now, Word value, unsigned condition) {
 template <typename Word>
 CUresult wait_for_value(Context& context, CUdeviceptr address, Word value, unsigned condition) {
   auto ready = [&] {
-    // Partner: the writer of the word, which is a kernel, a copy or the host.
+    // Pairs with the write of the word by a kernel, a copy or the host.
     return holds(std::atomic_ref(*reinterpret_cast<Word*>(address)).load(std::memory_order_acquire),
                  value, condition);
   };

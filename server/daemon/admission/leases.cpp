@@ -197,8 +197,8 @@ Result<Leases::Taken> Leases::again(const Lease& lease, const Lease& wish, uint3
 
 Result<Leases::Taken> Leases::take(Lease wish, uint32_t count, const std::vector<uint32_t>& offered,
                                    const std::vector<Use>& uses, Time now) {
-  // check() comes later, because a server that has just started knows its leases, but not its
-  // devices.
+  // A repeated request finds its lease before check(): a server that has just started knows its
+  // leases, but not its devices, so check() would refuse the request.
   if (const Lease* lease = find({}, wish.job)) return again(*lease, wish, count);
   if (const Lease* lease = find(wish.id, {})) return again(*lease, wish, count);
   RCUDA_RETURN_IF_ERROR(check(wish, count, offered));

@@ -162,7 +162,7 @@ void Connections::drop_newcomer(Crowd* crowd) {
   if (oldest == latest) oldest = find(Clock::time_point::max());
   if (now >= say_crowded_from_) {
     RCUDA_WARN(
-        "too many connections have not introduced themselves, %zu of %s: the oldest are dropped "
+        "too many connections have not introduced themselves (%zu from %s): the oldest are dropped "
         "for new ones",
         most->second, oldest->origin().c_str());
     say_crowded_from_ = now + kCrowdedInterval;

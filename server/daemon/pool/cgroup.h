@@ -8,7 +8,8 @@
 // <own> is the group that this process was started in, if it was delegated to it: systemd does so
 // for a unit with Delegate=yes. It counts as delegated if it can be written and no other process is
 // in it. Groups that an earlier server left there are emptied and removed.
-// Threads: the daemon's. Blocking: for the kernel, which keeps these files in memory. Errors:
+// Threads: the daemon's. Blocking: for the kernel, which keeps these files in memory; ~Cgroups()
+// and an open() that fails also up to a second, for helpers that are ending. Errors:
 // Cgroups::open() returns the reason why there are no groups; later errors name the file.
 #pragma once
 

@@ -14,7 +14,8 @@
 namespace rcuda::server {
 namespace {
 
-// The driver moves 1.4 to 5 GB/s (docs/parking.md). Other sessions may wait for the same GPU.
+// The driver moves 2 to 7 GB/s (docs/parking.md). The bounds are generous, because a helper that is
+// killed ends its sessions.
 constexpr auto kLongestStart = std::chrono::seconds(60);
 constexpr uint64_t kLeastBytesPerSecond = 250'000'000;
 

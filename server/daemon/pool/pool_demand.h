@@ -8,10 +8,10 @@
 // have not come for a while.
 //
 // The start of a worker holds the driver's locks for much of half a second. Meanwhile allocations,
-// frees, copies, sorts and loads of running programs take up to twice as long, and programs do most
-// of this in their first moments. So a worker that was taken is replaced when its session is over
-// or no longer young, and the pool grows when no session is young. A client that waits still gets
-// its worker immediately (WorkerPool::refill()).
+// frees, copies, sorts and loads of modules of running programs take up to twice as long, and
+// programs do most of this in their first moments. So a worker that was taken is replaced when its
+// session is over or no longer young, and the pool grows when no session is young. A client that
+// waits still gets its worker immediately (WorkerPool::refill()).
 //
 // Threads: the daemon's. Nothing blocks. Errors: none.
 #pragma once
@@ -41,8 +41,8 @@ class PoolDemand {
   void taken(Time now);
   // The idle workers that are wanted.
   size_t idle(Time now) const;
-  // A worker may start for the pool while fewer than these are idle or starting. `young`: the
-  // number of young sessions.
+  // A worker may start for the pool while fewer workers than this number are idle or starting.
+  // `young`: the number of young sessions.
   size_t due(size_t young, Time now) const {
     return young == 0 ? idle(now) : least_ - std::min(least_, young);
   }

@@ -21,7 +21,7 @@ using DeviceBytes = std::map<uint32_t, uint64_t>;  // by device
 // A session, or all that would be parked with it.
 struct RoomCandidate {
   uint32_t priority = 0;
-  RoomTime used_at;      // the last time
+  RoomTime used_at;      // when it was last used
   RoomTime stays_until;  // it woke lately
   RoomTime busy_until;   // it had work in progress lately, and is not asked again before
   DeviceBytes bytes;     // that its park would free

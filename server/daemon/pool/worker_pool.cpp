@@ -37,7 +37,7 @@ Status send_session(int control, const ToWorker& start, const Admission::Permit*
 
 // Describes how a process has ended, by its status from waitpid().
 std::string outcome_of(std::optional<int> process) {
-  if (!process) return "ended, but its process remains: a debugger holds it";
+  if (!process) return "no status (a debugger holds its process)";
   const int status = *process;
   if (WIFEXITED(status)) return "exit status " + std::to_string(WEXITSTATUS(status));
   return std::string("signal ") + ::strsignal(WTERMSIG(status));
@@ -82,10 +82,9 @@ Status WorkerPool::prepare() {
   if (choice != "auto") return unusable_cgroup(settings_, cgroups.status());
   const bool limited = settings_.session_memory.get() || settings_.session_processes.get();
   RCUDA_LOG(limited || ::geteuid() == 0 ? LogLevel::kWarn : LogLevel::kDebug,
-            "no cgroup is delegated to this server (%s): limits of a session's memory and "
-            "processes are those of its process (setrlimit), and the server itself ends what a "
-            "session leaves behind (with systemd, set Delegate=yes; RCUDA_SERVER_CGROUP=none is "
-            "silent)",
+            "no cgroup is delegated to this server (%s): limits of memory and processes apply to "
+            "the worker's process only (setrlimit). With systemd, set Delegate=yes; "
+            "RCUDA_SERVER_CGROUP=none turns this message off",
             cgroups.status().message().c_str());
   return {};
 }
@@ -236,8 +235,8 @@ Status WorkerPool::attach(const wire::Attach& attach, size_t peeked, UniqueFd so
     return {Code::kNotFound, "the session has ended: " + ended->second};
   }
   return {Code::kNotFound,
-          "the session has ended, because its worker or the server ended meanwhile: see the "
-          "server's log"};
+          "no session takes this connection: its worker or the server has ended, or the connection "
+          "was made before: see the server's log"};
 }
 
 bool WorkerPool::pass_on(const wire::PeerHello& hello, size_t peeked, UniqueFd* socket) {
@@ -531,7 +530,7 @@ void WorkerPool::shutdown(const std::string& why) {
 }
 
 // Handles the workers as usual until all have ended, or until the deadline. Does not continue to
-// park and wake sessions, so deadlines of parks and wakes may have passed.
+// park and wake sessions, so next_deadline() may be in the past; hence kLeastPause.
 void WorkerPool::collect(Clock::time_point deadline) {
   constexpr auto kLeastPause = std::chrono::milliseconds(10);
   while (!workers_.empty() && Clock::now() < deadline) {

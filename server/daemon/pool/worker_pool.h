@@ -15,8 +15,10 @@
 // delegated, each worker has a cgroup.
 //
 // Threads: the daemon's only thread, which polls the descriptors (add_descriptors()) and calls
-// handle() for those that are ready. Blocking: shutdown() only. A worker that does not read its
-// messages counts as dead. Errors: last_failure() says why no worker starts.
+// handle() for those that are ready. Blocking: shutdown(); the end of a helper that was killed, for
+// up to a second (park_helper.h); and the start of a worker that fails, until its process has
+// ended. A worker that does not read its messages counts as dead. Errors: last_failure() says why
+// no worker starts.
 #pragma once
 
 #include <algorithm>
@@ -84,14 +86,14 @@ class WorkerPool {
   WorkerPool(const Settings& settings, const Bases& bases, uint16_t port = 0);
   ~WorkerPool();
 
-  // Where sessions are recorded; nowhere without a call.
+  // Sessions are recorded in `audit`; without this call they are not recorded.
   void record_in(Audit* audit) { audit_ = audit; }
 
-  // Ends the processes that workers leave behind, where workers have no cgroup. `is_other`: whether
-  // a child of this process is neither a worker nor left behind by one.
+  // From now on, handle() ends the processes that workers leave behind, where workers have no
+  // cgroup. `is_other`: whether a child of this process is neither a worker nor left behind by one.
   void adopt_orphans(std::function<bool(pid_t)> is_other);
 
-  // Finds out what this process can limit and hide. An error names a setting that cannot be met.
+  // Opens the cgroup of the settings, if it can. An error names RCUDA_SERVER_CGROUP.
   Status prepare();
   // Whether prepare() would find the cgroup of the settings. Changes nothing.
   static Status check_cgroup(const Settings& settings);
@@ -105,12 +107,14 @@ class WorkerPool {
   // idle workers are wanted.
   void refill(const std::vector<Waiting>& waiting, bool drains = false);
   // worker_pool_carry.cpp: the workers that have a session or are ending, for another build in this
-  // process. restore() comes in place of prepare(). `permits`: of these workers.
+  // process. restore() comes in place of prepare(). `permits`: one per worker of the state, in its
+  // order; may be null.
   void carry(const Admission& admission, CarriedState* state) const;
   Status restore(const CarriedState& state,
                  std::vector<std::unique_ptr<Admission::Permit>> permits);
 
-  // Ends the idle workers. refill() then starts others, with the current settings.
+  // Ends the workers that are idle or starting. refill() then starts others, with the current
+  // settings.
   void renew_idle();
   // Whether a session of that user can run here. assign() checks it as well.
   static Status check_user(const Identity& identity);
@@ -126,14 +130,16 @@ class WorkerPool {
                       const std::optional<tls::Key>& key, size_t peeked, UniqueFd* socket,
                       std::unique_ptr<Admission::Permit>* permit);
   // Passes on a further socket of a session. kNotFound if no session has the token, or if the
-  // socket has come before.
+  // socket has come before. kUnavailable if the worker takes no connection now.
   Status attach(const wire::Attach& attach, size_t peeked, UniqueFd socket);
 
-  // Passes on a connection from another worker of a session. Returns false if the worker that it is
-  // for is not in this pool. On success it takes the socket and closes it here.
+  // Passes on a connection from a worker of another server that serves the same program. Returns
+  // false if its worker is not in this pool or takes no connection now. On success it takes the
+  // socket and closes it here.
   bool pass_on(const wire::PeerHello& hello, size_t peeked, UniqueFd* socket);
   // Passes on a connection from a worker that looks up an export of another worker. `user`: of the
-  // process at the connection's other end. Returns false if no worker of that user is at the place.
+  // process at the connection's other end. Returns false if no worker of that user has query.place,
+  // or if it takes no connection now.
   bool look_up(const wire::ExportQuery& query, uid_t user, size_t peeked, UniqueFd* socket);
   // Whether a session runs as that user.
   bool runs_as(uid_t user) const;
@@ -145,9 +151,9 @@ class WorkerPool {
   // When handle() and refill() must be called again even without an event.
   Clock::time_point next_deadline() const;
 
-  // Asks all workers to end, waits, kills the rest, and waits again. Blocks for twice the stop
-  // timeout at most. A process that is stuck in a driver may survive even that and is left behind.
-  // `why`: for clients whose sessions end, and the audit.
+  // Asks all workers to end, waits, kills the rest, and waits again. Blocks for at most twice the
+  // stop timeout, and a second for each helper that runs. A process that is stuck in a driver may
+  // survive even that and is left behind. `why`: for clients whose sessions end, and the audit.
   void shutdown(const std::string& why = "the server stops");
 
   // Ends the sessions under a lease. The worker reports the reason to its client. A worker that
@@ -172,8 +178,8 @@ class WorkerPool {
   // Continues to park and wake sessions. To be called in each round, and when the monitor has a
   // sample.
   void advance_parking(GpuMonitor& monitor);
-  // Whether a helper or a worker is moving a session's memory: no other build can take over now.
-  // Helpers and workers that have failed do not count. Neither can it while a worker waits for room.
+  // Whether another build must wait: a helper or a worker moves a session's memory, or a worker
+  // waits for room. Helpers and workers that have failed do not count.
   bool has_helpers() const {
     return std::ranges::any_of(helpers_, [](const ParkHelper& one) { return !one.has_failed(); }) ||
            std::ranges::any_of(workers_, [](const Worker& one) {
@@ -183,11 +189,11 @@ class WorkerPool {
   }
   bool has_helper(pid_t process) const;
   // worker_pool_room.cpp: ends the session of that worker, whose client is disconnected, because
-  // another client waits for its room. `by`: that client, for the log and the audit.
+  // another client waits for its place. `by`: that client, for the log and the audit.
   void end_lost(uint32_t worker_pid, const std::string& by);
   // The running sessions and their leases.
   std::vector<Leases::Use> uses() const;
-  // The sessions that make room and have a permit.
+  // The sessions whose clients are disconnected, or that are ending, and that have a permit.
   std::vector<Admission::LostSession> lost() const;
   // worker_pool_report.cpp: adds the work of the sessions under a lease, until end_leased().
   void report(wire::LeaseInfo* lease) const;
@@ -242,7 +248,8 @@ class WorkerPool {
       return way == ParkWay::kWorker &&
              (state == ParkState::kParking || state == ParkState::kWaking);
     }
-    std::optional<Identity> by;               // the requester; none: park_after, or its own program
+    std::optional<Identity> by;               // the requester. None: park_after, another session's
+                                              // room, or its own program
     std::string refused;                      // why it was not parked; empty: it was not refused
     std::string logged;                       // the last reason in the log
     Clock::time_point awake_at{};             // when it last woke
@@ -250,7 +257,7 @@ class WorkerPool {
     std::optional<Clock::time_point> try_at;  // when park_after tries again
     Clock::time_point room_asked;             // only later samples of NVML count
     bool keeps_room = false;                  // others leave it room while it looks (keep_room())
-    bool is_broken = false;                   // its helper failed, so the session ends
+    bool is_broken = false;                   // its park or wake failed, so the session ends
     // A permutation: where the memory of each GPU goes when the session wakes. Empty: it stays.
     std::map<uint32_t, uint32_t> moves;
     uint32_t unanswered_moves = 0;  // until 0, kWakeWanted does not count
@@ -320,8 +327,8 @@ class WorkerPool {
     bool is_spare() const { return is(State::kStarting) || is(State::kIdle); }
   };
 
-  // The only way in which a worker changes its state (worker_state.h). `outcome`: of its session,
-  // if that is over.
+  // The only way in which a worker changes its state (worker_state.h), except restore(). `outcome`:
+  // of its session, if that is over.
   void enter(Worker& worker, State state, const std::string& outcome = {});
   Result<Worker*> find_session(uint32_t worker_pid, const MayUse& may_use);
   // worker_pool_park.cpp
@@ -416,7 +423,7 @@ class WorkerPool {
   void count_end(const Worker& worker);
   // The time since the loss, if the session's client is disconnected.
   static std::optional<uint64_t> lost_seconds(const Worker& worker);
-  // None if the session makes no room.
+  // None if the client is connected and the session is not ending.
   static std::optional<LostClient> lost_client(const Worker& worker);
   // The session, as it is now.
   static wire::ServerStatus::Session session_of(const Worker& worker);
@@ -470,7 +477,7 @@ class WorkerPool {
   std::list<ParkHelper> helpers_;
   uint64_t groups_ = 0;                         // the last number of Park::group
   uint64_t room_changes_ = 0;                   // how often a session has been parked, or has ended
-  std::deque<Clock::time_point> displaced_;     // sessions that had hardly woken, lately
+  std::deque<Clock::time_point> displaced_;     // when sessions were displaced soon after a wake
   Clock::time_point thrashing_reported_{};
   std::optional<Clock::time_point> next_room_;  // when a waiting session looks for room again
   // Of workers' starts and of ended sessions, by user and medium.
@@ -488,7 +495,8 @@ class WorkerPool {
     uint32_t sm_percent = 0;
   };
   std::optional<LastingFailure> lasting_;
-  // The latest failure, if that worker ended without a report.
+  // The first crash (end without a report) of a worker with these devices since a worker last
+  // became ready.
   struct Crash {
     DeviceSets::Key devices;
     Clock::time_point at;

@@ -86,7 +86,7 @@ void WorkerPool::failed(const Status& status, bool is_lasting, const DeviceSets:
       kLongestPause, std::chrono::milliseconds(100) * (1 << std::min(failures_, 9)));
   retry_at_ = Clock::now() + pause;
   if (failures_ == 1 && is_serving_)
-    RCUDA_ERROR("no worker can start: %s", status.context().c_str());
+    RCUDA_ERROR("a worker did not start; the server tries again: %s", status.context().c_str());
 }
 
 Status WorkerPool::start_failure() const {
@@ -109,15 +109,16 @@ Status WorkerPool::lasting_failure(const Waiting& client) const {
   return Status(last_failure_).with_context("the server can start no worker");
 }
 
-// The worker ends its session itself, and has some time for that (EndWatch). Its clock starts later
-// than the daemon's, because the client connects first.
+// The worker ends its session itself, and has some time for that (EndWatch). Its clock starts only
+// when the client has connected, so the grace includes handshake_timeout.
 WorkerPool::Clock::time_point WorkerPool::enforce_time(Worker& worker, Clock::time_point now) {
   if (!worker.is(State::kBusy) || !worker.permit || worker.kill_at) return Clock::time_point::max();
   const SessionLimits& limits = worker.permit->limits();
   const auto grace = 2 * settings_.stop_timeout.get() + settings_.handshake_timeout.get();
   const auto overdue = [&](const char* limit) {
     worker.ended_by =
-        std::string("ended by the server, because the worker did not: limit ") + limit;
+        std::string("the server ended the session, because its worker did not end it (limit ") +
+        limit + ")";
     RCUDA_WARN("worker %d has not ended a session that exceeds its limit %s", worker.pid, limit);
     worker.kill_at = now;
     return Clock::time_point::max();

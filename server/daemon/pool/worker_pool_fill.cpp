@@ -117,8 +117,8 @@ void WorkerPool::refill(const std::vector<Waiting>& waiting, bool drains) {
     if (there++ >= due) break;
     if (!try_start(nullptr, devices, 0)) return;
   }
-  // The other idle workers were started for clients that have left, or are for devices that other
-  // sessions have not asked for lately.
+  // The other idle workers are more than are wanted now, were started for clients that have left,
+  // or have devices that no session used lately.
   for (Worker* const worker : spare) {
     if (worker->is(State::kIdle)) stop_worker(*worker);
   }

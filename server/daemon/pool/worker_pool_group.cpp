@@ -125,7 +125,8 @@ void WorkerPool::advance_rest(Worker& worker) {
       if (age < kLongestSuspend) return;
       return refuse_group(**waits, "its communicators of NCCL did not suspend in time");
     }
-    // A session alone may take any time to come to rest: nobody waits for it.
+    // A session alone may take any time to come to rest, because nobody waits for it, unless it
+    // makes room (rest_end()).
     Clock::duration limit = kLongestRest;
     if (worker.park.is_preempted) {
       limit = std::max<Clock::duration>(limit, settings_.preempt_wait.get());
@@ -167,7 +168,7 @@ void WorkerPool::refuse_group(Worker& worker, const std::string& why) {
   }
 }
 
-// Starts the helper when the sizes of all sessions of the group are known.
+// Starts to move the memory when the sizes of all sessions of the group are known.
 void WorkerPool::start_parking(Worker& worker) {
   const std::vector<Worker*> members = group_of(worker);
   const bool is_ready = std::ranges::all_of(members, [](const Worker* member) {

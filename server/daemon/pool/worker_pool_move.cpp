@@ -88,7 +88,7 @@ Status WorkerPool::check_move(const Worker& worker, uint32_t from, uint32_t to) 
             "the server does not offer GPU " + std::to_string(to) + ": rcuda-smi lists its GPUs"};
   }
   if (source->name != target->name || source->total_bytes != target->total_bytes) {
-    return {Code::kInvalidArgument, "GPU " + std::to_string(to) + " is another kind than GPU " +
+    return {Code::kInvalidArgument, "GPU " + std::to_string(to) + " is of another kind than GPU " +
                                         std::to_string(from) + " (" + target->name + ", " +
                                         source->name + "): name one of the same kind"};
   }
@@ -111,8 +111,8 @@ Status WorkerPool::check_move(const Worker& worker, uint32_t from, uint32_t to) 
   }
   if (worker.park.way == ParkWay::kWorker) {
     return {Code::kUnavailable, who +
-                                    " is parked by its worker, whose context stays on its GPU: a "
-                                    "server without movable_memory moves sessions"};
+                                    " is parked by its worker, whose context stays on its GPU: "
+                                    "only a server without movable_memory can move sessions"};
   }
   if (group_of(worker).size() > 1) {
     return {Code::kUnavailable, who + " is parked together with others, and stays with them"};

@@ -17,7 +17,8 @@ using namespace std::chrono_literals;
 // How long a session that is to make room may take to come to rest. Its worker may be in a call
 // that waits for the very room.
 constexpr auto kRestPatience = 500ms;
-// How long an allocation waits for others to become idle, besides stay_awake up to kStayPatience.
+// An allocation waits for others to become idle: stay_awake, but at most kStayPatience, plus
+// kIdlePatience.
 constexpr auto kIdlePatience = 1s;
 constexpr std::chrono::nanoseconds kStayPatience = 10s;
 // Workers report what their sessions have shortly after they have answered the program.
@@ -90,7 +91,7 @@ uint64_t WorkerPool::has_on(const Worker& worker, uint32_t device) const {
   return std::min(worker.work ? worker.work->held(device) : 0, memory_of(device));
 }
 
-// The bytes of a device that sessions may have besides those that they have.
+// How many more bytes of a device sessions may have (oversubscribe).
 uint64_t WorkerPool::left_of(uint32_t device) const {
   const double most = settings_.oversubscribe.get() * static_cast<double>(memory_of(device));
   uint64_t left = static_cast<uint64_t>(most);
@@ -227,7 +228,7 @@ void WorkerPool::refuse_wish(Worker& worker) {
   send_step(worker, ParkStep::What::kRoom, 0);
 }
 
-// The devices on which memory moves now, or whose room a worker is about to use.
+// The devices of sessions that wake or make room, and those whose room a worker is about to use.
 std::set<uint32_t> WorkerPool::moving_devices() const {
   std::set<uint32_t> devices;
   for (const Worker& worker : workers_) {

@@ -74,7 +74,8 @@ void WorkerPool::enter(Worker& worker, ParkState state) {
   worker.park.state = state;
   worker.park.since = Clock::now();
   worker.park.has_answered = worker.park.is_measured = false;
-  // The daemon reads from the worker only when an answer is due, so the worker cannot keep it busy.
+  // Without oversubscription (reads()), the daemon reads from the worker only in states in which it
+  // expects a message, so the worker cannot keep it busy.
   worker.reads_reports = worker.park.owes_answer || state == ParkState::kResting ||
                          state == ParkState::kSuspending || state == ParkState::kParked ||
                          worker.park.worker_moves();
@@ -294,7 +295,7 @@ Status WorkerPool::allow_host_memory(Worker& worker, int64_t bytes) const {
   limit.rlim_cur = limit.rlim_max;
   if (::prlimit(worker.pid, RLIMIT_DATA, &limit, nullptr) == 0) return {};
   return Status::from_errno(errno,
-                            "raising RLIMIT_DATA of the worker by the size of its GPU memory (run "
+                            "changing RLIMIT_DATA of the worker, as its GPU memory moves (run "
                             "the server in a delegated cgroup, or without "
                             "RCUDA_SERVER_SESSION_MEMORY)");
 }
@@ -332,9 +333,10 @@ Status WorkerPool::start_moving(const std::vector<Worker*>& members, ParkTask ta
 }
 
 // Sessions that share a GPU wake one after the other. Each looks for room only after the session
-// before has its memory, because a restore that finds no room cannot be repeated. The session that
-// has waited longest comes first. A session that finds no room does not hold back the others.
-// Sessions whose workers wait for room have a place in the same queue.
+// before has its memory, because the driver cannot repeat a restore that finds no room. The highest
+// priority comes first, and of these the session that has waited longest. A session that finds no
+// room does not hold back the others. Sessions whose workers wait for room have a place in the same
+// queue.
 void WorkerPool::wake_waiting(GpuMonitor& monitor, Clock::time_point now) {
   std::vector<std::vector<Worker*>> waiting;  // those that are parked together
   for (Worker& worker : workers_) {
@@ -378,9 +380,10 @@ void WorkerPool::wake_waiting(GpuMonitor& monitor, Clock::time_point now) {
   }
 }
 
-// Writes into each WorkPage how many bytes of its devices other sessions are about to take back.
-// Allocations that would not leave these bytes free wait (MemoryMeter::give_way()), from before the
-// daemon looks for room until the helper ends.
+// Writes into each WorkPage how many bytes of its devices other sessions are about to take, because
+// they wake or were granted room. Allocations that would not leave these bytes free wait
+// (MemoryMeter::give_way()), from before the daemon looks for room until the move or the allocation
+// is over.
 void WorkerPool::keep_room() {
   const auto keeps = [](const Worker& worker) {
     const Park& park = worker.park;

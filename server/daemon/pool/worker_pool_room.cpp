@@ -1,4 +1,4 @@
-// Sessions that make room for others (admission/lost_client.h).
+// Disconnected sessions, which end when others need their place (admission/lost_client.h).
 #include "common/base/host_name.h"
 #include "common/base/log.h"
 #include "common/base/monotonic.h"

@@ -20,7 +20,8 @@ enum class WorkerState : uint8_t {
   kBusy,      // has a session, until its process ends
   kStopping,  // has no session and is to end
   kHanging,   // did not start in time and is killed, but may be stuck in the driver
-  kEnded,  // has ended. A tracer (a debugger) is notified first, and waitpid() does not report it
+  kEnded,     // has ended. It stays in this state only while a tracer (a debugger) has its status
+              // and waitpid() does not report it
 };
 inline constexpr auto kLastWorkerState = WorkerState::kEnded;
 

@@ -241,7 +241,8 @@ void RegionPuts::acknowledge() {
     last = last_;
   }
   if (!last) return;
-  // A transfer happens after all puts, so its end is their acknowledgement.
+  // A transfer happens after earlier puts into regions (Link::put_region()), so its end
+  // acknowledges them.
   std::byte byte;
   (void)move_now(link_, false, last->first, last->second, &byte, 1);
 }

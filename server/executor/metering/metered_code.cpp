@@ -25,8 +25,10 @@ Result<uint64_t> held_by_variables(const image::Image& image, uint32_t architect
 }
 
 CUresult refuse(const Status& status) {
-  RCUDA_WARN("code is refused, because the memory of its variables cannot be limited: %s",
-             status.message().c_str());
+  RCUDA_WARN(
+      "code is refused, because the size of its variables, which counts against the memory limit, "
+      "is unknown: %s",
+      status.message().c_str());
   return CUDA_ERROR_INVALID_IMAGE;
 }
 

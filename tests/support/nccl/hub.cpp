@@ -303,7 +303,8 @@ void Hub::check_mixture() {
   }
 }
 
-// Compares the operations that the ranks have begun in communicators that they share.
+// Compares how many collectives each rank had begun in other shared communicators before this call.
+// Returns the first difference in words; empty: none.
 std::string Hub::difference_in_order() const {
   Call call;
   const std::vector<Order> first = orders_of(*members_[0].operation, &call);

@@ -515,7 +515,7 @@ TEST(WorkerPoolTest, ATracedWorkerThatEndedHoldsNobody) {
   ASSERT_EQ(status.sessions.size(), 1u);
   ASSERT_EQ(::kill(static_cast<pid_t>(status.sessions[0].worker_pid), SIGKILL), 0);
   run_until(pool, [&] { return pool.sessions() == 0; });
-  EXPECT_NE(folder.read("audit").find("a debugger holds it"), std::string::npos);
+  EXPECT_NE(folder.read("audit").find("a debugger holds its process"), std::string::npos);
   EXPECT_TRUE(admission.apply(our_user(), {0}, false).ok()) << "its place is free";
   // Its descriptor stays readable, so it is no longer polled.
   std::vector<pollfd> items;
