@@ -16,6 +16,15 @@
 #include "common/transport/verbs/verbs_link.h"
 
 namespace rcuda::transport::verbs {
+namespace {
+
+// After a failed send: a peer that has failed has sent its reason before it closed the socket, and
+// `received` is that reason.
+Status reason_of(const Status& received, const Status& sent) {
+  return received.ok() ? sent : received;
+}
+
+}  // namespace
 
 Status VerbsLink::make_window(size_t bytes) {
   void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -84,7 +93,8 @@ Status VerbsLink::open(const Socket& control, bool server, Hello* own, Hello* pe
   RCUDA_RETURN_IF_ERROR(make_queues());
   own->window_address = reinterpret_cast<uint64_t>(window_.data());
   own->window_rkey = window_mr_->rkey;
-  RCUDA_RETURN_IF_ERROR(send_all(control, bytes_of(*own), deadline));
+  const Status sent = send_all(control, bytes_of(*own), deadline);
+  if (!sent.ok()) return reason_of(receive_hello(control, peer, deadline), sent);
   return server ? receive_hello(control, peer, deadline) : Status();
 }
 
@@ -104,8 +114,9 @@ Status VerbsLink::connect(Bootstrap bootstrap, const LinkOptions& options) {
   }
   // Neither side may use the Link before both are ready. After send_ready() nothing may fail: the
   // peer then has a Link and would not fall back to another medium.
-  stands = send_ready(control, deadline);
-  if (stands.ok()) stands = receive_ready(control, deadline);
+  const Status sent = send_ready(control, deadline);
+  stands = receive_ready(control, deadline);
+  if (!sent.ok()) stands = reason_of(stands, sent);
   if (!stands.ok()) {
     fail(End::kIntended, stands.context());  // the threads end; the caller says why
     return stands;
