@@ -19,7 +19,8 @@
 //   to the daemon   meaning                       handled by
 //   WorkerReady     its driver has started        WorkerPool::read_start()
 //   StartFailure    it ends without a session     WorkerPool::read_start()
-//   ParkAnswer      to a ParkStep                 WorkerPool::read_park()
+//   ParkAnswer      to a ParkStep, or a wish for  WorkerPool::read_park()
+//                   room (parker.h)
 //   SessionTotals   its session is over           WorkerPool::read()
 //
 // To a worker they go over a sequenced-packet socket, from a worker as reports through a pipe

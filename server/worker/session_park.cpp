@@ -57,8 +57,15 @@ std::optional<ParkAnswer> SessionLoop::obstacle() {
 // Asks the daemon about room on a device, in the middle of a command, and waits for the number of
 // its kRoom. 0 if the session is over.
 uint64_t SessionLoop::ask_for_room(What what, std::vector<uint64_t> about) {
-  // Bytes that are booked for the allocation that waits do not count yet.
   if (what == What::kRoomAsked) publish_work();
+  const MemoryMeter& memory = services_.meters.memory;
+  for (const uint32_t ordinal : memory.ordinals()) {
+    // Bytes that are booked for the allocation that waits do not count yet.
+    const bool waits = what == What::kRoomWanted && ordinal == about.at(0);
+    const uint64_t held = memory.held(ordinal);
+    if (options_.work)
+      options_.work->hold(ordinal, held - (waits ? std::min(held, about.at(1)) : 0));
+  }
   options_.parker->answer(what, {}, std::move(about));
   std::optional<uint64_t> room;
   const auto has_come = [&] {

@@ -154,7 +154,7 @@ class TurnsTest(Turns):
         for program in programs:
             self.send(program, "allocate 30")
         answers = [program.stdout.readline().strip() for program in programs]
-        self.assertIn("None", answers)
+        self.assertIn("None", answers, server.text())
         for program in programs:
             self.assertEqual(self.do(program, "work 5"), "right")
 

@@ -277,7 +277,8 @@ class WorkerPool {
     // Until then, it is not parked for others: it had work, it cannot be parked, or its work did
     // not end in time.
     Clock::time_point busy_until{}, cannot_until{}, preempt_after{};
-    Clock::duration wake_took{};  // the last wake
+    Clock::time_point asks_from{};  // when its worker may ask about room again
+    Clock::duration wake_took{};    // the last wake
   };
   struct Worker {
     State state = State::kStarting;
@@ -307,7 +308,7 @@ class WorkerPool {
     std::set<pid_t> shares_with;  // workers that have looked its exports up
     bool shares_outside = false;  // a worker of another server has
     std::vector<std::pair<ExportCall, UniqueFd>> callers;  // lookups that wait until it is awake
-    std::vector<uint64_t> lost_ranks;     // RanksLost that it has not received yet
+    std::vector<uint64_t> lost_ranks;                      // RanksLost that it has not received yet
     std::optional<SessionTotals> totals;  // once it has said that its session is over
     wire::ExportPlace exports{};          // where other workers look up its exports
     uint8_t client[16] = {};              // session_name() of Hello::session
@@ -360,7 +361,6 @@ class WorkerPool {
   void wake_waiting(GpuMonitor& monitor, Clock::time_point now);
   void wake_if_room(const std::vector<Worker*>& members, GpuMonitor& monitor, Clock::time_point now,
                     bool may_displace);
-  void keep_room();
   void look_later(const std::vector<Worker*>& members, Clock::time_point at);
   void end_helpers();
   void helper_ended(Worker& worker, const ParkHelper::Outcome& outcome);
@@ -397,6 +397,7 @@ class WorkerPool {
   void read_room(Worker& worker, const ParkAnswer& answer);
   uint64_t has_on(const Worker& worker, uint32_t device) const;
   uint64_t left_of(uint32_t device) const;
+  uint64_t counted_free(uint32_t device) const;
   struct RoomGroups {
     std::vector<Worker*> firsts;  // one session of each
     std::vector<RoomCandidate> candidates;
@@ -408,6 +409,7 @@ class WorkerPool {
   void serve_wish(Worker& worker, Clock::time_point now, bool may_displace);
   void refuse_wish(Worker& worker);
   std::set<uint32_t> moving_devices() const;
+  void keep_room();
   Clock::time_point rest_end(const Worker& worker) const;
   void end_late_room(Worker& worker, Clock::time_point now);
   void note_displaced(const Worker& worker, Clock::time_point now);
@@ -475,9 +477,9 @@ class WorkerPool {
   std::unique_ptr<Cgroups> cgroups_;  // none: processes have limits of their own
   std::list<Worker> workers_;
   std::list<ParkHelper> helpers_;
-  uint64_t groups_ = 0;                         // the last number of Park::group
-  uint64_t room_changes_ = 0;                   // how often a session has been parked, or has ended
-  std::deque<Clock::time_point> displaced_;     // when sessions were displaced soon after a wake
+  uint64_t groups_ = 0;                      // the last number of Park::group
+  uint64_t room_changes_ = 0;                // how often a session has been parked, or has ended
+  std::deque<Clock::time_point> displaced_;  // when sessions were displaced soon after a wake
   Clock::time_point thrashing_reported_{};
   std::optional<Clock::time_point> next_room_;  // when a waiting session looks for room again
   // Of workers' starts and of ended sessions, by user and medium.

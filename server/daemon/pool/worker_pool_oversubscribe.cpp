@@ -23,6 +23,8 @@ constexpr auto kIdlePatience = 1s;
 constexpr std::chrono::nanoseconds kStayPatience = 10s;
 // Workers report what their sessions have shortly after they have answered the program.
 constexpr auto kReportTime = 100ms;
+// Between two messages of a worker about room.
+constexpr auto kAskPause = 1ms;
 // How long a session that does something with its memory counts as busy.
 constexpr auto kBusyPause = 100ms;
 // How long a worker may take to use the room that was made for it. Others wait meanwhile.
@@ -41,10 +43,11 @@ bool WorkerPool::is_oversubscribed(const Worker& worker) const {
          (worker.identity.lease.empty() || worker.identity.lease_oversubscribes);
 }
 
-// A worker of an oversubscribed session may ask at any time. Each round of the daemon reads one
-// message of each worker.
+// A worker of an oversubscribed session may ask at any time, but not so often that it keeps the
+// daemon busy.
 bool WorkerPool::reads(const Worker& worker) const {
-  return worker.reads_reports || (worker.is(State::kBusy) && settings_.oversubscribe.get() > 1);
+  return worker.reads_reports || (worker.is(State::kBusy) && settings_.oversubscribe.get() > 1 &&
+                                  Clock::now() >= worker.park.asks_from);
 }
 
 uint32_t WorkerPool::priority_of(const Worker& worker) {
@@ -54,6 +57,7 @@ uint32_t WorkerPool::priority_of(const Worker& worker) {
 void WorkerPool::read_room(Worker& worker, const ParkAnswer& answer) {
   using What = ParkAnswer::What;
   Park& park = worker.park;
+  park.asks_from = Clock::now() + kAskPause;
   if (answer.what == What::kRoomUsed) return park.wish.reset();
   const bool wants = answer.what == What::kRoomWanted;
   const std::vector<uint32_t>& devices = worker.session.devices;
@@ -97,6 +101,15 @@ uint64_t WorkerPool::left_of(uint32_t device) const {
   uint64_t left = static_cast<uint64_t>(most);
   for (const Worker& worker : workers_) left -= std::min(left, has_on(worker, device));
   return left;
+}
+
+// The free bytes of a device by the sessions' own counts.
+uint64_t WorkerPool::counted_free(uint32_t device) const {
+  uint64_t free = memory_of(device);
+  for (const Worker& worker : workers_) {
+    if (!is_away(worker.park.state)) free -= std::min(free, has_on(worker, device));
+  }
+  return free;
 }
 
 // The sessions that could be parked for others: alone, or with those that are parked with them.
@@ -243,6 +256,33 @@ std::set<uint32_t> WorkerPool::moving_devices() const {
   return devices;
 }
 
+// Writes into each WorkPage how many bytes of its devices other sessions are about to take, because
+// they wake or were granted room. Allocations that would not leave these bytes free wait
+// (MemoryMeter::give_way()), from before the daemon looks for room until the move or the allocation
+// is over.
+void WorkerPool::keep_room() {
+  const auto keeps = [](const Worker& worker) {
+    const Park& park = worker.park;
+    if (!worker.is(State::kBusy) || worker.kill_at) return DeviceBytes();
+    if (park.wish && park.wish->granted_at) {
+      return DeviceBytes{{park.wish->device, park.wish->bytes}};
+    }
+    const bool wakes = park.state == ParkState::kWaking && !park.is_broken;
+    return park.keeps_room || wakes ? park.bytes : DeviceBytes();
+  };
+  std::map<uint32_t, uint64_t> kept;
+  for (const Worker& worker : workers_) {
+    for (const auto& [device, bytes] : keeps(worker)) kept[device] += bytes;
+  }
+  for (Worker& worker : workers_) {
+    if (!worker.is(State::kBusy) || !worker.work) continue;
+    DeviceBytes own = keeps(worker);
+    for (const uint32_t device : worker.session.devices) {
+      worker.work->keep_free(device, kept[device] - own[device]);
+    }
+  }
+}
+
 // When a session that makes room must have come to rest.
 WorkerPool::Clock::time_point WorkerPool::rest_end(const Worker& worker) const {
   const Park& park = worker.park;
@@ -262,9 +302,12 @@ void WorkerPool::end_late_room(Worker& worker, Clock::time_point now) {
 
 WorkerPool::Clock::time_point WorkerPool::next_room_event(const Worker& worker) const {
   Clock::time_point next = rest_end(worker);
+  if (worker.park.asks_from > Clock::now()) next = std::min(next, worker.park.asks_from);
   if (const std::optional<Park::Wish>& wish = worker.park.wish) {
     if (wish->granted_at) next = std::min(next, *wish->granted_at + kUsePatience);
-    if (!wish->granted_at && wish->refuse_at) next = std::min(next, *wish->refuse_at);
+    // Later, it is refused as soon as nothing moves for it.
+    const bool is_ahead = wish->refuse_at && *wish->refuse_at > Clock::now();
+    if (!wish->granted_at && is_ahead) next = std::min(next, *wish->refuse_at);
   }
   return next;
 }

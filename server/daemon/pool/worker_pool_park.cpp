@@ -368,7 +368,6 @@ void WorkerPool::wake_waiting(GpuMonitor& monitor, Clock::time_point now) {
     };
     if (any_in(taken)) {
       if (first.keeps_room) first.room_asked = now;
-      if (first.wish) first.wish->refuse_at.reset();
     } else if (first.wish) {
       serve_wish(*members.front(), now, !any_in(claimed));
     } else if (now < first.room_asked) {
@@ -377,33 +376,6 @@ void WorkerPool::wake_waiting(GpuMonitor& monitor, Clock::time_point now) {
       wake_if_room(members, monitor, now, !any_in(claimed));
     }
     if (!first.is_hopeless) claimed.merge(devices);
-  }
-}
-
-// Writes into each WorkPage how many bytes of its devices other sessions are about to take, because
-// they wake or were granted room. Allocations that would not leave these bytes free wait
-// (MemoryMeter::give_way()), from before the daemon looks for room until the move or the allocation
-// is over.
-void WorkerPool::keep_room() {
-  const auto keeps = [](const Worker& worker) {
-    const Park& park = worker.park;
-    if (!worker.is(State::kBusy) || worker.kill_at) return DeviceBytes();
-    if (park.wish && park.wish->granted_at) {
-      return DeviceBytes{{park.wish->device, park.wish->bytes}};
-    }
-    const bool wakes = park.state == ParkState::kWaking && !park.is_broken;
-    return park.keeps_room || wakes ? park.bytes : DeviceBytes();
-  };
-  std::map<uint32_t, uint64_t> kept;
-  for (const Worker& worker : workers_) {
-    for (const auto& [device, bytes] : keeps(worker)) kept[device] += bytes;
-  }
-  for (Worker& worker : workers_) {
-    if (!worker.is(State::kBusy) || !worker.work) continue;
-    DeviceBytes own = keeps(worker);
-    for (const uint32_t device : worker.session.devices) {
-      worker.work->keep_free(device, kept[device] - own[device]);
-    }
   }
 }
 
@@ -436,9 +408,12 @@ void WorkerPool::wake_if_room(const std::vector<Worker*>& members, GpuMonitor& m
   DeviceBytes missing;
   for (const auto& [ordinal, bytes] : needs) {
     const GpuSample::Gpu* const gpu = gpu_of(sample.get(), ordinal);
-    if (!gpu || gpu->told.total_bytes == 0) continue;  // without NVML the driver decides
-    const uint64_t used = gpu->told.used_bytes + gpu->told.reserved_bytes;
-    const uint64_t free = gpu->told.total_bytes - std::min(used, gpu->told.total_bytes);
+    const bool is_known = gpu && gpu->told.total_bytes != 0;
+    // Without NVML the driver decides, unless others may have the room.
+    if (!is_known && !is_oversubscribed(*members.front())) continue;
+    const uint64_t used = is_known ? gpu->told.used_bytes + gpu->told.reserved_bytes : 0;
+    const uint64_t free = is_known ? gpu->told.total_bytes - std::min(used, gpu->told.total_bytes)
+                                   : counted_free(ordinal);
     if (free < bytes) missing[ordinal] = bytes - free;
   }
   if (!missing.empty()) {

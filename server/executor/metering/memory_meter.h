@@ -2,8 +2,9 @@
 // bytes that the session holds on each device, with a limit or without.
 //
 // Executor thread only. Blocking: take() calls the function that reclaims memory, which calls the
-// driver. take() and give_way() wait while a session that wakes needs the room. Errors: bytes that
-// do not fit are refused with false, and the session's first refusal is reported with the remedy.
+// driver. take() and give_way() wait while a session that wakes needs the room, and with_room()
+// while others make room. Errors: bytes that do not fit are refused with false, and the session's
+// first refusal is reported with the remedy.
 #pragma once
 
 #include <cstdint>

@@ -273,6 +273,32 @@ TEST(SettingsTest, TextsAreForPeopleAndParseBack) {
   }
 }
 
+TEST(SettingsTest, ANumberMayHaveAFraction) {
+  struct WithFactor {
+    Registry registry{"RCUDA_TEST_"};
+    Decimal factor{registry, "RCUDA_TEST_FACTOR", 1, 1, 100, "how many times"};
+  };
+  for (const auto& [text, value] : {std::pair("2.0", 2.0),
+                                    {"2", 2.0},
+                                    {"1.5", 1.5},
+                                    {"0.5", 0.0},
+                                    {"nan", 0.0},
+                                    {"inf", 0.0}}) {
+    const TemporaryFile file(std::string("factor = ") + text);
+    WithFactor sample;
+    const Status status = load_toml_file(sample.registry, file.path());
+    EXPECT_EQ(status.ok(), value != 0) << text;
+    EXPECT_EQ(sample.factor.get(), status.ok() ? value : 1) << text;
+    if (!status.ok()) {
+      EXPECT_NE(status.context().find("a number from 1 to 100, such as 1.5"), std::string::npos);
+    }
+  }
+  Variable given("RCUDA_TEST_FACTOR", "1.25");
+  WithFactor sample;
+  ASSERT_TRUE(sample.registry.load_environment().ok());
+  EXPECT_EQ(sample.registry.environment(), std::vector<std::string>{"RCUDA_TEST_FACTOR=1.25"});
+}
+
 TEST(SettingsTest, ASizeWithoutItsUnitIsRefused) {
   struct WithoutLimit {
     Registry registry{"RCUDA_TEST_"};
