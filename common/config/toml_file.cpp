@@ -56,7 +56,7 @@ bool take_value(const toml::node& node, TomlItem* item) {
   } else if (const auto decimal = node.value_exact<double>()) {
     *item = {std::move(item->keys), Kind::kNumber, decimal_text(*decimal), item->line};
   } else if (const auto flag = node.value_exact<bool>()) {
-    *item = {std::move(item->keys), Kind::kFlag, *flag ? "1" : "0", item->line};
+    *item = {std::move(item->keys), Kind::kFlag, *flag ? "true" : "false", item->line};
   } else if (const toml::array* const list = node.as_array()) {
     std::optional<std::string> text = joined(*list);
     if (!text) return false;
@@ -204,7 +204,15 @@ Status check_writers(const std::string& path) {
   return Status(Code::kDenied, "other users can write " + path + ": chmod go-w " + path);
 }
 
-Status unknown_key(const Registry& registry, const TomlItem& item, const std::string& name) {
+// `others`: the table that is not of the registry.
+Status unknown_key(const Registry& registry, const TomlItem& item, const std::string& name,
+                   const std::string& others) {
+  if (item.keys.size() > 1 && !others.empty()) {
+    const std::string table = did_you_mean(item.keys.front(), {others});
+    if (!table.empty()) {
+      return Status(Code::kInvalidArgument, "'" + item.keys.front() + "' is not a table" + table);
+    }
+  }
   std::string remedy = did_you_mean(name, registry.keys());
   if (item.keys.size() > 1 && registry.find_key(item.keys.back())) {
     remedy = "; write " + item.keys.back() + " above the first [table]";
@@ -249,7 +257,7 @@ Status load_toml_file(Registry& registry, const std::string& path, const char* o
     for (const std::string& key : item.keys) append_item(&name, key, "_");
     const std::string place = path + ":" + std::to_string(item.line);
     SettingBase* const setting = registry.find_key(name);
-    if (!setting) return unknown_key(registry, item, name).with_context(place);
+    if (!setting) return unknown_key(registry, item, name, others).with_context(place);
     RCUDA_RETURN_IF_ERROR(setting->set(item.text, name, place));
   }
   return {};

@@ -154,12 +154,30 @@ Result<Rules::Tables*> Rules::group_tables(const std::string& name, const Names&
   return &group;
 }
 
+namespace {
+// The table of the same user or group for what its sessions have together, or each of them.
+std::string other_table(const std::string& where, bool of_session) {
+  if (where == "[limits.session]") return "[limits.user]";
+  if (where == "[limits.user]") return "[limits.session]";
+  constexpr std::string_view kSession = ".session]";
+  const size_t end = where.size() - (of_session ? kSession.size() : 1);
+  return where.substr(0, end) + (of_session ? "]" : std::string(kSession));
+}
+}  // namespace
+
 Status Rules::set(const TomlItem& item, const std::string& where, bool of_session, Table* table) {
   const std::string& name = item.keys.back();
   const auto info = std::find_if(std::begin(kKeys), std::end(kKeys), [&](const KeyInfo& known) {
     return known.name == name && (of_session ? known.in_session : known.in_together);
   });
   if (info == std::end(kKeys)) {
+    const bool is_other = std::ranges::any_of(kKeys, [&](const KeyInfo& known) {
+      return known.name == name && (of_session ? known.in_together : known.in_session);
+    });
+    if (is_other) {
+      return wrong("'" + name + "' is not a limit of " + where + "; write it below " +
+                   other_table(where, of_session));
+    }
     return wrong("'" + name + "' is not a limit of " + where + "; its limits are " +
                  known_keys(of_session) + "; settings of the server are above the first [table]");
   }

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 #include <iterator>
+#include <memory>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "common/cuda/uuid_text.h"
 #include "common/nvml/figures.h"
 #include "softgpu/driver/config.h"
+#include "softgpu/driver/shared_account.h"
 #include "softgpu/nvml/processes.h"
 
 namespace {
@@ -28,6 +30,17 @@ const softgpu::driver::Configuration& machine() {
     return read.ok() ? *read : softgpu::driver::Configuration{};  // the driver reports errors
   }();
   return configuration;
+}
+
+// Null: each process has its devices' memory to itself.
+softgpu::driver::SharedAccount* shared_account() {
+  static const auto account = [] {
+    std::unique_ptr<softgpu::driver::SharedAccount> none;
+    if (machine().shared_memory.empty()) return none;
+    auto opened = softgpu::driver::SharedAccount::open(machine().shared_memory);
+    return opened.ok() ? std::move(*opened) : std::move(none);  // the driver reports the error
+  }();
+  return account.get();
 }
 
 // A handle is a pointer to the device's element: of the first array for a GPU, of the second for a
@@ -180,16 +193,20 @@ nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t* pci) {
   return NVML_SUCCESS;
 }
 
-// In softgpu each process has a device's memory to itself. NVML reports the sum of their use, as if
-// the processes shared the memory.
+// The memory in use is that of the account (SOFTGPU_SHARED_MEMORY), so that NVML and the driver
+// agree. Without an account it is the sum over the processes, as if they shared the memory.
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t* memory) {
   unsigned ordinal = 0;
   if (!ordinal_of(device, &ordinal) || !memory) return NVML_ERROR_INVALID_ARGUMENT;
   const unsigned long long bytes =
       machine().memory_bytes * (machine().mig && !is_part(device) ? 7 : 1);
   unsigned long long used = 0;
-  for (const auto& [pid, of_process] : softgpu::nvml::memory_of_processes(ordinal)) {
-    used += of_process;
+  if (softgpu::driver::SharedAccount* const account = shared_account()) {
+    used = account->sum(static_cast<int>(ordinal));
+  } else {
+    for (const auto& [pid, of_process] : softgpu::nvml::memory_of_processes(ordinal)) {
+      used += of_process;
+    }
   }
   used = std::min(used, bytes);
   *memory = {bytes, bytes - used, used};

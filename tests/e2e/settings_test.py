@@ -99,7 +99,12 @@ class SettingsTest(unittest.TestCase):
                 (["--config", self.write("prot.toml", "users = ''\nprot = 1\n")], {}, "prot.toml:2: ", "did you mean port?"),
                 (["--config", self.write("table.toml", "[limits.user]\nport = 1\n")], {}, "table.toml:2: ",
                  "settings of the server are above the first [table]"),
+                (["--config", self.write("limit.toml", "[limit.user]\nsessions = 1\n")], {}, "limit.toml:2: ",
+                 "'limit' is not a table; did you mean limits?"),
+                (["--config", self.write("each.toml", "[limits.user]\nidle_time = '1h'\n")], {}, "each.toml:2: ",
+                 "write it below [limits.session]"),
                 (["--config", self.write("value.toml", "pool = 100\n")], {}, "value.toml:1)", "from 0 to 64"),
+                (["--config", self.write("kind.toml", "oversubscribe = true\n")], {}, "kind.toml:1)", "it takes a number"),
                 (["--insecure", "--listen", "0.0.0.0"], {}, "public address")):
             for check in ([], ["--check-config"]):
                 with self.subTest(options=options, check=check):

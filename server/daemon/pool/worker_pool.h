@@ -407,7 +407,7 @@ class WorkerPool {
   RoomChoice make_room(const std::vector<Worker*>& needy, const DeviceBytes& missing,
                        Clock::time_point now);
   void serve_wish(Worker& worker, Clock::time_point now, bool may_displace);
-  void refuse_wish(Worker& worker);
+  void refuse_wish(Worker& worker, const std::string& why);
   std::set<uint32_t> moving_devices() const;
   void keep_room();
   Clock::time_point rest_end(const Worker& worker) const;

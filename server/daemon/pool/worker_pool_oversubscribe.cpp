@@ -214,27 +214,32 @@ void WorkerPool::serve_wish(Worker& worker, Clock::time_point now, bool may_disp
     return send_step(worker, ParkStep::What::kRoom, 1);
   }
   if (std::exchange(wish.seen_changes, room_changes_) != room_changes_) wish.refuse_at.reset();
-  if (left_of(wish.device) < wish.bytes) return refuse_wish(worker);
+  if (left_of(wish.device) < wish.bytes) {
+    return refuse_wish(worker, "the sessions would hold more than oversubscribe permits (" +
+                                   settings_.oversubscribe.text() + " times the GPU)");
+  }
   if (!wish.refuse_at) {
     wish.refuse_at = now + std::min(settings_.stay_awake.get(), kStayPatience) + kIdlePatience;
   }
   if (may_displace) {
     const RoomChoice others = make_room({&worker}, {{wish.device, wish.missing}}, now);
     if (!others.victims.empty()) return;
-    if (!others.later && now >= wish.since + kReportTime) return refuse_wish(worker);
+    if (!others.later && now >= wish.since + kReportTime) {
+      return refuse_wish(worker, "the sessions that can be parked do not hold enough");
+    }
     const Clock::time_point later = others.later.value_or(wish.since + kReportTime);
     next_room_ = std::min(next_room_.value_or(later), later);
   }
-  if (now >= *wish.refuse_at) refuse_wish(worker);
+  if (now >= *wish.refuse_at) {
+    refuse_wish(worker, "the sessions that could make room have work, or have just woken");
+  }
 }
 
-void WorkerPool::refuse_wish(Worker& worker) {
+void WorkerPool::refuse_wish(Worker& worker, const std::string& why) {
   const Park::Wish& wish = *worker.park.wish;
-  RCUDA_INFO(
-      "the session of worker %d (%s) gets no %s on GPU %u: no other session can be parked "
-      "for it, or the sessions would have more than oversubscribe allows (%s times the GPU)",
-      worker.pid, worker.identity.user.c_str(), bytes_text(wish.bytes).c_str(), wish.device,
-      settings_.oversubscribe.text().c_str());
+  RCUDA_INFO("the session of worker %d (%s) gets no %s on GPU %u: %s", worker.pid,
+             worker.identity.user.c_str(), bytes_text(wish.bytes).c_str(), wish.device,
+             why.c_str());
   ++totals_.room_refusals;
   worker.park.wish.reset();
   worker.park.is_hopeless = true;

@@ -5,7 +5,7 @@
 
 #include "api/opcodes.h"
 #include "common/wire/codec.h"
-#include "server/executor/core/copy_range.h"
+#include "server/executor/graphs/copy_range.h"
 
 namespace rcuda::server {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "common/base/mutex.h"
 #include "common/cuda/return_if_error.h"
-#include "server/executor/core/copy_range.h"
+#include "server/executor/graphs/copy_range.h"
 #include "server/executor/streams/capture.h"
 
 namespace rcuda::server {

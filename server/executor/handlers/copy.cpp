@@ -8,7 +8,7 @@
 #include "common/cuda/return_if_error.h"
 #include "server/executor/answers/answers.h"
 #include "server/executor/answers/device_output.h"
-#include "server/executor/core/copy_range.h"
+#include "server/executor/graphs/copy_range.h"
 #include "server/executor/core/custom.h"
 #include "server/executor/core/session_resources.h"
 #include "server/executor/graphs/graph_keeper.h"

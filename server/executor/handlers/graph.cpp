@@ -10,7 +10,7 @@
 #include "api/shared.h"
 #include "common/base/log.h"
 #include "common/cuda/return_if_error.h"
-#include "server/executor/core/copy_range.h"
+#include "server/executor/graphs/copy_range.h"
 #include "server/executor/core/custom.h"
 #include "server/executor/core/parameters.h"
 #include "server/executor/graphs/graph_copies.h"

@@ -1,4 +1,4 @@
-#include "server/executor/core/copy_range.h"
+#include "server/executor/graphs/copy_range.h"
 
 #include <gtest/gtest.h>
 
