@@ -33,7 +33,7 @@ class DoctorTest(AuthCase):
         tokens = self.token_file(token)
         name = token.split(".")[1]
         self.ask(port, 0, "ok       name: 127.0.0.1 is 127.0.0.1", f"ok       port: {port} accepts connections",
-                 f"ok       token {name} for this server, in {tokens}", "ok       TLS 1.3: the server has proved",
+                 f"ok       token {name} for this server, in {tokens}", "ok       TLS 1.3: the server and this user have proved",
                  "ok       user: the server knows this user as ", "ok       build: the server runs rcuda ",
                  "ok       clock: ", "ok       sessions: 1 device (", "sessions use tcp", RCUDA_TOKEN_FILE=tokens)
         listed = json.loads(self.rcuda_token(server, "list", "--json"))
