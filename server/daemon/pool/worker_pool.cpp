@@ -235,8 +235,7 @@ Status WorkerPool::attach(const wire::Attach& attach, size_t peeked, UniqueFd so
     return {Code::kNotFound, "the session has ended: " + ended->second};
   }
   return {Code::kNotFound,
-          "no session takes this connection: its worker or the server has ended, or the connection "
-          "was made before: see the server's log"};
+          "the session has ended, or does not take this connection: see the server's log"};
 }
 
 bool WorkerPool::pass_on(const wire::PeerHello& hello, size_t peeked, UniqueFd* socket) {

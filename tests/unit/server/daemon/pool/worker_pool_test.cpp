@@ -420,7 +420,7 @@ TEST(WorkerPoolTest, ASessionThatRunsWhenTheServerStopsIsInTheAudit) {
     const char* end;
   };
   for (const Case& one : {Case{RCUDA_TEST_SERVER, "\"event\":\"session\""},
-                          Case{RCUDA_TEST_HELD_WORKER, "its process remains"}}) {
+                          Case{RCUDA_TEST_HELD_WORKER, "a debugger holds its process"}}) {
     const test::TempFolder folder;
     Audit audit;
     ASSERT_TRUE(audit.open(folder.file("audit")).ok());
