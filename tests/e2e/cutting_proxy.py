@@ -38,6 +38,7 @@ class Pair:
         self.client, self.server = client, server
         self.swallows = False  # forwards nothing more
         self.kind = None  # of its first message
+        self.beginning = None  # the first bytes of the client, until the server has answered them
         self.passed = {client: 0, server: 0}
 
     def ends(self):
@@ -115,6 +116,9 @@ class CuttingProxy:
         try:
             while data := source.recv(1 << 18):
                 self.look_for_the_beginning(pair, source)
+                if source is pair.server and pair.beginning:
+                    self.beginnings.append(pair.beginning)
+                    pair.beginning = None
                 if pair.kind is None and source is pair.client and len(data) >= 16:
                     self.note_kind(pair, data)
                     if pair.kind == self.refused_kind:
@@ -139,7 +143,7 @@ class CuttingProxy:
     def note_kind(self, pair, data):
         pair.kind = kind_of(data)
         if self.keeps:
-            self.beginnings.append(data)
+            pair.beginning = data
         with self.mutex:
             if pair.kind == HELLO:
                 self.newest = pair
@@ -188,7 +192,7 @@ class CuttingProxy:
                 pass
 
     def began_with(self, kind):
-        """The first messages of the connections that began with a message of this kind."""
+        """The first messages, of this kind, that the server has received: it has answered them."""
         messages = []
         for data in list(self.beginnings):
             if kind_of(data) == kind:
