@@ -133,9 +133,21 @@ std::string Integer::accepted() const {
 
 std::string Decimal::text() const { return decimal_text(value_); }
 
+// Digits, and perhaps a point and digits. std::from_chars() of a double would bring a handler for
+// the program's exit into the client library.
 bool Decimal::parse(std::string_view text) {
-  double value = 0;
-  if (!parse_number(text, &value) || !(value >= min_ && value <= max_)) return false;  // or NaN
+  const size_t point = std::min(text.find('.'), text.size());
+  const std::string_view fraction = text.substr(std::min(point + 1, text.size()));
+  constexpr size_t kMostDigits = 9;
+  uint64_t whole = 0, part = 0, unit = 1;
+  if (!parse_number(text.substr(0, point), &whole)) return false;
+  if (point != text.size() && (fraction.size() > kMostDigits || !parse_number(fraction, &part))) {
+    return false;
+  }
+  for (size_t i = 0; i < fraction.size(); ++i) unit *= 10;
+  const double value =
+      static_cast<double>(whole) + static_cast<double>(part) / static_cast<double>(unit);
+  if (value < min_ || value > max_) return false;
   value_ = value;
   return true;
 }

@@ -186,20 +186,19 @@ Result<std::string> read_text_of(const std::string& path) {
   return text;
 }
 
-// The server may load libraries that its settings name, so only root and this user may be able to
-// change the settings: one of them owns the file. The file's group may write it if that is this
-// user's own group, because a umask of 002 makes files writable for the group.
+// The server may load libraries that its settings name, so a server of root takes them only from a
+// file that root owns and nobody else can write. Other servers take a file of any owner, because
+// files that are mounted into a container may have any owner. Their own group may write the file,
+// because a umask of 002 makes files writable for the group.
 Status check_writers(const std::string& path) {
   struct stat status;
   if (::stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return {};
-  const uid_t user = ::geteuid();
-  if (status.st_uid != 0 && status.st_uid != user) {
-    return Status(Code::kDenied,
-                  "user " + std::to_string(status.st_uid) + " owns " + path +
-                      " and can change the settings: chown it to " +
-                      (user == 0 ? "root" : "root or to user " + std::to_string(user)));
+  const bool is_root = ::geteuid() == 0;
+  if (is_root && status.st_uid != 0) {
+    return Status(Code::kDenied, "user " + std::to_string(status.st_uid) + " owns " + path +
+                                     " and can change the settings: chown it to root");
   }
-  const bool is_own_group = user != 0 && status.st_gid == ::getegid();
+  const bool is_own_group = !is_root && status.st_gid == ::getegid();
   if ((status.st_mode & (is_own_group ? S_IWOTH : S_IWGRP | S_IWOTH)) == 0) return {};
   return Status(Code::kDenied, "other users can write " + path + ": chmod go-w " + path);
 }

@@ -17,7 +17,7 @@ struct TomlItem {
   enum class Kind { kTable, kText, kNumber, kFlag, kList };
   std::vector<std::string> keys;  // {"image_cache", "bytes"}
   Kind kind{};
-  std::string text;  // of a value: the text, a number, "0" or "1", or a list: "a,b"
+  std::string text;  // of a value: the text, a number, "true", "false", or a list: "a,b"
   size_t line = 0;
 };
 
@@ -25,9 +25,9 @@ struct TomlItem {
 Result<std::vector<TomlItem>> read_toml_file(const std::string& path);
 
 // Sets the settings of a file. An unknown key is an error that names the nearest one, or all of
-// them. kDenied: a user other than root and this user owns the file, or can write it. (Users of
-// this user's own group may write it.) `others`: a top-level table that is not a part of
-// the settings and is skipped.
+// them. kDenied: other users can write the file (this user's own group may), or this process is
+// root's and root does not own the file. `others`: a top-level table that is not a part of the
+// settings and is skipped.
 Status load_toml_file(Registry& registry, const std::string& path, const char* others = "");
 
 }  // namespace rcuda::config

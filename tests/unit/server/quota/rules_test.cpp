@@ -153,9 +153,12 @@ TEST(RulesTest, ABadFileIsRefusedWithThePlaceAndWhatIsAccepted) {
   };
   const Case cases[] = {
       {"\n[limits.user]\nsesions = 8", {"server.toml:3: ", "'sesions'", "sessions, devices"}},
-      {"[limits.user]\nidle_time = \"1m\"", {":2: ", "'idle_time'", "device_memory, host_memory"}},
-      {"[limits.session]\nsessions = 1", {":2: ", "'sessions'", "sm_percent"}},
-      {"[limits.user]\ndevice_memory = true", {":2: ", "device_memory = 1", "such as \"40G\""}},
+      {"[limits.user]\nidle_time = \"1m\"", {":2: ", "'idle_time'", "below [limits.session]"}},
+      {"[limits.users.ada]\npriority = 1", {":2: ", "below [limits.users.ada.session]"}},
+      {"[limits.users.ada.session]\nsessions = 1", {":2: ", "below [limits.users.ada]"}},
+      {"[limits.session]\nsessions = 1", {":2: ", "'sessions'", "below [limits.user]"}},
+      {"[limits.session]\nsesions = 1", {":2: ", "'sesions'", "sm_percent"}},
+      {"[limits.user]\ndevice_memory = true", {":2: ", "device_memory = true", "such as \"40G\""}},
       {"[limits.user]\ndevice_memory = [1]", {":2: ", "such as \"40G\""}},
       {"[limits.user]\ndevice_memory = 1.5", {":2: ", "at least 1M"}},
       {"[limits.user]\nsessions = 1.5", {":2: ", "a whole number up to 100000"}},
