@@ -156,7 +156,7 @@ class Parking(unittest.TestCase):
             time.sleep(0.05)
         if check:
             self.assertEqual(done.returncode, 0, done.stderr + server.text())
-            self.assertEqual(self.state(server, process), "parked")
+            self.assertEqual(self.state(server, process), "parked", server.text())
         return done
 
     def wake(self, server, process):
@@ -248,7 +248,9 @@ class ParkingTest(Parking):
         program = self.program(server)
         self.park(server, program)
         self.do(program, "get")
-        lines = audit_lines(self.path("audit"), "control")
+        control = lambda: audit_lines(self.path("audit"), "control")
+        self.assertTrue(eventually(lambda: len(control()) == 2))  # the program goes on before the daemon knows it
+        lines = control()
         self.assertEqual([line["what"] for line in lines], ["park", "wake"])
         self.assertIn("user", lines[0])
         self.assertNotIn("user", lines[1])
