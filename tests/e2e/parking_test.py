@@ -147,11 +147,14 @@ class Parking(unittest.TestCase):
         return session and session["park"]
 
     def park(self, server, process, check=True):
-        # The session's last work may not have ended yet.
+        # The session's last work may not have ended yet, and its last posted command may still come, which wakes it.
         for _ in range(100):
+            woken = server.text().count("because its program needs the GPU")
             done = self.smi("park", f"127.0.0.1:{server.port}", str(self.session(server, process)["worker"]),
                             check=False)
-            if "work in progress" not in done.stderr:
+            is_awake = self.state(server, process) == "" and done.returncode == 0
+            came_late = is_awake and server.text().count("because its program needs the GPU") > woken
+            if "work in progress" not in done.stderr and not came_late:
                 break
             time.sleep(0.05)
         if check:
