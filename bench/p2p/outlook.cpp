@@ -93,8 +93,8 @@ double native_copy_us(const Bus& bus, uint64_t bytes) {
 
 double gbps(uint64_t bytes, double us) { return static_cast<double>(bytes) / us * 1e-3; }
 
-// Returns the smallest size from which on the automatic plan is faster than CUDA's own copy; 0 if
-// CUDA's copy is faster for the largest size.
+// Returns the smallest size with this property: the automatic plan is faster than CUDA's own copy
+// for it and for all larger sizes. Returns 0 if CUDA's copy is faster for the largest size.
 uint64_t ahead_from(p2p::Planner& planner, const Bus& bus) {
   uint64_t from = 0;
   for (uint64_t bytes = 4096; bytes <= (256u << 20); bytes *= 2) {

@@ -12,7 +12,7 @@ namespace rcuda {
 bool parse_host_port(std::string_view text, std::string_view marks, std::string* host,
                      uint16_t* port);
 
-// The host as it stands before a port: an IPv6 address in brackets.
+// Returns the host as it is written before a port: an IPv6 address gets brackets.
 inline std::string bracketed(const std::string& host) {
   return host.find(':') == std::string::npos ? host : "[" + host + "]";
 }

@@ -33,7 +33,7 @@ void set_log_name(const char* name);
 bool set_log_file(const char* path);
 // Sends lines to an open descriptor. The caller owns the descriptor and keeps it open.
 void set_log_descriptor(int descriptor);
-// Sends lines to an open descriptor, from which another process reads them and passes them to
+// Sends lines to an open descriptor. Another process reads them and passes them to
 // write_log_line_of(). Each line has its level and its text ("<W>text"). The caller owns the
 // descriptor and keeps it open.
 void set_log_relay(int descriptor);

@@ -10,7 +10,7 @@
 
 namespace rcuda {
 
-// `what`: what has failed, for the message.
+// `what`: the name of the driver call, for the message.
 inline Status status_of(CUresult result, std::string_view what) {
   return result == CUDA_SUCCESS ? Status() : Status::from_cuda(result, std::string(what));
 }
