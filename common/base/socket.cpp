@@ -51,6 +51,8 @@ ssize_t Socket::recv(void* data, size_t bytes, int flags) const {
     const ssize_t count = cipher_->recv(to + received, bytes - received, flags & MSG_PEEK);
     if (count > 0) received += static_cast<size_t>(count);
     if (received == bytes || (count > 0 && (flags & MSG_PEEK))) break;
+    // Without further bytes, another cipher_->recv() would only be a system call more.
+    if (count > 0 && !(flags & MSG_WAITALL) && !cipher_->has_received()) break;
     if (count > 0) continue;
     // The next call returns the end of the stream or the error again.
     if (count == 0 || errno != EAGAIN) return received ? static_cast<ssize_t>(received) : count;

@@ -30,6 +30,9 @@ class Cipher {
   virtual ssize_t send(std::span<const iovec> pieces) = 0;
   // Returns the bytes received, 0 at the end of the stream, -1 with errno otherwise.
   virtual ssize_t recv(void* data, size_t bytes, bool peek) = 0;
+  // Whether recv() can return bytes that have already been taken from the socket. Call it on the
+  // receiving thread.
+  virtual bool has_received() const = 0;
 };
 
 // A stream that outlives its connections (ResumableSocket). Its functions are those of Socket.

@@ -64,6 +64,7 @@ class Connection final : public Cipher {
 
   ssize_t send(std::span<const iovec> pieces) override;
   ssize_t recv(void* data, size_t bytes, bool peek) override;
+  bool has_received() const override { return !is_drained_ || buffer_.has_bytes(); }
 
  private:
   explicit Connection(RecordBuffer buffer) : buffer_(std::move(buffer)) {}

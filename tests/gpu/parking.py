@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
 """Parks and wakes sessions on a GPU, and compares the time with copies to page-locked memory.
 
-    parking.py --build FOLDER [--driver nvidia] [--sizes 1,20,60] [--transports shm,tcp] [--steps 100] [--movable]
-               [--packaged UID] [--move]
+    parking.py --build FOLDER [--driver nvidia] [--sizes 1,20,60] [--transports shm,tcp] [--steps 100]
+               [--ways driver,worker] [--gpu 0] [--packaged UID] [--move] [--torch] [--log]
 
 For each size in GiB, over shm and TCP: the time of `rcuda-smi park` and of the program's first call after it, cold (the first
 time) and warm (the second), the GPU's memory before, while parked and after, and whether the contents are right. --packaged,
 as root, shows parking as packaged: the server has the capabilities of its unit, and the programs are those of user UID. So
 their workers are not dumpable, and have a filter of system calls and a /dev of their own.
---movable repeats the table with a server that has `movable_memory`, whose workers move the memory themselves, and compares the
-time of cuMemAlloc and cuMemFree of the two servers. With --move, which needs two GPUs of one kind, each park by the driver moves
-the session to the other GPU; the table shows the memory of both. Where PyTorch is installed, a training loop that is parked ten
+The way `worker` is a server that has `movable_memory`, whose workers move the memory themselves. With both ways, the times of
+cuMemAlloc and cuMemFree of the two servers are compared. With --move, which needs two GPUs of one kind, each park by the driver moves
+the session to the other GPU; the table shows the memory of both. With --torch, the memory is that of an inference server in
+PyTorch with CUDA graphs (torch_server.py), and the first call is a whole request. Where PyTorch is installed, a training loop that is parked ten
 times must have the losses of an undisturbed one; it prints the time of the first .item() after a park. Prints tables, and exits
 with 1 if anything is wrong. `--driver softgpu --sizes 0.1` tries the script without a GPU. (The programs are
 `parking.py hold BYTES`, `parking.py allocate BYTES` and
@@ -124,12 +125,13 @@ PACKAGED = ("setpriv", "--bounding-set", "-all,+setuid,+setgid,+chown,+kill,+sys
 
 class Session:
     user = None  # of the programs; none: of this script
+    holder = (os.path.abspath(__file__), "hold")  # the program of measure()
 
     def __init__(self, build, server, transport, *arguments):
         from servers import client_environment
         self.build, self.server = build, server
         other = {} if self.user is None else dict(user=self.user, group=self.user, extra_groups=[], cwd="/")
-        self.process = subprocess.Popen([sys.executable, os.path.abspath(__file__), *arguments], stdin=subprocess.PIPE,
+        self.process = subprocess.Popen([sys.executable, *arguments], stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, text=True, **other,
                                         env=client_environment(build, [server], transport, CUBLAS_WORKSPACE_CONFIG=":4096:8",
                                                                **({"HOME": "/"} if other else {})))
@@ -170,7 +172,7 @@ class Session:
 
 def measure(build, server, transport, gib, expected_way, moves):
     """Rows of the table, and whether all is right."""
-    session, rows, right = Session(build, server, transport, "hold", str(int(gib * GIB))), [], True
+    session, rows, right = Session(build, server, transport, *Session.holder, str(int(gib * GIB))), [], True
     session.read()
     for to, way in ((1, "cold"), (0, "warm")):
         before = session.used()
@@ -191,7 +193,7 @@ def measure(build, server, transport, gib, expected_way, moves):
 
 
 def trained(build, server, steps, parks):
-    session, refusals = Session(build, server, "shm", "train", str(steps)), []
+    session, refusals = Session(build, server, "shm", os.path.abspath(__file__), "train", str(steps)), []
     for _ in range(PARKS):
         if session.read() != "wait":
             return None, ["the program failed"]
@@ -204,7 +206,7 @@ def trained(build, server, steps, parks):
 
 
 def allocated(build, server, gib):
-    session = Session(build, server, "shm", "allocate", str(int(gib * GIB)))
+    session = Session(build, server, "shm", os.path.abspath(__file__), "allocate", str(int(gib * GIB)))
     times = json.loads(session.read())
     session.end()
     return times
@@ -212,13 +214,15 @@ def allocated(build, server, gib):
 
 def start(arguments, environment):
     from servers import Server
+    if arguments.log:
+        environment["RCUDA_LOG"] = "debug"
     if arguments.driver == "softgpu":
         environment["SOFTGPU_MEMORY"] = "16G"
         environment["SOFTGPU_DEVICES"] = "2"
     options, wrapper = ["--pool", "0"], ()
     if arguments.packaged is not None:
         options, wrapper = [*options, "--users", str(arguments.packaged)], PACKAGED
-    return Server(arguments.build, arguments.driver, "" if arguments.move else "0", options=options, environment=environment, wrapper=wrapper)
+    return Server(arguments.build, arguments.driver, "" if arguments.move else arguments.gpu, options=options, environment=environment, wrapper=wrapper)
 
 
 def main():
@@ -228,18 +232,22 @@ def main():
     parser.add_argument("--sizes", default="1,20,60")
     parser.add_argument("--transports", default="shm,tcp")
     parser.add_argument("--steps", type=int, default=100, help="of training; 0: none")
-    parser.add_argument("--movable", action="store_true")
+    parser.add_argument("--ways", default="driver")
+    parser.add_argument("--gpu", default="0")
     parser.add_argument("--packaged", type=int, metavar="UID", help="over shm; as root")
     parser.add_argument("--move", action="store_true", help="between the GPUs 0 and 1")
+    parser.add_argument("--log", action="store_true", help="print the servers' logs, with the steps of each park")
+    parser.add_argument("--torch", action="store_true", help="PyTorch with CUDA graphs holds the memory")
     arguments = parser.parse_args()
+    if arguments.torch:
+        Session.holder = (os.path.join(HERE, "torch_server.py"),)
     transports, Session.user = arguments.transports.split(","), arguments.packaged
     if arguments.packaged is not None:
         transports = ["shm"]  # over TCP, the programs would need tokens
     build, sizes, failed = arguments.build, [float(size) for size in arguments.sizes.split(",")], False
-    servers = {"driver": start(arguments, {})}
-    if arguments.movable:
-        keep = str(int(max(sizes) * GIB * 1.1) + (64 << 20))
-        servers["worker"] = start(arguments, {"RCUDA_SERVER_MOVABLE_MEMORY": "true", "RCUDA_SERVER_PARK_MEMORY": keep})
+    keep = str(int(max(sizes) * GIB * 1.1) + (64 << 20))
+    settings = {"driver": {}, "worker": {"RCUDA_SERVER_MOVABLE_MEMORY": "true", "RCUDA_SERVER_PARK_MEMORY": keep}}
+    servers = {way: start(arguments, settings[way]) for way in arguments.ways.split(",")}
     native = dict(os.environ)
     if arguments.driver == "softgpu":
         native["LD_LIBRARY_PATH"] = os.path.join(build, "softgpu/lib")
@@ -254,12 +262,12 @@ def main():
                 rows, right = measure(build, server, transport, gib, way, arguments.move and way == "driver")
                 failed = failed or not right
                 print("\n".join(rows), flush=True)
-    if arguments.movable:
+    if len(servers) == 2:
         times = {way: allocated(build, server, max(sizes)) for way, server in servers.items()}
         print("\n| cuMemAlloc and cuMemFree of MiB | us | us, movable | |\n|---|---|---|---|")
         for size, plain in times["driver"].items():
             print(f"| {size} | {plain:.0f} | {times['worker'][size]:.0f} | {times['worker'][size] / plain:.2f} |")
-    server = servers[arguments.movable and "worker" or "driver"]
+    server = list(servers.values())[-1]
     if arguments.steps and importlib.util.find_spec("torch") and arguments.driver == "nvidia":
         plain, _ = trained(build, server, arguments.steps, False)
         parked, refusals = trained(build, server, arguments.steps, True)
@@ -271,7 +279,7 @@ def main():
     for server in servers.values():
         outcome = server.stop()
         failed = failed or outcome != 0
-        if failed:
+        if failed or arguments.log:
             print(server.text(), file=sys.stderr)
     sys.exit(failed)
 

@@ -2,6 +2,8 @@
 #include <set>
 #include <utility>
 
+#include "common/base/log.h"
+#include "common/base/units.h"
 #include "common/cuda/return_if_error.h"
 #include "server/executor/movable/movable_memory.h"
 
@@ -103,8 +105,10 @@ Status MovableMemory::park() {
     copy_.keep(kept, primary_of(devices_.front().device));
     return status;
   }
+  RCUDA_DEBUG("copied GPU memory to %s of the host's memory", bytes_text(copy_.bytes()).c_str());
   parked_ = all;
   release_all();
+  RCUDA_DEBUG("released the GPU memory");
   return {};
 }
 
@@ -145,6 +149,7 @@ Result<bool> MovableMemory::wake(uint64_t keep) {
   CUresult result = created;
   if (result == CUDA_SUCCESS) result = map_all();
   if (result == CUDA_SUCCESS) result = find_places(parked_, &moved);
+  if (result == CUDA_SUCCESS) RCUDA_DEBUG("created and mapped GPU memory");
   Status status = result == CUDA_SUCCESS ? copy_.restore(pieces_of(moved))
                                          : Status::from_cuda(result, "mapping memory");
   for (const Moved& one : moved) unmap_scratch(one);
@@ -153,6 +158,7 @@ Result<bool> MovableMemory::wake(uint64_t keep) {
     if (created == CUDA_ERROR_OUT_OF_MEMORY) return false;
     return status;
   }
+  RCUDA_DEBUG("copied the host's memory back");
   parked_.clear();
   copy_.keep(keep, primary_of(devices_.front().device));
   return true;

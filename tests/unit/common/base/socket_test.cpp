@@ -1,0 +1,58 @@
+#include "common/base/socket.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <memory>
+#include <utility>
+
+#include <gtest/gtest.h>
+
+namespace rcuda {
+namespace {
+
+// Receives records of five bytes: `together` arrive in one system call, and nothing follows.
+class Records final : public Cipher {
+ public:
+  Records(int together, int* calls) : left_(together), calls_(calls) {}
+  ssize_t send(std::span<const iovec>) override { return -1; }
+  ssize_t recv(void*, size_t bytes, bool) override {
+    ++*calls_;
+    errno = EAGAIN;
+    if (left_ == 0) return -1;
+    --left_;
+    return static_cast<ssize_t>(std::min<size_t>(bytes, 5));
+  }
+  bool has_received() const override { return left_ > 0; }
+
+ private:
+  int left_;
+  int* calls_;
+};
+
+ssize_t receive(int together, int flags, int* calls) {
+  const Socket socket(UniqueFd(), std::make_unique<Records>(together, calls));
+  std::array<std::byte, 100> to;
+  return socket.recv(to.data(), to.size(), flags);
+}
+
+TEST(SocketTest, AShortRecordOfACipherTakesOneCall) {
+  int calls = 0;
+  EXPECT_EQ(receive(1, 0, &calls), 5);
+  EXPECT_EQ(calls, 1);
+}
+
+TEST(SocketTest, RecordsThatHaveBeenReceivedTogetherAreReturnedTogether) {
+  int calls = 0;
+  EXPECT_EQ(receive(4, MSG_DONTWAIT, &calls), 20);
+  EXPECT_EQ(calls, 4);
+}
+
+TEST(SocketTest, WithWaitAllACipherIsAskedUntilItHasNoMore) {
+  int calls = 0;
+  EXPECT_EQ(receive(1, MSG_WAITALL | MSG_DONTWAIT, &calls), 5);
+  EXPECT_EQ(calls, 2);
+}
+
+}  // namespace
+}  // namespace rcuda
