@@ -21,7 +21,7 @@ parts=" ${*:-programs copies firsts model planner triangles} "
 servers=()
 trap 'kill "${servers[@]}" 2>/dev/null' EXIT
 
-# With full isolation, a worker of root's server does not see GPUs of other servers and cannot map their memory (ipc).
+# By default a worker of root's server does not see GPUs of other servers, so it cannot map their memory (ipc).
 export RCUDA_SERVER_DEVICE_ISOLATION=commands
 gpus=$(nvidia-smi -L | wc -l)
 for server in 0 1; do
@@ -81,7 +81,7 @@ if [[ $parts == *" firsts "* ]]; then
     done | sort -n | sed -n "3p" | sed "s/^/program that copies 64 KB and ends, $path, ms: /"
   done
 fi
-# The plan of each strategy from the model of the workers, without a program (rcuda-p2p plan).
+# The predicted and the measured times of each strategy between the workers, without a program.
 if [[ $parts == *" model "* ]]; then
   for path in shm ipc tcp; do
     for strategy in auto v2b v3b v4b; do
