@@ -53,8 +53,8 @@ def session_start(build, environment):
 
 
 class Strangers:
-    """Keeps up to `count` connections open, of all kinds. They have the same origin as the client that
-    is measured, which is the hardest case."""
+    """Keeps up to `count` connections of all kinds open. Their origin is that of the measured client, which is the
+    hardest case."""
 
     def __init__(self, port, count):
         hello = bytes.fromhex("16030100c8010000c40303") + os.urandom(32)

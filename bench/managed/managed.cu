@@ -4,7 +4,7 @@
 //   managed             the patterns, for remote_vs_native.py
 //   managed --moved     instead of times: the megabytes that the loopback interface carried. Over
 //                       TCP to a server on this machine these are the bytes that travelled.
-//   managed --updates   how many updates are kept if a device and the host update words at once
+//   managed --updates   how many updates are kept if device and host update words concurrently
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -159,7 +159,7 @@ int attribute(cudaDeviceAttr which) {
   return value;
 }
 
-// Eight counters, raised at once by 256 threads of a kernel and by two threads of the host.
+// Eight counters that 256 threads of a kernel and two threads of the host increment concurrently.
 void updates(const char* memory, unsigned* counters) {
   constexpr int kRounds = 20000, kThreads = 256, kHostThreads = 2, kHostRounds = 400000;
   std::memset(counters, 0, 8 * sizeof *counters);

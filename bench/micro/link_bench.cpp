@@ -129,7 +129,7 @@ void bench_ring(Link& client, Link& server, int count) {
   report_counters("frame", client, before, count);
 }
 
-// Transfers of one thread: one at a time, and as many in flight as a pipeline has.
+// Transfers of one thread: one at a time, and eight in flight, as in a pipeline.
 void bench_transfers(Link& link, transport::RegionId region, std::byte* local, size_t most,
                      int scale) {
   constexpr int kUnderWay = 8;

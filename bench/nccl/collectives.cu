@@ -71,7 +71,7 @@ __global__ void fill(float* data, size_t count, int rank) {
     data[i] = value(rank, i);
 }
 
-// The values that the result must have.
+// Which values the result must have.
 enum class Result { kSum, kPartOfSum, kPartOfEach, kPartForMe, kOfNeighbour };
 
 __global__ void check(const float* data, size_t count, size_t part, Result result, int rank,
@@ -141,7 +141,7 @@ struct Memory {
   float *from, *to, *word;
 };
 
-// The largest (or the sum) of the ranks' values.
+// Reduces the ranks' values `mine` by `op` (maximum or sum).
 float agree(const Ranks& r, const Memory& memory, float mine, ncclRedOp_t op) {
   CHECK(cudaMemcpyAsync(memory.word, &mine, sizeof mine, cudaMemcpyHostToDevice, r.stream));
   NCCL(ncclAllReduce, memory.word, memory.word, 1, ncclFloat32, op, r.comm, r.stream);

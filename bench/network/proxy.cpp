@@ -4,7 +4,7 @@
 //   proxy PORT [ROUND_TRIP_MICROSECONDS [GIGABITS_PER_SECOND]]
 //
 // Prints the port that it listens on, and runs until it is killed. All connections share the rate of a
-// direction, as they share a cable. The delay is added to the time of two passes through the loopback, some 50 us.
+// direction, as they share a cable. The delay comes on top of two passes through the loopback, about 50 us.
 // Threads poll for the last 60 us of a wait, so the program needs a few idle cores. For each direction of a connection,
 // one thread reads and determines when the bytes are due, and another thread writes them at that time. A reader stops
 // while bytes for 64 MB wait, so the memory is bounded.

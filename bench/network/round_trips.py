@@ -138,7 +138,7 @@ def calls(driver):
 
 
 def beside_managed(driver, stream, synchronize, count=8, size=1 << 20):
-    """Waits of a program that has several managed allocations, each too large to travel as a whole."""
+    """Waits of a program with several managed allocations, each too large to be sent as a whole."""
     memory = []
     values = itertools.count(1)
 

@@ -245,8 +245,8 @@ class Worker {
     barrier();
     print(label, static_cast<double>(bytes), times, train);
   }
-  // The destination's part: starts its halves before the source's, then compares the bytes. It
-  // starts only kAhead of them in advance, because the source's engine looks at each announced half
+  // The destination's part: starts its halves before the source's halves, then compares the bytes.
+  // Starts at most kAhead halves in advance, because the source's engine checks each announced half
   // in every round.
   void receive(uint64_t bytes) {
     const auto& table = driver_.table;

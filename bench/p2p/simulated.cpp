@@ -119,7 +119,7 @@ class Pair {
     world_.after_us(us, [&] { passed = true; });
     run([&] { return passed; });
   }
-  // Time of `copies` copies in one stream, each right after the last.
+  // Time of `copies` copies in one stream, each directly after the previous one.
   double copies_us(uint64_t bytes, int copies) {
     const double begin_us = world_.now_us();
     int over = 0;

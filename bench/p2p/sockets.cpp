@@ -65,7 +65,7 @@ struct Options {
   uint64_t memory_bytes() const { return std::max(max_bytes, walk_bytes); }
 };
 
-struct Part {  // without bytes: the stream ends
+struct Part {  // `bytes` 0: the stream ends
   uint64_t offset = 0;
   uint64_t bytes = 0;
 };

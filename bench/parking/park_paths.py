@@ -93,7 +93,7 @@ def rate(count, work):
 
 
 def usage(pid):
-    """Page faults, and seconds in the program and in the kernel."""
+    """Returns the page faults of a process, and its seconds in the program and in the kernel."""
     with open(f"/proc/{pid}/stat") as file:
         words = file.read().rpartition(")")[2].split()
     tick = os.sysconf("SC_CLK_TCK")
@@ -159,7 +159,7 @@ def copies(driver, count):
 
 
 def checkpoints(driver, count, name):
-    """Whether the contents were right."""
+    """Returns whether the contents were right."""
     child = subprocess.Popen([sys.executable, os.path.abspath(__file__), "hold", str(count)], stdin=subprocess.PIPE,
                              stdout=subprocess.PIPE, text=True)
     child.stdout.readline()
@@ -204,7 +204,7 @@ def all_checkpoints(driver, count, huge):
 
 
 def handles(driver, count, piece):
-    """Parks and wakes twice. Whether the contents were right."""
+    """Parks and wakes twice. Returns whether the contents were right."""
     streams = [ctypes.c_void_p() for _ in range(2)]
     for stream in streams:
         driver.cuStreamCreate(ctypes.byref(stream), 1)

@@ -1,7 +1,8 @@
-// Single copies and their waits, by memory and size. Prints "name value" lines in microseconds,
-// medians: page-locked memory, asynchronous and a wait (`async`), and the call alone (`issue`);
-// page-locked and pageable memory, blocking. The host's bytes change from copy to copy, so they are
-// not in the processor's caches. remote_vs_native.py --copies runs it.
+// Single copies and their waits, by memory and size. Prints "name value" lines, medians in
+// microseconds: page-locked memory with an asynchronous call and a wait (`async`), the call alone
+// (`issue`), a blocking call (`blocking`), and pageable memory with a blocking call. The host's
+// bytes change from copy to copy, so they are not in the processor's caches. remote_vs_native.py
+// --copies runs it.
 //
 //   copies [SIZE]...      default: 512k 1m 4m 16m 64m
 #include <algorithm>
@@ -23,7 +24,7 @@ constexpr struct {
 } kSizes[] = {{"512k", 512u << 10}, {"1m", 1u << 20},   {"4m", 4u << 20},
               {"16m", 16u << 20},   {"64m", 64u << 20}};
 
-// Calls copy(offset in the host's memory) until there are enough times.
+// Calls copy() with offsets in the host's memory. Returns the time of each call in microseconds.
 template <typename Copy>
 std::vector<double> times_of(size_t bytes, const Copy& copy) {
   const int rounds = bytes > (8u << 20) ? 30 : 150;

@@ -72,7 +72,7 @@ def first_result(command, environment):
 
 
 def ratio(name, value, base):
-    """Above 1 where `value` is better."""
+    """The ratio of two figures; above 1 if `value` is better."""
     return value / base if name.endswith("gbps") else base / value
 
 
@@ -133,7 +133,7 @@ class Sockets:
 
     @staticmethod
     def ratio(times, values):
-        """Of the medians; in brackets the worst and the best round."""
+        """A text with the ratio of the medians; in brackets, the ratios of the worst and the best round."""
         rounds = [time / value for time, value in zip(times, values)]
         return f"{statistics.median(times) / statistics.median(values):6.2f} ({min(rounds):4.2f}, {max(rounds):4.2f})"
 
@@ -153,7 +153,7 @@ class Sockets:
 
 
 def run_rounds(environments, program, first, rounds, torch_rounds, torch_parts, budget, beside=lambda: None):
-    """By mode and figure: the values of the rounds."""
+    """Returns {mode: {figure: values of the rounds}}."""
     samples = {mode: {} for mode in environments}
     start, longest = time.perf_counter(), 0.0
     for round_number in range(rounds):

@@ -61,7 +61,7 @@ def command_of(program, build):
 
 
 def identities_of(users, folder):
-    """For each user: arguments of Popen(), and the variable of the home folder."""
+    """Returns for each user the arguments of Popen(), and the variable with the home folder."""
     identities = []
     for uid in users:
         home = os.path.join(folder, f"home-{uid}")
@@ -73,7 +73,7 @@ def identities_of(users, folder):
 
 
 def batch(command, environment, at_once, identities=(({}, {}),)):
-    """Seconds from the first start to the last exit."""
+    """Runs a batch. Returns the seconds from the first start to the last exit."""
     begin = time.perf_counter()
     running = []
     for index in range(at_once):
@@ -89,7 +89,7 @@ def batch(command, environment, at_once, identities=(({}, {}),)):
 
 
 def measure(command, modes, at_once, starts, budget, before_each, identities):
-    """By mode: the times of its batches."""
+    """Returns {mode: times of its batches}."""
     times = {mode: [] for mode in modes}
     begin = time.perf_counter()
     batches = max(2, -(-starts // at_once))

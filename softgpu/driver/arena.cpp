@@ -19,7 +19,7 @@ struct Files {
   std::mutex mutex;
   std::map<uint64_t, int> by_inode;
   std::map<int, std::string> own;              // by descriptor: the names of this process's files
-  std::map<std::string, std::string> renamed;  // by the arena's name
+  std::map<std::string, std::string> renamed;  // the present names, by the arena's name
 };
 
 Files& files() {
@@ -74,7 +74,7 @@ bool rename_arena_files(const std::map<std::string, std::string>& renamed) {
     const auto found = renamed.find(now_of(name));
     all[name] = found == renamed.end() ? now_of(name) : found->second;
   }
-  std::vector<std::pair<int, rcuda::UniqueFd>> copies;  // all before a file is replaced
+  std::vector<std::pair<int, rcuda::UniqueFd>> copies;  // all are made before a file is replaced
   for (const auto& [file, name] : files().own) {
     rcuda::UniqueFd made = make_file(all.contains(name) ? all[name] : name);
     if (!made || !copy_contents(file, made.get())) return false;

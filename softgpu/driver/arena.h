@@ -2,9 +2,9 @@
 //
 // Device memory is backed by a file so that another process can map it (IPC handles, exported
 // pools). The file is far larger than any device, and pages are committed only when they are
-// touched, so file offsets never fragment. A device's memory is limited by its account
-// (Device::charge), which callers keep, not by the file. Blocks of up to 1 MB share chunks of 2 MB;
-// larger blocks have their own mapping. The kernel chooses every address, so a process that has
+// touched, so the arena never runs out of file offsets. The file does not limit a device's memory:
+// callers charge the device's account (Device::charge()). Blocks of up to 1 MB share chunks of 2
+// MB; larger blocks have their own mapping. The kernel chooses every address, so a process that has
 // fenced its address space gets addresses below the fence. Any thread; one mutex per arena.
 // allocate() returns nullopt if the address space is exhausted.
 #pragma once
@@ -89,9 +89,9 @@ class Arena {
 };
 
 // Moves the memory of devices into files with other names (device_file_name()), as if it were on
-// other GPUs. `renamed`: from present names to new names, also for arenas that have no file yet.
-// The caller has unmapped all blocks. Descriptors of the files stay valid. Returns false if the
-// system lacks memory.
+// other GPUs. `renamed` maps present names to new names. An arena that has no file yet makes its
+// file with the new name. The caller has unmapped all blocks. Descriptors of the files stay valid.
+// Returns false if the system lacks memory.
 bool rename_arena_files(const std::map<std::string, std::string>& renamed);
 
 // Returns the file with this inode (as /proc/self/maps shows it) if an arena owns it, otherwise -1.

@@ -32,7 +32,7 @@ struct Array {
   CUdeviceptr memory = 0;
   size_t row_pitch = 0, slice_pitch = 0;     // bytes; 0: no gaps
   std::shared_ptr<Tiles> tiles;              // of a sparse array; null for levels
-  const MipmappedArray* level_of = nullptr;  // it owns a level's memory; nullptr: not a level
+  const MipmappedArray* level_of = nullptr;  // the owner of a level's memory; nullptr: not a level
 
   CUarray handle() { return reinterpret_cast<CUarray>(this); }
   size_t rows() const { return descriptor.Height ? descriptor.Height : 1; }

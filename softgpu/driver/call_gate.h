@@ -13,9 +13,11 @@
 
 namespace softgpu::driver::gate {
 
+// Returns when the gate is open. Within a submission it returns immediately.
 void pass();
 
-// A submission of work. A thread may nest them.
+// Exists while a thread submits work. The constructor waits while the gate is closed. A thread may
+// nest submissions.
 class Submission {
  public:
   Submission();
@@ -24,8 +26,8 @@ class Submission {
   Submission& operator=(const Submission&) = delete;
 };
 
-// Closes the gate and waits until no submission is inside. False at the deadline, with the gate
-// open. Only one thread opens and closes.
+// Closes the gate and waits until no submission is in progress. Returns false, with the gate open,
+// if the deadline passes first. Only one thread may call close() and open().
 bool close(std::chrono::steady_clock::time_point deadline);
 void open();
 

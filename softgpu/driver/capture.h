@@ -5,11 +5,11 @@
 // that cannot be captured invalidates the capture; its streams then refuse work until the capture
 // is ended at its origin.
 //
-// Threads: graph_mutex() guards captures, and the functions lock it themselves. Modes: a capture
-// forbids potentially unsafe calls (check_unsafe_call() in context.h) to its own thread unless it
-// is relaxed, and to all threads if it is global. A thread opts out with
-// cuThreadExchangeStreamCaptureMode. The results of these functions were compared with driver 580
-// on an H200.
+// Threads: graph_mutex() guards captures, and the functions lock it themselves. Modes: a global
+// capture forbids potentially unsafe calls (check_unsafe_call() in context.h) to all threads, a
+// thread-local capture to its own thread, and a relaxed capture to no thread. A thread opts out
+// with cuThreadExchangeStreamCaptureMode. The results of these functions were compared with driver
+// 580 on an H200.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ struct Capture {
   bool own_graph = true;  // false: cuStreamBeginCaptureToGraph
   bool invalidated = false;
   std::vector<std::shared_ptr<Stream>> streams;  // the streams of the capture
-  std::vector<GraphEdge> left_tips;              // the tips of its destroyed streams
+  std::vector<GraphEdge> left_tips;              // StreamCapture::tips of its destroyed streams
 };
 
 struct StreamCapture {
@@ -48,8 +48,8 @@ CUresult begin_capture(Stream& stream, CUstreamCaptureMode mode, std::shared_ptr
                        std::vector<GraphEdge> tips);
 // `*graph` is null unless the result is CUDA_SUCCESS.
 CUresult end_capture(Stream& stream, std::shared_ptr<Graph>* graph);
-// The stream is being destroyed: it leaves its capture. If the capture began at it, the capture
-// ends.
+// The stream is being destroyed: it leaves its capture. If the stream is the capture's origin, the
+// capture ends.
 void end_capture_of(Stream& stream);
 
 // Adds `operation` as a node of the stream's capture. CUDA_ERROR_STREAM_CAPTURE_INVALIDATED if the

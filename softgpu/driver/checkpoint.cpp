@@ -54,7 +54,7 @@ struct Mapping {
 
 std::atomic<CUprocessState> now{CU_PROCESS_STATE_RUNNING};
 std::vector<Mapping> taken;  // while CHECKPOINTED
-GpuMap places;               // by a device's own number: the GPU that now has its memory
+GpuMap places;               // from a device's own number to the GPU that now has its memory
 
 template <typename Visit>
 void for_each_context(Visit visit) {
@@ -81,8 +81,8 @@ bool is_supported(bool in_group) {
   });
 }
 
-// Exportable physical memory has its own file. Returns the file with this inode unless the memory
-// was exported; otherwise -1.
+// Exportable physical memory has its own file. Returns the file with this inode, or -1 if there is
+// none or its memory was exported.
 int file_of_unexported(uint64_t inode) {
   int file = -1;
   (void)memory_registry().any([&](const Allocation& allocation) {
@@ -188,7 +188,8 @@ CUresult move(const GpuMap& gpus) {
   return CUDA_SUCCESS;
 }
 
-// The memory of this process leaves the account of its devices, and comes back. False: no room.
+// Remove the memory of this process from the account of its devices, and add it again. False if a
+// device lacks free memory.
 void leave_devices(int count) {
   for (int i = 0; i < count; ++i) device_at(i)->leave();
 }

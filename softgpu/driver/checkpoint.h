@@ -12,7 +12,8 @@
 // checkpointed if the caller has locked several processes: softgpu assumes that these share the
 // memory. Memory that is exported by a descriptor stays where it is.
 //
-// Threads: one at a time. Blocking: lock(), for its timeout at most.
+// Threads: only one thread at a time may call these functions. Blocking: lock(), for at most its
+// timeout.
 #pragma once
 
 #include <chrono>
@@ -27,8 +28,9 @@ CUprocessState state();
 CUresult lock(std::chrono::milliseconds timeout);
 // `in_group`: the caller has locked more processes than this one.
 CUresult checkpoint(bool in_group = false);
-// `gpus`: where each GPU's memory goes, by the numbers of the machine's GPUs; empty: where it was.
-// It must name all GPUs on which this process has its devices.
+// `gpus` maps the number of the GPU that had the memory to the number of the GPU that gets it
+// (numbers of the machine's GPUs). It must name all GPUs that have memory of this process. Empty:
+// each GPU gets its own memory back.
 using GpuMap = std::map<int, int>;
 CUresult restore(const GpuMap& gpus = {});
 CUresult unlock();

@@ -35,8 +35,8 @@ static_assert(sizeof(Outcome) <= sizeof(LookupNote));
 std::string socket_of(int pid) { return "softgpu-checkpoint-" + std::to_string(pid); }
 
 // Arguments of a request: for kLock the timeout in ms, for kCheckpoint the number of processes that
-// the caller has locked, for kRestore this map. Its byte i is 0 if the map does not name GPU i,
-// otherwise 1 + the number of the GPU onto which GPU i's memory is restored.
+// the caller has locked, for kRestore a map of GPUs. Byte i of the map is 0 if the map does not
+// name GPU i, otherwise 1 + the number of the GPU onto which GPU i's memory is restored.
 GpuMap read_map(const LookupKey& arguments) {
   GpuMap gpus;
   for (size_t i = 0; i < arguments.size(); ++i) {

@@ -1,9 +1,9 @@
 // Condition: the value behind a conditional handle (CUgraphConditionalHandle). Kernels set it; the
 // graph's conditional node reads it to choose a body.
 //
-// It belongs to the graph that the handle was made for, and is shared with that graph's
-// executables, so a kernel of an executable may still name it when the graph is destroyed. Any
-// thread; nothing blocks for long.
+// A condition belongs to the graph for which its handle was made. The executables of that graph
+// share it, so a kernel of an executable may still set the condition after the graph was destroyed.
+// Any thread; nothing blocks for long.
 #pragma once
 
 #include <atomic>

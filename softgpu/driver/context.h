@@ -126,7 +126,7 @@ class Context : public std::enable_shared_from_this<Context> {
   CUresult enable_peer(Context& peer);
   CUresult disable_peer(Context& peer);
   bool peer_enabled(const Context& peer) const;
-  // The devices, as bits by ordinal, that have a context with access to this one.
+  // The devices that have a context with access to this one, as bits by ordinal.
   uint32_t peer_devices() const;
 
   // Starts the context: a new id, no sticky error, default limits, a new hub.

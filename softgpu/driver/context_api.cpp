@@ -322,8 +322,8 @@ CUresult CUDAAPI cuCtxSetCurrent(CUcontext handle) {
   return CUDA_SUCCESS;
 }
 
-// Libraries that look up symbols without a version find these functions, which do the same as their
-// successors.
+// The functions without a version suffix do the same as their versioned successors. Libraries that
+// look up symbols by the plain name find them.
 CUresult CUDAAPI cuCtxCreate(CUcontext* handle, unsigned int flags, CUdevice ordinal) {
   return cuCtxCreate_v2(handle, flags, ordinal);
 }

@@ -172,7 +172,7 @@ constexpr auto kTimerSlack = std::chrono::microseconds(80);
 // The longest time that the end of a context may wait for a copy that only waits for its link.
 constexpr auto kStopLatency = std::chrono::milliseconds(20);
 
-// Waits until the link would be done. False if the context ends first.
+// Waits until `when`, the end of the modelled transfer. False if the context ends first.
 bool wait_until(std::chrono::steady_clock::time_point when, const Context& context) {
   const auto coarse = when - kTimerSlack;
   const auto stopping = [&context] { return context.stopping().load(std::memory_order_relaxed); };

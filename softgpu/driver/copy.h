@@ -18,15 +18,15 @@ namespace softgpu::driver {
 
 class Device;
 
-// Pageable sources of up to this size are staged; the call does not wait. The real driver documents
-// this.
+// Pageable sources of up to this size are staged; the call does not wait. CUDA documents this size.
 inline constexpr size_t kStagedBytes = 64 * 1024;
 
 // Resolves unified memory types and checks the copy. CUDA_ERROR_INVALID_VALUE if a range is not
 // wholly allocated, a shape overflows or a pitch is too small; CUDA_ERROR_INVALID_HANDLE if an
 // array does not exist. Also used for graph nodes.
 CUresult resolve_copy(CUDA_MEMCPY3D_PEER* shape);
-// Whether both ends were given as unified addresses. Asked before resolve_copy().
+// Whether both ends were given as unified addresses. Call it before resolve_copy(), which replaces
+// the memory types.
 inline bool is_unified(const CUDA_MEMCPY3D_PEER& shape) {
   return shape.srcMemoryType == CU_MEMORYTYPE_UNIFIED &&
          shape.dstMemoryType == CU_MEMORYTYPE_UNIFIED;
@@ -37,10 +37,11 @@ bool uses_pageable_memory(const CopyOperation& copy);
 CUresult stage_source(CopyOperation* operation);
 // Holds the memory of a resolved copy. CUDA_ERROR_ILLEGAL_ADDRESS if it no longer exists.
 CUresult hold_memory(CopyOperation* operation);
-// The same for a copy to be queued. Memory whose free may already be queued is not held: the free
-// would wait for the copy, which runs after it.
+// The same for a copy that is about to be queued. Memory is not held if its free may already be
+// queued: that free would wait for the copy, but the copy runs after the free.
 CUresult hold_memory_to_queue(CopyOperation* operation);
-// A device can fill only memory that its kernels may write.
+// CUDA_ERROR_INVALID_VALUE for an invalid shape, and for memory that kernels of the device `by` may
+// not write.
 CUresult check_fill(const FillOperation& fill, const Device& by);
 
 // A copy between two addresses of any kind, not resolved yet.

@@ -83,8 +83,9 @@ CUresult copy_between_devices(const Side& source, const Side& destination,
   return submit_and_wait(default_stream(), std::move(operation));
 }
 
-// Unlike other memory, a pool's memory is copied only if the copying device has access to it. That
-// is the device that the copy names for this side, or the stream's device if it names none.
+// A pool's memory, unlike other memory, is copied only if the copying device has access to it. The
+// copying device is the device that the copy names for this side, or the stream's device if the
+// copy names none.
 CUresult check_pool_access(CUmemorytype type, CUdeviceptr address, CUcontext named,
                            CUstream stream) {
   if (type != CU_MEMORYTYPE_DEVICE) return CUDA_SUCCESS;

@@ -44,7 +44,7 @@ Driver& driver() {
 // Checked first by every entry point. Stored with release after `devices` is complete.
 std::atomic<CUresult> state{CUDA_ERROR_NOT_INITIALIZED};
 
-// Null: this process has its devices for itself. Never destroyed, as the devices.
+// Null if this process shares no device memory. Never destroyed, like the devices.
 SharedAccount* account = nullptr;
 
 // Sets *numbers to the numbers of the devices that the process sees, in the process's order.

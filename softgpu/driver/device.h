@@ -41,7 +41,7 @@ class CopyEngine {
   };
   // Books the next free slot for `bytes`.
   Slot book(size_t bytes);
-  // Returns the rest of a slot whose transfer was abandoned.
+  // Makes the remaining time of a slot free again, because its transfer was abandoned.
   void give_back(const Slot& slot);
 
  private:
@@ -70,13 +70,14 @@ class Device {
   exec::MemoryMap& memory() { return memory_; }
 
   size_t total_bytes() const { return total_bytes_; }
-  // Of this process, or of all that share the device's memory (shared_account.h).
+  // The bytes in use by this process, or by all processes that share the device's memory
+  // (shared_account.h).
   size_t used_bytes() const;
   // Takes `bytes` from the account; false if less is left.
   bool charge(size_t bytes);
   void refund(size_t bytes);
-  // What this process has leaves the shared account, and comes back on the device with the number
-  // `place`; false if it has no room.
+  // leave() removes the memory of this process from the shared account. come_back() adds it to the
+  // account of the device with the number `place`; false if that device lacks free memory.
   void leave();
   bool come_back(int place);
 
@@ -108,6 +109,7 @@ class Device {
 // CUDA_ERROR_NOT_PERMITTED inside a host function. Blocks while the process is locked
 // (call_gate.h).
 CUresult check_initialized();
+// Does the same, but does not wait for the gate.
 CUresult check_initialized_without_gate();
 CUresult initialize();  // cuInit; may be called again
 

@@ -80,15 +80,15 @@ class Graph : public std::enable_shared_from_this<Graph> {
   static CUresult add_edge(GraphNode& from, GraphNode& to, const CUgraphEdgeData& data);
   static CUresult remove_edge(GraphNode& from, GraphNode& to);
 
-  // The nodes in an order in which each comes after its dependencies, otherwise in order of
-  // creation. Empty if there is a cycle (or no node).
+  // The nodes, each after its dependencies: first the roots in order of creation, then each node
+  // once its last dependency is listed. Empty if there is a cycle (or no node).
   std::vector<GraphNode*> topological_order() const;
   // A deep copy, in the handle table. The `origin` of its nodes names this graph's nodes.
   std::shared_ptr<Graph> clone() const;
   bool has_memory_nodes() const;
   bool has_conditional_nodes() const;
-  // Whether the graph frees this memory. A graph may free it only once, whichever graph allocates
-  // it.
+  // Whether a node of the graph frees this memory. A graph may free memory only once, whichever
+  // graph allocates it.
   bool frees(CUdeviceptr address) const;
 
   // The conditions whose handles were made for this graph.

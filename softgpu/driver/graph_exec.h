@@ -1,10 +1,11 @@
 // GraphExec: an executable graph (CUgraphExec).
 //
-// It holds a plan (graph_run.h), which launches run and parameter setters change, and a copy of the
-// graph it was made from, with which cuGraphExecUpdate compares. Launches of one executable run one
-// after another, in whatever streams. A plan that a launch still uses is copied before it is
-// changed. Any thread; one mutex per executable, taken after graph_mutex() if both are needed. Only
-// launch() blocks: it may wait for room in the stream before it takes the mutex.
+// A GraphExec holds a plan (graph_run.h): launches run it, parameter setters change it. The
+// GraphExec also holds a copy of the graph from which it was made, for the comparison in
+// cuGraphExecUpdate. Launches of one executable run one after another, in whatever streams. A plan
+// that a launch still uses is copied before it is changed. Any thread; one mutex per executable,
+// taken after graph_mutex() if both are needed. Only launch() blocks: it waits while the stream's
+// queue is full, before it takes the mutex.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +43,8 @@ class GraphExec {
   // CUDA_ERROR_INVALID_VALUE if memory allocated by the last launch has not been freed.
   CUresult launch(Stream& stream);
   CUresult update(const Graph& graph, CUgraphExecUpdateResultInfo* info);
-  // `node` is the graph's node at the time of instantiation; its type may not change.
+  // `node` is a node of the graph that was instantiated. The new parameters must be of the node's
+  // type.
   CUresult set_params(const GraphNode& node, NodeContent content);
   CUresult set_child_params(const GraphNode& node, const Graph& child);
   CUresult set_enabled(const GraphNode& node, bool enabled);

@@ -34,15 +34,15 @@ CUresult make_mem_op_node(const CUDA_BATCH_MEM_OP_NODE_PARAMS* params, NodeConte
 CUresult make_child_node(CUgraph child, NodeContent* content);
 // Reserves the memory and sets params->dptr.
 CUresult make_allocate_node(CUDA_MEM_ALLOC_NODE_PARAMS* params, NodeContent* content);
-// A new node with empty bodies; the handle's graph is not checked. Not for changes of a node,
-// unlike the other functions.
+// Makes a new node with empty bodies. Does not check for which graph the handle was made. Unlike
+// the other functions, it is not for changes of a node.
 CUresult make_conditional_node(const CUDA_CONDITIONAL_NODE_PARAMS* params, NodeContent* content);
 CUresult make_free_node(CUdeviceptr address, NodeContent* content);
 // Calls the function above that fits params->type.
 CUresult make_node(CUgraphNodeParams* params, NodeContent* content);
 
-// The parameters of a node, which must have that type. The node keeps ownership of the kernel
-// parameters.
+// The parameters of a node, which must be of the function's type. The node owns the kernel
+// parameters to which the result points.
 CUDA_KERNEL_NODE_PARAMS_v2 kernel_params_of(GraphNode& node);
 CUDA_MEMCPY3D copy_params_of(const GraphNode& node);
 CUDA_MEMSET_NODE_PARAMS fill_params_of(const GraphNode& node);

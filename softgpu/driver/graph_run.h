@@ -83,7 +83,8 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   GraphRun(std::shared_ptr<const GraphPlan> plan, Context& context);
 
   // From now on the events of `plan`, which is the run's plan, refer to this launch. Called when
-  // the launch is in its stream's queue, so that waiters for the events come after it there.
+  // the launch is already in its stream's queue, so that later waits for the events are queued
+  // after the launch.
   void publish_events(const GraphPlan& plan);
   // Begins a launch.
   void launch();

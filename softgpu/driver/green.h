@@ -1,5 +1,5 @@
-// Green contexts (context.h) and device resources: parts of a device's multiprocessors, by count.
-// Kernels run on threads of the process, wherever they are launched.
+// Green contexts (context.h) and device resources: parts of a device's multiprocessors, by count. A
+// part is only a number: its kernels run on the same threads of the process as all others.
 //
 // Any thread; nothing blocks. green_api.cpp defines cuDev*Resource*; context_api.cpp defines
 // cuGreenCtx*.

@@ -1,6 +1,6 @@
 // JitLog: the options of cuModuleLoadDataEx, cuLibraryLoadData or cuLinkCreate that have an effect
-// here: the log buffers. Lives as long as the call, or as the CUlinkState. The caller owns the
-// buffers. One thread at a time.
+// here: the log buffers, and the wall time, which is always 0. Lives as long as the call, or as the
+// CUlinkState. The caller owns the buffers. One thread at a time.
 #pragma once
 
 #include <cstddef>

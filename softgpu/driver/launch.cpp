@@ -308,8 +308,8 @@ CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, vo
   return CUDA_SUCCESS;
 }
 
-// Every kernel of the list starts when all streams of the list have reached it, and later work in
-// any of them waits for all kernels, unless the flags say otherwise.
+// Unless the flags say otherwise, each kernel of the list waits for the earlier work in all streams
+// of the list, and later work in any of these streams waits for all kernels.
 CUresult CUDAAPI cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* launchParamsList,
                                                       unsigned int numDevices, unsigned int flags) {
   constexpr unsigned kFlags = CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_PRE_LAUNCH_SYNC |

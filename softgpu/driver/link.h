@@ -1,8 +1,9 @@
 // cuLink*: joins PTX into one image that can be loaded.
 //
-// cuLinkComplete only packs its inputs; a program is linked when it is loaded. The result is an ELF
-// image (machine EM_CUDA, like a cubin) with a section per PTX unit. Code that determines the size
-// of a cubin from its address therefore also accepts this image. Pure functions; any thread.
+// The image contains the inputs unlinked. cuLinkComplete links them only to report errors; the
+// program is linked when the image is loaded. The image is an ELF file (machine EM_CUDA, like a
+// cubin) with a section per PTX unit. Code that determines the size of a cubin from its address
+// therefore also accepts this image. Pure functions; any thread.
 #pragma once
 
 #include <string>

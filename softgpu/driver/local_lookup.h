@@ -4,7 +4,7 @@
 // The process that keeps them has a LookupServer, with one thread and an abstract Unix socket.
 // Every user can read the names of such sockets (/proc/net/unix) and may bind a free name. So both
 // sides check that the other process belongs to their own user, and only the key gives access.
-// Failures that the other process decides all look the same to the caller.
+// The caller cannot distinguish the failures that the other process causes: all are kNotFound.
 //
 // Threads: any may call look_up(); the server calls `find` on its thread. Blocking: look_up(), for
 // at most a second; look_up_in(), without a limit. Errors: kNotFound for an unknown key or server;

@@ -1,5 +1,6 @@
-// cuMemAdvise, prefetches, discards, cuMemRangeGetAttribute: hints about managed memory. Here it is
-// ordinary memory that host and devices share, so nothing has to be moved.
+// cuMemAdvise, prefetches, discards, cuMemRangeGetAttribute: hints about managed memory. In
+// softgpu, managed memory is ordinary memory that host and devices share, so nothing has to be
+// moved.
 #include <mutex>
 #include <vector>
 

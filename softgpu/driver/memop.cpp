@@ -123,7 +123,7 @@ CUresult check_one(Context& context, const CUstreamBatchMemOpParams& operation) 
   } else if ((operation.writeValue.flags & ~CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER) != 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  // The address is in the same place in both variants.
+  // waitValue and writeValue have the address at the same offset.
   const CUdeviceptr address = operation.waitValue.address;
   if (address % bytes != 0 || !accessible(context, address, bytes)) return CUDA_ERROR_INVALID_VALUE;
   return CUDA_SUCCESS;

@@ -7,7 +7,7 @@
 //
 // Ownership: the registry holds every allocation until it is freed. Lookups return a reference that
 // keeps the record alive, not the memory. Host and device addresses are the same numbers. Any
-// thread; one shared mutex. Only release_memory() and wait_for_holds() block.
+// thread; one shared mutex. Only release_memory(), release_memory_of() and wait_for_holds() block.
 #pragma once
 
 #include <atomic>
@@ -49,14 +49,15 @@ struct Allocation {
   size_t bytes = 0;  // as requested
   MemoryKind kind = MemoryKind::kDevice;
   Device* device = nullptr;  // nullptr: host memory
-  // the context whose end frees the memory; nullptr for mapped and imported-pool memory
+  // the context whose end frees the memory; nullptr for mapped memory, imported-pool memory and a
+  // library's __managed__ variables
   Context* owner = nullptr;
   unsigned flags = 0;           // of cuMemHostAlloc, cuMemHostRegister or cuMemAllocManaged
   std::atomic<uint64_t> id{0};  // CU_POINTER_ATTRIBUTE_BUFFER_ID
   std::atomic<bool> sync_memops{false};
   // A stream-ordered free is queued. kGraph: also true while no launch has allocated the memory.
   std::atomic<bool> freeing{false};
-  // kGraph: its graph has been destroyed; the memory is released when it is freed
+  // kGraph: its graph has been destroyed; the memory is released when the memory is freed
   std::atomic<bool> abandoned{false};
   Arena::Block block;                        // kDevice, kModule, kHeap, kPool, kGraph
   std::shared_ptr<Arena> arena;              // the arena of `block`
@@ -70,8 +71,9 @@ struct Allocation {
   int open_count = 1;  // kImported: counts cuIpcOpenMemHandle
   std::atomic<bool> of_module{false};  // kModule, and kManaged for a __managed__ variable
 
-  // The devices whose kernels may read or write it, as bits by ordinal. For kMapped and kPool
-  // cuMemSetAccess and cuMemPoolSetAccess set them; otherwise they are computed.
+  // The devices whose kernels may read or write it, as bits by ordinal. cuMemSetAccess sets them
+  // for kMapped, cuMemPoolSetAccess for the memory of a pool, and execute_allocate() and
+  // execute_free() for kGraph. For other kinds they are computed.
   std::atomic<uint32_t> readable{0}, writable{0};
   // The access that the devices' maps show now; guarded by the registry's mutex.
   uint32_t published_readable = 0, published_writable = 0;
@@ -89,8 +91,8 @@ class MemoryRegistry {
   bool add(std::shared_ptr<Allocation> allocation);
   // nullptr if no allocation contains `address`.
   std::shared_ptr<Allocation> find(uint64_t address) const;
-  // find(), but the reference also keeps the memory: release_memory() waits until it is dropped.
-  // For copies, which contexts other than the owner may have queued.
+  // Like find(), but the reference also keeps the memory: release_memory() waits until the
+  // reference is dropped. For copies, because contexts other than the owner may have queued them.
   std::shared_ptr<Allocation> hold(uint64_t address);
   // The allocation that begins at `address`.
   std::shared_ptr<Allocation> find_base(uint64_t address) const;
@@ -132,8 +134,8 @@ CUresult allocate_device_memory(Context& context, size_t bytes, MemoryKind kind,
 // Host memory, page-aligned, registered. `kind` is kHost or kManaged.
 CUresult allocate_host_memory(Context& context, size_t bytes, MemoryKind kind, unsigned flags,
                               CUdeviceptr* address);
-// Releases the allocation's resources; it has been removed from the registry. Waits for copies that
-// still need the memory, except for memory of a pool or graph, which stays in place.
+// Releases the resources of an allocation that has been removed from the registry. Waits for copies
+// that still need the memory, except for memory of a pool or graph, which stays in place.
 void release_memory(Allocation& allocation);
 // The part of release_memory() that waits.
 void wait_for_holds(const Allocation& allocation);

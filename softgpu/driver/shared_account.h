@@ -1,12 +1,13 @@
-// SharedAccount: what all processes that use one file (SOFTGPU_SHARED_MEMORY) have on their devices
-// together. Without the setting, each process has its devices for itself.
+// SharedAccount: the device memory that all processes with the same file (SOFTGPU_SHARED_MEMORY)
+// use together. Without the setting, each process has its devices for itself.
 //
 // The file has a slot for each process. A process locks its slot for as long as it runs, so the
 // kernel releases the slot of a process that was killed, and its bytes count no more. One more
 // lock, of the whole account, is held while bytes are booked.
 //
-// Any thread. Blocking: take() and sum(), for the others' locks, which are short. Errors: open()
-// returns the system's, and kUnavailable if all slots are taken.
+// Any thread. Blocking: take() waits for other processes and threads, sum() for other threads; both
+// only briefly. Errors: open() returns the system's errors, and kUnavailable if all slots are
+// taken.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,8 @@ namespace softgpu::driver {
 class SharedAccount {
  public:
   static rcuda::Result<std::unique_ptr<SharedAccount>> open(const std::string& path);
-  // `device`: the machine's number. False if all processes together would have more than `limit`.
+  // `device`: the device's number on the machine. take() returns false if all processes together
+  // would have more than `limit` bytes.
   bool take(int device, uint64_t bytes, uint64_t limit);
   void give(int device, uint64_t bytes);
   uint64_t sum(int device);
@@ -39,7 +41,7 @@ class SharedAccount {
 
   const rcuda::UniqueFd file_;
   const rcuda::Mapped<Slot> slots_;
-  std::mutex mutex_;  // a lock of the file is one for all threads of a process
+  std::mutex mutex_;  // the threads of a process share a lock of the file
   int own_ = -1;
 };
 

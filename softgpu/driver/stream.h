@@ -59,15 +59,15 @@ class Stream : public std::enable_shared_from_this<Stream> {
   int priority() const { return priority_.load(std::memory_order_relaxed); }
   void set_priority(int priority);  // clamped to the device's range; has no effect
   uint64_t id() const { return id_; }
-  // Once the stream is closed, the context has been destroyed or is being destroyed.
+  // The context may have been destroyed if closed() is true.
   Context& context() const { return *context_; }
   bool closed() const { return closed_.load(std::memory_order_acquire); }
 
   // Appends `operation`, which starts once `waits` are reached. `*end` is the Point that it
   // completes. CUDA_ERROR_CONTEXT_IS_DESTROYED once the stream is closed.
   CUresult enqueue(Operation operation, std::vector<Point> waits = {}, Point* end = nullptr);
-  // The two halves of enqueue(), for callers that hold a lock. wait_for_room() waits while the
-  // queue is very long, before the caller takes the lock; enqueue_at_once() never waits for room.
+  // The two parts of enqueue(), for callers that hold a lock. wait_for_room() waits while the queue
+  // is very long; call it before you take the lock. enqueue_at_once() never waits.
   void wait_for_room();
   CUresult enqueue_at_once(Operation operation, std::vector<Point> waits = {},
                            Point* end = nullptr);

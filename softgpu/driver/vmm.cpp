@@ -50,7 +50,8 @@ std::map<uint64_t, size_t>::iterator reservation_locked(Vmm& state, uint64_t add
   return it;
 }
 
-// Reserves inaccessible pages: at `hint` if it is free, otherwise where the kernel finds room.
+// Reserves inaccessible pages: at `hint` if it is free, otherwise at an address that the kernel
+// chooses.
 uint64_t reserve_pages(size_t bytes, size_t align, uint64_t hint) {
   constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
   if (hint != 0 && hint % align == 0) {

@@ -3,7 +3,8 @@
 // Any thread may call post(). It never waits for the job: an idle thread takes it, or a new one is
 // started. A job may block as long as it needs (it may be a stream's kernel), so only the number of
 // simultaneous jobs limits the number of threads. Idle threads end after a second. The threads
-// block all signals, are detached and never joined: they die with the process, wherever they are.
+// block all signals, are detached and never joined: they end with the process, whatever they are
+// doing.
 #pragma once
 
 #include <functional>

@@ -51,7 +51,7 @@ class Block {
   // Thread index of a lane.
   Dim3 thread(uint32_t warp, uint32_t lane) const;
   uint64_t index() const { return index_; }
-  // Whether the last run() only waited for something outside the block.
+  // Whether the last run() used most of its fuel in spin loops.
   bool spinning() const { return spinning_; }
   void take_counts(uint64_t* warp_instructions, uint64_t* thread_instructions);
 

@@ -72,8 +72,8 @@ enum class Flow : uint8_t {
 
 enum InstrFlag : uint8_t {
   kGuardNegated = 1,
-  kNegateA = 2,  // the predicate operand a (votes) or c (setp) is negated
-  kNegateC = 4,
+  kNegateA = 2,        // a vote's predicate operand is negated
+  kNegateC = 4,        // the operand of setp, set, lop3 or bar.red is negated
   kFrameRelative = 8,  // the address is an offset into the frame's local area
   kAddress32 = 16,     // the address register has 32 bits
   kHasCount = 32,      // bar: a thread count is given
@@ -135,7 +135,7 @@ struct Function {
   uint32_t register_count = 0;  // as declared in the PTX; for CU_FUNC_ATTRIBUTE_NUM_REGS
   AlignedBytes constants;
   uint32_t local_bytes = 0;         // the frame's local area
-  uint32_t local_align_bytes = 16;  // of its start; at least the ABI's alignment of frames
+  uint32_t local_align_bytes = 16;  // of the local area; at least the ABI's alignment of frames
   uint32_t stack_bytes = 0;         // stack used by a call of it
   uint32_t shared_bytes = 0;        // static shared variables of the function itself
   uint32_t parameter_bytes = 0;     // entry: size of the launch's parameter buffer

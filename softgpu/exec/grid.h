@@ -74,7 +74,7 @@ class WorkerPool {
   std::mutex mutex_;
   std::condition_variable work_available_;
   std::deque<Grid*> grids_;     // served in turn
-  size_t fruitless_turns_ = 0;  // turns since a block last did anything but spin
+  size_t fruitless_turns_ = 0;  // turns since a block last did more than spin
 };
 
 }  // namespace softgpu::exec

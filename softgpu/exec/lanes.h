@@ -43,7 +43,8 @@ struct Lanes {
   const texture::Snapshot* textures = nullptr;  // the launch's texture and surface objects
   const Slot* lists = nullptr;  // of the running function: see Function::lists
 
-  // The rest of the strand's turn. Instructions that are typical of spin loops use up more of it.
+  // What is left of the strand's turn. Instructions that are typical of spin loops use up more of
+  // it.
   int64_t fuel = 0;
   Warp* warp = nullptr;
 

@@ -118,8 +118,8 @@ struct Fault {
   std::string message;
 };
 
-// Runs a grid to its end. `code` is CUDA_SUCCESS if every thread returned. When `stop`, if not
-// null, becomes true (the context is being destroyed), the grid ends early with
+// Runs a grid to its end. The result's code is CUDA_SUCCESS if every thread returned. `stop` may be
+// null. When `*stop` becomes true (the context is being destroyed), the grid ends early with
 // CUDA_ERROR_LAUNCH_FAILED.
 Fault run(const Launch& launch, const Environment& environment,
           const std::atomic<bool>* stop = nullptr);

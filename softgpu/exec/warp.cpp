@@ -251,7 +251,7 @@ void Warp::execute(uint32_t index, bool alone_in_turn) {
           const uint32_t next = pc + 1;
           settle(next);
           const uint32_t other = mask & ~active;
-          // Continue with the half at the lower pc.
+          // Continue with the lanes that are at the lower pc.
           if (i.target < next) {
             mask = active;
             pc = segment = i.target;

@@ -1,9 +1,9 @@
 // One warp: 32 lanes that execute together while they follow the same path.
 //
 // Lanes that take different branches become strands: sets of lanes with their own program counter
-// and frame. The strand furthest behind runs first, and strands that meet are merged, so diverged
-// lanes join again where their paths join. A strand that has had its turn gives way to the others;
-// spin locks between lanes of one warp need this.
+// and frame. The strand with the lowest position runs first, and strands that meet are merged, so
+// diverged lanes join again where their paths join. A strand that has had its turn gives way to the
+// others; spin locks between lanes of one warp need this.
 //
 // A warp belongs to a Block and runs only on the block's worker thread.
 #pragma once

@@ -1,7 +1,8 @@
 // softgpu's libnvidia-ml.so.1: NVML for the devices that softgpu's libcuda.so.1 makes from the same
 // environment (softgpu/driver/config.h). It has the functions that an rcuda-server calls
-// (server/monitor). The memory in use is that of this process and its children. The other figures
-// are those of an idle GPU: constant, and some of them different for each device.
+// (server/monitor). The memory in use is that of the shared account (SOFTGPU_SHARED_MEMORY), or
+// else of this process and its children. The other figures are those of an idle GPU: they are
+// constant, and some differ between devices.
 //
 // Any thread. Nothing blocks. Errors: as nvmlReturn_t.
 #include <algorithm>

@@ -22,7 +22,7 @@ Levels levels_of(const Texture& texture, float level);
 
 // The level whose texels are as long as the longest step between neighbouring reads, in any
 // direction, rounded to 1/256. `dx` and `dy` are the changes of the coordinates, on the first
-// `axes` axes. Hardware approximates it.
+// `axes` axes. Hardware approximates this level.
 float level_for_steps(const Texture& texture, const std::array<float, 3>& dx,
                       const std::array<float, 3>& dy, uint32_t axes);
 

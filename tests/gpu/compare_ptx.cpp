@@ -1,24 +1,25 @@
-// Runs the single-instruction kernels of tests/support/ptx_cases through a CUDA driver and compares
-// what it computes, word by word, with the CPU references those cases carry and, if given, with the
-// results another driver wrote.
+// Runs the single-instruction kernels of tests/support/ptx_cases through a CUDA driver. Compares
+// the result words with the CPU references of these cases, or with the results of another driver
+// (--compare).
 //
 //   compare_ptx [--driver PATH] [--family NAME] [--write FILE] [--compare FILE] [--all]
 //   compare_ptx --dump-ptx FILE
 //
 //   --driver PATH   the libcuda to load (default libcuda.so.1)
-//   --family NAME   only this family ("f32", "cvt float", ...)
+//   --family NAME   only the cases of this family ("f32", "cvt float", ...)
 //   --write FILE    write every result word to FILE
-//   --compare FILE  compare with the words in FILE instead of the references; cases missing in it
-//                   are skipped
+//   --compare FILE  compare with the words in FILE instead of the references; cases that are not in
+//                   FILE are skipped
 //   --all           name every differing case, not only the first three of a family
 //   --dump-ptx FILE write the PTX (for ptxas) and exit; needs no driver
 //
 // On softgpu:    compare_ptx --driver build/.../softgpu/lib/libcuda.so.1 --write softgpu.bin
 // On hardware:   compare_ptx --compare softgpu.bin
 //
-// Integer and IEEE-exact operations must agree bit for bit (NaN with NaN; payloads are counted but
-// no error); approximate ones within the error PTX documents. Exit status: 0 all good, 1 some
-// results differ, 2 no result (no driver, no device, bad arguments). Takes some seconds.
+// Results of integer and IEEE-exact operations must be equal bit for bit. (Two NaNs count as equal;
+// different payloads are counted, but are not errors.) Results of approximate operations must be
+// within the error that PTX documents. Exit status: 0 all good, 1 some results differ, 2 no result
+// (no driver, no device, bad arguments). Takes some seconds.
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -43,7 +44,7 @@ struct Options {
   bool all = false;
 };
 
-// The few entry points needed, taken from whatever driver was named.
+// The entry points that this program uses, from the driver that --driver names.
 struct Driver {
 #define COMPARE_PTX_FUNCTIONS(X)                                                         \
   X(cuInit)                                                                              \
@@ -149,8 +150,8 @@ class Runner {
     return true;
   }
 
-  // Loads the cases' kernels as one module, or one by one when that fails. Cases whose kernels do
-  // not load are reported and left out of *functions.
+  // Loads the cases' kernels as one module. If that fails, loads them one by one. Reports the cases
+  // whose kernels do not load; *functions does not have them.
   void load(const std::vector<const PtxCase*>& cases,
             std::map<const PtxCase*, CUfunction>* functions) {
     CUmodule module = nullptr;
@@ -267,7 +268,8 @@ int main(int argc, char** argv) {
 
   Results reference, results;
   if (!options.compare.empty() && !read_results(options.compare, &reference)) {
-    std::fprintf(stderr, "%s is no result file\n", options.compare.c_str());
+    std::fprintf(stderr, "%s is not a result file of compare_ptx --write\n",
+                 options.compare.c_str());
     return 2;
   }
   Driver driver;

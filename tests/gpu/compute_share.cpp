@@ -1,15 +1,15 @@
-// Shows which kernels a green context holds to a part of a GPU's multiprocessors, on the driver at
-// hand. The server's compute share rests on this (docs/quotas.md, "Compute share").
+// Shows which kernels a green context confines to a part of a GPU's multiprocessors, on the
+// installed driver. The server's compute share depends on this (docs/quotas.md, "Compute share").
 //
-//   compute_share places [PERCENT]         where kernels run, by the way in which they are launched
+//   compute_share places [PERCENT]         where kernels run, by kind of launch
 //   compute_share rate SECONDS [PERCENT]   kernels per second, of 2112 blocks
 //   compute_share fault                    a kernel that writes to a wrong address
 //   compute_share hang                     a kernel that never ends; prints "running"
 //
 // PERCENT: the part that the green context gets; 100: no green context. "places" prints one line
-// per way: the number of multiprocessors on which blocks ran, or the driver's error. The others
-// are for several processes at a time, with and without MPS. Needs a GPU. Exit status: 0, or 2
-// without a result.
+// per kind of launch: the number of multiprocessors on which blocks ran, or the driver's error. The
+// other commands are for several processes at a time, with and without MPS. Needs a GPU. Exit
+// status: 0, or 2 without a result.
 #include "tests/gpu/compute_share.h"
 
 #include <cstdint>
@@ -58,7 +58,7 @@ int rate(CUdevice device, double seconds, unsigned percent) {
   return 0;
 }
 
-// A kernel that goes wrong, to see what processes beside this one notice.
+// Runs a kernel that faults or never ends, to show the effect on other processes.
 int go_wrong(CUdevice device, bool hangs) {
   CUcontext context = nullptr;
   CUmodule module = nullptr;

@@ -1,5 +1,5 @@
-// What the parts of compute_share share: its kernels, the driver, and green contexts of a part of a
-// device.
+// Shared by the source files of compute_share: its kernels, the driver, and green contexts of a
+// part of a device.
 #pragma once
 
 #include <chrono>
@@ -87,7 +87,7 @@ struct Share {
   CUdevResource sms{};
 };
 
-// A green context with at least this part of the device's multiprocessors.
+// Makes a green context with at least `percent` of the device's multiprocessors.
 inline CUresult make_share(CUdevice device, unsigned percent, Share* share) {
   CUdevResource all{}, rest{};
   if (!cu.cuGreenCtxCreate) return CUDA_ERROR_NOT_SUPPORTED;
@@ -105,7 +105,8 @@ inline CUresult make_share(CUdevice device, unsigned percent, Share* share) {
   return cu.cuCtxFromGreenCtx(&share->context, share->green);
 }
 
-// Prints where kernels run, by the way in which they are launched. `percent`: of the green context.
+// Prints on which multiprocessors kernels run, by kind of launch. `percent`: the part of the green
+// context.
 void print_places(CUdevice device, unsigned percent);
 
 }  // namespace compute_share

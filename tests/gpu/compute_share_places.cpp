@@ -1,5 +1,4 @@
-// compute_share places: on which multiprocessors kernels run, by the way in which they are
-// launched.
+// compute_share places: on which multiprocessors kernels run, by kind of launch.
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -236,14 +235,14 @@ void Probe::graphs() {
   }
 }
 
-// What a worker does with the context of a device.
+// Calls that a worker makes in the context of a device.
 void Probe::objects() {
   const CUcontext green = share_.context;
   cu.cuCtxSetCurrent(green);
   const auto say = [&](const char* what, CUresult result, const std::string& more = {}) {
     print(what, name_of(result) + (more.empty() ? "" : ": " + more));
   };
-  // The order in which arguments are evaluated is open, so values are read after the call.
+  // The order in which arguments are evaluated is unspecified, so values are read after the call.
   const auto ask = [&](const char* what, CUresult result, const auto& value) {
     say(what, result, std::to_string(value));
   };
@@ -309,7 +308,8 @@ void Probe::objects() {
   say("cuCtxResetPersistingL2Cache", cu.cuCtxResetPersistingL2Cache());
 }
 
-// A kernel in `first`, then one in `second` that reads what it has written.
+// Launches a kernel in `first`, then a kernel in `second` that reads the word that the first
+// writes.
 void Probe::order(const char* what, CUcontext context, CUstream first, CUstream second,
                   bool ordered_if_local) {
   cu.cuCtxSetCurrent(context);
@@ -357,7 +357,7 @@ void Probe::own_contexts() {
   const CUresult made = cu.cuCtxCreate_v2(&own, 0, device_);
   if (made != CUDA_SUCCESS) return print("context of cuCtxCreate", name_of(made));
   const Code code = load();
-  // Its kernels write into memory of the primary context, which unified addressing allows.
+  // Kernels of this context write into memory of the primary context: unified addressing allows it.
   place("context of cuCtxCreate", own, code.where, nullptr);
   cu.cuCtxDestroy_v2(own);
   CUexecAffinityParam affinity{};

@@ -5,8 +5,8 @@ be equal.
     cut_training.py --build FOLDER [--steps 400] [--seconds 2] [--driver nvidia]
 
 The proxy cuts some of the session's connections after each pause of up to twice --seconds. Prints a table of steps per
-second, of cuts, and of the share of time that they cost. Exits with 1 if a way fails or its losses differ from the
-native losses. Needs PyTorch. (Each way runs `cut_training.py train STEPS`.)
+second, of cuts, and of the share of time that the cuts cost. Exits with 1 if one of the three runs fails or its losses
+differ from the native losses. Needs PyTorch. (Each run is a process: `cut_training.py train STEPS`.)
 """
 
 import argparse

@@ -1,17 +1,19 @@
-// Shows which addresses a driver hands out, and whether a process can steer it after the driver has
-// started. The windows of servers rest on this (docs/architecture.md, "Addresses").
+// Shows which addresses a driver uses for memory, and whether a process can choose them after the
+// driver has started. The address windows of sessions depend on this (docs/architecture.md,
+// "Addresses").
 //
 //   driver_addresses               every scenario, each in a process of its own
 //   driver_addresses NAME [...]    one scenario: free, hints, early, based
 //
-//   free     no address is closed: where does each kind of memory lie?
-//   hints    where in the 47 bits can cuMemAddressReserve() be sent, and how much can it reserve?
+//   free     no address is closed: where is each kind of memory?
+//   hints    which hints of the 47-bit address space does cuMemAddressReserve() follow, and how
+//            many bytes can it reserve?
 //   early    all addresses outside a window are closed before the driver starts
-//   based    as a worker does it: the driver starts in a base, all else is closed. Then a window is
-//            opened elsewhere, and memory of every kind must lie in one of the two
+//   based    as in a worker: the driver starts in a base, and all other addresses are closed. Then
+//            a window is opened elsewhere. Memory of every kind must be in the base or the window
 //
-// Lines: kind, address, and for windows "in" or "OUT". Needs a GPU. Exit status: 0, or 2 without a
-// result.
+// A closed address has an inaccessible mapping of this program. Prints lines: kind, address, and if
+// there is a window, "in" or "OUT". Needs a GPU. Exit status: 0, or 2 without a result.
 #include <algorithm>
 #include <chrono>
 #include <cinttypes>
@@ -54,7 +56,7 @@ struct Range {
 
 rcuda::api::DriverTable cu;
 Range window;  // empty: none
-Range base;    // in which the driver started; empty: none
+Range base;    // the driver started in this range; empty: none
 uint64_t device_bytes = 0;
 size_t outside_count = 0;
 
@@ -107,7 +109,7 @@ std::vector<Range> mappings() {
   return all;
 }
 
-// The large reservations and the first and last addresses of what the driver has mapped.
+// Prints the mappings of this process that have 64 MiB or more.
 void show_mappings() {
   for (const Range& range : mappings()) {
     if (range.end - range.begin >= 64u << 20 && range.end <= kUserEnd) {
@@ -200,8 +202,8 @@ uint64_t reserve(const char* kind, uint64_t bytes, uint64_t hint = 0, uint64_t a
   });
 }
 
-// Every block of `bytes` until 64 MiB are allocated: how many are outside the window, and where
-// were the first and the last that are?
+// Allocates 64 MiB in blocks of `bytes`. Prints how many blocks are outside of the window, and
+// which of these blocks are the first and the last.
 void place_small(size_t bytes) {
   const size_t count = std::min<size_t>((size_t{64} << 20) / bytes, 20000);
   size_t outside = 0;
@@ -316,7 +318,7 @@ void scenario_hints() {
     const uint64_t got = reserve(kind, bytes);
     if (got) cu.cuMemAddressFree(got, bytes);
   }
-  // Is memory there usable, and does the driver report its device?
+  // Can memory be mapped, filled and read at a reserved hint?
   const uint64_t base = reserve("2T at a hint", 2 * kTiB, 0x2100'0000'0000);
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -342,7 +344,8 @@ void scenario_early(uint64_t base, uint64_t bytes, bool below) {
 
 // ---- based -------------------------------------------------------------------------------------
 
-// Address space of the driver's start that is in use, and the lowest and highest mapping there.
+// Prints how many bytes the driver's start has mapped in the base and below the fence, and the end
+// of the highest mapping below the fence.
 void show_base() {
   uint64_t used = 0, low = 0, low_used = 0;
   for (const Range& range : mappings()) {
@@ -365,7 +368,7 @@ void open_window(uint64_t begin, uint64_t bytes) {
               since(start));
 }
 
-// Takes and gives back memory of many sizes, so that the driver gives back its own mappings too.
+// Allocates and frees memory of many sizes, so that the driver also releases mappings of its own.
 void churn() {
   std::vector<std::pair<CUdeviceptr, bool>> held;
   uint32_t state = 12345;
@@ -398,10 +401,11 @@ void churn() {
     held.emplace_back(address, pinned);
   }
   outside_count += outside;
-  std::printf("  taken and given back 3000 times: %zu outside\n", outside);
+  std::printf("  allocated and freed 3000 times: %zu outside\n", outside);
 }
 
-// Free addresses outside of base and window, which the driver left when it gave mappings back.
+// Prints the free addresses outside of base and window. The driver leaves them when it unmaps
+// memory.
 void show_holes() {
   uint64_t at = kFenceBegin;
   size_t holes = 0;
@@ -418,7 +422,7 @@ void show_holes() {
   std::printf("  %zu holes\n", holes);
 }
 
-// Memory of another process, which knows no fence.
+// Opens memory of another process, which has no fence.
 void place_foreign(int handles) {
   CUipcMemHandle handle{};
   if (::read(handles, &handle, sizeof handle) != sizeof handle) {

@@ -3,15 +3,15 @@
 
     tests/gpu/frameworks.py BUILD_FOLDER [--out DIR] [--budget SECONDS] [--only PATTERN] ...
 
-The programs are in tests/gpu/frameworks, one for each concern; whatever of PyTorch, JAX, CuPy, numba,
-Triton, ONNX Runtime and cuda-python the Python that runs this has is tried. Each runs natively, then
-through rcuda-server over shared memory and over TCP. The remote ones run in a mount namespace without
-device files and driver libraries (frameworks/hide_gpu.py), so that nothing reaches the GPU of this
-machine past the server; that needs root. Every case's lines must be equal in all modes. A case that
-differs runs natively once more, which tells what varies by itself.
+The programs are in tests/gpu/frameworks. They use PyTorch, JAX, CuPy, numba, Triton, ONNX Runtime and
+cuda-python, as far as this Python has these packages. Each program runs natively, then through rcuda-server
+over shared memory and over TCP. Remote programs run in a mount namespace without device files and driver
+libraries (frameworks/hide_gpu.py), so they can reach a GPU only through the server; this needs root. The
+lines of a case must be equal in all modes. A case that differs runs natively twice more: keys that differ
+between native runs do not count.
 
-Prints a table; exits with 1 if anything differs that frameworks/known_differences.txt does not list,
-with 3 if something did not run. BUILD_FOLDER needs the targets rcuda_client, rcuda-server, rcuda-run and
+Prints a table. Exits with 1 if there is a difference that frameworks/known_differences.txt does not list,
+and with 3 if something did not run. BUILD_FOLDER needs the targets rcuda_client, rcuda-server, rcuda-run and
 rcuda-smi.
 """
 
@@ -38,20 +38,20 @@ def parse_arguments():
     parser.add_argument("build", help="the build folder")
     parser.add_argument("--out", help="folder for lines and logs (default: a temporary one)")
     parser.add_argument("--modes", default=os.environ.get("MODES", "native shm tcp"),
-                        help="which of native, shm, tcp; those left out are read from --out if it "
-                             "has them from an earlier run")
+                        help="native, shm, tcp or several of them; results of other modes are read "
+                             "from --out if an earlier run has left them there")
     parser.add_argument("--budget", type=float, default=3600, help="seconds for everything")
     parser.add_argument("--only", action="append", default=[],
-                        help="PROGRAM or PROGRAM/CASE, a pattern as of a shell; may be repeated")
-    parser.add_argument("--not", dest="without", action="append", default=[], help="leaves these out")
+                        help="PROGRAM or PROGRAM/CASE, with wildcards as in a shell; may be repeated")
+    parser.add_argument("--not", dest="without", action="append", default=[], help="does not run these programs or cases")
     parser.add_argument("--jobs", type=int, default=max(2, (os.cpu_count() or 2) * 3 // 4),
                         help="processes at once")
     parser.add_argument("--shards", type=int, help="processes of the operator database in each mode")
     parser.add_argument("--samples", type=int, default=8,
-                        help="inputs of each operator and type, spread over what it has; 0: all")
+                        help="inputs of each operator and type, chosen evenly from all; 0: all")
     parser.add_argument("--markdown", help="writes the page, as docs/compatibility.md")
     parser.add_argument("--driver", default=os.environ.get("RCUDA_DRIVER", "nvidia"),
-                        help="of the server: nvidia, or softgpu to try the scripts without a GPU")
+                        help="driver of the server: nvidia, or softgpu to try the scripts without a GPU")
     parser.add_argument("--without-namespace", action="store_true",
                         help="runs remote programs although they could reach this machine's GPU")
     return parser.parse_args()
@@ -80,7 +80,7 @@ class Run:
         return (not self.options.only or any_of(self.options.only)) and not any_of(self.options.without)
 
     def chosen(self, program):
-        """The cases of a program to run; None: all of one that does not name them."""
+        """The cases of a program to run; None: all cases of a program without named cases."""
         if program.shards:
             exact = [pattern.split("/", 1)[1] for pattern in self.options.only
                      if pattern.startswith(program.name + "/")]
@@ -103,7 +103,7 @@ class Run:
                     tasks += [Task(program, mode, [name]) for name in cases]
                 else:
                     tasks.append(Task(program, mode, cases))
-        # Shards last, and mode by mode: a budget that runs out leaves whole modes, not bits of all.
+        # Shards come last, and mode by mode. If the budget runs out, some modes are complete.
         return sorted(tasks, key=lambda task: (bool(task.shard), task.shard and self.modes.index(task.mode) or 0))
 
     # Running.
@@ -114,7 +114,7 @@ class Run:
                 os.unlink(os.path.join(self.out, "lines", task_file))
         self.tasks = self.plan()
         if not self.tasks:
-            raise SystemExit("no case is called so; see tests/gpu/frameworks")
+            raise SystemExit("--only and --not leave no case to run; the cases are in tests/gpu/frameworks")
         place = places.Places(self.options, self.build, self.out)
         remote = [mode for mode in self.modes if mode != "native"]
         if remote:
@@ -137,7 +137,7 @@ class Run:
             place.close()
 
     def run_again(self, runner):
-        """Once more natively what differs, to tell what varies by itself."""
+        """Runs the cases that differ natively twice more, to find the keys that differ between native runs."""
         if "native" not in self.modes:
             return
         tasks = []
@@ -148,7 +148,7 @@ class Run:
             if names:
                 tasks += [Task(program, f"native-again{i}", names, suffix=".again") for i in (1, 2)]
         if tasks:
-            print(f"{len(tasks)} programs run natively once more, for what differs", flush=True)
+            print(f"{len(tasks)} more native runs, for the cases that differ", flush=True)
             runner.run(tasks)
 
     def read_versions(self, place):
@@ -166,7 +166,7 @@ class Run:
     # Comparing.
 
     def outcome(self, program, mode):
-        """What a program said in one mode, all of its processes together."""
+        """The lines of a program in one mode, from all of its processes."""
         outcome = Outcome()
         folder = os.path.join(self.out, "lines")
         for name in sorted(os.listdir(folder)):
@@ -180,7 +180,7 @@ class Run:
         return outcome
 
     def compare(self, program):
-        """{case: {mode: verdict}} of a program's remote modes, for every case any mode has begun."""
+        """{case: {mode: verdict}} of a program's remote modes, for each case that has begun in any mode."""
         native = self.outcome(program, "native")
         again = [self.outcome(program, f"native-again{i}") for i in (1, 2)]
         remote = {mode: self.outcome(program, mode) for mode in ("shm", "tcp") if mode in self.modes}
@@ -194,8 +194,8 @@ class Run:
                 for mode, outcome in remote.items()} for name in dict.fromkeys(names)}
 
     def rows(self):
-        """The table's rows, details of programs with too many cases for it, how many differ, how many
-        did not run."""
+        """Returns the table's rows, the details of programs with too many cases for a table, the number of
+        cases that differ, and the number of those that did not run."""
         rows, details, differ, not_run = [], [], 0, 0
         for program in PROGRAMS:
             cases = self.chosen(program)
@@ -242,7 +242,7 @@ class Run:
         return table.Row(program.framework, program.title(name), cells)
 
     def row_of_many(self, program, native, verdicts):
-        """One row for the whole operator database, and what differs in it by entry."""
+        """Returns one row for the whole operator database, and the entries that differ."""
         names = [name for name in verdicts if name not in ("exit", "start")]
         ends = [name for name in verdicts if name in ("exit", "start")]
         failing = [name for name in names if name in native.cases and native.cases[name].ended
@@ -272,7 +272,7 @@ class Run:
         return table.Row(program.framework, "operator database", cells), details
 
     def isolation_row(self, program):
-        """Only where a process did not use the driver that it was meant to."""
+        """A row about processes that did not use the intended driver; none if all processes did."""
         cells = {}
         for mode in self.modes:
             process = self.outcome(program, mode).process

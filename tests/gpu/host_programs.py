@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Runs host programs of unusual shape on a GPU: natively, over shared memory and over TCP. Their output must be equal.
+"""Runs unusual host programs with a GPU: natively, over shared memory and over TCP. Their outputs must be equal.
 
     host_programs.py BUILD [--markdown FILE] [--only NAME ...] [--programs FOLDER] [--seconds N]
 
-BUILD has the client, the server and tests/programs. --programs: more programs, from another folder, such as a collection
-of cases. A case is a program with arguments, environment and limits. What the native run prints, and its exit status, is
-the reference; runs of a case that crash natively now and then are judged by crashes of the remote runs only. The table is
-printed last, and written between the marks of FILE with --markdown. Needs an NVIDIA driver.
+BUILD has the client, the server and tests/programs. --programs names a folder with more programs. A case is a program with
+arguments, environment and limits. The output and the exit status of the native run are the reference. For a case whose native
+runs may crash, only crashes of the remote runs count. Prints a table last, and with --markdown writes it between the marks of
+FILE. Needs an NVIDIA driver.
 """
 
 import argparse
@@ -28,8 +28,8 @@ NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"
 
 class Case:
     def __init__(self, name, *arguments, program=None, shell="", times=1, compare=True, native=None, **environment):
-        """shell: shell commands before the program starts. compare: False if native runs differ from each other.
-        native: more environment for native runs."""
+        """`shell`: shell commands before the program starts. `compare`: False if native runs differ from each other.
+        `native`: additional environment for native runs."""
         self.native = native or {}
         self.name, self.arguments, self.environment = name, arguments, environment
         self.program, self.shell, self.times, self.compare = program or name, shell, times, compare

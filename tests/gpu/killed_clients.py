@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Kills programs that use a GPU over TCP with RCUDA_RECONNECT at random moments, and looks for what they leave.
+"""Kills programs that use a GPU over TCP with RCUDA_RECONNECT at random moments, and checks that nothing of them is left.
 
     killed_clients.py --build FOLDER [--driver nvidia] [--clients 40] [--at-once 10] [--seed N]
 
 Each client is tests/e2e/endless, which uses every kind of resource. A client that was killed looks like one that has lost its
 network: its session ends after the server's reconnect_timeout. After that time there must be no session (rcuda-smi), no worker
-process, and as much GPU memory in use as before (NVML; on softgpu what rcuda-smi shows), and another client must work. Prints
-what it found, and exits with 1 otherwise. `--driver softgpu` tries the script without a GPU.
+process, and as much GPU memory in use as before (by NVML; on softgpu by rcuda-smi), and another client must work. Prints each
+check, and exits with 1 if one fails. `--driver softgpu` tries the script without a GPU.
 """
 
 import argparse
@@ -23,7 +23,7 @@ sys.path.insert(0, os.path.join(HERE, "../e2e"))
 from servers import client_environment, eventually, Server  # noqa: E402
 
 TIMEOUT = 3  # reconnect_timeout in seconds
-# What other programs and the kernel's driver may take meanwhile. The context of a single worker takes hundreds of MiB.
+# Memory that other programs and the kernel's driver may take meanwhile. A worker's context takes hundreds of MiB.
 GPU_NOISE = 16 << 20
 
 
@@ -49,7 +49,7 @@ class Setup:
         return json.loads(shown)[0]
 
     def used(self):
-        """Bytes in use on the server's GPU, by whomever."""
+        """Bytes in use on the server's GPU, by all programs."""
         gpu = self.smi()["devices"][0]
         if self.driver == "softgpu":
             return gpu["used_bytes"]
@@ -64,7 +64,7 @@ class Setup:
         return not self.smi()["sessions"] and not self.server.workers()
 
     def run_one(self):
-        """Seconds until a client's first round is over; None if it fails. The client is killed."""
+        """Runs a client and kills it after its first round. Returns the seconds of this round; None if it fails."""
         begin, client = time.monotonic(), self.start()
         works = client.stdout.readline() == "running\n"
         seconds = time.monotonic() - begin
@@ -110,12 +110,12 @@ def main():
         if not holds:
             failures.append(what)
 
-    # The first client of all makes what the driver keeps, and shows how long a start takes.
+    # After the first client, the driver keeps some memory. This client also shows how long a start takes.
     start = setup.run_one()
     check("a client works", start is not None and eventually(setup.is_empty))
     if not failures:
         before = setup.used()
-        # Clients that start together hold each other up.
+        # Clients that start together delay each other.
         running, ended = kill_all(setup, arguments.clients, arguments.at_once, start * arguments.at_once)
         failures += ended
         left, used = setup.smi()["sessions"], setup.used()

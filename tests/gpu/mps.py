@@ -5,11 +5,11 @@
 
 Starts nvidia-cuda-mps-control with folders of its own, and a server that uses it. Runs programs of tests/programs, two
 at a time, natively as clients of MPS, and remotely over shared memory and TCP, as the user of this script. With
---multiuser (nvidia-cuda-mps-control -multiuser-server) and as root, they run as nobody as well, if nobody can reach the
-build folder. Without it, MPS serves one user at a time: a context that a worker of another user makes later waits.
-The output must be that of the native programs. Each session's worker must have been a client of
-MPS, and at least one must have been seen under the filter of system calls. Prints a table;
-exits with 1 if something differs. Changes no setting of a GPU, and ends everything that it has started.
+--multiuser (nvidia-cuda-mps-control -multiuser-server) and as root, they run also as the user `nobody`, if that user can
+reach the build folder. Without --multiuser, MPS serves one user at a time: a context that a worker of another user makes
+later waits. Remote outputs must be equal to native outputs. The worker of each session must be a client of MPS, and at
+least one worker must have a filter of system calls. Prints a table, and exits with 1 if a check fails. Changes no setting
+of a GPU, and ends everything that it has started.
 """
 
 import argparse
@@ -30,7 +30,7 @@ NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"
 NOBODY = 65534
 PATIENCE = 12  # seconds for a program
 BUDGET = 45    # seconds, after which no further program starts
-POOL = 5       # idle workers: as many as two of these programs have sessions
+POOL = 5       # idle workers: as many as the sessions of two of these programs
 
 
 class Mps:
@@ -41,9 +41,9 @@ class Mps:
         self.pipes, self.logs = os.path.join(folder, "pipes"), os.path.join(folder, "logs")
         for path in (self.pipes, self.logs):
             os.mkdir(path)
-            os.chmod(path, 0o755)  # a worker of nobody reaches the pipes
+            os.chmod(path, 0o755)  # a worker of the user `nobody` must reach the pipes
         self.variables = {"CUDA_MPS_PIPE_DIRECTORY": self.pipes, "CUDA_MPS_LOG_DIRECTORY": self.logs}
-        # Descriptors of a daemon would keep a pipe of this script's caller open.
+        # A daemon with these descriptors would keep a pipe of this script's caller open.
         subprocess.run([control, *options, "-d"], env=self.environment(), check=True, timeout=20, stdin=subprocess.DEVNULL,
                        stdout=subprocess.DEVNULL)
 
@@ -80,7 +80,7 @@ class Mps:
 
 
 class Watch(threading.Thread):
-    """Notes the clients of MPS, and which of the server's workers are under a filter of system calls."""
+    """Records the clients of MPS, and which of the server's workers have a filter of system calls."""
 
     def __init__(self, mps, server):
         super().__init__(daemon=True)
@@ -150,13 +150,13 @@ class Check:
         self.all_users = arguments.multiuser
 
     def users(self):
-        """None: the user of this script."""
+        """The users that run programs; None: the user of this script."""
         needed = [os.path.join(self.build, "lib/librcuda.so")]
         needed += [os.path.join(self.programs, name) for pair in PAIRS for name in pair]
         if self.all_users and os.geteuid() == 0 and all(may_run(path, NOBODY) for path in needed):
             return [None, NOBODY]
         if self.all_users:
-            print("left out: programs of nobody (this is not root, or nobody cannot reach the build folder)")
+            print("left out: programs of the user nobody (this is not root, or that user cannot reach the build folder)")
         return [None]
 
     def fail(self, text):
@@ -171,7 +171,7 @@ class Check:
         return "DIFFERS"
 
     def rest(self, server, watch):
-        """Waits for the idle workers of the server, which are clients of MPS, and notes them."""
+        """Waits for the idle workers of the server, which are clients of MPS, and records them."""
         def has_pool():
             idle = re.search(r"(\d+) idle worker", server.status(self.build))
             return idle and int(idle[1]) >= POOL

@@ -5,12 +5,12 @@
 
 Two hosts: each has half of the ranks, and rank r runs on GPU r; on a machine with one GPU, two ranks share it. Natively
 the hosts have different NCCL_HOSTIDs; remotely each host is a server on this machine. With a GPU for each rank, the ranks
-also run on one host: one server has all GPUs, and each rank uses one of them; in a further way, each rank sees only its
-own GPU. Native and remote ranks load the same NCCL, PyTorch's unless --nccl names another file. Between hosts, NCCL uses
+also run on one host: one server has all GPUs, and each rank uses one of them. Further runs let each rank see only its own
+GPU. Native and remote ranks load the same NCCL, PyTorch's unless --nccl names another file. Between hosts, NCCL uses
 the loopback interface.
 
-Prints the output of each way, then tables: microseconds and bus bandwidth (GB/s) by size, with the ratio to native;
-losses and steps per second of a small transformer with DDP and FSDP. Exits with 1 if a way fails, an element is wrong,
+Prints the output of each run, then tables: microseconds and bus bandwidth (GB/s) by size, with the ratio to native;
+losses and steps per second of a small transformer with DDP and FSDP. Exits with 1 if a run fails, an element is wrong,
 or losses differ from the native losses. NVLink multicast is off everywhere.
 
     nccl.py --build FOLDER --driver softgpu --nccl FOLDER/tests/support/nccl/lib/libnccl.so.2 --parts collectives --max 64K
@@ -34,7 +34,7 @@ sys.path.insert(0, os.path.join(HERE, "../e2e"))
 from servers import Server  # noqa: E402
 
 NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
-SECONDS = 75  # for all ranks of one way
+SECONDS = 75  # for all ranks of one Way
 
 
 def library_of_pytorch():
@@ -89,7 +89,7 @@ class Runner:
             self.servers.append(start(",".join(map(str, range(self.ranks))), 2))
 
     def environment(self, way, rank):
-        """Also DEVICE, the number of the rank's GPU in its process."""
+        """The environment of a rank. DEVICE in it is the number of the rank's GPU in its process."""
         libraries = [os.path.join(self.build, "lib/rcuda")]
         more = {"NCCL_SOCKET_IFNAME": "lo", "DEVICE": str(rank % self.gpus)}
         if not way.transport:

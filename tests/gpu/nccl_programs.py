@@ -3,10 +3,10 @@
 
     nccl_programs.py --build FOLDER [--nccl LIBRARY] [--only WORDS] [--at-once 4]
 
-The programs check results, captures, the life of communicators, and what survivors see when a rank dies. The softgpu's tests
-run them on a strict library (tests/support/nccl); this script shows that NVIDIA's behaves the same. Left out are the cases
-that only the strict library refuses, and that hang natively. Prints a table, and the output of each program that differs
-from what it expects. Exits with 1 if any does. NVLink multicast is off everywhere.
+The programs check results, captures, the life of communicators, and the errors that the other ranks get when a rank dies. The
+tests on softgpu run them with a strict library (tests/support/nccl); this script shows that NVIDIA's library behaves in the
+same way. Cases that only the strict library refuses, and that hang natively, are left out. Prints a table, and the output of
+each program that fails. Exits with 1 if a program fails. NVLink multicast is off everywhere.
 """
 
 import argparse
@@ -32,7 +32,7 @@ WAYS = {"one server": ("--gpus", "2", "--transport", "shm"),
 
 
 def run(build, environment, way, words):
-    """The cell of the table, and the output if the program does not print what it should."""
+    """The cell of the table, and the output if the program fails."""
     if way == "two servers" and "died_in_shrink" in words:
         return "not covered", ""  # a daemon knows only the ranks of its own workers
     program, arrangement, *case = words
@@ -51,7 +51,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", required=True, type=os.path.abspath)
     parser.add_argument("--nccl")
-    parser.add_argument("--only", default="", help="words that a run has, separated by commas")
+    parser.add_argument("--only", default="", help="only runs with one of these words, which are separated by commas")
     parser.add_argument("--at-once", type=int, default=4)
     arguments = parser.parse_args()
     environment = dict(os.environ, **NO_MULTICAST, LD_LIBRARY_PATH=os.path.join(arguments.build, "lib/rcuda"),

@@ -1,6 +1,6 @@
 """Trains a small transformer with DDP, then with FSDP, as torchrun starts it. nccl.py runs it.
 
-Rank 0 prints a line of JSON: for each, the losses of all steps and the steps per second. The environment names the GPU
+Rank 0 prints a line of JSON: for DDP and FSDP, the losses of all steps and the steps per second. The environment names the GPU
 (DEVICE). Seeds and algorithms are fixed, so the same split of ranks into hosts gives the same losses.
 """
 

@@ -3,8 +3,8 @@
 
     no_device.py --build FOLDER [--programs torch,jax,cupy,plain] [--causes NAME,...]
 
-Runs each program that can be imported, with each cause, in a process of its own. The causes here need no server;
-tests/e2e/no_device_test.py adds those that do. Prints a line per run, and exits with 1 if one was wrong.
+Runs each program whose module is installed, with each cause, in its own process. The causes here need no server;
+tests/e2e/no_device_test.py adds causes that need one. Prints a line per run, and exits with 1 if a run was wrong.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 
-# Each program fails because there is no device. `first`: calls that a framework may make before.
+# Each program fails because there is no device. FIRST: calls that a framework may make before that.
 PROGRAMS = {
     "plain": """
 import ctypes
@@ -126,12 +126,12 @@ def run(build, program, first, cause, python=sys.executable, seconds=120):
     if result.returncode != 1:
         return f"exit status {result.returncode}", result.stderr
     if len(ours) != 1:
-        return f"{len(ours)} lines of ours", result.stderr
+        return f"{len(ours)} lines of rcuda, not one", result.stderr
     missing = [word for word in cause.words if word not in lines[ours[0]]]
     if missing:
         return f"the line lacks {missing}", result.stderr
     if ours[0] == len(lines) - 1:
-        return "the line does not stand before the framework's error", result.stderr
+        return "no error of the framework follows the line of rcuda", result.stderr
     return "", result.stderr
 
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# The machine's own nvidia-smi, natively and with the NVML of lib/rcuda on a server of this machine, and where the two
-# differ. The server offers all GPUs, so both should show the same ones; figures that change while nvidia-smi runs
-# (power, utilisation, temperature) may differ.
+# Runs the machine's own nvidia-smi natively, and with the NVML of lib/rcuda on a server of this machine, and shows the
+# differences. The server offers all GPUs, so both runs should show the same GPUs. Figures that change while nvidia-smi
+# runs (power, utilisation, temperature) may differ.
 #
 #   tests/gpu/nvidia_smi.sh BUILD_FOLDER
 #
-# Exits with 1 if the remote nvidia-smi fails where the native one does not, or if what is fixed differs: names,
-# uuids, addresses, memory, limits.
+# Exits with 1 if the exit status of the remote nvidia-smi differs from the native one, or if a figure differs that
+# does not change: names, UUIDs, addresses, memory, limits.
 set -uo pipefail
 build=$(cd "$1" && pwd)
 folder=$(mktemp -d)

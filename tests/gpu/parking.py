@@ -9,13 +9,12 @@ time) and warm (the second), the GPU's memory before, while parked and after, an
 as root, shows parking as packaged: the server has the capabilities of its unit, and the programs are those of user UID. So
 their workers are not dumpable, and have a filter of system calls and a /dev of their own.
 The way `worker` is a server that has `movable_memory`, whose workers move the memory themselves. With both ways, the times of
-cuMemAlloc and cuMemFree of the two servers are compared. With --move, which needs two GPUs of one kind, each park by the driver moves
-the session to the other GPU; the table shows the memory of both. With --torch, the memory is that of an inference server in
-PyTorch with CUDA graphs (torch_server.py), and the first call is a whole request. Where PyTorch is installed, a training loop that is parked ten
-times must have the losses of an undisturbed one; it prints the time of the first .item() after a park. Prints tables, and exits
-with 1 if anything is wrong. `--driver softgpu --sizes 0.1` tries the script without a GPU. (The programs are
-`parking.py hold BYTES`, `parking.py allocate BYTES` and
-`parking.py train STEPS`.)
+cuMemAlloc and cuMemFree of the two servers are compared. With --move, which needs two GPUs of one kind, each park by the driver
+moves the session to the other GPU; the table shows the memory of both. With --torch, the memory is that of an inference server
+in PyTorch with CUDA graphs (torch_server.py), and the first call is a whole request. If PyTorch is installed, a training loop
+that is parked ten times must have the losses of an undisturbed loop; the script prints the time of the first .item() after each
+park. Prints tables, and exits with 1 if anything is wrong. `--driver softgpu --sizes 0.1` tries the script without a GPU. (The
+programs are `parking.py hold BYTES`, `parking.py allocate BYTES`, `parking.py pinned BYTES` and `parking.py train STEPS`.)
 """
 
 import argparse
@@ -96,7 +95,7 @@ def pinned(size):
 
 
 def train(steps):
-    """Prints the losses. After each tenth of the steps it waits for a line of stdin."""
+    """Trains a small network and prints the losses. After each tenth of the steps, waits for a line of stdin."""
     import torch
     torch.use_deterministic_algorithms(True)
     torch.manual_seed(1)
@@ -124,7 +123,7 @@ PACKAGED = ("setpriv", "--bounding-set", "-all,+setuid,+setgid,+chown,+kill,+sys
 
 
 class Session:
-    user = None  # of the programs; none: of this script
+    user = None  # runs the programs; None: the user of this script
     holder = (os.path.abspath(__file__), "hold")  # the program of measure()
 
     def __init__(self, build, server, transport, *arguments):
@@ -147,7 +146,7 @@ class Session:
         return str(self.server.sessions(self.build)[self.process.pid])
 
     def park(self, to=None):
-        """Seconds, or the refusal. `to`: the GPU on which it is to wake."""
+        """Parks the session. Returns the seconds, or the refusal as a text. `to`: the GPU on which the session shall wake."""
         command = ["park"] if to is None else ["move", "--to", str(to)]
         begin = time.perf_counter()
         done = subprocess.run([os.path.join(self.build, "bin/rcuda-smi"), *command, f"127.0.0.1:{self.server.port}", self.worker()],
@@ -160,7 +159,7 @@ class Session:
         return json.loads(shown)[0]
 
     def used(self):
-        """GiB of the GPU in use, once NVML has noticed."""
+        """A text with the GiB in use on each GPU. Waits until NVML shows the latest values."""
         time.sleep(0.5)
         used = [device["used_bytes"] for device in self.look()["devices"]]
         return " and ".join("?" if each is None else f"{each / GIB:.2f}" for each in used)
@@ -171,7 +170,7 @@ class Session:
 
 
 def measure(build, server, transport, gib, expected_way, moves):
-    """Rows of the table, and whether all is right."""
+    """Returns rows of the table, and whether all checks hold."""
     session, rows, right = Session(build, server, transport, *Session.holder, str(int(gib * GIB))), [], True
     session.read()
     for to, way in ((1, "cold"), (0, "warm")):
@@ -231,11 +230,11 @@ def main():
     parser.add_argument("--driver", default="nvidia")
     parser.add_argument("--sizes", default="1,20,60")
     parser.add_argument("--transports", default="shm,tcp")
-    parser.add_argument("--steps", type=int, default=100, help="of training; 0: none")
-    parser.add_argument("--ways", default="driver")
+    parser.add_argument("--steps", type=int, default=100, help="steps of training; 0: no training")
+    parser.add_argument("--ways", default="driver", help="driver, worker, or both")
     parser.add_argument("--gpu", default="0")
-    parser.add_argument("--packaged", type=int, metavar="UID", help="over shm; as root")
-    parser.add_argument("--move", action="store_true", help="between the GPUs 0 and 1")
+    parser.add_argument("--packaged", type=int, metavar="UID", help="as packaged: programs of this user, over shm only; needs root")
+    parser.add_argument("--move", action="store_true", help="each park moves the session between the GPUs 0 and 1")
     parser.add_argument("--log", action="store_true", help="print the servers' logs, with the steps of each park")
     parser.add_argument("--torch", action="store_true", help="PyTorch with CUDA graphs holds the memory")
     arguments = parser.parse_args()

@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
-# Copies between two servers with a GPU each, on a machine with two GPUs. With one GPU both servers have
-# it, and the figures are those of two processes on one GPU. It runs the programs that use several
-# devices, copies by size against cudaMemcpyPeer on the same GPUs and against plain sockets (bench/p2p),
-# the first copies of sessions, what the model predicts of each strategy, the planner's choices against
-# all others, and triangle counting natively and remotely (bench/triangles), alternating.
+# Copies between two servers with a GPU each, on a machine with two GPUs. On a machine with one GPU both servers use it,
+# and the figures are those of two processes on one GPU. The parts:
+#   programs   the test programs that use several devices
+#   copies     copies by size, compared with cudaMemcpyPeer on the same GPUs and with plain sockets (bench/p2p)
+#   firsts     the first copies of sessions
+#   model      the model's predictions for each strategy
+#   planner    the planner's choices, compared with all other choices
+#   triangles  triangle counting (bench/triangles), alternately native and remote
 #
 #   tests/gpu/peer_copies.sh BUILD_FOLDER RESULTS_FOLDER [programs] [copies] [firsts] [model] [planner] [triangles]
 #
-# Without a choice it does all six. Exits with 1 when a program's output is not what it must be.
+# By default runs all six parts. Exits with 1 if the output of a program is wrong.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 build=$(cd "$1" && pwd)
@@ -18,7 +21,7 @@ parts=" ${*:-programs copies firsts model planner triangles} "
 servers=()
 trap 'kill "${servers[@]}" 2>/dev/null' EXIT
 
-# A worker of root's server does not see GPUs of other servers, so it could not map their memory (ipc).
+# By default a worker of root's server does not see GPUs of other servers, so it cannot map their memory (ipc).
 export RCUDA_SERVER_DEVICE_ISOLATION=commands
 gpus=$(nvidia-smi -L | wc -l)
 for server in 0 1; do
@@ -56,10 +59,10 @@ run=(python3 "$here/../../bench/p2p/run.py" --program "$build/bench/p2p/p2p" --o
 if [[ $parts == *" copies "* ]]; then
   "${run[@]}" --native --sockets "$build/bench/p2p/sockets" --strategies auto --paths shm,ipc,tcp --min 4K
   cat "$results/p2p.csv"
-  "$build/bench/p2p/staged" # what any staging in host memory takes at best
-  "$build/bench/p2p/staged_sockets" # and where sockets carry it
+  "$build/bench/p2p/staged" # the least time of staging in host memory
+  "$build/bench/p2p/staged_sockets" # the least time of staging with sockets
 fi
-# The first copy of a session, at once and when the workers have had time to get to know each other.
+# The first copy of a session: immediately, and after a second in which the workers can connect and measure.
 if [[ $parts == *" firsts "* ]]; then
   for settle in 0 1; do
     for size in 64K 1M 16M; do
@@ -67,8 +70,8 @@ if [[ $parts == *" firsts "* ]]; then
       sed "s/^/settle $settle s,/" "$results/p2p.csv" | tail -n +2 | cut -d, -f1-5
     done
   done
-  "$build/bench/p2p/staged" --settle 1 # what a first copy costs two processes none of whose threads sleeps
-  # And the whole of a program that copies 64 KB, some of it after the one before has let go of its GPUs.
+  "$build/bench/p2p/staged" --settle 1 # the first copy of two processes whose threads never sleep
+  # The duration of a whole program that copies 64 KB. The pause lets the previous session release its GPUs.
   for path in shm tcp auto; do
     for _ in 1 2 3 4 5 6; do
       begin=$(date +%s%N)
@@ -78,7 +81,7 @@ if [[ $parts == *" firsts "* ]]; then
     done | sort -n | sed -n "3p" | sed "s/^/program that copies 64 KB and ends, $path, ms: /"
   done
 fi
-# Each strategy as the model has it and as the workers take it, without a program between them.
+# The predicted and the measured times of each strategy between the workers, without a program.
 if [[ $parts == *" model "* ]]; then
   for path in shm ipc tcp; do
     for strategy in auto v2b v3b v4b; do

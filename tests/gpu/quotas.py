@@ -4,11 +4,11 @@
     tests/gpu/quotas.py BUILD_FOLDER [DRIVER]
 
 Starts a server that allows a session 8 GiB on each device, and a user 12 GiB. PyTorch with each of its
-allocators, CuPy and JAX, whatever of them this Python has, must find these limits in what they are told
-and in what they get. Memory that one process exports to another must count in both, and a session
-without its device must not get it (left out with a single device). Prints a line for each check; exits
-with 1 if one fails. Needs an NVIDIA GPU with 16 GiB to spare, unless DRIVER is softgpu, on which no
-framework runs.
+allocators, CuPy and JAX, as far as this Python has them, must see these limits in the reported sizes and in
+their allocations. Memory that one process exports to another must count in both. A session without the device
+of exported memory must not get the memory (not checked with a single device). Prints a line for each check;
+exits with 1 if a check fails. Needs an NVIDIA GPU with 16 GiB of free memory, unless DRIVER is softgpu, on
+which no framework runs.
 """
 
 import importlib.util
@@ -86,7 +86,7 @@ print("held", flush=True)
 sys.stdin.read()
 """
 
-# Exports 3 GiB. IMPORT runs in another process, with the descriptor and the devices that it is given.
+# Exports 3 GiB, and runs IMPORT in another process: sys.argv has IMPORT's code and RCUDA_DEVICES for it.
 EXPORT = """
 import ctypes, os, struct, subprocess, sys
 cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
@@ -149,7 +149,7 @@ class Checks:
             self.say(f"{transport}: {name}: {line}", "False" not in line)
 
     def share(self, exporting, importing):
-        """What IMPORT prints. Each argument is a device."""
+        """Returns the output of IMPORT. Each argument is the number of a device."""
         place = self.server.address
         environment = dict(self.environment("shm", {}), RCUDA_DEVICES=place(exporting))
         result = subprocess.run([sys.executable, "-c", EXPORT, IMPORT, place(importing)], env=environment,
@@ -162,7 +162,7 @@ class Checks:
         said = self.share(0, 0)
         self.say(f"imported memory counts once, from its import to its release: {said.strip()}", said == "2 0 0 5 0 0 8\n")
         if not re.search(r"serving .*: devices", self.server.text()):
-            print("left out: memory of a device that the session does not have: there is a single device")
+            print("left out: memory of a device that the session does not have (there is a single device)")
             return
         said = self.share(1, 0)
         self.say(f"memory of another device is not imported: {said.strip()}", said.startswith("101 101 101 8 "))
@@ -173,18 +173,18 @@ class Checks:
                                 env=self.environment(transport, {}))
 
     def check_user(self):
-        """Two sessions of a user, of which one is killed."""
+        """Sessions of one user share its limit; a killed session does not count."""
         first = self.hold("shm", 7)
         self.say("a session holds 7 GiB", first.stdout.readline() == "held\n")
         second = self.hold("tcp", 7)
-        self.say("another one of the user gets no 7 GiB", second.stdout.readline() == "" and second.wait() != 0)
+        self.say("another session of the user does not get 7 GiB", second.stdout.readline() == "" and second.wait() != 0)
         third = self.hold("tcp", 4)
-        self.say("but 4 GiB", third.stdout.readline() == "held\n")
+        self.say("a third session of the user gets 4 GiB", third.stdout.readline() == "held\n")
         first.send_signal(signal.SIGKILL)
         first.wait()
         time.sleep(2)  # until the worker has ended
         fourth = self.hold("shm", 7)
-        self.say("and 7 GiB when the first was killed", fourth.stdout.readline() == "held\n")
+        self.say("a fourth session gets 7 GiB after the first was killed", fourth.stdout.readline() == "held\n")
         for session in (third, fourth):
             session.communicate("")
 

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Runs the CUDA programs of tests/programs, those of every generation (tests/generations) and a few lines of
-# PyTorch on a real GPU: natively, and through the whole remote path over shared memory and TCP, with one
-# server and with two. Prints what differs from the recorded output, by program and mode, then a table.
+# Runs the CUDA programs of tests/programs, the programs of all CUDA versions (tests/generations) and a few lines of
+# PyTorch on a real GPU: natively, and remotely over shared memory and TCP, with one server and with two. Prints the
+# differences from the recorded output, by program and mode, then a table.
 #
 #   tests/gpu/remote_programs.sh BUILD_FOLDER [program ...]
 #
-# Three servers are started on this machine: the first with GPU 0, the second with the last GPU (the same
-# one where there is only one), the third with all of them, for the programs that use several. Needs an NVIDIA driver; PyTorch is skipped where it is not installed.
+# Starts three servers on this machine: the first with GPU 0, the second with the last GPU (which may also be GPU 0), the
+# third with all GPUs, for programs that use several. Needs an NVIDIA driver. Skips PyTorch if it is not installed.
 #
 # MODES="shm tcp" runs only these.
 #
-# A native process spends most of its time in starting, so several programs run at once; what differs
-# then is run once more alone, since some programs look at how much memory is free. Programs that make or
-# reset contexts run alone only: a driver makes one context at a time on the whole machine, and beside others
-# that start, such a program may wait for minutes. At the end no session may be left.
+# A native process spends most of its time in its start, so several programs run at the same time. Programs whose output
+# differs then run once more, alone, because some programs read the amount of free memory. Programs that make or reset
+# contexts always run alone: a driver makes one context at a time on the whole machine, so such a program may wait for
+# minutes while others start. At the end no session may be left.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 build=$(cd "$1" && pwd)
@@ -58,14 +58,14 @@ run_in() {  # MODE COMMAND...: runs the command natively or remotely
   esac
 }
 
-expected_of() {  # PROGRAM: the file with what it must print
+expected_of() {  # PROGRAM: the file with its expected output
   case $1 in
     runtime_calls* | driver_calls* | driver_version) echo "$here/../generations/expected/${1%%-*}.txt" ;;
     *) echo "$expected/$1.txt" ;;
   esac
 }
 
-differs() {  # NAME MODE: runs it; true if it did not print what is expected, and then says what it printed
+differs() {  # NAME MODE: runs the program; true, with a report, if its output is not the expected output
   local out=$work/$1.$2.out err=$work/$1.$2.err folder status
   folder=$programs
   [[ -x $folder/$1 ]] || folder=$generations
@@ -103,7 +103,7 @@ for name in "${names[@]}"; do
 done
 at_once=$((${AT_ONCE:-8}))
 echo 0 >"$work/next"
-next_task() {  # the number of a task that nobody has taken
+next_task() {  # the number of the next task that no loop has taken
   local number
   { flock 9; number=$(<"$work/next"); echo $((number + 1)) >"$work/next"; } 9>>"$work/next.lock"
   echo "$number"
@@ -148,7 +148,7 @@ if python3 -c 'import torch' 2>/dev/null; then
   done
 fi
 
-# Every program has ended, some behind kernels that never do: nothing of them may be left.
+# Every program has ended, some with kernels that never end: no session of them may be left.
 for _ in $(seq 100); do
   left=$(for port in 8421 8422 8423; do "$build/bin/rcuda-smi" "localhost@$port"; done | grep -c ', worker ')
   ((left)) || break

@@ -1,8 +1,8 @@
-"""What a PyTorch user does first: a sum, matrix products, a convolution, a transform, training steps.
+"""First steps of a PyTorch user: a sum, matrix products, a convolution, a transform, training steps.
 
-Between them they use cuBLAS, cuBLASLt (the biased product in half precision), cuDNN and cuFFT.
+Together they use cuBLAS, cuBLASLt (the biased product in half precision), cuDNN and cuFFT.
 
-Prints one line a step, in an order and with a rounding that do not depend on where the GPU is.
+Prints one line per step. Order and rounding of the lines do not depend on where the GPU is.
 """
 
 import torch

@@ -64,7 +64,7 @@ class LostConnections : public std::enable_shared_from_this<LostConnections> {
   }
 
  private:
-  // Short: the thread may end one direction of a connection in the middle of a handshake.
+  // The time is short, because the thread may end one direction of a connection during a handshake.
   static Deadline handshake_end() {
     return std::chrono::steady_clock::now() + std::chrono::seconds(1);
   }
@@ -98,7 +98,7 @@ class LostConnections : public std::enable_shared_from_this<LostConnections> {
   static void lose(int socket, uint32_t way) {
     const sockaddr nowhere{};
     if (way == 0) {
-      (void)::connect(socket, &nowhere, sizeof nowhere);  // a reset; what is under way is lost
+      (void)::connect(socket, &nowhere, sizeof nowhere);  // a reset; bytes in flight are lost
     } else {
       ::shutdown(socket, way == 1 ? SHUT_RDWR : SHUT_WR);
     }

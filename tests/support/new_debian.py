@@ -1,6 +1,7 @@
 """Helpers for tests of installed files: Debian's packages on this machine, our packages, and a new Debian.
 
-A function that cannot provide them prints the reason and exits with 77. `test` is the test's name, for that line.
+If a function cannot provide the packages or the Debian, it prints the reason and exits with 77. `test` is the name of the
+test in this line.
 """
 
 import os

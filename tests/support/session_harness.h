@@ -110,7 +110,7 @@ class SessionHarness {
     std::function<uint64_t()> now;         // SessionLoopOptions::now
     bool movable_memory = false;           // SessionResources::movable_memory
     server::Parker* parker = nullptr;      // SessionLoopOptions::parker
-    bool oversubscribes = false;           // likewise
+    bool oversubscribes = false;           // SessionLoopOptions::oversubscribes
   };
   SessionHarness() : SessionHarness(Options()) {}
   explicit SessionHarness(const Options& options);
@@ -121,7 +121,7 @@ class SessionHarness {
   const api::DriverTable& driver() { return TestDriver::get().table; }
   server::SessionLoop& loop() { return *loop_; }
   transport::Link& worker_link() { return *links_.server; }
-  std::byte* staging();  // the worker's, which a real client maps
+  std::byte* staging();  // the worker's staging memory, which a real client maps
   // Blocks until the session has ended by itself. Returns its outcome.
   Status wait_end();
   // end() ends the session as a client does; cut() as a broken network does.

@@ -1,8 +1,9 @@
 // Withholds a puppet's answers to some kinds of commands until `count` of them have arrived. If the
-// client waits for an answer before it sends the next command, the test fails after 30 s, and goes
-// on.
+// client waits for an answer before it sends the next command, the test fails after 30 s and
+// continues.
 //
-// After that the puppet answers each of these commands at once, also after the object's end.
+// Afterwards the puppet answers commands of these kinds immediately, also when this object has been
+// destroyed.
 #pragma once
 
 #include <chrono>

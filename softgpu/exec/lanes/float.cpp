@@ -210,7 +210,8 @@ Handler find_min_max(const Form& form) {
   return form.nan ? selection<MinMax<kMax, true, false>>(form)
                   : selection<MinMax<kMax, false, false>>(form);
 }
-// abs and neg change the sign bit. NaNs of f32 stay unspecified NaNs; payloads of f64 are kept.
+// abs and neg change the sign bit of numbers. A NaN of f32 becomes canonical; a NaN of f64 stays
+// unchanged.
 template <class Op>
 Handler sign_change(const Form& form) {
   if (form.type == Type::kF64) return nearest<Op, 1, double, false, false>;

@@ -23,7 +23,7 @@ class Failed(Exception):
 
 
 def check(result):
-    """What a call of the bindings returned, without its code; raises what the code says."""
+    """The values that a call of the bindings returned, without the error code. Raises an exception for an error."""
     code, *values = result
     if code.value:
         raise Failed(str(code.name))
@@ -128,7 +128,7 @@ def bindings_graph(say):
 
 
 def core_module():
-    """cuda.core, under the name that its version has."""
+    """Imports cuda.core, whose name depends on its version."""
     try:
         from cuda import core
         if hasattr(core, "Device"):

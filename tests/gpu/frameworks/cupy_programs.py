@@ -1,4 +1,4 @@
-"""CuPy: arrays, ufuncs, reductions, kernels of one's own, streams, pools, graphs, the CUDA libraries."""
+"""CuPy: arrays, ufuncs, reductions, user-defined kernels, streams, pools, graphs, the CUDA libraries."""
 
 import os
 
@@ -202,7 +202,7 @@ def graphs(say):
     stream = cupy.cuda.Stream(non_blocking=True)
     x = cupy.ones(1000, dtype=cupy.float32)
     with stream:
-        x * 2 + 1  # compiles the kernels: a capture may not
+        x * 2 + 1  # compiles the kernels, which is not possible during a capture
         stream.synchronize()
         stream.begin_capture()
         x *= 2

@@ -1,4 +1,4 @@
-"""The driver API by ctypes, without any framework: what a child of fork gets, contexts, errors, memory."""
+"""The driver API by ctypes, without a framework: results in a child of fork, contexts, errors, memory."""
 
 import ctypes
 import os
@@ -94,7 +94,7 @@ def errors(say):
 
 @lines.case
 def attributes(say):
-    """All but those of the node that the GPU is in: its bus, and what host memory can do."""
+    """The attributes of the GPU, except those that depend on its machine (bus, host memory)."""
     with_context()
     version, value = ctypes.c_int(), ctypes.c_int()
     say("driver version", name_of(call("cuDriverGetVersion", ctypes.byref(version))))

@@ -1,12 +1,12 @@
-"""Makes this machine one without a GPU for a command: no device files and no driver.
+"""Runs a command that sees no GPU of this machine: no device files and no driver.
 
     hide_gpu.py [--cache FILE] [--stand-in] -- COMMAND ...
 
-In a mount namespace of its own: /dev without NVIDIA's and the graphics nodes, nothing in
-/proc/driver/nvidia, the driver's folders empty, each of its libraries an empty file. FILE is an
-ld.so.cache in which the driver's libraries do not occur (ldconfig -X -C FILE, run in here, makes one),
-since Triton asks ldconfig where libcuda is. --stand-in makes /dev/nvidiactl an ordinary empty file: JAX
-uses no GPU where there is no file of that name. Needs CAP_SYS_ADMIN; exits with 78 and says so without it.
+The command runs in a mount namespace. There, /dev has no nodes of NVIDIA and of graphics devices,
+/proc/driver/nvidia and the driver's folders are empty, and each library of the driver is an empty file. FILE
+is an ld.so.cache without the driver's libraries, because Triton asks ldconfig where libcuda is. (`ldconfig -X
+-C FILE` as the command makes such a file.) --stand-in makes /dev/nvidiactl an ordinary empty file: JAX uses
+no GPU if there is no file of this name. Needs CAP_SYS_ADMIN; without it, prints the reason and exits with 78.
 """
 
 import ctypes
@@ -42,7 +42,7 @@ def mount(source, target, kind=None, flags=0, data=None):
 
 
 def driver_libraries():
-    """Every path of a library of the driver that a search could find."""
+    """The paths at which a search could find libraries of the driver."""
     folders = set(SEARCHED) | set(filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")))
     try:
         listed = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True).stdout
@@ -51,7 +51,7 @@ def driver_libraries():
         pass
     found = set()
     for folder in folders:
-        # rcuda's own folder has librcuda.so by the driver's name, and an NVML; both stay.
+        # rcuda's own folder has librcuda.so under the driver's name, and an NVML. Neither is hidden.
         own = os.path.basename(os.path.realpath(os.path.join(folder, "libcuda.so.1"))) == "librcuda.so"
         if own or not os.path.isdir(folder):
             continue
@@ -64,7 +64,7 @@ def driver_libraries():
 
 
 def hide_devices(scratch, stand_in):
-    """Puts a /dev in place that has everything of the old one but GPUs."""
+    """Mounts a new /dev: it has everything of the old /dev except the GPUs."""
     new = os.path.join(scratch, "dev")
     os.mkdir(new)
     mount("tmpfs", new, "tmpfs", 0, "mode=755")
@@ -89,7 +89,7 @@ def hide(cache, stand_in):
     if libc.unshare(CLONE_NEWNS):
         fail("unshare")
     mount("none", "/", flags=MS_REC | MS_PRIVATE)
-    # The scratch folder is seen in here alone: nothing of it is left when the command ends.
+    # Only this namespace sees the scratch folder, so nothing of it is left when the command ends.
     scratch = tempfile.gettempdir() + "/hide_gpu"
     os.makedirs(scratch, exist_ok=True)
     mount("tmpfs", scratch, "tmpfs", 0, "mode=755")

@@ -1,6 +1,6 @@
-"""JAX as it comes: XLA measures which kernel is the fastest.
+"""JAX with its default settings: XLA measures which kernel is the fastest.
 
-Whole numbers, so that the results are exact whichever it takes.
+All numbers are whole, so the results are exact whichever kernel XLA takes.
 """
 
 import lines

@@ -1,9 +1,9 @@
-"""What the programs here have in common: named cases, each of which says `key: value` lines.
+"""Shared by the programs of this folder: named cases, each of which writes `key: value` lines.
 
     program.py --lines FILE [--names FILE] [case ...]
 
-Without names all cases run. FILE is appended to as the lines come, so that what a crash or a time limit
-leaves behind still counts:
+Without names all cases run. Each line is appended to FILE at once, so that the lines before a crash or a
+time limit count:
 
     > case            the case begins
     case<TAB>key: value
@@ -11,12 +11,12 @@ leaves behind still counts:
     < case            the case is over
     ! key: value      about the whole process
 
-Cases that FILE says have begun are left out: a program that died is started again with the same FILE
-and goes on behind the case that killed it.
+Cases that have begun according to FILE do not run: a program that died is started again with the same FILE,
+and continues after the case that ended it.
 
-A line says the same wherever the GPU is: no time, no address, no process id. An exception of a case is
-its line `error: type`. Which libcuda the process used, and whether it could have reached a GPU of this
-machine, goes into the `!` lines, for the harness to judge.
+A line does not depend on where the GPU is: it has no time, no address and no process id. An exception of a
+case becomes its line `error: type`. The `!` lines name the libcuda of the process and the GPUs of this machine
+that it could have reached; the harness checks them.
 """
 
 import argparse
@@ -37,11 +37,11 @@ _file = None
 
 
 class Skip(Exception):
-    """A case cannot run here, and why. Natively and remotely alike, or it is a difference."""
+    """The reason why a case cannot run here. If it runs in another mode, that is a difference."""
 
 
 class Fatal(Exception):
-    """The context is lost: the process must end, and go on as a new one with the next case."""
+    """The context is lost. The process must end; a new process continues with the next case."""
 
 
 def case(function):
@@ -51,7 +51,7 @@ def case(function):
 
 
 def hash_of(*values):
-    """Of bytes, strings and whatever has tobytes(), with shapes and types."""
+    """The hash of bytes, strings and objects with tobytes(), including their shapes and types."""
     state = hashlib.sha256()
     for value in values:
         if hasattr(value, "tobytes"):
@@ -63,7 +63,7 @@ def hash_of(*values):
 
 
 def need(module):
-    """The module. Without it the program ends, and says so: `! missing`."""
+    """Returns the module. If it is not installed, writes `! missing` and ends the program."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -71,7 +71,7 @@ def need(module):
 
 
 def need_cuda_of_jax():
-    """JAX's CUDA back end, which is a package of its own."""
+    """Ends the program unless JAX's CUDA back end, a separate package, is installed."""
     if os.environ.get("JAX_PLATFORMS", "cuda") != "cpu" and not any(
             importlib.util.find_spec("jax_plugins") and importlib.util.find_spec(f"jax_plugins.xla_cuda{of}")
             for of in (12, 13, 14)):
@@ -99,7 +99,7 @@ def _one_line(value):
     return " ".join(str(value).replace("\0", " ").split())
 
 
-# Of the driver, not of the toolkit, whose libraries have other names (libcudart, libnvJitLink ...).
+# Libraries of the driver. Those of the toolkit have other names (libcudart, libnvJitLink ...).
 DRIVER_LIBRARY = re.compile(r"^lib(rcuda|cuda|cudadebugger|nvcuvid|nvoptix|nvidia-[\w-]+)\.so")
 
 
@@ -113,7 +113,7 @@ def reachable_devices():
     reached = []
     for node in sorted(glob.glob("/dev/nvidia*")):
         if not stat.S_ISCHR(os.stat(node).st_mode):
-            continue  # a folder, or hide_gpu's stand-in
+            continue  # a folder, or the empty file of hide_gpu.py --stand-in
         try:
             os.close(os.open(node, os.O_RDWR | os.O_NONBLOCK))
             reached.append(node)
@@ -139,7 +139,7 @@ def _run_case(name, function):
         traceback.print_exc()
         say("error", type(error).__name__)
         _write(f"# {_one_line(error)[:400]}")
-        # An illegal address or a lost worker: every later call of the context fails the same way.
+        # After an illegal address or a lost worker, every later call of the context fails in the same way.
         lost = "CUDA" in str(error) and any(word in str(error) for word in (
             "illegal", "launch failure", "device-side assert", "misaligned", "unspecified launch",
             "Illegal", "ILLEGAL", "LAUNCH_FAILED", "ASSERT"))
@@ -158,7 +158,7 @@ def _arguments():
 
 
 def run(cases=None):
-    """Runs the cases asked for; `cases` (name: function) instead of what @case collected."""
+    """Runs the requested cases of `cases` (name: function), or by default of the functions with @case."""
     global _file
     arguments = _arguments()
     wanted = list(arguments.cases)

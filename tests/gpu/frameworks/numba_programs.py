@@ -7,7 +7,7 @@ import lines
 
 numpy = lines.need("numpy")
 if not hasattr(numpy, "row_stack"):
-    numpy.row_stack = numpy.vstack  # gone from NumPy 2.5, asked for by numba 0.68
+    numpy.row_stack = numpy.vstack  # numba 0.68 needs it, and NumPy 2.5 no longer has it
 lines.need("numba")
 cuda = lines.need("numba.cuda")
 warnings.simplefilter("ignore")

@@ -1,4 +1,4 @@
-"""PyTorch, set up so that a result is the same bit for bit whenever it is computed."""
+"""Settings of PyTorch with which each run gives the same result, bit for bit."""
 
 import lines
 
@@ -7,7 +7,7 @@ DEVICE = lines.DEVICE
 
 
 def prepare(deterministic=True):
-    """For the main of each PyTorch program."""
+    """Each PyTorch program calls this first."""
     if DEVICE == "cuda" and not torch.cuda.is_available():
         lines.missing("no GPU for PyTorch")
     torch.manual_seed(0)
@@ -19,7 +19,7 @@ def prepare(deterministic=True):
 
 
 def hash_of(*tensors):
-    """Of tensors, with shapes and types."""
+    """The hash of tensors, including their shapes and types."""
     parts = []
     for tensor in tensors:
         tensor = tensor.detach()

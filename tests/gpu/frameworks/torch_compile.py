@@ -1,7 +1,7 @@
 """torch.compile in every mode: with CUDA graphs, with autotuned kernels, with shapes that change.
 
-What autotuning picks depends on timing, so the numbers are small and whole: their products and sums are
-exact whichever kernel is picked.
+Autotuning chooses kernels by their time. All numbers are small and whole, so their products and sums are
+exact whichever kernel it chooses.
 """
 
 import lines
@@ -84,7 +84,7 @@ def dynamic_shapes(say):
 
 @lines.case
 def compiled_training(say):
-    """Three digits: inductor measures which kernel to take for a reduction, so the last ones vary natively."""
+    """Compares three digits: inductor chooses reductions by their time, so the last digits vary natively."""
     torch._dynamo.reset()
     from torch_common import model
     network = model()
@@ -125,5 +125,5 @@ def flex_attention(say):
 
 
 if __name__ == "__main__":
-    prepare(deterministic=False)  # which would keep autotuning from its work
+    prepare(deterministic=False)  # deterministic algorithms would prevent autotuning
     lines.run()

@@ -5,7 +5,7 @@ from torch_common import DEVICE, hash_of, integers, model, prepare, torch
 
 
 def warmed_up(function, times=3):
-    """Runs it on a side stream, as a capture wants it."""
+    """Calls the function in a side stream, which is required before a capture."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):

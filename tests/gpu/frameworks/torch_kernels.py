@@ -1,4 +1,4 @@
-"""What the libraries under PyTorch compute: cuBLAS, cuDNN, cuFFT, cuSOLVER, cuSPARSE, attention kernels."""
+"""Results of the libraries that PyTorch uses: cuBLAS, cuDNN, cuFFT, cuSOLVER, cuSPARSE, attention kernels."""
 
 import warnings
 
@@ -46,7 +46,7 @@ def fp8_matmul(say):
     a = integers(128, 256).to(torch.float8_e4m3fn)
     b = integers(256, 64, seed=1).to(torch.float8_e4m3fn)
     one = torch.ones((), device=DEVICE)
-    b_columns = b.t().contiguous().t()  # cuBLASLt wants the second by columns
+    b_columns = b.t().contiguous().t()  # cuBLASLt requires a column-major second matrix
     out = torch._scaled_mm(a, b_columns, scale_a=one, scale_b=one * 0.5, out_dtype=torch.bfloat16)
     say("out", hash_of(out))
     say("exact", torch.equal(out.float(), ((a.float() @ b.float()) * 0.5).to(torch.bfloat16).float()))

@@ -1,4 +1,4 @@
-"""PyTorch's allocators and what they tell: statistics, snapshots, running out, and its other back ends."""
+"""PyTorch's allocators: statistics, snapshots, out-of-memory errors, and other back ends."""
 
 import os
 import subprocess
@@ -68,7 +68,7 @@ def out_of_memory(say):
         say("twice the memory", type(error).__name__)
         say("message", str(error).split(".")[0] + "." + str(error).split(".")[1][:12])
     say("works afterwards", work())
-    # Far below what is free: other programs run on this GPU, and must not run out for our sake.
+    # The limit is far below the free memory, because other programs on this GPU need memory too.
     torch.cuda.set_per_process_memory_fraction(0.01)
     try:
         torch.empty(total // 20, dtype=torch.uint8, device=DEVICE)
@@ -80,7 +80,7 @@ def out_of_memory(say):
 
 
 def with_allocator(say, settings):
-    """In a process of its own: the allocator is chosen before CUDA starts."""
+    """Runs work_of_allocator() in a new process, because the allocator must be chosen before CUDA starts."""
     environment = dict(os.environ, PYTORCH_CUDA_ALLOC_CONF=settings, PYTORCH_ALLOC_CONF=settings)
     told = subprocess.run([sys.executable, os.path.abspath(__file__), "--lines", "/dev/stdout", "--shard",
                            "work"], env=environment, capture_output=True, text=True, timeout=100)

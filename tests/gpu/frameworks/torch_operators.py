@@ -1,10 +1,10 @@
 """PyTorch's operator database: every operator, forward and backward, on its own sample inputs.
 
-An entry is an operator, its variant and a type. Its line is one hash of all outputs and gradients of all
-its samples, bit for bit: deterministic algorithms, and a seed for each sample. Types are float32,
-bfloat16, int64 and complex64 where the operator has them on a GPU, else the first that it has.
+An entry is an operator, its variant and a type. Its line is a hash of all bits of the outputs and gradients
+of all its samples. Algorithms are deterministic, and each sample has a seed. The types are float32, bfloat16,
+int64 and complex64, if the operator has them on a GPU, otherwise the first type that it has.
 
-Runs as shards: --shard 2/8 takes every eighth entry. What an operator raises is its line, too.
+Runs as shards: --shard 2/8 takes every eighth entry. If an operator raises an exception, that is its line.
 """
 
 import hashlib
@@ -16,14 +16,14 @@ import lines
 
 torch = lines.need("torch")
 numpy = lines.need("numpy")
-lines.need("expecttest")  # by the module that has the database
+lines.need("expecttest")  # the module with the database imports it
 
 DEVICE = lines.DEVICE
 TYPES = [torch.float32, torch.bfloat16, torch.int64, torch.complex64]
 
 
 def tensors_of(value):
-    """All tensors of an output: of tuples, dictionaries, named tuples, and of the layouts that wrap some."""
+    """All tensors of an output, also those inside tuples, dictionaries and layouts that consist of tensors."""
     if isinstance(value, torch.Tensor):
         if value.is_nested:
             return [part for inner in value.unbind() for part in tensors_of(inner)]
@@ -43,13 +43,13 @@ def tensors_of(value):
 
 
 def add_to(state, value):
-    """The value's tensors, as bytes, and its plain numbers."""
+    """Adds the bytes of the value's tensors, and its numbers and texts, to the hash `state`."""
     for tensor in tensors_of(value):
         tensor = tensor.detach()
         state.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
         if tensor.is_meta:
             continue
-        # A tensor of one element keeps what strides it has, which numpy and view() refuse.
+        # Copied, because a tensor of one element may have strides that numpy and view() refuse.
         plain = torch.empty(tensor.numel(), dtype=tensor.dtype)
         plain.copy_(tensor.resolve_conj().resolve_neg().reshape(-1))
         state.update(plain.view(torch.uint8).numpy().tobytes() if plain.numel() else b"")
@@ -85,7 +85,7 @@ def run_sample(op, sample, backward, state):
 
 
 def pick(samples, limit):
-    """At most `limit` of them, from first to last."""
+    """At most `limit` samples, chosen evenly from the first to the last."""
     if not limit or len(samples) <= limit:
         return samples
     return [samples[i * (len(samples) - 1) // (limit - 1)] for i in range(limit)]
@@ -122,7 +122,7 @@ def note(error):
 
 
 def sticky_error():
-    """What the context is lost to, if it is."""
+    """The error if the context is lost, otherwise an empty text."""
     if DEVICE != "cuda":
         return ""
     try:
@@ -144,7 +144,7 @@ def entries():
             types = sorted(supported, key=str)[:1]
         for dtype in types:
             name = f"{op.formatted_name}_{str(dtype).removeprefix('torch.')}"
-            while name in found:  # two entries of one name, which differ in what they check
+            while name in found:  # two entries have one name
                 name += "_again"
             found[name] = (op, dtype)
     return found

@@ -40,7 +40,7 @@ def doubles(tensors, results):
     tensor = tensors.get()
     tensor *= 2
     results.put(hash_of(tensor))
-    tensors.get()  # until the parent has looked
+    tensors.get()  # waits until the parent has used the tensor
     del tensor
 
 
@@ -74,7 +74,7 @@ def wait_for(queue, worker):
 
 
 def in_fork(function):
-    """What function() returns in a forked child, or the exception it raised."""
+    """The text of the result of function() in a forked child, or of its exception."""
     sys.stdout.flush()
     sys.stderr.flush()
     read_end, write_end = os.pipe()
@@ -110,7 +110,7 @@ def fork_after_cuda(say):
 
 
 def forks_first():
-    """In a fresh process: CUDA is first used by its children, then by itself."""
+    """Runs in a new process: first its children use CUDA, then the process itself."""
     print("first child:", in_fork(lambda: hash_of(integers(64, 64) @ integers(64, 64, seed=1))))
     print("second child:", in_fork(lambda: hash_of(integers(64, 64, seed=2) + 1)))
     print("parent:", hash_of(integers(64, 64) @ integers(64, 64, seed=1)))

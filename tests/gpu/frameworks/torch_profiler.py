@@ -1,4 +1,4 @@
-"""torch.profiler: a program under it computes the same; what it learns of the GPU is said apart."""
+"""torch.profiler: a profiled program has the same results; other lines say what the profiler sees of the GPU."""
 
 import json
 import os
@@ -54,7 +54,7 @@ def schedule(say):
 
 @lines.case
 def after_profiling(say):
-    """Nothing of it stays: the process computes on."""
+    """After profiling, the process computes as before."""
     say("result", hash_of(*steps(2)))
 
 

@@ -24,7 +24,7 @@ class Transformer(torch.nn.Module):
 
 
 def batch(step):
-    """Text with a rule in it: each letter follows from the two before."""
+    """Text with a rule: the two previous letters determine each letter."""
     generator = torch.Generator().manual_seed(1000 + step)
     text = torch.randint(0, VOCABULARY, (BATCH, LENGTH + 1), generator=generator)
     for i in range(2, LENGTH + 1):

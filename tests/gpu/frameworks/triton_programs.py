@@ -1,4 +1,4 @@
-"""Triton: kernels of its own language, autotuned ones, atomics, and what its launcher does."""
+"""Triton: kernels in its language, autotuned kernels, atomics, and features of its launcher."""
 
 import lines
 from torch_common import DEVICE, hash_of, integers, prepare, torch
@@ -46,7 +46,7 @@ def matmul_kernel(a, b, c, size, M: tl.constexpr, N: tl.constexpr, K: tl.constex
 
 @lines.case
 def autotuned_matmul(say):
-    """Whole numbers: the result is exact whichever configuration is the fastest."""
+    """All numbers are whole, so the result is exact whichever configuration is the fastest."""
     for size in (256, 512):
         a = integers(size, size, dtype=torch.float16)
         b = integers(size, size, dtype=torch.float16, seed=1)

@@ -1,4 +1,4 @@
-"""The versions of what the programs here use, one `name: version` a line."""
+"""Prints the versions of the packages that these programs use, as lines `name: version`."""
 
 import importlib.metadata
 import subprocess

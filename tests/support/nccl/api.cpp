@@ -45,7 +45,8 @@ ncclResult_t make_id(ncclUniqueId* id) {
   return ncclSuccess;
 }
 
-// As NCCL, which uses the CUDA runtime: a thread without a context gets device 0's primary context.
+// Like NCCL, which uses the CUDA runtime, gives a thread without a context device 0's primary
+// context.
 CUcontext current_context() {
   CUcontext context = nullptr;
   if (cuCtxGetCurrent(&context) != CUDA_SUCCESS || context) return context;
@@ -108,7 +109,7 @@ ncclResult_t suspend_or_resume(ncclComm_t comm, bool suspends) {
   });
 }
 
-// The communicator for an operation.
+// The communicator for an operation. Fails if the communicator is suspended.
 CommunicatorPtr use_awake(ncclComm_t comm, ncclResult_t* result) {
   CommunicatorPtr communicator = use(comm, result);
   if (!communicator || !communicator->is_suspended()) return communicator;

@@ -33,7 +33,7 @@ class Current {
   CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
 };
 
-// The description of a rank that all others get when they meet.
+// Describes a rank. Each rank gets the descriptions of all ranks when the ranks meet.
 struct Member {
   Id hub;    // rank 0's: the address of the communicator's hub
   Id spare;  // where ranks meet for a smaller communicator
@@ -124,7 +124,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void end();       // after finalize()
   void abort();
   ncclResult_t revoke();
-  // As long as the child has not met the others, an abort or a revocation ends it, too.
+  // While the child has not met its other ranks, an abort or a revocation of this communicator ends
+  // the child, too.
   void adopt(const std::shared_ptr<Communicator>& child);
 
   int rank() const { return rank_; }

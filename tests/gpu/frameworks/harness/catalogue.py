@@ -1,4 +1,4 @@
-"""The programs: what each is called in the table, and how it is run."""
+"""The programs: their names in the table, and how they run."""
 
 import ast
 import os
@@ -10,20 +10,20 @@ class Program:
     def __init__(self, framework, name, seconds=120, shards=0, apart=False, stand_in=False):
         self.framework = framework
         self.name = name
-        self.seconds = seconds  # without a new line of a case, it hangs
-        self.shards = shards    # processes that divide the cases among themselves; 0: cases have names
-        self.apart = apart      # each case in a process of its own
-        self.stand_in = stand_in  # remotely there is a file by the name of a device (hide_gpu.py)
+        self.seconds = seconds  # a program without a new line for this time hangs
+        self.shards = shards    # number of processes that share the cases; 0: cases have names
+        self.apart = apart      # each case runs in its own process
+        self.stand_in = stand_in  # remote runs have an empty /dev/nvidiactl (hide_gpu.py)
         self.path = os.path.join(FOLDER, name + ".py")
 
     def title(self, case):
-        """What a case is called in the table, where the framework stands before it."""
+        """The name of a case in the table, after the framework's name."""
         if self.name.endswith("_programs"):
             return case
         return f"{self.name.split('_', 1)[1]}/{case}"
 
     def cases(self):
-        """The names of its cases, in order, without running it."""
+        """The names of the program's cases, in order. Reads them from the source, without running the program."""
         if self.shards:
             return []
         with open(self.path) as file:
@@ -33,7 +33,7 @@ class Program:
                         for mark in node.decorator_list)]
 
 
-# Those that take longest come first; the operators fill what is left of the cores.
+# The longest programs come first; the operators use the remaining cores.
 PROGRAMS = [
     Program("PyTorch", "torch_compile", seconds=240, apart=True),
     Program("PyTorch", "torch_training"),

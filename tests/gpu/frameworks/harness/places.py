@@ -37,7 +37,7 @@ class Server:
             raise SystemExit(f"rcuda-server did not start, see {self.log}")
 
     def sessions(self):
-        """How many it has, as rcuda-smi tells."""
+        """The number of sessions, or the error of rcuda-smi as a text."""
         told = subprocess.run([os.path.join(self.build, "bin/rcuda-smi"), f"127.0.0.1@{self.port}"],
                               capture_output=True, text=True)
         if told.returncode:
@@ -45,7 +45,7 @@ class Server:
         return len(re.findall(r", worker ", told.stdout))
 
     def sessions_left(self, seconds=20):
-        """Once programs have ended: some end behind kernels that take their time."""
+        """The number of sessions after all programs have ended. Waits, because a session ends after its kernels."""
         end = time.monotonic() + seconds
         while self.sessions() != 0 and time.monotonic() < end:
             time.sleep(0.2)
@@ -63,20 +63,20 @@ class Server:
 
 
 class Places:
-    """Commands and environments. `server` is set before remote ones are asked for."""
+    """Makes the commands and environments of tasks. `server` must be set before a remote task."""
 
     def __init__(self, options, build, out):
         self.options, self.build, self.out, self.server = options, build, out, None
         self.cache = os.path.join(out, "work", "ld.so.cache")
         self.isolated = False
-        # A short name: sockets of worker processes lie in TMPDIR, and their names may have 107 bytes.
+        # A short name, because sockets of worker processes are in TMPDIR, and a path of a socket has at most 107 bytes.
         self.scratch = tempfile.mkdtemp(prefix="fw.", dir="/tmp")
 
     def close(self):
         shutil.rmtree(self.scratch, ignore_errors=True)
 
     def isolate(self):
-        """Makes what remote programs need to be kept from this machine's GPU; why not, if it cannot be."""
+        """Prepares the isolation of remote programs from this machine's GPU. Returns the reason if that is not possible."""
         made = subprocess.run([sys.executable, HIDE, "--", "/sbin/ldconfig", "-X", "-C", self.cache],
                               capture_output=True, text=True)
         self.isolated = made.returncode == 0 and os.path.exists(self.cache)
@@ -123,7 +123,7 @@ class Places:
 
 
 def proof(mode, process, build):
-    """What is wrong with where a process ran ("" if nothing): its libcuda, the devices it could open."""
+    """The problem if a process used a wrong libcuda or could open a device, otherwise an empty text."""
     loaded = " ".join(process.get("driver", ["none"])).split()
     reached = [node for node in " ".join(process.get("devices", ["none"])).split() if node != "none"]
     paths = {path for path in loaded if path != "none"}

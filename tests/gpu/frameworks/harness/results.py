@@ -1,4 +1,4 @@
-"""What a program's lines say: read from its file, and compared between the modes."""
+"""Reads the lines of programs from their files, and compares them between the modes."""
 
 import fnmatch
 import os
@@ -11,20 +11,20 @@ class Result:
         self.lines = {}     # key: value, compared
         self.note = ""      # an error's message, not compared
         self.ended = False
-        self.lost = ""      # "crashed: signal 11", "hung": the harness's word for a case without end
+        self.lost = ""      # "crashed: signal 11" or "hung", from the harness, for a case that did not end
 
 
 class Outcome:
-    """One program in one mode: its cases, and what its process said."""
+    """One program in one mode: its cases, and the lines about its process."""
 
     def __init__(self):
         self.cases = {}
         self.process = {}   # the `!` lines: driver, devices, missing, finished
-        self.last = None    # the case that has begun last, if it has not ended
+        self.last = None    # the case that began last, if it has not ended
 
 
 def read_lines(path, outcome=None):
-    """Reads a file of lines, also an unfinished one; adds to `outcome` if there is one."""
+    """Reads a file of lines, which may be unfinished. Adds them to `outcome`, or to a new Outcome."""
     outcome = outcome or Outcome()
     if not os.path.exists(path):
         return outcome
@@ -48,7 +48,7 @@ def read_lines(path, outcome=None):
                 values = outcome.process.setdefault(key, [])
                 if value not in values:
                     values.append(value)
-            elif line.startswith("~ "):  # the harness: ~ case: what became of it
+            elif line.startswith("~ "):  # a line of the harness: ~ case: how it ended
                 name, _, what = line[2:].partition(": ")
                 result = outcome.cases.setdefault(name, Result())
                 if not result.ended:
@@ -61,7 +61,7 @@ def read_lines(path, outcome=None):
 
 
 class KnownDifferences:
-    """known_differences.txt: `PROGRAM/CASE/KEY | modes | reason | plan`, patterns as of a shell."""
+    """known_differences.txt: `PROGRAM/CASE/KEY | modes | reason | plan`, with wildcards as in a shell."""
 
     def __init__(self, path):
         self.entries = []
@@ -72,7 +72,7 @@ class KnownDifferences:
                     continue
                 fields = [field.strip() for field in line.split("|")]
                 if len(fields) != 4 or not all(fields):
-                    raise SystemExit(f"{path}:{number}: wants PROGRAM/CASE/KEY | modes | reason | plan")
+                    raise SystemExit(f"{path}:{number}: must be PROGRAM/CASE/KEY | modes | reason | plan")
                 self.entries.append((fields[0], fields[1].split(), fields[2], fields[3]))
 
     def find(self, name, mode):
@@ -83,7 +83,7 @@ class KnownDifferences:
 
 
 def differing_keys(native, remote):
-    """The keys whose values differ; None stands for a case that one of them did not bring to an end."""
+    """The keys whose values differ; [None] if the case ended in one mode only, or in different ways."""
     if native.lost != remote.lost or native.ended != remote.ended:
         return [None]
     return sorted(key for key in {*native.lines, *remote.lines}
@@ -91,7 +91,7 @@ def differing_keys(native, remote):
 
 
 def state_of(result):
-    """A native result in a word or two."""
+    """A short text for a native result."""
     if result is None:
         return "not run"
     if result.lost:
@@ -111,7 +111,7 @@ def _short(text, limit=70):
 
 
 def cause_of(native, remote, keys):
-    """What differs, for a table's cell."""
+    """A text about the difference, for a cell of the table."""
     if keys[0] is None:
         return remote.lost or (f"natively {native.lost}" if native.lost else "did not end")
     if "error" in keys and "error" in remote.lines:
@@ -132,7 +132,7 @@ class Verdict:
 
 
 def judge(name, mode, native, again, remote, known):
-    """`name` is PROGRAM/CASE; `again` are more native results, from after a difference was seen."""
+    """`name` is PROGRAM/CASE; `again` are results of further native runs, made because of a difference."""
     if native is None or (not native.ended and not native.lost):
         return Verdict(Verdict.NOT_RUN)
     if remote is None or (not remote.ended and not remote.lost):

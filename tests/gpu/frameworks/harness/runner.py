@@ -1,4 +1,4 @@
-"""Runs tasks, several at once, each in a process group of its own, within limits of time."""
+"""Runs tasks, several at the same time, each in its own process group, within limits of time."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ class Task:
         self.label = f"{program.name}{part}{suffix}.{mode}"
         self.process = None
         self.starts = 0
-        self.seen = (0, 0.0)    # bytes of its lines, and when they grew last
+        self.seen = (0, 0.0)    # size of the file of lines, and when the file last grew
         self.state = "not run"  # then running, finished, stopped (out of time)
 
     def lines_path(self, out):
@@ -44,7 +44,7 @@ class Runner:
         self.running = []
 
     def run(self, tasks):
-        """Until all are done or the budget is spent; whatever still runs then is stopped."""
+        """Runs tasks until all are done or the budget is spent. Then stops the tasks that still run."""
         waiting = list(tasks)
         try:
             while waiting or self.running:
@@ -90,7 +90,7 @@ class Runner:
             return
         self._kill(task)
         self.running.remove(task)
-        # What has begun and not ended is what ended the process. It goes on behind that.
+        # The case that has begun and not ended has ended the process. A new process continues with the next case.
         text = self._text(task)
         case = self._open_case(text)
         what = "hung" if hung else self._ending(status)
@@ -123,13 +123,13 @@ class Runner:
 
     @staticmethod
     def _ending(status):
-        # A shell's way to say it, too: the programs run behind rcuda-run, which becomes them.
+        # Remotely, too, a signal is visible here: rcuda-run executes the program in its own process.
         if status < 0:
             return f"crashed: {signal.Signals(-status).name}"
         return f"exit status {status}"
 
     def _kill(self, task):
-        """All of the task's process group, and waits for its leader."""
+        """Kills the task's process group, and waits for its leader."""
         try:
             os.killpg(task.process.pid, signal.SIGKILL)
         except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""The table of a run: as text, and as the page docs/compatibility.md."""
+"""The table of a run, as text and as a part of the page docs/compatibility.md."""
 
 import os
 
@@ -11,7 +11,7 @@ class Row:
 
 
 def text_table(rows, modes):
-    """Rows whose remote cells say the same stand on one line a framework."""
+    """The table as text. Rows that are the same in every mode share one line for each framework."""
     lines, plain = [], {}
     for row in rows:
         remote = [row.cells[mode] for mode in modes if mode != "native"]
@@ -52,7 +52,7 @@ BEGIN, END = "<!-- made by tests/gpu/frameworks.py: begin -->", "<!-- made by te
 
 
 def write_markdown(path, rows, modes, versions, details, known):
-    """Puts the table between the page's marks; a file without them is written anew."""
+    """Writes the table between the marks BEGIN and END of the page. A file without marks is replaced."""
     parts = ["## The run", version_table(versions), "## The table", markdown_table(rows, modes)]
     if details:
         parts += ["### Operators that differ",
