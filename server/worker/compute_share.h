@@ -38,8 +38,8 @@ bool any_mps(const api::DriverTable& driver, const std::vector<SessionDevice>& d
 
 // Checks that the contexts of an idle worker still live: with MPS, another process may have ended
 // them. If the driver does not answer within `patience`, calls `expire`, which by default ends the
-// process: no session's EndWatch runs yet, and a worker that waits for MPS would keep its session's
-// place.
+// process. (The EndWatch of the session does not run yet, and a worker that waits for MPS without
+// end would still count as a session.)
 Status check_contexts(const api::DriverTable& driver, const std::vector<SessionDevice>& devices,
                       std::chrono::nanoseconds patience,
                       std::function<void(const Status& why)> expire = {});
@@ -55,13 +55,13 @@ Status check_contexts(const api::DriverTable& driver, const std::vector<SessionD
 // Executor thread only. Nothing blocks. Times are nanoseconds of the monotonic clock.
 class ContextWatch {
  public:
-  // Both references outlive this object.
+  // `driver` and `objects` outlive this object.
   ContextWatch(const api::DriverTable& driver, const std::vector<SessionDevice>& devices,
                SessionObjects& objects);
 
   bool watches() const { return !probes_.empty(); }
   uint64_t due() const { return due_; }  // when look() is to be called
-  // An error if the session must end.
+  // Returns an error if the session must end.
   Status look(uint64_t now);
 
  private:
@@ -77,7 +77,7 @@ class ContextWatch {
   SessionObjects& objects_;
   std::vector<Probe> probes_;
   uint64_t due_ = 0;
-  bool ended_ = false;  // at the last look
+  bool ended_ = false;  // the last look() got an error
 };
 
 }  // namespace rcuda::server

@@ -1,7 +1,7 @@
 // DaemonListener: receives the daemon's messages while a session begins and runs: further sockets
 // of the client, sockets of other workers, lookups of exports, lost ranks of NCCL, steps of
-// parking, and the request to stop. It also notices the daemon's death, and, while the session
-// begins, that of the client.
+// parking, and the request to stop. It also notices the daemon's death and, while the session
+// begins, the end of the client's connection.
 //
 // Threads: one of its own, from start() to the destructor. It calls `caller` for sockets of other
 // workers, lookups, lost ranks and steps of parking, and `stop` at most once. Blocking:
@@ -36,22 +36,23 @@ class DaemonListener {
 
   Status start();
 
-  // Watches this connection of the client for its end, until the next call. Empty: watches none.
+  // From now on watches whether this connection of the client ends. Replaces the connection of the
+  // last call; an empty descriptor ends the watch.
   void watch(UniqueFd client);
 
   // Waits for the client's socket with this index. kTimeout at the deadline; kUnavailable if the
   // server stops, or the connection that is watched has ended.
   Result<FurtherSocket> wait_for_stream(int index, Clock::time_point deadline);
 
-  // Sets the function to call with the index of each socket that replaces a lost one, before
-  // wait_for_stream() returns it; empty: none. Returns when the previous function cannot run any
-  // more.
+  // Sets the function to call for each socket that replaces a lost socket, with its index, before
+  // wait_for_stream() returns it. An empty function: none. Returns when the previous function
+  // cannot run any more.
   void on_replacement(std::function<void(int index)> function);
 
  private:
   void run();
   void wake();
-  // Whether the listener goes on.
+  // Returns whether the listener goes on.
   bool take_message();
 
   const int socket_;
@@ -64,7 +65,7 @@ class DaemonListener {
   std::map<uint32_t, FurtherSocket> streams_ RCUDA_GUARDED_BY(mutex_);
   std::function<void(int)> replacement_ RCUDA_GUARDED_BY(mutex_);
   bool stopped_ RCUDA_GUARDED_BY(mutex_) = false;
-  UniqueFd client_ RCUDA_GUARDED_BY(mutex_);  // watched
+  UniqueFd client_ RCUDA_GUARDED_BY(mutex_);  // the connection that is watched
   bool client_left_ RCUDA_GUARDED_BY(mutex_) = false;
   bool ends_ RCUDA_GUARDED_BY(mutex_) = false;
   std::thread thread_;

@@ -77,7 +77,7 @@ void DeviceSet::describe(WorkerReady* ready) const {
   }
 }
 
-// `ordinal`: the driver's number of the device. `number`: the server's.
+// `ordinal`: the driver's number of the device. `number`: the server's number of the device.
 Status DeviceSet::add(uint32_t ordinal, uint32_t number) {
   Device device;
   device.ordinal = number;

@@ -27,8 +27,8 @@ namespace rcuda::server {
 
 class DeviceSet {
  public:
-  // `ordinals`: the driver's devices to use; empty: all. The devices of a scope are used instead,
-  // under the scope's numbers.
+  // `ordinals`: the driver's devices to use; empty: all. If `scope` has devices, these are used
+  // instead, under the scope's numbers.
   static Result<std::unique_ptr<DeviceSet>> prepare(const api::DriverTable& driver,
                                                     const std::vector<uint32_t>& ordinals,
                                                     std::unique_ptr<StagingMemory> staging,
@@ -41,7 +41,7 @@ class DeviceSet {
   // offered and those that are.
   Status select(const std::vector<uint32_t>& wanted, wire::Welcome* welcome,
                 SessionResources* resources) const;
-  // Adds the devices, in the order of ordinals().
+  // Adds the devices to `ready`, in the order of ordinals().
   void describe(WorkerReady* ready) const;
 
  private:

@@ -4,10 +4,10 @@
 // In many calls a driver waits until kernels have finished (580: loading a module, destroying a
 // context, a launch into a full queue), and a kernel may never finish. While the executor thread is
 // in such a call, it cannot notice that its client has left or that the server stops. An EndWatch
-// watches from another thread. It ends the process `patience` after the session should have ended,
-// and with it the kernel and everything that the session had, as with a local process. Threads: one
-// of its own, from start() to the destructor. Blocking: the destructor, until that thread has
-// ended. Errors: start() fails if the thread cannot be started.
+// watches from another thread. It ends the process `patience` after the session should have ended.
+// This also ends the kernel and releases everything that the session had, as with a local process.
+// Threads: one of its own, from start() to the destructor. Blocking: the destructor, until that
+// thread has ended. Errors: start() fails if the thread cannot be started.
 #pragma once
 
 #include <chrono>

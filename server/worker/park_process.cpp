@@ -28,7 +28,7 @@ constexpr char kPark[] = "park:";
 constexpr char kWake[] = "wake:";
 constexpr char kTo = '>';
 
-// The session's work has ended before the lock, so this is ample.
+// The session's work has ended before the lock, so the lock takes much less time.
 constexpr unsigned kLockTimeoutMs = 10'000;
 
 struct Checkpoints {
@@ -38,7 +38,7 @@ struct Checkpoints {
   decltype(&cuCheckpointProcessUnlock) unlock = nullptr;
 };
 
-// Null members if the driver lacks them.
+// A function that the driver lacks is null.
 Checkpoints find_checkpoints(const LoadedDriver& driver) {
   void* const library = ::dlopen(driver.path.c_str(), RTLD_LAZY | RTLD_NOLOAD);
   Checkpoints found;

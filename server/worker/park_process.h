@@ -1,5 +1,5 @@
 // The process that parks or wakes workers together (server/daemon/pool/park_helper.h). It loads the
-// driver, calls its cuCheckpointProcess*, prints one line if that fails, and exits with a ParkExit.
+// driver, calls cuCheckpointProcess*, prints the reason of a failure, and exits with a ParkExit.
 #pragma once
 
 #include <map>
@@ -17,11 +17,12 @@ enum class ParkTask { kPark, kWake };
 enum class ParkExit {
   kDone = 0,
   kRefused = 1,  // the workers' processes run as before the park; after kWake on their old GPUs
-  kBroken = 2,   // their state is unknown
+  kBroken = 2,   // the state of the workers' processes is unknown
 };
 
 inline constexpr char kParkOption[] = "--park";
-// Where a worker's memory goes when it wakes: from one GPU to another, by their UUIDs.
+// Where a worker's memory goes when the worker wakes: from one GPU to another, by the UUIDs of the
+// GPUs.
 using GpuMoves = std::map<std::string, std::string>;
 std::string park_argument(ParkTask task, const std::vector<pid_t>& workers,
                           const GpuMoves& moves = {});

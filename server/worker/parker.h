@@ -1,31 +1,38 @@
 // Parker: the worker's side of parking. Passes the daemon's steps to the executor thread, and the
 // worker's answers to the daemon.
 //
-//   daemon                           worker (session_park.cpp)
-//   kRest     come to rest           kAtRest, or kBusy or kCannot with the reason: goes on
-//   kSuspend  all that are parked with it rest; its NCCL
-//             must release its memory           kSuspended, or kCannot with the reason
-//   kParked   its GPU memory is away; its driver must not be called
-//   kStay     it could not be parked; it goes on
-//   kPlace    it will be awake on other GPUs, and
-//             books its memory there              kPlaced
-//   kPlaceBack  the driver could not do that
-//   kWake     a user wants it back   kWakeWanted, if it is parked
-//   kAwake    its GPU memory is back; it goes on
-//   kMove     move its GPU memory      kMoved, or kNotMoved if the memory is where it was. After
-//             itself                   kNotMoved, a worker at rest goes on, and a parked worker
-//                                      waits for the next kMove
+//   daemon's step                          worker's answer (session_park.cpp)
+//   kRest       the worker must come to rest
+//                                          kAtRest; or kBusy or kCannot with the reason, and the
+//                                          worker goes on
+//   kSuspend    all workers of this park rest, and their NCCL must release its memory
+//                                          kSuspended, or kCannot with the reason
+//   kParked     the driver has moved the worker's GPU memory to the host. The worker must not call
+//               the driver
+//   kStay       the worker could not be parked, and goes on
+//   kPlace      the worker will wake on other GPUs, and books its memory there
+//                                          kPlaced
+//   kPlaceBack  the driver could not restore the memory on these GPUs. The worker books its memory
+//               on the old GPUs
+//   kWake       a user wants to wake the session
+//                                          kWakeWanted, if it is parked
+//   kAwake      the worker's GPU memory is back, and the worker goes on
+//   kMove       the worker must move its GPU memory itself
+//                                          kMoved, or kNotMoved if the memory has not moved. After
+//                                          kNotMoved, a worker at rest goes on, and a parked worker
+//                                          waits for the next kMove
 //
 // The driver's way is kParked and kAwake. The worker's own way is kMove (server/executor/movable):
 // a worker at rest moves the memory to the host, and a parked worker moves it back.
 //
-// With oversubscribe, a worker also asks (docs/parking.md#oversubscription), at any time:
+// With oversubscription, a worker also sends requests (docs/parking.md#oversubscription), at any
+// time:
 //
 //   kRoomWanted  the device, the bytes that the driver has refused, and the free bytes. The daemon
 //                answers kRoom with 1 when it has made room, or with 0 if it cannot
-//   kRoomUsed    after such an answer: the session has the memory, or gives up
-//   kRoomAsked   the device and the free bytes. The daemon answers kRoom with the bytes that it
-//                could make free besides
+//   kRoomUsed    after such an answer: the session has allocated the memory, or gives up
+//   kRoomAsked   the device and the free bytes. The daemon answers kRoom with the further bytes
+//                that it could make free
 //
 // A step that does not fit the session's state is ignored, because steps and answers may cross.
 //
@@ -65,8 +72,8 @@ class Parker {
     any_.store(!steps_.empty());
     return step;
   }
-  // The number of the kRoom that has come, out of its turn: the executor thread waits for it in the
-  // middle of a command.
+  // Removes a kRoom from the steps, even if it is not the first step, and returns its number;
+  // nullopt if none has come. The executor thread waits for it in the middle of a command.
   std::optional<uint64_t> take_room() {
     MutexLock lock(mutex_);
     const auto is_room = [](const ParkStep& step) { return step.what == ParkStep::What::kRoom; };

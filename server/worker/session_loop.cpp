@@ -112,7 +112,7 @@ Status SessionLoop::run() {
   Result<transport::Region> staging =
       link_.expose(resources.staging, resources.staging_bytes, resources.staging_file);
   if (!staging.ok()) return Status(staging.status()).with_context("exposing the staging region");
-  // A slot changes only after the client has received its bytes.
+  // The bytes of a slot change only after the client has received them.
   link_.lend(resources.staging, resources.staging_bytes);
   transport::Region marks;
   if (const std::span<std::byte> written = services_.completions.marks(); !written.empty()) {
@@ -123,7 +123,8 @@ Status SessionLoop::run() {
     marks = *shared;
   }
   // Commands of all client threads run on this thread. The client decides which of its threads may
-  // make unsafe calls during a capture, and this worker's own queries must not end a capture.
+  // make unsafe calls during a capture, and this worker's own queries must not invalidate a
+  // capture.
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
   services_.driver.cuThreadExchangeStreamCaptureMode(&mode);
   if (resources.output) resources.output->set_sink(&services_.answers.events());

@@ -42,8 +42,8 @@ struct SessionLoopOptions {
   // How long to poll for the next command before sleeping. A wake-up costs some 10 µs. With few
   // cores it should be short, because polling may keep the client from running.
   std::chrono::nanoseconds spin = std::chrono::microseconds(50);
-  // The clock of the session's limits, in nanoseconds: that of Ledger::book_copy(). After a jump of
-  // the clock, Link::interrupt() makes the loop read it.
+  // The clock of the session's limits, in nanoseconds; Ledger::book_copy() uses the same clock.
+  // After a jump of the clock, Link::interrupt() makes the loop read it.
   std::function<uint64_t()> now;  // empty: the monotonic clock
   WorkPage* work = nullptr;       // where the session's work is counted; null: nowhere
   // With few processors: after four times `spin`, the thread offers its processor to others between
@@ -67,7 +67,8 @@ class SessionLoop {
   void stop(std::string why = {});
   // Makes run() look for a step of the Parker. Any thread.
   void interrupt() { link_.interrupt(); }
-  // An error if the session has outlived its time limit, whatever the executor thread does.
+  // Returns an error if the session has outlived its time limit. Any thread, also while the
+  // executor thread is in a call of the driver.
   Status over() const;
 
   Executor& executor() { return executor_; }
@@ -107,7 +108,7 @@ class SessionLoop {
   void move_to(const std::vector<uint32_t>& devices);
   // Whether the header names one of the client's reply slots. A reply is written nowhere else.
   static bool has_reply_slot(const wire::CommandHeader& header);
-  // Executes the next command. Returns false without a command, or if the command must wait.
+  // Executes the next command. Returns false if there is no command, or if the command must wait.
   Result<bool> next();
   // `ahead`: the command overtakes earlier commands; next() counts it when it reaches its frame.
   Status handle(std::span<const std::byte> frame, bool ahead = false);
@@ -149,13 +150,13 @@ class SessionLoop {
   bool parked_ = false;       // the driver must not be called
   bool wake_wanted_ = false;  // by a command or a user
   uint64_t rests_ = 0;        // how often the session has come to rest
-  // The daemon wants the session to rest, and its work may take until then to end. Until it rests
-  // or answers, no further command is carried out.
+  // Set while the daemon wants the session to rest: the time at which the session's work must have
+  // ended. Meanwhile no further command is carried out.
   std::optional<Clock::time_point> rest_until_;
   struct MemoryInfo {
     size_t free = 0, total = 0;
   };
-  std::map<CUdevice, MemoryInfo> memory_info_;  // when the session came to rest
+  std::map<CUdevice, MemoryInfo> memory_info_;  // as it was when the session came to rest
   std::vector<std::byte> reply_;
   std::vector<wire::TraceEvent> trace_;
   std::unique_ptr<DeviceTrace> device_trace_;  // null: no command was traced so far

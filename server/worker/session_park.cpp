@@ -54,8 +54,8 @@ std::optional<ParkAnswer> SessionLoop::obstacle() {
   return std::nullopt;
 }
 
-// Asks the daemon about room on a device, in the middle of a command, and waits for the number of
-// its kRoom. 0 if the session is over.
+// Asks the daemon about room on a device, in the middle of a command, and waits for the daemon's
+// kRoom. Returns the number in the kRoom, or 0 if the session is over.
 uint64_t SessionLoop::ask_for_room(What what, std::vector<uint64_t> about) {
   if (what == What::kRoomAsked) publish_work();
   const MemoryMeter& memory = services_.meters.memory;
@@ -180,9 +180,9 @@ Status SessionLoop::read_at_rest() {
 
 bool SessionLoop::is_over() const { return stop_.load() || ended_; }
 
-// Waits for the daemon's next step. Returns none if the session is over, `until` has come, a limit
-// of time is due, or a command has come, and after a kPlace or kPlaceBack, which it carries out
-// itself.
+// Waits for the daemon's next step. Returns nullopt if the session is over, `until` has come, a
+// limit of time is due, or a command has come. Carries out kPlace and kPlaceBack itself, and then
+// also returns nullopt.
 Result<std::optional<ParkStep>> SessionLoop::next_step(Clock::time_point until) {
   if (parked_ && time_.limits()) RCUDA_RETURN_IF_ERROR(check_limits());
   const uint64_t due = parked_ ? limits_due() : SessionTime::kNever;
@@ -216,7 +216,8 @@ void SessionLoop::move_to(const std::vector<uint32_t>& devices) {
   publish_work();
 }
 
-// Takes a step of the daemon while the session is not parked: kRest, or its end (kStay).
+// Takes a step of the daemon while the session is not parked: kRest, or kStay, by which the daemon
+// withdraws kRest.
 Status SessionLoop::take_step() {
   const std::optional<ParkStep> wish = options_.parker->take();
   if (wish && wish->what == ParkStep::What::kRest) {
@@ -230,7 +231,8 @@ Status SessionLoop::take_step() {
   return rest_until_ ? come_to_rest() : Status();
 }
 
-// Answers that the session cannot rest, or rests. If its work may take a while to end, neither.
+// Lets the session rest, or answers why it cannot rest. While rest_until_ has not passed, does
+// neither if the session cannot rest yet.
 Status SessionLoop::come_to_rest() {
   if (const auto why = obstacle()) {
     if (rest_until_ && Clock::now() < *rest_until_) return {};
@@ -248,8 +250,9 @@ Status SessionLoop::come_to_rest() {
   return status;
 }
 
-// Lets NCCL release the memory of its communicators, or take it again. Returns when the other ranks
-// have done so too, or when the session is over. `why`: the reason if NCCL did not do it.
+// Makes NCCL release the memory of its communicators (`suspends`: the tags for Nccl::suspend()), or
+// take the memory again (null). Returns when the other ranks have done so too, or when the session
+// is over. `why`: the reason if NCCL did not do it.
 Status SessionLoop::move_nccl(const std::vector<uint64_t>* suspends, std::string* why) {
   const auto outcome = std::make_shared<std::optional<std::string>>();
   const auto then = [outcome](const std::string& text) { *outcome = text; };

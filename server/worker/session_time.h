@@ -1,5 +1,5 @@
-// SessionTime: ends a session that has lasted too long or was idle for too long (SessionLimits),
-// and warns its client before.
+// SessionTime: ends a session that has lasted too long or was idle for too long (SessionLimits).
+// Warns the client before the end.
 //
 // The warning comes a tenth of the limit before the end, at most a minute. Idle means that no
 // command has come and no work was in progress. poll() looks for work only when the time is nearly
@@ -46,7 +46,7 @@ class SessionTime {
   const uint64_t session_, idle_;  // 0: no limit
   const uint64_t begin_;
   uint64_t last_use_;
-  bool worked_ = false;  // when work was last asked about
+  bool worked_ = false;  // work was in progress when poll() last called `works`
   bool session_warned_ = false, idle_warned_ = false;
 };
 

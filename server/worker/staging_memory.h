@@ -5,7 +5,8 @@
 // copy. Page-locking memory that has no pages yet takes ten times as long (31 ms against 3 ms for
 // 66 MB on an H100's host), so a thread populates it while the driver starts. Threads: one of its
 // own, from make() to wait(). Blocking: wait() and the destructor, until that thread has ended.
-// Errors name what the system refused. Without the thread, the pages come with the page-locking.
+// Errors name what the system refused. If the thread cannot be started, the page-locking allocates
+// the pages.
 #pragma once
 
 #include <cstddef>
@@ -26,8 +27,8 @@ class StagingMemory {
   StagingMemory(const StagingMemory&) = delete;
   StagingMemory& operator=(const StagingMemory&) = delete;
 
-  // Waits until the pages are there. An error if the machine or the cgroup has too little memory: a
-  // thread that touched the pages would be killed.
+  // Waits until the pages are allocated. Returns an error if the machine or the cgroup has too
+  // little memory. (A thread that touched the missing pages would be killed.)
   Status wait();
 
   std::byte* data() const { return data_; }
@@ -46,7 +47,7 @@ class StagingMemory {
   Status populated_;  // valid when the thread has ended
 };
 
-// Gets pages for shared memory. An error if there are not enough.
+// Allocates the pages of shared memory. Returns an error if there is too little memory.
 Status populate(std::byte* data, size_t bytes);
 
 }  // namespace rcuda::server

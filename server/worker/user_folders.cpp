@@ -28,12 +28,13 @@ std::string folder_name(const SessionGrant& grant) {
 
 Status wrong(const std::string& path) { return Status::from_errno(errno, path); }
 
-// `own`: the cache folder. `folders`: the folder in it that has a folder for each user.
+// `own`: a descriptor of the cache folder `cache`. `folders`: the name of the folder in it that has
+// a folder for each user.
 Result<UniqueFd> open_user_folder(int own, const std::string& cache, const std::string& folders,
                                   const SessionGrant& grant) {
   const uid_t owner = ::geteuid() == 0 ? grant.uid.value_or(0) : ::geteuid();
-  // Only this process's user can write the two folders above, so no other user can have put a link
-  // under any of the names.
+  // Only this process's user can write to the cache folder and to `folders`, so no other user can
+  // have put a link there.
   ::mkdirat(own, folders.c_str(), 0700);
   const std::string path = folders + "/" + folder_name(grant);
   const std::string whole = cache + "/" + path;
@@ -87,7 +88,7 @@ Status CodeFolder::enter(const std::string& cache, const SessionGrant& grant) co
   Result<UniqueFd> folder =
       cache.empty() ? Result<UniqueFd>(UniqueFd()) : open_code_folder(cache, grant);
   const Status status = folder.status();
-  // On failure there is no folder, rather than that of another user.
+  // After a failure the driver must not use the folder of another user, so it gets no folder.
   if (!status.ok() || !*folder) folder = UniqueFd(::open("/dev/null", O_PATH | O_CLOEXEC));
   if (::dup3(folder->get(), folder_.get(), O_CLOEXEC) < 0) {
     return Status::from_errno(errno, "the folder of compiled PTX");

@@ -7,11 +7,11 @@
 // be empty for a round trip after the wait.
 //
 // So a wait overtakes commands that only queue work (the trait `overtaken`), and other waits, if
-// its record has been executed. A request for news of mirrored memory directly before the wait
-// (MirrorNews) overtakes them with it. After any other command, or a request longer than
-// kMostBytes, the wait is executed in the order of the ring. A later call returns the errors of
-// overtaken commands. In a traced session every wait is executed in this order, because the trace
-// shows commands in order.
+// its record has been executed. A request for news of mirrored memory (MirrorNews) directly before
+// the wait overtakes these commands together with the wait. After any other command, or a request
+// longer than kMostBytes, the wait is executed in the order of the ring. A later call returns the
+// errors of overtaken commands. In a traced session every wait is executed in this order, because
+// the trace shows commands in order.
 //
 // Executor thread only. Nothing blocks. An invalid frame ends the search; try_next() reports it.
 #pragma once
@@ -35,17 +35,17 @@ class WaitsAhead {
 
   explicit WaitsAhead(wire::RingReader& ring) : ring_(ring) {}
 
-  // Returns the commands of one wait that the caller must execute now: the request that belongs to
-  // it, if any, and the wait. Empty: none. Called after each command. `commands`: how many commands
-  // of the session have been executed.
+  // Returns the commands that the caller must execute now: a wait, after the request that belongs
+  // to it, if there is one. Returns none if no wait is due. To be called after each command.
+  // `commands`: the number of commands of the session that have been executed.
   std::vector<Payload> next(uint64_t commands);
-  // Whether the frame that try_next() has just returned was executed ahead. Called once for each
-  // frame.
+  // Whether the frame that try_next() has just returned was executed ahead. To be called once for
+  // each frame.
   bool was_ahead();
 
  private:
   struct Frame {
-    uint64_t number = 0;  // in the ring
+    uint64_t number = 0;  // counts the frames of the ring
     Payload payload;
   };
   struct Wait {
@@ -60,9 +60,9 @@ class WaitsAhead {
   bool view(const wire::RingReader::Ahead& frame);
 
   wire::RingReader& ring_;
-  std::array<std::byte, kMostBytes> bytes_{};  // the first ones of the frame in view
-  Frame request_;                              // the last frame in view, if it was a MirrorNews
-  std::vector<Wait> found_;                    // that are not executed yet
+  std::array<std::byte, kMostBytes> bytes_{};  // the first bytes of the examined frame
+  Frame request_;                              // the last examined frame, if it was a MirrorNews
+  std::vector<Wait> found_;                    // waits that are not executed yet
   std::deque<uint64_t> ahead_;  // frames that were executed ahead and not yet taken, in order
   uint64_t barrier_ = 0;        // the search goes on when this frame has been taken
 };

@@ -35,8 +35,9 @@
 namespace rcuda::server {
 namespace {
 
-// The daemon reads the stderr with which the worker was started (worker_log.h). The log keeps it,
-// because descriptors 1 and 2 will carry the output of the session's kernels.
+// The daemon reads the stderr with which the worker was started (worker_log.h). The log keeps a
+// copy of this descriptor, because descriptors 1 and 2 will carry the output of the session's
+// kernels.
 void keep_log_apart() {
   const int copy = ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
   if (copy >= 0) set_log_relay(copy);
@@ -49,7 +50,8 @@ struct Daemon {
   bool reports_failure = false;  // the daemon has the reason for a failed start, and logs it
 };
 
-// `setting`: the reason, if the code is kInvalidArgument.
+// Reports the failed start to the daemon. `setting`: the setting with the wrong value, if the code
+// is kInvalidArgument.
 Status fail(Daemon& daemon, Status status, const config::SettingBase* setting = nullptr) {
   // context() of a CUDA error lacks the number of the error; message() has it.
   const std::string reason = status.code() == Code::kCuda ? status.message() : status.context();
@@ -92,7 +94,7 @@ Status check_nccl(const Settings& settings) {
                                             " is not usable: " + loaded.context());
 }
 
-// Loads the library, as the sessions of this worker would do at their first call.
+// Loads the library, as a session does at its first call of NCCL.
 std::string describe_nccl(const Settings& settings) {
   const std::string& choice = settings.nccl.get();
   const Result<const NcclLibrary*> library = load_nccl(choice);
@@ -140,8 +142,9 @@ Result<std::optional<GrantedSession>> receive_session(int daemon) {
   }
 }
 
-// Blocks until the daemon has sent something. An error if another client of MPS has ended this
-// worker's contexts: MPS serves no process until every process that had such contexts has ended.
+// Blocks until the daemon has sent something. Returns an error if another client of MPS has ended
+// this worker's contexts. (MPS serves no process until every process that had such contexts has
+// ended.)
 Status wait_for_daemon(int daemon, const api::DriverTable& driver, const DeviceSet& devices,
                        std::chrono::nanoseconds patience) {
   constexpr int kLookMs = 1000;

@@ -17,7 +17,7 @@ namespace rcuda::server {
 
 // Numbers of a worker's descriptors.
 inline constexpr int kWorkerControl = 3;  // the worker's end of the socket pair
-inline constexpr int kWorkerReports = 4;  // its end of the pipe to the daemon (reports.h)
+inline constexpr int kWorkerReports = 4;  // the worker's end of the pipe to the daemon (reports.h)
 
 // `control`: the worker's end of the socket pair. `reports`: its end of the pipe to the daemon,
 // with a higher number than `control`.

@@ -68,8 +68,8 @@ std::chrono::nanoseconds spin_time(const Settings& settings) {
                                                              : 5);
 }
 
-// Whether NCCL may use the loopback by this value of NCCL_SOCKET_IFNAME: prefixes of names, or
-// whole names after "=", between commas.
+// Whether this value of NCCL_SOCKET_IFNAME names the loopback interface. The value has prefixes of
+// names, or whole names after "=", separated by commas.
 bool names_loopback(std::string_view interfaces) {
   if (interfaces.starts_with('^')) return false;
   if (interfaces.starts_with('=')) interfaces.remove_prefix(1);
@@ -147,8 +147,8 @@ void WorkerSession::report_totals(SessionTotals totals) const {
 // Encrypts a socket of the client, if the session has a key.
 Result<Socket> WorkerSession::encrypted(UniqueFd socket, uint32_t index, uint32_t attempt) const {
   if (!grant_.key) return Socket(std::move(socket));
-  // An attempt that hangs, because of a stranger or a failed network, holds up the client's next
-  // attempt.
+  // A further attempt gets less time, because it may hang (a stranger, a failed network) and the
+  // client's next attempt waits for its end.
   constexpr std::chrono::milliseconds kAttempt{3000};
   const auto whole = worker_.settings.handshake_timeout.milliseconds();
   const auto limit = attempt == 0 ? whole : std::min(whole, kAttempt);
@@ -245,7 +245,8 @@ Status WorkerSession::check_request() {
   return {};
 }
 
-// Chooses the window of addresses and opens it. From then on, the driver allocates only inside.
+// Chooses the window of addresses and opens it. From then on, the driver allocates only inside of
+// it.
 Status WorkerSession::take_window() {
   AddressFence& fence = worker_.fence;
   if (fence.inside().empty()) return {};
@@ -283,7 +284,7 @@ Status WorkerSession::limit_devices() {
   return {};
 }
 
-// Messages of the daemon may arrive before the session runs.
+// Starts to receive the daemon's messages. They may arrive before the session runs.
 Status WorkerSession::listen() {
   listener_.emplace(
       worker_.daemon, worker_.reports, [this](ToWorker message) { receive(std::move(message)); },
@@ -358,7 +359,7 @@ Status WorkerSession::connect(Socket client) {
   return {};
 }
 
-// How the session outlives the loss of its connections.
+// Returns how the session gets new connections when it has lost its connections.
 transport::Reconnecting WorkerSession::reconnecting() {
   transport::Reconnecting how;
   how.limit = std::chrono::milliseconds(welcome_.reconnect_ms);
@@ -411,7 +412,7 @@ void WorkerSession::prepare() {
                  host_name() +
                  ": the server's device_isolation is session, so a session sees only its own GPUs";
   }
-  // Workers of two servers of one machine cannot open each other's GPUs.
+  // Workers of two servers of one machine cannot open each other's GPUs, so their host ids differ.
   nccl.host_id = p2p::host_identity() + ":" + std::to_string(grant_.port);
   nccl.may_connect = [&settings](const sockaddr& address) {
     const char* const chosen = std::getenv("NCCL_SOCKET_IFNAME");
@@ -480,8 +481,8 @@ void WorkerSession::end(const Status& status, SessionLoop& session) {
       bytes_text(counters.transfer_bytes + counters.window_bytes).c_str(), outcome.c_str());
   granted_.work->set_over_at(monotonic_ns());
   link_->close();
-  // If the program has ended by itself, its other ranks need no notice, unless they were parked
-  // with it and wait for it when they wake.
+  // If the program has ended the session, the other ranks of its communicators need no notice.
+  // Exception: ranks that were parked together with this session wait for it when they wake.
   const bool is_awaited = session.executor().nccl.is_suspended();
   if (session.ended_by_client() && !is_awaited) granted_.work->leave_all();
   report_totals({work, outcome});

@@ -46,12 +46,13 @@ class Answers {
  public:
   explicit Answers(transport::Link& link) : link_(link), events_(link) {}
 
-  // Writes a completion word, which reports the progress of work. Its value only grows: a signal
-  // that is older is dropped, as the word may have a new owner while a destroyed stream still has
-  // to signal it. `wake`: kYes if no thread of the client is likely to wait.
+  // Writes a completion word, which reports the progress of work. The word's value only grows, and
+  // an older signal is dropped: a destroyed stream may still signal a word that the client already
+  // uses for another stream. `wake`: kYes if no thread of the client is likely to wait.
   void signal(WordSignal signal, CUresult result, transport::Wake wake = transport::Wake::kNow);
   // As signal(), at the end of work that a thread of the client waits for. First calls the function
-  // of before_waits_end(), which may send replies with the word: the client wakes once.
+  // that before_waits_end() has set. The function may send replies that arrive together with the
+  // word, so the client wakes once.
   void end_wait(WordSignal signal, CUresult result, transport::Wake wake = transport::Wake::kNow);
   void before_waits_end(std::function<void(WordSignal)> then) { before_end_ = std::move(then); }
   // Whether the word has this sequence or a later one.
@@ -59,7 +60,7 @@ class Answers {
   void reply(const ReplyTarget& target, CUresult result, std::span<const std::byte> body);
   // Sets the session's error word after a posted command failed, or work failed asynchronously. A
   // sticky error is never overwritten. The engine of peer copies latches a stream's error before it
-  // releases the stream. Returns the number of the error; 0: a sticky error stays.
+  // releases the stream. Returns the number of the error, or 0 if an earlier sticky error stays.
   uint64_t latch(CUresult error);
   // Removes the error with this number, because the program has received it in another way. If
   // there is no later error, the error word has the previous error again. The client skips errors
@@ -67,12 +68,12 @@ class Answers {
   void withdraw(uint64_t number);
   // Sets ClientWindow::kParkWord.
   void show_park_word(uint64_t word);
-  // Clears the sticky error. To be called after its context was reset.
+  // Clears the sticky error. To be called after the context with the error was reset.
   void forget_sticky();
   EventSink& events() { return events_; }
 
  private:
-  static constexpr size_t kMostKept = 16;  // of errors_
+  static constexpr size_t kMostKept = 16;  // values in errors_
 
   uint64_t publish(CUresult error) RCUDA_REQUIRES(mutex_);
   void put_error_word(uint64_t value) RCUDA_REQUIRES(mutex_);
@@ -85,7 +86,7 @@ class Answers {
   std::vector<uint64_t> words_ RCUDA_GUARDED_BY(words_mutex_) =
       std::vector<uint64_t>(wire::ClientWindow::kCompletionCount);
   Mutex mutex_;
-  uint64_t last_error_ RCUDA_GUARDED_BY(mutex_) = 0;           // its number
+  uint64_t last_error_ RCUDA_GUARDED_BY(mutex_) = 0;           // the last error's number
   std::deque<uint64_t> errors_ RCUDA_GUARDED_BY(mutex_) = {};  // the last values of the error word
   CUresult sticky_ RCUDA_GUARDED_BY(mutex_) = CUDA_SUCCESS;
 };

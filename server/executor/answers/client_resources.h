@@ -1,10 +1,10 @@
-// ClientResources: objects that the client keeps for this worker's graphs, by the client's numbers.
+// ClientResources: objects that the client keeps for this worker's graphs. The client numbers them.
 //
-// Each user of such an object owns a share of its ClientResource. When the last share is released,
-// on any thread, an event lets the client drop the object (EventSink::released()).
-// Threads: make() on the executor thread; resources are destroyed on any thread. Blocking: a
-// resource's destructor, while the event ring is full. Resources may outlive the session, because
-// the driver may keep them. After the session's end no event is sent.
+// In the worker, each user of such an object owns a share of a ClientResource. When the last share
+// is released, on any thread, an event lets the client drop the object (EventSink::released()).
+// Threads: make() on the executor thread; resources are destroyed on any thread. Blocking: the
+// destructor of a resource blocks while the event ring is full. Resources may outlive the session,
+// because the driver may keep them. After the session's end no event is sent.
 #pragma once
 
 #include <cstdint>

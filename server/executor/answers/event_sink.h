@@ -1,4 +1,5 @@
-// EventSink: writes events into the client's event ring.
+// EventSink: writes events into the client's event ring. Each function sends the event of its name
+// (common/wire/protocol.h).
 //
 // Threads: any (the executor thread, the output reader, the driver's callback threads). Blocking:
 // each call blocks while the ring is full, until the client takes an event or the Link breaks;
@@ -29,11 +30,12 @@ class EventSink {
   Status host_callback(uint64_t callback, uint32_t slot, uint64_t sequence, CUresult status,
                        uint64_t loan);
   Status released(uint64_t callback);
-  // Any length; split into events of bounded size.
+  // Sends a text of any length, in events of bounded size.
   Status output(bool is_stderr, std::string_view text);
   // Sends a line. Returns kTimeout and sends nothing if the client takes no events.
   Status try_output(bool is_stderr, std::string_view line);
-  // `ends`: NoticeEvent's. kTimeout, and nothing is sent, if the client takes no events.
+  // Sends a line about the session. `ends`: as in NoticeEvent. Returns kTimeout and sends nothing
+  // if the client takes no events.
   Status notice(bool ends, std::string_view text);
   Status trace(std::span<const wire::TraceEvent> events);
 

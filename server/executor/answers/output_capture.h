@@ -6,8 +6,9 @@
 // that the driver never blocks on a full pipe. drain() reads the rest on the calling thread: when
 // it returns, all output so far is published. The process's own messages must go elsewhere (the log
 // has its own file).
-// Each process has at most one, because the descriptors belong to the process. Threads: it starts a
-// reader thread; all functions may be called from any thread. Blocking: drain(), as EventSink does.
+// A process has at most one OutputCapture, because the descriptors belong to the process. Threads:
+// it starts a reader thread; all functions may be called from any thread. Blocking: drain(), as
+// EventSink does.
 // Errors: start() fails if the pipes or the thread cannot be made.
 #pragma once
 

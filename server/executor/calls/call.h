@@ -1,4 +1,4 @@
-// Helpers of the generated handlers. Internal to them.
+// Helpers that only the generated handlers use.
 #pragma once
 
 #include <algorithm>
@@ -93,7 +93,8 @@ void leave_created_context(Executor& executor, CUresult result);
 CUresult location_from_wire(CUmemLocation& location, Executor& executor);
 void location_to_wire(CUmemLocation& location, Executor& executor);
 CUresult devices_from_wire(unsigned& mask, Executor& executor);
-// A host function of the client, by the client's number for it.
+// `argument` is the client's number of a host function. Replaces `function` and `argument` by those
+// that the driver gets.
 void callback_from_wire(CUhostFn& function, void*& argument, Executor& executor);
 template <typename Handle>
 CUresult handle_from_wire(Handle& handle, wire::Kind kind, Executor& executor) {

@@ -1,5 +1,6 @@
-// Replacements for driver functions whose interface cannot be sent: kernel nodes take their
-// parameters packed, and capture information is copied out of the driver's arrays.
+// Replacements for driver functions whose arguments contain pointers to arrays of unknown size. The
+// parameters of a kernel node arrive as one block of bytes. The result of cuStreamGetCaptureInfo is
+// copied out of the driver's arrays.
 #include <algorithm>
 #include <vector>
 
@@ -10,8 +11,8 @@
 namespace rcuda::server {
 namespace {
 
-// Calls `call` with kernel node parameters in the form in which the application gave them; the node
-// reads back in that form.
+// Calls `call` with the parameters of a kernel node in the form that the application used: `extra`
+// (packed) or `kernelParams`. A query of the node returns them in this form.
 template <typename Call>
 CUresult with_kernel_node(const api::DriverTable& table, CUDA_KERNEL_NODE_PARAMS params,
                           CUfunction function, CUkernel kernel, CUcontext context,
@@ -21,7 +22,7 @@ CUresult with_kernel_node(const api::DriverTable& table, CUDA_KERNEL_NODE_PARAMS
   std::vector<void*> pointers;
   for (const auto& [offset, size] :
        function ? parameters_of(table, function, false) : parameters_of(table, kernel, true)) {
-    // The driver reads as many bytes as the kernel has parameters, whatever size it is given.
+    // The driver ignores the given size: it reads the bytes of all parameters of the kernel.
     if (size > parameter_bytes || offset > parameter_bytes - size) return CUDA_ERROR_INVALID_VALUE;
     pointers.push_back(bytes + offset);
   }
@@ -84,8 +85,9 @@ CUresult serve_rcuda_stream_capture_info(const api::DriverTable& table, CUstream
   const CUgraphNode* found = nullptr;
   const CUgraphEdgeData* found_edges = nullptr;
   *count = 0;
-  // Without an output for edge data, the driver refuses edges that have data, and edge data without
-  // dependencies, as it does locally.
+  // An output that the application does not request is null for the driver too. So the driver
+  // returns the same errors as locally: for edges with data if there is no output for edge data,
+  // and for an output of edge data without an output for dependencies.
   const CUresult result = table.cuStreamGetCaptureInfo_v3(
       stream, status, id, graph, dependencies != nullptr ? &found : nullptr,
       edges != nullptr ? &found_edges : nullptr, count);

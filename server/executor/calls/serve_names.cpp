@@ -11,7 +11,8 @@
 namespace rcuda::server {
 namespace {
 
-// Appends names until one does not fit. `*bytes` is the room on entry and the used size on return.
+// Appends names until one does not fit. `*bytes` is the size of `names` on entry, and the number of
+// used bytes on return.
 template <typename Handle, typename GetName>
 CUresult join_names(const std::vector<Handle>& handles, size_t first, GetName get_name, char* names,
                     size_t* bytes) {

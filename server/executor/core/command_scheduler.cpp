@@ -58,8 +58,8 @@ bool CommandScheduler::has_room(wire::ObjectId id) {
          waiting + services_.idle.count_busy_streams(context->device, true) < most;
 }
 
-// This thread also queues the program's work. So no work is queued between the query and the start
-// of a kWork pause. may_start() then refuses work until the pause ends.
+// The executor thread also queues the program's work. So no work is queued between known_idle() and
+// the start of a kWork pause. may_start() then refuses work until the pause ends.
 bool CommandScheduler::begin_pause() {
   if (services_.peers.holding()) return false;
   if (services_.peers.wants(p2p::Pause::kWork) && services_.idle.known_idle()) {

@@ -2,15 +2,15 @@
 //
 //   now        almost always
 //   held back  may_start() is false: the command, and those after it, wait in front of the
-//              executor. A copy waits for its share of a limited bandwidth (CopyPace). While a
-//              stream is held for a peer worker, commands wait that may make the driver wait for
-//              the device (allocations; loading code, also by the first launch of a kernel; ...).
-//              During such a call the driver would block the engine, which has to end the copy
-//              that holds the stream
+//              executor. A copy waits for its share of a limited bandwidth (CopyPace). A command
+//              in which the driver may wait for the device also waits while a stream is held for
+//              a peer worker (allocations; loading code, also by the first launch of a kernel;
+//              ...). During such a call the driver would block the engine, which has to end the
+//              copy that holds the stream
 //   postponed  must_postpone() is true: only the client thread that made the call waits. The
 //              driver would block its caller until the device is idle, so the command runs when
-//              the device is idle (DeviceWaits) and peer workers have released the memory that it
-//              frees
+//              the device is idle (DeviceWaits) and peer workers have released the memory that the
+//              command frees
 //
 // While a stream is held, commands that only queue work may run, but only a bounded number of them.
 // Work that is queued after the held stream's copy fills the queues of the device, which are finite
@@ -48,9 +48,10 @@ class CommandScheduler {
   CommandScheduler(const LoopServices& services, MayWait may_wait)
       : services_(services), may_wait_(std::move(may_wait)) {}
 
-  // Whether the next command may start now. If not, it must be tried again: at once if crowded(),
-  // when a copy with a peer ends, or at due().
-  // `now()`: the session's time, in nanoseconds. Called only if the bandwidth has a limit.
+  // Whether the next command may start now. If not, the caller must ask again: immediately if
+  // crowded(), when a copy with a peer ends, and at due().
+  // `now()` returns the time in nanoseconds, as for CopyPace. It is called only if the bandwidth
+  // has a limit.
   template <typename Clock>
   bool may_start(std::span<const std::byte> frame, const Clock& now) {
     if (services_.pace.limits() && !services_.pace.may_start(frame, now())) [[unlikely]]
@@ -60,13 +61,13 @@ class CommandScheduler {
     return may_start_with_peers(frame);
   }
   bool crowded() const { return crowded_; }
-  // When a command that is held back for its bandwidth is due. A time in the past: the command
-  // waits for peers.
+  // The time in nanoseconds at which the bandwidth allows the held-back command. If it has passed,
+  // the command waits for a copy with a peer.
   uint64_t due() const { return services_.pace.limits() ? services_.pace.until() : 0; }
 
-  // Whether the driver would wait for the device in this call. Posted commands are never postponed:
-  // the client waits before it sends them (await_idle() of client/route/find_route.h). If so, the
-  // call's context is current.
+  // Whether the call must be postponed, because the driver would wait for the device in it. If so,
+  // makes the call's context current. Posted commands are never postponed: the client waits before
+  // it sends them (await_idle() of client/route/find_route.h).
   bool must_postpone(const wire::CommandHeader& header) {
     return header.call != 0 && api::traits_of(header.opcode).waits_for_device &&
            services_.objects.make_current(header.context) == CUDA_SUCCESS &&
@@ -94,8 +95,8 @@ class CommandScheduler {
   bool has_room(wire::ObjectId context);
   bool frees_pool_memory(uint16_t opcode, std::span<const std::byte> body) const;
   // Calls `then` when no peer worker copies, or has mapped, the memory that the command frees in
-  // the way `how`. Calls it before the return if the command frees none, or if the session has no
-  // peers.
+  // the way `how`. If the command frees no memory in this way, or the session has no peers, calls
+  // `then` before it returns.
   void when_released(api::Frees how, uint16_t opcode, std::span<const std::byte> body,
                      std::function<void()> then);
 

@@ -34,8 +34,8 @@ class CopyPace {
         limits_(quota.limits(&Allowance::bandwidth)) {}
 
   bool limits() const { return limits_; }
-  // Whether the command may be carried out now. If not, the caller asks again at until(), and may
-  // have to wait again: other sessions with the same budgets may copy meanwhile.
+  // Whether the command may be carried out now. If not, the caller asks again at until(). It may
+  // have to wait again, because other sessions with the same budgets may copy meanwhile.
   bool may_start(std::span<const std::byte> frame, uint64_t now);
   uint64_t until() const { return until_; }
   // To be called after a command with copies was accepted.

@@ -6,12 +6,12 @@
 // if its context is invalid, without a current context. The body is untrusted input from the
 // client. The bytes after it are read with BodyReader, which bounds every read.
 // A command that carries a completion word always signals it, with the error if there is one,
-// because a thread of the client waits for it. Such an error is latched as well only if it is
-// sticky, if the word is that of a staging slot that the copy reads, or if the command is the half
-// of a peer copy that reports errors (wire::kPeerReports).
+// because a thread of the client waits for it. The session's error word gets such an error only in
+// three cases: the error is sticky, the completion word is that of a staging slot that the copy
+// reads, or the command is the half of a peer copy that reports errors (wire::kPeerReports).
 //
-// Executor thread only. No handler waits for a GPU. These wait for something else, and so does the
-// session meanwhile:
+// Executor thread only. No handler waits for a GPU. The following handlers wait for something else,
+// and the whole session waits with them:
 //   HostUnexpose           until the Link has read all bytes of the memory that it sends (at most
 //                          4 MB)
 //   PeerCopy, PeerSignal   the first one of a session: a round trip to the client; then, if copies

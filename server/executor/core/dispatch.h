@@ -6,7 +6,7 @@
 // and resolves ids. Then it calls the driver through DriverTable, or a handwritten handler with the
 // services of its family, and encodes the outputs.
 // Executor thread only. No handler waits for a GPU: work that has to wait becomes a Completion.
-// custom.h lists what handlers wait for otherwise.
+// custom.h lists the handlers that wait for something else.
 #pragma once
 
 #include <cstdint>

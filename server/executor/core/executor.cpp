@@ -13,7 +13,8 @@ PeerHub::Options peer_options(const PeerSettings& settings, Answers& answers, Jo
   // Wakes the executor thread, because a command that its CommandScheduler holds back may wait for
   // the change.
   options.on_change = [&jobs] { jobs.wake(); };
-  // If the event ring is full, the executor thread waits for room, so the engine's thread does not.
+  // The engine's thread must not wait. So if the event ring is full, the executor thread sends the
+  // line.
   options.report = [&answers, &jobs](const std::string& line) {
     if (answers.events().try_output(true, line).ok()) return;
     jobs.post([&answers, line] { (void)answers.events().output(true, line); });

@@ -14,7 +14,7 @@ namespace rcuda::server {
 inline std::vector<wire::ParameterInfo> parameters_of(const api::DriverTable& driver, void* handle,
                                                       bool is_kernel) {
   std::vector<wire::ParameterInfo> all;
-  // A kernel has no more parameters than bytes for them.
+  // Each parameter has at least one byte.
   for (size_t i = 0; i < wire::kMaxParameterBytes; ++i) {
     size_t offset = 0, size = 0;
     const CUresult result =

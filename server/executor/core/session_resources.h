@@ -37,7 +37,7 @@ struct SessionResources {
   // Either may be empty.
   std::span<std::byte> wait_marks;
   std::span<std::byte> marks;
-  std::span<std::byte> arrival_words;  // page-locked with them, for ArrivalGates; may be empty
+  std::span<std::byte> arrival_words;  // page-locked, for ArrivalGates; may be empty
   size_t pinned_bytes = 0;             // from `staging` on; registered with CUDA in one piece
   ImageCache* images = nullptr;
   OutputCapture* output = nullptr;  // null: device output is not captured

@@ -32,7 +32,8 @@ struct CopySide {
   uint64_t base = 0, pitch_bytes = 0, height = 0;
   uint64_t x_bytes = 0, y = 0, z = 0;
 
-  // The address of a row of the copy. It wraps if range_of() has no answer.
+  // The address of row `of_slice` of a slice of the copy. The sum may overflow if range_of()
+  // returns nullopt.
   uint64_t row(uint64_t of_slice, uint64_t slice) const {
     return base + ((z + slice) * height + y + of_slice) * pitch_bytes + x_bytes;
   }
@@ -75,8 +76,8 @@ inline CopySide destination_of(const CUDA_MEMCPY3D& copy) {
           copy.dstZ};
 }
 
-// From the first to the last byte that the copy touches. Nothing if the numbers overflow or are
-// incomplete. An empty copy has no bytes, at the base.
+// From the first to the last byte that the copy touches; nullopt if the numbers overflow or are
+// incomplete. The range of an empty copy has 0 bytes and begins at the base.
 inline std::optional<CopyRange> range_of(const CopySide& side, const CopyExtent& extent) {
   if (extent.empty()) return CopyRange{side.base, 0};
   if (side.pitch_bytes == 0 || side.height == 0) return std::nullopt;

@@ -79,10 +79,10 @@ CUresult neighbours(const api::DriverTable& driver, CUgraphNode node, bool depen
 
 }  // namespace
 
-// Owned by the executables that contain the copy: in executables_, and by a user object of the
-// driver (Dressing::owner_) that lives until their last launch has ended. The mutex guards the two
-// sides, because a change of the executable replaces them while an earlier launch may be in
-// progress.
+// The work around one copy. Two owners keep it as long as an executable contains the copy: an entry
+// of executables_, and a user object of the driver (Dressing::owner_), which lives until the last
+// launch has ended. The mutex guards `source` and `destination`, because a change of the executable
+// replaces them while an earlier launch may be in progress.
 struct GraphCopies::Steps {
   struct Step {
     Steps* steps;
@@ -95,7 +95,7 @@ struct GraphCopies::Steps {
   CUgraphNode node = nullptr;  // the copy, in the graph that the executable was made from
   size_t position = 0;         // among that graph's copies
   bool has_before = false, has_after = false;  // whether a host node does this work
-  Mutex mutex;                                 // guards the next two once the executable exists
+  Mutex mutex;                                 // guards both sides once the executable exists
   SideWork source, destination;
   Step before_copy{this, false}, after_copy{this, true};
 
@@ -232,7 +232,7 @@ CUresult GraphCopies::Dressing::dress(CUgraph graph, CUgraphNode node, bool in_b
   return after ? add_host_node(graph, node, *steps, true) : CUDA_SUCCESS;
 }
 
-// A body has no host nodes, so the work is done around the launch.
+// CUDA allows no host nodes in bodies, so the work is done around the launch.
 CUresult GraphCopies::Dressing::dress_in_body(const CUDA_MEMCPY3D& copy,
                                               std::shared_ptr<Steps> steps) {
   // A driver refuses pageable memory in bodies.

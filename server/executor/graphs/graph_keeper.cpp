@@ -60,7 +60,7 @@ void GraphKeeper::drop_waiting() {
   ContextState* const before = objects_.current_context();
   if (waiting_.empty() || !before) return;
   auto resources = std::make_shared<std::vector<Resource>>(std::exchange(waiting_, {}));
-  // The resources end with the last copy of this function.
+  // The resources are released with the last copy of this closure.
   const auto when_done = [this, resources](CUresult result) {
     // The device cannot be queried during a capture. So the resources wait until the next call.
     if (result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) {
@@ -90,8 +90,8 @@ CUresult GraphKeeper::retain_number(CUgraph graph, uint64_t number) {
   entry->resource = resources_.make(number);
   entry->numbers = numbers_;
   CUuserObject object = retain(graph, std::move(entry));
-  // After this error the entry lives until the session ends, so the worker sends no event about it.
-  // The client drops its object because of the error.
+  // After this error the entry lives until the session ends, so the worker sends no released()
+  // event. The client drops its object because of the error.
   if (!object) return CUDA_ERROR_OUT_OF_MEMORY;
   MutexLock lock(numbers_->mutex);
   numbers_->objects[number] = object;

@@ -36,8 +36,9 @@ class GraphKeeper {
               IdleCheck& idle)
       : driver_(driver), objects_(objects), resources_(resources), idle_(idle) {}
 
-  // Keeps `resource` as long as the graph and everything made from it; without a user object, until
-  // the session ends. Returns the user object, for release(), or null.
+  // Keeps `resource` as long as the graph and everything made from it. Returns the user object that
+  // owns `resource`, for release(). If the driver makes no user object, keeps `resource` until the
+  // session ends and returns null.
   CUuserObject retain(CUgraph graph, Resource resource);
   // Drops the graph's reference. Everything made from the graph keeps its own.
   void release(CUgraph graph, CUuserObject object);
@@ -87,7 +88,7 @@ class GraphKeeper {
   std::unordered_map<CUgraphNode, std::vector<CUgraph>> bodies_;
   std::vector<Resource> for_session_;
   std::unordered_map<CUgraphExec, std::unordered_map<CUgraphNode, Resource>> executables_;
-  // Resources to drop when the device is idle, which cannot be queried during a capture.
+  // Resources to drop when the device is idle. The driver refuses this query during a capture.
   std::vector<Resource> waiting_;
   // User objects by the client's number. Erased on a thread of the driver when the last reference
   // is released.

@@ -75,10 +75,10 @@ class HostCallbacks {
   struct Once {
     HostCallbacks* owner;
     uint64_t callback;
-    std::shared_ptr<ArrivalGates::Gate> gate{};  // where the stream waits; null: in the driver
+    std::shared_ptr<ArrivalGates::Gate> gate{};  // null: the trampoline waits
     CUresult status = CUDA_SUCCESS;
     bool is_published = false;
-    Ack ack{};  // if it is published
+    Ack ack{};  // valid if is_published
   };
 
   static void CUDA_CB run_kept(void* argument);
@@ -115,7 +115,8 @@ class HostCallbacks {
   CondVar reached_changed_;
   // Functions that their streams have reached, except the function that thread_ handles.
   std::deque<std::unique_ptr<Once>> reached_ RCUDA_GUARDED_BY(mutex_);
-  size_t unpublished_ RCUDA_GUARDED_BY(mutex_) = 0;  // of these and the handled function
+  // The number of functions that thread_ publishes, in reached_ or handled now.
+  size_t unpublished_ RCUDA_GUARDED_BY(mutex_) = 0;
   bool ends_ RCUDA_GUARDED_BY(mutex_) = false;
 };
 

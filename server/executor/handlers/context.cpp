@@ -17,9 +17,9 @@
 namespace rcuda::server {
 namespace {
 
-// Ends the pending completions of the context with an error, and forgets what this worker keeps of
-// the context and of its objects, whose ids are unbound. Call it before the driver ends the
-// context: afterwards its events must not be queried, nor its streams.
+// Ends the pending completions of the context with an error, forgets the worker's state of the
+// context and of its objects, and unbinds the ids of these objects. Call it before the driver ends
+// the context, because later the context's events and streams must not be queried.
 void forget_context(ContextServices& services, ContextState& context) {
   services.completions.drop_context(context, CUDA_ERROR_CONTEXT_IS_DESTROYED);
   services.peers.forget_context(context.handle);
@@ -48,15 +48,16 @@ CUresult serve_cuDevicePrimaryCtxReset_v2(ContextServices& services, CUdevice de
   ContextState* const context = services.objects.primary_of(dev);
   if (!context) return CUDA_ERROR_INVALID_DEVICE;
   forget_context(services, *context);
-  // The engine's streams are in the primary contexts. The client introduces the workers again.
+  // The engine's streams are in the primary contexts, so the engine ends here. The client
+  // introduces the peer workers again.
   services.peers.shut();
   const CUresult reset = driver.cuDevicePrimaryCtxReset_v2(dev);
   services.links.remove_all_of(context->id);
   if (reset != CUDA_SUCCESS) return reset;
   services.opened.end_context(context->handle);
-  services.output.drain();  // a driver prints the rest during the reset
+  services.output.drain();  // the driver writes the remaining output during the reset
   // The worker keeps using the device's primary context: it retains the new one for the session.
-  // The worker's page-locked memory may have ended with the old one.
+  // The driver may have unlocked the worker's page-locked memory with the old context.
   driver.cuDevicePrimaryCtxRelease_v2(dev);
   RCUDA_RETURN_IF_CUDA_ERROR(driver.cuDevicePrimaryCtxRetain(&context->handle, dev));
   RCUDA_RETURN_IF_CUDA_ERROR(services.objects.make_current(context->id));

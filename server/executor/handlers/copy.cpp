@@ -28,7 +28,7 @@ bool reachable(CopyServices& services, CUstream stream, uint64_t address, uint64
          services.graph_keeper.is_known(address, stream);
 }
 
-// For a captured copy: passes the ownership of memory that stands for pageable memory to the graph.
+// For a captured copy: makes the graph the owner of memory that stands for pageable memory.
 void hand_to_graph(CopyServices& services, const SessionStream& stream,
                    std::initializer_list<uint64_t> addresses) {
   if (!services.host_memory.any_for_graphs()) return;
@@ -40,7 +40,8 @@ void hand_to_graph(CopyServices& services, const SessionStream& stream,
   }
 }
 
-// Whether the client may name writes with immediates. 0 names none.
+// Whether `immediate` is valid: 0 (none), or the immediate of a write over a medium that has
+// immediates.
 bool may_write(const CopyServices& services, uint32_t immediate) {
   return immediate == 0 || services.resources.link->traits().has_immediates;
 }
@@ -170,9 +171,9 @@ wire::Counter direction_of(const HostMemory& host_memory, const wire::CopyBody& 
                    host_memory.find(body.destination, body.bytes) != nullptr);
 }
 
-// For memory that the driver knows. If only one side is client memory, the call names the
-// direction. So the driver need not look up both addresses, and a graph's node has the right memory
-// types.
+// For memory that the driver knows. If exactly one side is client memory, calls the driver's
+// function for this direction. So the driver need not look up both addresses, and a graph's node
+// has the right memory types.
 CUresult queue_linear(CopyServices& services, const wire::CopyBody& body, wire::Counter direction,
                       CUstream stream, bool captured) {
   const api::DriverTable& driver = services.driver;
@@ -260,7 +261,7 @@ HandlerResult copy(CopyServices& services, const Command&, const wire::CopyBody&
 namespace {
 
 // Returns the address of the first byte of linear memory that the copy touches, or 0 if it touches
-// none. It may lie far after the side's address.
+// none. This byte may lie far after `side.address`.
 uint64_t first_byte_of(const wire::CopyShapeSide& side, const wire::CopyShapeBody& body) {
   if (side.type == wire::MemoryType::kArray) return 0;
   const std::optional<CopyRange> range = range_of(side_of(side), extent_of(body));

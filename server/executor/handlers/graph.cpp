@@ -80,8 +80,8 @@ CUkernel kernel_behind(GraphServices& services, CUfunction function) {
 }
 
 // Finds the client's object that a node launches: a library's kernel, which cudart knows, or
-// otherwise a module's function. A driver reports a kernel in `kern`; `func` may also have its
-// function for the node's context. Older drivers report the kernel only in `func`.
+// otherwise a module's function. A driver reports a kernel in `kern`; `func` may also have the
+// kernel's function for the node's context. Older drivers report the kernel only in `func`.
 void find_launched(GraphServices& services, const CUDA_KERNEL_NODE_PARAMS& node,
                    CUfunction* function, CUkernel* kernel) {
   const auto is_clients = [&](wire::Kind kind, void* handle) {

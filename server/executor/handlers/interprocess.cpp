@@ -96,12 +96,12 @@ void* as_handle(const UniqueFd& descriptor) {
 
 constexpr CUmemAllocationHandleType kDescriptor = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
-// Memory that its worker has exported by a descriptor.
+// Opens movable memory, which the exporting worker has exported by a descriptor.
 CUresult open_movable(InterprocessServices& services, const ExportedName& name,
                       CUdeviceptr* address) {
   ExportOrigin origin;
   CUdevice device = 0;
-  // The driver's error in the exporting process, which already has the memory.
+  // The driver returns this error in the exporting process, which already has the memory.
   if (services.movable.has_exported(name)) return CUDA_ERROR_INVALID_CONTEXT;
   Result<UniqueFd> descriptor = services.names.find_descriptor(name, &origin);
   if (!descriptor) return cannot_find(descriptor.status(), CUDA_ERROR_MAP_FAILED);
@@ -197,7 +197,8 @@ CUresult serve_rcuda_pool_export(MemoryServices& services, CUmemoryPool pool, vo
   return name_descriptor(services.names, ExportKind::kPool, descriptor, token);
 }
 
-// A pool gives access to nothing. The pointers into it do, and they name their devices.
+// An imported pool alone gives no access to memory, so its origin is not checked. An exported
+// pointer into the pool gives access, and its origin is checked.
 CUresult serve_rcuda_pool_import(MemoryServices& services, CUmemoryPool* pool, const void* token,
                                  size_t token_bytes) {
   UniqueFd descriptor;

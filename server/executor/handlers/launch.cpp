@@ -26,8 +26,8 @@ void remember_parameters(Object& object, const std::vector<wire::ParameterInfo>&
   }
 }
 
-// Replaces the event id in a launch attribute by the handle. Refuses attributes with other
-// pointers.
+// Replaces the event id in a launch attribute by the driver's handle. Refuses device-updatable
+// nodes, because the driver would return their handle in the attribute.
 CUresult translate(LaunchServices& services, CUlaunchAttribute* attribute) {
   const auto event_of = [&](CUevent* event) {
     const auto id = reinterpret_cast<uintptr_t>(*event);
@@ -240,8 +240,8 @@ HandlerResult function_info(LaunchServices& services, const Command& command,
 
   const std::vector<wire::ParameterInfo> parameters = parameters_of(driver, handle, is_kernel);
   const wire::Kind kind = is_kernel ? wire::Kind::kKernel : wire::Kind::kFunction;
-  // Functions end with their module without a command, and the client reuses their ids. An object
-  // that the table still has under this id has ended, and it owned nothing.
+  // A function ends with its module, without a command, and the client reuses its id. So an object
+  // that the table still has under this id has ended.
   services.objects.of(kind).unbind(body.object);
   if (!services.objects.bind(kind, body.object, handle)) return kMalformed;
   Object& bound = *services.objects.of(kind).find(body.object);

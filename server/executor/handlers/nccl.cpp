@@ -1,4 +1,4 @@
-// Handlers of NCCL's calls. server/executor/nccl/nccl.h says on which threads they run.
+// Handlers of NCCL's calls. server/executor/nccl/nccl.h says on which threads NCCL's functions run.
 #include "server/executor/nccl/nccl.h"
 
 #include <algorithm>
@@ -290,8 +290,8 @@ HandlerResult nccl_part(NcclServices& services, const Command& command,
 
 namespace {
 
-// No call waits for the operation, so its error becomes the communicator's. The first error of a
-// communicator is also the session's.
+// No call waits for the operation, so the communicator keeps the operation's error. The first error
+// of a communicator also becomes the session's error.
 void note_error(NcclServices& services, const NcclBatch& batch, nccl::ResultCode result) {
   std::vector<NcclCommunicator*> first;
   for (const NcclStep& step : batch.steps) {
@@ -335,7 +335,7 @@ int tell_error(NcclServices& services, const nccl::Functions& functions, void* h
   int result = nccl::kSuccess;
   if (handle) result = functions.ncclCommGetAsyncError(handle, error);
   if (*error == nccl::kSuccess) *error = communicator.posted_error;
-  // NCCL itself would return the error of a revoked communicator.
+  // The worker revokes a lost communicator, and NCCL would report only that it is revoked.
   if (communicator.is_lost && *error != nccl::kInProgress) *error = nccl::kRemoteError;
   if (*error == nccl::kSuccess || *error == nccl::kInProgress) return result;
   communicator.posted_error = *error;

@@ -134,8 +134,8 @@ HandlerResult peer_signal(PeerServices& services, const Command&,
                           const wire::PeerSignalBody& body) {
   const PeerHub::Outcome outcome = services.peers.take_outcome(body.copy);
   if (!services.peers.knows(body.link)) return kNoPeer;
-  // A stream or event that does not exist has no context. The engine cannot use it, and reports
-  // that to the peer worker, whose stream waits.
+  // If the stream or the event does not exist, `signalled` stays empty. The engine reports this to
+  // the peer worker, whose stream waits for the signal.
   p2p::StreamRef signalled;
   if (body.is_event) {
     Object* event = services.objects.of(wire::Kind::kEvent).find(body.place);

@@ -2,8 +2,8 @@
 //
 // With a host function that waits for bytes, the stream goes on 60 to 130 us after their arrival
 // (H100): the driver starts the function only when the stream reaches it, and the GPU must learn of
-// its return. At a gate the GPU itself polls a word of page-locked memory (cuStreamWaitValue32),
-// which the thread that stores the bytes writes. The value of a word only grows. So a word can
+// its return. At a gate the GPU itself polls a word of page-locked memory (cuStreamWaitValue32).
+// The thread that stores the bytes writes this word. The value of a word only grows. So a word can
 // serve the next copy as soon as all bytes of the last copy are here, even if the last copy's
 // stream has not reached the gate.
 //
@@ -30,8 +30,8 @@ namespace rcuda::server {
 
 class ArrivalGates : public std::enable_shared_from_this<ArrivalGates> {
  public:
-  // The gate of one copy, whose bytes come in parts. The destructor opens it completely, so that no
-  // stream waits at it any more. It must be destroyed whatever happens to the stream.
+  // The gate of one copy, whose bytes come in parts. The destructor opens the gate completely, so
+  // that no stream waits at it any more. The owner must destroy the gate even if the copy fails.
   class Gate {
    public:
     Gate(std::shared_ptr<ArrivalGates> gates, uint32_t place, uint32_t before, uint32_t parts);
@@ -46,7 +46,7 @@ class ArrivalGates : public std::enable_shared_from_this<ArrivalGates> {
     friend class ArrivalGates;
     const std::shared_ptr<ArrivalGates> gates_;
     const uint32_t place_, before_, parts_;
-    uint32_t opened_ = 0;  // parts
+    uint32_t opened_ = 0;  // `parts` of the last open()
   };
 
   // `words`: page-locked memory that the GPUs can read; outlives the streams' work. Each word is
@@ -55,7 +55,7 @@ class ArrivalGates : public std::enable_shared_from_this<ArrivalGates> {
 
   size_t size() const { return size_; }
 
-  // Null: the stream cannot wait at a gate, or none is free.
+  // Returns null if the stream cannot wait at a gate, or if no gate is free.
   std::unique_ptr<Gate> take(const SessionStream& stream, uint32_t parts);
   // Makes the stream wait at the gate: its next work begins when the first `parts` parts are here.
   CUresult hold(const SessionStream& stream, const Gate& gate, uint32_t parts);
@@ -65,7 +65,7 @@ class ArrivalGates : public std::enable_shared_from_this<ArrivalGates> {
   uint32_t* const words_;
   size_t size_ = 0;
   Mutex mutex_;
-  std::vector<uint32_t> free_ RCUDA_GUARDED_BY(mutex_);  // places of words
+  std::vector<uint32_t> free_ RCUDA_GUARDED_BY(mutex_);  // indexes into words_
 };
 
 }  // namespace rcuda::server

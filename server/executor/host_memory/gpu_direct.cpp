@@ -59,12 +59,12 @@ struct Probe {
       const CUresult result = driver.cuStreamQuery(stream);
       if (result != CUDA_ERROR_NOT_READY) return status_of(result, "cuStreamQuery");
       if (std::chrono::steady_clock::now() >= end) {
-        return {Code::kTimeout, "the probe's copy does not end: the device's queues are taken"};
+        return {Code::kTimeout, "the probe's copy timed out: other work fills the device's queues"};
       }
       std::this_thread::yield();
     }
   }
-  // Copies by the driver, to compare with the adapter's.
+  // Copies that the driver makes, to compare with the adapter's.
   Status to_host() {
     RCUDA_RETURN_IF_ERROR(status_of(driver.cuMemcpyDtoHAsync_v2(in(), memory, kProbeBytes, stream),
                                     "cuMemcpyDtoHAsync"));
@@ -181,7 +181,7 @@ void GpuDirect::prove(const std::vector<SessionDevice>& devices) {
   }
 }
 
-// The id of an allocation, which the process never uses again.
+// Returns the id of the allocation at the address. The driver never uses it for another allocation.
 std::optional<unsigned long long> GpuDirect::buffer_id(CUdeviceptr address) const {
   unsigned long long id = 0;
   if (driver_.cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, address) != CUDA_SUCCESS) {

@@ -2,9 +2,9 @@
 // memory directly, without a buffer in between.
 //
 // A device's memory is used only if a probe succeeds (prove_gpudirect()). Registrations of GPU
-// memory are kept by range. Each use first compares the allocation's buffer id with the driver's:
-// another id means that the memory was freed and allocated again. sweep() drops registrations of
-// freed memory.
+// memory are kept by range. Each use first compares the buffer id of the registration with the id
+// that the driver reports for the address: another id means that the memory was freed and allocated
+// again. sweep() drops registrations of freed memory.
 // Memory of pools, memory that the program has mapped, and managed memory go through staging.
 // Transfers (transfers.h) moves the bytes.
 // Executor thread only. Blocking: prove(), for milliseconds, before the session begins.
@@ -33,7 +33,8 @@ enum class Registered : uint8_t { kAsDmaBuf, kByAddress };  // by address: nvidi
 // registration proves nothing, so a pattern goes through the adapter into GPU memory and back, and
 // is compared with the bytes that the driver sees there. Tries both ways, or `only`. Also returns
 // nullopt for GPUs that may start kernels before an adapter's writes are visible. Logs one line.
-// The device's primary context is current. Blocks for milliseconds.
+// The device's primary context is current. Blocks for milliseconds, but for up to a second per copy
+// while other work occupies the device's queues.
 // `memory`: the probe's own memory and stream, which the next probe uses again. Freeing them may
 // wait for the work of the device, so the caller chooses when.
 std::optional<Registered> prove_gpudirect(const api::DriverTable& driver, transport::Link& link,
@@ -52,8 +53,8 @@ class GpuDirect {
 
   // Whether prove() has found at least one device whose memory the adapter reaches.
   bool any() const { return !proven_.empty(); }
-  // Registers device memory if necessary; it stays registered as long as the result lives. Null:
-  // these bytes must be copied another way.
+  // Registers device memory if necessary; it stays registered as long as the result lives. Returns
+  // null if these bytes must be copied another way.
   std::shared_ptr<const void> find_registered(CUdeviceptr address, uint64_t bytes);
   // To be called when memory may have been freed.
   void sweep();

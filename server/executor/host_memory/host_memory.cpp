@@ -89,7 +89,7 @@ CUresult HostMemory::claim_addresses(uint64_t begin, uint64_t end) {
         ::syscall(SYS_mmap, at, until - at, PROT_NONE,
                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
     if (mapped != static_cast<long>(at)) {
-      // There is no room for further mappings (vm.max_map_count), or the address is in use.
+      // Either the process has too many mappings (vm.max_map_count), or the address is in use.
       const bool full = errno == ENOMEM;
       for (const AddressRange& range : claimed) {
         ::munmap(reinterpret_cast<void*>(range.begin), range.end - range.begin);
@@ -113,7 +113,7 @@ CUresult HostMemory::place(uint64_t address, uint64_t bytes, Range* range) {
     if (!mapped.ok()) {
       RCUDA_WARN("client memory at %p cannot be mapped: %s", wanted,
                  mapped.status().message().c_str());
-      // This process has no room for it, or the client's data about the region is wrong.
+      // Either the system refuses the mapping, or the client's data about the region are wrong.
       return mapped.status().code() == Code::kSystem ? CUDA_ERROR_OUT_OF_MEMORY
                                                      : CUDA_ERROR_INVALID_VALUE;
     }

@@ -56,7 +56,8 @@ class HostMemory {
     std::vector<AddressRange> closed;
     // The client is in this process (tests): its memory is not mapped, only registered.
     bool shared_address_space = false;
-    // Whether the client may write into shadows of its own accord, where the medium allows it.
+    // Whether the client may write into shadows without a request of the worker, if the medium
+    // allows it.
     bool client_writes = true;
   };
   // All outlive this object.
@@ -94,7 +95,7 @@ class HostMemory {
   const bool shared_address_space_;
   const bool client_writes_;
   std::map<uint64_t, Range> ranges_;  // by address; they do not overlap
-  // Addresses that nothing else in this process uses, begin to end: those closed at its start, and
+  // Addresses that nothing else in this process uses, begin to end: those of Options::closed, and
   // those where client memory is or was, because a client often exposes memory there again. They
   // are inaccessible where no client memory is exposed.
   std::map<uint64_t, uint64_t> kept_;

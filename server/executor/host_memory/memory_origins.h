@@ -28,9 +28,9 @@ class MemoryOrigins {
   CUresult of_address(CUdeviceptr address, ExportOrigin* origin) const;
   CUresult of_allocation(CUmemGenericAllocationHandle handle, ExportOrigin* origin) const;
 
-  // CUDA_ERROR_INVALID_DEVICE, as a driver returns to a process without the device. Also for memory
-  // whose exporter does not report its device. `device`: written for memory of a device; may be
-  // null.
+  // Returns CUDA_ERROR_INVALID_DEVICE, as a driver does in a process without the device, if the
+  // session does not have the memory's device or if the exporter has not reported the device.
+  // `device`: written for memory of a device; may be null.
   CUresult may_import(const ExportOrigin& origin, CUdevice* device = nullptr) const;
 
  private:

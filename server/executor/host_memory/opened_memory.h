@@ -2,7 +2,8 @@
 // (server/executor/movable). As with cuIpcOpenMemHandle, opening it again returns the same address,
 // and each opening needs a close().
 //
-// Executor thread only. Blocking: as the driver. Errors: those of the driver.
+// Executor thread only. Blocking: close(), until the work of the current context is done. Errors:
+// those of the driver.
 #pragma once
 
 #include <cstdint>

@@ -153,7 +153,7 @@ void RegionPuts::await_sent() {
   if (sending_.empty()) return;  // always so after end()
   const uint64_t last = last_sending_;
   lock.unlock();
-  link_.flush();  // the client may hold these writes until it gets puts that were not sent yet
+  link_.flush();  // the client may delay these writes until it has all earlier puts
   lock.lock();
   sent_.wait(lock, [this, last]() RCUDA_REQUIRES(sending_mutex_) {
     return sending_.empty() || sending_.begin()->first > last;

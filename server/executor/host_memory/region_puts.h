@@ -16,13 +16,14 @@
 // a second at most, unless a stream can wait for them (Transfers).
 //
 // The bytes are read when they are sent, not when the GPU writes the word. A later copy to the same
-// memory must not begin before they are sent: its caller asks overlaps() and, if so, queues a host
-// function before the copy, which calls deliver_all().
+// memory must not begin before they are sent. So the caller of a later copy first calls overlaps().
+// If the result is true, the caller queues a host function before the copy; the function calls
+// deliver_all().
 //
 // Threads: put_when_reached(), withdraw() and begin_acknowledging() on the executor thread,
 // everything else on any. Blocking: as Link::put(); await_marks(), a second at most; withdraw(),
 // deliver_all() and end(), until the Link has read the bytes that it sends. Errors: those of puts
-// are latched, by the executor thread or by put(). A write in order fails only with the Link.
+// are latched, by the executor thread or by put(). A write in order fails only if the Link breaks.
 #pragma once
 
 #include <atomic>
@@ -63,12 +64,12 @@ class RegionPuts : public std::enable_shared_from_this<RegionPuts> {
 
   // Sends the bytes now. Returns false if they must be written with an acknowledgement.
   bool put(transport::RegionId region, uint64_t offset, transport::Bytes bytes);
-  // Whether a copy of `bytes` may take this way now.
+  // Whether put_when_reached() can send a copy of `bytes` bytes now.
   bool takes(uint64_t bytes) const;
   // Puts the bytes when the stream has reached this point. Their memory must stay until they are
-  // sent. Returns false and queues nothing if that is not possible, for instance for the first
-  // bytes of a region, whose put may have to wait until the client has announced the region. The
-  // stream must not be in capture.
+  // sent. Returns false and queues nothing if the bytes must be sent in another way. Example: the
+  // first bytes of a region, because their put may have to wait until the client has announced the
+  // region. The stream must not be in capture.
   bool put_when_reached(const SessionStream& stream, transport::RegionId region, uint64_t offset,
                         transport::Bytes bytes);
   // Passes the bytes of all copies whose word the GPU has written to the Link, which sends the
@@ -77,7 +78,8 @@ class RegionPuts : public std::enable_shared_from_this<RegionPuts> {
   void flush();
   // Calls deliver(), then waits until the Link has read these bytes.
   void deliver_all();
-  // To be called when bytes of the region have arrived: the client has announced it.
+  // To be called when bytes have arrived in the region, which shows that the client has announced
+  // it.
   void know(transport::RegionId region);
   // Whether some of these bytes are being sent, or will be when the GPU has written their word.
   bool overlaps(uint64_t address, uint64_t bytes);
@@ -87,7 +89,7 @@ class RegionPuts : public std::enable_shared_from_this<RegionPuts> {
   // Waits until the GPU has written the words that are queued, a second at most.
   void await_marks();
   // From now on bytes must be acknowledged. Blocks for a round trip the first time, until earlier
-  // puts have arrived. Returns whether the GPU has not written some words yet.
+  // puts have arrived. Returns true if the GPU still has to write some words.
   bool begin_acknowledging();
   // Blocks until the puts so far have arrived.
   void acknowledge();
@@ -97,7 +99,7 @@ class RegionPuts : public std::enable_shared_from_this<RegionPuts> {
  private:
   struct Marked {
     uint32_t ticket;  // the word's value when the stream has reached this point
-    uint32_t place;   // of the word
+    uint32_t place;   // the word's index in marks_
     transport::RegionId region;
     uint64_t offset;
     transport::Bytes bytes;

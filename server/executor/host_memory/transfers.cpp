@@ -100,7 +100,7 @@ class Transfers::Transfer : public std::enable_shared_from_this<Transfer> {
   }
 
   void wait(size_t index) {
-    std::shared_ptr<const void> registration;  // ends here: the Link's threads may not end it
+    std::shared_ptr<const void> registration;  // released by this thread, not the Link's
     {
       MutexLock lock(mutex_);
       changed_.wait(lock, [&]() RCUDA_REQUIRES(mutex_) { return !items_[index].busy; });
@@ -147,9 +147,9 @@ struct Transfers::HostWork {
   bool acknowledges = false;         // waits until the client has these bytes
 };
 
-// The work that is queued in the driver. The driver never runs work of a context that was reset.
-// Such work stays here until the process ends, because the worker cannot know whether the driver
-// will still run it.
+// The work that is queued in the driver. The driver does not run all work of a context that is
+// reset. Work that it has not run stays here until the process ends, because the worker cannot know
+// whether the driver will still run it.
 struct Transfers::QueuedWork {
   Mutex mutex;
   std::unordered_map<const void*, std::unique_ptr<HostWork>> by_address RCUDA_GUARDED_BY(mutex);
@@ -280,8 +280,8 @@ CUresult Transfers::copy_by_shadow(const SessionStream& stream, const wire::Copy
     in = prepare(false, chunks_of(body.source, body.bytes));
     if (!in) return CUDA_ERROR_INVALID_VALUE;
   }
-  // With kSourceReady all reads start now, otherwise when the stream reaches the first chunk. They
-  // run ahead of the copies.
+  // With kSourceReady all reads start now, otherwise when the stream reaches the first chunk. The
+  // reads run ahead of the copies.
   const bool is_reading = in && (body.flags & wire::kSourceReady);
   if (is_reading) start_all(stream, *in, body.immediate);
   CUresult result = CUDA_SUCCESS;

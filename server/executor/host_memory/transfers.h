@@ -11,11 +11,12 @@
 //                    (region_puts.h)
 //   write            to the client, with an acknowledgement
 //
-// A host function in the stream starts what cannot start at once, and waits for the bytes, in
-// chunks, so that the network carries one chunk while the DMA engine works on another. Where all
-// bytes are under way, the stream waits at a gate instead (arrival_gates.h). A stream in capture
-// gets only the copy; the graph's executables add the transfers (graph_copies.h). For mirrored
-// memory (mirrors.h) no bytes are moved, because the shadow already has the stream's bytes.
+// A host function in the stream starts the transfers that cannot start when the copy is queued. It
+// waits for the bytes in chunks, so that the network carries one chunk while the DMA engine works
+// on another. If all bytes are under way, the stream waits at a gate instead (arrival_gates.h). A
+// stream in capture gets only the copy; the graph's executables add the transfers (graph_copies.h).
+// For mirrored memory (mirrors.h) no bytes are moved, because the shadow already has the stream's
+// bytes.
 // Threads: all functions on the executor thread, carry_out() on any. The host functions run on the
 // driver's threads. Blocking: carry_out(); begin_acknowledging() as it says; the host functions
 // block the stream during the transfers. Errors: those of the driver. A transfer fails if the Link
@@ -56,7 +57,8 @@ class Transfers {
   // bytes. Call it when another worker is about to learn how far a stream has got. `stream`: that
   // stream; null: the other worker learns the progress of an event. Bytes that RegionPuts sends for
   // earlier copies arrive before the next work of `stream`; for an event, this function waits until
-  // they have arrived, a second at most. Blocks for a round trip the first time.
+  // they have arrived, a second at most and only once in a session. Blocks for a round trip the
+  // first time.
   void begin_acknowledging(const SessionStream* stream);
 
   // A range of client memory that lies in one shadow.
@@ -66,17 +68,17 @@ class Transfers {
   };
 
   // Queues a contiguous copy of memory that the driver knows, if the bytes of a side have to be
-  // moved over the Link. Returns nullopt if none have to: the driver's own copy suffices. The
-  // stream must not be in capture.
+  // moved over the Link. Returns nullopt if no bytes have to be moved: the driver's own copy
+  // suffices. The stream must not be in capture.
   std::optional<CUresult> copy(const SessionStream& stream, const wire::CopyBody& body);
   // Holds the stream's next work until the bytes that the client writes with this immediate have
   // arrived.
   CUresult await_write(const SessionStream& stream, uint32_t immediate, uint64_t bytes);
-  // The same for all writes of the client for a copy that is refused. Does nothing for a source
-  // outside of the shadows.
+  // As await_write(), for all writes that the client makes for a copy that the worker refuses. Does
+  // nothing for a source outside of the shadows.
   void await_writes(const SessionStream& stream, const wire::CopyBody& body);
 
-  // Pieces that can be moved any number of times, but only once at a time.
+  // A transfer of pieces. It can be carried out any number of times, one after the other.
   class Transfer;
   // Returns null if a piece lies in no shadow.
   std::shared_ptr<Transfer> prepare(bool to_client, const std::vector<Piece>& pieces);
@@ -100,8 +102,9 @@ class Transfers {
   CUresult copy_chunks(const SessionStream& stream, const wire::CopyBody& body,
                        const std::shared_ptr<Transfer>& in, const std::shared_ptr<Transfer>& out,
                        bool is_reading);
-  // Makes the stream wait for the items from `first` to `end`: at the gate, which exists if all
-  // items are under way, or in a host function, which first starts the items up to `start_to`.
+  // Makes the stream wait for the items from `first` to `end`. The stream waits at the gate, which
+  // exists if all items are under way. Otherwise it waits in a host function, which first starts
+  // the items up to `start_to`.
   CUresult await(const SessionStream& stream, const std::shared_ptr<Transfer>& in, size_t first,
                  size_t end, size_t start_to = 0);
   void start_all(const SessionStream& stream, Transfer& in, uint32_t immediate);

@@ -3,8 +3,8 @@
 // The client queries an image by its hash. An image that is not in the cache is assembled from
 // chunks, checked against its hash when complete, and passed to the cache. The mapping of an
 // image's file lasts as long as the session: it takes address space, and keeps the file in the
-// cache. An image without a file takes memory that no quota counts. So at most `most_unused` bytes
-// of loaded images that no module or library uses any more are kept, the most recently used ones; a
+// cache. An image without a file takes memory that no quota counts. When no module or library uses
+// such images any more, only the most recently used ones are kept, up to `most_unused` bytes. A
 // client sends the others again. Images that were not loaded since the last query count towards the
 // limit of incomplete images.
 // Executor thread only. Blocking: the last chunk, for hashing the image (about 1 GB/s) and writing

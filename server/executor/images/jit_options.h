@@ -1,5 +1,5 @@
 // JitOptions: options of cuModuleLoadDataEx, cuLibraryLoadData and cuLinkCreate in the driver's
-// form. The driver keeps pointers into an object of cuLinkCreate until cuLinkDestroy.
+// form. The driver keeps pointers into the JitOptions of a cuLinkCreate until cuLinkDestroy.
 // Executor thread only. Nothing blocks.
 #pragma once
 

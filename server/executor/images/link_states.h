@@ -20,7 +20,7 @@ class LinkStates {
   void add(CUlinkState state, wire::ObjectId context, std::unique_ptr<JitOptions> options) {
     states_[state] = {context, std::move(options)};
   }
-  // Null if the state is unknown.
+  // Returns null if the state is unknown.
   const JitOptions* find(CUlinkState state) const {
     const auto found = states_.find(state);
     return found == states_.end() ? nullptr : found->second.options.get();

@@ -29,26 +29,28 @@ class GraphMeter {
   GraphMeter(const api::DriverTable& driver, MemoryMeter& meter,
              const std::vector<SessionDevice>& devices);
 
-  // To be called before a launch. CUDA_ERROR_OUT_OF_MEMORY: the graph's memory does not fit.
+  // To be called before a launch. Returns CUDA_ERROR_OUT_OF_MEMORY if the graph's memory does not
+  // fit.
   CUresult prepare(CUgraphExec executable, CUstream stream);
-  // Books memory that the driver has reserved. False: it does not fit; it is booked nevertheless.
+  // Books the memory that the driver has reserved since the last booking. Returns false if it does
+  // not fit; it is booked nevertheless.
   bool book_growth();
-  // The executable was made of the graph.
+  // To be called after the executable was made from the graph.
   void made(CUgraphExec executable, CUgraph graph);
   bool has_memory(CUgraphExec executable) const { return !without_memory_.contains(executable); }
-  // The executable may need its memory again.
+  // To be called when the executable may have to get its memory again.
   void changed(CUgraphExec executable) { prepared_.erase(executable); }
   void destroyed(CUgraphExec executable);
   // Releases the booking of memory that the driver has released.
   void refresh();
   // Makes the driver release memory that no graph uses at present, then calls refresh().
   void trim();
-  // Executables may have lost their memory.
+  // To be called after the driver has trimmed the memory: executables may have lost theirs.
   void trimmed() { prepared_.clear(); }
 
  private:
-  bool try_book();  // false: something does not fit, and is not booked
-  bool book();      // false: something does not fit, and is booked nevertheless
+  bool try_book();  // false: the memory of a device does not fit, and is not booked
+  bool book();      // false: the memory of a device does not fit, and is booked nevertheless
   bool allocates(CUgraph graph) const;
   uint64_t size_of(CUdevice device, uint64_t otherwise) const;
 

@@ -27,10 +27,10 @@ class LibraryMeter {
 
   // The bytes that a library takes in one context of a device, by device.
   using Sizes = std::unordered_map<CUdevice, uint64_t>;
-  // The bytes on each device of the session. Errors are those of `measure`.
+  // Returns the bytes on each device of the session. Errors are those of `measure_on`.
   Result<Sizes> measure(const std::function<Result<uint64_t>(CUdevice)>& measure_on) const;
 
-  // False: the variables do not fit into all contexts, and nothing is booked.
+  // Returns false and books nothing if the variables do not fit into all contexts.
   bool book(const Sizes& sizes);
   void give(const Sizes& sizes);
   void give_back(const Sizes& sizes);  // see MemoryMeter::give_back()
@@ -38,7 +38,7 @@ class LibraryMeter {
   void put(CUlibrary library, Sizes sizes) { libraries_[library] = std::move(sizes); }
   Sizes remove(CUlibrary library);
 
-  // Adds a context that the program has created. False: the libraries do not fit into it.
+  // Adds a context that the program has created. Returns false if the libraries do not fit into it.
   bool add(CUcontext context, CUdevice device);
   // Removes a context. Primary contexts stay.
   void end(CUcontext context);
@@ -47,7 +47,7 @@ class LibraryMeter {
   uint64_t bytes_on(CUdevice device) const;
 
   MemoryMeter& meter_;
-  std::unordered_map<CUdevice, uint64_t> contexts_;  // their number, the primary context included
+  std::unordered_map<CUdevice, uint64_t> contexts_;  // number, primary included
   std::unordered_map<CUcontext, CUdevice> made_;     // contexts that the program has created
   std::unordered_map<CUlibrary, Sizes> libraries_;
 };

@@ -26,7 +26,7 @@
 
 namespace rcuda::server {
 
-// `bytes` in whole units; the largest number if there are too many.
+// Rounds `bytes` up to a multiple of `unit`. Returns UINT64_MAX if that overflows.
 uint64_t rounded(uint64_t bytes, uint64_t unit);
 // The bytes that the driver uses for an allocation: it cuts small allocations from pages of 2 MiB,
 // and rounds others up to such pages.
@@ -46,38 +46,40 @@ class MemoryMeter {
   // Sends the text of a refusal to the client.
   std::function<void(const std::string& text)> tell;
 
-  // The bytes of a device, by the server's number, that must stay free because another session
-  // takes them back. Empty: none.
+  // The bytes that must stay free on a device, because another session that wakes takes them back.
+  // `ordinal`: the server's number of the device. An empty function: none.
   std::function<uint64_t(uint32_t ordinal)> kept_free;
 
-  // With oversubscribe: the daemon parks sessions for the room of others. Empty: it does not.
+  // With oversubscription: the daemon parks other sessions to make room. Without oversubscription,
+  // the functions are empty.
   struct Others {
-    // Waits until there is room for the bytes on a device, by the server's number. `free`: what is
-    // free now. Returns false if there will be none.
+    // Waits until `bytes` bytes are free on a device. `ordinal`: the server's number of the device;
+    // `free`: the bytes that are free now. Returns false if no other session can make room.
     std::function<bool(uint32_t ordinal, uint64_t bytes, uint64_t free)> make_room;
-    std::function<void()> used_room;  // after make_room(), whatever became of the memory
-    // The bytes that others could be made to free, besides the `free` ones.
+    std::function<void()> used_room;  // to be called after the last make_room()
+    // The bytes that other sessions could free, in addition to the `free` bytes.
     std::function<uint64_t(uint32_t ordinal, uint64_t free)> could_free;
   };
   Others others;
 
-  // The current context of the calling thread.
+  // The current context of the calling thread, and its device.
   struct Place {
     CUdevice device = 0;
     CUcontext context = nullptr;
   };
   CUresult current(Place* place) const;
 
-  // Books bytes. False: they do not fit, also after reclaim().
+  // Books bytes. Returns false if they do not fit, even after reclaim().
   bool take(CUdevice device, uint64_t bytes);
   // As take(), but without reclaim().
   bool try_take(CUdevice device, uint64_t bytes);
-  // To be called before memory is allocated; take() calls it. Waits while kept_free() bytes would
-  // not stay free: without them, the other session could not get its memory back and would be lost.
+  // To be called before memory is allocated; take() calls it. Waits until kept_free() bytes stay
+  // free after the allocation: without these bytes, the other session could not get its memory back
+  // and would be lost.
   void give_way(CUdevice device, uint64_t bytes) const;
   void give_way(uint64_t bytes) const;  // on the current device
-  // Calls `allocate`, which asks the driver for bytes of a device (none: the current one), and
-  // again each time that others have made room.
+  // Calls `allocate`, which allocates bytes of a device (nullopt: the current device) with the
+  // driver. Calls it again each time that other sessions have made room.
   template <typename Allocate>
   CUresult with_room(std::optional<CUdevice> device, uint64_t bytes, Allocate allocate) {
     CUresult result = allocate();
@@ -95,7 +97,7 @@ class MemoryMeter {
   // `bytes` of each device. held() stays the same.
   void give_up(const std::map<CUdevice, uint64_t>& bytes);
   void give_up();  // all
-  // Books the memory again. Returns false, and books nothing, if it does not fit now.
+  // Books the memory of give_up() again. Returns false and books nothing if it does not fit now.
   bool take_back();
   bool has_given_up() const { return has_given_up_; }
   // Moves the bookings to other devices of the server. `ordinals`: in the session's order.
@@ -148,7 +150,7 @@ class Bookings {
     uint64_t bytes = 0;
     uint32_t references = 1;  // more: memory of another process that was opened again
   };
-  // The bytes are booked already.
+  // Records the booking of an object whose bytes are booked already.
   void put(uint64_t object, const Booking& booking);
   // To be called before the object ends. The bytes stay booked: call give() when the object has
   // ended, or put() if it has not.

@@ -25,7 +25,8 @@ uint64_t free_bytes_of(const api::DriverTable& driver, CUdevice device) {
   return inside.ok() ? free_bytes(driver) : 0;
 }
 
-// For attributes of streams, nodes and launches, which have one type.
+// Limits the priority in an attribute of a stream, a node or a launch. The attributes of all three
+// have the same type.
 CUlaunchAttributeValue limited(const Meters& meters, CUlaunchAttributeID attribute,
                                CUlaunchAttributeValue value) {
   if (attribute == CU_LAUNCH_ATTRIBUTE_PRIORITY) value.priority = meters.limited(value.priority);
@@ -35,7 +36,7 @@ CUlaunchAttributeValue limited(const Meters& meters, CUlaunchAttributeID attribu
 }  // namespace
 
 // The heap of kernels' malloc(), and the buffer of their printf(). Their sizes are booked when a
-// program sets them. The driver's own sizes are not.
+// program sets them. The driver's default sizes are not booked.
 CUresult meters_cuCtxSetLimit(Meters& meters, CUlimit limit, size_t value) {
   Bookings* const booked = limit == CU_LIMIT_MALLOC_HEAP_SIZE   ? &meters.heaps
                            : limit == CU_LIMIT_PRINTF_FIFO_SIZE ? &meters.printf_buffers

@@ -36,7 +36,7 @@ CUdevice device_of(const CUmemLocation& location) {
   return location.type == CU_MEM_LOCATION_TYPE_DEVICE ? location.id : MemoryMeter::kHost;
 }
 
-// Null: the memory has no pool, for instance in a capture.
+// Returns null if the memory has no pool, for instance in a capture.
 CUmemoryPool pool_of(const api::DriverTable& driver, CUdeviceptr address) {
   CUmemoryPool pool = nullptr;
   const CUresult result =
@@ -138,7 +138,7 @@ CUresult meters_cuMemFreeAsync(Meters& meters, CUdeviceptr address, CUstream str
     meters.allocations.give(*booking);
   } else if (result != CUDA_SUCCESS ||
              !meters.stream_frees.add(*booking, stream, meters.allocations)) {
-    meters.allocations.put(address, *booking);  // until its context ends
+    meters.allocations.put(address, *booking);  // until the allocation's context ends
   }
   return result;
 }
@@ -159,7 +159,7 @@ CUresult meters_cuMemCreate(Meters& meters, CUmemGenericAllocationHandle* handle
   return result;
 }
 
-// For memory whose size the exporter does not report (Meters::import_allocation()).
+// Called only for memory whose size the exporter does not report (Meters::import_allocation()).
 CUresult meters_cuMemImportFromShareableHandle(Meters& meters, CUmemGenericAllocationHandle* handle,
                                                void* shareable, CUmemAllocationHandleType type) {
   RCUDA_RETURN_IF_CUDA_ERROR(meters.driver.cuMemImportFromShareableHandle(handle, shareable, type));

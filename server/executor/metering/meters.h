@@ -48,7 +48,8 @@ struct Meters {
 
   // For the program's calls.
   const api::DriverTable& table() const { return metered ? metered->table() : driver; }
-  // Books physical memory, of `device` unless it is the host's, then imports it.
+  // Books physical memory, then imports it. The memory is on `device`, or on the host if `origin`
+  // says so. `descriptor`: a file descriptor in the form of a pointer.
   CUresult import_allocation(CUmemGenericAllocationHandle* handle, void* descriptor,
                              const ExportOrigin& origin, CUdevice device);
 
@@ -66,7 +67,7 @@ struct Meters {
   CUresult book_executable(CUgraphExec executable, CUgraph graph);
   // To be called after the context was destroyed or reset.
   void end_context(CUcontext context);
-  // The priority, or the session's highest one.
+  // Returns the priority, lowered to the highest priority that the session may use.
   int limited(int priority) const;
 
   const api::DriverTable& driver;  // not metered
@@ -83,17 +84,17 @@ struct Meters {
   StreamFrees stream_frees;
   PhysicalMeter physical;
   GraphMeter graphs;
-  uint32_t priorities = 0;  // above the lowest, if limit_priorities() was called
+  uint32_t priorities = 0;  // levels above the lowest, if limit_priorities() was called
   // Called before pools and graphs are trimmed. Makes the driver notice completed frees, because it
-  // trims no other memory (pool_frees.h). False: nothing may be trimmed now, because that could
-  // wait for the device.
+  // trims only memory whose free it has noticed (pool_frees.h). Returns false if nothing may be
+  // trimmed now, because that could wait for the device.
   std::function<bool()> before_trimming;
   std::optional<DriverDecorator<Meters>> metered;
 };
 
-// The most that a driver takes for a pitched allocation.
+// The most bytes that a driver takes for a pitched allocation.
 uint64_t pitched_bytes(size_t width, size_t height);
-// The bytes of an array's elements. The driver does not report its size.
+// The bytes of an array's elements. The driver does not report the size of an array.
 uint64_t array_bytes(const CUDA_ARRAY_DESCRIPTOR& array);
 uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR& array, unsigned levels);
 

@@ -33,13 +33,14 @@ class PhysicalMeter {
   void created(CUmemGenericAllocationHandle handle, CUdevice device, uint64_t bytes);
   void retained(CUmemGenericAllocationHandle handle, CUdeviceptr mapped_at);
   void released(CUmemGenericAllocationHandle handle);
-  // Fills in the memory's size and key. The memory stays booked as long as the result lives.
+  // Writes the memory's size and key to `origin`. The memory stays booked as long as the result
+  // lives. Returns null and writes nothing if the size is unknown.
   std::shared_ptr<const void> describe(CUmemGenericAllocationHandle handle, ExportOrigin* origin);
-  // To be called before the driver imports memory of a known size. Null: it does not fit.
+  // To be called before the driver imports memory of a known size. Returns null if it does not fit.
   Import book_import(CUdevice device, const ExportOrigin& origin);
   void imported(CUmemGenericAllocationHandle handle, Import memory);
-  // To be called before the driver maps memory: books it if its size is unknown. False: it does not
-  // fit.
+  // To be called before the driver maps memory. If the memory's size is unknown, books the largest
+  // mapping. Returns false if it does not fit.
   bool book_mapping(CUmemGenericAllocationHandle handle, uint64_t bytes);
   void mapped(CUdeviceptr address, uint64_t bytes, CUmemGenericAllocationHandle handle);
   void unmapped(CUdeviceptr address, uint64_t bytes);

@@ -4,8 +4,8 @@
 // A pool allocates and releases memory by the driver's own rules, so its size is read from the
 // driver whenever it may have changed. A pool that the program destroys lives on in the driver
 // until its memory has been freed, but its size can no longer be queried. So destroy() delays the
-// destruction until the pool is empty. Without limits it does not, and the pool's memory counts as
-// free.
+// destruction until the pool is empty. Without limits the pool is destroyed immediately, and its
+// memory counts as free.
 //
 // Executor thread only. Blocking: trim() and destroy(), as the driver. Errors: if the driver does
 // not report a pool's size, the booking stays as it is.
@@ -32,19 +32,20 @@ class PoolMeter {
 
   // `created`: by the program; otherwise the driver made the pool.
   void know(CUmemoryPool pool, const CUmemLocation& location, bool created = false);
-  void know_defaults();  // those of the session's devices
+  void know_defaults();  // the default pools of the session's devices
 
-  // Whether an allocation of `bytes` from the pool may fit. False if it would not fit even if the
-  // pool were otherwise empty.
+  // Whether an allocation of `bytes` from the pool may fit. Returns false if it would not fit even
+  // if all memory that the pool holds were free.
   bool may_hold(CUmemoryPool pool, uint64_t bytes);
-  // Books the growth of a pool. False: it does not fit; it is booked nevertheless.
+  // Books the growth of a pool. Returns false if it does not fit; it is booked nevertheless.
   bool book_growth(CUmemoryPool pool);
-  // Releases the bookings of memory that pools have released.
+  // Releases the bookings of memory that pools have released. Then destroys each empty pool whose
+  // destruction destroy() has delayed.
   void refresh();
   // Makes the pools release cached memory, then calls refresh().
   void trim();
   CUresult destroy(CUmemoryPool pool);
-  // The pool of allocations on the device that name no pool.
+  // Returns the device's current pool: allocations that name no pool come from it.
   CUmemoryPool current_of(CUdevice device);
 
  private:

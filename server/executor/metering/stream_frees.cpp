@@ -15,7 +15,8 @@ void give_all(Bookings& bookings, const std::vector<Bookings::Booking>& frees) {
 
 }  // namespace
 
-// Null: the driver does not report the stream's context, which may differ from the current context.
+// Returns null if the driver does not report the stream's context. (It may differ from the current
+// context.)
 StreamFrees::Line* StreamFrees::line_of(CUstream stream) {
   CUcontext context = nullptr;
   if (driver_.cuStreamGetCtx(stream, &context) != CUDA_SUCCESS) return nullptr;

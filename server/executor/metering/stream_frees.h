@@ -1,9 +1,9 @@
 // StreamFrees: bookings of memory that is freed in stream order, until the stream has reached the
 // free. (Not for memory of pools: PoolMeter counts the memory that the pools hold.)
 //
-// An event after a free shows when the stream has reached it. It takes a place of the stream's
-// queue, and a queue without room blocks the thread that records. The client counts one place for a
-// free (client/session/timeline.cpp), so a stream has at most kMostEvents such events at a time.
+// An event after a free shows when the stream has reached the free. The event takes a place in the
+// stream's queue, and a full queue blocks the thread that records. The client counts one place for
+// a free (client/session/timeline.cpp), so a stream has at most kMostEvents such events at a time.
 // Further frees share the next event, which is recorded when an earlier event has been reached.
 //
 // Executor thread only. Nothing blocks.
@@ -28,7 +28,8 @@ class StreamFrees {
   // The driver outlives this object.
   explicit StreamFrees(const api::DriverTable& driver) : driver_(driver) {}
 
-  // To be called directly after the free. False: no event shows when the stream has reached it.
+  // To be called directly after the free. Returns false if no event will show when the stream has
+  // reached it.
   bool add(const Bookings::Booking& booking, CUstream stream, Bookings& bookings);
   // Releases the bookings of frees that the streams have reached.
   void refresh(Bookings& bookings);

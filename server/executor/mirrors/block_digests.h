@@ -28,8 +28,8 @@ class BlockDigests {
   // A range has at most this many blocks; larger ranges have larger blocks.
   static constexpr uint64_t kMostBlocks = 1 << 20;
 
-  // Null if the driver refuses the kernel or the memory, or if the session's quota does not allow
-  // the memory. The current context must be `context`; it and `memory` outlive this object.
+  // Returns null if the driver refuses the kernel or the memory, or if the session's quota does not
+  // allow the memory. The current context must be `context`; it and `memory` outlive this object.
   static std::unique_ptr<BlockDigests> make(const api::DriverTable& driver, DigestMemory& memory,
                                             ContextState& context, uint64_t address,
                                             uint64_t bytes);
@@ -45,19 +45,20 @@ class BlockDigests {
 
   // The functions with a stream queue the computation there.
 
-  // The client has zeros everywhere. Does not read the memory.
+  // Records that the client has only zeros. Does not read the memory.
   CUresult note_zeros(const SessionStream& stream);
-  // The client has, or is about to get, the bytes of [offset, offset + bytes). A block that lies
-  // only partly in the range counts as changed until a later note covers it. The last block may end
-  // at the end of the memory.
+  // Records that the client has, or is about to get, the bytes of [offset, offset + bytes). A block
+  // that lies only partly in the range counts as changed until a later note covers it. The last
+  // block may end at the end of the memory.
   CUresult note(const SessionStream& stream, uint64_t offset, uint64_t bytes);
-  // The client has bytes with these digests, of kLeastBlockBytes each, from the block at the offset
-  // on. (Larger blocks count as changed.) Takes effect at once, before the queued computations.
+  // Records that the client has blocks of kLeastBlockBytes with these digests, beginning with the
+  // block that contains the offset. (If the blocks of this object are larger, they count as
+  // changed.) Takes effect immediately, before the queued computations.
   void set(uint64_t offset, std::span<const wire::BlockDigest> digests);
   // Compares all blocks. next_changed() gives the result of the last comparison that has ended.
   // Blocks that no note covers count as changed.
   CUresult compare(const SessionStream& stream);
-  // The first changed block from `block` on; block_count() if there is none.
+  // Returns the first changed block from `block` on, or block_count() if no such block has changed.
   uint64_t next_changed(uint64_t block) const;
 
  private:

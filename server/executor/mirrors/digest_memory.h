@@ -1,6 +1,6 @@
-// DigestMemory: page-locked memory for digests (block_digests.h). A driver takes longer to
-// page-lock a page, and to free it, than to allocate the small managed memory whose digests are
-// there. So the memory of small digests is kept for the next digests in the same context.
+// DigestMemory: page-locked memory for digests (block_digests.h). A driver takes longer to allocate
+// and free a page-locked page than to allocate a small piece of managed memory. So the page-locked
+// memory for the digests of small pieces is kept for the next digests in the same context.
 //
 // Executor thread only. take() and give() may block as a driver's allocation does.
 #pragma once
@@ -24,8 +24,9 @@ class DigestMemory {
   DigestMemory& operator=(const DigestMemory&) = delete;
 
   // Returns memory that kernels of all contexts reach. It belongs to the current context, which
-  // must be `context`, and counts as host memory of the session, also while it is kept. Null:
-  // *result has the driver's error, or CUDA_ERROR_OUT_OF_MEMORY beyond the session's quota.
+  // must be `context`, and counts as host memory of the session, also while it is kept. If it
+  // fails, returns null and sets *result to the driver's error, or to CUDA_ERROR_OUT_OF_MEMORY
+  // beyond the session's quota.
   void* take(wire::ObjectId context, uint64_t bytes, CUresult* result);
   // `context` and `bytes` are those of take(). If not `is_unused`, kernels may still write to the
   // memory, so it is not kept, and the driver frees it when they have ended.

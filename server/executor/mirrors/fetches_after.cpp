@@ -49,7 +49,8 @@ bool Mirrors::fetch_after_waits() {
   return make_all([&](const Asked& asked) { return answers_.has_signalled(asked.wait); });
 }
 
-// The word is about to be written. News, which need no stream, go out in the same send.
+// Runs before a completion word is written. Makes the news that wait for this word, so that they go
+// out in the same send. (Other fetches need a stream, so they are made after the word.)
 void Mirrors::answer_before(WordSignal signal) {
   if (asked_.empty() || answers_.has_signalled(signal)) return;
   const auto is_due = [&](const Asked& asked) {

@@ -2,8 +2,8 @@
 // that differ.
 //
 // Threads of the client ask at the same time. So each query names the last answer whose bytes the
-// client has stored: it may lack the bytes of later answers. The client also has the bytes that it
-// sent itself. Call forget() after any other change to the bytes of both sides.
+// client has stored, because the client may not have stored later answers yet. The client also has
+// the bytes that it sent itself. Call forget() after any other change to the bytes of both sides.
 // Threads: one at a time. Nothing blocks.
 #pragma once
 
@@ -38,7 +38,7 @@ class KnownBytes {
 
  private:
   std::vector<std::byte> known_;  // as last sent; empty: unknown
-  std::vector<uint64_t> sent_;    // for each line, the answer that had its last change
+  std::vector<uint64_t> sent_;    // for each line of 64 bytes, the answer with its last change
   uint64_t answer_ = 0;           // the last answer with bytes
 };
 

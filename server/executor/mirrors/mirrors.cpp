@@ -84,7 +84,7 @@ HandlerResult Mirrors::add(const wire::MirrorBody& body, const ReplyTarget& targ
     mirrors_.emplace(body.address, mirror);
   }
   wire::MirrorReply reply{};
-  // Smaller mirrors are fetched in one round trip, bytes included.
+  // Smaller mirrors have no digests: one round trip fetches all their bytes.
   if (body.bytes > transport::kMaxRegionPut && body.address % BlockDigests::kLeastBlockBytes == 0 &&
       track(*mirror) == CUDA_SUCCESS) {
     reply.block_bytes = mirror->digests->block_bytes();
@@ -262,7 +262,8 @@ CUresult Mirrors::read_by_driver(const SessionStream& stream, std::shared_ptr<Fe
   return queued;
 }
 
-// Needs no place in a stream: this is memory of the client, whose patches are written at once.
+// Needs no stream: the client asks only for its own mapped memory, and patch() writes this memory
+// immediately.
 void Mirrors::news(std::span<const wire::MirrorKnown> asked, const ReplyTarget& target) {
   if (asked.size() * sizeof(wire::MirrorNewsHead) > target.capacity()) {
     return answers_.reply(target, CUDA_ERROR_INVALID_VALUE, {});

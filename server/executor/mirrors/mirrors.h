@@ -7,7 +7,8 @@
 // regions of the client, which merges them. Afterwards they come back, and the worker takes over
 // only the bytes that the client changed.
 // Threads: a Loan on the driver's threads, covers() and any() on any, all else on the executor
-// thread. Blocking: remove() and patch() for a copy of bytes in progress, a Loan for the Link.
+// thread. Blocking: remove() and patch() while another thread copies the mirror's bytes, a Loan for
+// transfers over the Link.
 // Errors: the CUresults that a program gets; a Loan skips mirrors whose transfer failed, and closes
 // the Link if there is no memory for its copy.
 #pragma once
@@ -68,10 +69,10 @@ class Mirrors {
   // Sends the bytes to the client, and replies with a wire::MirrorState when they have arrived.
   HandlerResult fetch(uint64_t address, const ReplyTarget& target);
   // Fetches that the client requests together with a wait, so that both are one round trip. They
-  // are made once the wait's completion word is signalled. fetch_after() fetches in the context
+  // are made when the wait's completion word is signalled. fetch_after() fetches in the context
   // that is current now, and replies with a wire::MirrorState and the bytes. news_after() replies,
   // for each of these mirrors, with a wire::MirrorNewsHead and the bytes that the client lacks.
-  // CUDA_ERROR_OUT_OF_MEMORY: more requests than a client has reply slots.
+  // Returns CUDA_ERROR_OUT_OF_MEMORY if there are more requests than a client has reply slots.
   HandlerResult fetch_after(const wire::MirrorFetchBehindBody& body, const ReplyTarget& target);
   HandlerResult news_after(WordSignal wait, std::vector<wire::MirrorKnown> news,
                            const ReplyTarget& target);
@@ -84,7 +85,7 @@ class Mirrors {
   // Bytes that the client has sent in the stream, or is about to fetch in it, count as unchanged.
   CUresult note(const wire::MirrorNoteBody& body);
   // Writes the marked bytes (common/wire/marked_bytes.h) to memory of the client. `digests`: of all
-  // blocks that contain some of them.
+  // blocks that contain some of these bytes.
   CUresult patch(const wire::MirrorPatchBody& body, std::span<const std::byte> bytes,
                  const uint8_t* mask, std::span<const wire::BlockDigest> digests);
   // To be called after the client has sent bytes in the current context's fetch stream: records the
@@ -121,14 +122,14 @@ class Mirrors {
  private:
   struct Mirror {
     uint64_t address = 0, bytes = 0, region = 0, fetch_offset = 0;
-    wire::ObjectId context = 0;  // of managed memory; 0: it ends with no context
+    wire::ObjectId context = 0;  // the mirror ends with this context; 0: with none
     // Used and destroyed by the executor thread only. So end() resets it: a driver's thread may
     // have the last reference to the mirror.
     std::unique_ptr<BlockDigests> digests;
     bool is_tracked = false;  // has digests, or had some whose context has ended
     // Bytes were put into the client's region, so the client has announced the region.
     std::atomic<bool> was_put{false};
-    Mutex mutex;  // held while its bytes are read or written, but not while a thread waits
+    Mutex mutex;  // held while the memory is read or written, but not while a thread waits
     bool removed RCUDA_GUARDED_BY(mutex) = false;
     wire::MirrorState state RCUDA_GUARDED_BY(mutex){};
     // Null until the client first asks for news.

@@ -5,8 +5,8 @@
 // other threads prepare the next blocks. On an H200's host, four threads prepare 22 GB/s,
 // page-locking handles 40 GB/s, and one stream copies 55 GB/s in either direction.
 //
-// One thread. Blocking: save() and restore(), until the bytes are copied; keep(), 0.02 s for a GB
-// that it frees. Errors: kOutOfMemory if the host has no memory, otherwise the driver's.
+// Use it on one thread. Blocking: save() and restore(), until the bytes are copied; keep(), 0.02 s
+// for a GB that it frees. Errors: kOutOfMemory if the host has no memory, otherwise the driver's.
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,7 @@ namespace rcuda::server {
 
 class HostCopy {
  public:
-  // A piece of device memory. `context`: of its device.
+  // A piece of device memory. `context`: a context of the memory's device.
   struct Piece {
     CUdeviceptr address = 0;
     uint64_t bytes = 0;
@@ -39,9 +39,10 @@ class HostCopy {
   HostCopy& operator=(const HostCopy&) = delete;
 
   Status save(std::span<const Piece> pieces);
-  // The same sizes in the same order as in save(), possibly at other addresses.
+  // Copies the bytes back. The pieces have the same sizes and order as in save(), possibly other
+  // addresses.
   Status restore(std::span<const Piece> pieces);
-  // Unlocks and frees blocks until at most `bytes` are left. `context`: of any device.
+  // Unlocks and frees host memory until at most `bytes` bytes are left. `context`: of any device.
   void keep(uint64_t bytes, CUcontext context);
   uint64_t bytes() const;
 

@@ -149,8 +149,8 @@ void MovableMemory::end(Mappings::iterator allocation) {
   driver.cuMemAddressFree(address, bytes);
 }
 
-// cuCtxSynchronize ends the captures of the context's streams. cuMemFree waits for the same work,
-// and ends only the captures that forbid it to this thread.
+// cuCtxSynchronize invalidates all captures of the context's streams. cuMemFree waits for the same
+// work, and invalidates only captures whose mode forbids cuMemFree to this thread.
 CUresult MovableMemory::wait_for_work() {
   CUdeviceptr small = 0;
   const CUresult result = has_captured ? driver.cuMemAlloc_v2(&small, 1) : CUDA_ERROR_OUT_OF_MEMORY;

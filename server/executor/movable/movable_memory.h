@@ -10,7 +10,8 @@
 // modules and contexts; and physical memory that was exported or is part of a sparse array.
 //
 // For the driver, this memory differs from its own memory of cuMemAlloc. Programs see only the
-// first difference, because the client answers queries about addresses itself:
+// first difference: the worker replaces the functions that refuse the memory, and the client
+// answers queries about addresses itself.
 //   - every device of the session has access. Without access, the driver refuses copies between the
 //     mapped memory of two devices (580 on H200s); it carries out such copies of its own memory. So
 //     a session has no movable memory if its devices cannot reach each other
@@ -18,7 +19,8 @@
 //   - cuMemFreeAsync refuses it. free_in_order() records an event in the stream, and the memory
 //     ends after the stream has reached this event
 //
-// Handles of the program are numbers of this object, because the driver's change with each wake.
+// This object numbers the handles of the program, because the driver's handles change with each
+// wake.
 //
 // Executor thread only. Blocking: park() and wake(), until the bytes are copied; a free, for the
 // work of its context, as the driver's. Errors are those of the driver. One per process is in use
@@ -75,7 +77,7 @@ class MovableMemory {
   // Bytes of host memory in use for the copy, or kept for the next one.
   uint64_t host_bytes() const { return copy_.bytes(); }
 
-  // ---- for the overrides
+  // ---- for the overrides (movable_overrides.cpp)
   struct Physical {
     ~Physical();
     const api::DriverTable& driver;
@@ -106,7 +108,7 @@ class MovableMemory {
   CUresult free_in_order(CUdeviceptr address, CUstream stream);
   // The mapping that contains the address, or null.
   const Mappings::value_type* find(CUdeviceptr address) const;
-  // The program's memory by its handle. Null: the handle is the driver's.
+  // Returns the program's memory by its handle, or null if this object has not numbered the handle.
   std::shared_ptr<Physical> find_handle(CUmemGenericAllocationHandle handle) const;
   // Adds a reference of the program, and returns the program's handle.
   CUmemGenericAllocationHandle add_handle(std::shared_ptr<Physical> physical);
@@ -152,11 +154,12 @@ class MovableMemory {
   };
 
   const Device* find_device(CUdevice device) const;
-  // The context to which memory and events of the context belong: the primary one of a green one.
+  // Returns the context that owns the memory and the events of `context`: for a green context, the
+  // primary context of its device; otherwise `context` itself.
   CUcontext owner_of(CUcontext context) const;
   CUresult back(CUdeviceptr address, uint64_t bytes, const Device& on, Mapping* mapping);
   void end(Mappings::iterator allocation);
-  CUresult wait_for_work();  // of the current context, as cuMemFree
+  CUresult wait_for_work();  // waits for the work of the current context, as cuMemFree does
   std::vector<std::shared_ptr<Physical>> movable() const;
   CUresult map_scratch(Moved* moved);
   void unmap_scratch(const Moved& moved);
@@ -164,7 +167,7 @@ class MovableMemory {
   CUresult find_places(const std::vector<std::shared_ptr<Physical>>& all,
                        std::vector<Moved>* moved);
   std::vector<HostCopy::Piece> pieces_of(const std::vector<Moved>& moved) const;
-  // For all memory in parked_.
+  // These functions handle all memory in parked_.
   CUresult create_all();
   CUresult map_all();
   void release_all();

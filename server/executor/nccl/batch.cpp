@@ -104,7 +104,8 @@ int register_memory(const Functions& f, NcclStep& step) {
                                                     step.call.count, &step.made));
 }
 
-// Returns null unless the step's communicator has this registration. Forgets it if `ends`.
+// Returns null if the step's communicator does not have this registration. If `ends`, removes the
+// registration.
 void* registration(NcclStep& step, uint64_t handle, bool ends) {
   if (!step.communicator) return nullptr;
   MutexLock lock(step.communicator->mutex);
@@ -305,8 +306,8 @@ int make_step(const Functions& functions, NcclStep& step) {
   return step.handle ? row.make(functions, step) : error_of_ended(step);
 }
 
-// Waits for the communicators of the batch first: NCCL makes the handle of a split or a shrink only
-// when that call has ended.
+// Waits for the existing communicators of the batch, then for the new ones: NCCL makes the handle
+// of a split or a shrink only when that call has ended.
 int wait_for_all(const Functions& functions, NcclBatch& batch) {
   int result = nccl::kSuccess;
   for (const auto member : {&NcclStep::communicator, &NcclStep::created}) {
@@ -341,8 +342,8 @@ void answer_created(const Functions& functions, NcclBatch& batch) {
   }
 }
 
-// Aborts that end the wait of the batch. NCCL publishes the handle of a split or a shrink too late
-// for an abort, but an abort of the parent ends them as well.
+// Returns the aborts that end the wait of the batch. NCCL publishes the handle of a split or a
+// shrink too late for an abort, but an abort of the parent also ends the new communicator.
 std::vector<NcclStep> aborts_for(const NcclBatch& batch) {
   std::vector<NcclStep> aborts;
   for (const NcclStep& step : batch.steps) {

@@ -30,21 +30,22 @@ struct NcclCommunicator {
   bool blocking = true;
   std::atomic<int> posted_error{0};  // of an operation without an answer
   uint64_t error_number = 0;         // of Answers::latch(), for posted_error; executor thread
-  // Equal in all its ranks, whatever workers they are in; 0: unknown.
+  // Equal in all ranks of the communicator, also in other workers; 0: unknown.
   uint64_t tag = 0;
-  uint32_t splits = 0;  // so far; executor thread
+  uint32_t splits = 0;  // number of splits so far; executor thread
   // The worker of another rank has died.
   std::atomic<bool> is_lost{false};
-  // end_wait() has revoked it. NCCL refuses to revoke it twice, so the program's own call does
-  // nothing.
+  // end_wait() has revoked the communicator. NCCL refuses to revoke it twice, so the program's own
+  // ncclCommRevoke does nothing.
   std::atomic<bool> is_revoked{false};
   std::atomic<bool> is_suspended{false};  // ncclCommSuspend, by the program or for a park
   Mutex mutex;
-  // True from Nccl::create() until NCCL has made the handle, or has failed. An abort waits for the
-  // end of this time.
+  // True from Nccl::create() until NCCL has made the handle, or has failed. An abort waits until it
+  // is false.
   bool is_being_made RCUDA_GUARDED_BY(mutex) = false;
   CondVar made_or_failed;
-  // The handles of its registered memory and windows: a client may name no others.
+  // The handles of the communicator's registered memory and windows. A client may name no other
+  // handles.
   std::set<uint64_t> registrations RCUDA_GUARDED_BY(mutex);
   // NCCL frees the communicator when `is_ended` is set and `users` (NcclUse) is 0.
   std::atomic<bool> is_ended{false};
@@ -99,22 +100,25 @@ struct NcclBatch {
   // Why make() calls nothing, as one line for the program; empty: it makes the calls.
   std::string refusal;
   std::atomic<bool> is_made{false};  // the caller of make() sets it afterwards
-  // Another thread is about to revoke the communicators: their next call must wait for that.
+  // Another thread is about to revoke the communicators: the next call on them must wait until it
+  // has.
   std::atomic<bool> is_being_revoked{false};
 };
 
 // Whether the call needs a rank that is lost, so that it would wait without end.
 bool needs_lost(const NcclStep& step);
 
-// Returns the first error. With a refusal, or a function that the library lacks, nothing is called,
-// and the result is kInvalidUsage. Nothing is called either if a communicator has ended
-// (kInvalidArgument; kRemoteError if it is lost), or if a call needs a lost rank (kRemoteError).
+// Makes the calls of the batch, and returns the first error. Makes no call and returns an error in
+// these cases: the batch has a refusal, or the library lacks a function (kInvalidUsage); a
+// communicator has ended (kInvalidArgument; kRemoteError if it is lost); a call needs a lost rank
+// (kRemoteError).
 nccl::ResultCode make(const nccl::Functions& functions, const api::DriverTable& driver,
                       NcclBatch& batch);
 
-// Ends the wait of a batch that another thread makes, and whose calls need a lost rank. Revokes its
-// communicators, which the program can then shrink. Aborts them if the batch is not made ten
-// seconds later, or one second later if NCCL cannot revoke them. Blocking: until then.
+// Ends the wait of a batch that another thread makes, and whose calls need a lost rank. Revokes the
+// batch's communicators, which the program can then shrink. If the batch is still not made ten
+// seconds later (one second if NCCL cannot revoke them), aborts the communicators. Blocks until the
+// batch is made or the communicators are aborted.
 void end_wait(const nccl::Functions& functions, const api::DriverTable& driver, NcclBatch& batch);
 
 }  // namespace rcuda::server

@@ -18,8 +18,8 @@ class NcclCallers {
   NcclCallers(const NcclCallers&) = delete;
   NcclCallers& operator=(const NcclCallers&) = delete;
 
-  // Runs `work` on a thread. Returns false if `most` calls are in progress, unless `always`, or if
-  // no thread can be started.
+  // Runs `work` on a thread. Returns false if no thread can be started, or if `most` calls are in
+  // progress and `always` is false.
   bool start(bool always, std::function<void()> work);
 
  private:

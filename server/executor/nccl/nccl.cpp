@@ -73,7 +73,8 @@ void set_environment(const std::vector<std::string>& variables, const std::strin
   std::atomic_ref<char**>(environ).store(all.data(), std::memory_order_release);
 }
 
-// Returns a tag that is equal in all ranks, because they call splits in the same order; 0: unknown.
+// Returns a tag that is equal in all ranks, because the ranks call splits in the same order.
+// Returns 0 if the tag is unknown.
 uint64_t tag_of(const NcclStep& step) {
   const auto hash = [](const void* data, size_t bytes) {
     return std::hash<std::string_view>()({static_cast<const char*>(data), bytes});
@@ -96,8 +97,8 @@ uint64_t tag_of(const NcclStep& step) {
   return hash(parts, sizeof parts);
 }
 
-// Whether any operation may wait for other ranks: NCCL connects ranks at the first use of an
-// algorithm, or lets them wait for each other in a launch.
+// Whether the environment lets any operation wait for other ranks: NCCL then connects ranks at the
+// first use of an algorithm, or makes them wait for each other in a launch.
 bool environment_waits() {
   const char* const connect = std::getenv("NCCL_RUNTIME_CONNECT");
   const char* const mode = std::getenv("NCCL_LAUNCH_MODE");

@@ -38,19 +38,21 @@ class Nccl {
   Nccl& operator=(const Nccl&) = delete;
 
   using Opened = std::function<void(const Result<const NcclLibrary*>&)>;
-  // Sets the variables (NAME=value; except those that a program may not set), loads the library,
-  // and calls `then`. Returns false if no thread can be started.
+  // Sets environment variables (lines NAME=value; skips those that a program may not set), loads
+  // the library, and calls `then` on the executor thread. Returns false if no thread can be
+  // started.
   bool open(const std::vector<std::string>& variables, Opened then);
-  // After open(): whether any operation may wait for other ranks, by the environment.
+  // After open(): whether the environment variables let any operation wait for other ranks.
   bool operations_wait() const { return operations_wait_; }
   // Whether a call on another thread has not returned.
   bool is_busy() const { return !in_progress_.empty(); }
-  // Null before open() has succeeded.
+  // Returns null before open() has succeeded.
   const NcclLibrary* library() const { return library_; }
 
-  // Null if there is no such communicator.
+  // Returns null if there is no such communicator.
   std::shared_ptr<NcclCommunicator> find(uint32_t id) const;
-  // Creates the step's communicator. Null if the id is in use, or too many communicators exist.
+  // Registers the communicator that the step will create. Returns null if the id is in use, or if
+  // too many communicators exist.
   std::shared_ptr<NcclCommunicator> create(const NcclStep& step, bool blocking);
   const std::string& apart() const { return settings_.apart; }  // NcclSettings
   // Returns why NCCL may not connect to the address that the id names, as a line for the program.
@@ -62,7 +64,7 @@ class Nccl {
   void lose(std::vector<uint64_t> tags);
 
   // Runs `work` on another thread, in this context, then `then` on the executor thread. Returns
-  // false if too many calls are in progress, unless `always`, or if no thread can be started.
+  // false if no thread can be started, or if too many calls are in progress and `always` is false.
   bool run(CUcontext context, std::function<void()> work, std::function<void()> then,
            bool always = false);
   // Makes the batch on another thread. Then, on the executor thread, calls `then`. If run() returns
@@ -72,9 +74,9 @@ class Nccl {
   nccl::ResultCode make_here(NcclBatch& batch);
 
   // suspend(), before a park, releases the memory of the communicators (ncclCommSuspend). resume(),
-  // afterwards, makes them usable again. All ranks must take part. `tags`: of all ranks that are
-  // parked together. Both call `then` on the executor thread, with a line that says why NCCL did
-  // not do it; empty: it did.
+  // afterwards, makes them usable again. All ranks must take part. `tags`: the tags of all ranks
+  // that are parked together, one for each rank. Both call `then` on the executor thread, with a
+  // line that says why NCCL did not do it; empty: it did.
   using Moved = std::function<void(const std::string& why)>;
   void suspend(const std::vector<uint64_t>& tags, Moved then);
   void resume(Moved then);
@@ -109,8 +111,8 @@ class Nccl {
   NcclCallers callers_;
   const NcclLibrary* library_ = nullptr;
   std::unordered_map<uint32_t, std::shared_ptr<NcclCommunicator>> communicators_;
-  std::unordered_set<std::shared_ptr<NcclBatch>> in_progress_;  // of start()
-  Communicators suspended_;                                     // by suspend()
+  std::unordered_set<std::shared_ptr<NcclBatch>> in_progress_;  // started by start()
+  Communicators suspended_;                                     // suspended by suspend()
   struct Parts {
     std::vector<NcclStep> steps;
     size_t bytes = 0;

@@ -19,9 +19,9 @@ struct NcclSettings {
   std::string host_id;
   // Whether NCCL may connect to an address that a unique id names.
   std::function<bool(const sockaddr&)> may_connect = [](const sockaddr&) { return true; };
-  // Called on the executor thread when the session gets a rank of a communicator (`joins`), and
-  // when it has it no longer. If another worker with a rank of the same tag dies, Nccl::lose() gets
-  // the tag.
+  // Called on the executor thread when the session gets a rank of a communicator (`joins` is true),
+  // and when it no longer has this rank. If another worker with a rank of the same tag dies,
+  // Nccl::lose() gets the tag.
   std::function<void(uint64_t tag, bool joins)> note_rank = [](uint64_t, bool) {};
 };
 

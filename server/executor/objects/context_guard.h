@@ -1,7 +1,8 @@
 // ContextGuard: makes a context current on this thread. The destructor makes the previous context
 // current again.
 //
-// One thread. Nothing blocks. Errors: result(); after an error the current context is unchanged.
+// Use it on one thread. Nothing blocks. Errors: result(); after an error the current context is
+// unchanged.
 #pragma once
 
 #include <cuda.h>

@@ -1,8 +1,9 @@
 // DeviceResources: the driver's CUdevResources, descriptors and green contexts of a session.
 //
-// A CUdevResource holds pointers of the driver, so the client never gets one: it gets the number of
-// a resource that is kept here, with the visible members. Resources and descriptors are small and
-// live as long as the session, as with a driver; equal ones are kept once.
+// A CUdevResource holds pointers of the driver, so the client never gets the driver's form. It gets
+// a CUdevResource that has the visible members and the number of the resource that is kept here.
+// Resources and descriptors are small and live as long as the session, as with a driver; equal ones
+// are kept once.
 // Executor thread only. Nothing blocks. Numbers come from the wire, so every function accepts any.
 #pragma once
 
@@ -17,14 +18,15 @@ namespace rcuda::server {
 
 class DeviceResources {
  public:
-  // Replaces the driver's resource by the form that the client gets. CUDA_ERROR_OUT_OF_MEMORY if
-  // the session has too many.
+  // Replaces the driver's resource by the form that the client gets. Returns
+  // CUDA_ERROR_OUT_OF_MEMORY if the session has too many resources.
   CUresult keep(CUdevResource* resource);
-  // Returns the driver's resource for the client's form of it.
-  // CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION if the client has changed it.
+  // Finds the driver's resource for the client's form of it. Returns
+  // CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION if the client has changed the resource.
   CUresult find(const CUdevResource& given, CUdevResource* resource) const;
 
-  // `of`: the resources as the client gave them.
+  // `of`: the numbers of the descriptor's resources. Returns the number of the descriptor, or 0 if
+  // the session has too many descriptors.
   unsigned keep_descriptor(std::vector<uint32_t> of, CUdevResourceDesc descriptor);
   unsigned find_descriptor(const std::vector<uint32_t>& of) const;  // 0: none
   // Returns false if there is no such descriptor. Number 0 gives a null descriptor.
@@ -32,7 +34,7 @@ class DeviceResources {
   static uint32_t number_of(const CUdevResource& given);
 
   void add_green(CUcontext context, CUgreenCtx green) { greens_[context] = green; }
-  // Null if the context is not a green one.
+  // Returns null if the context is not a green context.
   CUgreenCtx green(CUcontext context) const {
     const auto found = greens_.find(context);
     return found == greens_.end() ? nullptr : found->second;

@@ -17,8 +17,8 @@ namespace rcuda::server {
 
 struct Object {
   void* handle = nullptr;
-  wire::ObjectId context = 0;    // that was current when the object was bound
-  bool watched = false;          // events: a watch waits for its latest record
+  wire::ObjectId context = 0;    // the context that was current when the object was bound
+  bool watched = false;          // events: a watch waits for the event's latest record
   uint32_t parameter_bytes = 0;  // functions, kernels: minimum of a launch's parameters, if known
   bool parameters_known = false;
   // Functions, kernels, modules: the module or library with which they end. 0: unknown.
@@ -26,8 +26,8 @@ struct Object {
   wire::ObjectId owner = 0;
   wire::ObjectId launched_in = 0;  // functions, kernels: the context it was last launched in
   uint64_t key = 0;                // streams: SessionStream::key
-  uint64_t last_use = 0;           // streams: the latest command that named it,
-  uint64_t done_use = 0;           // and the latest one whose work is known to be done
+  uint64_t last_use = 0;           // streams: the number of the latest use,
+  uint64_t done_use = 0;           // and of the latest use whose work is known to be done
 };
 
 class ObjectTable {

@@ -49,7 +49,8 @@ void CudaDeviceOps::free(int device, DeviceAddress address) {
 Result<p2p::ExportedMemory> CudaDeviceOps::export_memory(int device, DeviceAddress address) {
   RCUDA_RETURN_IF_ERROR(make_current(device));
   if (!options_.names) return Status(Code::kUnsupported, "this worker exports no memory");
-  // A buffer id is never used again for another allocation, so a free needs no notification.
+  // The driver never uses a buffer id for another allocation, so a later allocation never finds an
+  // old entry in exports_.
   unsigned long long id = 0;
   const bool has_id =
       driver_.cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, address) == CUDA_SUCCESS &&

@@ -57,11 +57,12 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   struct Options {
     std::vector<Device> devices;
     std::function<void(CUresult)> on_error;  // a copy in a stream of this worker has failed
-    // The last held stream has been released, a pause is requested or has ended. Without this
-    // function no thread grants pauses: a pause begins as soon as no stream is held, and enter()
-    // waits for its end.
+    // Called when the last held stream has been released, and when a pause is requested or has
+    // ended. Without this function no thread grants pauses: a pause begins as soon as no stream is
+    // held, and enter() waits for the end of the pause.
     std::function<void()> on_change{};
-    // For memory that a peer maps; outlives this object. Without it no memory can be mapped.
+    // The names under which memory is exported to peers; outlives this object. Null: peers can map
+    // no memory.
     ExportedNames* names = nullptr;
   };
   static Result<std::unique_ptr<CudaDeviceOps>> create(const api::DriverTable& driver,
@@ -74,7 +75,7 @@ class CudaDeviceOps final : public p2p::DeviceOps {
     return {reinterpret_cast<uint64_t>(stream), reinterpret_cast<uint64_t>(context)};
   }
 
-  // Names an event of the program, for Engine::signal. Its latest record counts.
+  // Names an event of the program, for Engine::signal. The latest record of the event counts.
   static p2p::StreamRef event_ref(CUevent event, CUcontext context) {
     return {0, reinterpret_cast<uint64_t>(context), reinterpret_cast<uint64_t>(event)};
   }
@@ -152,7 +153,7 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   Status make_current(int device);
   Status issue(const p2p::CopyBox& box, CUstream stream);
   Status take_event(std::vector<CUevent>& pool, CUevent* event);
-  // Call these with the context current.
+  // Call these functions with the context of the stream or the event current.
   Status record_event(CUstream stream, PendingPlace* pending) RCUDA_REQUIRES(mutex_);
   Status await_event(CUevent event, PendingPlace* pending) RCUDA_REQUIRES(mutex_);
   Status hold(CUstream stream, PendingPlace* pending) RCUDA_REQUIRES(mutex_);

@@ -29,8 +29,8 @@ class DeviceWaits {
 
   struct Call {
     wire::ObjectId context = 0;
-    // Whether the driver waits for the work in the context. False: the call waits only until no
-    // stream is held.
+    // Whether the driver waits for the work in the context. If not, the call is delayed only until
+    // no stream is held.
     bool waits_for_work = true;
     // If set: called when the work is done. It calls its argument, at once or later.
     std::function<void(Action)> before;

@@ -26,14 +26,15 @@ using transport::Reach;
 
 namespace {
 
-// The number of sockets that may wait for an introduction: enough for all Links of a session, but
-// no flood.
+// The number of sockets that may wait for an introduction: enough for all Links of a session. The
+// limit stops a flood of connections.
 constexpr size_t kMostCallers = 1024;
 
 // The most other workers that a session has.
 constexpr size_t kMostPeers = wire::kMostServers - 1;
 
-// Connections in progress, together with those that have failed within the last handshake timeout.
+// The most connections in progress, together with those that have failed within the last handshake
+// timeout.
 constexpr size_t kMostAttempts = 64;
 
 // Link numbers are small, because the client must not choose the bytes that another server reads
@@ -366,7 +367,7 @@ Result<std::unique_ptr<transport::Link>> PeerHub::await_peer(Attempt& attempt, s
   return await_peer(attempt, tries - 1);
 }
 
-// Returns a Unix socket without encryption, because it stays on this machine.
+// Leaves a Unix socket unencrypted, because its bytes stay on this machine.
 Result<Socket> PeerHub::secured(const Introduction& introduction, uint32_t stream, UniqueFd socket,
                                 tls::Role role, Clock::time_point deadline) const {
   sockaddr_storage own{};

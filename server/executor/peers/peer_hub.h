@@ -65,7 +65,7 @@ class PeerHub {
 
   struct Introduction {
     p2p::PeerId link = 0;
-    uint32_t worker = 0;   // the other worker, as the client counts
+    uint32_t worker = 0;   // the client's number of the other worker
     uint32_t workers = 2;  // the number of workers in the session
     p2p::SessionToken token{};
     bool connects = false;
@@ -75,9 +75,9 @@ class PeerHub {
     uint16_t port = 0;
     std::chrono::milliseconds reconnect{0};  // how long the connection may be lost
   };
-  // `devices`: in the client's order. kProtocol if no real client makes such an introduction.
-  // kInvalidArgument if the link is already known or there are too many workers. kUnavailable if
-  // too many connections are in progress.
+  // `devices`: in the client's order. Returns kProtocol if no real client makes such an
+  // introduction, kInvalidArgument if the link is already known or there are too many workers, and
+  // kUnavailable if too many connections are in progress or have just failed.
   Status introduce(const Introduction& introduction, std::vector<CudaDeviceOps::Device> devices);
   // Whether a failed introduction is to be logged and reported: only the first few are.
   bool says_refusal() { return refusals_++ < kMostRefusalsSaid; }
@@ -107,7 +107,7 @@ class PeerHub {
   // it.
   using Outcome = std::shared_ptr<Status>;
   Outcome make_outcome(uint64_t copy) { return outcomes_[copy] = std::make_shared<Status>(); }
-  // For the copy's signal; null if there is no such copy.
+  // Called for the signal of the copy. Returns null if there is no such copy.
   Outcome take_outcome(uint64_t copy) {
     auto found = outcomes_.extract(copy);
     return found ? std::move(found.mapped()) : nullptr;
@@ -141,7 +141,7 @@ class PeerHub {
   struct Attempt {
     Introduction introduction;
     Clock::time_point begin;
-    bool welcomed = false;  // by a worker of the session; its thread only
+    bool welcomed = false;  // by a worker of the session; used by `thread` only
     bool given_up = false;  // guarded by mutex_, like `socket`
     // A duplicate of the thread's socket. shut() shuts the connection down through it, so the
     // thread stops waiting for the other worker.
@@ -166,14 +166,15 @@ class PeerHub {
   Result<std::unique_ptr<transport::Link>> connect_peer(Attempt& attempt,
                                                         const transport::Medium* wanted);
   Result<std::unique_ptr<transport::Link>> await_peer(Attempt& attempt, size_t tries);
-  // Describes the Link for PeerReturns. `hello`: of its control socket.
+  // Describes the Link for PeerReturns. `hello`: of the Link's control socket.
   PeerReturns::PeerLinkName returning(const Introduction& introduction,
                                       const wire::PeerHello& hello) const;
   static std::string other_server(const Introduction& introduction);
   // Encrypts a socket between the two workers, if the client has said so.
   Result<Socket> secured(const Introduction& introduction, uint32_t stream, UniqueFd socket,
                          tls::Role role, Clock::time_point deadline) const;
-  // `medium`: of its PeerHello; may be null.
+  // Waits for a connection of the other worker. `medium`: gets the medium that the PeerHello names;
+  // may be null.
   Result<Socket> take_caller(Attempt& attempt, uint32_t stream, std::string* medium);
   Result<Caller> wait_for_caller(const Attempt& attempt, uint32_t stream,
                                  Clock::time_point deadline);
@@ -205,9 +206,9 @@ class PeerHub {
   // The beginnings of the attempts that have failed recently.
   std::vector<Clock::time_point> failed_ RCUDA_GUARDED_BY(mutex_);
   std::multimap<StreamKey, Caller> callers_ RCUDA_GUARDED_BY(mutex_);
-  bool said_crowded_ RCUDA_GUARDED_BY(mutex_) = false;  // that there are too many callers
+  bool said_crowded_ RCUDA_GUARDED_BY(mutex_) = false;  // about too many callers
   std::set<p2p::PeerId> decided_ RCUDA_GUARDED_BY(mutex_);
-  // For the engine's thread, until shut().
+  // The introductions since the last shut(), for the engine's thread.
   std::map<p2p::PeerId, Introduction> introduced_ RCUDA_GUARDED_BY(mutex_);
 };
 

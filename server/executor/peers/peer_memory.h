@@ -35,7 +35,7 @@ class PeerMemory {
   const WorkCount& work_;
   // Ranges that were checked. They are valid while only peer copies run, because another command
   // may free the memory.
-  uint64_t at_ = 0;  // WorkCount::without_holds()
+  uint64_t at_ = 0;  // WorkCount::without_holds() at the checks
   std::array<Range, 4> checked_{};
   size_t next_ = 0;
 };

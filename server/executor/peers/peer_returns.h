@@ -30,18 +30,18 @@ namespace rcuda::server {
 class PeerReturns {
  public:
   struct PeerLinkName {
-    wire::PeerHello hello;  // of its control socket
+    wire::PeerHello hello;  // of the Link's control socket
     tls::Key secret{};
     bool encrypted = false;
-    std::chrono::milliseconds limit{0};
-    std::string peer;  // for the log
+    std::chrono::milliseconds limit{0};  // how long the connection may be lost
+    std::string peer;                    // for the log
   };
   explicit PeerReturns(std::chrono::milliseconds handshake_timeout)
       : handshake_timeout_(handshake_timeout) {}
 
-  // For the side that connects to this address.
+  // For the worker that connects to `address`.
   transport::Reconnecting connecting(const PeerLinkName& link, const wire::PeerAddress& address);
-  // For the side that waits. This object outlives the Link.
+  // For the worker that waits for connections. This object outlives the Link.
   transport::Reconnecting awaiting(const PeerLinkName& link);
   // Takes a connection whose PeerHello has the number of an attempt. `is_being_made`: the Link does
   // not await such connections yet, but soon will.
@@ -67,7 +67,7 @@ class PeerReturns {
   const std::chrono::milliseconds handshake_timeout_;
   Mutex mutex_;
   CondVar came_;
-  std::map<uint32_t, Awaited> awaited_ RCUDA_GUARDED_BY(mutex_);  // by the Link's name
+  std::map<uint32_t, Awaited> awaited_ RCUDA_GUARDED_BY(mutex_);  // by PeerHello::link
 };
 
 }  // namespace rcuda::server

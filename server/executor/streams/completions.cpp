@@ -93,7 +93,7 @@ bool Completions::queue_mark(const SessionStream& stream, WordSignal signal) {
          CUDA_SUCCESS;
 }
 
-// A client that maps the GPU-written words can write one, which misleads only itself. But such a
+// A client that maps the GPU-written words can write to them, but misleads only itself. But such a
 // write must not release the booking of freed memory: if memory was freed, only the driver's event
 // counts.
 bool Completions::is_marked(const Pending& pending) const {
@@ -229,8 +229,8 @@ void Completions::finish(Watch& watch, CUresult result, transport::Wake wake) {
 
 // Finds out how far a stream has got. A query of a reached event takes 1.5 us, of another event a
 // tenth of that (H100). So the last event is queried first: if it is reached, all are. An event
-// with a GPU-written word is queried at few looks only; these find a failed stream, whose GPU
-// writes no word.
+// with a GPU-written word is queried only at each kLooksPerQuery-th look. This query finds a failed
+// stream, in which the GPU does not write the word.
 CUresult Completions::look(Queue& queue, uint64_t* reached) {
   constexpr uint32_t kLooksPerQuery = 16;
   const Pending& first = queue.pending.front();

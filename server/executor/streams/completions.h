@@ -67,9 +67,9 @@ class Completions {
   // client waits for it. Without `waits`, only the latest watch of an event is kept, and only until
   // the event is recorded again.
   void watch(wire::ObjectId id, WordSignal signal, bool waits);
-  // Returns the driver's event, for a command that may record it again. Before that, each watch
-  // with `waits` gets a private event, which stands for the record that the watch waits for. A
-  // private event takes a stream, and waiting streams may block others, because a device has few
+  // Returns the driver's event, for a command that may record it again. First, each watch of the
+  // event with `waits` gets a private event, which stands for the record that the watch waits for.
+  // A private event takes a stream, and waiting streams may block others, because a device has few
   // queues.
   CUresult event_for_command(wire::ObjectId id, CUevent* event);
   // Drops the watches of a client's event that is about to be recorded, or was destroyed; no thread
@@ -99,7 +99,7 @@ class Completions {
     bool prints = false;
     bool marked = false;  // the GPU will write the signal's GPU-written word
     WhenDone when_done;
-    wire::ObjectId stream = 0;  // its done_use becomes `use`
+    wire::ObjectId stream = 0;  // the stream whose done_use becomes `use`
     uint64_t use = 0;
   };
   struct Queue {
@@ -108,7 +108,7 @@ class Completions {
     std::deque<Pending> pending;
     bool active = false;     // in active_
     bool forgotten = false;  // its stream was destroyed
-    uint32_t looks = 0;      // at its GPU-written words
+    uint32_t looks = 0;      // counts the polls of this queue, for look()
   };
   struct Watch {
     wire::ObjectId id = 0;  // 0: moved to a private event

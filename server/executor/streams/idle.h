@@ -38,8 +38,8 @@ class IdleCheck {
   bool any_work();
   bool any_capture();  // whether any stream is in capture
   // The number of streams of the device with work that is not known to be done, including destroyed
-  // streams. A stream in which a component waits for the program's events does not count. `ask`:
-  // also queries the driver.
+  // streams. Streams of the worker's own components do not count, even if they wait for events of
+  // the program. `ask`: also queries the driver.
   size_t count_busy_streams(CUdevice device, bool ask);
   // Calls `when_done`, with the first error, when all work that the context has so far is done. If
   // a stream of the context is in capture, calls it at once with

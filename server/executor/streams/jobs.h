@@ -23,7 +23,8 @@ class Jobs {
   // Wakes the executor thread, as post() does, without a job.
   void wake();
   bool any() const { return any_.load(); }
-  // Returns whether there was anything to run. A job may queue work.
+  // Runs the jobs; a job may queue work. Returns whether post() or wake() was called since the last
+  // run().
   bool run();
 
  private:

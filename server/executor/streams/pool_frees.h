@@ -7,8 +7,8 @@
 // The worker waits by polling. So after a session has freed memory in stream order, the worker also
 // synchronises the events and streams that polling found complete. Such a call returns at once.
 //
-// While a stream is held for another worker this does nothing, because releasing memory may wait
-// for the device. The next synchronisation releases it.
+// While a stream is held for another worker, this object does nothing, because releasing memory may
+// wait for the device. The next synchronisation releases the memory.
 // Executor thread only. Only this thread holds streams, so no stream becomes held between the check
 // and the call. Nothing blocks.
 #pragma once
@@ -31,13 +31,14 @@ class PoolFrees {
             std::function<bool()> holds_stream)
       : driver_(driver), objects_(objects), holds_stream_(std::move(holds_stream)) {}
 
-  // Memory was freed in stream order.
+  // To be called when memory was freed in stream order.
   void note() { any_ = true; }
   bool any() const { return any_; }
   // To be called when `event` is complete. `has_stream`: it was recorded in `stream`, which still
   // exists.
   void reached(ContextState& context, CUevent event, bool has_stream, CUstream stream);
-  // Does what reached() does for all idle streams of the session.
+  // Synchronises all idle streams of the session: the created ones, and the legacy stream of the
+  // current context.
   void reached_all();
 
  private:

@@ -8,10 +8,10 @@ namespace rcuda::server {
 
 class WorkCount {
  public:
-  // Work may have been queued in some stream.
+  // To be called when work may have been queued in some stream.
   void note() { ++work_; }
-  // A peer copy that holds a stream was queued. Returns whether the work before it was also such a
-  // copy, in the same stream.
+  // To be called when a peer copy that holds a stream was queued. Returns whether the work counted
+  // directly before it was also such a copy, in the same stream.
   bool note_hold(uint64_t stream_key) {
     const bool follows = held_at_ == work_ && held_key_ == stream_key;
     held_at_ = ++work_;
