@@ -216,7 +216,7 @@ bool says_pinned(const char* status) {
 
 bool any_page_pinned() {
   const UniqueFd status = open_own("status");
-  if (!status && (errno == EMFILE || errno == ENFILE)) return true;  // unknown: nothing may move
+  if (!status && (errno == EMFILE || errno == ENFILE)) return true;  // unknown: assume that one is
   std::string text;
   if (status) (void)append_to_end(status.get(), &text);
   return says_pinned(text.c_str());

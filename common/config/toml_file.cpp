@@ -203,7 +203,7 @@ Status check_writers(const std::string& path) {
   return Status(Code::kDenied, "other users can write " + path + ": chmod go-w " + path);
 }
 
-// `others`: the table that is not of the registry.
+// `others`: the table that load_toml_file() skips.
 Status unknown_key(const Registry& registry, const TomlItem& item, const std::string& name,
                    const std::string& others) {
   if (item.keys.size() > 1 && !others.empty()) {

@@ -52,8 +52,8 @@ inline size_t find_number(const std::string& entry, size_t count, std::string* p
   return kNone;
 }
 
-// `uuids`: as uuid_text() writes them. No entry finds a malformed text, which stands for a device
-// whose server does not answer or sends wrong values.
+// `uuids`: as uuid_text() writes them. A malformed text in `uuids` is a device whose server does
+// not answer or sends wrong values; no entry names it.
 inline size_t find_uuid(const std::string& entry, const std::vector<std::string>& uuids,
                         std::string* problem) {
   constexpr size_t kPrefix = 4, kLength = 36;  // "GPU-", and 32 digits with their dashes

@@ -58,13 +58,15 @@ Result<uint64_t> elf_size(Bytes bytes) {
   }
   for (uint64_t i = 0; i < sections; ++i) {
     Elf64_Shdr section;
-    if (!read_at(bytes, header.e_shoff + i * sizeof section, &section)) return malformed("section");
+    if (!read_at(bytes, header.e_shoff + i * sizeof section, &section))
+      return malformed("truncated section header");
     if (section.sh_type == SHT_NOBITS || section.sh_type == SHT_NULL) continue;
     if (!cover(section.sh_offset, section.sh_size)) return malformed("section outside the image");
   }
   for (uint64_t i = 0; i < header.e_phnum; ++i) {
     Elf64_Phdr segment;
-    if (!read_at(bytes, header.e_phoff + i * sizeof segment, &segment)) return malformed("segment");
+    if (!read_at(bytes, header.e_phoff + i * sizeof segment, &segment))
+      return malformed("truncated program header");
     if (!cover(segment.p_offset, segment.p_filesz)) return malformed("segment outside the image");
   }
   return end;

@@ -41,7 +41,8 @@ Status unpack_lz4(const Entry& entry, std::string* output) {
   const int size = LZ4_decompress_safe(reinterpret_cast<const char*>(entry.payload.data()),
                                        output->data(), static_cast<int>(entry.payload.size()),
                                        static_cast<int>(entry.size_bytes));
-  if (size < 0 || static_cast<uint64_t>(size) != entry.size_bytes) return malformed("LZ4 data");
+  if (size < 0 || static_cast<uint64_t>(size) != entry.size_bytes)
+    return malformed("invalid LZ4 data");
   return {};
 }
 
@@ -59,7 +60,7 @@ int specificity(const Entry& entry) {
 }  // namespace
 
 Result<std::string> decompress(const Entry& entry) {
-  if (entry.size_bytes > kLargestImage) return malformed("size");
+  if (entry.size_bytes > kLargestImage) return malformed("an unpacked size of more than 1 GiB");
   std::string output;
   try {
     switch (entry.compression) {

@@ -60,12 +60,13 @@ struct ServerStatus {
   struct Totals {
     std::vector<uint64_t> refused;  // clients, by the Code of the reason
     uint64_t worker_starts = 0, worker_failures = 0;
-    uint64_t worker_start_us = 0;   // sum over all successful starts, until the worker was ready
+    uint64_t worker_start_us = 0;   // until the worker was ready; sum over all successful starts
     std::vector<UserTotals> users;  // by user and medium; at most kMaxUserTotals
     // How often sessions were parked and woken, and the time for which the woken sessions were
     // parked.
     uint64_t parks = 0, wakes = 0, parked_seconds = 0;
-    // Of these parks, those for the room of other sessions; and how often none could make room.
+    // parks_for_room: the parks that made room for other sessions. room_refusals: how often no park
+    // could make room.
     uint64_t parks_for_room = 0, room_refusals = 0;
   };
   std::string server;          // host name
@@ -75,7 +76,7 @@ struct ServerStatus {
   // and the token's roles.
   std::string user, method, roles;
   std::string driver;
-  std::string nccl;  // of sessions: its version and path, or why it is missing; empty: not known yet
+  std::string nccl;  // of sessions: its version and path, or why it is missing; empty: unknown yet
   uint32_t idle_workers = 0;
   uint32_t max_sessions = 0;
   uint32_t waiting = 0;  // clients whose turn has not come

@@ -30,16 +30,16 @@ struct Connection {
   // The session's key. Set if the client identified itself under TLS: every socket of the session
   // is then encrypted with it.
   std::optional<tls::Key> key;
-  tls::Key binding{};       // with `key`: of the proofs on this connection (common/tls/proof.h)
-  bool has_worker = false;  // the server has passed its end to a worker
+  tls::Key binding{};         // with `key`: the binding for proofs (common/tls/proof.h)
+  bool has_worker = false;    // a worker is at the other end
   bool must_encrypt = false;  // RCUDA_SECURITY=tls: only media that encrypt are chosen
 };
 
-// If `medium` is null, chooses one: the plain medium of this machine if `host` is this machine and
-// a server listens there for it, otherwise the plain medium of the network. Name resolution may
-// block without limit; after it, the call blocks for `timeout` at most. Errors name host, port and
-// remedy. kDenied if this machine's server does not run as this user, root or a user of `trusted`
-// (RCUDA_TRUST_USER).
+// Connects to a server. If `medium` is null, chooses a medium: the plain medium of this machine if
+// `host` is this machine and a server has a local socket for the port, otherwise the plain medium
+// of the network. Name resolution may block without limit; after it, the call blocks for `timeout`
+// at most. Errors name host, port and remedy. kDenied if this machine's server does not run as this
+// user, root or a user of `trusted` (RCUDA_TRUST_USER).
 Result<Connection> connect_server(const std::string& host, uint16_t port,
                                   const transport::Medium* medium,
                                   std::chrono::milliseconds timeout,
@@ -92,8 +92,8 @@ Result<std::unique_ptr<transport::Link>> link_to_worker(Connection connection,
 // The local socket address of a server, for clients on the same machine. Every server has an
 // abstract Unix socket. It disappears with the server, but any user may take its name first. So a
 // server of root also has a socket in a folder that only root can write, and clients look there
-// first. A container sees another such folder in its place. The server treats clients that connect
-// through that folder as clients of another machine.
+// first. A container sees another folder of the server in its place (kContainersFolder). The server
+// treats clients that connect through that folder as clients of another machine.
 class LocalAddress {
  public:
   static constexpr const char* kRootsFolder = "/run/rcuda";

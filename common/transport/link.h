@@ -205,11 +205,11 @@ class Link {
                     TransferDone done) = 0;
 
   // Writes up to kMaxRegionPut bytes into the peer's region, in order with puts: later puts become
-  // visible after the bytes, and later transfers happen after them. So a put can announce the bytes
-  // to the peer at once; after write(), it must wait for the completion. All bytes are copied
-  // before the return. They may stay on this side until the next put, transfer or flush(). Blocks
-  // as put(), and wakes no thread. Bytes outside of the peer's region break the Link; for a
-  // withdrawn region they are dropped. kUnsupported without has_region_puts.
+  // visible after the bytes, and later transfers happen after them. So the next put can announce
+  // the bytes to the peer at once. Bytes of write() can be announced only after its completion. All
+  // bytes are copied before the return. They may stay on this side until the next put, transfer or
+  // flush(). Blocks as put(), and wakes no thread. Bytes outside of the peer's region break the
+  // Link; for a withdrawn region they are dropped. kUnsupported without has_region_puts.
   virtual Status put_region(RegionId, uint64_t, Bytes) {
     return {Code::kUnsupported, std::string(medium()) + " has no puts into regions"};
   }
@@ -335,7 +335,7 @@ struct Bootstrap {
   std::chrono::milliseconds timeout{10'000};
   std::function<Result<Socket>(int index)> open_stream;    // client side
   std::function<Result<Socket>(int index)> accept_stream;  // server side
-  Reconnecting reconnecting;  // its limit is zero on both sides or on none
+  Reconnecting reconnecting;  // its limit is zero on both sides or on neither side
 };
 
 }  // namespace rcuda::transport

@@ -48,8 +48,9 @@ struct ReadyEvent {
   EventHeader header;
   uint64_t staging_region;
   uint64_t staging_bytes;
-  // A region of u64. The GPU may write a kSignal's sequence into the u64 with the word's index,
-  // before the worker writes the word. 0: no such region.
+  // The region of the GPU-written words, one u64 for each. The GPU may write a kSignal's sequence
+  // into the u64 with the index of the completion word, before the worker writes the completion
+  // word. 0: no such region.
   uint64_t marks_region;
   uint64_t marks_bytes;
   // The number of copies that can wait at a time, in a stream of the first device's primary
@@ -71,8 +72,8 @@ struct HostCallbackEvent {
 };
 static_assert(sizeof(HostCallbackEvent) == 40);
 
-// The worker lends the mirrors to a host function: it writes their bytes into their regions of the
-// client, and this struct after the bytes. The client answers in the same place.
+// The worker lends the mirrors to a host function: it writes their bytes into the client's regions
+// of these mirrors, and this struct after the bytes. The client answers in the same place.
 struct MirrorLoan {
   // From 1. Shows the client which regions have bytes of this loan. A mirror that was made
   // meanwhile, or whose transfer failed, has no bytes of this loan.
@@ -80,7 +81,7 @@ struct MirrorLoan {
   // The bytes include the mirror's patches up to this number (MirrorPatch).
   uint64_t patches;
 
-  // In the region of a mirror of `bytes` bytes.
+  // The offset of this struct in the region of a mirror of `bytes` bytes.
   static constexpr uint64_t offset(uint64_t bytes) { return (bytes + 7) / 8 * 8; }
   static constexpr uint64_t region_bytes(uint64_t bytes) {
     return offset(bytes) + sizeof(MirrorLoan);

@@ -1,4 +1,5 @@
-// The command ring: frames in order from one sender to one receiver, in the receiver's Link window.
+// A ring of commands or events: frames in order from one sender to one receiver, in the receiver's
+// window of a Link.
 //
 // A frame costs its sender one put (two where the ring wraps) and its receiver no message: a posted
 // kernel launch is one RDMA write. The ring does not interpret frames. The sender (RingWriter)

@@ -172,8 +172,7 @@ bool Receiver::is_over(const Incoming& copy) {
   }
 }
 
-// Whether only a message of the sender can advance the copy. A program may have queued thousands of
-// copies.
+// Whether only a message of the sender can advance the copy. Such a copy leaves awake_.
 bool Receiver::dormant(const Incoming& copy) {
   const bool waits = copy.choice == Choice::kNone || copy.choice == Choice::kChunks;
   const bool began = copy.state == IncomingState::kReady || copy.state == IncomingState::kOffered;

@@ -80,6 +80,7 @@ class Receiver : public Half<Incoming, IncomingEvent> {
   // the mailbox.
   Result<bool> advance(PeerLink* link);
 
+  // The peer is lost: every copy ends with `why` when its own transfers have ended.
   void lose(const Status& why);
   // Unmaps the memory of a lost peer. Call it in a pause, when no copies are left.
   void close_mappings();

@@ -374,7 +374,7 @@ void Sender::finish(Outgoing& copy, PeerLink* link, const Status& status) {
     RCUDA_DEBUG("peer copy %llu to peer %u: %s", static_cast<unsigned long long>(copy.id), peer_,
                 status.message().c_str());
   }
-  // Called before the program can learn of the end.
+  // on_sent() runs before the program can learn of the end.
   if (status.ok() && copy.plan && environment_.options.on_sent) {
     environment_.options.on_sent(*copy.plan);
   }

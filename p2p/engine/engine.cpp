@@ -275,8 +275,8 @@ Engine::Engine(DeviceOps& ops, EngineOptions options)
       device_count_(static_cast<int>(ops.devices().size())) {}
 
 transport::LinkOptions Engine::link_options(transport::LinkOptions options) {
-  // A program that copies in a loop has 100 to 200 us between two transfers on an H200: the DMA at
-  // both ends and a few messages.
+  // The threads of the Link poll longer than usual, because a program that copies in a loop has 100
+  // to 200 us between two transfers on an H200: the DMA at both ends and a few messages.
   constexpr int kLonger = 5;
   options.window_bytes = PeerWindow::kBytes;
   options.receive_spin *= kLonger;

@@ -260,7 +260,8 @@ Result<Message> parse(std::span<const std::byte> frame) {
 
 EndMessage make_end(MessageKind kind, uint64_t copy, const Status& status);
 SignalMessage make_signal(uint64_t signal, const Status& status);
-// The status in a message. Its text is limited in length and made printable.
+// Returns the status in a message. The text of an EndMessage is cut at kMaxErrorText bytes and gets
+// blanks for control characters.
 Status status_of(const EndMessage& message);
 Status status_of(const SignalMessage& message);
 

@@ -80,7 +80,7 @@ class Reconnects {
   // For ResumableSocket and this class.
 
   // Gets the next connection for the socket `index`. kNotFound: the session has ended; kTimeout:
-  // the limit has passed; kUnavailable: `is_over`.
+  // the limit has passed; kUnavailable: `is_over` has returned true, or end() was called.
   Result<Socket> connect(uint32_t index, Clock::time_point limit,
                          const std::function<bool()>& is_over);
   ResumableSocket* find(uint32_t index) const;  // null: not protected

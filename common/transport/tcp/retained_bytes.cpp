@@ -62,7 +62,7 @@ void RetainedBytes::keep(Segment segment) {
   }
 }
 
-// Segments grow while their memory is contiguous.
+// Extends the last segment if the new segment continues it in memory.
 void RetainedBytes::push_locked(State& state, Segment segment) {
   if (!state.segments.empty()) {
     Segment& last = state.segments.back();
@@ -169,7 +169,7 @@ bool RetainedBytes::own_next(State& state, const std::byte* begin, const std::by
   return true;
 }
 
-// Returns room in a free block or, if no block is free, in further memory.
+// Returns a segment to copy into: in a free block or, if no block is free, in further memory.
 RetainedBytes::Segment RetainedBytes::room_to_own_locked(State& state, uint64_t place,
                                                          size_t bytes) {
   Segment copy{place, {nullptr, bytes, nullptr, nullptr}};

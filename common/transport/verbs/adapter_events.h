@@ -6,9 +6,9 @@
 // queue pairs survive a short interruption. It is logged once per process, and reported as the
 // reason if the queue pairs fail.
 //
-// The thread that calls take() calls the listeners, and holds a lock that attach() and the
-// destructor of an Attachment take. So a listener only records the event, and calls no function of
-// AdapterEvents.
+// take() calls the notes of the Attachments on its thread, and holds a lock that
+// Attachment::begin() and end() also take. So a note only records the event, and calls no function
+// of AdapterEvents.
 #pragma once
 
 #include <functional>
@@ -29,6 +29,7 @@ class AdapterEvents {
     // From now on `note` receives events of the device, of queue pairs whose qp_context is `owner`,
     // and of completion queues whose cq_context is `owner`.
     void begin(ibv_context* context, const void* owner, Loss::Note note);
+    // After the return, `note` does not run any more.
     void end();
 
    private:
