@@ -90,8 +90,8 @@ void use_sink_locked(Logger& log, std::shared_ptr<DescriptorSink> sink, const ch
   log.sink->set_pattern(pattern, kTimes);
 }
 
-// The sink is created at first use, so a process that never logs has no sink. It does not use the
-// stream stderr: a thread may hold that stream's lock while it waits for the logger's lock.
+// The sink is created at first use, so a process that never logs has no sink. The sink does not use
+// the stream stderr: a thread may hold that stream's lock while it waits for the logger's lock.
 spdlog::logger& sink_locked(Logger& log) RCUDA_REQUIRES(log.mutex) {
   if (!log.sink)
     use_sink_locked(log, std::make_shared<DescriptorSink>(STDERR_FILENO), kLinePattern);

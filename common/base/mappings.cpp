@@ -65,9 +65,9 @@ bool query(int maps, uint64_t begin, uint64_t end, std::vector<MappedPart>* part
   return true;
 }
 
-// Whether the part maps a file whose pages the kernel writes back. It does not write back files in
-// memory: those of tmpfs, hugetlbfs and ramfs, and those without a path (memfd, shared anonymous
-// memory).
+// Whether the part maps a file whose pages the kernel writes back. The kernel does not write back
+// files in memory: those of tmpfs, hugetlbfs and ramfs, and those without a path (memfd, shared
+// anonymous memory).
 bool is_written_back(int maps, const MappedPart& part) {
   char path[PATH_MAX] = {};
   MappingQuery query{};

@@ -1,7 +1,7 @@
 // Mutex, MutexLock and CondVar: the standard library's, with Clang's attributes for thread safety.
 // With them, Clang checks that code which uses guarded data holds the mutex
-// (scripts/thread_safety). They cost the same as the standard library's. Other compilers ignore the
-// attributes.
+// (scripts/thread_safety). The classes cost the same as the standard library's. Other compilers
+// ignore the attributes.
 //
 //   Mutex mutex_;
 //   std::vector<Job> jobs_ RCUDA_GUARDED_BY(mutex_);

@@ -72,7 +72,8 @@ class CommandLine {
   // T: std::string, int, uint16_t, uint32_t, uint64_t, double, or a vector of texts or numbers.
   template <typename T>
   Option option(const std::string& names, T* value, const std::string& help = "");
-  // parse() passes the text to `set`, and reports its error as an error of the command line.
+  // parse() passes the text to `set`, and reports an error of `set` as an error of the command
+  // line.
   Option option(const std::string& names, std::function<Status(const std::string& text)> set,
                 const std::string& help);
   Option flag(const std::string& names, bool* value, const std::string& help = "");

@@ -83,8 +83,8 @@ inline std::optional<size_t> position_of_uuid(const std::string& entry,
   return position == internal::kNone ? std::nullopt : std::optional(position);
 }
 
-// `uuid_of` returns the UUID of a device as uuid_text() writes it. It is called only if
-// lists_uuids().
+// `uuid_of` returns the UUID of a device as uuid_text() writes it. Called only if
+// lists_uuids(list).
 inline VisibleDevices select_devices(std::string_view list, size_t count,
                                      const std::function<std::string(size_t)>& uuid_of) {
   VisibleDevices selected;

@@ -1,11 +1,11 @@
 // Files with secrets: only their owner may read or write them, and the owner is this process's
 // effective user or root.
 //
-// The file itself is checked, after it is opened. Its folder is not: a file that another user puts
-// there belongs to that user and is refused. Writing is atomic: a reader finds the old file or the
-// complete new file. Threads: any; processes may race. Blocking: for the file system. Errors name
-// the file and the remedy: kNotFound if the file does not exist, kDenied if others have access,
-// else kSystem.
+// The file itself is checked, after it is opened. The folder is not checked: a file that another
+// user puts there belongs to that user and is refused. Writing is atomic: a reader finds the old
+// file or the complete new file. Threads: any; processes may race. Blocking: for the file system.
+// Errors name the file and the remedy: kNotFound if the file does not exist, kDenied if others have
+// access, else kSystem.
 #pragma once
 
 #include <cstddef>

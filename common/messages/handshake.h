@@ -1,7 +1,7 @@
 // The handshake: messages of client, daemon and worker on the control socket before a Link is made.
 //
 //   client -> daemon   Hello: which devices, over which medium; and the client's description of
-//                      itself, for the log. Its host is a part of the session's owner
+//                      itself, for the log. The client's host is a part of the owner
 //   daemon -> client   Queued: at once, and every second while the client's turn has not come or no
 //                      worker is free
 //   daemon -> worker   the socket and the Hello, over their socket pair
@@ -43,7 +43,7 @@
 //   daemon -> client   Queued, as above; then Assigned, which ends this TLS connection
 //   both               client and worker begin another TLS connection on the same socket, with the
 //                      session's key (common/tls/keyed.h). It carries Welcome and the Link.
-//                      Further sockets of the session begin with their Attach, then likewise
+//                      Further sockets of the session begin with Attach, then do the same
 //
 // message_io.h has the framing, message.h the encoding. Plain values.
 #pragma once

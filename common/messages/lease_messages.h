@@ -51,7 +51,7 @@ struct LeaseRequest {
   bool shared = false;   // kTake: others may have leases of the same devices
   uint64_t seconds = 0;  // kTake, kExtend: from now; 0: no end
   bool waits = false;    // kTake: the client asks again while devices are taken
-  // kTake: where the server oversubscribes its devices, it may do so with these, too.
+  // kTake: the server may oversubscribe the leased devices, if it oversubscribes any.
   bool oversubscribed = false;
 };
 

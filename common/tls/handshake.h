@@ -15,7 +15,7 @@ namespace rcuda::tls {
 Result<std::unique_ptr<Connection>> connect(int socket,
                                             std::chrono::steady_clock::time_point deadline);
 
-// The server's side. It makes a key and a certificate of its own, which clients do not check.
+// The server's side. create() makes a new key and certificate, which clients do not check.
 class Acceptor {
  public:
   static Result<Acceptor> create();

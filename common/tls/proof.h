@@ -50,7 +50,8 @@ Key lease_proof(const std::array<uint8_t, 16>& secret, const Key& binding);
 // is accepted, and the caller must check it in another way (MUNGE).
 struct ServerCheck {
   std::optional<identity::Hash> pinned;  // of the server's public key, from a token
-  std::string authorities;  // PEM file: one of these authorities has signed it, for `host`
+  // PEM file of authorities. One of them must have signed the certificate, for `host`.
+  std::string authorities;
   std::string host;
 };
 // kDenied with the reason if this is not the server.

@@ -137,8 +137,8 @@ class Channel {
   // ClientWindow::kParkWord.
   uint64_t park_word() const { return word_at(ClientWindow::kParkWord); }
 
-  // Waits until `ready` returns true. It is called again whenever the worker has written something,
-  // and after Link::interrupt().
+  // Waits until `ready` returns true. `ready` is called again whenever the worker has written
+  // something, and after Link::interrupt().
   template <typename Ready>
   Status wait(const Ready& ready) {
     return wait_until(ready, deadline());

@@ -7,10 +7,11 @@
 //
 // One command = CommandHeader, then the opcode's body. Generated commands (api/table) encode their
 // body with wire::Encoder; bodies of custom commands are plain structs, some followed by bytes.
-// They are declared in api/table/commands.toml, from which common/wire/commands.h is generated.
+// Custom commands are declared in api/table/commands.toml, from which common/wire/commands.h is
+// generated.
 //
 // There are three ways to answer:
-//  - reply slot: the worker writes [body ... | ReplyStamp]; the stamp is the slot's last word. It
+//  - reply slot: the worker writes [body ... | ReplyStamp]; the stamp is the slot's last word and
 //    holds the length of the body, which ends right before it, 8-byte aligned.
 //  - completion word: CompletionWord::make(sequence, result) reports the progress of a stream.
 //  - none, for posted commands. A posted command that fails sets the session's error word.

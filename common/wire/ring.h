@@ -105,7 +105,8 @@ class RingReader {
   Result<std::span<const std::byte>> try_next();
   // Whether try_next() has something to do: the predicate for Link::wait.
   bool pending() const;
-  // The number of the last frame or wrap mark that try_next() took. They are numbered from 1.
+  // The number of the last frame or wrap mark that try_next() took. Frames and wrap marks are
+  // numbered from 1.
   uint64_t taken() const { return number_ - 1; }
   struct Ahead {
     uint64_t number = 0;

@@ -169,8 +169,9 @@ class Engine::Runner {
   };
 
   // A thread calls this after it has queued work for the engine thread. Pairs with sleep(): the
-  // engine thread clears awake_ before its last check for work, so either it sees the work or the
-  // caller sees awake_ false. All accesses to awake_ are sequentially consistent.
+  // engine thread clears awake_ before its last check for work, so either it sees the work, or the
+  // caller sees that awake_ is false and wakes it. All accesses to awake_ are sequentially
+  // consistent.
   void wake() {
     if (awake_.load()) return;
     {
@@ -205,8 +206,8 @@ class Engine::Runner {
     } else {
       RCUDA_INFO("the peer-to-peer engine is not bound to a NUMA node");
     }
-    // The first HMAC of a process takes 3 ms to load its implementation. It is done here, while the
-    // connections are being made.
+    // The first HMAC of a process takes 3 ms to load its implementation. The engine thread computes
+    // an HMAC here, while the connections are being made.
     (void)make_proof({}, false, {}, {});
     Clock::time_point moved_at = Clock::now();
     while (!stop_) {

@@ -83,8 +83,8 @@ class Engine {
   Status await(PeerId peer, uint64_t id, StreamRef stream);
 
   // Call it before device memory of this worker is freed. `done` runs when no copy so far uses the
-  // memory and no connected peer maps it any more. It does not wait for lost peers; these unmap the
-  // memory themselves.
+  // memory and no connected peer maps it any more. `done` does not wait for lost peers, which unmap
+  // the memory themselves.
   void release_memory(MemoryRelease release);
 
   // Wakes the engine thread: a requested pause has begun (DeviceOps::pause()), or a copy is

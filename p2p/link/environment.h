@@ -69,7 +69,8 @@ class Reports {
   std::atomic<bool> empty_{true};
 };
 
-// Memory of this process that peers have mapped. It is freed after they have unmapped it.
+// Memory of this process that peers have mapped. The memory is freed after the peers have unmapped
+// it.
 struct Exported {
   int device = 0;
   DeviceAddress base = 0;

@@ -228,8 +228,8 @@ struct LegMessage : MessageOf<MessageKind::kLeg> {
 };
 static_assert(sizeof(LegMessage) == 32 + kMaxLegKnots * 16);
 
-// Sent by a worker on the same host, once for each of the peer's devices with probe memory and each
-// of its own devices.
+// A worker on the same host sends it once for each pair of a peer's device with probe memory and a
+// device of its own.
 struct MappableMessage : MessageOf<MessageKind::kMappable> {
   uint32_t sender_device = 0;  // of the side that receives this message and will send copies
   uint32_t device = 0;         // of the side that sends this message

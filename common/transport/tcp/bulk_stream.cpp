@@ -24,7 +24,8 @@ namespace {
 // the sending thread wakes up.
 constexpr uint64_t kMeanwhileBytes = 1u << 20;
 // ThreadSanitizer assumes that sendmsg() reads its buffers even after they were sent, when the peer
-// may already reuse the memory. With it, the kDone that allows the reuse is sent in its own call.
+// may already reuse the memory. Under ThreadSanitizer, the kDone that allows the reuse is sent in
+// its own call.
 #ifdef __SANITIZE_THREAD__
 constexpr bool kDoneWithData = false;
 #else

@@ -46,7 +46,8 @@ void RetainedBytes::append(uint64_t place, std::span<const iovec> pieces, size_t
   }
 }
 
-// If the region is not retired yet, the own() that follows its retirement finds the segment.
+// Retains a piece by its address, or copies it if its region is retired. If the region is retired
+// later, the own() that follows the retirement finds the segment.
 void RetainedBytes::keep(Segment segment) {
   if (segment.part.bytes == 0) return;
   State& state = *state_;

@@ -3,7 +3,7 @@
 // rdma_cm opens each device once per process, so all Links over it share one queue of asynchronous
 // events. Each Link's progress thread sleeps on the descriptor of this queue. The thread that reads
 // an event delivers it to every affected Link. A port that goes down does not end a Link, because
-// queue pairs survive a short interruption. It is logged once per process, and reported as the
+// queue pairs survive a short interruption. The event is logged once per process, and becomes the
 // reason if the queue pairs fail.
 //
 // take() calls the notes of the Attachments on its thread, and holds a lock that

@@ -1,4 +1,5 @@
-// The distance between two PCI devices, according to sysfs. It decides which adapter a GPU uses.
+// The distance between two PCI devices, according to sysfs. The distance decides which adapter a
+// GPU uses.
 //
 // `root` is "/" in real use and a made-up tree in tests. The results depend only on its files. Only
 // reading them may block. A device without an entry in sysfs has no distance. Used by the verbs
