@@ -28,7 +28,8 @@ namespace {
 // Times are in UTC, as in the audit and in files.
 constexpr auto kTimes = spdlog::pattern_time_type::utc;
 constexpr const char* kLinePattern = "%Y-%m-%dT%H:%M:%S.%eZ %n[%P] %l: %v";
-// For a line of another process: %n is that process's name, which includes its process id.
+// The pattern for a line of another process: %n is that process's name, which includes its process
+// id.
 constexpr const char* kOthersPattern = "%Y-%m-%dT%H:%M:%S.%eZ %n %l: %v";
 // "<W>text": the level's letter, as spdlog writes it, and the text.
 constexpr const char* kRelayedPattern = "<%L>%v";

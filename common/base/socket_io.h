@@ -48,10 +48,10 @@ Status recv_with_fds(int socket, std::span<std::byte> bytes, std::vector<UniqueF
 Result<size_t> recv_packet_with_fds(int socket, std::span<std::byte> bytes,
                                     std::vector<UniqueFd>& fds, Deadline deadline);
 
-// One non-blocking attempt. Returns the bytes moved, 0 if it would block, or an error. The end of
-// the stream is kUnavailable. `fds` has an empty entry for a descriptor that arrived when this
-// process had no free number for it. A socket with a cipher or a layer carries no descriptors:
-// kUnsupported.
+// Make one attempt without blocking. Return the number of bytes moved, 0 if the call would block,
+// or an error. The end of the stream is kUnavailable. `fds` has an empty entry for a descriptor
+// that arrived when this process had no free number for it. A socket with a cipher or a layer
+// carries no descriptors: kUnsupported.
 Result<size_t> try_send_with_fd(int socket, std::span<const std::byte> bytes, int fd);
 Result<size_t> try_recv_with_fds(int socket, std::span<std::byte> bytes,
                                  std::vector<UniqueFd>& fds);

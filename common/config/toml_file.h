@@ -21,7 +21,7 @@ struct TomlItem {
   size_t line = 0;
 };
 
-// In the order of the lines. A value that has none of the kinds is an error.
+// Returns the items in the order of the lines. A value that has none of the kinds is an error.
 Result<std::vector<TomlItem>> read_toml_file(const std::string& path);
 
 // Sets the settings of a file. An unknown key is an error that names the nearest known key, or all

@@ -12,9 +12,9 @@
 
 namespace rcuda::config {
 
-// One line for each variable of `environment` that begins with RCUDA_ and that no part of rcuda
-// reads: its name, and the nearest name that exists. `server`: the registry of a server; null in
-// other programs.
+// Returns one line for each variable of `environment` that begins with RCUDA_ and that no part of
+// rcuda reads: its name, and the nearest name that exists. `server`: the registry of a server; null
+// in other programs.
 std::vector<std::string> unknown_variables(const char* const* environment,
                                            const Registry* server = nullptr);
 

@@ -8,7 +8,7 @@
 
 namespace rcuda::cuda {
 
-// Bytes per channel; 0 for an unknown format.
+// Returns the bytes per channel; 0 for an unknown format.
 inline size_t format_bytes(CUarray_format format) {
   switch (format) {
     case CU_AD_FORMAT_UNSIGNED_INT8:

@@ -27,7 +27,8 @@ Result<Elf64_Ehdr> read_header(Bytes bytes) {
   return header;
 }
 
-// With 65280 sections or more, the first section header contains their number.
+// Sets the number of sections. If there are 65280 or more, the first section header contains the
+// number.
 bool section_count(Bytes bytes, const Elf64_Ehdr& header, uint64_t* count) {
   *count = header.e_shnum;
   if (header.e_shnum != 0 || header.e_shoff == 0) return true;

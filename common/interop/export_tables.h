@@ -32,7 +32,7 @@ class Provider {
   virtual int device_count() = 0;
   virtual DeviceIdentity device_identity(int ordinal) = 0;
   virtual int multiprocessors(int ordinal) = 0;
-  // As cuModuleLoadData into the current context, and cuModuleUnload.
+  // Work as cuModuleLoadData into the current context, and as cuModuleUnload.
   virtual CUresult load_module(CUmodule* module, const void* image) = 0;
   virtual CUresult unload_module(CUmodule module) = 0;
   virtual CUresult module_functions(CUmodule module, std::vector<CUfunction>* functions) = 0;

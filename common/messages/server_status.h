@@ -89,7 +89,7 @@ struct ServerStatus {
 
 extern template struct Codec<ServerStatus>;
 
-// In this header because workers also send it to their daemon.
+// This function is in the header because workers also send a Device to their daemon.
 template <typename Visitor>
 void fields(Visitor& visit, ServerStatus::Device& m) {
   visit.number("ordinal", m.ordinal);

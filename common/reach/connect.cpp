@@ -63,7 +63,7 @@ bool is_this_machine(const addrinfo* addresses) {
   return found.ok() && *found;
 }
 
-// Zero: no limit.
+// A `timeout` of zero means no limit.
 void set_send_timeout(int socket, std::chrono::microseconds timeout) {
   const timeval value{timeout.count() / 1'000'000, timeout.count() % 1'000'000};
   setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &value, sizeof value);

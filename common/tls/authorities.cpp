@@ -16,7 +16,7 @@ namespace {
 using Bytes = std::span<const uint8_t>;
 using namespace std::string_view_literals;
 
-// Reads DER elements. After a failure everything else is empty.
+// Reads DER elements. After a failure, element() returns empty bytes and done() returns false.
 class Cursor {
  public:
   explicit Cursor(Bytes bytes) : rest_(bytes) {}

@@ -54,7 +54,7 @@ struct ServerCheck {
   std::string authorities;
   std::string host;
 };
-// kDenied with the reason if this is not the server.
+// Checks the server's certificate and signature. kDenied with the reason if it is not the server.
 Status check_server(const identity::Chain& chain, const std::string& signature, const Key& binding,
                     const ServerCheck& check);
 

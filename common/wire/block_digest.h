@@ -23,7 +23,7 @@ struct BlockDigest {
 
   uint64_t first, second;
 
-  // In place of an unknown digest: blocks count as different from it.
+  // Used in place of an unknown digest. Every block counts as different from it.
   static constexpr BlockDigest none() { return {UINT64_MAX, UINT64_MAX}; }
   bool operator==(const BlockDigest&) const = default;
 };

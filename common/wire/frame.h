@@ -151,7 +151,7 @@ inline constexpr ObjectId kFetchStream = 0x7fff'ffffu;
 
 // ---- parts of bodies of custom commands --------------------------------------------------------
 
-// For copies from or to client memory that has a shadow in the worker.
+// Flags of copies from or to client memory that has a shadow in the worker.
 enum CopyFlags : uint32_t {
   // Nothing queued before the copy can change the source: its bytes may be fetched before the
   // stream reaches the copy.

@@ -76,8 +76,8 @@ static_assert(sizeof(HostCallbackEvent) == 40);
 // The worker lends the mirrors to a host function: it writes their bytes into the client's regions
 // of these mirrors, and this struct after the bytes. The client answers in the same place.
 struct MirrorLoan {
-  // From 1. Shows the client which regions have bytes of this loan. A mirror that was made
-  // meanwhile, or whose transfer failed, has no bytes of this loan.
+  // The number of the loan, from 1. It shows the client which regions have bytes of this loan. A
+  // mirror that was made meanwhile, or whose transfer failed, has no bytes of this loan.
   uint64_t number;
   // The bytes include the mirror's patches up to this number (MirrorPatch).
   uint64_t patches;
@@ -90,8 +90,8 @@ struct MirrorLoan {
 };
 static_assert(sizeof(MirrorLoan) == 16);
 
-// In answers about a mirror: the answer's bytes include the patch `patches` (MirrorPatch) and the
-// writes of the host function of the loan `loan`, and may be newer.
+// A part of answers about a mirror. The answer's bytes include the patch `patches` (MirrorPatch)
+// and the writes of the host function of the loan `loan`. They may be newer.
 struct MirrorState {
   uint64_t patches, loan;
   // The number of this answer among the answers with bytes of this mirror; the client repeats it in

@@ -268,7 +268,7 @@ Status Receiver::end(Incoming& copy, PeerLink* link, PeerLink* open, bool& moved
                             copy.chunk_bytes);
 }
 
-// Not in a pause: see pause.h, rule 4.
+// Registers the destination without a pause: see pause.h, rule 4.
 Status Receiver::answer_want(Incoming& copy, PeerLink& link) {
   TargetMessage message;
   message.copy = copy.id;

@@ -60,7 +60,7 @@ Status Sender::on_target(const TargetMessage& message, PeerLink& link) {
   if (message.refused != 0) {
     refused = {Code::kUnsupported, "the destination could not be registered"};
   } else {
-    // Not in a pause: see pause.h, rule 4.
+    // Registers the source without a pause: see pause.h, rule 4.
     const auto own = expose_device_memory(environment_.ops, *link.link, copy.request->device,
                                           memory.address, copy.total, For::kThisSide);
     if (own) {

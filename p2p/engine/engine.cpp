@@ -51,7 +51,8 @@ Status check_id(uint64_t id) {
 
 }  // namespace
 
-// The engine thread and its listeners: threads that sleep on the Links for it.
+// The engine thread, and the listeners: threads that sleep on the Links in place of the engine
+// thread.
 class Engine::Runner {
  public:
   Runner(DeviceOps& ops, EngineOptions options)

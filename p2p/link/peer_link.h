@@ -19,8 +19,8 @@
 
 namespace rcuda::p2p {
 
-// For each immediate, how many bytes of its chunk have arrived. Bytes may arrive before the chunk's
-// announcement.
+// Counts for each immediate how many bytes of its chunk have arrived. Bytes may arrive before the
+// chunk's announcement.
 class Arrivals {
  public:
   // kProtocol: more chunks have begun to arrive than a peer may have in flight.

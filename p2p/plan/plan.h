@@ -35,8 +35,8 @@ const char* to_string(Route route);
 // The route of copies over a Link with these traits.
 Route route_of(const transport::MediumTraits& traits);
 
-// At most `depth` chunks of `chunk_bytes` are between the begin of their copy-out and the end of
-// their copy-in.
+// At most `depth` chunks of `chunk_bytes` are in flight: between the begin of their copy-out and
+// the end of their copy-in.
 struct Chunking {
   uint64_t chunk_bytes = 0;
   uint32_t depth = 1;

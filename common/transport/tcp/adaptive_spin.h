@@ -14,7 +14,7 @@ class AdaptiveSpin {
  public:
   static constexpr int kMost = 4;
 
-  // Zero: the thread never polls.
+  // If `least` is zero, the thread never polls.
   explicit AdaptiveSpin(std::chrono::nanoseconds least) : least_(least), limit_(least) {}
 
   std::chrono::nanoseconds limit() const { return limit_; }

@@ -77,7 +77,7 @@ class Reconnects {
   // Socket::close_in_child() of the socket for acknowledgements.
   void close_in_child() const noexcept;
 
-  // For ResumableSocket and this class.
+  // The functions below are for ResumableSocket and this class.
 
   // Gets the next connection for the socket `index`. kNotFound: the session has ended; kTimeout:
   // the limit has passed; kUnavailable: `is_over` has returned true, or end() was called.

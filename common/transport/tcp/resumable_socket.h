@@ -76,7 +76,7 @@ class ResumableSocket final : public SocketLayer {
   void confirm(uint64_t place);
   // Copies the bytes of this memory that are retained by their address only (RetainedBytes::own()).
   void own(const void* begin, size_t bytes);
-  // For a stream that has ended: blocks until no thread reads memory that was sent.
+  // Call it on a stream that has ended. Blocks until no thread reads memory that was sent.
   void await_end();
   void end(const std::string& why);
   // Called when the peer has announced its end: the next loss ends the stream. If the connection is

@@ -73,8 +73,8 @@ class Connection {
   const Address& local() const { return local_; }
   uint16_t port() const;
 
-  // One plan for each queue pair. The receives of a queue pair are posted before the queue pair is
-  // connected.
+  // Connect the queue pairs, with one plan for each. The receives of a queue pair are posted before
+  // the queue pair is connected.
   Status connect_server(const Token& token, const std::vector<QueuePairPlan>& plans,
                         const Patience& patience);
   Status connect_client(const Token& token, const std::vector<QueuePairPlan>& plans,

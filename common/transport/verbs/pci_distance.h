@@ -52,7 +52,7 @@ size_t nearest_adapter(const std::filesystem::path& root, const std::string& gpu
                        const std::vector<std::string>& adapters, std::string* why);
 
 // The adapter of /sys/class/infiniband that is nearest to the GPU at a PCI address; among equals,
-// the first by name. nullopt if sysfs has no entry for the GPU, or no adapter with an entry.
+// the first by name. nullopt if the GPU, or every adapter, has no entry in sysfs.
 struct NearAdapter {
   std::string name;
   PciDistance distance;

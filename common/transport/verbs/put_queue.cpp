@@ -126,7 +126,7 @@ PutQueue::Entry& PutQueue::add(const Target& at, uint32_t bytes) {
   return entry;
 }
 
-// The buffer for the entry's bytes until they are sent.
+// Returns the buffer that holds the entry's bytes until they are sent.
 std::byte* PutQueue::room_in(Entry& entry) {
   const bool is_inline = entry.piece.length <= inline_bytes_;
   std::byte* const room = is_inline ? entry.data : stage(entry.piece.length);
