@@ -79,7 +79,7 @@ Status FileCache::name(const std::string& temporary, const std::string& name) co
     if (::renameat2(folder, temporary.c_str(), folder, name.c_str(), RENAME_NOREPLACE) == 0) break;
     error = errno;
     if (error == EEXIST && !remove_unused(name)) {
-      // Keep the old file: the processes that use it have checked it.
+      // Keeps the old file, because processes use it.
       ::unlinkat(folder, temporary.c_str(), 0);
       return {};
     }

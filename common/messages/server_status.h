@@ -42,7 +42,7 @@ struct ServerStatus {
     std::string park_way{};       // "driver" or "worker"; empty: it is not parked
     std::string park_refused{};   // why the last attempt to park it failed; empty: it did not fail
     uint64_t parked_bytes = 0;    // of GPU memory that are in the host's memory now
-    uint64_t parked_seconds = 0;  // for how long they have been there
+    uint64_t parked_seconds = 0;  // since the session was parked
   };
   struct Leased {
     uint32_t ordinal = 0;

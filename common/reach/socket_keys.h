@@ -35,7 +35,7 @@ AttachToken attach_token(const uint8_t (&token)[16], uint32_t index, uint32_t at
 // The TLS key of a socket between client and worker. `key`: the session's.
 tls::Key socket_key(const tls::Key& key, uint32_t index, uint32_t attempt);
 // The TLS key of a socket between two workers. `secret`: the secret that the client gave to both;
-// the numbers: as in PeerHello.
+// `link`, `stream` and `attempt`: as in PeerHello.
 tls::Key peer_socket_key(const tls::Key& secret, uint32_t link, uint32_t stream, uint32_t attempt);
 // Returns PeerHello::token, for a PeerHello that replaces a socket.
 AttachToken peer_attach_token(const tls::Key& secret, uint32_t link, uint32_t stream,

@@ -54,8 +54,8 @@ struct ReadyEvent {
   // word. 0: no such region.
   uint64_t marks_region;
   uint64_t marks_bytes;
-  // The number of copies that can wait at a time, in a stream of the first device's primary
-  // context, for bytes that follow their command; further copies would wait in host functions.
+  // The number of copies that can wait at a time for bytes that follow their command, in one stream
+  // of the first device's primary context. Further copies would wait in host functions.
   uint64_t gates;
 };
 static_assert(sizeof(ReadyEvent) == 48);
@@ -165,7 +165,7 @@ struct TraceEvent {
   uint16_t opcode;
   uint16_t thread;   // as in the command's header
   uint32_t flags;    // kOnDevice
-  uint32_t context;  // for work on a device: its context, and its stream
+  uint32_t context;  // kOnDevice: of the work; so is `stream`
   uint32_t stream;
 };
 static_assert(sizeof(TraceEvent) == 40);

@@ -43,7 +43,7 @@ class LegModel {
   };
 
   LegModel() = default;
-  // The textbook leg: busy for latency_us + n/gbps, delivers delay_us later.
+  // The simplest leg: it is busy for latency_us + n/gbps, and delivers delay_us later.
   static LegModel linear(double latency_us, double gbps, double delay_us = 0);
   // Makes a model from knots. kInvalidArgument if the sizes do not increase from knot to knot, or
   // if the occupancies decrease.

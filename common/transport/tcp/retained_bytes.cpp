@@ -152,7 +152,8 @@ bool RetainedBytes::own_next(State& state, const std::byte* begin, const std::by
   lock.unlock();
   std::memcpy(to, source, size);
   lock.lock();
-  // The remaining segment has the same end, unless append() has extended it.
+  // `left` is the part of the segment that remains. It has the same end, unless append() has
+  // extended it.
   const auto left =
       std::ranges::find_if(state.segments, [&](const Segment& one) { return one.end() > place; });
   // Another thread may have copied it already, in own() of overlapping memory.
