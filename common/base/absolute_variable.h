@@ -6,8 +6,8 @@
 
 namespace rcuda {
 
-// Empty if the variable is not set or its path is not absolute: such variables are ignored (XDG
-// base directory specification).
+// Returns an empty text if the variable is not set or its path is not absolute: such variables are
+// ignored (XDG base directory specification).
 inline std::string absolute_variable(const char* variable) {
   const char* const path = ::secure_getenv(variable);
   return path != nullptr && *path == '/' ? path : "";

@@ -12,7 +12,8 @@
 namespace rcuda {
 namespace {
 
-// The room that stays free below the main thread's stack, which grows downwards.
+// Bounds of the address space below the main thread's stack that counts as used, because the stack
+// grows downwards.
 constexpr uint64_t kLeastStackRoom = 64ull << 20;
 constexpr uint64_t kMostStackRoom = 1ull << 30;
 

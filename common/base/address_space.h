@@ -1,7 +1,7 @@
 // The addresses that this process uses.
 //
 // Threads: any; another thread may change the mappings while they are read. Blocking: reads one
-// file of /proc, a fraction of a millisecond. Errors: that file cannot be opened.
+// file of /proc, a fraction of a millisecond. Errors: the file cannot be opened.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ struct AddressRange {
   uint64_t begin = 0, end = 0;
 };
 
-// Every mapping, sorted; they do not overlap. The main thread's stack includes the room that it may
-// grow into.
+// Every mapping, sorted; they do not overlap. The range of the main thread's stack includes the
+// addresses below it into which it may grow.
 Result<std::vector<AddressRange>> own_mappings();
 
 void sort_by_begin(std::vector<AddressRange>* ranges);

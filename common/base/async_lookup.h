@@ -5,9 +5,9 @@
 // at the same time; the others wait in a queue. descriptor() becomes readable when a question has
 // an answer.
 //
-// Threads: one thread calls; a question runs on another, perhaps after this object is gone.
-// Blocking: never, not even the destructor; a question that hangs keeps its thread until it
-// returns. Errors: kOutOfMemory if no thread could be started.
+// Threads: one thread calls; a question runs on another thread, perhaps after this object is
+// destroyed. Blocking: never, not even the destructor; a question that hangs keeps its thread until
+// it returns. Errors: kOutOfMemory if there is no thread or no descriptor.
 #pragma once
 
 #include <cstddef>
@@ -114,7 +114,7 @@ class AsyncLookup {
     UniqueFd event;
     Mutex mutex;
     std::deque<std::pair<Key, Question>> asked RCUDA_GUARDED_BY(mutex);
-    // The keys with a question. No value until its answer arrives.
+    // By key, for keys with a question. The value is empty until the answer arrives.
     std::map<Key, std::optional<Answer>> answers RCUDA_GUARDED_BY(mutex);
     size_t threads RCUDA_GUARDED_BY(mutex) = 0;
   };
@@ -126,7 +126,7 @@ class AsyncLookup {
       state.asked.pop_front();
       lock.unlock();
       Answer answer = question();
-      question = nullptr;  // its captures end without the mutex
+      question = nullptr;  // destroys its captures without the mutex
       lock.lock();
       const auto found = state.answers.find(key);
       if (found == state.answers.end()) continue;  // forgotten

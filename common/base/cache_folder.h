@@ -1,7 +1,7 @@
 // The folder for files that can be recreated and are kept between runs: $CACHE_DIRECTORY (set by
 // systemd for a service with CacheDirectory=), else $XDG_CACHE_HOME/rcuda, else ~/.cache/rcuda.
-// Empty if none of them is set. The folder may not exist. Any thread, while no thread changes the
-// environment.
+// Empty if none of these variables has an absolute path. The folder may not exist. Any thread,
+// while no thread changes the environment.
 #pragma once
 
 #include <string>

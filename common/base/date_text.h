@@ -6,7 +6,7 @@
 
 namespace rcuda {
 
-// Empty for a time whose year does not fit.
+// Returns an empty text for a time whose year does not fit.
 inline std::string date_text(std::time_t time) {
   std::tm parts{};
   char text[64] = "";

@@ -54,8 +54,8 @@ UniqueFd FileCache::open(const std::string& name) const {
   if (!folder_) return file;
   file = UniqueFd(::openat(folder_.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
   if (!file) return file;
-  // The lock belongs to the open file, which a mapping keeps open. remove_unused() may have removed
-  // the file before it was locked.
+  // A mapping keeps the open file, and so the lock. remove_unused() may have removed the file
+  // before this lock.
   struct stat status;
   const bool locked = ::flock(file.get(), LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK;
   if (!locked || ::fstat(file.get(), &status) != 0 || status.st_nlink == 0) return {};
@@ -79,7 +79,7 @@ Status FileCache::name(const std::string& temporary, const std::string& name) co
     if (::renameat2(folder, temporary.c_str(), folder, name.c_str(), RENAME_NOREPLACE) == 0) break;
     error = errno;
     if (error == EEXIST && !remove_unused(name)) {
-      // Keep the old file: the processes that use it have checked it.
+      // Keeps the old file, because processes use it.
       ::unlinkat(folder, temporary.c_str(), 0);
       return {};
     }
@@ -124,7 +124,8 @@ void FileCache::evict() const {
   };
   std::vector<File> files;
   uint64_t total = 0;
-  // Opened again, because a duplicate would share its position with other listings.
+  // Opened again, because a duplicated descriptor would share its read position with other
+  // listings.
   UniqueFd listed(::openat(folder_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   DIR* directory = listed ? ::fdopendir(listed.get()) : nullptr;
   if (!directory) return;
@@ -138,7 +139,7 @@ void FileCache::evict() const {
       continue;
     }
     if (std::strncmp(item->d_name, kTemporaryPrefix, std::strlen(kTemporaryPrefix)) == 0) {
-      // A worker that was killed during a write has left it.
+      // A process that was killed during a write has left the file.
       if (now.tv_sec - status.st_mtim.tv_sec > 3600) ::unlinkat(folder_.get(), item->d_name, 0);
       continue;
     }

@@ -3,10 +3,10 @@
 // A file is written under a temporary name, synced and renamed, so a reader always finds it
 // complete, also after a power cut. Nothing writes it afterwards. When the folder exceeds its
 // bound, the least recently used files are removed. A file that is open or mapped in any process is
-// neither removed nor replaced, because its blocks would stay and no longer count. (A file system
-// without flock() or without RENAME_NOREPLACE does not prevent that.) The folder is opened once, so
-// the user of later calls need not be able to reach its path. Threads: any; an object has no state
-// that changes. Blocking: open() and insert(), for the file system.
+// neither removed nor replaced: its disk blocks would stay in use, but no longer count towards the
+// bound. (A file system without flock() or without RENAME_NOREPLACE does not prevent that.) The
+// folder is opened once, so the user of later calls need not be able to reach its path. Threads:
+// any; an object has no state that changes. Blocking: open() and insert(), for the file system.
 #pragma once
 
 #include <cstddef>

@@ -37,8 +37,8 @@ inline bool write_all(int file, std::span<const std::byte> bytes) {
   return true;
 }
 
-// Appends everything up to the end of the file to *text, or until it has more than `most` bytes.
-// Returns false on an error; errno says why.
+// Appends the bytes up to the end of the file to *text. Stops earlier when *text has more than
+// `most` bytes. Returns false on an error; errno says why.
 inline bool append_to_end(int file, std::string* text, size_t most = SIZE_MAX) {
   char part[4096];
   while (text->size() <= most) {
@@ -60,7 +60,7 @@ inline std::string read_text(const std::string& path) {
   return text;
 }
 
-// The first line of such a file, without its end.
+// The first line of a small file, without its newline.
 inline std::string read_line(const std::string& path) {
   std::string text = read_text(path);
   text.resize(std::min(text.find('\n'), text.size()));

@@ -15,12 +15,13 @@
 namespace rcuda {
 namespace {
 
-// In memory that a process shares with its children. Zero: empty.
+// The keys of the reported texts, in memory that a process shares with its children. 0: a free
+// entry.
 using Reports = std::array<std::atomic<uint64_t>, 64>;
 
 std::atomic<Reports*> own{nullptr};
 
-// Null if no memory can be mapped.
+// Returns null if no memory can be mapped.
 Reports* own_reports() {
   Reports* known = own.load(std::memory_order_acquire);
   if (known) return known;
@@ -59,8 +60,8 @@ bool add(Reports* reports, uint64_t key) {
 }  // namespace
 }  // namespace rcuda
 
-// Each of our libraries in a process has its own list, and also adds to the lists of the others:
-// the list of a library that a child loads is not shared with the parent.
+// Each rcuda library in a process has its own list, and also adds to the lists of the other rcuda
+// libraries. A library that only a child has loaded does not share its list with the parent.
 extern "C" __attribute__((visibility("default"))) void* rcuda_reports() {
   return rcuda::own.load(std::memory_order_acquire);
 }

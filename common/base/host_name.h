@@ -5,7 +5,7 @@
 
 namespace rcuda {
 
-// Printable ASCII; other characters become '?'. Looks nothing up in the network.
+// Returns printable ASCII; other characters become '?'. Looks nothing up in the network.
 std::string host_name();
 
 }  // namespace rcuda

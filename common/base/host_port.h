@@ -7,8 +7,8 @@
 
 namespace rcuda {
 
-// host, host:port or [address]:port. `marks`: the characters that may precede the port. Without a
-// port, *port keeps its value. Returns false if the text is malformed.
+// Parses host, host:port or [address]:port. `marks`: the characters that may precede the port.
+// Without a port, *port keeps its value. Returns false if the text is malformed.
 bool parse_host_port(std::string_view text, std::string_view marks, std::string* host,
                      uint16_t* port);
 

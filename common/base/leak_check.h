@@ -14,8 +14,8 @@ extern "C" __attribute__((weak)) void __lsan_register_root_region(const void*,  
 namespace rcuda {
 
 // Makes LeakSanitizer check now. Processes that end by _exit(), as workers do, must call this,
-// because LeakSanitizer itself checks only in exit(). It reports memory that no pointer reaches,
-// which is a leak even while threads still run.
+// because LeakSanitizer itself checks only in exit(). LeakSanitizer reports memory that no pointer
+// reaches, which is a leak even while threads still run.
 inline void look_for_leaks() {
 #if defined(__SANITIZE_ADDRESS__)
   __lsan_do_recoverable_leak_check();

@@ -28,7 +28,8 @@ namespace {
 // Times are in UTC, as in the audit and in files.
 constexpr auto kTimes = spdlog::pattern_time_type::utc;
 constexpr const char* kLinePattern = "%Y-%m-%dT%H:%M:%S.%eZ %n[%P] %l: %v";
-// For a line of another process: %n is that process's name, which includes its process id.
+// The pattern for a line of another process: %n is that process's name, which includes its process
+// id.
 constexpr const char* kOthersPattern = "%Y-%m-%dT%H:%M:%S.%eZ %n %l: %v";
 // "<W>text": the level's letter, as spdlog writes it, and the text.
 constexpr const char* kRelayedPattern = "<%L>%v";
@@ -90,8 +91,8 @@ void use_sink_locked(Logger& log, std::shared_ptr<DescriptorSink> sink, const ch
   log.sink->set_pattern(pattern, kTimes);
 }
 
-// The sink is created at first use, so a process that never logs has no sink. It does not use the
-// stream stderr: a thread may hold that stream's lock while it waits for the logger's lock.
+// The sink is created at first use, so a process that never logs has no sink. The sink does not use
+// the stream stderr: a thread may hold that stream's lock while it waits for the logger's lock.
 spdlog::logger& sink_locked(Logger& log) RCUDA_REQUIRES(log.mutex) {
   if (!log.sink)
     use_sink_locked(log, std::make_shared<DescriptorSink>(STDERR_FILENO), kLinePattern);

@@ -27,7 +27,8 @@ inline bool log_enabled(LogLevel level) {
 void set_log_level(LogLevel level);
 // "trace", "debug", "info", "warn", "error" or "off"; false for anything else.
 bool set_log_level(const char* name);
-// The word at the start of every line: "rcuda", "rcuda-server", "softgpu". The string is copied.
+// The program's name in every line, after the time: "rcuda", "rcuda-server", "softgpu". The string
+// is copied. Later lines go to stderr, so call it before the functions below.
 void set_log_name(const char* name);
 // Sends lines to a file (appended) instead of stderr; false if it cannot be opened.
 bool set_log_file(const char* path);
@@ -38,8 +39,8 @@ void set_log_descriptor(int descriptor);
 // descriptor and keeps it open.
 void set_log_relay(int descriptor);
 // Writes one line of another process as a line of this log, with the time and destination of this
-// log and the name of the other process. Cleans the text. Takes the level from `line` (kInfo if it
-// has no level). The end of a line that does not fit is cut off.
+// log and the name of the other process. Replaces characters that are not printable. Takes the
+// level from `line` (kInfo if it has no level). The end of a line that does not fit is cut off.
 void write_log_line_of(const char* name, std::string_view line);
 
 }  // namespace rcuda

@@ -65,9 +65,9 @@ bool query(int maps, uint64_t begin, uint64_t end, std::vector<MappedPart>* part
   return true;
 }
 
-// Whether the part maps a file whose pages the kernel writes back. It does not write back files in
-// memory: those of tmpfs, hugetlbfs and ramfs, and those without a path (memfd, shared anonymous
-// memory).
+// Whether the part maps a file whose pages the kernel writes back. The kernel does not write back
+// files in memory: those of tmpfs, hugetlbfs and ramfs, and those without a path (memfd, shared
+// anonymous memory).
 bool is_written_back(int maps, const MappedPart& part) {
   char path[PATH_MAX] = {};
   MappingQuery query{};
@@ -216,7 +216,7 @@ bool says_pinned(const char* status) {
 
 bool any_page_pinned() {
   const UniqueFd status = open_own("status");
-  if (!status && (errno == EMFILE || errno == ENFILE)) return true;  // unknown: nothing may move
+  if (!status && (errno == EMFILE || errno == ENFILE)) return true;  // unknown: assume that one is
   std::string text;
   if (status) (void)append_to_end(status.get(), &text);
   return says_pinned(text.c_str());

@@ -62,7 +62,7 @@ Pinning pinning_of(const std::vector<MappedPart>& parts, uint64_t begin, uint64_
 // fixed buffers of io_uring, registrations of RDMA adapters. The device uses the physical pages, so
 // their memory must not move to other pages. The kernel does not report which pages are pinned.
 bool any_page_pinned();
-// The same for a given text of /proc/self/status.
+// any_page_pinned() for a given text of /proc/self/status.
 bool says_pinned(const char* status);
 
 }  // namespace rcuda

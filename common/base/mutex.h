@@ -1,7 +1,7 @@
 // Mutex, MutexLock and CondVar: the standard library's, with Clang's attributes for thread safety.
 // With them, Clang checks that code which uses guarded data holds the mutex
-// (scripts/thread_safety). They cost the same as the standard library's. Other compilers ignore the
-// attributes.
+// (scripts/thread_safety). The classes cost the same as the standard library's. Other compilers
+// ignore the attributes.
 //
 //   Mutex mutex_;
 //   std::vector<Job> jobs_ RCUDA_GUARDED_BY(mutex_);
@@ -29,12 +29,13 @@
 #define RCUDA_THREAD_SAFETY(...)
 #endif
 
-// For classes.
+// Attributes of classes.
 #define RCUDA_CAPABILITY(name) RCUDA_THREAD_SAFETY(capability(name))
 #define RCUDA_SCOPED_CAPABILITY RCUDA_THREAD_SAFETY(scoped_lockable)
-// Of variables: the mutex that guards the variable.
+// Attribute of a variable: the mutex that guards the variable.
 #define RCUDA_GUARDED_BY(mutex) RCUDA_THREAD_SAFETY(guarded_by(mutex))
-// Of functions: the mutexes that the caller must or must not hold, or that the function (un)locks.
+// Attributes of a function: the mutexes that the caller must or must not hold, or that the function
+// (un)locks.
 #define RCUDA_REQUIRES(...) RCUDA_THREAD_SAFETY(requires_capability(__VA_ARGS__))
 #define RCUDA_EXCLUDES(...) RCUDA_THREAD_SAFETY(locks_excluded(__VA_ARGS__))
 #define RCUDA_ACQUIRE(...) RCUDA_THREAD_SAFETY(acquire_capability(__VA_ARGS__))
@@ -58,8 +59,8 @@ class RCUDA_CAPABILITY("mutex") Mutex {
   std::mutex mutex_;
 };
 
-// Also a capability, so that a function with a MutexLock parameter can declare that the lock is
-// held.
+// A MutexLock is also a capability, so that a function with a MutexLock parameter can declare that
+// the lock is held.
 class RCUDA_CAPABILITY("lock") RCUDA_SCOPED_CAPABILITY MutexLock {
  public:
   explicit MutexLock(Mutex& mutex) RCUDA_ACQUIRE(mutex) : lock_(mutex.mutex_) {}
@@ -77,7 +78,7 @@ class RCUDA_CAPABILITY("lock") RCUDA_SCOPED_CAPABILITY MutexLock {
   std::unique_lock<std::mutex> lock_;
 };
 
-// One writer or many readers.
+// Allows one writer or many readers at a time.
 class RCUDA_CAPABILITY("mutex") SharedMutex {
  private:
   friend class ReaderLock;

@@ -6,8 +6,8 @@
 namespace rcuda {
 namespace {
 
-// How many letters must be changed, added, removed or swapped with the next one (the optimal string
-// alignment distance).
+// How many letters of `a` must be changed, added, removed or swapped with the next letter to get
+// `b` (the optimal string alignment distance).
 size_t distance(std::string_view a, std::string_view b) {
   std::vector<std::vector<size_t>> cost(a.size() + 1, std::vector<size_t>(b.size() + 1));
   for (size_t i = 0; i <= a.size(); ++i) cost[i][0] = i;

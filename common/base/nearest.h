@@ -8,7 +8,8 @@
 namespace rcuda {
 
 // Returns the name that is most like the word: a few letters are wrong, missing, swapped or too
-// many, or one is the beginning of the other. Returns an empty text if no name is similar.
+// many, or the word begins with the name, or the name with the word. Returns an empty text if no
+// name is similar.
 std::string nearest(std::string_view word, const std::vector<std::string>& names);
 
 // "; did you mean NAME?", or an empty text.

@@ -1,10 +1,10 @@
 // Sets whether a Unix socket takes the descriptors that its peer sends (SO_PASSRIGHTS, Linux 6.16).
 //
-// A process that receives a descriptor, or closes a socket in which a descriptor is queued, also
-// closes the descriptor if no other process has it. That may block for hours: a TCP socket with
-// SO_LINGER, a file of a dead file system. So a socket takes no descriptors while its peer is not
-// trusted: the peer's sendmsg() fails with EPERM. Accepted sockets inherit the setting of their
-// listener. Any thread; nothing blocks.
+// A process that closes a received descriptor, or a socket in which a descriptor is queued, may
+// close the last reference to the file. That may block for hours: a TCP socket with SO_LINGER, a
+// file of a dead file system. So a socket takes no descriptors while its peer is not trusted: the
+// peer's sendmsg() fails with EPERM. Accepted sockets inherit the setting of their listener. Any
+// thread; nothing blocks.
 #pragma once
 
 #include <sys/socket.h>

@@ -14,7 +14,7 @@ bool is_control(char32_t code) {
          is_in(code, 0x2066, 0x2069);  // bidirectional text
 }
 
-// By the number of bytes: the least code of that length. Only the shortest form of a code is valid.
+// The least code for each number of bytes (the index). Only the shortest form of a code is valid.
 constexpr char32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
 
 }  // namespace

@@ -14,7 +14,7 @@
 namespace rcuda {
 
 struct Character {
-  size_t bytes = 1;   // of the text that the character takes
+  size_t bytes = 1;   // its length in the text
   char32_t code = 0;  // the byte itself if `valid` is false
   bool valid = false;
   bool printable = false;

@@ -1,8 +1,8 @@
 // The path of a file of /proc about this process, such as "maps".
 //
 // /proc/self shows the main thread. If the main thread ends with pthread_exit() while other threads
-// run, its files are empty. /proc/thread-self, the calling thread, has the same files. Linux before
-// 3.17 has only /proc/self.
+// run, the files of /proc/self are empty. /proc/thread-self, the calling thread, has the same
+// files. Linux before 3.17 has only /proc/self.
 #pragma once
 
 #include <string>

@@ -63,9 +63,9 @@ class Socket {
   explicit operator bool() const { return fd_ || layer_; }
   bool encrypted() const { return cipher_ != nullptr; }
   bool carries_descriptors() const { return fd_ && !cipher_; }
-  // For poll, options and addresses; for send and recv only if there is no cipher. With a cipher,
-  // received bytes may be waiting although poll() does not report the socket as readable: receive
-  // until EAGAIN before a poll. With a layer: -1.
+  // The descriptor, for poll, options and addresses; for send and recv only if there is no cipher.
+  // With a cipher, received bytes may be waiting although poll() does not report the socket as
+  // readable: receive until EAGAIN before a poll. With a layer: -1.
   int fd() const { return fd_.get(); }
   // Destroys the cipher.
   UniqueFd release() {
@@ -73,9 +73,8 @@ class Socket {
     return std::move(fd_);
   }
 
-  // As sendmsg(2) and recv(2) with MSG_NOSIGNAL. Flags: MSG_DONTWAIT, MSG_WAITALL and
-  // MSG_PEEK (recv). With a cipher, after EAGAIN, send() must be repeated with the same bytes, or
-  // more.
+  // Work as sendmsg(2) and recv(2) with MSG_NOSIGNAL. Flags: MSG_DONTWAIT, MSG_WAITALL and MSG_PEEK
+  // (recv). With a cipher, after EAGAIN, send() must be repeated with the same bytes, or more.
   ssize_t send(std::span<const iovec> pieces, int flags) const;
   ssize_t send(const void* data, size_t bytes, int flags) const;
   ssize_t recv(void* data, size_t bytes, int flags) const;
@@ -83,16 +82,16 @@ class Socket {
   // Blocks until send() (POLLOUT) or recv() (POLLIN) can make progress, or the time has passed; -1:
   // without limit. Returns false after the time.
   bool wait(short events, int timeout_ms) const;
-  // As shutdown(2). Calls of other threads return.
+  // Works as shutdown(2). Calls of other threads return.
   void shutdown(int how) const;
   // With a layer, ends the current connection, so that the stream goes on over the next one, and
   // returns true. Without a layer, returns false.
   bool lose(const std::string& why) const { return layer_ && layer_->lose(why); }
   // Without a layer: true, also after the end of the connection.
   bool is_connected() const { return !layer_ || layer_->is_connected(); }
-  // As getsockopt(2) of the current connection. Returns whether it succeeded.
+  // Works as getsockopt(2) on the current connection. Returns whether it succeeded.
   bool get_option(int level, int name, void* value, socklen_t* bytes) const;
-  // As setsockopt(2) of the current connection. Returns whether it succeeded.
+  // Works as setsockopt(2) on the current connection. Returns whether it succeeded.
   bool set_option(int level, int name, int value) const;
   // With a layer: the number of connections so far. Otherwise 1.
   uint32_t connections() const { return layer_ ? layer_->connections() : 1; }

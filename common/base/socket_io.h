@@ -24,7 +24,7 @@ using Deadline = std::chrono::steady_clock::time_point;
 // Descriptors that one message may carry.
 inline constexpr size_t kMaxPassedFds = 4;
 
-// The kernel ends an idle connection when the peer's host has given no sign of life for a minute.
+// Makes the kernel end an idle connection when the peer's host has not answered for a minute.
 void keep_alive(int tcp_socket);
 
 // The remaining milliseconds for poll(), rounded up; -1 for Deadline::max().
@@ -48,10 +48,10 @@ Status recv_with_fds(int socket, std::span<std::byte> bytes, std::vector<UniqueF
 Result<size_t> recv_packet_with_fds(int socket, std::span<std::byte> bytes,
                                     std::vector<UniqueFd>& fds, Deadline deadline);
 
-// One non-blocking attempt. Returns the bytes moved, 0 if it would block, or an error. The end of
-// the stream is kUnavailable. `fds` has an empty entry for a descriptor that arrived when this
-// process had no free number for it. A socket with a cipher or a layer carries no descriptors:
-// kUnsupported.
+// Make one attempt without blocking. Return the number of bytes moved, 0 if the call would block,
+// or an error. The end of the stream is kUnavailable. `fds` has an empty entry for a descriptor
+// that arrived when this process had no free number for it. A socket with a cipher or a layer
+// carries no descriptors: kUnsupported.
 Result<size_t> try_send_with_fd(int socket, std::span<const std::byte> bytes, int fd);
 Result<size_t> try_recv_with_fds(int socket, std::span<std::byte> bytes,
                                  std::vector<UniqueFd>& fds);
@@ -59,7 +59,8 @@ Result<size_t> try_send_with_fd(const Socket& socket, std::span<const std::byte>
 Result<size_t> try_recv_with_fds(const Socket& socket, std::span<std::byte> bytes,
                                  std::vector<UniqueFd>& fds);
 
-// Socket::recv() on a blocking socket that polls for `spin` before it sleeps.
+// Socket::recv() on a blocking socket that polls for `spin` before it sleeps. May return fewer
+// bytes than requested, also with MSG_WAITALL.
 ssize_t recv_spinning(const Socket& socket, void* data, size_t bytes, int flags,
                       std::chrono::nanoseconds spin);
 

@@ -3,7 +3,7 @@
 // them.
 //
 // Threads: call it at the start of main(), before anything opens a descriptor. Blocking: none.
-// Errors: none; without /dev/null they stay closed.
+// Errors: none; without /dev/null the descriptors stay closed.
 #pragma once
 
 namespace rcuda {

@@ -17,9 +17,9 @@
 
 namespace rcuda {
 
-// During its life, the current thread receives only the signals of its own faults. If these were
-// blocked, a fault would end the process without calling the program's handlers. New threads
-// inherit the mask.
+// While an object of this class exists, the current thread receives only the signals of its own
+// faults. If these were blocked, a fault would end the process without calling the program's
+// handlers. New threads inherit the mask.
 class SignalsBlocked {
  public:
   SignalsBlocked() {

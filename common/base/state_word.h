@@ -25,7 +25,7 @@ struct Transition {
   State to;
 };
 
-// The next state; nullopt if the table has no row for the event in that state.
+// Returns the next state; nullopt if the table has no row for the event in `state`.
 template <typename State, typename Event, size_t kRows>
 constexpr std::optional<State> after(const Transition<State, Event> (&table)[kRows], State state,
                                      Event event) {

@@ -43,7 +43,7 @@ std::optional<uint64_t> take_number(std::string_view* text) {
   return number;
 }
 
-// Removes ".5" from the front of the text. Returns what follows the point, in units of 1e-9.
+// Removes a fraction such as ".5" from the front of the text. Returns it in units of 1e-9.
 std::optional<uint64_t> take_fraction(std::string_view* text) {
   if (!text->starts_with('.')) return 0;
   text->remove_prefix(1);

@@ -36,8 +36,9 @@ std::optional<uint64_t> parse_bytes(std::string_view text);
 // "10s", "90m", "2d": a whole number of the largest unit that fits. parse_time() of the text
 // returns the same time.
 std::string time_text(std::chrono::nanoseconds time);
-// A measured time, rounded: one digit after the point below 100, in the largest unit in which it is
-// at least 1 (at least 2 from minutes on). "4.7ms", "12s", "90s", "2.5h".
+// Returns a measured time, rounded, in the largest unit in which the number is at least 1 (for
+// minutes and longer units: at least 2). A number below 100 has one digit after the point. "4.7ms",
+// "12s", "90s", "2.5h".
 std::string rounded_time_text(std::chrono::nanoseconds time);
 std::string microseconds_text(double us);
 // "64 MiB", "1.5 GiB", with four significant digits.

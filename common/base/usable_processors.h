@@ -10,8 +10,8 @@
 
 namespace rcuda {
 
-// At least 1. A quota of one and a half processors counts as two. The first call reads the quota
-// from a few small files of the kernel; each call reads the caller's affinity mask.
+// Returns at least 1. A quota of one and a half processors counts as two. The first call reads the
+// quota from a few small files of the kernel; each call reads the caller's affinity mask.
 unsigned usable_processors();
 
 // The smallest quota of this process's groups and of all groups above them; 0: no quota. `groups`

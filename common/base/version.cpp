@@ -1,7 +1,7 @@
 #include "common/base/version.h"
 
-// The program defines it. The generated file is not in this library, because it changes with each
-// change of a source.
+// The program defines this id (build_id.cpp). The generated file is not in this library, because
+// the file changes with each change of a source.
 extern "C" const char rcuda_build_id[] __attribute__((weak, visibility("hidden")));
 
 namespace rcuda {

@@ -47,19 +47,20 @@ class Option {
   Option& as_seconds(std::chrono::nanoseconds least, std::chrono::nanoseconds most);
   // Each value is a number in this range.
   Option& within(double least, double most);
-  // Each value must pass `check`. Its error does not repeat the option's name.
+  // Each value must pass `check`. The error of `check` need not contain the option's name.
   Option& check(std::function<Status(const std::string& value)> check);
 
  private:
   CLI::Option* option_;
 };
 
-// Prints a line for each variable of the environment that rcuda does not know (variables.h).
+// Prints a line on stderr for each variable of the environment that rcuda does not know
+// (variables.h).
 void report_unknown_variables(const std::string& program);
 
 class CommandLine {
  public:
-  // `version` is what --version prints; without it there is no such option.
+  // `version`: the output of --version; if empty, there is no option --version.
   CommandLine(const std::string& name, const std::string& description,
               const std::string& version = "");
   ~CommandLine();
@@ -71,7 +72,8 @@ class CommandLine {
   // T: std::string, int, uint16_t, uint32_t, uint64_t, double, or a vector of texts or numbers.
   template <typename T>
   Option option(const std::string& names, T* value, const std::string& help = "");
-  // parse() passes the text to `set`, and reports its error as an error of the command line.
+  // parse() passes the text to `set`, and reports an error of `set` as an error of the command
+  // line.
   Option option(const std::string& names, std::function<Status(const std::string& text)> set,
                 const std::string& help);
   Option flag(const std::string& names, bool* value, const std::string& help = "");
@@ -90,7 +92,7 @@ class CommandLine {
   // The error for a word that looks like an option but is not an option of this program or of the
   // subcommand on the command line. It names the nearest option.
   std::string unknown_option(const std::string& word) const;
-  // parse() does not report unknown variables: the program does so itself.
+  // parse() then does not report unknown variables, because the program reports them itself.
   void leave_variables() { reports_variables_ = false; }
 
   // Returns the exit status with which the program must end: 0 after --help or --version,

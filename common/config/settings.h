@@ -39,10 +39,10 @@ class SettingBase {
   // "the environment", "rcuda.toml:3", "--port"; empty for the default.
   const std::string& origin() const { return origin_; }
 
-  // An error of the value, with the line of the file that has set it: "rcuda.toml:3: ...".
+  // Adds the line of the file that has set the value to an error of the value: "rcuda.toml:3: ...".
   Status at_origin(Status status) const;
 
-  // Sets the value from text. `name` is the setting's name in that source.
+  // Sets the value from text. `origin` is the source of the text, `name` the setting's name there.
   Status set(std::string_view text, std::string_view name, std::string_view origin);
   virtual std::string text() const = 0;      // parses back to the value
   virtual std::string accepted() const = 0;  // for messages: "a whole number from 0 to 65535"

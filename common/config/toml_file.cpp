@@ -188,8 +188,8 @@ Result<std::string> read_text_of(const std::string& path) {
 
 // The server may load libraries that its settings name, so a server of root takes them only from a
 // file that root owns and nobody else can write. Other servers take a file of any owner, because
-// files that are mounted into a container may have any owner. Their own group may write the file,
-// because a umask of 002 makes files writable for the group.
+// files that are mounted into a container may have any owner. The group of the server's own user
+// may write the file, because a umask of 002 makes files writable for the group.
 Status check_writers(const std::string& path) {
   struct stat status;
   if (::stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return {};
@@ -203,7 +203,7 @@ Status check_writers(const std::string& path) {
   return Status(Code::kDenied, "other users can write " + path + ": chmod go-w " + path);
 }
 
-// `others`: the table that is not of the registry.
+// `others`: the table that load_toml_file() skips.
 Status unknown_key(const Registry& registry, const TomlItem& item, const std::string& name,
                    const std::string& others) {
   if (item.keys.size() > 1 && !others.empty()) {

@@ -21,12 +21,12 @@ struct TomlItem {
   size_t line = 0;
 };
 
-// In the order of the lines. A value that has none of the kinds is an error.
+// Returns the items in the order of the lines. A value that has none of the kinds is an error.
 Result<std::vector<TomlItem>> read_toml_file(const std::string& path);
 
-// Sets the settings of a file. An unknown key is an error that names the nearest one, or all of
-// them. kDenied: other users can write the file (this user's own group may), or this process is
-// root's and root does not own the file. `others`: a top-level table that is not a part of the
+// Sets the settings of a file. An unknown key is an error that names the nearest known key, or all
+// known keys. kDenied: other users can write the file (this user's own group may), or this process
+// is root's and root does not own the file. `others`: a top-level table that is not a part of the
 // settings and is skipped.
 Status load_toml_file(Registry& registry, const std::string& path, const char* others = "");
 

@@ -1,7 +1,7 @@
 // The environment variables of rcuda, for warnings about misspelt variables.
 //
 // Variables of servers begin with RCUDA_SERVER_, and are known from the server's registry; other
-// programs do not check them. Those of tests (RCUDA_TEST_) and of Slurm's integration
+// programs do not check them. Variables of tests (RCUDA_TEST_) and of Slurm's integration
 // (RCUDA_SLURM_) are not checked. Pure functions; any thread that may read the environment.
 #pragma once
 
@@ -12,9 +12,9 @@
 
 namespace rcuda::config {
 
-// One line for each variable of `environment` that begins with RCUDA_ and that no part of rcuda
-// reads: its name, and the nearest name that exists. `server`: the registry of a server; null in
-// other programs.
+// Returns one line for each variable of `environment` that begins with RCUDA_ and that no part of
+// rcuda reads: its name, and the nearest name that exists. `server`: the registry of a server; null
+// in other programs.
 std::vector<std::string> unknown_variables(const char* const* environment,
                                            const Registry* server = nullptr);
 

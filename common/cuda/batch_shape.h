@@ -8,7 +8,7 @@
 
 namespace rcuda::cuda {
 
-// Bytes per channel; 0 for an unknown format.
+// Returns the bytes per channel; 0 for an unknown format.
 inline size_t format_bytes(CUarray_format format) {
   switch (format) {
     case CU_AD_FORMAT_UNSIGNED_INT8:
@@ -31,8 +31,9 @@ inline bool is_source_order(CUmemcpySrcAccessOrder order) {
   return order >= CU_MEMCPY_SRC_ACCESS_ORDER_STREAM && order <= CU_MEMCPY_SRC_ACCESS_ORDER_ANY;
 }
 
-// Extents and offsets count elements of the array if an array takes part, otherwise bytes.
-// `bytes_of` gives the element size of an array: CUresult(CUarray, size_t* bytes).
+// The unit of the operation's extents and offsets, in bytes: an element of the array if an array
+// takes part, otherwise a byte. `bytes_of` gives the element size of an array: CUresult(CUarray,
+// size_t* bytes).
 template <typename BytesOf>
 CUresult element_bytes(const CUDA_MEMCPY3D_BATCH_OP& operation, const BytesOf& bytes_of,
                        size_t* bytes) {
@@ -80,7 +81,8 @@ inline CUresult read_operand(const CUmemcpy3DOperand& given, const CUextent3D& e
                                                                : CUDA_SUCCESS;
 }
 
-// CUDA_ERROR_INVALID_VALUE for an invalid operation, or the error of `bytes_of`.
+// Converts `operation` to *copy. Returns CUDA_ERROR_INVALID_VALUE for an invalid operation, or the
+// error of `bytes_of`.
 template <typename BytesOf>
 CUresult peer_shape(const CUDA_MEMCPY3D_BATCH_OP& operation, const BytesOf& bytes_of,
                     CUDA_MEMCPY3D_PEER* copy) {

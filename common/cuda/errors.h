@@ -5,8 +5,8 @@
 
 namespace rcuda::cuda {
 
-// An error that stays in its context: every later call fails with the same code until the process
-// is restarted (cuda.h says so for each of these).
+// Whether the error stays in its context: every later call fails with the same code until the
+// process is restarted. (cuda.h says so for each of these except CUDA_ERROR_ECC_UNCORRECTABLE.)
 inline bool is_sticky(CUresult result) {
   switch (result) {
     case CUDA_ERROR_ILLEGAL_ADDRESS:

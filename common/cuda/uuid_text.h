@@ -11,7 +11,8 @@
 
 namespace rcuda::cuda {
 
-// Recognises a MIG device by its name: the CUDA driver reports it in no other way.
+// Recognises a MIG device by its name, because the CUDA driver shows only there that a device is a
+// part of a GPU.
 inline bool is_mig_name(std::string_view name) { return name.find(" MIG ") != name.npos; }
 
 inline std::string uuid_text(std::span<const uint8_t, 16> uuid, bool mig = false) {

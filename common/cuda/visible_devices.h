@@ -52,8 +52,8 @@ inline size_t find_number(const std::string& entry, size_t count, std::string* p
   return kNone;
 }
 
-// `uuids`: as uuid_text() writes them. No entry finds a malformed text, which stands for a device
-// whose server does not answer or sends wrong values.
+// `uuids`: as uuid_text() writes them. A malformed text in `uuids` is a device whose server does
+// not answer or sends wrong values; no entry names it.
 inline size_t find_uuid(const std::string& entry, const std::vector<std::string>& uuids,
                         std::string* problem) {
   constexpr size_t kPrefix = 4, kLength = 36;  // "GPU-", and 32 digits with their dashes
@@ -83,8 +83,8 @@ inline std::optional<size_t> position_of_uuid(const std::string& entry,
   return position == internal::kNone ? std::nullopt : std::optional(position);
 }
 
-// `uuid_of` returns the UUID of a device as uuid_text() writes it. It is called only if
-// lists_uuids().
+// `uuid_of` returns the UUID of a device as uuid_text() writes it. Called only if
+// lists_uuids(list).
 inline VisibleDevices select_devices(std::string_view list, size_t count,
                                      const std::function<std::string(size_t)>& uuid_of) {
   VisibleDevices selected;

@@ -24,7 +24,8 @@ constexpr size_t kMostCommonName = 64;  // X.520
 
 using Bio = std::unique_ptr<BIO, decltype([](BIO* bio) { BIO_free(bio); })>;
 
-// Empties the thread's queue of OpenSSL errors; its first error is the cause.
+// Returns an error with the cause, which is the first entry of the thread's queue of OpenSSL
+// errors. Empties the queue.
 Status openssl_error(Code code, const std::string& what) {
   char text[256] = "no reason given";
   if (const unsigned long error = ERR_get_error(); error != 0) {
@@ -60,7 +61,8 @@ bool set_serial(X509* x509) {
   return number && BN_to_ASN1_INTEGER(number.get(), X509_get_serialNumber(x509)) != nullptr;
 }
 
-// Valid from a day ago, for clients whose clock is late, to RFC 5280's date for "no end".
+// Makes the certificate valid from a day ago, for clients whose clock is late, to RFC 5280's date
+// for "no end".
 bool set_validity(X509* x509) {
   constexpr long kDay = 24 * 60 * 60;
   return X509_gmtime_adj(X509_getm_notBefore(x509), -kDay) != nullptr &&
@@ -140,8 +142,8 @@ Result<Certificate> load_certificate(const std::string& path) {
   if (parsed.ok()) return parsed;
   return Status(parsed.status())
       .with_context(path +
-                    " is not usable; put a certificate and its key there, or remove the file: the "
-                    "server then makes a new certificate, which needs new tokens");
+                    " is not usable; put a certificate and its key there (a server without this "
+                    "file makes a new certificate, which needs new tokens)");
 }
 
 Result<Certificate> make_certificate(const std::string& host) {

@@ -1,4 +1,5 @@
-// The server's certificate and private key, in one PEM file that only the server can read.
+// A certificate and its private key, in one PEM file that only its owner can read: a server's or a
+// client's.
 //
 // A server without a certificate makes one: self-signed, EC P-256, without an end of validity.
 // Clients check the public key by its fingerprint, which is in their tokens (token.h), so neither
@@ -27,7 +28,7 @@ struct FreeOpenSsl {
 };
 
 // A certificate in DER, as it is sent to the other side. A chain has the certificates of a PEM
-// file: first the owner's, then those between it and an authority.
+// file: first the owner's, then the intermediate certificates up to an authority.
 struct DerCertificate {
   std::string der;
 };
@@ -39,10 +40,10 @@ inline constexpr uint32_t kMostChainBytes = 60u << 10;
 struct Certificate {
   std::unique_ptr<x509_st, FreeOpenSsl> x509;
   std::unique_ptr<evp_pkey_st, FreeOpenSsl> key;  // the private key of x509
-  Chain chain;                                    // with x509
+  Chain chain;                                    // begins with x509
 };
 
-// The certificates and the first private key of a PEM text. kInvalidArgument if the key is
+// Reads the certificates and the first private key of a PEM text. kInvalidArgument if the key is
 // encrypted or is not the first certificate's key, if a certificate is damaged, or if the chain is
 // too long.
 Result<Certificate> parse_certificate(std::string_view pem);

@@ -20,7 +20,8 @@ bool from_hex(std::string_view text, std::span<uint8_t> bytes);
 std::string to_base64url(std::span<const uint8_t> bytes);
 bool from_base64url(std::string_view text, std::span<uint8_t> bytes);
 
-// For secrets. Blocks only until the kernel has its first random numbers after the boot.
+// Fills `bytes` with random bytes for a secret. Blocks only until the kernel has its first random
+// numbers after the boot.
 Status fill_randomly(std::span<uint8_t> bytes);
 
 }  // namespace rcuda::identity

@@ -1,5 +1,5 @@
-// libmunge.so.2, loaded when MUNGE is first used: the client library runs inside other programs,
-// which may lack a library or have another version of it.
+// libmunge.so.2, loaded when MUNGE is first used. librcuda.so is not linked against it, because
+// librcuda.so also runs on machines that lack the library.
 //
 // The declarations are those of munge.h that munge.cpp needs.
 // tests/unit/common/identity/munge_test.cpp compares them with the header of libmunge-dev.

@@ -46,8 +46,8 @@ std::string folder_of(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-// A temporary file in the folder of the file that it will become. Removed unless it has been
-// renamed.
+// A temporary file in the same folder as the file that it will become. The destructor removes it
+// unless it has been renamed.
 class Temporary {
  public:
   explicit Temporary(const std::string& path)
@@ -78,7 +78,8 @@ class Temporary {
   bool renamed_ = false;
 };
 
-// Makes a rename or link last. Some file systems cannot sync a folder, so errors do not count.
+// Writes a rename or link to the disk. Some file systems cannot sync a folder, so errors do not
+// count.
 void sync_folder_of(const std::string& path) {
   const UniqueFd folder(::open(folder_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (folder) (void)::fsync(folder.get());

@@ -1,11 +1,11 @@
 // Files with secrets: only their owner may read or write them, and the owner is this process's
 // effective user or root.
 //
-// The file itself is checked, after it is opened. Its folder is not: a file that another user puts
-// there belongs to that user and is refused. Writing is atomic: a reader finds the old file or the
-// complete new file. Threads: any; processes may race. Blocking: for the file system. Errors name
-// the file and the remedy: kNotFound if the file does not exist, kDenied if others have access,
-// else kSystem.
+// The file itself is checked, after it is opened. The folder is not checked: a file that another
+// user puts there belongs to that user and is refused. Writing is atomic: a reader finds the old
+// file or the complete new file. Threads: any; processes may race. Blocking: for the file system.
+// Errors name the file and the remedy: kNotFound if the file does not exist, kDenied if others have
+// access, else kSystem.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,8 @@
 namespace rcuda::identity {
 
 Result<UniqueFd> open_private_file(const std::string& path);
-// Everything from the descriptor's position to the end of the file. A file larger than `most_bytes`
-// is kInvalidArgument. `path` is for errors.
+// Reads from the descriptor's position to the end of the file. A file larger than `most_bytes` is
+// kInvalidArgument. `path` is for errors.
 Result<std::string> read_to_end(int file, const std::string& path, size_t most_bytes);
 Result<std::string> read_private_file(const std::string& path, size_t most_bytes);
 
@@ -33,7 +33,7 @@ Result<bool> create_private_file(const std::string& path, const std::string& tex
 // Makes the missing folders above `path`. Folders of root are open to other users (mode 0755),
 // folders of another user are not (0700).
 Status make_folders_above(const std::string& path);
-// Whether the file and its missing folders can be made. Makes nothing.
+// Returns an error if the file or a missing folder above it cannot be made. Makes nothing.
 Status check_can_make(const std::string& path);
 
 }  // namespace rcuda::identity

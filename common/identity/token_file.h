@@ -50,7 +50,7 @@ class TokenFile {
   std::vector<Line> lines_;
 };
 
-// Empty if the user has no home.
+// The token file in config_folder(); empty if there is no such folder.
 std::string default_token_file();
 
 // Puts a line ("node1 rcuda1.…") into the file, which is made with its folders if it is not there.
@@ -58,8 +58,9 @@ std::string default_token_file();
 // they are. If processes do this at the same time, a line may be lost.
 Result<bool> add_token(const std::string& path, std::string_view line);
 
-// The token for a server, from `named_file` or, if that is empty, from the default file. nullopt if
-// the file has no token for the server or the default file does not exist. A named file must exist.
+// Returns the token for a server, from `named_file` or, if that is empty, from the default file.
+// nullopt if the file has no token for the server or the default file does not exist. A named file
+// must exist.
 Result<std::optional<Token>> find_token(const std::string& named_file, std::string_view host,
                                         uint16_t port);
 // Describes the file that find_token() reads, for messages: "/home/ada/.config/rcuda/token has

@@ -10,12 +10,12 @@
 
 namespace rcuda::identity {
 
-// The decimal uid if the user has no name, as in some containers.
+// Returns the user's name; the decimal uid if the user has no name, as in some containers.
 std::string user_name(uid_t uid);
 // "ada (uid 1000)", for messages; "uid 1000" if the user has no name.
 std::string user_and_number(uid_t uid);
 
-// The decimal gid if the group has no name.
+// Returns the group's name; the decimal gid if the group has no name.
 std::string group_name(gid_t gid);
 
 // Accepts what user_name() returns. A number is a uid unless a user has it as a name. kNotFound if

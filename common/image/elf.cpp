@@ -27,7 +27,8 @@ Result<Elf64_Ehdr> read_header(Bytes bytes) {
   return header;
 }
 
-// With 65280 sections or more, the first section header contains their number.
+// Sets the number of sections. If there are 65280 or more, the first section header contains the
+// number.
 bool section_count(Bytes bytes, const Elf64_Ehdr& header, uint64_t* count) {
   *count = header.e_shnum;
   if (header.e_shnum != 0 || header.e_shoff == 0) return true;
@@ -58,13 +59,15 @@ Result<uint64_t> elf_size(Bytes bytes) {
   }
   for (uint64_t i = 0; i < sections; ++i) {
     Elf64_Shdr section;
-    if (!read_at(bytes, header.e_shoff + i * sizeof section, &section)) return malformed("section");
+    if (!read_at(bytes, header.e_shoff + i * sizeof section, &section))
+      return malformed("truncated section header");
     if (section.sh_type == SHT_NOBITS || section.sh_type == SHT_NULL) continue;
     if (!cover(section.sh_offset, section.sh_size)) return malformed("section outside the image");
   }
   for (uint64_t i = 0; i < header.e_phnum; ++i) {
     Elf64_Phdr segment;
-    if (!read_at(bytes, header.e_phoff + i * sizeof segment, &segment)) return malformed("segment");
+    if (!read_at(bytes, header.e_phoff + i * sizeof segment, &segment))
+      return malformed("truncated program header");
     if (!cover(segment.p_offset, segment.p_filesz)) return malformed("segment outside the image");
   }
   return end;

@@ -20,7 +20,7 @@ struct ElfSections {
   std::vector<Elf64_Shdr> headers;
   Bytes names;
 
-  std::string_view name(const Elf64_Shdr& header) const;  // "" if it lies outside
+  std::string_view name(const Elf64_Shdr& header) const;  // "" outside of `names`
   Bytes content(const Elf64_Shdr& header) const;          // empty for SHT_NOBITS
 };
 Result<ElfSections> elf_sections(Bytes image);

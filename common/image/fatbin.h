@@ -2,7 +2,7 @@
 //
 // Reading entries needs no decompressor; unpack.h decompresses them. All reads stay inside the
 // given bytes: containers come from clients, which are not trusted. Any thread; results point into
-// the bytes.
+// the bytes. Errors: kInvalidArgument.
 //
 // A container is {u32 magic; u16 version 1; u16 header size; u64 size after the header}, then its
 // entries back to back. An entry is a header of 64 bytes or more (names and options follow the

@@ -2,11 +2,11 @@
 // a length.
 //
 // measure() reads the format and the length from the headers, so that the client library can send
-// the image. It needs no decompressor and allocates little. inspect() does the same for bytes of
-// known length, from a file or another process. These bytes are not trusted: inspect() reads
-// nothing outside them. Any thread; nothing blocks; results point into the caller's memory. Errors:
-// kInvalidArgument (CUDA_ERROR_INVALID_IMAGE) if the format is unknown or the headers contradict
-// themselves.
+// the image. measure() needs no decompressor and allocates little. inspect() does the same for
+// bytes of known length, from a file or another process. These bytes are not trusted: inspect()
+// reads nothing outside them. Any thread; nothing blocks; results point into the caller's memory.
+// Errors: kInvalidArgument (CUDA_ERROR_INVALID_IMAGE) if the format is unknown or the headers
+// contradict themselves.
 #pragma once
 
 #include <cstddef>

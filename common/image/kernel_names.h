@@ -13,7 +13,7 @@
 
 namespace rcuda::image {
 
-// In the order of the cubin's symbol table, or of the text.
+// Returns the names in the order of the cubin's symbol table, or of the text.
 Result<std::vector<std::string>> kernel_names(const Image& image);
 
 }  // namespace rcuda::image

@@ -14,12 +14,13 @@ inline bool is_word(char c) {
          c == '%';
 }
 
-// Splits a text into words (names, directives, numbers) and single characters, without comments.
+// Splits a text into words (names, directives, numbers, quoted texts) and single characters,
+// without comments.
 class Words {
  public:
   explicit Words(std::string_view text) : text_(text) {}
 
-  // Empty at the end.
+  // Returns the next word, empty at the end of the text.
   std::string_view next() {
     skip_blank();
     const size_t start = at_;

@@ -41,7 +41,8 @@ Status unpack_lz4(const Entry& entry, std::string* output) {
   const int size = LZ4_decompress_safe(reinterpret_cast<const char*>(entry.payload.data()),
                                        output->data(), static_cast<int>(entry.payload.size()),
                                        static_cast<int>(entry.size_bytes));
-  if (size < 0 || static_cast<uint64_t>(size) != entry.size_bytes) return malformed("LZ4 data");
+  if (size < 0 || static_cast<uint64_t>(size) != entry.size_bytes)
+    return malformed("invalid LZ4 data");
   return {};
 }
 
@@ -59,7 +60,7 @@ int specificity(const Entry& entry) {
 }  // namespace
 
 Result<std::string> decompress(const Entry& entry) {
-  if (entry.size_bytes > kLargestImage) return malformed("size");
+  if (entry.size_bytes > kLargestImage) return malformed("an unpacked size of more than 1 GiB");
   std::string output;
   try {
     switch (entry.compression) {
@@ -102,8 +103,8 @@ Result<std::vector<std::string>> ptx_units(const Image& image, uint32_t sm) {
     return units;
   }
   if (image.format == Format::kFatbin) {
-    // The linked container of a version 2 wrapper repeats the content of the units. It is used only
-    // if the wrapper has no units.
+    // The linked container of a version 2 wrapper repeats the content of the units. The linked
+    // container is used only if the wrapper has no units.
     for (size_t i = image.parts.size(); i-- > 0;) {
       if (i == 0 && !units.empty()) break;
       RCUDA_ASSIGN_OR_RETURN(const std::vector<Entry> list, entries(image.parts[i]));

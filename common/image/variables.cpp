@@ -30,8 +30,8 @@ uint64_t plain_number(std::string_view word) {
   return rcuda::parse_number(digits, &value, hexadecimal ? 16 : 10) ? value : UINT64_MAX;
 }
 
-// `[8]` is 8 elements, `<8>` is 8 variables. `[]` sets `*open`: the initialiser has the number of
-// elements.
+// Reads an extent after its opening bracket. `[8]` is 8 elements, `<8>` is 8 variables. `[]` sets
+// `*open`: the initialiser has the number of elements.
 uint64_t extent(Words& words, std::string_view close, bool* open) {
   const std::string_view word = words.next();
   if (word == close) {
@@ -93,7 +93,8 @@ Result<uint64_t> elf_variable_bytes(Bytes image) {
 
 Bytes bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
 
-// The variable bytes of the container's largest entry.
+// The bytes of the variables in the entry that needs most, among the entries that the driver may
+// choose.
 Result<uint64_t> container_variable_bytes(Bytes container, uint32_t sm) {
   RCUDA_ASSIGN_OR_RETURN(const std::vector<Entry> list, entries(container));
   uint64_t most = 0;

@@ -11,9 +11,9 @@
 
 namespace rcuda::image {
 
-// At least the bytes that a device of compute capability `sm` (90) needs, whichever code the driver
-// chooses. Code for the linker (LTO) is not counted. UINT64_MAX if a PTX text gives the size of a
-// variable in an unknown form.
+// Returns at least the bytes that a device of compute capability `sm` (90) needs, whichever code
+// the driver chooses. Code for the linker (LTO) is not counted. UINT64_MAX if a PTX text gives the
+// size of a variable in an unknown form.
 Result<uint64_t> variable_bytes(const Image& image, uint32_t sm);
 uint64_t ptx_variable_bytes(std::string_view text);
 

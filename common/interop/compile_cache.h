@@ -5,7 +5,7 @@
 // Without it every run compiles everything again: cuDNN's attention takes 300 ms more for each
 // length of a sequence, also within one process.
 //
-// The files are the user's own, in a folder "rcuda" in $CUDA_CACHE_PATH, else in the folder for
+// The files are the user's own, in $CUDA_CACHE_PATH/rcuda, or else in "compiled" in the folder for
 // caches (common/base/cache_folder.h). CUDA_CACHE_DISABLE=1 and CUDA_CACHE_MAXSIZE (bytes) mean the
 // same as with a local driver. A file's name is a hash of the query; the file contains the whole
 // query, which is compared. Without a usable folder, nothing is found or stored. Threads: any; one

@@ -26,8 +26,8 @@ ContextStorage& storage() {
   return *instance;
 }
 
-// Reports a call of a slot without a known user. Each such slot has a function of its own, which
-// knows its table and slot.
+// Reports the call of a slot whose purpose is unknown. Each such slot has a function of its own,
+// which knows the table and the slot.
 void report_slot(const char* table, int slot) {
   RCUDA_WARN("export table %s: unknown slot %d was called", table, slot);
 }
@@ -46,7 +46,7 @@ Word slot(Function* function) {
   return reinterpret_cast<Word>(function);
 }
 
-// A table of Words words, with all slots unknown. Word 0 is its size in bytes.
+// A table of `Words` words, with all slots unknown. Word 0 is the table's size in bytes.
 template <const char* Name, int Words>
 struct Table {
   std::array<Word, Words> words;
@@ -95,7 +95,8 @@ CUresult unload_fatbin(CUmodule module) { return provider().unload_module(module
 // CUDA 13.5's runtime calls this at its start, without arguments, and continues only after success.
 CUresult may_start() { return CUDA_SUCCESS; }
 
-// Tools put callbacks into these slots; zeros mean that no tool is attached.
+// Tools put callbacks into the arrays that these two functions return; zeros mean that no tool is
+// attached.
 void first_hooks(void** buffer, size_t* words) {
   static uint32_t hooks[1024];
   *buffer = hooks;

@@ -1,11 +1,11 @@
 // The undocumented tables that NVIDIA's runtime and libraries request with cuGetExportTable.
 //
-// Both libcuda.so.1 of this repository use this component: softgpu answers from its own state, the
-// client library from its session. Each implements Provider and sets it once, before the
-// application can call anything. docs/interop.md lists the programs that need each table, and the
-// purpose of each known slot. Every other slot of a known table logs its table and index once and
-// returns CUDA_ERROR_NOT_SUPPORTED. Any thread. get_export_table returns CUDA_ERROR_NOT_FOUND for
-// an unknown table; with RCUDA_INTEROP=OFF every table is unknown.
+// Two libraries of this repository replace libcuda.so.1 and use this component: softgpu answers
+// from its own state, the client library from its session. Each implements Provider and sets it
+// once, before the application can call anything. docs/interop.md lists the programs that need each
+// table, and the purpose of each known slot. Every other slot of a known table logs its table and
+// index once and returns CUDA_ERROR_NOT_SUPPORTED. Any thread. get_export_table returns
+// CUDA_ERROR_NOT_FOUND for an unknown table; with RCUDA_INTEROP=OFF every table is unknown.
 #pragma once
 
 #include <vector>
@@ -32,7 +32,7 @@ class Provider {
   virtual int device_count() = 0;
   virtual DeviceIdentity device_identity(int ordinal) = 0;
   virtual int multiprocessors(int ordinal) = 0;
-  // As cuModuleLoadData into the current context, and cuModuleUnload.
+  // Work as cuModuleLoadData into the current context, and as cuModuleUnload.
   virtual CUresult load_module(CUmodule* module, const void* image) = 0;
   virtual CUresult unload_module(CUmodule module) = 0;
   virtual CUresult module_functions(CUmodule module, std::vector<CUfunction>* functions) = 0;

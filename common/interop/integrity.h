@@ -1,6 +1,6 @@
 // The answer to INTEGRITY_CHECK, with which NVIDIA's runtime checks that the driver is NVIDIA's.
-// Facts published by the ZLUDA project; the results equal those of driver 580 bit for bit. Any
-// thread.
+// The ZLUDA project has published the algorithm. The results equal those of driver 580 bit for bit.
+// Any thread.
 #pragma once
 
 #include <array>

@@ -53,7 +53,7 @@ struct ExportAnswer {
 };
 
 // Sends the answer, with the descriptor unless it is negative. Does not block: the socket is new,
-// so it has room.
+// so its buffer is empty.
 Status write_export_answer(int socket, const ExportNote& note, int descriptor);
 Result<ExportAnswer> read_export_answer(int socket, std::chrono::steady_clock::time_point deadline);
 

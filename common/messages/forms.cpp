@@ -1,4 +1,4 @@
-// In a file of its own: a test of different builds replaces it.
+// This function has its own file, because a test of different builds replaces it.
 #include "common/messages/forms.h"
 
 #include "common/messages/control_messages.h"

@@ -15,8 +15,8 @@ namespace rcuda::wire {
 
 class MessageReader;
 
-// 0: messages of this type do not begin with a form. A request and its answer share one form, so a
-// server acts only if the client can read its answer.
+// Returns the form of a type of message; 0 if messages of this type do not begin with a form. A
+// request and its answer share one form, so a server acts only if the client can read its answer.
 uint64_t form_of(MessageType type);
 
 // Reads the form with which a message of this type begins. kProtocol: the message is of another

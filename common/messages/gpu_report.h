@@ -38,8 +38,8 @@ struct GpuReport {
     uint32_t ordinal = 0;  // the server's number
     std::string name, uuid, pci_bus_id;
     uint32_t pci_device = 0, pci_subsystem = 0;
-    // Of the GPU, with the use of all users. A client that has a quota and may not see the sessions
-    // of others receives only total_bytes.
+    // The memory of the GPU, with the use of all users. A client that has a quota and may not see
+    // the sessions of others receives only total_bytes.
     uint64_t total_bytes = 0, used_bytes = kUnknownFigure, reserved_bytes = 0;
     // The memory that the client may use, and the part of it that is in use. 0: the client has no
     // quota below the GPU's memory.

@@ -163,7 +163,8 @@ template struct Codec<Refusal>;
 std::vector<std::byte> munge_payload(MungeSide side, const uint8_t (&nonce)[32]) {
   MessageWriter out;
   out.string("side", side == MungeSide::kServer ? "rcuda server" : "rcuda client");
-  // Servers of other builds may accept credentials on connections without TLS.
+  // The payload names the kind of connection, because servers of other builds may accept
+  // credentials on connections without TLS.
   out.string("connection", "tls");
   out.bytes("nonce", nonce);
   return out.take();

@@ -1,7 +1,7 @@
 // The handshake: messages of client, daemon and worker on the control socket before a Link is made.
 //
 //   client -> daemon   Hello: which devices, over which medium; and the client's description of
-//                      itself, which is only logged
+//                      itself, for the log. The client's host is a part of the owner
 //   daemon -> client   Queued: at once, and every second while the client's turn has not come or no
 //                      worker is free
 //   daemon -> worker   the socket and the Hello, over their socket pair
@@ -43,7 +43,7 @@
 //   daemon -> client   Queued, as above; then Assigned, which ends this TLS connection
 //   both               client and worker begin another TLS connection on the same socket, with the
 //                      session's key (common/tls/keyed.h). It carries Welcome and the Link.
-//                      Further sockets of the session begin with their Attach, then likewise
+//                      Further sockets of the session begin with Attach, then do the same
 //
 // message_io.h has the framing, message.h the encoding. Plain values.
 #pragma once
@@ -85,7 +85,7 @@ struct Hello {
   std::vector<AddressWindow> taken;
   uint32_t worker = 0;                 // index of this worker among the client's workers, from 0
   uint32_t servers = 0;                // the number of workers that the client will have
-  uint32_t devices_left = 0;           // on servers that have no window yet, this one included
+  uint32_t devices_left = 0;           // on this server and on later servers
   std::string p2p_strategy, p2p_path;  // RCUDA_P2P_STRATEGY and RCUDA_P2P_PATH of the client
   uint32_t wait_ms = 0;       // how long the client waits for its turn (RCUDA_WAIT); 0: it does not
   uint32_t reconnect_ms = 0;  // how long a session waits for lost sockets (RCUDA_RECONNECT); 0: not
@@ -97,7 +97,7 @@ struct Hello {
 
 struct Queued {
   static constexpr char kName[] = "Queued";
-  uint32_t place = 0;  // from 1, among clients that wait for these devices; 0: a worker is started
+  uint32_t place = 0;  // from 1, among clients that wait for these devices; 0: waits for a worker
   std::string reason;  // with a place: the resource that is in use
 };
 
@@ -112,11 +112,11 @@ struct Attach {
   uint32_t attempt = 0;
 };
 
-// Sent by a worker to another worker of its session, at the other's daemon. It names the session by
-// a hash of its id (session_name() of socket_keys.h), which makes the daemon pass the connection
-// on. If the client requires it, the connection is then encrypted with a key that only the
-// session's client and servers can derive. The token that the client gave both workers authorises
-// the connection (p2p/link/authentication.h).
+// A worker sends it to the daemon of another worker of its session. It names the session by a hash
+// of the session's id (session_name() of socket_keys.h), by which the daemon finds the worker and
+// passes the connection on. If the client requires it, the connection is then encrypted with a key
+// that only the session's client and servers can derive. The token that the client gave both
+// workers authorises the connection (p2p/link/authentication.h).
 struct PeerHello {
   static constexpr char kName[] = "PeerHello";
   uint8_t session[16] = {};  // session_name() of Hello::session
@@ -141,7 +141,7 @@ struct TicketQuery {
   Endpoint client, server;
 };
 
-// Valid once, on that connection only. Its random part is secret.
+// Valid once, on that connection only.
 struct Ticket {
   static constexpr char kName[] = "Ticket";
   uint8_t secret[32] = {};

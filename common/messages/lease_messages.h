@@ -51,7 +51,7 @@ struct LeaseRequest {
   bool shared = false;   // kTake: others may have leases of the same devices
   uint64_t seconds = 0;  // kTake, kExtend: from now; 0: no end
   bool waits = false;    // kTake: the client asks again while devices are taken
-  // kTake: where the server oversubscribes its devices, it may do so with these, too.
+  // kTake: the server may oversubscribe the leased devices, if it oversubscribes any.
   bool oversubscribed = false;
 };
 
@@ -63,10 +63,10 @@ struct LeaseInfo {
   bool oversubscribed = false;
   uint64_t created = 0;
   uint64_t until = 0;     // seconds since 1970, as `created`; 0: no end
-  uint32_t sessions = 0;  // under way
-  // The work of its sessions since the server's start, including sessions in progress.
+  uint32_t sessions = 0;  // in progress
+  // The work of the lease's sessions since the server's start, including sessions in progress.
   // `device_ms` adds each session's time, multiplied by the number of its devices.
-  uint64_t begun = 0;  // sessions
+  uint64_t begun = 0;  // number of sessions
   uint64_t device_ms = 0;
   Work work{};
 };
@@ -93,11 +93,11 @@ struct LeaseKey {
 
 // Eight lower-case hexadecimal digits.
 bool is_lease_id(std::string_view text);
-// An entry of RCUDA_LEASE.
+// Returns the key as an entry of RCUDA_LEASE.
 std::string format(const LeaseKey& key);
 // kInvalidArgument names the entry by its number.
 Result<std::vector<LeaseKey>> parse_lease_keys(std::string_view text);
-// The key for a server, as RCUDA_DEVICES names it. Case does not matter.
+// Returns the key for a server, as RCUDA_DEVICES names the server. Case does not matter.
 std::optional<LeaseKey> find_lease_key(const std::vector<LeaseKey>& keys, std::string_view host,
                                        uint16_t port);
 

@@ -9,8 +9,8 @@
 //   template struct Codec<Attach>;
 //
 // The header declares the instance (extern template), and the struct has kName, for errors. A
-// struct in a list also has fields(). Numbers are in the machine's order; a length precedes each
-// string and list.
+// struct in a list also has fields(). Numbers are in the machine's byte order; a length precedes
+// each string and list.
 //
 // Plain values; one thread. Nothing blocks. Errors: a reader keeps its first failure.
 #pragma once

@@ -66,7 +66,7 @@ Status check_header(const MessageHeader& header);
 
 // Header and body, as they are sent. Empty if the body is longer than kMaxMessageBytes.
 std::vector<std::byte> message_bytes(MessageType type, const std::vector<std::byte>& body);
-// On a connected stream socket.
+// These functions need a connected stream socket.
 Status write_message(int socket, MessageType type, const std::vector<std::byte>& body,
                      std::chrono::steady_clock::time_point deadline);
 Result<std::pair<MessageType, std::vector<std::byte>>> read_message(

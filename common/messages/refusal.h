@@ -10,8 +10,8 @@
 
 namespace rcuda::wire {
 
-// "what: the reason". `body`: of the Refusal; kProtocol if it is malformed. The error has the
-// Refusal's code if that is one of `kept`, and otherwise `code`.
+// Returns an error with the text "what: the reason". `body`: of the Refusal; kProtocol if it is
+// malformed. The error has the Refusal's code if `kept` contains that code, and otherwise `code`.
 Status refusal_error(const std::vector<std::byte>& body, const std::string& what, Code code,
                      std::initializer_list<Code> kept = {});
 

@@ -42,7 +42,7 @@ struct ServerStatus {
     std::string park_way{};       // "driver" or "worker"; empty: it is not parked
     std::string park_refused{};   // why the last attempt to park it failed; empty: it did not fail
     uint64_t parked_bytes = 0;    // of GPU memory that are in the host's memory now
-    uint64_t parked_seconds = 0;  // for how long they have been there
+    uint64_t parked_seconds = 0;  // since the session was parked
   };
   struct Leased {
     uint32_t ordinal = 0;
@@ -60,12 +60,13 @@ struct ServerStatus {
   struct Totals {
     std::vector<uint64_t> refused;  // clients, by the Code of the reason
     uint64_t worker_starts = 0, worker_failures = 0;
-    uint64_t worker_start_us = 0;   // sum over all successful starts, until the worker was ready
+    uint64_t worker_start_us = 0;   // until the worker was ready; sum over all successful starts
     std::vector<UserTotals> users;  // by user and medium; at most kMaxUserTotals
     // How often sessions were parked and woken, and the time for which the woken sessions were
     // parked.
     uint64_t parks = 0, wakes = 0, parked_seconds = 0;
-    // Of these parks, those for the room of other sessions; and how often none could make room.
+    // parks_for_room: the parks that made room for other sessions. room_refusals: how often no park
+    // could make room.
     uint64_t parks_for_room = 0, room_refusals = 0;
   };
   std::string server;          // host name
@@ -75,7 +76,7 @@ struct ServerStatus {
   // and the token's roles.
   std::string user, method, roles;
   std::string driver;
-  std::string nccl;  // of sessions: its version and path, or why it is missing; empty: not known yet
+  std::string nccl;  // of sessions: its version and path, or why it is missing; empty: unknown yet
   uint32_t idle_workers = 0;
   uint32_t max_sessions = 0;
   uint32_t waiting = 0;  // clients whose turn has not come
@@ -88,7 +89,7 @@ struct ServerStatus {
 
 extern template struct Codec<ServerStatus>;
 
-// In this header because workers also send it to their daemon.
+// This function is in the header because workers also send a Device to their daemon.
 template <typename Visitor>
 void fields(Visitor& visit, ServerStatus::Device& m) {
   visit.number("ordinal", m.ordinal);

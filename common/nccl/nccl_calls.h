@@ -35,8 +35,8 @@ enum class Verb : uint16_t {
   kRevoke = 21,      // `value` flags
   kSuspend = 22,     // `value` flags
   kResume = 23,
-  kGrow = 24,              // `count` ranks, `peer` this rank, the tail an id or none; creates
-  kRegisterWindow = 25,    // `source` the address, `count` bytes, `value` flags; answers
+  kGrow = 24,            // `count` ranks, `peer` this rank, the tail an id or none; creates
+  kRegisterWindow = 25,  // `source` address, `count` bytes, `value` flags; answers with the window
   kDeregisterWindow = 26,  // `source` the window
   kPutSignal = 27,         // `target` the window; the tail is a PutTail
   kSignal = 28,            // the tail is a PutTail
@@ -103,7 +103,7 @@ struct PutTail {
 struct Answer {
   uint64_t value = 0;  // of a registration: the handle or window
   int32_t ranks = 0;   // of a new communicator; 0: none was created
-  int32_t rank = 0;    // its rank here; kPreMulSum: the operation
+  int32_t rank = 0;    // this worker's rank in it; kPreMulSum: the operation
 };
 
 // The questions of NcclAsk about a communicator.

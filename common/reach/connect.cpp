@@ -63,7 +63,7 @@ bool is_this_machine(const addrinfo* addresses) {
   return found.ok() && *found;
 }
 
-// Zero: no limit.
+// A `timeout` of zero means no limit.
 void set_send_timeout(int socket, std::chrono::microseconds timeout) {
   const timeval value{timeout.count() / 1'000'000, timeout.count() % 1'000'000};
   setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &value, sizeof value);
@@ -365,7 +365,8 @@ Result<Welcome> request_session(Connection* connection, Hello hello,
         connection->has_worker = true;
         return welcomed(connection, decode<Welcome>(message->second));
       case MessageType::kRefusal:
-        // Only kUnavailable may be temporary.
+        // Callers may try again after kUnavailable. kTimeout: the server did not answer or start a
+        // worker in time. All other codes become kDenied.
         return refusal_error(message->second, "the session was refused", Code::kDenied,
                              {Code::kUnavailable, Code::kTimeout});
       default:
@@ -383,7 +384,7 @@ struct FurtherSockets {
   uint8_t token[16] = {};
   std::optional<tls::Key> key;
 
-  // `attach`: without its token.
+  // Fills in the name and the token of `attach`.
   Result<Socket> open(Attach attach, Clock::time_point deadline) const {
     RCUDA_ASSIGN_OR_RETURN(UniqueFd socket, connect_again(worker, deadline));
     std::ranges::copy(attach_name(token), attach.session);

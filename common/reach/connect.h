@@ -30,16 +30,16 @@ struct Connection {
   // The session's key. Set if the client identified itself under TLS: every socket of the session
   // is then encrypted with it.
   std::optional<tls::Key> key;
-  tls::Key binding{};       // with `key`: of the proofs on this connection (common/tls/proof.h)
-  bool has_worker = false;  // the server has passed its end to a worker
+  tls::Key binding{};         // with `key`: the binding for proofs (common/tls/proof.h)
+  bool has_worker = false;    // a worker is at the other end
   bool must_encrypt = false;  // RCUDA_SECURITY=tls: only media that encrypt are chosen
 };
 
-// If `medium` is null, chooses one: the plain medium of this machine if `host` is this machine and
-// a server listens there for it, otherwise the plain medium of the network. Name resolution may
-// block without limit; after it, the call blocks for `timeout` at most. Errors name host, port and
-// remedy. kDenied if this machine's server does not run as this user, root or a user of `trusted`
-// (RCUDA_TRUST_USER).
+// Connects to a server. If `medium` is null, chooses a medium: the plain medium of this machine if
+// `host` is this machine and a server has a local socket for the port, otherwise the plain medium
+// of the network. Name resolution may block without limit; after it, the call blocks for `timeout`
+// at most. Errors name host, port and remedy. kDenied if this machine's server does not run as this
+// user, root or a user of `trusted` (RCUDA_TRUST_USER).
 Result<Connection> connect_server(const std::string& host, uint16_t port,
                                   const transport::Medium* medium,
                                   std::chrono::milliseconds timeout,
@@ -69,8 +69,8 @@ Status no_server(const Status& status);
 // the media of `hello` to the connection's. If the worker falls back, so does the connection.
 // `patience`: how long the server may be silent; while the client waits, the server sends Queued
 // every second. Calls `waits` for each Queued that has the client's place in the queue
-// (Hello::wait_ms). The error of a refusal has the server's reason. It is kUnavailable or kTimeout
-// if the server says so, else kDenied.
+// (Hello::wait_ms). The error of a refusal has the server's reason. Its code is kUnavailable or
+// kTimeout if the server says so, else kDenied.
 Result<Welcome> request_session(Connection* connection, Hello hello,
                                 std::chrono::milliseconds patience,
                                 const std::function<void(const Queued&)>& waits = {});
@@ -90,10 +90,10 @@ Result<std::unique_ptr<transport::Link>> link_to_worker(Connection connection,
                                                         const LinkTimeouts& timeouts);
 
 // The local socket address of a server, for clients on the same machine. Every server has an
-// abstract Unix socket. It disappears with the server, but any user may take its name first. So a
-// server of root also has a socket in a folder that only root can write, and clients look there
-// first. A container sees another such folder in its place. The server treats clients that connect
-// through that folder as clients of another machine.
+// abstract Unix socket. The socket disappears with the server, but any user may take the name
+// first. So a server of root also has a socket in a folder that only root can write, and clients
+// look there first. A container sees another folder of the server in its place (kContainersFolder).
+// The server treats clients that connect through that folder as clients of another machine.
 class LocalAddress {
  public:
   static constexpr const char* kRootsFolder = "/run/rcuda";
@@ -114,6 +114,8 @@ class LocalAddress {
   socklen_t bytes_;
 };
 
+// Connects to a server by TCP. Name resolution may block without limit; after it, the call blocks
+// until `deadline` at most. kNotFound: there is no such host. kUnavailable: no address answers.
 Result<UniqueFd> connect_tcp(const std::string& host, uint16_t port,
                              std::chrono::steady_clock::time_point deadline);
 // The address of the other end of a TCP socket, for further connections to it. A second resolution
@@ -123,6 +125,7 @@ struct PeerAddress {
   socklen_t bytes = 0;
 };
 Result<PeerAddress> peer_address(int socket);
+// Connects to `peer`, until `deadline` at most. kUnavailable: the address does not answer.
 Result<UniqueFd> connect_again(const PeerAddress& peer,
                                std::chrono::steady_clock::time_point deadline);
 // Reads the answer to an Attach or PeerHello that replaces a lost socket. `lost`: the

@@ -46,8 +46,9 @@ struct Credentials {
                        "keys of the leases to use, as rcuda-lease prints them"};
 };
 
-// For a connection whose medium has Reach::kNetwork. `host` and `port` as the user names them. On
-// return the server knows the client's user, and `connection` may be encrypted.
+// Identifies this client on a connection whose medium has Reach::kNetwork. `host` and `port` are as
+// the user names them. On return the server knows the client's user, and `connection` may be
+// encrypted.
 Status identify(Connection* connection, const std::string& host, uint16_t port,
                 const Credentials& credentials, std::chrono::steady_clock::time_point deadline);
 

@@ -30,9 +30,9 @@ struct SessionLink {
   Status refused;  // if the Link is over `fallback`: why `medium` failed
 };
 
-// `bootstrap` is for the first medium. Its timeout is that of an attempt without a fallback; its
-// function for further sockets serves both media. Errors: those of transport::make_link(). If both
-// attempts have failed, returns the second error, which includes the first.
+// `bootstrap` is for the first medium. Its timeout limits an attempt without a fallback. Both media
+// use its functions for further sockets. Errors: those of transport::make_link(). If both attempts
+// have failed, returns the second error, which includes the first.
 Result<SessionLink> make_session_link(const SessionMedia& media, transport::Bootstrap bootstrap,
                                       const transport::LinkOptions& options);
 

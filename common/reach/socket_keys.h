@@ -28,16 +28,16 @@ std::string peer_socket_label(uint32_t link, uint32_t stream, uint32_t attempt);
 
 // The name of a session on connections between workers. It does not reveal the session's id.
 void session_name(const uint8_t (&session)[16], uint8_t (&name)[16]);
-// For Attach: names a session without revealing its token.
+// Returns Attach::session, which names a session without revealing its token.
 AttachName attach_name(const uint8_t (&token)[16]);
-// For Attach, which crosses the network in the clear. `token`: from Welcome.
+// Returns Attach::token. The Attach crosses the network in the clear. `token`: from Welcome.
 AttachToken attach_token(const uint8_t (&token)[16], uint32_t index, uint32_t attempt);
 // The TLS key of a socket between client and worker. `key`: the session's.
 tls::Key socket_key(const tls::Key& key, uint32_t index, uint32_t attempt);
 // The TLS key of a socket between two workers. `secret`: the secret that the client gave to both;
-// the numbers: as in PeerHello.
+// `link`, `stream` and `attempt`: as in PeerHello.
 tls::Key peer_socket_key(const tls::Key& secret, uint32_t link, uint32_t stream, uint32_t attempt);
-// For a PeerHello that replaces a socket.
+// Returns PeerHello::token, for a PeerHello that replaces a socket.
 AttachToken peer_attach_token(const tls::Key& secret, uint32_t link, uint32_t stream,
                               uint32_t attempt);
 

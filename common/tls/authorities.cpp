@@ -16,7 +16,7 @@ namespace {
 using Bytes = std::span<const uint8_t>;
 using namespace std::string_view_literals;
 
-// Reads DER elements. After a failure everything else is empty.
+// Reads DER elements. After a failure, element() returns empty bytes and done() returns false.
 class Cursor {
  public:
   explicit Cursor(Bytes bytes) : rest_(bytes) {}
@@ -105,7 +105,8 @@ std::optional<Parts> split(const std::string& der) {
   return parts;
 }
 
-// nullopt unless the certificate has exactly one name, without blanks and control characters.
+// Returns the certificate's common name. nullopt unless there is exactly one, without blanks and
+// control characters.
 std::optional<std::string> common_name(const X509* certificate) {
   X509_NAME* const subject = X509_get_subject_name(certificate);
   const int index = X509_NAME_get_index_by_NID(subject, NID_commonName, -1);
@@ -116,7 +117,7 @@ std::optional<std::string> common_name(const X509* certificate) {
   if (bytes < 0) return {};
   std::string name(reinterpret_cast<char*>(text), static_cast<size_t>(bytes));
   OPENSSL_free(text);
-  // Functions that stop at a NUL would read such a name as another user's.
+  // A name with a NUL would be another user's name for functions that stop at a NUL.
   const auto is_odd = [](char c) { return static_cast<unsigned char>(c) <= ' ' || c == 0x7f; };
   const bool single = X509_NAME_get_index_by_NID(subject, NID_commonName, index) < 0;
   if (!single || name.empty() || std::any_of(name.begin(), name.end(), is_odd)) return {};

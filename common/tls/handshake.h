@@ -15,7 +15,7 @@ namespace rcuda::tls {
 Result<std::unique_ptr<Connection>> connect(int socket,
                                             std::chrono::steady_clock::time_point deadline);
 
-// The server's side, with a key of its own that no client knows.
+// The server's side. create() makes a new key and certificate, which clients do not check.
 class Acceptor {
  public:
   static Result<Acceptor> create();

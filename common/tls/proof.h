@@ -31,7 +31,7 @@ namespace rcuda::tls {
 // `exported`: Connection::exported(kProofLabel).
 Key binding_of(const uint8_t (&nonce)[32], const Key& exported);
 
-// Empty: OpenSSL failed.
+// Signs the binding for `side`. Returns an empty text if OpenSSL fails.
 std::string sign(const identity::Certificate& signer, Role side, const Key& binding);
 // Whether the key made this signature of the text.
 bool verify(evp_pkey_st* key, const char* digest, std::span<const uint8_t> text,
@@ -46,14 +46,15 @@ Key token_proof(const identity::Hash& secret_hash, const Key& binding);
 // use it again, like the secret.
 Key lease_proof(const std::array<uint8_t, 16>& secret, const Key& binding);
 
-// How a client checks the server's certificate. With both empty, any server is accepted, and the
-// caller must check it in another way (MUNGE).
+// How a client checks the server's certificate. With `pinned` and `authorities` empty, any server
+// is accepted, and the caller must check it in another way (MUNGE).
 struct ServerCheck {
-  std::optional<identity::Hash> pinned;  // of its public key, from a token
-  std::string authorities;  // PEM file: one of these authorities has signed it, for `host`
+  std::optional<identity::Hash> pinned;  // of the server's public key, from a token
+  // PEM file of authorities. One of them must have signed the certificate, for `host`.
+  std::string authorities;
   std::string host;
 };
-// kDenied with the reason if this is not the server.
+// Checks the server's certificate and signature. kDenied with the reason if it is not the server.
 Status check_server(const identity::Chain& chain, const std::string& signature, const Key& binding,
                     const ServerCheck& check);
 

@@ -25,7 +25,7 @@ class RecordBuffer {
   // answers but does not read them must not consume memory. Returns false with ENOMEM without
   // memory: no exception may pass through OpenSSL.
   bool add(std::span<const std::byte> bytes);
-  // As recv(2) on a non-blocking socket. Returns -1 with EPROTO beyond limit_received().
+  // Works as recv(2) on a non-blocking socket. Returns -1 with EPROTO beyond limit_received().
   ssize_t take(std::span<std::byte> to);
   // With `reads_ahead`: receives bytes unless take() still has some. Returns a positive number if
   // take() has bytes, otherwise as recv(2). Without `reads_ahead`, does nothing and returns a
@@ -41,7 +41,7 @@ class RecordBuffer {
   void limit_received(size_t most) { most_received_ = most; }
   // Gives all kept bytes to push().
   void hand_over();
-  // Sends the bytes that hand_over() gave it. Returns false with errno unless all of them are sent.
+  // Sends the bytes of hand_over(). Returns false with errno unless all of them are sent.
   bool push();
 
  private:

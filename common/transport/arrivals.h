@@ -33,7 +33,8 @@ class Arrivals {
   void expect(uint32_t immediate, RegionId region, uint64_t bytes, Ended ended);
   // Writes that have been named and have not arrived.
   size_t expected();
-  // The region is withdrawn: fails the waits for writes into it, which are dropped from now on.
+  // The region is withdrawn: fails the waits for writes into it. The Link drops later writes into
+  // it.
   void withdraw(RegionId region);
   // No further write arrives: fails all waits.
   void end();

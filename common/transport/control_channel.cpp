@@ -67,7 +67,8 @@ Status ControlChannel::send(const ControlMessage& message, int fd) {
 
 void ControlChannel::enqueue(ControlMessage message, UniqueFd fd) {
   MutexLock lock(mutex_);
-  // A peer that does not read these messages counts as lost.
+  // If the queue is full, drops the message: a peer that does not read so many messages counts as
+  // lost.
   if (finished_ || queue_.size() >= kMaxQueued) return;
   message.has_fd = static_cast<bool>(fd);
   queue_.push_back({message, 0, std::move(fd)});

@@ -60,8 +60,8 @@ class ControlChannel {
   void announce_silence(bool silent);
   // Sends a farewell and makes the thread end. on_end is not called.
   void finish();
-  // Calls finish() and returns when no callback can run any more. Call it first in an owner whose
-  // callbacks send through that owner.
+  // Calls finish() and returns when no callback can run any more. If the callbacks use the owner of
+  // this channel, the owner's destructor calls join() first.
   void join();
   // The session is lost on this side: closes the connection without a farewell. on_end is not
   // called.

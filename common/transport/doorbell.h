@@ -3,8 +3,8 @@
 //
 // Every Link uses one or two. With shared memory, the state lies in the header page of the window
 // and both processes use it; otherwise it is private. Any number of threads may call sleep(); the
-// thread that made something visible calls ring(). Neither allocates. A peer that corrupts the
-// shared state can only cause spurious or lost wake-ups in this session: ring_always() does not
+// thread that made something visible calls ring(). Neither function allocates. A peer that corrupts
+// the shared state can only cause spurious or lost wake-ups in this session: ring_always() does not
 // depend on the count of sleepers.
 //
 // Why no wake-up is lost: a sleeper counts itself (S1), then checks the data (S2), and sleeps only

@@ -78,8 +78,8 @@ struct Region {
 struct DeviceMemory {
   int dma_buf = -1;  // dma-buf descriptor of the memory, owned by the caller; used in the call only
   uint64_t dma_buf_offset = 0;  // of the memory's first byte
-  // False: only transfers of this side and loop_back() use the memory. It is not announced to the
-  // peer, and unexpose() does not wait for the peer.
+  // False: only transfers of this side and loop_back() use the memory. The memory is not announced
+  // to the peer, and unexpose() does not wait for the peer.
   bool for_peer = true;
 };
 
@@ -163,8 +163,8 @@ class Link {
   // crash the peer. The Link duplicates the descriptor. Blocks only while the memory is registered.
   virtual Result<Region> expose(void* base, size_t bytes, int backing = -1,
                                 uint64_t backing_offset = 0) = 0;
-  // The same for memory that only devices may touch: GPU memory at an address of this process. It
-  // must not be freed before unexpose(). Success does not prove that the adapter reaches the
+  // The same for memory that only devices may touch: GPU memory at an address of this process. The
+  // memory must not be freed before unexpose(). Success does not prove that the adapter reaches the
   // memory; loop_back() does. kUnsupported without has_adapter.
   virtual Result<Region> expose_device(void* base, size_t bytes, const DeviceMemory& memory) = 0;
   // Copies bytes through the adapter between two places on this side, each inside an exposed
@@ -205,11 +205,11 @@ class Link {
                     TransferDone done) = 0;
 
   // Writes up to kMaxRegionPut bytes into the peer's region, in order with puts: later puts become
-  // visible after the bytes, and later transfers happen after them. So a put can announce the bytes
-  // to the peer at once; after write(), it must wait for the completion. All bytes are copied
-  // before the return. They may stay on this side until the next put, transfer or flush(). Blocks
-  // as put(), and wakes no thread. Bytes outside of the peer's region break the Link; for a
-  // withdrawn region they are dropped. kUnsupported without has_region_puts.
+  // visible after the bytes, and later transfers happen after them. So the next put can announce
+  // the bytes to the peer at once. Bytes of write() can be announced only after its completion. All
+  // bytes are copied before the return. The copies may stay on this side until the next put,
+  // transfer or flush(). Blocks as put(), and wakes no thread. Bytes outside of the peer's region
+  // break the Link; for a withdrawn region they are dropped. kUnsupported without has_region_puts.
   virtual Status put_region(RegionId, uint64_t, Bytes) {
     return {Code::kUnsupported, std::string(medium()) + " has no puts into regions"};
   }
@@ -321,8 +321,8 @@ struct Reconnecting {
 
 // The arguments of make_link() (media.h). Each side has a connected stream socket, of the kind that
 // the medium's reach needs, on which the session handshake has ended. Both sides call make_link().
-// It exchanges the medium's data over the socket (window sizes, memfds, ports, queue pair numbers)
-// and takes ownership of the socket, whose end later shows that the peer is gone. `server`
+// make_link() exchanges the medium's data over the socket (window sizes, memfds, ports, queue pair
+// numbers) and takes ownership of the socket, whose end later shows that the peer is gone. `server`
 // distinguishes the two sides. Blocks until the peer has done its part or the timeout has passed.
 //
 // A medium that needs more sockets calls `open_stream` on the client and `accept_stream` on the
@@ -335,7 +335,7 @@ struct Bootstrap {
   std::chrono::milliseconds timeout{10'000};
   std::function<Result<Socket>(int index)> open_stream;    // client side
   std::function<Result<Socket>(int index)> accept_stream;  // server side
-  Reconnecting reconnecting;  // its limit is zero on both sides or on none
+  Reconnecting reconnecting;  // its limit is zero on both sides or on neither side
 };
 
 }  // namespace rcuda::transport

@@ -29,7 +29,7 @@ Status LinkCore::wait(const std::function<bool()>& ready,
                       std::chrono::steady_clock::time_point deadline, WokenBy woken_by) {
   bool satisfied = false;
   const auto look = [&] {
-    // In this order: the peer's last put may arrive between the two.
+    // broken() first: the peer's last put may arrive between the two calls.
     const bool over = broken();
     satisfied = ready();
     if (!satisfied && !over) before_sleep();

@@ -38,7 +38,7 @@ struct Medium {
 // and a later one is preferred if it suits.
 std::span<const Medium> media();
 
-// Null if no medium has that name.
+// Returns null if no medium has that name.
 const Medium* find_medium(std::string_view name);
 // The first medium of that reach. It works with every socket.
 const Medium& plain_medium(Reach reach);

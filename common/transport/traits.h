@@ -7,7 +7,7 @@
 
 namespace rcuda::transport {
 
-// Where the peer may be. This also decides which kind of socket a Link starts from.
+// Where the peer may be. The reach also decides which kind of socket a Link starts from.
 enum class Reach : uint8_t {
   kThisMachine,  // a process of the same machine, with the same clock; a Unix socket
   kNetwork,      // any machine, this one included; a TCP socket

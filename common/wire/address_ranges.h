@@ -1,14 +1,14 @@
 // Addresses that the processes of a session agree on. Device and host pointers share one number
 // space (docs/architecture.md: Addresses). Constants only.
 //
-// Device memory: each worker of a client has two ranges of addresses. Its driver starts in a base,
-// one of kBaseCount adjacent ranges in kBases. When the worker gets its session, it also takes a
-// window in one of kWindowRanges, whose size follows from the session's devices
-// (server/addresses/address_window.h). Page-locked client memory lies in the host range, which every
-// worker keeps free. So it has the same address in client and worker, and a kernel can use the host
-// pointer. All of these avoid ordinary mappings, which grow down from 0x7fff'ffff'f000, and
-// position-independent programs (0x5555'..., 0x56...). If a program has mappings in these ranges,
-// such as AddressSanitizer's shadow in the lowest 16 TiB and its heap of 4 TiB from
+// Device memory: each worker of a client has two ranges of addresses. The worker's driver starts in
+// a base, one of kBaseCount adjacent ranges in kBases. When the worker gets its session, it also
+// takes a window in one of kWindowRanges, whose size follows from the session's devices
+// (server/addresses/address_window.h). Page-locked client memory lies in the host range, which
+// every worker keeps free. So it has the same address in client and worker, and a kernel can use
+// the host pointer. All of these avoid ordinary mappings, which grow down from 0x7fff'ffff'f000,
+// and position-independent programs (0x5555'..., 0x56...). If a program has mappings in these
+// ranges, such as AddressSanitizer's shadow in the lowest 16 TiB and its heap of 4 TiB from
 // 0x6000'0000'0000, the client reports them in its Hello.
 //
 // ThreadSanitizer allows mappings in a few ranges only (compiler-rt: tsan_platform.h). A build with
@@ -48,9 +48,9 @@ inline constexpr uint64_t kHostRangeBytes = 1ull << 40;
 // addresses are the driver's own.
 inline constexpr uint64_t kFenceBegin = 0x3'0000'0000;
 // A window has at least kLeastWindowTimes the memory of the session's devices, and kWindowOwnBytes
-// for the worker's own mappings. That is room for all the memory and a pool or a reservation of
-// twice its size. Its upper limit is kMostWindowTimes the memory, or kSmallWindowBytes if that is
-// larger.
+// for the worker's own mappings. Such a window holds all the memory, and a pool or a reservation of
+// twice the size of the memory. The upper limit of a window is kMostWindowTimes the memory, or
+// kSmallWindowBytes if that is larger.
 inline constexpr uint64_t kLeastWindowTimes = 3;
 inline constexpr uint64_t kWindowOwnBytes = 16ull << 30;
 inline constexpr uint64_t kSmallWindowBytes = 1ull << 40;

@@ -23,13 +23,14 @@ struct BlockDigest {
 
   uint64_t first, second;
 
-  // In place of an unknown digest: blocks count as different from it.
+  // Used in place of an unknown digest. Every block counts as different from it.
   static constexpr BlockDigest none() { return {UINT64_MAX, UINT64_MAX}; }
   bool operator==(const BlockDigest&) const = default;
 };
 static_assert(sizeof(BlockDigest) == 16);
 
-// `bytes`, a multiple of 16, at this offset of the mirrored memory.
+// Returns the digest of the `bytes` (a multiple of 16) at `block`. `offset`: their place in the
+// mirrored memory.
 inline BlockDigest block_digest(const std::byte* block, size_t bytes, uint64_t offset) {
   const auto mix = [](uint64_t x, const uint64_t(&factors)[2]) {
     x *= factors[0];

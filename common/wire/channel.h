@@ -121,7 +121,7 @@ class Channel {
   Status take_reply(const ReplySlot& slot, uint32_t* result, Reply* reply);
 
   // Whether the worker has written the word, or the GPU its GPU-written word. *result receives the
-  // worker's.
+  // worker's result; 0 if only the GPU has written.
   bool word_reached(const Word& word, uint32_t* result) const;
   // Maps the region of GPU-written words (ReadyEvent::marks_region). Call it before the first
   // command.
@@ -137,8 +137,8 @@ class Channel {
   // ClientWindow::kParkWord.
   uint64_t park_word() const { return word_at(ClientWindow::kParkWord); }
 
-  // Waits until `ready` returns true. It is called again whenever the worker has written something,
-  // and after Link::interrupt().
+  // Waits until `ready` returns true. `ready` is called again whenever the worker has written
+  // something, and after Link::interrupt().
   template <typename Ready>
   Status wait(const Ready& ready) {
     return wait_until(ready, deadline());

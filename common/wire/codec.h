@@ -43,7 +43,7 @@ class Encoder {
   void array(const T* items, size_t count) {
     bytes_of(items, count, sizeof(T));
   }
-  // Includes the terminating zero. A null string differs from an empty string.
+  // Encodes the text with its terminating zero. A null string differs from an empty string.
   void string(const char* text);
 
   bool ok() const { return ok_; }  // false: the body would exceed the limit
@@ -51,7 +51,8 @@ class Encoder {
   std::span<const std::byte> body() const { return {data_, size_}; }
 
  private:
-  // Returns room for `bytes` on an `alignment` boundary. After null, ok() is always false.
+  // Appends `bytes` on an `alignment` boundary and returns their address. Returns null beyond the
+  // limit; ok() is false from then on.
   std::byte* take(size_t bytes, size_t alignment) {
     const size_t at = (size_ + alignment - 1) & ~(alignment - 1);
     if (!ok_ || bytes > limit_ || at > limit_ - bytes) return fail();
@@ -110,8 +111,8 @@ class Decoder {
   // Points into the body and ends with a zero byte. Null for a null string and after a failure.
   const char* string();
 
-  // For a reader that knows only the size and alignment of an item: skips a struct, or an array of
-  // structs (returns its count).
+  // Skip a struct, or an array of structs (returns its count), for a reader that knows only the
+  // size and alignment of an item.
   void skip(size_t bytes, size_t alignment) {
     take(bytes, alignment < kBodyAlignment ? alignment : kBodyAlignment);
   }

@@ -49,7 +49,7 @@ inline HandleBytes to_handle(const ExportedName& name) {
   return bytes;
 }
 
-// nullopt if the bytes are not a name of this kind.
+// Returns the name in a handle; nullopt if the bytes are not a name of this kind.
 inline std::optional<ExportedName> name_in(const HandleBytes& bytes, ExportKind kind) {
   ExportedName name;
   std::memcpy(&name, bytes.data(), sizeof name);

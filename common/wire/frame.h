@@ -151,7 +151,7 @@ inline constexpr ObjectId kFetchStream = 0x7fff'ffffu;
 
 // ---- parts of bodies of custom commands --------------------------------------------------------
 
-// For copies from or to client memory that has a shadow in the worker.
+// Flags of copies from or to client memory that has a shadow in the worker.
 enum CopyFlags : uint32_t {
   // Nothing queued before the copy can change the source: its bytes may be fetched before the
   // stream reaches the copy.
@@ -216,8 +216,8 @@ constexpr uint64_t parts_of(uint64_t copy_bytes) {
   return copy_bytes / part + (copy_bytes % part != 0);
 }
 
-// The immediate of the part `index` places after the part with `first`. Cycles through 1 to 2^32 -
-// 1; 0 means no immediate.
+// The immediate of the part that comes `index` parts after the part with the immediate `first`.
+// Cycles through 1 to 2^32 - 1; 0 means no immediate.
 constexpr uint32_t immediate_of(uint32_t first, uint64_t index) {
   return static_cast<uint32_t>((first - 1 + index) % UINT32_MAX) + 1;
 }
@@ -227,11 +227,11 @@ enum PeerCopyFlags : uint32_t {
   kPeerInStream = 2,     // the copy has a place in `stream` of this worker
   kPeerHolds = 4,        // later work in the stream waits for the copy
   kPeerOtherStream = 8,  // outgoing: the other half has a place in a stream too
-  // An error of the copy (both halves get it) becomes an asynchronous error of this session: at
-  // once if the worker refuses the half, else when its stream is released (DeviceOps::release), or
-  // at the copy's end if it has no stream. In an asynchronous copy, the half with the waiting
-  // stream reports. Neither half reports if a caller waits for the completion word, or if the
-  // waiting stream belongs to a third worker.
+  // An error of the copy (both halves get it) becomes an asynchronous error of this session. A
+  // refusal of the half by the worker is reported at once. Another error is reported when the
+  // half's stream is released (DeviceOps::release), or at the copy's end if the half has no stream.
+  // In an asynchronous copy, the half with the waiting stream reports. Neither half reports if a
+  // caller waits for the completion word, or if the waiting stream belongs to a third worker.
   kPeerReports = 16,
   // The PeerSignal that names the copy carries its error to another worker. That worker's session
   // reports the error.

@@ -88,8 +88,9 @@ void write_word(std::byte* to, const std::byte* from, uint32_t marks) {
   }
 }
 
-// As copy_marked(), into memory that other threads write at the same time. If `to` is aligned to 8
-// (4) bytes, the marked bytes of each whole word of 8 (4) bytes change together, as with one store.
+// Works as copy_marked(), into memory that other threads write at the same time. If `to` is aligned
+// to 8 (4) bytes, the marked bytes of each whole word of 8 (4) bytes change together, as with one
+// store.
 inline void write_marked(std::byte* to, const std::byte* from, size_t bytes, const uint8_t* mask) {
   const uintptr_t unaligned = reinterpret_cast<uintptr_t>(to) % 8;
   if (unaligned % 4 != 0) return copy_marked(to, from, bytes, mask);

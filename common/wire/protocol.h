@@ -7,10 +7,11 @@
 //
 // One command = CommandHeader, then the opcode's body. Generated commands (api/table) encode their
 // body with wire::Encoder; bodies of custom commands are plain structs, some followed by bytes.
-// They are declared in api/table/commands.toml, from which common/wire/commands.h is generated.
+// Custom commands are declared in api/table/commands.toml, from which common/wire/commands.h is
+// generated.
 //
 // There are three ways to answer:
-//  - reply slot: the worker writes [body ... | ReplyStamp]; the stamp is the slot's last word. It
+//  - reply slot: the worker writes [body ... | ReplyStamp]; the stamp is the slot's last word and
 //    holds the length of the body, which ends right before it, 8-byte aligned.
 //  - completion word: CompletionWord::make(sequence, result) reports the progress of a stream.
 //  - none, for posted commands. A posted command that fails sets the session's error word.
@@ -48,12 +49,13 @@ struct ReadyEvent {
   EventHeader header;
   uint64_t staging_region;
   uint64_t staging_bytes;
-  // A region of u64. The GPU may write a kSignal's sequence into the u64 with the word's index,
-  // before the worker writes the word. 0: no such region.
+  // The region of the GPU-written words, one u64 for each. The GPU may write a kSignal's sequence
+  // into the u64 with the index of the completion word, before the worker writes the completion
+  // word. 0: no such region.
   uint64_t marks_region;
   uint64_t marks_bytes;
-  // The number of copies that can wait at a time, in a stream of the first device's primary
-  // context, for bytes that follow their command; further copies would wait in host functions.
+  // The number of copies that can wait at a time for bytes that follow their command, in one stream
+  // of the first device's primary context. Further copies would wait in host functions.
   uint64_t gates;
 };
 static_assert(sizeof(ReadyEvent) == 48);
@@ -71,16 +73,16 @@ struct HostCallbackEvent {
 };
 static_assert(sizeof(HostCallbackEvent) == 40);
 
-// The worker lends the mirrors to a host function: it writes their bytes into their regions of the
-// client, and this struct after the bytes. The client answers in the same place.
+// The worker lends the mirrors to a host function: it writes their bytes into the client's regions
+// of these mirrors, and this struct after the bytes. The client answers in the same place.
 struct MirrorLoan {
-  // From 1. Shows the client which regions have bytes of this loan. A mirror that was made
-  // meanwhile, or whose transfer failed, has no bytes of this loan.
+  // The number of the loan, from 1. It shows the client which regions have bytes of this loan. A
+  // mirror that was made meanwhile, or whose transfer failed, has no bytes of this loan.
   uint64_t number;
   // The bytes include the mirror's patches up to this number (MirrorPatch).
   uint64_t patches;
 
-  // In the region of a mirror of `bytes` bytes.
+  // The offset of this struct in the region of a mirror of `bytes` bytes.
   static constexpr uint64_t offset(uint64_t bytes) { return (bytes + 7) / 8 * 8; }
   static constexpr uint64_t region_bytes(uint64_t bytes) {
     return offset(bytes) + sizeof(MirrorLoan);
@@ -88,8 +90,8 @@ struct MirrorLoan {
 };
 static_assert(sizeof(MirrorLoan) == 16);
 
-// In answers about a mirror: the answer's bytes include the patch `patches` (MirrorPatch) and the
-// writes of the host function of the loan `loan`, and may be newer.
+// A part of answers about a mirror. The answer's bytes include the patch `patches` (MirrorPatch)
+// and the writes of the host function of the loan `loan`. They may be newer.
 struct MirrorState {
   uint64_t patches, loan;
   // The number of this answer among the answers with bytes of this mirror; the client repeats it in
@@ -163,7 +165,7 @@ struct TraceEvent {
   uint16_t opcode;
   uint16_t thread;   // as in the command's header
   uint32_t flags;    // kOnDevice
-  uint32_t context;  // for work on a device: its context, and its stream
+  uint32_t context;  // kOnDevice: of the work; so is `stream`
   uint32_t stream;
 };
 static_assert(sizeof(TraceEvent) == 40);

@@ -32,7 +32,7 @@ Status RingLayout::check(size_t receiver_window_bytes, size_t sender_window_byte
       max_frame_bytes <= kMaxFrameBytes && ring_bytes >= 4 * frame_bytes(max_frame_bytes)) {
     return {};
   }
-  return {Code::kInvalidArgument, "the command ring does not fit into its windows"};
+  return {Code::kInvalidArgument, "a ring does not fit into the windows of its Link"};
 }
 
 Status RingWriter::append(Bytes head, Bytes body, Wake wake,
@@ -123,7 +123,7 @@ Result<std::span<const std::byte>> RingReader::try_next() {
     }
     const auto payload = static_cast<uint32_t>(header);
     if (header >> 32 != static_cast<uint32_t>(number_)) {
-      return Status{Code::kProtocol, "frame out of sequence in the command ring"};
+      return Status{Code::kProtocol, "frame out of sequence in the peer's ring"};
     }
     if (payload == kWrapMark) {
       RCUDA_RETURN_IF_ERROR(skip_to_start());
@@ -133,12 +133,12 @@ Result<std::span<const std::byte>> RingReader::try_next() {
     if (payload == 0 || payload > layout_.max_frame_bytes ||
         bytes > layout_.ring_bytes - position_) {
       return Status{Code::kProtocol,
-                    "invalid frame of " + std::to_string(payload) + " bytes in the command ring"};
+                    "invalid frame of " + std::to_string(payload) + " bytes in the peer's ring"};
     }
     const uint64_t stamp = load(position_ + bytes - 8);
     if (stamp == 0) return Frame{};
     if (stamp != frame_stamp(number_)) {
-      return Status{Code::kProtocol, "frame with a wrong stamp in the command ring"};
+      return Status{Code::kProtocol, "frame with a wrong stamp in the peer's ring"};
     }
     std::memcpy(frame_.get(), ring_ + position_ + 8, payload);
     ++number_;
@@ -174,7 +174,7 @@ std::optional<RingReader::Ahead> RingReader::look(std::span<std::byte> to) {
 }
 
 Status RingReader::skip_to_start() {
-  if (position_ == 0) return {Code::kProtocol, "the peer skipped the whole command ring"};
+  if (position_ == 0) return {Code::kProtocol, "the peer skipped its whole ring"};
   ++number_;
   return release(8, layout_.ring_bytes - position_);
 }

@@ -1,4 +1,5 @@
-// The command ring: frames in order from one sender to one receiver, in the receiver's Link window.
+// A ring of commands or events: frames in order from one sender to one receiver, in the receiver's
+// window of a Link.
 //
 // A frame costs its sender one put (two where the ring wraps) and its receiver no message: a posted
 // kernel launch is one RDMA write. The ring does not interpret frames. The sender (RingWriter)
@@ -104,7 +105,8 @@ class RingReader {
   Result<std::span<const std::byte>> try_next();
   // Whether try_next() has something to do: the predicate for Link::wait.
   bool pending() const;
-  // The number of the last frame or wrap mark that try_next() took. They are numbered from 1.
+  // The number of the last frame or wrap mark that try_next() took. Frames and wrap marks are
+  // numbered from 1.
   uint64_t taken() const { return number_ - 1; }
   struct Ahead {
     uint64_t number = 0;

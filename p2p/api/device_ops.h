@@ -146,7 +146,7 @@ class DeviceOps {
 
   // Exports memory of this process for a peer on the same host, and maps exported memory of a peer.
   // kUnsupported if the memory or the pair of devices does not support it. open() is called once
-  // for each handle until close(). close() is called in a pause.
+  // for each device and handle until close(). close() is called in a pause.
   virtual Result<ExportedMemory> export_memory(int device, DeviceAddress address) = 0;
   virtual Result<MappedMemory> open(int device, const ExportedMemory& memory) = 0;
   virtual void close(int device, DeviceAddress base) = 0;

@@ -30,7 +30,7 @@
 // streams", says which programs hang.)
 //
 // A pause ends. A kHolds pause begins, because no new stream is held and every held stream is
-// released, as shown above. It ends with its round, by rule 5.
+// released, as shown above. The pause ends with its round, by rule 5.
 #pragma once
 
 #include <cstdint>

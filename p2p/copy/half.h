@@ -39,14 +39,14 @@ class Half {
   // Whether a new copy that the peer announces would exceed the limit. Copies reach the limit only
   // if this side's halves do not come, because the client's commands are lost.
   bool is_full(uint64_t id) const { return copies_.size() >= kMostCopies && !copies_.contains(id); }
-  Copy& find_or_make(uint64_t id) {  // also wakes it
+  Copy& find_or_make(uint64_t id) {  // also adds it to awake_
     awake_.insert(id);
     Copy& copy = copies_[id];
     copy.id = id;
     return copy;
   }
-  // Adds the client's half. `failure`: the half ends with this error. Returns null for a second
-  // half with the same id, which is an error of the client; the first half continues.
+  // Adds the client's half. `failure`: ok, or the error with which the half ends. Returns null for
+  // a second half with the same id, which is an error of the client; the first half continues.
   Copy* add_half(PeerCopy request, StreamPlace place, const Status& failure) {
     Copy& copy = find_or_make(request.id);
     if (copy.request) {
@@ -88,9 +88,10 @@ class Half {
   Environment& environment_;
   const PeerId peer_;
   std::map<uint64_t, Copy> copies_;
-  // The copies that may advance without a message of the peer. A program may have queued thousands
-  // of copies in one stream, and if a copy waits, all later copies wait. The peer may also have
-  // sent messages for thousands of copies before this side's halves come.
+  // The ids of the copies that may advance without a message of the peer. A round looks only at
+  // these: a program may have queued thousands of copies in one stream, and if a copy waits, all
+  // later copies wait. The peer may also have sent messages for thousands of copies before this
+  // side's halves come.
   std::set<uint64_t> awake_;
   Status lost_;
 };

@@ -12,9 +12,9 @@
 //   any state but Done --peer lost--> Lost
 //
 // The messages of the sender may arrive before the client's half; they wait until the copy is
-// Ready. A copy in Done is over. A copy in Closing is over when everything that was sent has
-// arrived and has been reported as consumed, a copy in Lost when its own transfers have ended. Both
-// also wait for the client's half, unless the peer is lost. Pure functions.
+// Ready. A copy in Done is over. A copy in Closing is over when the client's half has come, and
+// everything that was sent has arrived and has been reported as consumed. A copy in Lost is over
+// when its own transfers have ended. Pure functions.
 #pragma once
 
 #include <cstdint>

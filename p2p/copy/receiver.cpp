@@ -172,8 +172,7 @@ bool Receiver::is_over(const Incoming& copy) {
   }
 }
 
-// Whether only a message of the sender can advance the copy. A program may have queued thousands of
-// copies.
+// Whether only a message of the sender can advance the copy. Such a copy leaves awake_.
 bool Receiver::dormant(const Incoming& copy) {
   const bool waits = copy.choice == Choice::kNone || copy.choice == Choice::kChunks;
   const bool began = copy.state == IncomingState::kReady || copy.state == IncomingState::kOffered;
@@ -269,7 +268,7 @@ Status Receiver::end(Incoming& copy, PeerLink* link, PeerLink* open, bool& moved
                             copy.chunk_bytes);
 }
 
-// Not in a pause: see pause.h, rule 4.
+// Registers the destination without a pause: see pause.h, rule 4.
 Status Receiver::answer_want(Incoming& copy, PeerLink& link) {
   TargetMessage message;
   message.copy = copy.id;

@@ -4,9 +4,9 @@
 // the sender, and the copy ends with Done.
 //
 // Chunks may arrive before the client's half; they wait in the inbox. A copy that fails lets
-// transfers in progress end and sends Done with the error. It is over when the sender's Abort and
-// all chunks that the sender had sent have arrived. Used only by the engine thread. Nothing blocks
-// except registering, mapping and unmapping memory.
+// transfers in progress end and sends Done with the error. The copy is over when the sender's Abort
+// and all chunks that the sender had sent have arrived. Used only by the engine thread. Nothing
+// blocks except registering, mapping and unmapping memory.
 #pragma once
 
 #include <array>
@@ -64,7 +64,8 @@ class Receiver : public Half<Incoming, IncomingEvent> {
   Receiver(Environment& environment, PeerId peer) : Half(environment, peer) {}
   ~Receiver() { close_mappings(); }
 
-  // `failure`: the copy could not take its place in the stream; it ends with this error.
+  // `failure`: ok, or why the copy could not take its place in the stream; the copy then ends with
+  // this error.
   void add(PeerCopy copy, StreamPlace place, const Status& failure) {
     (void)add_half(std::move(copy), place, failure);
   }
@@ -80,6 +81,7 @@ class Receiver : public Half<Incoming, IncomingEvent> {
   // the mailbox.
   Result<bool> advance(PeerLink* link);
 
+  // The peer is lost: every copy ends with `why` when its own transfers have ended.
   void lose(const Status& why);
   // Unmaps the memory of a lost peer. Call it in a pause, when no copies are left.
   void close_mappings();

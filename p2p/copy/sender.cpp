@@ -60,7 +60,7 @@ Status Sender::on_target(const TargetMessage& message, PeerLink& link) {
   if (message.refused != 0) {
     refused = {Code::kUnsupported, "the destination could not be registered"};
   } else {
-    // Not in a pause: see pause.h, rule 4.
+    // Registers the source without a pause: see pause.h, rule 4.
     const auto own = expose_device_memory(environment_.ops, *link.link, copy.request->device,
                                           memory.address, copy.total, For::kThisSide);
     if (own) {
@@ -374,7 +374,7 @@ void Sender::finish(Outgoing& copy, PeerLink* link, const Status& status) {
     RCUDA_DEBUG("peer copy %llu to peer %u: %s", static_cast<unsigned long long>(copy.id), peer_,
                 status.message().c_str());
   }
-  // Called before the program can learn of the end.
+  // on_sent() runs before the program can learn of the end.
   if (status.ok() && copy.plan && environment_.options.on_sent) {
     environment_.options.on_sent(*copy.plan);
   }

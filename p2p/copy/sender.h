@@ -6,9 +6,9 @@
 // chunks. A chunk with an immediate is announced when its copy-out begins. So its message arrives
 // before its bytes, and one frame announces all chunks that begin together.
 //
-// A copy that fails starts nothing more, lets transfers in progress end, and sends Abort. It is
-// over when Done has arrived and the receiver has consumed all chunks that were sent to it. Then
-// its slots are free. If the peer is lost, no Done is needed. Used only by the engine thread.
+// A copy that fails starts nothing more, lets transfers in progress end, and sends Abort. The copy
+// is over when Done has arrived and the receiver has consumed all chunks that were sent. Then the
+// copy's slots are free. If the peer is lost, no Done is needed. Used only by the engine thread.
 // Nothing blocks except registering the source, and the transfer (p2p/staging/path.h).
 #pragma once
 
@@ -88,8 +88,8 @@ class Sender : public Half<Outgoing, CopyEvent> {
   Sender(Environment& environment, PeerId peer) : Half(environment, peer) {}
   ~Sender() { copies_.clear(); }  // their destructors change ending_
 
-  // `predecessor`: see Peer::add. `failure`: the copy could not take its place in the stream; it
-  // ends with this error.
+  // `predecessor`: see Peer::add. `failure`: ok, or why the copy could not take its place in the
+  // stream; the copy then ends with this error.
   void add(PeerCopy copy, StreamPlace place, uint64_t predecessor, const Status& failure);
 
   // Messages of the peer. kProtocol if a message is impossible in the current state.

@@ -59,8 +59,8 @@ bool Core::in_use(const MemoryRelease& memory) const {
                      [&](const auto& peer) { return peer->uses(memory.base, memory.bytes); });
 }
 
-// Makes the peers unmap memory that no copy uses any more: a copy in progress may use their
-// mappings.
+// Makes the peers unmap memory that no copy uses any more. A copy in progress may use the peers'
+// mappings, so its memory stays in the list.
 bool Core::release_unused() {
   std::list<MemoryRelease> unused;
   for (auto at = releases_.begin(); at != releases_.end();) {

@@ -51,7 +51,8 @@ Status check_id(uint64_t id) {
 
 }  // namespace
 
-// The engine thread and its listeners: threads that sleep on the Links for it.
+// The engine thread, and the listeners: threads that sleep on the Links in place of the engine
+// thread.
 class Engine::Runner {
  public:
   Runner(DeviceOps& ops, EngineOptions options)
@@ -169,8 +170,9 @@ class Engine::Runner {
   };
 
   // A thread calls this after it has queued work for the engine thread. Pairs with sleep(): the
-  // engine thread clears awake_ before its last check for work, so either it sees the work or the
-  // caller sees awake_ false. All accesses to awake_ are sequentially consistent.
+  // engine thread clears awake_ before its last check for work, so either it sees the work, or the
+  // caller sees that awake_ is false and wakes it. All accesses to awake_ are sequentially
+  // consistent.
   void wake() {
     if (awake_.load()) return;
     {
@@ -205,8 +207,8 @@ class Engine::Runner {
     } else {
       RCUDA_INFO("the peer-to-peer engine is not bound to a NUMA node");
     }
-    // The first HMAC of a process takes 3 ms to load its implementation. It is done here, while the
-    // connections are being made.
+    // The first HMAC of a process takes 3 ms to load its implementation. The engine thread computes
+    // an HMAC here, while the connections are being made.
     (void)make_proof({}, false, {}, {});
     Clock::time_point moved_at = Clock::now();
     while (!stop_) {
@@ -275,8 +277,8 @@ Engine::Engine(DeviceOps& ops, EngineOptions options)
       device_count_(static_cast<int>(ops.devices().size())) {}
 
 transport::LinkOptions Engine::link_options(transport::LinkOptions options) {
-  // A program that copies in a loop has 100 to 200 us between two transfers on an H200: the DMA at
-  // both ends and a few messages.
+  // The threads of the Link poll longer than usual, because a program that copies in a loop has 100
+  // to 200 us between two transfers on an H200: the DMA at both ends and a few messages.
   constexpr int kLonger = 5;
   options.window_bytes = PeerWindow::kBytes;
   options.receive_spin *= kLonger;

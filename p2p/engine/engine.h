@@ -59,8 +59,8 @@ class Engine {
   // also earlier requests, begin when both sides have proven that they know the token.
   void attach(PeerId peer, std::unique_ptr<transport::Link> link, const SessionToken& token,
               bool connected);
-  // Ends all copies with a peer to which no connection is possible, or which must not be used any
-  // more, with `why`.
+  // Ends all copies with the peer, with the error `why`. Call it if no connection to the peer is
+  // possible, or if the peer must not be used any more.
   void lose(PeerId peer, const Status& why);
 
   // This worker's half of a copy. The copy takes its place in the stream before copy() returns, so
@@ -83,8 +83,8 @@ class Engine {
   Status await(PeerId peer, uint64_t id, StreamRef stream);
 
   // Call it before device memory of this worker is freed. `done` runs when no copy so far uses the
-  // memory and no connected peer maps it any more. It does not wait for lost peers; these unmap the
-  // memory themselves.
+  // memory and no connected peer maps it any more. `done` does not wait for lost peers, which unmap
+  // the memory themselves.
   void release_memory(MemoryRelease release);
 
   // Wakes the engine thread: a requested pause has begun (DeviceOps::pause()), or a copy is

@@ -46,11 +46,11 @@ class Peer {
   bool receive();  // handles the messages that have arrived
   bool advance();  // advances copies, signals and measurements
   bool start_chunk();
-  void transferred(const Transfer& transfer);
-  void arrived(const Arrival& arrival);
+  void transferred(const Transfer& transfer);  // a transfer of this side has ended
+  void arrived(const Arrival& arrival);        // bytes of the peer have arrived
 
-  // For an open peer: how a contiguous copy would be made now, and whether all legs have been
-  // measured.
+  // Returns how a contiguous copy would be made now, and whether all legs have been measured. The
+  // peer must be open.
   Result<Forecast> forecast(int device, int peer_device, uint64_t bytes);
 
   bool open() const { return link_ && link_->open; }

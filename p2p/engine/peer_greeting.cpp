@@ -15,10 +15,12 @@
 namespace rcuda::p2p {
 namespace {
 
-// Limits the inbox that a peer offers, because this side maps all pages of an inbox on its host.
+// Limits the inbox that a peer offers, because this side maps all pages of the inbox if the peer is
+// on the same host.
 constexpr uint64_t kMaxInboxBytes = 1ull << 30;
 
-// A chunk of a size that is not a multiple of the alignment never fits its arena.
+// The size must be a multiple of the alignment. The arena rounds the size of a chunk up, so a chunk
+// as large as the inbox would otherwise never fit.
 bool is_inbox_size(uint64_t bytes) {
   return bytes > 0 && bytes <= kMaxInboxBytes && bytes % Arena::kAlignment == 0;
 }
@@ -145,9 +147,8 @@ Status Peer::map_probe_memory() {
         message.mappable = 1;
       } else {
         if (mapped) environment_.ops.close(static_cast<int>(own), mapped->base);
-        RCUDA_INFO(
-            "peer %u's device %u cannot be mapped for device %zu: %s", id_, theirs, own,
-            mapped ? "its probe memory is too small" : mapped.status().message().c_str());
+        RCUDA_INFO("peer %u's device %u cannot be mapped for device %zu: %s", id_, theirs, own,
+                   mapped ? "its probe memory is too small" : mapped.status().message().c_str());
       }
       RCUDA_RETURN_IF_ERROR(link_->mailbox.send(message));
     }

@@ -287,8 +287,8 @@ void Prober::finish_job() {
   } else {
     leg =
         LegModel::fit(job.samples, job.kind == Kind::kWire ? Sharing::kTogether : Sharing::kInTurn);
-    // The sample includes the way of the completion back to the sender. A chunk that reports its
-    // own arrival does not wait for it.
+    // The sample includes the time in which the completion comes back to the sender. A chunk that
+    // reports its own arrival does not wait for the completion.
     if (leg && job.kind == Kind::kWire && path_of(job).tells_arrival()) {
       leg = leg->sooner(link_.message.time_us(0));
     }

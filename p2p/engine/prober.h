@@ -1,8 +1,8 @@
 // Prober: measures in the background the legs that are not yet known: the copies of this worker's
 // devices to and from host memory; the wire to one peer, from host memory and, where GPUDirect
 // works, from GPU memory to GPU memory; the registration of GPU memory; the copy from mapped memory
-// of the peer; a message. It also makes one transfer on every known leg, because drivers delay work
-// until a stream or an engine is first used.
+// of the peer; a message. The prober also makes one transfer on every known leg, because drivers
+// delay work until a stream or an engine is first used.
 //
 // All probers of the engine together have one transfer or short train in progress at a time. A
 // sample that a copy with any peer disturbed is repeated once. While copies keep coming, samples

@@ -69,7 +69,8 @@ class Reports {
   std::atomic<bool> empty_{true};
 };
 
-// Memory of this process that peers have mapped. It is freed after they have unmapped it.
+// Memory of this process that peers have mapped. The memory is freed after the peers have unmapped
+// it.
 struct Exported {
   int device = 0;
   DeviceAddress base = 0;
@@ -106,8 +107,8 @@ struct Environment {
     return scratch_[static_cast<size_t>(device)].buffer.address();
   }
   // The same memory, exported for peers on this host: they map it to check whether they can map
-  // this worker's memory. The first call allocates it, in a pause. Empty if it cannot be exported,
-  // or if no plan may map memory.
+  // this worker's memory. The first call allocates it, in a pause. nullopt if it cannot be
+  // exported, or if no plan may map memory.
   const std::optional<ExportedMemory>& probe_memory(int device);
   void drop_device_memory() { scratch_.clear(); }  // in a pause
   double now_us() const { return static_cast<double>(now_ns()) * 1e-3; }
@@ -130,7 +131,7 @@ struct Environment {
   std::function<void(const transport::Link*)> before_drop;
   // The prober that is taking a sample. There is at most one, because probers use the same legs.
   const Prober* measuring = nullptr;
-  bool measures = false;  // some peer's prober has begun; see Peer::measuring()
+  bool measures = false;  // the first peer is open, so its legs are measured (Peer::measure_)
   std::vector<Exported> exported;
 
   // The number of running copies, and of copies that have sent everything and wait only for Done.

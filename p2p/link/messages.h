@@ -228,8 +228,8 @@ struct LegMessage : MessageOf<MessageKind::kLeg> {
 };
 static_assert(sizeof(LegMessage) == 32 + kMaxLegKnots * 16);
 
-// Sent by a worker on the same host, once for each of the peer's devices with probe memory and each
-// of its own devices.
+// A worker on the same host sends it once for each pair of a peer's device with probe memory and a
+// device of its own.
 struct MappableMessage : MessageOf<MessageKind::kMappable> {
   uint32_t sender_device = 0;  // of the side that receives this message and will send copies
   uint32_t device = 0;         // of the side that sends this message
@@ -260,7 +260,8 @@ Result<Message> parse(std::span<const std::byte> frame) {
 
 EndMessage make_end(MessageKind kind, uint64_t copy, const Status& status);
 SignalMessage make_signal(uint64_t signal, const Status& status);
-// The status in a message. Its text is limited in length and made printable.
+// Returns the status in a message. The text of an EndMessage is cut at kMaxErrorText bytes and gets
+// blanks for control characters.
 Status status_of(const EndMessage& message);
 Status status_of(const SignalMessage& message);
 

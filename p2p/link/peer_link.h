@@ -19,8 +19,8 @@
 
 namespace rcuda::p2p {
 
-// For each immediate, how many bytes of its chunk have arrived. Bytes may arrive before the chunk's
-// announcement.
+// Counts for each immediate how many bytes of its chunk have arrived. Bytes may arrive before the
+// chunk's announcement.
 class Arrivals {
  public:
   // kProtocol: more chunks have begun to arrive than a peer may have in flight.
@@ -57,8 +57,8 @@ struct PeerLink {
   // The planner of one pair of GPUs. The first call makes it.
   Planner& planner(int device, int peer_device);
   Capabilities capabilities(int device, int peer_device);
-  // Counts a transfer that is about to start. Its end is reported to Peer::transferred with these
-  // two numbers.
+  // Counts a transfer that is about to start. Returns its callback, which reports the end of the
+  // transfer to Peer::transferred with these two numbers.
   transport::TransferDone begin_transfer(uint64_t copy, uint64_t number);
   // The measurements so far of copies from `device` to `peer_device`.
   PairModel model(int device, int peer_device);

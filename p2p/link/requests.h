@@ -92,8 +92,8 @@ struct EngineOptions {
   // Called once for a peer whose connection is lost, when copies or waits for events fail; only on
   // the side that made the connection. On the engine thread; must not block.
   std::function<void(PeerId, const Status& why)> on_lost;
-  // Called with its plan when a copy to a peer has ended without an error. On the engine thread;
-  // must not block.
+  // Called with the plan of a copy to a peer when the copy has ended without an error. On the
+  // engine thread; must not block.
   std::function<void(const Plan&)> on_sent;
 
   static constexpr uint64_t kLeastInboxBytes = 1ull << 20;

@@ -43,9 +43,9 @@ class StagingArena {
   StagingArena(DeviceOps& ops, const EngineOptions& options, Mappable mappable)
       : ops_(ops), options_(options), mappable_(mappable) {}
 
-  // The inbox or the outbox of one more peer: a power of two of at most `most_bytes` and at least
-  // kLeastInboxBytes. kOutOfMemory: the limit of staging memory is used up. Otherwise the driver's
-  // error.
+  // Takes memory for the inbox or the outbox of one more peer: a power of two of at most
+  // `most_bytes` and at least kLeastInboxBytes. kOutOfMemory: the limit of staging memory is used
+  // up. Otherwise the driver's error.
   Result<Slice> take(uint64_t most_bytes);
 
   uint64_t bytes() const;  // of all buffers

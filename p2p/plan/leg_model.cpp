@@ -158,7 +158,7 @@ Trains compare_trains(const Samples& samples, Sharing sharing) {
     trains.occupancies[bytes] = std::clamp(occupancy, std::min(in_train / 2, one), one);
     delays.push_back(std::clamp(one - occupancy, 0.0, one));
   }
-  // Large transfers show little of a delay of microseconds, so the smallest sizes decide.
+  // The noise of large transfers hides a delay of microseconds, so the smallest sizes decide.
   if (!delays.empty()) {
     delays.resize((delays.size() + 1) / 2);
     trains.delay_us = median(delays);

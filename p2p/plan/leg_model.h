@@ -2,10 +2,10 @@
 // GPU).
 //
 // A leg that transports n bytes is busy for occupancy_us(n), and the next transfer waits for that
-// time. It delivers the bytes delay_us(n) after that (the part of a transfer's latency that
-// overlaps with the next transfers). Occupancy is latency + n/bandwidth, piecewise: linear between
-// knots, and beyond the last knot with the bandwidth of the last piece. The delay is linear between
-// knots and constant beyond them.
+// time. The leg delivers the bytes delay_us(n) later. The delay is the part of a transfer's latency
+// that overlaps with the next transfers. Occupancy is latency + n/bandwidth, piecewise: linear
+// between knots, and beyond the last knot with the bandwidth of the last piece. The delay is linear
+// between knots and constant beyond them.
 //
 // Values and pure functions; any thread. Times are in microseconds, sizes in bytes, bandwidths in
 // GB/s (1e9).
@@ -43,15 +43,15 @@ class LegModel {
   };
 
   LegModel() = default;
-  // The textbook leg: busy for latency_us + n/gbps, delivers delay_us later.
+  // The simplest leg: it is busy for latency_us + n/gbps, and delivers delay_us later.
   static LegModel linear(double latency_us, double gbps, double delay_us = 0);
-  // From knots that are sorted by size and have non-decreasing occupancies; otherwise
-  // kInvalidArgument.
+  // Makes a model from knots. kInvalidArgument if the sizes do not increase from knot to knot, or
+  // if the occupancies decrease.
   static Result<LegModel> from_knots(std::vector<Knot> knots);
-  // From measurements: medians per size, made monotone, without the knots that are within 2 % of a
-  // straight line. Needs single transfers of at least two sizes. Repeated samples of a size improve
-  // the model, and the median ignores outliers. Trains (transfers > 1) of the same sizes separate
-  // delay from occupancy.
+  // Makes a model from measurements: medians per size, made monotone, without the knots that are
+  // within 2 % of a straight line. Needs single transfers of at least two sizes. Repeated samples
+  // of a size improve the model, and the median ignores outliers. Trains (transfers > 1) of the
+  // same sizes separate delay from occupancy.
   //
   // With kTogether only trains give the occupancy of a size. The rest of a single transfer's time
   // is the delay, which shows how many bytes must be in flight to fill the leg. The least sample

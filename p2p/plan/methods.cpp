@@ -11,8 +11,9 @@ constexpr Leg kOut = &PairModel::copy_out;
 constexpr Leg kIn = &PairModel::copy_in;
 constexpr Leg kGpudirect = &PairModel::gpudirect;
 
-// Setup messages. ipc: the Pull. registered: the request of the receiver's key and its answer; the
-// completion of the transfer, which comes back to the sender, and the sender's announcement.
+// The last member is the number of setup messages. ipc: 1, the Pull. registered: 4, which are the
+// request for the receiver's key, the answer, the completion of the transfer at the sender, and the
+// sender's announcement.
 constexpr Method kMethods[] = {
     {Staging::kMapped, Route::kIpc, &Can::ipc, "mapped memory of the peer", {&PairModel::ipc}, 1},
     {Staging::kRegistered, Route::kVerbs, &Can::gpudirect, "GPUDirect", {kGpudirect}, 4},

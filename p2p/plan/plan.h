@@ -21,8 +21,8 @@ constexpr bool has_buffers(Staging staging) {
   return staging == Staging::kDevice || staging == Staging::kHost;
 }
 
-// The way of the chunks. Every route except kIpc covers all media with the same traits, and has the
-// name of the first of these media.
+// The medium of the chunks. Every route except kIpc covers all media with the same traits, and has
+// the name of the first of these media.
 enum class Route : uint8_t {
   kShm,    // shares_pages: both workers stage in one shared buffer
   kTcp,    // copies_by_cpu: sockets between host buffers
@@ -35,8 +35,8 @@ const char* to_string(Route route);
 // The route of copies over a Link with these traits.
 Route route_of(const transport::MediumTraits& traits);
 
-// At most `depth` chunks of `chunk_bytes` are between the begin of their copy-out and the end of
-// their copy-in.
+// At most `depth` chunks of `chunk_bytes` are in flight: between the begin of their copy-out and
+// the end of their copy-in.
 struct Chunking {
   uint64_t chunk_bytes = 0;
   uint32_t depth = 1;

@@ -21,7 +21,7 @@ constexpr double kTcpTurnUs = 150;
 // Chunks of copies in a train. On an H200 a chunk costs 3 us in addition to the time of its bytes,
 // which is 4 % of the time of 2 MB. The last chunk of the last copy overlaps with nothing, so a
 // chunk is at most a quarter of a copy if the quarter is at least 2 MB. Over sockets a chunk costs
-// more, and it is also cut into pieces for the streams.
+// more, and the Link cuts it into pieces for its sockets.
 constexpr uint64_t kTrainChunk = uint64_t{2} << 20;
 constexpr uint64_t kLargestTrainChunk = uint64_t{4} << 20;
 constexpr uint64_t kTrainBytes = uint64_t{16} << 20;  // of one copy, in flight

@@ -31,8 +31,9 @@ class Planner {
   // The plan for a copy. `contiguous`: both ends are contiguous ranges, so GPUDirect without
   // staging is possible.
   Result<Plan> plan(uint64_t bytes, bool contiguous);
-  // The plan for a copy that directly follows another copy in its stream. The two overlap, so only
-  // the cost of each chunk counts.
+  // The plan for a copy that directly follows another copy in its stream. The two copies overlap,
+  // so the plan does not minimise the time of the single copy. It has equal chunks with a low cost
+  // per byte.
   Result<Plan> plan_in_train(uint64_t bytes, bool contiguous);
   // The plan for a copy whose memory cannot be mapped or registered: staged in host memory by
   // host_rules(). `reason`: why.
@@ -63,7 +64,7 @@ class Planner {
   PlannerOptions options_;
   Capabilities capabilities_;
   PairModel model_;
-  // Plans without a setting by size class and contiguity. A plan takes 9 us in the mean and 22 us
+  // Plans without a setting by size class and contiguity. Planning takes 9 us in the mean and 22 us
   // at the most; the first copy of a size class waits for it.
   struct Cached {
     uint64_t bytes = 0;  // the size of the copy for which it was made

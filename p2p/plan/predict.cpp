@@ -6,9 +6,9 @@
 namespace rcuda::p2p {
 namespace {
 
-// This number of turns of the chunks in flight, and of further chunks, is evaluated exactly before
-// extrapolating. After these, the transient of the recurrence is over, or its remaining error is
-// smaller than that of the measurements.
+// The first kExactTurns turns of the chunks in flight, and kExactExtraChunks further chunks, are
+// evaluated exactly. The rest is extrapolated: by then the transient of the recurrence is over, or
+// its remaining error is smaller than the error of the measurements.
 constexpr uint64_t kExactTurns = 6;
 constexpr uint64_t kExactExtraChunks = 32;
 

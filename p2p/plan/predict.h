@@ -23,7 +23,7 @@ struct Pipeline {
   size_t leg_count = 0;
   double setup_us = 0;    // before the first chunk may enter: registration, handshake
   double handoff_us = 0;  // from a chunk's delivery by one leg to its start on the next
-  double credit_us = 0;   // from the end of a chunk until the sender can reuse its place
+  double credit_us = 0;   // from the end of a chunk until the sender can reuse its slot
   double finish_us = 0;   // from the last chunk's end until the copy is over at both ends
 
   void add_leg(const LegModel& leg) { legs[leg_count++] = &leg; }

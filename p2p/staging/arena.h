@@ -11,8 +11,8 @@ namespace rcuda::p2p {
 
 class Arena {
  public:
-  // Blocks start at multiples of this. It gives whole cache lines and whole 512-byte PCIe requests;
-  // DMA does not need the alignment of a GPU page.
+  // Blocks start at multiples of this. The alignment gives whole cache lines and whole 512-byte
+  // PCIe requests; DMA does not need the alignment of a GPU page.
   static constexpr uint64_t kAlignment = 512;
 
   // kFirst takes the first hole that is large enough, so the same few places are reused. kNext
@@ -26,15 +26,15 @@ class Arena {
 
   uint64_t bytes() const { return bytes_; }
 
-  std::optional<uint64_t> reserve(uint64_t bytes);
-  void release(uint64_t offset, uint64_t bytes);  // as reserve() returned and took them
+  std::optional<uint64_t> reserve(uint64_t bytes);  // the offset; nullopt: no hole is large enough
+  void release(uint64_t offset, uint64_t bytes);    // the block of reserve()
 
  private:
   static uint64_t rounded(uint64_t bytes) {
     return (bytes + kAlignment - 1) / kAlignment * kAlignment;
   }
 
-  // The first place of `bytes`, already rounded, at or after `from`.
+  // Returns the first offset from `from` on at which `bytes` (already rounded) are free.
   std::optional<uint64_t> find(uint64_t bytes, uint64_t from) const;
 
   uint64_t bytes_;

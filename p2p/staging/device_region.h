@@ -12,9 +12,10 @@
 
 namespace rcuda::p2p {
 
+// Which side uses the memory (DeviceMemory::for_peer).
 enum class For : bool { kThisSide, kPeer };
 
-// `dma_buf`: of this memory; none: by its address.
+// `dma_buf`: the dma-buf of this memory; none: registers the memory by its address.
 Result<transport::Region> expose_device_memory(const std::optional<DmaBuf>& dma_buf,
                                                transport::Link& link, DeviceAddress address,
                                                size_t bytes, For whom);

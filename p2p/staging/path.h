@@ -71,7 +71,7 @@ struct Path {
   // chunk can be announced before it has arrived.
   bool tells_arrival() const { return outbox && link->traits().has_immediates; }
 
-  // Room for the chunk [offset, offset + bytes) of a copy. nullopt: there is no room now.
+  // Reserves a slot for the chunk [offset, offset + bytes) of a copy. nullopt: no slot is free now.
   std::optional<Slot> reserve(uint64_t offset, uint64_t bytes);
   void release(const Slot& slot);
   // `immediate`: 0 for none.

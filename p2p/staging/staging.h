@@ -71,7 +71,8 @@ class MappedInbox {
   MappedInbox(const MappedInbox&) = delete;
   MappedInbox& operator=(const MappedInbox&) = delete;
 
-  // kUnsupported if the medium cannot map. `link` outlives the mapping.
+  // Maps and registers the inbox. kUnsupported if the medium cannot map. `link` outlives the
+  // mapping.
   static Result<std::unique_ptr<MappedInbox>> create(DeviceOps& ops, transport::Link& link,
                                                      transport::RegionId region, size_t bytes);
   uint64_t address() const { return reinterpret_cast<uint64_t>(data_); }

@@ -135,8 +135,9 @@ Result<void*> ShmRegions::map(uint64_t id, uint64_t bytes, void* address,
   }
   RCUDA_ASSIGN_OR_RETURN(entry.user,
                          map_entry(entry, address).with_context(named(id) + " of the peer"));
-  // Makes the second mapping while the descriptor is open: workers may not enlarge a mapping with
-  // mremap() (call_filter.h).
+  // Makes the second mapping while the descriptor is open. Without the descriptor it would need
+  // mremap(), and the filter of system calls does not let workers enlarge a mapping
+  // (call_filter.h).
   (void)keep_for_transfers(entry);
   if (entry.transfers) drop_file(entry);
   return static_cast<void*>(data_in(entry, entry.user));

@@ -54,7 +54,7 @@ class ShmRegions {
     uint64_t offset = 0;
     bool has_backing = false;
     std::shared_ptr<UniqueFd> file;      // the backing, until it is mapped
-    std::shared_ptr<Mapping> transfers;  // made by the first piece() or unmap()
+    std::shared_ptr<Mapping> transfers;  // made by the first map() or piece()
     Mapping user;                        // made by map()
     bool retired = false;                // kept only for `user`
   };

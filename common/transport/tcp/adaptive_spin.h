@@ -14,11 +14,11 @@ class AdaptiveSpin {
  public:
   static constexpr int kMost = 4;
 
-  // Zero: the thread never polls.
+  // If `least` is zero, the thread never polls.
   explicit AdaptiveSpin(std::chrono::nanoseconds least) : least_(least), limit_(least) {}
 
   std::chrono::nanoseconds limit() const { return limit_; }
-  // Data arrived after this time of polling and sleep.
+  // Call it when data has arrived. `time`: how long the thread has polled and slept for the data.
   void waited(std::chrono::nanoseconds time) {
     if (time < limit_) return;
     limit_ = time < kMost * least_ ? std::min(2 * limit_, kMost * least_) : least_;

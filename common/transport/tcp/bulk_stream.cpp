@@ -24,7 +24,8 @@ namespace {
 // the sending thread wakes up.
 constexpr uint64_t kMeanwhileBytes = 1u << 20;
 // ThreadSanitizer assumes that sendmsg() reads its buffers even after they were sent, when the peer
-// may already reuse the memory. With it, the kDone that allows the reuse is sent in its own call.
+// may already reuse the memory. Under ThreadSanitizer, the kDone that allows the reuse is sent in
+// its own call.
 #ifdef __SANITIZE_THREAD__
 constexpr bool kDoneWithData = false;
 #else
@@ -200,7 +201,7 @@ void BulkStream::send() {
     if (!runs()) break;
     drive(lock, kAnyBytes, Blocking::kYes);
     if (!message_ || !runs()) continue;
-    // Other threads only queue while this is set.
+    // While sending_ is set, other threads only queue.
     sending_ = true;
     lock.unlock();
     (void)socket_.wait(POLLOUT, -1);
@@ -295,8 +296,8 @@ bool BulkStream::next_is(Meanwhile meanwhile) const {
   return bytes > kDirectBytes && bytes <= kMeanwhileBytes;
 }
 
-// drive() for a thread with other work. `meanwhile`: the kind of large message that it may send
-// while the sending thread wakes up.
+// drive() for a thread other than the sending thread, which sends the rest. `meanwhile`: the kind
+// of large message that the calling thread may send while the sending thread wakes up.
 void BulkStream::drive_briefly(MutexLock& lock, Meanwhile meanwhile) {
   if (!sending_ && !message_ && runs()) {
     const bool large = next_is(meanwhile);
@@ -473,9 +474,9 @@ BulkStream::Message BulkStream::answer_message(const Answer& answer) {
   return message;
 }
 
-// Makes one attempt; returns false if the socket is full. A region may be withdrawn at any time, so
-// it is pinned for one call at a time, which does not block. For a withdrawn region, sends filler
-// bytes, because the header has announced the length.
+// Makes one attempt to send. Returns false if the socket is full, or has failed (*why). A region
+// may be withdrawn at any time, so it is pinned for one call at a time, which does not block. For a
+// withdrawn region, sends filler bytes, because the header has announced the length.
 bool BulkStream::push(Blocking blocking, std::string* why) {
   // The filler bytes; never written. kPinnedBytes of them: with a cipher, a repeated send must
   // offer as many bytes as before.

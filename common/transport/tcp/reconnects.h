@@ -1,6 +1,6 @@
 // Reconnects: the part of a TCP Link that lets it survive the loss of its connections. All sockets
-// of the Link share one object. It gets the next connection of a socket within a time limit, sends
-// and receives acknowledgements, and reports a loss and its end once for all sockets.
+// of the Link share one object. The object gets the next connection of a socket within a time
+// limit, sends and receives acknowledgements, and reports a loss and its end once for all sockets.
 //
 // The client connects again; the worker waits for it (Reconnecting in link.h). Acknowledgements
 // travel with the puts of the Link (take_due()). Urgent acknowledgements use a socket of their own,
@@ -77,10 +77,10 @@ class Reconnects {
   // Socket::close_in_child() of the socket for acknowledgements.
   void close_in_child() const noexcept;
 
-  // For ResumableSocket and this class.
+  // The functions below are for ResumableSocket and this class.
 
   // Gets the next connection for the socket `index`. kNotFound: the session has ended; kTimeout:
-  // the limit has passed; kUnavailable: `is_over`.
+  // the limit has passed; kUnavailable: `is_over` has returned true, or end() was called.
   Result<Socket> connect(uint32_t index, Clock::time_point limit,
                          const std::function<bool()>& is_over);
   ResumableSocket* find(uint32_t index) const;  // null: not protected
@@ -95,7 +95,7 @@ class Reconnects {
   // Takes an acknowledgement of the peer. Returns false if the peer cannot have received the bytes.
   bool take(const Acknowledgement& acknowledgement);
   // A socket calls lost() when it has lost its connection, and back() when it has the next
-  // connection. A socket that ends in between does not call back().
+  // connection. A socket that ends after lost() does not call back().
   void lost(const std::string& why);
   void back();
 

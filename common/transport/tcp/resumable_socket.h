@@ -69,14 +69,14 @@ class ResumableSocket final : public SocketLayer {
   // The peer reports that it has received this many bytes. Returns false if it cannot have received
   // them.
   bool acknowledge(uint64_t bytes);
-  // The peer has answered the messages before `place`, so it has received those bytes. Their memory
-  // is not read after the return; blocks while those bytes are being sent again. If the peer has
-  // not received them, the stream ends when its next connection is made, because the peer then
-  // reports fewer received bytes.
+  // The peer has answered the messages before `place`, so it has received those bytes. After the
+  // return, no thread reads the memory of those bytes. Blocks while those bytes are being sent
+  // again. If the peer has not received them, the stream ends when its next connection is made,
+  // because the peer then reports fewer received bytes.
   void confirm(uint64_t place);
   // Copies the bytes of this memory that are retained by their address only (RetainedBytes::own()).
   void own(const void* begin, size_t bytes);
-  // For a stream that has ended: blocks until no thread reads memory that was sent.
+  // Call it on a stream that has ended. Blocks until no thread reads memory that was sent.
   void await_end();
   void end(const std::string& why);
   // Called when the peer has announced its end: the next loss ends the stream. If the connection is

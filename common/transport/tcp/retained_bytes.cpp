@@ -46,7 +46,8 @@ void RetainedBytes::append(uint64_t place, std::span<const iovec> pieces, size_t
   }
 }
 
-// If the region is not retired yet, the own() that follows its retirement finds the segment.
+// Retains a piece by its address, or copies it if its region is retired. If the region is retired
+// later, the own() that follows the retirement finds the segment.
 void RetainedBytes::keep(Segment segment) {
   if (segment.part.bytes == 0) return;
   State& state = *state_;
@@ -62,7 +63,7 @@ void RetainedBytes::keep(Segment segment) {
   }
 }
 
-// Segments grow while their memory is contiguous.
+// Extends the last segment if the new segment continues it in memory.
 void RetainedBytes::push_locked(State& state, Segment segment) {
   if (!state.segments.empty()) {
     Segment& last = state.segments.back();
@@ -151,7 +152,8 @@ bool RetainedBytes::own_next(State& state, const std::byte* begin, const std::by
   lock.unlock();
   std::memcpy(to, source, size);
   lock.lock();
-  // The remaining segment has the same end, unless append() has extended it.
+  // `left` is the part of the segment that remains. It has the same end, unless append() has
+  // extended it.
   const auto left =
       std::ranges::find_if(state.segments, [&](const Segment& one) { return one.end() > place; });
   // Another thread may have copied it already, in own() of overlapping memory.
@@ -169,7 +171,7 @@ bool RetainedBytes::own_next(State& state, const std::byte* begin, const std::by
   return true;
 }
 
-// Returns room in a free block or, if no block is free, in further memory.
+// Returns a segment to copy into: in a free block or, if no block is free, in further memory.
 RetainedBytes::Segment RetainedBytes::room_to_own_locked(State& state, uint64_t place,
                                                          size_t bytes) {
   Segment copy{place, {nullptr, bytes, nullptr, nullptr}};

@@ -41,7 +41,7 @@ class RetainedBytes {
     const std::byte* data = nullptr;
     size_t bytes = 0;
     std::shared_ptr<ExposedRegions::Entry> region;  // as in KeptPiece
-    std::shared_ptr<const std::byte[]> memory;      // keeps `data`, unless null
+    std::shared_ptr<const std::byte[]> memory;      // owns `data`, unless null
   };
 
   // `bytes`: the most that append() keeps as copies; a multiple of kRetainedBlock.
@@ -84,7 +84,7 @@ class RetainedBytes {
   struct State {
     Mutex mutex;
     std::deque<Segment> segments RCUDA_GUARDED_BY(mutex);  // in order of their places
-    std::vector<uint32_t> uses RCUDA_GUARDED_BY(mutex){};  // segments in each block
+    std::vector<uint32_t> uses RCUDA_GUARDED_BY(mutex){};  // of each block, by segments and copy()
     // The block that was freed last is at the end.
     std::vector<int> free RCUDA_GUARDED_BY(mutex), free_to_own RCUDA_GUARDED_BY(mutex);
     // The block that append() fills, and where.

@@ -18,8 +18,8 @@
 
 namespace rcuda::transport {
 
-// For one thread at a time. One count covers puts into regions and ends of writes in order. Counts
-// and numbers wrap at 2^32.
+// One thread at a time may use it. One count covers puts into regions and ends of writes in order.
+// Counts and numbers wrap at 2^32.
 class SentOrder {
  public:
   // Counts another put into a region. Returns the new count.
@@ -34,7 +34,7 @@ class SentOrder {
 
  private:
   // The bytes of a write wait for the bytes of an earlier write only if they overlap. The last
-  // kRecent writes are recorded. A write waits for all writes that are older than these; they have
+  // kRecent writes are recorded. A write waits for all writes that are older than these, which have
   // usually arrived.
   static constexpr size_t kRecent = 32;
   struct Recent {
@@ -70,7 +70,8 @@ class SocketOrder {
   void stop_waiting();
   bool stopped() const { return stopped_.load(std::memory_order_relaxed); }
 
-  // Bytes that arrived over the sockets of transfers: shows waiting threads that the peer sends.
+  // Counts bytes that have arrived over the sockets of transfers. The count shows waiting threads
+  // that the peer sends.
   void note_bytes(uint64_t bytes) { bytes_.fetch_add(bytes, std::memory_order_relaxed); }
   uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
 

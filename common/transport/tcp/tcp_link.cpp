@@ -93,7 +93,8 @@ TcpLink::~TcpLink() {
   }
   control_.shutdown(SHUT_RDWR);
   if (receiver_.joinable()) receiver_.join();
-  // The thread that broke the Link may not have reached on_broken() yet, which uses both members.
+  // A thread of bulk_ or sender_ that broke the Link may not have reached on_broken() yet, which
+  // uses both members.
   bulk_.join();
   sender_.join();
   if (reconnects_) reconnects_->stop();
@@ -336,8 +337,8 @@ void TcpLink::announce_silence(bool silent) {
   sender_.change_heartbeat(bytes_of(silent ? kSilentFrame : kHeartbeatFrame));
 }
 
-// Lifts the kernel's limit while the peer may be silent: it also counts the time that the window of
-// a stopped peer stays closed.
+// Lifts the kernel's limit on unacknowledged bytes while the peer may be silent. This limit also
+// counts the time for which the window of a stopped peer stays closed.
 void TcpLink::allow_silence(bool may_be_silent) {
   if (std::exchange(peer_may_be_silent_, may_be_silent) == may_be_silent) return;
   if (peer_timeout_.count() == 0) return;
@@ -487,7 +488,7 @@ std::string TcpLink::take_region_put(const PutHeader& header, bool* whole) {
   return {};
 }
 
-// `whole`: as above.
+// `whole`: as in take_region_put().
 std::string TcpLink::take_acknowledgement(const PutHeader& header, bool* whole) {
   Acknowledgement acknowledgement;
   if (!reconnects_ || header.place != kAcknowledged || header.bytes != sizeof acknowledgement) {
@@ -502,8 +503,8 @@ std::string TcpLink::take_acknowledgement(const PutHeader& header, bool* whole) 
              : "protocol violation: the peer acknowledges bytes that were not sent";
 }
 
-// `whole`: as above. While this thread waits for the write, it reads no heartbeats; bytes on the
-// sockets for transfers count as heartbeats instead.
+// `whole`: as in take_region_put(). While this thread waits for the write, it reads no heartbeats;
+// bytes on the sockets for transfers count as heartbeats instead.
 std::string TcpLink::take_end_of_write(const PutHeader& header, bool* whole) {
   EndOfWrite end;
   if (header.place != kEndOfWrite || header.bytes != sizeof end) {
@@ -539,8 +540,8 @@ std::string TcpLink::last_message(const PutHeader& header) {
   return "the peer ended the session";
 }
 
-// Drops all messages before the peer's last message: puts after the write are invalid without its
-// bytes.
+// Called when the bytes of a write in order will not arrive. Drops all messages before the peer's
+// last message, because puts after the write are invalid without its bytes.
 std::string TcpLink::discard() {
   std::string why;
   while (why.empty()) {

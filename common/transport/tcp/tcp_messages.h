@@ -33,7 +33,8 @@ struct Acknowledgement {
 };
 static_assert(sizeof(Acknowledgement) == 16);
 
-// Both sides send it first on a connection that replaces a lost one (resumable_socket.h).
+// The first message of each side on a connection that replaces a lost connection
+// (resumable_socket.h).
 inline constexpr uint64_t kResumeMagic = 0x3173657261647563;  // "cudares1"
 struct ResumeHello {
   uint64_t magic = kResumeMagic;

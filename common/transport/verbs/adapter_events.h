@@ -3,12 +3,12 @@
 // rdma_cm opens each device once per process, so all Links over it share one queue of asynchronous
 // events. Each Link's progress thread sleeps on the descriptor of this queue. The thread that reads
 // an event delivers it to every affected Link. A port that goes down does not end a Link, because
-// queue pairs survive a short interruption. It is logged once per process, and reported as the
+// queue pairs survive a short interruption. The event is logged once per process, and becomes the
 // reason if the queue pairs fail.
 //
-// The thread that calls take() calls the listeners, and holds a lock that attach() and the
-// destructor of an Attachment take. So a listener only records the event, and calls no function of
-// AdapterEvents.
+// take() calls the notes of the Attachments on its thread, and holds a lock that
+// Attachment::begin() and end() also take. So a note only records the event, and calls no function
+// of AdapterEvents.
 #pragma once
 
 #include <functional>
@@ -29,6 +29,7 @@ class AdapterEvents {
     // From now on `note` receives events of the device, of queue pairs whose qp_context is `owner`,
     // and of completion queues whose cq_context is `owner`.
     void begin(ibv_context* context, const void* owner, Loss::Note note);
+    // After the return, `note` does not run any more.
     void end();
 
    private:

@@ -15,8 +15,9 @@
 namespace rcuda::transport::verbs {
 namespace {
 
-// Large enough that the cost of a work request does not matter, small enough to spread one transfer
-// over several queue pairs. Never more than the port's largest message.
+// The most bytes of a piece: large enough that the cost of a work request does not matter, small
+// enough to spread one transfer over several queue pairs. start() reduces it to the port's largest
+// message.
 constexpr uint64_t kMaxPieceBytes = 1u << 20;
 constexpr size_t kMaxRegions = 1u << 20;
 
@@ -179,8 +180,8 @@ bool BulkEngine::take_slot_locked(Operation& operation) {
   return true;
 }
 
-// Takes the next operation for which there is room, with its place in a queue and, if needed, its
-// slot. The caller posts it. nullptr if there is no such operation.
+// Takes the next operation that can be posted now, and assigns it a queue pair and, if needed, a
+// slot. The caller posts it. Returns null if no operation can be posted.
 BulkEngine::Operation* BulkEngine::next_locked(Outcomes& outcomes) {
   while (!pending_.empty()) {
     Operation& next = pending_.front();
@@ -225,8 +226,8 @@ bool BulkEngine::take_batch_locked(Outcomes& outcomes, std::vector<Operation*>& 
   return !batch.empty();
 }
 
-// Posts operations while there is room. Copies and posts without the lock: the control thread takes
-// the lock, and must not wait, because it also sends the heartbeats.
+// Posts operations until no further operation can be posted. Copies and posts without the lock: the
+// control thread takes the lock, and must not wait, because it also sends the heartbeats.
 void BulkEngine::pump() {
   Outcomes outcomes;
   std::vector<uint64_t> retired;

@@ -143,7 +143,8 @@ class BulkEngine {
   std::deque<Operation> pending_ RCUDA_GUARDED_BY(mutex_);
   std::unordered_set<Operation*> in_flight_ RCUDA_GUARDED_BY(mutex_);
   uint32_t posting_ RCUDA_GUARDED_BY(mutex_) = 0;  // threads that are posting without the lock
-  // Transfers with failed pieces. They complete when the Link ends, with its reason.
+  // Transfers with failed pieces. The transfers complete when the Link ends, with the Link's
+  // reason.
   std::vector<std::shared_ptr<PendingTransfer>> failed_ RCUDA_GUARDED_BY(mutex_);
   std::vector<Waiting> waiting_ RCUDA_GUARDED_BY(mutex_);
   std::unordered_map<uint64_t, std::shared_ptr<Remote>> remotes_ RCUDA_GUARDED_BY(mutex_);

@@ -31,9 +31,9 @@ struct Patience {
 };
 
 // How often an unanswered request is retried, and how long each try waits for its answer: 4.096 us
-// * 2^kAckTimeout, 1.07 s. That is long enough for a switch to find another path, and ends before
-// the timeout of a silent peer (LinkOptions::peer_timeout). rdma_cm's default depends on the kernel
-// version. Not 7 retries: soft-RoCE retries without limit at 7.
+// * 2^kAckTimeout, 1.07 s. All tries together last long enough for a switch to find another path,
+// and end before the timeout of a silent peer (LinkOptions::peer_timeout). rdma_cm's default
+// depends on the kernel version. Not 7 retries: soft-RoCE retries without limit at 7.
 inline constexpr uint8_t kRetries = 6;
 inline constexpr uint8_t kAckTimeout = 18;
 // A queue pair fails after this time without an answer. (Adapters may take four times as long.)
@@ -73,7 +73,8 @@ class Connection {
   const Address& local() const { return local_; }
   uint16_t port() const;
 
-  // One plan for each queue pair. Its receives are posted before it is connected.
+  // Connect the queue pairs, with one plan for each. The receives of a queue pair are posted before
+  // the queue pair is connected.
   Status connect_server(const Token& token, const std::vector<QueuePairPlan>& plans,
                         const Patience& patience);
   Status connect_client(const Token& token, const std::vector<QueuePairPlan>& plans,

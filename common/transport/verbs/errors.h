@@ -9,15 +9,15 @@
 
 namespace rcuda::transport::verbs {
 
-// Registering memory failed with errno `error`.
+// Returns the error of a failed registration of memory. `error`: its errno.
 Status registration_error(int error, size_t bytes);
-// A call that locks or allocates memory in the kernel failed. `what` names the call:
-// "ibv_create_cq", or "allocating a window of 8 MiB".
+// Returns the error of a failed call that locks or allocates memory in the kernel. `error`: its
+// errno. `what` names the call: "ibv_create_cq", or "allocating a window of 8 MiB".
 Status allocation_error(int error, const std::string& what);
 
-// Why a work request failed. `what` names the request.
+// Says why a work request failed. `what` names the request.
 std::string completion_problem(ibv_wc_status status, const std::string& what);
-// The adapter has been removed.
+// Says that the adapter has been removed.
 std::string device_gone(ibv_context* context);
 // "port 1 of mlx5_0 is down: ...", or empty if the port is active or cannot be queried.
 std::string port_problem(ibv_context* context, uint8_t port);

@@ -51,10 +51,10 @@ void send_refusal(const Socket& control, const Status& status);
 // A refusal of the peer is returned as kUnavailable, with the peer's reason.
 Status receive_hello(const Socket& control, Hello* peer, Deadline deadline);
 
-// This side's queue pairs are connected. The peer may send a refusal instead.
+// Ready: the sender's queue pairs are connected. The peer may send a refusal instead.
 Status send_ready(const Socket& control, Deadline deadline);
 Status receive_ready(const Socket& control, Deadline deadline);
-// Whether the message has arrived. Does not read it.
+// Whether the peer's ready has arrived. Leaves it in the socket.
 bool ready_has_come(const Socket& control);
 
 }  // namespace rcuda::transport::verbs

@@ -53,7 +53,7 @@ Result<const VerbsPlugin*> load() {
       if (::access(path.c_str(), F_OK) == 0) {
         why = ::dlerror();
       } else if (why.empty()) {
-        why = "not found in " + folder;
+        why = "not found in " + folder + "; install the package rcuda-verbs";
       }
       continue;
     }

@@ -60,7 +60,7 @@ class LocalMemory {
   std::atomic<bool> refusal_reported_{false};
 
   Mutex mutex_;
-  // By base.
+  // The exposed registrations by their base.
   std::multimap<uintptr_t, std::shared_ptr<Registration>> exposed_ RCUDA_GUARDED_BY(mutex_);
   size_t longest_ RCUDA_GUARDED_BY(mutex_) = 0;  // the largest size in exposed_ so far
 };

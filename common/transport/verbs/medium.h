@@ -6,15 +6,15 @@
 
 namespace rcuda::transport::verbs {
 
-// kUnsupported with the reason, unless the plug-in can be loaded and the socket's local address
-// belongs to an RDMA device (or RCUDA_VERBS_DEVICE names one).
+// Checks that the plug-in can be loaded, and that the socket's local address belongs to an RDMA
+// device (or that RCUDA_VERBS_DEVICE names one). Otherwise returns kUnsupported with the reason.
 Status usable_by_plugin(int control_socket);
-// kUnsupported with the reason if this host has no RDMA adapter, or limits the memory that this
-// process may lock: allocations of page-locked memory could then fail, unlike over TCP.
+// Returns kUnsupported with the reason if this host has no RDMA adapter, or limits the memory that
+// this process may lock: allocations of page-locked memory could then fail, unlike over TCP.
 Status fit_host();
-// Loads the plug-in librcuda-verbs.so from rcuda/ next to the calling library, from the lib folder
-// of the calling program's tree, or from RCUDA_PLUGIN_DIR. kUnsupported with the reason if it is
-// missing.
+// Makes a Link with the plug-in librcuda-verbs.so. The first call loads it: from RCUDA_PLUGIN_DIR
+// if that is set, otherwise from rcuda/ next to the calling library, or from the lib folder of the
+// calling program's tree. kUnsupported with the reason if it is missing.
 Result<std::unique_ptr<Link>> make_by_plugin(Bootstrap bootstrap, const LinkOptions& options);
 
 inline constexpr MediumTraits kTraits{.name = "verbs",

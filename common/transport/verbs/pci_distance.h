@@ -1,4 +1,5 @@
-// The distance between two PCI devices, according to sysfs. It decides which adapter a GPU uses.
+// The distance between two PCI devices, according to sysfs. The distance decides which adapter a
+// GPU uses.
 //
 // `root` is "/" in real use and a made-up tree in tests. The results depend only on its files. Only
 // reading them may block. A device without an entry in sysfs has no distance. Used by the verbs
@@ -45,13 +46,13 @@ const char* describe(PciDistance::Level level);  // "behind the same PCIe switch
 
 // Returns the index of the adapter that is nearest to the GPU at a PCI address. Adapters are named
 // as in /sys/class/infiniband. Among equals the first wins, so callers list their default first.
-// Skips adapters that have no place in sysfs. Returns 0 if the GPU, or every adapter, has no place.
+// Skips adapters that have no entry in sysfs. Returns 0 if the GPU or all adapters have no entry.
 // `why` receives the reason in a few words; it is unchanged if the distance did not decide.
 size_t nearest_adapter(const std::filesystem::path& root, const std::string& gpu,
                        const std::vector<std::string>& adapters, std::string* why);
 
 // The adapter of /sys/class/infiniband that is nearest to the GPU at a PCI address; among equals,
-// the first by name. nullopt if sysfs has no place for the GPU, or for none of the adapters.
+// the first by name. nullopt if the GPU, or every adapter, has no entry in sysfs.
 struct NearAdapter {
   std::string name;
   PciDistance distance;

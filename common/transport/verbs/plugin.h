@@ -13,7 +13,7 @@ namespace rcuda::transport {
 
 inline constexpr char kVerbsPluginFile[] = "librcuda-verbs.so";
 inline constexpr char kVerbsPluginEntry[] = "rcuda_verbs_plugin";
-// A hash of headers (CMakeLists.txt); other plug-ins are refused.
+// A hash of headers (CMakeLists.txt). A plug-in with another hash is refused.
 inline constexpr char kVerbsPluginVersion[] = RCUDA_VERBS_PLUGIN_VERSION;
 
 struct VerbsPlugin {

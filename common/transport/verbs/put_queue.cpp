@@ -126,7 +126,7 @@ PutQueue::Entry& PutQueue::add(const Target& at, uint32_t bytes) {
   return entry;
 }
 
-// The buffer for the entry's bytes until they are sent.
+// Returns the buffer that holds the entry's bytes until they are sent.
 std::byte* PutQueue::room_in(Entry& entry) {
   const bool is_inline = entry.piece.length <= inline_bytes_;
   std::byte* const room = is_inline ? entry.data : stage(entry.piece.length);
@@ -176,7 +176,7 @@ Status PutQueue::put(uint64_t offset, std::span<const Bytes> pieces, size_t tota
 
 Status PutQueue::add_put(MutexLock& lock, uint64_t offset, std::span<const Bytes> pieces,
                          size_t total, const std::function<bool()>& wakes, uint32_t immediate) {
-  // Its destructor runs with the lock held.
+  // Sets splitting_ until the end of this call. Its destructor runs with the lock held.
   struct Split {
     bool* flag = nullptr;
     void begin_at(bool* splitting) { *(flag = splitting) = true; }

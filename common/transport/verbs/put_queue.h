@@ -56,7 +56,7 @@ class PutQueue {
   // Polls, and returns whether the peer's adapter has confirmed the write. Also returns true after
   // an error and after stop().
   bool confirmed(uint64_t number);
-  // An empty write with immediate data. `before` is called in the order of the puts.
+  // Posts an empty write with immediate data. `before` is called in the order of the puts.
   Status signal(uint32_t immediate, const std::function<void()>& before);
 
   // Polls for completions. Returns true if everything posted up to the last signal() is confirmed.

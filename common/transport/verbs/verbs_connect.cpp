@@ -18,8 +18,8 @@
 namespace rcuda::transport::verbs {
 namespace {
 
-// After a failed send: a peer that has failed has sent its reason before it closed the socket, and
-// `received` is that reason.
+// Returns why a send failed. A peer that has failed has sent its reason before it closed the
+// socket, and `received` is that reason.
 Status reason_of(const Status& received, const Status& sent) {
   return received.ok() ? sent : received;
 }

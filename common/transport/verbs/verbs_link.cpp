@@ -170,7 +170,7 @@ Status VerbsLink::unexpose(RegionId region) {
     if (exposed.for_peer) {
       retiring_.insert(id);
       control_->send({.kind = ControlMessage::kRetire, .region = id});
-      // A live peer answers; a dead one breaks the Link.
+      // A live peer answers; the loss of the peer breaks the Link.
       retired_.wait(lock, [&]() RCUDA_REQUIRES(regions_mutex_) {
         return broken() || !retiring_.contains(id);
       });
