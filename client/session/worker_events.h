@@ -62,10 +62,12 @@ class WorkerEvents {
     // The function only copies bytes. It runs on the copy thread, so the application's own
     // functions cannot delay it.
     bool is_internal = false;
-    std::function<void()> released;  // called after the release, on the host function thread
+    // Called after the release, on the host function thread; if is_internal, on the release thread.
+    std::function<void()> released;
   };
   Result<uint64_t> add_graph_callback(GraphCallback callback);
-  // Returns the application's parameters of a host function. False if the callback has none.
+  // Sets *given to the application's parameters of a host function. Returns false if the callback
+  // has none.
   bool host_function_given(uint64_t id, CUDA_HOST_NODE_PARAMS* given);
   // The same for a copy.
   bool copy_given(uint64_t id, CUDA_MEMCPY3D* given);
@@ -144,7 +146,7 @@ class WorkerEvents {
   // looking for an event or handling one. Both are written by the event thread only.
   std::atomic<uint64_t> handled_{0};
   std::atomic<bool> taking_{false};
-  Mutex drained_mutex_;  // only for threads that wait for the two above
+  Mutex drained_mutex_;  // for threads that wait for handled_ and taking_
   CondVar drained_;
 
   Mutex mutex_;
