@@ -62,7 +62,7 @@ CUresult resolve_callable(CUfunction handle, const Route& route, Callable* calla
 // ---- variables ---------------------------------------------------------------------------------
 
 // Adds the variable to the Registry, at the address that the worker has returned. `managed`: the
-// memory is also mirrored, at this address. Errors: those of record_memory().
+// memory is also mirrored, at this address. Errors: those of record_memory() and mirror_at().
 CUresult add_variable(Variables& variables, CUdeviceptr address, size_t bytes, const Route& route,
                       bool managed);
 // Call it before the unload is sent: the unload frees the memory, and another thread may then get
@@ -72,7 +72,7 @@ void forget_variables(Variables& variables);
 // ---- libraries ---------------------------------------------------------------------------------
 
 // Returns the library's id in a session. Loads the library if the session has not loaded it;
-// `functions`: as for load_image().
+// `functions`: see load_image().
 CUresult id_on(Library& library, Session& session, wire::ObjectId context, wire::ObjectId* id,
                LoadedFunctions* functions = nullptr);
 // Call it after the route's session has loaded the library. Adds one of the library's kernels.

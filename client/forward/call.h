@@ -97,7 +97,8 @@ class Call {
     for (size_t i = 0; i < count; ++i) ids[i] = handle(items[i], kind, CUDA_ERROR_INVALID_VALUE);
     in_.array(ids.data(), ids.size());
   }
-  // *handle becomes null again if the command is refused or not sent.
+  // Makes the object of a create call and returns its id. *handle becomes null again if the command
+  // is refused or not sent.
   wire::ObjectId create(wire::Kind kind, void** handle);
   // The number of elements of an output array for which a reply with `arrays` arrays has room.
   uint32_t room(size_t count, size_t element_bytes, size_t arrays) {

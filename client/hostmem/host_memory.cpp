@@ -424,9 +424,9 @@ CUresult check_pinning(const std::vector<MappedPart>& parts, uint64_t first, siz
   return CUDA_ERROR_INVALID_VALUE;
 }
 
-// Lets every worker use the pages. They move onto a memfd, which workers of this machine map. Pages
-// that a file, another process or another driver also uses cannot move. Every worker then has pages
-// of its own, and the memory is mirrored. `all`: the mappings of the run, and perhaps others.
+// Lets every worker use the pages. The pages move onto a memfd, which workers of this machine map.
+// Pages that a file, another process or another driver also uses cannot move. Every worker then has
+// pages of its own, and the memory is mirrored. `all`: the mappings of the run, and perhaps others.
 CUresult make_run(const Route& route, unsigned flags, const std::vector<MappedPart>& all,
                   PageRun* run) {
   void* const pages = reinterpret_cast<void*>(run->first);

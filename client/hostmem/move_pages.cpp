@@ -42,7 +42,7 @@ int held_writes_fd() {
   return fd;
 }
 
-// While it exists, threads that write to the pages wait; threads that read continue.
+// While a HeldWrites exists, threads that write to the pages wait; threads that read continue.
 class HeldWrites {
  public:
   HeldWrites(void* begin, size_t bytes)
@@ -133,7 +133,7 @@ bool move(void* begin, size_t bytes, const std::function<bool()>& replace) {
   return moved;
 }
 
-// Calls `replace` for each piece of the pages. Writes to the piece wait meanwhile.
+// Calls `replace` for each piece of the pages. During a call, writes to its piece wait.
 bool move_pieces(const MappedPart& part, const std::function<bool(const MappedPart&)>& replace) {
   for (uint64_t at = part.begin; at < part.end; at += kMovedBytes) {
     MappedPart piece = part;

@@ -40,6 +40,8 @@ struct PageRun {
 // since mapped something else there.
 bool use_pages(uint64_t first, size_t bytes, const std::function<bool(PageRun*)>& make,
                const std::function<void(const PageRun&)>& end);
+// Ends the use of these pages by one registration. Calls `end` for each run that no other
+// registration uses.
 void leave_pages(uint64_t first, size_t bytes, const std::function<void(const PageRun&)>& end);
 
 // Splits the range at the ends of runs, because the workers have one region per run. Memory in no

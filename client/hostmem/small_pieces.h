@@ -44,8 +44,8 @@ class SmallPieces {
     size_t bytes = 0;
     size_t pieces = 0;
   };
-  // For each alignment at which the hole has room, calls visit() with the set of rooms_ and the
-  // hole's element of it.
+  // For each alignment at which the hole has room, calls visit() with the set of rooms_ for this
+  // alignment and with the hole's element of that set.
   template <typename Visit>
   void each_room(uint64_t base, size_t bytes, const Visit& visit);
   void open(uint64_t base, size_t bytes);

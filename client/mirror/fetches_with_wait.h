@@ -2,8 +2,8 @@
 // together with the wait, so both are one round trip. Several mirrors of page-locked memory share a
 // query for the bytes that changed (mirror_news.h); others are fetched whole.
 //
-// Threads: any; an object belongs to one thread. Blocking: take() and the destructor, until the
-// worker has answered, which it does when the wait is over.
+// Threads: any; an object belongs to one thread. Blocking: take(), news() and the destructor, until
+// the worker has answered. The worker answers when the wait is over.
 #pragma once
 
 #include <cstdint>

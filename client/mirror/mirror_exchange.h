@@ -130,8 +130,8 @@ struct Mirror {
     return word - reinterpret_cast<uintptr_t>(address) <= bytes;
   }
   bool is(MirrorStage asked) const { return stage.get() == asked; }
-  // Its changes are sent as patches (mirror_patch.h). CUDA lets the host write to page-locked
-  // memory while a kernel runs, but not to other mirrored memory.
+  // Whether the host's changes of the memory are sent as patches (mirror_patch.h). CUDA lets the
+  // host write to page-locked memory while a kernel runs, but not to other mirrored memory.
   bool is_patched() const { return memory == MirroredMemory::kHost; }
   void note_missing(size_t at) RCUDA_REQUIRES(mirrors_mutex) {
     unnoted[at / kMirrorBlockBytes] = 1;

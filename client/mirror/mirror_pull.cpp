@@ -67,7 +67,7 @@ bool take_state(Pull& pull, const Reply& reply) {
   return true;
 }
 
-// Fetches the bytes of the whole mirror.
+// Requests the bytes of the whole mirror.
 void ask_for_all(Pull& pull, CallsInFlight* calls) RCUDA_REQUIRES(pull_mutex) {
   Mirror& mirror = *pull.mirror;
   mirror.unfetched = {{0, mirror.bytes}};
@@ -138,7 +138,8 @@ void ask(const std::vector<Pull*>& pulls) RCUDA_REQUIRES(pull_mutex) {
       ask_for_all(*pull, &calls);
     }
   }
-  // A few bytes are fetched whole, which costs no more than a query.
+  // If the mirrors together have only a few bytes, all bytes are fetched, which costs no more than
+  // a query.
   constexpr size_t kFewBytes = 512;
   for (auto& [session, asked] : small) {
     auto& [asking, news] = asked;

@@ -45,7 +45,7 @@ bool has_buffers(const Call& call) {
   return call.count == 0 || ((!sends || call.source) && (!receives || call.target));
 }
 
-// Whether no call of the batch waits for another rank, and none needs an answer.
+// Whether the batch can be posted: no call waits for another rank or needs an answer.
 bool may_post(const Batch& batch, size_t bytes) {
   if (bytes > kMostBytes || operations_may_wait(*batch.session) ||
       batch.session->answers(static_cast<uint16_t>(wire::Custom::kNcclPost))) {

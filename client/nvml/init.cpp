@@ -16,7 +16,8 @@ namespace {
 
 std::atomic<int> users{0};  // calls of nvmlInit minus calls of nvmlShutdown
 
-// A handle is the address of the device's element here, so it differs from all other pointers.
+// A handle is the address of the device's element in `places`, so it differs from all other
+// pointers.
 constexpr uint32_t kMostDevices = 4096;
 char places[kMostDevices];
 

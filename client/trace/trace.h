@@ -45,7 +45,7 @@ inline bool on() { return internal::writing.load(std::memory_order_relaxed); }
 Status start(const std::string& path);
 // Writes the remaining events and closes the file. Called after the sessions have ended.
 void finish();
-// In a forked child: closes the child's descriptor. The parent continues to write the file.
+// Called in a forked child. Closes the child's descriptor. The parent continues to write the file.
 void abandon() noexcept;
 
 // Returns the session's number in the trace. `same_clock`: the server runs on this machine.
