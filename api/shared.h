@@ -42,7 +42,7 @@ inline constexpr size_t kMaxReplyBytes =
     wire::ClientWindow::kLargeReplyBytes - sizeof(wire::ReplyHeader) - sizeof(uint64_t);
 
 // Whether an object no longer exists after a call that destroys it. It still exists if the driver
-// refused. Client and worker both use this.
+// refused. Client and worker both use this function.
 inline bool is_gone(CUresult result) {
   return result == CUDA_SUCCESS || cuda::is_sticky(result) ||
          result == CUDA_ERROR_DEVICE_UNAVAILABLE;  // the session is lost
