@@ -89,8 +89,8 @@ void unload(Library& library);
 
 // Returns the kernel's data on the route's device. Each device has its own attributes.
 CUresult info_on(Kernel& kernel, const Route& route, FunctionInfo** info);
-// Records an attribute that was set for the route's device. It also applies to the kernel's
-// functions in the contexts of that device.
+// Records an attribute that was set for the route's device. The attribute also applies to the
+// kernel's functions in the contexts of that device.
 void note_attribute(Kernel& kernel, const Route& route, int which, int value);
 // Returns the kernel's function in the route's context.
 CUresult function_in(Kernel& kernel, const Route& route, Function** function);

@@ -49,8 +49,8 @@ struct CopyStream {
 };
 CudaResult<CopyStream> stream_at(const std::optional<Route>& owner, CUstream handle);
 
-// Whether the access rights of the memory's pool decide if the stream may copy it. The driver
-// checks them, so the copy is a round trip, and a refusal comes from the call itself.
+// Whether the memory is of a pool of another device than the stream's. The driver then checks the
+// access rights of the pool, so the copy is a round trip, and a refusal comes from the call itself.
 inline bool needs_access(const Location& location, const CopyStream& stream) {
   return location.of_pool && location.owner->device != stream.route.device;
 }

@@ -48,8 +48,9 @@ void leave_pages(uint64_t first, size_t bytes, const std::function<void(const Pa
 // run is one piece.
 std::vector<std::pair<uint64_t, size_t>> pieces_in_runs(uint64_t address, size_t bytes);
 
-// Whether workers of this machine map all pages of the range: memory in no run is page-locked
-// memory of this library, and the pages of a run were moved onto a memfd.
+// Whether workers of this machine map all pages of the range. Workers map the pages of a run only
+// if the pages were moved onto a memfd. Memory in no run is page-locked memory of this library,
+// which workers always map.
 bool have_backing(uint64_t address, size_t bytes);
 
 // Moves the run's pages onto the memfd and sets `inode`. `parts`: the mappings of the run's pages.

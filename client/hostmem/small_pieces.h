@@ -52,8 +52,8 @@ class SmallPieces {
   void close(std::map<uint64_t, size_t>::iterator hole);
 
   std::map<uint64_t, State> chunks_;   // by address, like all maps here
-  std::map<uint64_t, size_t> pieces_;  // with their bytes
-  std::map<uint64_t, size_t> holes_;   // with their bytes
+  std::map<uint64_t, size_t> pieces_;  // address to size in bytes
+  std::map<uint64_t, size_t> holes_;   // address to size in bytes
   // For each alignment: the holes, each with the bytes from its first aligned address to its end.
   std::array<std::set<std::pair<size_t, uint64_t>>,
              std::countr_zero(kMostAlignment / kLeastBytes) + 1>

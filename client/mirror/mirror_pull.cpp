@@ -224,9 +224,9 @@ void fetch_changes(const std::vector<Pull*>& pulls) RCUDA_REQUIRES(pull_mutex) {
   fetch(pulls);
 }
 
-// Releases the memory of a large fetch after many small pulls. It is not released at once, because
-// new pages cost 0.7 ms per MB, as much as some fetches. It is never released for a Link whose
-// adapter keeps the pages, or if it is memory that the worker writes to.
+// Releases the memory of a large fetch after many small pulls. The memory is not released at once,
+// because new pages cost 0.7 ms per MB, as much as some fetches. It is never released if the
+// adapter of the Link keeps the pages, or if the worker itself writes to the memory.
 void free_fetched(Mirror& mirror) RCUDA_REQUIRES(pull_mutex) {
   constexpr size_t kLarge = 4 << 20;
   constexpr int kPulls = 16;

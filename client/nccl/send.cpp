@@ -39,7 +39,7 @@ std::vector<const StreamRoute*> streams_of(const Batch& batch) {
   return streams;
 }
 
-// Whether the call has the buffers without which NCCL refuses it.
+// Whether the call has all buffers that NCCL requires.
 bool has_buffers(const Call& call) {
   const bool sends = call.verb != Verb::kReceive, receives = call.verb != Verb::kSend;
   return call.count == 0 || ((!sends || call.source) && (!receives || call.target));

@@ -36,7 +36,7 @@ using ImageHash = std::array<uint8_t, 32>;  // SHA-256
 struct ImageParts {
   std::vector<std::span<const std::byte>> parts;
   std::vector<ImageHash> hashes;
-  std::vector<std::vector<std::byte>> copies;  // used when the application may free its images
+  std::vector<std::vector<std::byte>> copies;  // bytes of `parts` that the client owns
 };
 
 struct JitOptions {

@@ -4,8 +4,8 @@
 // The free reply slots limit the calls in flight. An object belongs to one thread, which keeps the
 // destinations of the answers valid until finish() returns. Blocking: finish() and the destructor
 // block until the worker has answered. add() and add_copy() block while the command ring is full.
-// If few reply slots are free, they first take the oldest answer, for which they may wait. Errors:
-// those of the session and the worker, for each call.
+// If few reply slots are free, they first wait for the oldest answer. Errors: those of the session
+// and the worker, for each call.
 #pragma once
 
 #include <cstddef>
@@ -38,7 +38,7 @@ class CallsInFlight {
   // replies. Sets *result only on the first error.
   void add_copy(const Route& route, std::byte* to, CUdeviceptr from, size_t bytes,
                 CUresult* result);
-  // Takes all answers.
+  // Waits for all answers and passes each to its Take.
   void finish();
 
  private:

@@ -36,8 +36,8 @@ struct MirrorHooks {
   // (wire::MirrorLoan).
   void (*arrived)(Session&, uint64_t loan);
   void (*leave)(Session&, uint64_t loan);
-  // Called with a wait. Requests the mirrors' bytes as they are when the worker signals the word.
-  // Returns null if no mirror needs a request.
+  // Called with a wait. Requests the mirrors' bytes as they are when the worker signals the
+  // completion word of the wait. Returns null if no mirror needs a request.
   std::unique_ptr<MirrorQuestions> (*ask)(Session&, Word);
   // Called after a wait. Fetches the worker's bytes into the application's memory. The second
   // argument: the queries that were sent with the wait, or null.
@@ -62,8 +62,8 @@ class MirrorSync {
   // the errors.
   void show_writes(bool often = false);
 
-  // Requests mirrored memory as it is when the worker signals the word. Does not wake the worker:
-  // the next command must wake it. Returns null if there is nothing to request.
+  // Requests mirrored memory as it is when the worker signals `word`. Does not wake the worker: the
+  // next command must wake it. Returns null if there is nothing to request.
   std::unique_ptr<MirrorQuestions> ask(Word word);
   // Fetches the GPU's changes. Uses the answers to `asked`; if it is null, queries the worker now.
   CUresult fetch(MirrorQuestions* asked);

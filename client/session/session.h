@@ -168,7 +168,7 @@ class Session final : public TimelineHost {
   struct PendingCall {
     wire::ReplySlot slot;
     SentCommand sent;
-    CUresult result = CUDA_SUCCESS;  // of sending it
+    CUresult result = CUDA_SUCCESS;  // of sending the command
     std::optional<trace::CommandSpan> span;
   };
   bool begin(const Route& route, const wire::Command& command, const CallOptions& options,

@@ -232,7 +232,7 @@ bool goes_unasked(const transport::MediumTraits& traits) {
 // One part of a copy's destination, into which the worker writes.
 struct Landed {
   std::atomic<bool> over{false};
-  Status outcome;  // once over
+  Status outcome;  // valid once `over` is true
 
   CUresult wait(Session& session) {
     const auto is_over = [this] { return over.load(std::memory_order_acquire); };

@@ -40,8 +40,8 @@ class Staging {
   // for waits and events.
   static constexpr uint32_t kMostSlots = wire::ClientWindow::kCompletionCount / 2;
 
-  // Both copy in the order of the route's stream. They return an error of the copy itself, after
-  // which a part of the copy may have been sent. They do not report errors of earlier commands.
+  // Both copy in the order of the route's stream. They return errors of the copy itself. After such
+  // an error, a part of the copy may have been sent. They do not report errors of earlier commands.
   CUresult to_device(const Route& route, CUdeviceptr destination, const void* source, size_t bytes);
   CUresult to_host(const Route& route, void* destination, CUdeviceptr source, size_t bytes);
   struct Part {

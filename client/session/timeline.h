@@ -149,7 +149,7 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
 };
 
 // Exists while the client sends a command that may write to page-locked memory when it runs: an
-// asynchronous copy to the host, a host function, or a graph, which may contain either.
+// asynchronous copy to the host, a host function, or a graph, which may contain both.
 //
 // Over media that do not share pages, host writes in progress decide when the source of a copy from
 // page-locked memory to a device is read. If no work in progress can change the source, it is read

@@ -212,7 +212,8 @@ void WorkerEvents::run_events() {
         readable = false;  // an unreadable event stays in the ring
       }
       {
-        // A thread that has just checked is_drained() must be waiting before the notification.
+        // With the mutex, a thread that has just checked is_drained() is waiting before the
+        // notification.
         MutexLock lock(drained_mutex_);
       }
       drained_.notify_all();

@@ -53,7 +53,8 @@ class WorkerEvents {
   Result<uint64_t> add_callback(std::function<void(CUresult)> function, bool always = false);
 
   // A callback that graphs of the worker hold by its id: a function that may run any number of
-  // times, or only a notification of the release. It is removed when the last graph releases it.
+  // times, or only a notification of the release. The callback is removed when the last graph
+  // releases it.
   struct GraphCallback {
     std::function<void()> function;
     CUDA_HOST_NODE_PARAMS given{};  // the application's parameters of a host function
@@ -90,8 +91,8 @@ class WorkerEvents {
   // then sleeps.
   void drain_output();
 
-  // Sets the functions that run before and after a host function for which the worker has lent its
-  // bytes of mirrored memory (client/mirror/mirror.h). Called before start().
+  // Sets the functions that run before and after a host function if the worker has lent bytes of
+  // mirrored memory for it (client/mirror/mirror.h). Called before start().
   void set_mirror_hooks(std::function<void(uint64_t loan)> arrived,
                         std::function<void(uint64_t loan)> leave) {
     mirrors_arrived_ = std::move(arrived);

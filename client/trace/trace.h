@@ -56,7 +56,7 @@ void server_events(uint32_t server, std::span<const wire::TraceEvent> events);
 bool reported(uint32_t server, uint64_t command);
 
 // A slice on the calling thread, from construction to destruction: a call of the application, or a
-// part of one. Name and category must be string literals.
+// part of a call. Name and category must be string literals.
 class Span {
  public:
   explicit Span(const char* name, const char* category = "api");
