@@ -188,7 +188,8 @@ class Unmirrored {
     return find_locked(reinterpret_cast<uintptr_t>(address));
   }
   bool has(const void* address) { return find(address).second != 0; }
-  // The offsets of the words in the parameters that are addresses of such memory.
+  // Returns the offsets of the 64-bit words of the parameters whose values are addresses in the
+  // ranges.
   std::vector<size_t> words_of(const LaunchParameters& parameters) {
     std::vector<size_t> found;
     if (empty()) return found;

@@ -43,7 +43,7 @@ using Environment = std::function<const char*(const char* name)>;  // like secur
 Result<DeviceAddress> parse_device(const std::string& text);
 // Returns the text of a device, which parse_device() accepts.
 std::string device_text(const DeviceAddress& device);
-// Returns the name of a variable of the numbered form.
+// Returns "RCUDA_DEVICE_<number>".
 std::string numbered_variable(uint32_t number);
 // Returns the devices in the application's order. Returns kNotFound if no variable is set.
 Result<std::vector<DeviceAddress>> devices_from(const Environment& environment);
