@@ -12,12 +12,13 @@
 
 namespace rcuda::api {
 
-// How the worker treats the command while a stream is held for a copy between workers.
+// How the worker treats the command while a stream is held for a copy between workers. During that
+// time, it executes at most 256 commands.
 enum class WhileHeld : uint8_t {
   kWaits,   // waits until no stream is held, because the driver may wait for the device
   kAsks,    // as kWaits or kQueues: a function of the worker decides from the command
   kQueues,  // queues work: runs while the device has room for one more busy stream
-  kPasses,  // needs no room; runs if it is among the first 256 commands
+  kPasses,  // runs, even if the device has no room for one more busy stream
 };
 enum class Queues : uint8_t {
   kWork,       // afterwards a stream may have more work, or memory may be gone

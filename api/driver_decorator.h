@@ -1,7 +1,7 @@
 // DriverDecorator: a driver's table with overrides of some entries.
 //
-// An override of an entry is a function of a context and the entry's arguments. It calls the entry
-// below through the context. The lists of overrides are generated from
+// An override of an entry is a function of a context and the entry's arguments. The override calls
+// the same entry of the table below through the context. The lists of overrides are generated from
 // api/table/driver_overrides.toml. An entry without an override is the pointer of the table below,
 // so it costs nothing more.
 //
@@ -18,7 +18,7 @@ namespace rcuda::server {
 template <typename Context>
 class DriverDecorator {
  public:
-  // Both outlive this object.
+  // Copies the table `below`. `context` outlives this object.
   DriverDecorator(const api::DriverTable& below, Context& context) : table_(below), own_(&context) {
     context_ = own_;
   }

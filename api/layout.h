@@ -34,7 +34,7 @@ struct Item {
   uint16_t alignment = 1;  // of a struct
 };
 
-// Null for opcodes without generated code.
+// Returns null for opcodes without generated code.
 const Item* layout_of(uint16_t opcode);
 
 }  // namespace rcuda::api

@@ -1,4 +1,4 @@
-// In a file of its own: a test of different builds replaces it.
+// This function has a file of its own, because a test of different builds replaces it.
 #include "api/command_hashes.h"
 
 namespace rcuda::api {

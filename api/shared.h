@@ -41,8 +41,8 @@ struct FunctionId {
 inline constexpr size_t kMaxReplyBytes =
     wire::ClientWindow::kLargeReplyBytes - sizeof(wire::ReplyHeader) - sizeof(uint64_t);
 
-// Whether an object no longer exists after a call that destroys it. It still exists if the driver
-// refused. Client and worker both use this.
+// Whether an object no longer exists after a call that destroys it. The object still exists if the
+// driver refused the call. Client and worker both use this function.
 inline bool is_gone(CUresult result) {
   return result == CUDA_SUCCESS || cuda::is_sticky(result) ||
          result == CUDA_ERROR_DEVICE_UNAVAILABLE;  // the session is lost
@@ -55,7 +55,7 @@ inline size_t tensor_elements(cuuint32_t rank, cuuint32_t fewer) {
   return rank > kMaxDimensions || rank < fewer ? 0 : rank - fewer;
 }
 
-// The bytes of the attribute's value, to which a void* points; for length expressions of api/table.
+// Returns the size of the attribute's value in bytes, for length expressions of api/table.
 inline size_t pool_attribute_bytes(CUmemPool_attribute attribute) {
   switch (attribute) {
     case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:

@@ -1,6 +1,6 @@
-// Features that neither a remote GPU nor softgpu has, with a driver's answers without them: objects
-// of other APIs (external memory and semaphores, graphics), multicast objects and decompression.
-// The device attributes of these features are 0.
+// Features that neither a remote GPU nor softgpu has: objects of other APIs (external memory and
+// semaphores, graphics), multicast objects and decompression. The device attributes of these
+// features are 0. Each function returns the error of a driver without the feature.
 //
 // Handles of such objects do not exist, so every call with a handle is refused as a call with an
 // invalid handle. Any thread; nothing blocks.

@@ -1,5 +1,5 @@
-// The version of the driver that this library is or represents, and the functions that are missing
-// because of it.
+// The version of the driver that this library is or represents, and the functions that this driver
+// lacks.
 //
 // A library exports every function of its build's headers, because the exports of an ELF file do
 // not depend on the driver's version. If the driver lacks a function, cuGetProcAddress does not

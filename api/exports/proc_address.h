@@ -34,9 +34,9 @@ struct ProcAddress {
 // Selects the newest symbol that is not newer than `version` (at most the driver's version).
 ProcAddress find_proc(const char* name, int version, bool per_thread);
 
-// Whether a server runs another build that cannot execute the command. Its function then does not
-// exist, as with an older driver. False until the servers are known. The weak definition in this
-// folder returns false.
+// Whether a server runs another build that cannot execute the command. The function of this command
+// then does not exist, as with an older driver. False until the servers are known. The weak
+// definition in this folder returns false.
 bool lacks_command(uint16_t opcode);
 
 }  // namespace rcuda::api

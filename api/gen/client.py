@@ -65,8 +65,8 @@ def emit_checks(function):
 
 
 def emit_routing(function, types):
-    """Resolves handles and devices: streams first, because a null stream means the current
-    context's; then devices, because kernels and libraries are the same on every worker."""
+    """Resolves handles and devices: streams first, because a null stream is the default stream of the
+    current context; then devices, because kernels and libraries are the same on every worker."""
     lines = []
     owner = ", owner" if function.owner else ""
     by_value = [a for a in function.arguments

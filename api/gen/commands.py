@@ -13,7 +13,7 @@ CLASSES = ("post", "call")
 PROPERTIES = {"class", "family", "server", "does", "body", "tail", "reply", "reply_tail"}
 # SessionEnd is not executed; it ends the loop.
 SERVERS = ("", "loop")
-# server/executor/core/services.h declares the services of each.
+# server/executor/core/services.h declares the services of each family.
 FAMILIES = ("blob", "copy", "launch", "memory", "module", "nccl", "peer", "stream")
 NAME = re.compile(r"[A-Z][A-Za-z0-9]*")
 MEMBER = re.compile(r"([\w:]+) (\w+)(?:\[(\w*)\])?\s*(?://\s*(.*))?")

@@ -35,7 +35,7 @@ PROPERTIES = {"address", "again", "books", "bytes", "check", "done", "ends", "fi
 
 
 def load(path, toolkit):
-    """Name of a list -> {function: properties, or None for a handwritten one}, for functions."""
+    """Name of a list -> {name of a function: its properties; None if the override is handwritten}."""
     with open(path, "rb") as file:
         raw = tomllib.load(file)
     lists = {}
@@ -45,7 +45,7 @@ def load(path, toolkit):
         entries = dict.fromkeys(rows.pop("handwritten", []))
         for function, row in rows.items():
             if unknown := set(row) - PROPERTIES:
-                raise TableError(f"{path.name}: {function}: {', '.join(unknown)}")
+                raise TableError(f"{path.name}: {function}: unknown properties: {', '.join(sorted(unknown))}")
             if function in entries:
                 raise TableError(f"{path.name}: {function} has a row and is handwritten")
             if "undo" in row and not {"address", "check"} & set(row):

@@ -120,7 +120,7 @@ def emit_definitions(toolkit, adaptations, claimed=()):
 
 
 def symbol_of_versions(toolkit):
-    """[(base name, CUDA version, symbol)]: what cuGetProcAddress(name, version) selects."""
+    """[(base name, CUDA version, symbol)]: the symbol that cuGetProcAddress(name, version) selects."""
     rows = []
     for base, family in sorted(version_families(toolkit.symbols).items()):
         abis = sorted(family)
@@ -195,5 +195,5 @@ def load_adaptations(path):
         table = tomllib.load(file)
     for symbol, body in table.items():
         if not re.fullmatch(r"cu\w+", symbol) or "return" not in body:
-            raise ValueError(f"{path}: {symbol}: not a function body")
+            raise ValueError(f"{path}: {symbol} needs the body of a function with a return statement")
     return table

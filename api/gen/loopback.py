@@ -115,7 +115,7 @@ def is_answered(function):
 
 
 def emit_hostile(function, types):
-    """The call with the same arguments, for any answer of the worker."""
+    """A function that makes the call, for tests in which the worker may send any answer."""
     names = ", ".join(a.name for a in function.arguments)
     # Arguments with a fixed number of elements.
     sized = [f"  {a.name}_storage.resize({a.count});\n  {a.name} = {a.name}_storage.data();\n"

@@ -11,8 +11,8 @@ from errors import TableError
 PROPERTIES = {"since", "signature", "class"}
 SIGNATURE = re.compile(r"(int|void|const char\*|Team) \((.*)\)")
 PARAMETER = re.compile(r"(.*[ *])(\w+)")
-# The result of a call without a client library, by its type. 2: ncclSystemError, which becomes 5, ncclInvalidUsage, if
-# the program's own NCCL lacks the function.
+# The result of a call without a client library, by its type. 2 is ncclSystemError. If the client library exists but
+# the program's own NCCL lacks the function, the result is 5, ncclInvalidUsage.
 FAILURES = {"int": "return 2;", "void": "return;", "const char*": 'return "rcuda\'s client library cannot be loaded";',
             "Team": "return {};"}
 
@@ -40,7 +40,7 @@ def function_of(name, entry):
         raise TableError(f"nccl.toml: {name}: needs since and signature = \"result (type name, ...)\"")
     parameters = [PARAMETER.fullmatch(text) for text in match[2].split(", ") if text]
     if None in parameters or entry.get("class", "later") != "later":
-        raise TableError(f"nccl.toml: {name}: the signature has an invalid parameter, or class is not later")
+        raise TableError(f"nccl.toml: {name}: the signature has an invalid parameter, or class is not \"later\"")
     return Function(name, entry["since"], match[1], tuple((p[1], p[2]) for p in parameters), "class" in entry)
 
 

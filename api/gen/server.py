@@ -71,7 +71,7 @@ def passed_count(a):
 
 
 def emit_counts(function):
-    """Array lengths must equal the lengths that are passed to the driver."""
+    """An input array must have the length that is passed to the driver, an output array at least this length."""
     lines = []
     for a in function.arguments:
         if a.form == "in" and a.count:
@@ -197,7 +197,7 @@ def serve_declaration(function):
 
 
 def served_families(table):
-    """The families of which a handwritten function gets the services."""
+    """The families whose services a handwritten function gets."""
     return sorted({f.family for f in table.functions.values()
                    if f.travels and f.handwritten_server and not f.served_in_api})
 

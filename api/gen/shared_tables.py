@@ -50,7 +50,7 @@ def description_of_function(function, table, layouts):
     """Everything that must be equal in client and worker. Not the traits: each side uses its own table."""
     arguments = [(a.form, a.element, a.kind, a.nullable, a.count, a.count_from) for a in function.arguments]
     elements = [a.element for a in function.arguments]
-    for name in elements:  # grows
+    for name in elements:  # the loop appends to `elements`
         elements += [f.type for f in table.types.structs[name].fixups if f.type not in elements] \
             if name in table.types.structs else []
     fixups = [(name, [(f.path, f.form, f.type, f.count, f.when, f.direction) for f in table.types.structs[name].fixups])

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Makes a libcuda.so to link programs against, with every function that the toolkit's headers declare.
 
-For toolkits without a stub library, such as PyPI's. Like NVIDIA's stub, it only names symbols and libcuda.so.1.
+For toolkits without a stub library, such as PyPI's. Like NVIDIA's stub, it contains only the symbols and the
+SONAME libcuda.so.1.
 """
 
 import argparse

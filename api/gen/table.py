@@ -13,7 +13,7 @@ its parameters has a form:
   named          out: an object that the worker names
   string         in: const char*
   in             one struct or number behind a pointer; with a count: an array
-  out, inout     the same, returned
+  out, inout     the same, returned; inout is also sent
   null           must be null; not sent
   blob           out: bytes of any size, returned by one of rcuda's own calls
 """
@@ -335,8 +335,8 @@ def entries(raw):
 
 
 def load(folder, toolkit, old_versions, update_lock=False):
-    """The table for this toolkit. `old_versions`: symbols that forward to a newer symbol, to its
-    name if they have the same prototype, else to ""."""
+    """The table for this toolkit. `old_versions`: the name of the newer symbol to which an old symbol
+    forwards; "" if their prototypes differ."""
     folder = pathlib.Path(folder)
     types = load_types(folder / "types.toml")
     functions, custom, families, skipped, unsupported = {}, {}, [], [], {}

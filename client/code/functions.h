@@ -62,7 +62,7 @@ CUresult resolve_callable(CUfunction handle, const Route& route, Callable* calla
 // ---- variables ---------------------------------------------------------------------------------
 
 // Adds the variable to the Registry, at the address that the worker has returned. `managed`: the
-// memory is also mirrored, at this address. Errors: those of record_memory().
+// memory is also mirrored, at this address. Errors: those of record_memory() and mirror_at().
 CUresult add_variable(Variables& variables, CUdeviceptr address, size_t bytes, const Route& route,
                       bool managed);
 // Call it before the unload is sent: the unload frees the memory, and another thread may then get
@@ -72,7 +72,7 @@ void forget_variables(Variables& variables);
 // ---- libraries ---------------------------------------------------------------------------------
 
 // Returns the library's id in a session. Loads the library if the session has not loaded it;
-// `functions`: as for load_image().
+// `functions`: see load_image().
 CUresult id_on(Library& library, Session& session, wire::ObjectId context, wire::ObjectId* id,
                LoadedFunctions* functions = nullptr);
 // Call it after the route's session has loaded the library. Adds one of the library's kernels.
@@ -89,8 +89,8 @@ void unload(Library& library);
 
 // Returns the kernel's data on the route's device. Each device has its own attributes.
 CUresult info_on(Kernel& kernel, const Route& route, FunctionInfo** info);
-// Records an attribute that was set for the route's device. It also applies to the kernel's
-// functions in the contexts of that device.
+// Records an attribute that was set for the route's device. The attribute also applies to the
+// kernel's functions in the contexts of that device.
 void note_attribute(Kernel& kernel, const Route& route, int which, int value);
 // Returns the kernel's function in the route's context.
 CUresult function_in(Kernel& kernel, const Route& route, Function** function);

@@ -40,7 +40,7 @@ CUresult resolve_code(const void* handle, wire::Kind kind, const Route& route, w
   return result;
 }
 
-// Whether the handle is a function proper: not a kernel that is passed as one.
+// Whether the handle is a function, and not a kernel that is passed as a function.
 bool is_function(const void* handle, wire::Kind kind) {
   return kind == wire::Kind::kFunction && !find<Kernel>(handle);
 }

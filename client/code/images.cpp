@@ -1,7 +1,7 @@
 #include "client/code/images.h"
 
-// The low-level digest functions. EVP would link all of libcrypto's providers into every process
-// that preloads this library.
+// This file uses the low-level digest functions. EVP would link all of libcrypto's providers into
+// every process that preloads this library.
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include <algorithm>
 #include <atomic>

@@ -17,8 +17,9 @@ namespace rcuda::client {
 // Reads a file. Returns CUDA_ERROR_FILE_NOT_FOUND if it cannot be opened, CUDA_ERROR_OUT_OF_MEMORY
 // for a folder (both as driver 580).
 CUresult read_file(const char* path, std::vector<char>* contents);
-// Finds the extent of the image at `pointer` and hashes its parts. `bytes`: the exact size, for the
-// contents of a file. Returns CUDA_ERROR_INVALID_IMAGE if the format is not known.
+// Finds the extent of the image at `pointer` and hashes its parts. *image refers to the memory at
+// `pointer`. `bytes`: the exact size, for the contents of a file. Returns CUDA_ERROR_INVALID_IMAGE
+// if the format is not known.
 CUresult measure_image(const void* pointer, std::optional<size_t> bytes, ImageParts* image);
 // Sends the parts of the image that the worker lacks, then kModuleLoad or kLibraryLoad. Fills the
 // log buffers of the options. Blocks for a round trip if the worker has the image. `functions`:

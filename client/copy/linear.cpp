@@ -34,8 +34,8 @@ constexpr size_t kMostInShadow = 32u << 20;
 // A driver stages pageable memory of up to 64 KB itself, so such a copy never waits for its stream.
 constexpr size_t kStagedByDrivers = 64u << 10;
 
-// Whether no work in progress can write to this page-locked memory any more. Kernels can write to
-// mirrored memory.
+// Whether no work in progress can write to this page-locked memory any more. Returns false for
+// mirrored memory, because kernels can write to it.
 bool source_is_settled(uint64_t source, size_t bytes) {
   return !Timeline::host_writes_pending() && mirrored_in(source, bytes).empty();
 }
@@ -162,7 +162,7 @@ CUresult copy_page_locked(const CopyStream& stream, const LinearCopy& copy, bool
   return synchronize(stream.route);
 }
 
-// For copies whose two sides have addresses in the worker.
+// Makes a copy whose two sides have addresses in the worker.
 CUresult copy_addressed(const LinearCopy& copy, const Location& destination, const Location& source,
                         const CopyPlan& plan) {
   const CopyStream& stream = *plan.stream;

@@ -29,11 +29,11 @@ struct Location {
 // allocation, or is not the kind of memory that `side` promises.
 CUresult locate(uint64_t address, size_t bytes, Side side, Location* location);
 
-// What a 2D or 3D copy copies.
+// The extent of a 2D or 3D copy: bytes per row, rows per slice, and slices.
 struct Extent {
   size_t width_bytes = 0, height = 0, depth = 0;
 };
-bool is_real(const Extent& extent);  // no number is far larger than any memory
+bool is_real(const Extent& extent);  // returns false if a number is larger than any memory
 // Address of the first copied byte of a row. Not for arrays.
 uint64_t row_address(const wire::CopyShapeSide& side, size_t y, size_t z);
 // The same as locate() for all rows of a copy. Sets the pitch and the height if they are 0.
@@ -49,8 +49,8 @@ struct CopyStream {
 };
 CudaResult<CopyStream> stream_at(const std::optional<Route>& owner, CUstream handle);
 
-// Whether the access rights of the memory's pool decide if the stream may copy it. The driver
-// checks them, so the copy is a round trip, and a refusal comes from the call itself.
+// Whether the memory is of a pool of another device than the stream's. The driver then checks the
+// access rights of the pool, so the copy is a round trip, and a refusal comes from the call itself.
 inline bool needs_access(const Location& location, const CopyStream& stream) {
   return location.of_pool && location.owner->device != stream.route.device;
 }

@@ -57,8 +57,9 @@ class Halves {
   bool has_side_on(const Session* session) const {
     return session == &source_ || session == &destination_;
   }
-  // Orders the half of `place`'s worker at `place`. `hold`: later work in the stream waits for the
-  // copy, and the worker's session reports an error.
+  // Orders one half in the stream `place`: the half of the worker that owns this stream. `hold`:
+  // later work in the stream waits for the copy, and the session of this worker reports an error of
+  // the copy.
   void order_with(const StreamRoute& place, bool hold) {
     const bool outgoing = place.session == &source_;
     wire::PeerCopyBody& body = outgoing ? out_ : in_;
@@ -68,9 +69,9 @@ class Halves {
     if (!outgoing) out_.flags |= wire::kPeerOtherStream;
   }
 
-  // Orders the source's half at a place in a stream of this library, for a copy that was issued in
-  // a stream of a third worker. The signal after it names the copy, so that the third worker
-  // reports the copy's error.
+  // Orders the source's half in `passing`, a stream of this library, for a copy that was issued in
+  // a stream of a third worker. The signal that follows the half names the copy, so that the third
+  // worker reports the copy's error.
   void order_between(const StreamRoute& passing) {
     order_with(passing, true);
     out_.flags ^= wire::kPeerReports | wire::kPeerSignalled;
@@ -139,7 +140,7 @@ struct Earlier {
   Route worker;
   wire::ObjectId id = 0;  // of the stream, or of the event
   bool is_event = false;
-  uint64_t copy = 0;  // a copy in the stream, whose error the later stream's worker reports; or 0
+  uint64_t copy = 0;  // id of a copy whose error the later stream's worker reports; or 0
 };
 
 // Orders work of two workers: commands that are sent to the stream `later` after this call wait for
@@ -168,8 +169,8 @@ CUresult signal_then_await(const Earlier& earlier, const StreamRoute& later) {
 }
 
 // Returns this library's stream in the owner's context. Copies issued in a third server's streams
-// are ordered in it, so they run in the order of their calls. The additional order is allowed,
-// because unrelated streams may run in any order.
+// are ordered in this stream, so they run in the order of their calls. The additional order is
+// allowed, because unrelated streams may run in any order.
 CudaResult<StreamRoute> passing_stream(const Route& owner) {
   static auto* mutex = new Mutex;
   static auto* streams = new std::vector<Ref<Stream>>;  // one per context, made on demand
@@ -233,7 +234,7 @@ CUresult copy_and_wait(const CopyBetweenServers& copy, const StreamRoute& issued
   const CUresult result = halves.post_and_wait();
   if (result == CUDA_SUCCESS) {
     // The copy started after both default streams had reached it, so the work before it is done.
-    // Note that, so that the next copy does not query the workers.
+    // The timelines record this, so that the next copy does not query the workers.
     for (size_t i = 0; i < sides.size(); ++i) {
       sides[i]->session->timelines().done(before[i]);
     }

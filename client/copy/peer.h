@@ -1,5 +1,6 @@
-// Copies and event waits between servers. Each of the two workers gets its half at the right place
-// in its command stream. The workers match the halves by an id (p2p/engine/engine.h).
+// Copies and event waits between servers. The client sends each of the two workers one half, in
+// order with the other commands to this worker. The workers match the halves by an id
+// (p2p/engine/engine.h).
 //
 // Threads: any. Blocking: a synchronous copy and copy_between_servers_now() block until the copy
 // has ended; every call blocks while the stream's queue or a command ring is full. A copy is
@@ -20,8 +21,8 @@ namespace rcuda::client {
 struct PeerSide {
   Route owner;
   uint64_t address = 0;
-  uint64_t pitch_bytes = 0;  // row to row
-  uint64_t slice_bytes = 0;  // slice to slice
+  uint64_t pitch_bytes = 0;  // distance from row to row
+  uint64_t slice_bytes = 0;  // distance from slice to slice
 };
 
 struct PeerExtent {
@@ -35,8 +36,8 @@ struct CopyBetweenServers {
 
 CUresult copy_between_servers(const CopyBetweenServers& copy, CUstream stream, bool synchronous);
 // Makes the copy outside of any stream and waits for it. For host functions, which already run at
-// their place in a stream. The program's next call that uses the destination's server reports an
-// error.
+// their place in a stream. If the copy fails, the program's next call that uses the destination's
+// server reports the error.
 void copy_between_servers_now(const CopyBetweenServers& copy);
 // cuStreamWaitEvent for a stream and an event of different servers. `stream`: the route of
 // `handle`.

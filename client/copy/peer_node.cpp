@@ -17,7 +17,7 @@ struct NodeSide {
   std::optional<PeerSide> memory;  // device memory
 };
 
-// `side`: the address, or of an array nothing; pitch, height and position.
+// `shape`: address (not used for an array), pitch, height and position.
 CUresult find_side(CUmemorytype type, CUarray array, const Extent& extent,
                    wire::CopyShapeSide shape, NodeSide* side) {
   if (type == CU_MEMORYTYPE_ARRAY) {

@@ -25,7 +25,7 @@ CUresult issue_between_servers(const CopyBetweenServers& copy, CUstream stream, 
 // bytes.
 CUresult copy_between_servers_of(const CUDA_MEMCPY3D& given,
                                  std::optional<CopyBetweenServers>* copy);
-// The function that runs at each launch of the node.
+// Returns the function that runs at each launch of the node.
 WorkerEvents::GraphCallback node_function_of(const CopyBetweenServers& copy,
                                              const CUDA_MEMCPY3D& given);
 // Returns the parameters of a captured copy.

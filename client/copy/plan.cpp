@@ -64,9 +64,9 @@ CUresult prepare_copy(const Location& destination, const Location& source, CUstr
     plan->way = to_device ? CopyWay::kFromPageable : CopyWay::kToPageable;
     return synchronous && to_device ? wait_before_copy(plan->stream->route) : CUDA_SUCCESS;
   }
-  // A synchronous copy within the device memory of one context need not wait, unless the memory is
-  // also host memory (managed memory). Between two contexts, a synchronous copy is ordered in the
-  // default streams of both.
+  // A synchronous copy within the device memory of one context does not wait. All other synchronous
+  // copies wait, also copies of managed memory, which is host memory too. Between two contexts, a
+  // synchronous copy is ordered in the default streams of both.
   const bool between =
       to_device && from_device && destination.owner->context != source.owner->context;
   if (synchronous && (between || plan->mirrored != 0 || !(to_device && from_device))) {

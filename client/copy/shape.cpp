@@ -331,14 +331,14 @@ CUresult copy_on_servers(const ShapeSide& destination, const ShapeSide& source,
                 : copy_linear_sides(destination, source, extent, stream, synchronous);
 }
 
-// See LinearCopy::peer.
+// Names the contexts of both sides, for a copy between contexts (LinearCopy::peer).
 void name_contexts(ShapeSide* destination, ShapeSide* source) {
   if (destination->home != Home::kDevice || source->home != Home::kDevice) return;
   destination->wire.context = destination->owner->context;
   source->wire.context = source->owner->context;
 }
 
-// For copies whose two sides have addresses in the worker.
+// Makes a copy whose two sides have addresses in the worker.
 CUresult copy_addressed(const ShapeSide& destination, const ShapeSide& source, const Extent& extent,
                         const CopyPlan& plan) {
   const StreamRoute& route = plan.stream->route;

@@ -79,7 +79,7 @@ bool valid_flags(unsigned flags) {
          schedule == CU_CTX_SCHED_YIELD || schedule == CU_CTX_SCHED_BLOCKING_SYNC;
 }
 
-// The worker ends the primary context and makes a new one.
+// Ends the primary context. The worker makes a new one at once.
 void end_primary(CUdevice dev, Device& device) RCUDA_REQUIRES(device.mutex) {
   Process::get().peers().forget(*device.session);
   device.primary->given_back.store(true, std::memory_order_release);

@@ -112,8 +112,8 @@ CUresult cuEventRecord(CUevent event, CUstream stream) { return record(event, st
 
 CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) {
   if (flags & ~unsigned{CU_EVENT_RECORD_EXTERNAL}) return CUDA_ERROR_INVALID_VALUE;
-  // An external record exists only as a graph node. Driver 580 refuses it in other streams, and so
-  // does softgpu.
+  // An external record exists only as a graph node. Driver 580 and softgpu refuse it in a stream
+  // that does not capture.
   if (flags && find<Event>(event) && !may_capture(stream)) {
     return CUDA_ERROR_ILLEGAL_STATE;
   }
@@ -182,7 +182,7 @@ CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent end) 
 CUresult cuCtxRecordEvent(CUcontext context, CUevent handle) {
   Event* event;
   RCUDA_RETURN_IF_CUDA_ERROR(find_event(handle, &event));
-  const EventState::Recording recording(event->state);  // no position: of all streams
+  const EventState::Recording recording(event->state);  // of all streams, so without a position
   const CaptureAnswers answers;
   return forward_cuCtxRecordEvent(context, handle);
 }

@@ -27,7 +27,7 @@ namespace {
 // CUDA limits the counts of references to INT_MAX.
 bool is_count(unsigned count) { return count > 0 && count <= INT_MAX; }
 
-// Returns false if there are fewer references.
+// Takes `count` references. Returns false, and takes none, if there are fewer.
 bool take(std::atomic<unsigned>* references, unsigned count) {
   unsigned have = references->load();
   do {

@@ -1,4 +1,4 @@
-// Graph nodes of any type: calls the entry point of the node's type.
+// Graph nodes of any type. Each function calls the entry point for the node's type.
 
 #include <algorithm>
 #include <cstring>

@@ -34,7 +34,7 @@ struct PackedKernel {
 
 CUresult pack_kernel(const CUDA_KERNEL_NODE_PARAMS& node, PackedKernel* packed) {
   RCUDA_ASSIGN_OR_RETURN(const Route route, find_current_route());
-  // cudart passes a CUkernel in either member.
+  // cudart passes a CUkernel in `func` or in `kern`.
   CUfunction callable_handle = node.func ? node.func : reinterpret_cast<CUfunction>(node.kern);
   if (node.func && node.kern) {
     // cuGraphKernelNodeGetParams returns both members for a node of a CUkernel. With these

@@ -35,7 +35,7 @@ CUresult cuMemAllocHost_v2(void** pointer, size_t bytes) {
   return allocate_host(pointer, bytes, 0, false);
 }
 
-// Not for managed memory, which cuMemFree frees.
+// Refuses managed memory, which cuMemFree frees.
 CUresult cuMemFreeHost(void* pointer) {
   if (!pointer) return check_not_destroyed();
   const auto found = Process::get().memory().find(reinterpret_cast<uintptr_t>(pointer));

@@ -46,7 +46,7 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle handle, unsi
   allocation.context = route.context;
   allocation.device = route.device;
   allocation.openings = 1;
-  // Fails if the same memory is already open.
+  // add() fails if the same memory is already open.
   Registry& memory = Process::get().memory();
   rcuda::MutexLock lock(openings_mutex);
   if (!memory.add(std::move(allocation))) {

@@ -90,11 +90,11 @@ CUresult pack_attributes(const CUlaunchAttribute* attributes, unsigned count, co
   return CUDA_SUCCESS;
 }
 
-// Returns the key of a launch for `accepted_launches`: the attributes, without events and without
-// the address of an access-policy window, and the parts of the shape against which a driver checks
-// them. These are the block, the shared memory and whether the grid consists of whole clusters.
-// Only a cooperative launch has its grid in the key, because programs launch with many different
-// grids.
+// Returns the key of a launch for `accepted_launches`. The key has the attributes, without events
+// and without the address of an access-policy window. It also has the parts of the shape that a
+// driver checks together with attributes: the block, the shared memory, and whether the grid
+// consists of whole clusters. Only a cooperative launch has its grid in the key, because programs
+// launch with many different grids.
 std::string attributes_key(const LaunchShape& shape, const CUlaunchAttribute* attributes,
                            unsigned count) {
   std::string key;

@@ -109,7 +109,7 @@ CUresult cuLinkAddFile_v2(CUlinkState handle, CUjitInputType type, const char* p
   RCUDA_RETURN_IF_CUDA_ERROR(find_state(handle, &state));
   std::vector<char> contents;
   RCUDA_RETURN_IF_CUDA_ERROR(read_file(path, &contents));
-  if (contents.empty()) return CUDA_ERROR_INVALID_IMAGE;  // for empty data: an invalid value
+  if (contents.empty()) return CUDA_ERROR_INVALID_IMAGE;  // cuLinkAddData: CUDA_ERROR_INVALID_VALUE
   return add_input(handle, *state, type, std::as_bytes(std::span(contents)), path, count, options,
                    values);
 }
@@ -130,7 +130,7 @@ CUresult cuLinkComplete(CUlinkState handle, void** image, size_t* bytes) {
     return CUDA_ERROR_UNKNOWN;
   }
   const size_t size = state->image.size();
-  state->image.push_back(std::byte{0});  // terminates a text
+  state->image.push_back(std::byte{0});  // terminates an image that is text
   *image = state->image.data();
   if (bytes) *bytes = size;
   return CUDA_SUCCESS;

@@ -166,7 +166,7 @@ CUresult cuMemAdvise_v2(CUdeviceptr address, size_t bytes, CUmem_advise advice,
                         CUmemLocation location) {
   Allocation allocation;
   RCUDA_RETURN_IF_CUDA_ERROR(find_managed(address, bytes, &allocation));
-  // Unlike a prefetch, advice for a device that does not exist is an invalid value.
+  // For a device that does not exist, advice returns CUDA_ERROR_INVALID_VALUE, unlike a prefetch.
   if (!rcuda::cuda::is_known(location.type) || (rcuda::cuda::ManagedAdvice::uses_location(advice) &&
                                                 check_location(location) != CUDA_SUCCESS)) {
     return CUDA_ERROR_INVALID_VALUE;

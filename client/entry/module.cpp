@@ -231,7 +231,7 @@ CUresult cuModuleUnload(CUmodule handle) {
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
   if (module->is_of_library()) return CUDA_ERROR_NOT_PERMITTED;  // it ends with its library
   forget_variables(module->variables);
-  RetiredEarly retired;  // its functions end with it
+  RetiredEarly retired;  // for the functions, which end with the module
   rcuda::MutexLock lock(module->mutex);
   for (const auto& [name, function] : module->functions) retired.add(function);
   module->functions.clear();

@@ -188,7 +188,7 @@ CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute which, CUd
   if (!value || !allocation || which != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  // Not for memory of cuMemMap (580 on an H100).
+  // A driver refuses this for memory of cuMemMap (580 on an H100).
   if (Process::get().memory().reserved_by(address)) return CUDA_ERROR_NOT_SUPPORTED;
   // Only stored: copies of this memory are already as synchronous as their functions document.
   Process::get().memory().update(allocation->base, [value](Allocation& found) {

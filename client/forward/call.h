@@ -37,7 +37,7 @@ class Call {
 
   bool failed() const { return result_ != CUDA_SUCCESS; }
   CUresult result() const { return result_; }
-  const Route& route() const { return *route_; }  // after the routing
+  const Route& route() const { return *route_; }  // valid after the routing
   wire::Encoder& in() { return in_; }
   wire::Decoder& out() { return *out_; }
 
@@ -97,9 +97,11 @@ class Call {
     for (size_t i = 0; i < count; ++i) ids[i] = handle(items[i], kind, CUDA_ERROR_INVALID_VALUE);
     in_.array(ids.data(), ids.size());
   }
-  // *handle becomes null again if the command is refused or not sent.
+  // Makes the object of a create call and returns its id. *handle becomes null again if the command
+  // is refused or not sent.
   wire::ObjectId create(wire::Kind kind, void** handle);
-  // The number of elements of an output array for which a reply with `arrays` arrays has room.
+  // Returns the number of elements that the reply can hold for one of its `arrays` output arrays,
+  // at most `count`.
   uint32_t room(size_t count, size_t element_bytes, size_t arrays) {
     return static_cast<uint32_t>(
         std::min(count, (api::kMaxReplyBytes - 256) / arrays / element_bytes));

@@ -31,7 +31,7 @@ class HostAddresses {
   HostAddresses() : HostAddresses({wire::kHostRangeBase, wire::kHostRangeBytes}) {}
   explicit HostAddresses(const wire::AddressWindow& range) : free_{{range.base, range.bytes}} {}
 
-  // Returns 0 if there is no room.
+  // Returns 0 if no free range is large enough.
   uint64_t take(size_t bytes);
   // Frees an address that take() returned for `bytes`.
   void give_back(uint64_t base, size_t bytes);

@@ -188,7 +188,8 @@ class Unmirrored {
     return find_locked(reinterpret_cast<uintptr_t>(address));
   }
   bool has(const void* address) { return find(address).second != 0; }
-  // The offsets of the words in the parameters that are addresses of such memory.
+  // Returns the offsets of the 64-bit words of the parameters whose values are addresses in the
+  // ranges.
   std::vector<size_t> words_of(const LaunchParameters& parameters) {
     std::vector<size_t> found;
     if (empty()) return found;
@@ -424,9 +425,9 @@ CUresult check_pinning(const std::vector<MappedPart>& parts, uint64_t first, siz
   return CUDA_ERROR_INVALID_VALUE;
 }
 
-// Lets every worker use the pages. They move onto a memfd, which workers of this machine map. Pages
-// that a file, another process or another driver also uses cannot move. Every worker then has pages
-// of its own, and the memory is mirrored. `all`: the mappings of the run, and perhaps others.
+// Lets every worker use the pages. The pages move onto a memfd, which workers of this machine map.
+// Pages that a file, another process or another driver also uses cannot move. Every worker then has
+// pages of its own, and the memory is mirrored. `all`: the mappings of the run, and perhaps others.
 CUresult make_run(const Route& route, unsigned flags, const std::vector<MappedPart>& all,
                   PageRun* run) {
   void* const pages = reinterpret_cast<void*>(run->first);

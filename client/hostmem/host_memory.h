@@ -11,11 +11,11 @@
 // cuMemHostGetDevicePointer fails.
 //
 // With unified addresses, kernels reach all page-locked memory by its pointer, whether or not it
-// was requested as mapped. Where pages are not shared, keeping all of it equal would cost too much.
-// So memory that was not requested as mapped is mirrored (mirror.h) only after its device pointer
-// is first requested, or its address first appears in a kernel's parameters, a fill or a write of a
-// value. If the address has appeared only inside of a larger parameter, not all launches send the
-// memory's changes (MirrorUse).
+// was requested as mapped. Where pages are not shared, it would cost too much to keep all
+// page-locked memory equal on both sides. So memory that was not requested as mapped is mirrored
+// (mirror.h) only after its device pointer is first requested, or its address first appears in a
+// kernel's parameters, a fill or a write of a value. If the address has appeared only inside of a
+// larger parameter, not all launches send the memory's changes (MirrorUse).
 // Threads: any. Blocking: a round trip per session.
 #pragma once
 

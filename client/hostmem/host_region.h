@@ -14,7 +14,7 @@
 
 namespace rcuda::client {
 
-// The sessions that memory of this process is exposed to, with its region in each.
+// The sessions that memory of this process is exposed to, with the memory's region in each session.
 using Exposures = std::vector<std::pair<Session*, transport::RegionId>>;
 
 struct HostRegion {
@@ -23,8 +23,8 @@ struct HostRegion {
   Exposures exposed;
 };
 
-// Implemented in host_memory.cpp. The memory is zero. CUDA_ERROR_OUT_OF_MEMORY also if the host
-// range has no room.
+// Implemented in host_memory.cpp. The memory is zero. Also returns CUDA_ERROR_OUT_OF_MEMORY if the
+// host range has no free addresses.
 CUresult make_region(const Route& route, size_t bytes, HostRegion* region);
 // Waits for the device, then unmaps the region. The caller must not use the memory any more.
 void end_region(const HostRegion& region, const Route& route);

@@ -22,9 +22,9 @@
 namespace rcuda::client {
 namespace {
 
-// Returns the process's userfaultfd for HeldWrites, or -1 if the kernel refuses it. It stays open,
-// because the time to close it grows with the number of mappings of the process. A child of fork()
-// opens its own: the inherited descriptor is for the parent's memory.
+// Returns the process's userfaultfd for HeldWrites, or -1 if the kernel refuses it. The descriptor
+// stays open, because the time to close it grows with the number of mappings of the process. A
+// child of fork() opens its own: the inherited descriptor is for the parent's memory.
 int held_writes_fd() {
   static Mutex mutex;
   static pid_t owner = 0;
@@ -42,7 +42,7 @@ int held_writes_fd() {
   return fd;
 }
 
-// While it exists, threads that write to the pages wait; threads that read continue.
+// While a HeldWrites exists, threads that write to the pages wait; threads that read continue.
 class HeldWrites {
  public:
   HeldWrites(void* begin, size_t bytes)
@@ -133,7 +133,7 @@ bool move(void* begin, size_t bytes, const std::function<bool()>& replace) {
   return moved;
 }
 
-// Calls `replace` for each piece of the pages. Writes to the piece wait meanwhile.
+// Calls `replace` for each piece of the pages. During a call, writes to its piece wait.
 bool move_pieces(const MappedPart& part, const std::function<bool(const MappedPart&)>& replace) {
   for (uint64_t at = part.begin; at < part.end; at += kMovedBytes) {
     MappedPart piece = part;
@@ -147,8 +147,8 @@ bool move_pieces(const MappedPart& part, const std::function<bool(const MappedPa
 // Returns a private copy of the pages at another address. *old becomes a second mapping of the old
 // pages.
 void* copy_of(const MappedPart& piece, void** old) noexcept {
-  // With size 0, mremap() makes a second mapping of the same shared pages. It can be made readable,
-  // even if the application has protected its own mapping.
+  // With size 0, mremap() makes a second mapping of the same shared pages. The second mapping can
+  // be made readable, even if the application has protected its own mapping.
   *old = mremap(piece.address(), 0, piece.bytes(), MREMAP_MAYMOVE);
   if (*old == MAP_FAILED) return MAP_FAILED;
   void* copy =

@@ -1,12 +1,13 @@
 // Replaces the pages of memory that is in use.
 //
 // Memory that an application registers is moved onto a memfd in place, so that workers can map it.
-// Unregistering makes it private again. Its first and last page usually also hold other objects,
-// and other threads may write to them during the move. These writes wait (userfaultfd) until the
-// new pages are in place, so no write is lost. Where the kernel does not allow this (in some
-// containers because of seccomp filters; in Linux before 5.14, and for pages of a memfd before
-// 5.19), the memory and its neighbours must not be written to during the call. Without privileges
-// (vm.unprivileged_userfaultfd), a system call that writes there during the move fails with EFAULT.
+// Unregistering makes it private again. The first and last page of registered memory usually also
+// hold other objects, and other threads may write to them during the move. These writes wait
+// (userfaultfd) until the new pages are in place, so no write is lost. Where the kernel does not
+// allow this (in some containers because of seccomp filters; in Linux before 5.14, and for pages of
+// a memfd before 5.19), the memory and its neighbours must not be written to during the call.
+// Without privileges (vm.unprivileged_userfaultfd), a system call that writes there during the move
+// fails with EFAULT.
 #pragma once
 
 #include <cstddef>

@@ -40,14 +40,17 @@ struct PageRun {
 // since mapped something else there.
 bool use_pages(uint64_t first, size_t bytes, const std::function<bool(PageRun*)>& make,
                const std::function<void(const PageRun&)>& end);
+// Ends the use of these pages by one registration. Calls `end` for each run that no other
+// registration uses.
 void leave_pages(uint64_t first, size_t bytes, const std::function<void(const PageRun&)>& end);
 
 // Splits the range at the ends of runs, because the workers have one region per run. Memory in no
 // run is one piece.
 std::vector<std::pair<uint64_t, size_t>> pieces_in_runs(uint64_t address, size_t bytes);
 
-// Whether workers of this machine map all pages of the range: memory in no run is page-locked
-// memory of this library, and the pages of a run were moved onto a memfd.
+// Whether workers of this machine map all pages of the range. Workers map the pages of a run only
+// if the pages were moved onto a memfd. Memory in no run is page-locked memory of this library,
+// which workers always map.
 bool have_backing(uint64_t address, size_t bytes);
 
 // Moves the run's pages onto the memfd and sets `inode`. `parts`: the mappings of the run's pages.

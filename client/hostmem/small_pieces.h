@@ -44,16 +44,16 @@ class SmallPieces {
     size_t bytes = 0;
     size_t pieces = 0;
   };
-  // For each alignment at which the hole has room, calls visit() with the set of rooms_ and the
-  // hole's element of it.
+  // For each alignment at which the hole has room, calls visit() with the set of rooms_ for this
+  // alignment and with the hole's element of that set.
   template <typename Visit>
   void each_room(uint64_t base, size_t bytes, const Visit& visit);
   void open(uint64_t base, size_t bytes);
   void close(std::map<uint64_t, size_t>::iterator hole);
 
   std::map<uint64_t, State> chunks_;   // by address, like all maps here
-  std::map<uint64_t, size_t> pieces_;  // with their bytes
-  std::map<uint64_t, size_t> holes_;   // with their bytes
+  std::map<uint64_t, size_t> pieces_;  // address to size in bytes
+  std::map<uint64_t, size_t> holes_;   // address to size in bytes
   // For each alignment: the holes, each with the bytes from its first aligned address to its end.
   std::array<std::set<std::pair<size_t, uint64_t>>,
              std::countr_zero(kMostAlignment / kLeastBytes) + 1>

@@ -2,8 +2,8 @@
 // together with the wait, so both are one round trip. Several mirrors of page-locked memory share a
 // query for the bytes that changed (mirror_news.h); others are fetched whole.
 //
-// Threads: any; an object belongs to one thread. Blocking: take() and the destructor, until the
-// worker has answered, which it does when the wait is over.
+// Threads: any; an object belongs to one thread. Blocking: take(), news() and the destructor, until
+// the worker has answered. The worker answers when the wait is over.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ class FetchesWithWait final : public MirrorQuestions {
   explicit FetchesWithWait(Session& session) : session_(session) {}
   ~FetchesWithWait() override;
 
-  // Asks for the bytes of these mirrors as they are when the word is signalled. Leaves out large
-  // mirrors, and mirrors without a free reply slot. The queries do not wake the worker: the
+  // Asks for the bytes of these mirrors as they are when the worker signals `word`. Leaves out
+  // large mirrors, and mirrors without a free reply slot. The queries do not wake the worker: the
   // caller's next command must wake it.
   void ask(const std::vector<std::shared_ptr<Mirror>>& mirrors, Word word);
   bool empty() const { return questions_.empty() && news_.empty(); }

@@ -47,7 +47,8 @@ std::vector<Shared>& mirrors() RCUDA_REQUIRES(mirrors_mutex) {
   return *instance;
 }
 
-// Not analysed: some callers' `choose` also needs push_mutex, which those callers hold.
+// The thread-safety analysis is off, because some callers' `choose` also needs push_mutex, which
+// those callers hold.
 template <typename Choose>
 std::vector<Shared> chosen(const Choose& choose) RCUDA_NO_THREAD_SAFETY_ANALYSIS {
   std::vector<Shared> found;
@@ -71,9 +72,9 @@ std::shared_ptr<Timeline> exchanges_in(Session& session, wire::ObjectId context)
   return std::make_shared<Timeline>(session, context, wire::kFetchStream);
 }
 
-// Exposes the region for the worker's bytes and adds the mirror in the worker. If either fails, the
-// memory is not mirrored. A small variable is fetched in the same round trip; *fetched says whether
-// its bytes are in the region.
+// Exposes the region for the worker's bytes and adds the mirror in the worker. If one of these
+// steps fails, the memory is not mirrored. A small variable is fetched in the same round trip;
+// *fetched says whether its bytes are in the region.
 CUresult introduce(Mirror& mirror, bool* fetched) {
   const size_t half = whole_pages(wire::MirrorLoan::region_bytes(mirror.bytes));
   UniqueFd backing;
@@ -142,7 +143,8 @@ void withdraw(Mirror& mirror) {
 }
 
 // The first bytes of a variable are fetched before other threads can push the memory, which is
-// still zero here. Not analysed: until then no other thread has the mirror.
+// still zero here. The thread-safety analysis is off, because until then no other thread has the
+// mirror.
 CUresult add(Session& session, wire::ObjectId context, std::byte* address, size_t bytes,
              MirroredMemory memory, WriteTracker* tracker = nullptr,
              MirrorUse use = MirrorUse::kAny) RCUDA_NO_THREAD_SAFETY_ANALYSIS {
@@ -303,7 +305,8 @@ CUresult mirror_managed(Session& session, wire::ObjectId context, CUdeviceptr ad
   if (!session.windows().open(address, mapped)) return CUDA_ERROR_OUT_OF_MEMORY;
   // With large pages, write protection is set and lifted once for each large page.
   (void)madvise(wanted, mapped, MADV_HUGEPAGE);
-  // A child process could not fetch the GPU's changes. With a local GPU it has no access, either.
+  // A child process could not fetch the GPU's changes. With a local GPU, a child process has no
+  // access either.
   (void)madvise(wanted, mapped, MADV_DONTFORK);
   WriteTracker* tracker = WriteTracker::get();
   if (tracker && !tracker->watch(wanted, mapped)) tracker = nullptr;
@@ -406,7 +409,7 @@ bool may_be_in_use(Mirror& mirror) RCUDA_REQUIRES(push_mutex) {
 }
 
 // Whether the mirror is small and certainly has no changes of the host; false if that is not known.
-// It is a cheap test, because there may be many small mirrors.
+// The test is cheap, because there may be many small mirrors.
 bool is_unchanged(const Mirror& mirror) RCUDA_REQUIRES(mirrors_mutex) {
   return mirror.bytes <= kAlwaysSentBytes && !mirror.tracker && mirror.is(MirrorStage::kCurrent) &&
          std::find(mirror.exchanged.begin(), mirror.exchanged.end(), 0) == mirror.exchanged.end() &&

@@ -44,10 +44,10 @@ void mirror(Session& session, wire::ObjectId context, void* address, size_t byte
 // Mirrors a managed variable at the worker's address, after opening its pages in the session's
 // windows. An address outside of the windows ends the session (kSessionLost).
 CUresult mirror_at(Session& session, wire::ObjectId context, CUdeviceptr address, size_t bytes);
-// The same for managed memory that the worker has just allocated: whole pages.
-// CUDA_ERROR_NOT_SUPPORTED if the address is not a multiple of this process's page size, which may
-// be larger than the worker's, if the worker cannot find changes, or if it would have to read more
-// than `device_bytes` for that.
+// The same for managed memory that the worker has just allocated: whole pages. Returns
+// CUDA_ERROR_NOT_SUPPORTED in three cases: the address is not a multiple of this process's page
+// size (which may be larger than the worker's); the worker cannot find changes; or it would have to
+// read more than `device_bytes` to find them.
 CUresult mirror_managed(Session& session, wire::ObjectId context, CUdeviceptr address, size_t bytes,
                         size_t device_bytes);
 // If the memory is mirrored: notes that from now on any launch may use it (MirrorUse::kAny).
@@ -57,7 +57,7 @@ void any_launch_may_use(const LaunchParameters& parameters);
 // Ends the mirrors at this address. The memory of a managed allocation is also unmapped.
 void unmirror(const void* address);
 // Ends the mirrors of the context's managed memory. Call it before the context ends. (Variables end
-// with their modules. Those of libraries outlive contexts.)
+// with their modules. Variables of libraries outlive contexts.)
 void unmirror_context(const Session& session, wire::ObjectId context);
 // Whether any memory is mirrored, so that host memory may be older than the worker's bytes.
 bool any_mirrored();
@@ -78,8 +78,8 @@ CUresult pull_mirrors(Session& session, MirrorQuestions* asked = nullptr);
 // Sends the application's changes of page-locked memory to kernels that are running and may wait
 // for them. `often`: the caller may call again soon, so large memory is not compared each time.
 void show_writes(Session& session, bool often);
-// Requests the bytes of the session's mirrors as they are when the word is signalled. Null: nothing
-// was requested.
+// Requests the bytes of the session's mirrors as they are when the worker signals `word`. Returns
+// null if no mirror needs a request.
 std::unique_ptr<MirrorQuestions> ask_with_wait(Session& session, Word word);
 // Notes that work of one session waits for work of another. From now on, a wait fetches from all
 // sessions.

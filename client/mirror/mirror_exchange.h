@@ -73,7 +73,7 @@ struct Mirror {
   // With MirrorUse::kNamed: contexts whose work got an address in this memory and may still run.
   std::vector<wire::ObjectId> named_in RCUDA_GUARDED_BY(push_mutex);
   WriteTracker* tracker = nullptr;      // null: the application's changes are found by comparing
-  std::shared_ptr<Timeline> exchanges;  // of wire::kFetchStream, in which bytes go either way
+  std::shared_ptr<Timeline> exchanges;  // of wire::kFetchStream, for both directions
   bool all_written RCUDA_GUARDED_BY(push_mutex) = true;  // `tracker` does not know all writes
   // At the last push, most of the memory that might have been written had changed.
   bool rewritten RCUDA_GUARDED_BY(push_mutex) = false;
@@ -130,8 +130,8 @@ struct Mirror {
     return word - reinterpret_cast<uintptr_t>(address) <= bytes;
   }
   bool is(MirrorStage asked) const { return stage.get() == asked; }
-  // Its changes are sent as patches (mirror_patch.h). CUDA lets the host write to page-locked
-  // memory while a kernel runs, but not to other mirrored memory.
+  // Whether the host's changes of the memory are sent as patches (mirror_patch.h). CUDA lets the
+  // host write to page-locked memory while a kernel runs, but not to other mirrored memory.
   bool is_patched() const { return memory == MirroredMemory::kHost; }
   void note_missing(size_t at) RCUDA_REQUIRES(mirrors_mutex) {
     unnoted[at / kMirrorBlockBytes] = 1;

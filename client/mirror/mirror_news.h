@@ -43,9 +43,9 @@ inline constexpr size_t kFewNews = 4;
 bool may_have_news(const Mirror& mirror);
 // Asks for the news of mirrors of one session. `calls` fills in the answers.
 void ask_for_news(std::span<MirrorNews> mirrors, CallsInFlight* calls);
-// Asks for the news of at most kMostNewsAtOnce mirrors of one session, as they are when the word is
-// signalled. The query travels with the caller's next command. Returns false if few reply slots are
-// free.
+// Asks for the news of at most kMostNewsAtOnce mirrors of one session, as they are when the worker
+// signals `word`. The query travels with the caller's next command. Returns false if few reply
+// slots are free.
 bool begin_news(std::span<const MirrorNews> mirrors, Word word, Session::PendingCall* call);
 // Fills in the answers from the reply to the query of begin_news().
 void take_news(std::span<MirrorNews> mirrors, CUresult result, const Reply& reply);

@@ -110,7 +110,7 @@ uint64_t note_patch(Mirror& mirror, const Run& run, const std::byte* content, co
     wire::copy_marked(mirror.known.get() + piece.at, content + at, piece.bytes, mask + at / 8);
   });
   SentBytes sent = sent_bytes(mirror.patches + 1, run, mask);
-  if (sent.run.bytes == 0) return mirror.patches;  // changed back just now
+  if (sent.run.bytes == 0) return mirror.patches;  // the old bytes are back
   ++mirror.patches;
   mirror.recent_bytes += bytes_of(sent);
   mirror.recent.push_back(std::move(sent));

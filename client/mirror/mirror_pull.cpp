@@ -67,7 +67,7 @@ bool take_state(Pull& pull, const Reply& reply) {
   return true;
 }
 
-// Fetches the bytes of the whole mirror.
+// Requests the bytes of the whole mirror.
 void ask_for_all(Pull& pull, CallsInFlight* calls) RCUDA_REQUIRES(pull_mutex) {
   Mirror& mirror = *pull.mirror;
   mirror.unfetched = {{0, mirror.bytes}};
@@ -138,7 +138,8 @@ void ask(const std::vector<Pull*>& pulls) RCUDA_REQUIRES(pull_mutex) {
       ask_for_all(*pull, &calls);
     }
   }
-  // A few bytes are fetched whole, which costs no more than a query.
+  // If the mirrors together have only a few bytes, all bytes are fetched, which costs no more than
+  // a query.
   constexpr size_t kFewBytes = 512;
   for (auto& [session, asked] : small) {
     auto& [asking, news] = asked;
@@ -223,9 +224,9 @@ void fetch_changes(const std::vector<Pull*>& pulls) RCUDA_REQUIRES(pull_mutex) {
   fetch(pulls);
 }
 
-// Releases the memory of a large fetch after many small pulls. It is not released at once, because
-// new pages cost 0.7 ms per MB, as much as some fetches. It is never released for a Link whose
-// adapter keeps the pages, or if it is memory that the worker writes to.
+// Releases the memory of a large fetch after many small pulls. The memory is not released at once,
+// because new pages cost 0.7 ms per MB, as much as some fetches. It is never released if the
+// adapter of the Link keeps the pages, or if the worker itself writes to the memory.
 void free_fetched(Mirror& mirror) RCUDA_REQUIRES(pull_mutex) {
   constexpr size_t kLarge = 4 << 20;
   constexpr int kPulls = 16;

@@ -14,7 +14,8 @@
 namespace rcuda::client {
 namespace {
 
-// The memory of one batch: its changes are copied before they are sent.
+// The range of memory that one batch covers. The changes of a batch are copied before they are
+// sent.
 constexpr size_t kBatchBytes = 16 << 20;
 
 // Does not report errors of earlier commands: these bytes are sent anyway, and the launch that

@@ -3,7 +3,7 @@
 //   New --exchange--> Current --failed fetch--> Stale --fetch--> Current
 //   any of these --removal--> Ended
 //
-// Changed with mirrors_mutex held.
+// The stage of a mirror changes only with mirrors_mutex held.
 #pragma once
 
 #include <cstdint>

@@ -16,9 +16,9 @@ namespace rcuda::client {
 // use the memory (graphs, copies, fills, host functions) sends them in any case.
 enum class MirrorUse {
   kAny,  // all launches
-  // Launches with an address of the memory in their parameters. This is for memory of more than
-  // kAlwaysSentBytes whose address kernels got only inside of a larger parameter. Such a word may
-  // be unused and hold an old address, and comparing large memory takes longer than a launch.
+  // Launches with an address of the memory in their parameters. This value is for memory of more
+  // than kAlwaysSentBytes whose address kernels got only inside of a larger parameter. Such a word
+  // may be unused and hold an old address, and comparing large memory takes longer than a launch.
   // Smaller memory may hold flags that a kernel waits for, so every launch must send them. While
   // work with an address of the memory runs, waits send the host's changes to it (show_writes()).
   kNamed,

@@ -1,6 +1,7 @@
 // Takes over the worker's changes of mirrored memory (mirror.h).
 //
-// Threads: any; the caller has `known` and `there` for itself. Nothing blocks or fails.
+// Threads: any. No other thread may use `known` and `there` during the call. Nothing blocks or
+// fails.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +10,8 @@ namespace rcuda::client {
 
 // Writes only those bytes of `there` to `here` that differ from `known`. Threads of the application
 // may be writing the other bytes at the same time; their writes are not lost. `here` is a multiple
-// of 4. The changed bytes of an aligned 4-byte word are written at once; if `here` is a multiple of
-// 8, those of an aligned 8-byte word. Afterwards `known` equals `there`. Returns whether any byte
+// of 4. The changed bytes of an aligned 4-byte word change together; if `here` is a multiple of 8,
+// those of an aligned 8-byte word. Afterwards `known` equals `there`. Returns whether any byte
 // differs.
 bool take_changes(std::byte* here, std::byte* known, const std::byte* there, size_t length);
 // The same for processors without AVX-512, which have no store of chosen bytes.

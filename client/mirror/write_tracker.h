@@ -3,7 +3,8 @@
 // It uses asynchronous write protection: a userfaultfd registers the memory, and the kernel itself
 // lifts the protection of a page at its first write. So writes by system calls, such as read(2),
 // work and count, and no privilege is needed. PAGEMAP_SCAN of /proc/thread-self/pagemap returns the
-// written pages and protects them again in one step. Both exist since Linux 6.7.
+// written pages and protects them again in one step. Asynchronous write protection and PAGEMAP_SCAN
+// exist since Linux 6.7.
 //
 // Only for private anonymous memory of this process: writes by other processes, or through another
 // mapping, are not seen.

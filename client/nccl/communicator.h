@@ -27,7 +27,7 @@ struct Communicator : Object {
   // with the thread that waits for the call, because another thread may abort the communicator.
   const std::shared_ptr<std::atomic<int>> state = std::make_shared<std::atomic<int>>(kSuccess);
   std::atomic<int> ranks{0}, rank{0};
-  // The client has aborted it in its worker, but the program has not ended it yet.
+  // The client has aborted the communicator in its worker, but the program has not ended it yet.
   std::atomic<bool> is_aborted{false};
   // NCCL has reported an error of the communicator. From then on each operation waits for its
   // answer.

@@ -81,7 +81,7 @@ int create_object(const Route& place, bool blocking, void** handle, Step* step) 
 }
 
 // Removes the mark from an id. Warns if the id was made outside of rcuda's servers or by another
-// release, because NCCL then fails without a reason.
+// version of NCCL, because NCCL then fails without a reason.
 UniqueId without_mark(UniqueId id, const Session& session) {
   IdMark mark;
   std::memcpy(&mark, id.bytes + kIdMarkOffset, sizeof mark);

@@ -69,7 +69,7 @@ CUresult push_mirrors(const std::vector<Step>& steps) {
   return CUDA_SUCCESS;
 }
 
-// A list, because a batch with a call in progress must not move.
+// Batches are in a list because a batch with a call in progress must not move.
 using Batches = std::list<Batch>;
 using Clock = std::chrono::steady_clock;
 
@@ -92,7 +92,7 @@ void abort_created(const Batch& batch) {
   abort(batch.session, std::move(aborts));
 }
 
-// Aborts the communicators for which one worker's calls wait, because another worker has failed.
+// Aborts the communicators of a batch without an answer, because another worker has failed.
 void abort_waiting(const Batch& batch) {
   std::vector<Step> aborts;
   for (const Step& step : batch.steps) {
@@ -126,7 +126,8 @@ std::vector<Batch*>::iterator next_of(std::vector<Batch*>& pending, Clock::time_
 
 // Waits for the workers' answers.
 int finish(Batches& batches) {
-  // Usually the other workers fail as well, and their own error says more than an abort.
+  // The time after the first failure in which other workers may report their own errors, which say
+  // more than an abort.
   constexpr auto kPatience = std::chrono::seconds(2);
   int result = kSuccess;
   std::vector<Batch*> pending, made;

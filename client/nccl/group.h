@@ -1,13 +1,13 @@
 // Groups: the calls between ncclGroupStart and ncclGroupEnd are recorded in their thread and sent
-// at the outermost end. A call outside of a group is a group of one.
+// at the outermost ncclGroupEnd. A call outside of a group is a group of one.
 //
 // The calls for one worker form a batch. The client sends all batches before it waits for the first
 // answer, because the ranks of the workers wait for each other. Operations whose connections exist
 // are posted; all other calls wait for the worker's answer, as they would wait in NCCL.
 //
 // If one worker's batch fails, the ranks of the other workers may wait for its ranks forever. NCCL
-// aborts the communicators of a group that fails in one process. So the client waits for some time,
-// then aborts the communicators of the batches without an answer. Their calls return
+// aborts the communicators of a group that fails in one process. So the client waits for two
+// seconds, then aborts the communicators of the batches without an answer. Their calls return
 // ncclRemoteError.
 //
 // Threads: any; a group belongs to its thread. Blocking: submit() outside of a group,

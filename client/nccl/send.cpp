@@ -39,13 +39,13 @@ std::vector<const StreamRoute*> streams_of(const Batch& batch) {
   return streams;
 }
 
-// Whether the call has the buffers without which NCCL refuses it.
+// Whether the call has all buffers that NCCL requires.
 bool has_buffers(const Call& call) {
   const bool sends = call.verb != Verb::kReceive, receives = call.verb != Verb::kSend;
   return call.count == 0 || ((!sends || call.source) && (!receives || call.target));
 }
 
-// Whether no call of the batch waits for another rank, and none needs an answer.
+// Whether the batch can be posted: no call waits for another rank or needs an answer.
 bool may_post(const Batch& batch, size_t bytes) {
   if (bytes > kMostBytes || operations_may_wait(*batch.session) ||
       batch.session->answers(static_cast<uint16_t>(wire::Custom::kNcclPost))) {

@@ -119,7 +119,7 @@ void read_field(const View& view, nvmlFieldValue_t* value) {
   const auto tell_field = [&](uint32_t place) {
     if (value->scopeId == 0 && all[place] != wire::kUnknownFigure) tell(all[place], all[place + 1]);
   };
-  // For the NVLink that scopeId names.
+  // Reports the figure of the NVLink that scopeId names.
   const auto tell_of_link = [&](uint32_t first) {
     if (value->scopeId >= kNvmlNvLinks) return;
     const uint64_t what = all[first + value->scopeId];

@@ -16,7 +16,8 @@ namespace {
 
 std::atomic<int> users{0};  // calls of nvmlInit minus calls of nvmlShutdown
 
-// A handle is the address of the device's element here, so it differs from all other pointers.
+// A handle is the address of the device's element in `places`, so it differs from all other
+// pointers.
 constexpr uint32_t kMostDevices = 4096;
 char places[kMostDevices];
 
@@ -171,7 +172,7 @@ nvmlReturn_t nvmlSystemGetNVMLVersion(char* version, unsigned length) {
 nvmlReturn_t nvmlSystemGetCudaDriverVersion(int* version) { return get_cuda_version(version); }
 nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int* version) { return get_cuda_version(version); }
 
-// Only for processes of this machine.
+// Finds only processes of this machine.
 nvmlReturn_t nvmlSystemGetProcessName(unsigned pid, char* name, unsigned length) {
   if (!name || length == 0) return NVML_ERROR_INVALID_ARGUMENT;
   char path[64], command[4096];

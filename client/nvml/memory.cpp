@@ -1,5 +1,5 @@
 // Device memory and the processes that use it, as the server reports them. If the user has a quota,
-// it is shown as the device's size.
+// the quota is shown as the device's size.
 #include <algorithm>
 #include <string>
 #include <vector>

@@ -36,7 +36,7 @@ using ImageHash = std::array<uint8_t, 32>;  // SHA-256
 struct ImageParts {
   std::vector<std::span<const std::byte>> parts;
   std::vector<ImageHash> hashes;
-  std::vector<std::vector<std::byte>> copies;  // used when the application may free its images
+  std::vector<std::vector<std::byte>> copies;  // bytes of `parts` that the client owns
 };
 
 struct JitOptions {
@@ -46,8 +46,8 @@ struct JitOptions {
   std::vector<void*> library_values;
 };
 
-// Grows with the first launch of each kernel in a context, and with launches of graphs, because
-// these may enlarge the stack of the context's threads.
+// Grows when a kernel is launched in another context than before, and with launches of graphs,
+// because such launches may enlarge the stack of the context's threads.
 inline std::atomic<uint64_t> stack_change_count{0};
 inline uint64_t stack_changes() { return stack_change_count.load(std::memory_order_acquire); }
 inline void note_stack_change() { stack_change_count.fetch_add(1, std::memory_order_acq_rel); }
@@ -134,7 +134,7 @@ struct Library : Object {
         defect(its_defect) {}
 
   const ImageParts image;
-  JitOptions options;     // values that a driver writes back go to the application's memory
+  JitOptions options;     // numbers that a driver returns are stored in its `values`
   const CUresult defect;  // of the image; every use of the code returns it
   Variables variables;
   Mutex mutex;
@@ -160,7 +160,7 @@ struct Kernel : Object {
   std::unordered_map<uint64_t, Function*> functions RCUDA_GUARDED_BY(mutex);
 };
 
-// The application's two log buffers, and the option values that get the sizes of the logs.
+// A log buffer of the application, and the option value that gets the size of the log.
 struct LogBuffer {
   char* text = nullptr;
   size_t capacity = 0;

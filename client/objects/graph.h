@@ -15,8 +15,8 @@
 
 namespace rcuda::client {
 
-// A user object of cuUserObjectCreate: a reference count and a function that runs when it reaches
-// 0.
+// A user object of cuUserObjectCreate: a reference count, and a function that runs when the count
+// reaches 0.
 struct UserObject : Object {
   static constexpr wire::Kind kKind = wire::Kind::kUserObject;
   UserObject(const Identity& identity, void* its_pointer, CUhostFn its_end, unsigned count)

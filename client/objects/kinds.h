@@ -1,4 +1,5 @@
-// Maps a kind, which generated code uses, to its type. This is the only list of all types.
+// Maps a kind, which generated code uses, to the type of its objects. This is the only list of all
+// types.
 #pragma once
 
 #include "client/objects/allocation.h"

@@ -1,8 +1,8 @@
 // Finds objects by their ids in the worker.
 //
-// A worker may name an object that the client created (a graph's own stream), or an object that the
-// worker created (a captured graph's nodes). For an object of the worker, the client makes its own
-// object when the worker first names it. Threads: any.
+// A worker may name an object that the client created (the context of a kernel node), or an object
+// that the worker created (a captured graph's nodes). For an object of the worker, the client makes
+// its own object when the worker first names it. Threads: any.
 #pragma once
 
 #include "client/objects/object.h"

@@ -40,7 +40,7 @@ const transport::Medium* take_medium(std::string_view* text) {
   return medium;
 }
 
-// The error for a server text with a colon after which no port follows.
+// Returns the error for a server text in which no port follows the colon.
 Status unknown_colon(const std::string& text, std::string_view host) {
   if (host.find_first_not_of("0123456789abcdefABCDEF:.") == std::string_view::npos) {
     return malformed(text, "an IPv6 address needs brackets");

@@ -7,7 +7,7 @@
 // - The GPU is a number, a range of numbers, or a UUID or its beginning (GPU-8f2c).
 // - A colon may replace the at sign: node2:9000:0. An IPv6 address needs brackets:
 //   [fe80::1]@8308:0.
-// - It may begin with a medium: shm:node1:0, tcp:node1:0, verbs:node1:0.
+// - The entry may begin with a medium: shm:node1:0, tcp:node1:0, verbs:node1:0.
 // - The host "local" is this machine, over shared memory regardless of RCUDA_TRANSPORT:
 //   local:0,node1:0.
 //
@@ -39,11 +39,11 @@ struct DeviceAddress {
 
 using Environment = std::function<const char*(const char* name)>;  // like secure_getenv()
 
-// An entry that names a range is an error.
+// Parses one entry. An entry that names several GPUs is an error.
 Result<DeviceAddress> parse_device(const std::string& text);
 // Returns the text of a device, which parse_device() accepts.
 std::string device_text(const DeviceAddress& device);
-// Returns the name of a variable of the numbered form.
+// Returns "RCUDA_DEVICE_<number>".
 std::string numbered_variable(uint32_t number);
 // Returns the devices in the application's order. Returns kNotFound if no variable is set.
 Result<std::vector<DeviceAddress>> devices_from(const Environment& environment);
@@ -65,10 +65,10 @@ struct ServerDevices {
   std::string host;
   uint16_t port = 0;
   std::vector<uint32_t> gpus;      // in the application's order
-  std::vector<uint32_t> ordinals;  // the application's ordinal of each
+  std::vector<uint32_t> ordinals;  // the application's ordinal of each GPU
 };
-// Groups by (medium, host, port), in order of first appearance. A GPU named twice is an error. All
-// GPUs must have their numbers.
+// Groups by (medium, host, port), in order of first appearance. A GPU that is named twice in a
+// group is an error. The number of each GPU must be known (resolve_uuids()).
 Result<std::vector<ServerDevices>> group_by_server(const std::vector<DeviceAddress>& devices);
 
 }  // namespace rcuda::client

@@ -1,5 +1,5 @@
 // PCI addresses of the pool's GPUs. GPUs of different servers may have the same address, and
-// applications distinguish devices by it.
+// applications distinguish devices by this address.
 //
 // Pure functions; any thread. Nothing blocks.
 #pragma once
@@ -18,8 +18,8 @@ struct PciAddress {
 // Parses [domain:]bus:slot[.function], all hexadecimal.
 std::optional<PciAddress> parse_pci_address(const std::string& text);
 
-// Returns a PCI domain that makes the device's address unique, or nullopt if `address` is not
-// taken. `address`: as the driver writes it ("0000:10:00.0").
+// Returns a PCI domain that makes the device's address unique. Returns nullopt if `address` is not
+// taken, or if no domain is free. `address`: as the driver writes it ("0000:10:00.0").
 std::optional<int> other_pci_domain(const std::string& address,
                                     const std::function<bool(const std::string&)>& taken);
 std::string with_pci_domain(const std::string& address, int domain);

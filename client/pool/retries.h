@@ -15,9 +15,10 @@ class Retries {
  public:
   explicit Retries(std::chrono::steady_clock::time_point deadline) : deadline_(deadline) {}
 
-  // Call it after a failed attempt. If a later attempt may succeed, logs the reason unless the last
-  // attempt had the same, blocks for the pause and returns true. Returns false if the error is not
-  // kUnavailable, or after the deadline. `while_waiting`: called about once a second; may be null.
+  // Call it after a failed attempt. Returns false if the error is not kUnavailable, or after the
+  // deadline. Otherwise blocks for the pause and returns true. Logs the reason of the failure,
+  // unless the previous attempt failed for the same reason. `while_waiting`: called about once a
+  // second; may be null.
   bool again(const Status& failure, const std::function<void()>& while_waiting = nullptr);
 
  private:

@@ -1,6 +1,6 @@
 // The hints that the application gave for managed memory (cuMemAdvise, prefetches).
 //
-// Threads: the caller serialises them. Nothing blocks.
+// Threads: the caller serialises the calls. Nothing blocks.
 #pragma once
 
 #include <cstddef>

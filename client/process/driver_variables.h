@@ -1,5 +1,5 @@
-// The driver's environment variables that the client honours. Before cuInit: their current values;
-// afterwards: their values at cuInit.
+// The driver's environment variables that the client honours. Before cuInit, driver_variables()
+// returns their current values; afterwards, their values at cuInit.
 //
 // Threads: any. Blocking: none.
 #pragma once

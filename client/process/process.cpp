@@ -184,7 +184,7 @@ Status Process::connect() {
   options.wake_wait = set.wake_wait.milliseconds();
   options.hello = std::move(hello);
   options.hello.reconnect_ms = static_cast<uint32_t>(set.reconnect.milliseconds().count());
-  // The workers know the valid values, and refuse the session for any other.
+  // The workers know the valid values, and refuse the session for any other value.
   options.hello.p2p_strategy = set.p2p_strategy.get();
   options.hello.p2p_path = set.p2p_path.get();
 

@@ -81,6 +81,7 @@ class Process {
   Status try_to_connect();  // the same; an exception becomes an error
   int oldest_driver() const;
   void end();  // at process exit
+  // Gives the device another PCI domain if another device of the process has the same PCI address.
   void tell_apart(Device* device) const;
 
   mutable Mutex mutex_;

@@ -1,5 +1,6 @@
-// Registry: all allocations of the client, by address. From it, the client finds the worker of an
-// address, pointer attributes, and the direction of cudaMemcpyDefault copies without a round trip.
+// Registry: all allocations of the client, by address. The registry shows without a round trip
+// which worker has an address, its pointer attributes, and the direction of cudaMemcpyDefault
+// copies.
 //
 // Threads: any; lookups share a lock. Entries are returned as copies.
 #pragma once

@@ -10,6 +10,8 @@ namespace rcuda::client {
 struct Context;
 struct Stream;
 
+// Gets the calling thread's stream in `context`, which must be the current context. Posts a command
+// if the stream does not exist yet. Any thread.
 CUresult per_thread_stream(Context& context, Stream** stream);
 
 }  // namespace rcuda::client

@@ -26,7 +26,7 @@ CUresult find_current(Context** context) {
              : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
-// `route`: where the command runs; null: in the stream's own context.
+// `route`: the command runs in the context of this route; null: in the stream's own context.
 CudaResult<StreamRoute> legacy_stream(Context& context, const Route* route) {
   const bool is_on_worker = route && route->session == context.session;
   const bool is_current =

@@ -41,7 +41,7 @@ CudaResult<Route> find_current_route();
 CudaResult<Route> find_work_route(CUstream stream);
 // A stream in its own context; a null stream is the default stream. Resolves CU_STREAM_LEGACY,
 // CU_STREAM_PER_THREAD and the per-thread flag of common/interop/default_stream.h. Creates the
-// thread's default stream at its first use, which is a round trip. The legacy default stream has
+// thread's default stream at its first use, which posts a command. The legacy default stream has
 // the errors of check_legacy_stream() (capture.h). CUDA_ERROR_INVALID_HANDLE if the handle is not a
 // live stream.
 CudaResult<StreamRoute> find_stream_route(CUstream stream);
@@ -79,8 +79,8 @@ CUresult check_not_destroyed();
 // The application's number of a device that the route's worker named.
 int client_ordinal(const Route& route, uint32_t worker_ordinal);
 
-// Makes the route's context the calling thread's current context while it exists. For calls that
-// use the current context although another context is meant.
+// While an InContext exists, the route's context is the calling thread's current context. For calls
+// that use the current context although another context is meant.
 class InContext {
  public:
   explicit InContext(const Route& route);
@@ -105,9 +105,10 @@ void* wrap_id(const Route& route, wire::Kind kind, wire::ObjectId id);
 // failed.
 void retire(const void* handle, wire::Kind kind);
 
-// Destroys the handles of all objects inside another object. Use it before sending the command that
-// destroys that object, and keep the RetiredEarly until the command is sent. Until then the ids
-// stay in use: the worker still has them bound, so no create of another thread may use them.
+// Destroys the handles of objects that belong to another object, such as a context. Use it before
+// sending the command that destroys the other object, and keep the RetiredEarly until the command
+// is sent. Until then the ids stay in use: the worker still has them bound, so no create of another
+// thread may use them.
 class RetiredEarly {
  public:
   RetiredEarly() = default;

@@ -12,8 +12,8 @@ namespace rcuda::client {
 // Appends a function to the stream. In a capturing stream it becomes a node of the graph and runs
 // at every launch of the graph.
 CUresult launch_host_function(CUstream stream, CUhostFn function, void* user_data);
-// Refused in a capturing stream. `callback` gets the status. It runs even after an error, including
-// the loss of the session.
+// Appends a callback to the stream. Refused in a capturing stream. `callback` gets the status. It
+// runs even after an error, including the loss of the session.
 CUresult launch_stream_callback(CUstream stream, std::function<void(CUresult)> callback);
 // For capturing streams: appends a function together with the other data of its node. A copy
 // between servers becomes such a node.

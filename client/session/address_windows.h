@@ -45,10 +45,12 @@ class AddressWindows {
   // Whether the whole range lies in one window. A range of 0 bytes counts as one byte.
   bool owns(uint64_t address, uint64_t bytes) const;
 
-  // Replaces whole pages with new pages of zeros that can be read and written. Returns false, and
-  // changes nothing, if the pages are not owned or there is no memory.
+  // Replaces whole pages with new pages of zeros that can be read and written. Returns false if the
+  // range does not consist of whole owned pages, or if there is no memory. In a window without a
+  // reservation, also returns false if the program has mapped something there.
   bool open(uint64_t address, size_t bytes);
-  // Removes all access to pages that open() has mapped, and releases their memory.
+  // Removes all access to pages that open() has mapped, and releases their memory. In a window
+  // without a reservation, the range must be that of one open().
   void close(uint64_t address, size_t bytes);
 
  private:

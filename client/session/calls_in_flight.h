@@ -3,8 +3,9 @@
 //
 // The free reply slots limit the calls in flight. An object belongs to one thread, which keeps the
 // destinations of the answers valid until finish() returns. Blocking: finish() and the destructor
-// until the worker has answered; add() and add_copy() for room in the command ring, and while no
-// slot is free, for the oldest answer. Errors: those of the session and the worker, for each call.
+// block until the worker has answered. add() and add_copy() block while the command ring is full.
+// If few reply slots are free, they first wait for the oldest answer. Errors: those of the session
+// and the worker, for each call.
 #pragma once
 
 #include <cstddef>
@@ -21,9 +22,10 @@ namespace rcuda::client {
 
 class CallsInFlight {
  public:
-  // Capacity of one reply.
+  // The most bytes that a call may request for the body of its reply.
   static constexpr size_t kMostReplyBytes = wire::ClientWindow::kLargeReplyBytes - 1024;
-  // Receives the result and the answer, on the object's thread. Must not use the object.
+  // Receives the result and the answer, on the thread of the CallsInFlight. Must not use the
+  // CallsInFlight.
   using Take = std::function<void(CUresult, const Reply&)>;
 
   CallsInFlight() = default;
@@ -32,11 +34,11 @@ class CallsInFlight {
   CallsInFlight& operator=(const CallsInFlight&) = delete;
 
   void add(const Route& route, const wire::Command& command, size_t reply_bytes, Take take);
-  // Copies device memory to `to` when the route's stream reaches this copy. The bytes come in
+  // Copies device memory to `to` when the route's stream reaches this copy. The bytes travel in
   // replies. Sets *result only on the first error.
   void add_copy(const Route& route, std::byte* to, CUdeviceptr from, size_t bytes,
                 CUresult* result);
-  // Takes all answers.
+  // Waits for all answers and passes each to its Take.
   void finish();
 
  private:

@@ -11,9 +11,9 @@ namespace rcuda::client {
 void set_captures(int count);
 bool any_capture();
 
-// While it exists and a capture is in progress, the client waits for each command that the thread
-// posts, because the command may join the capture or break its rules. `always`: it waits even if no
-// capture is in progress.
+// While a CaptureAnswers exists and a capture is in progress, the client waits for each command
+// that the thread posts, because the command may join the capture or break its rules. `always`: the
+// client waits even if no capture is in progress.
 class CaptureAnswers {
  public:
   explicit CaptureAnswers(bool always = false);

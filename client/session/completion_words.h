@@ -14,7 +14,7 @@
 
 namespace rcuda::client {
 
-using wire::Word;  // with the sequence of its latest request
+using wire::Word;  // index of a word, and the sequence of its latest request
 
 class CompletionWords {
  public:
@@ -36,7 +36,7 @@ class CompletionWords {
 };
 
 // A word for one wait, with the sequence of its request. The destructor releases the word, even if
-// no command was sent with the sequence: the next owner raises it again.
+// no command was sent with the sequence: the next owner raises the sequence again.
 class WaitWord {
  public:
   explicit WaitWord(CompletionWords& words) : words_(words), word_(words.acquire()) {

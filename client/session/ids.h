@@ -14,7 +14,7 @@ namespace rcuda::client {
 
 class Ids {
  public:
-  // Returns 0 when kMaxObjectId objects of the kind are alive.
+  // Returns 0 if all ids of the kind are in use.
   wire::ObjectId mint(wire::Kind kind) {
     PerKind& ids = kinds_[static_cast<size_t>(kind)];
     MutexLock lock(ids.mutex);

@@ -1,6 +1,6 @@
 // ImageBook: the images that a session's worker is known to have.
 //
-// Threads: the caller locks. Nothing blocks.
+// Threads: the caller holds Session::image_mutex(). Nothing blocks.
 #pragma once
 
 #include <array>

@@ -24,22 +24,23 @@ namespace rcuda::client {
 
 class Session;
 
-// Queries about mirrored memory that were sent with a wait. Their answers come at its end.
+// Queries about mirrored memory that were sent with a wait. The answers arrive when the wait ends.
 class MirrorQuestions {
  public:
   virtual ~MirrorQuestions() = default;
-  uint64_t waits_of_others = 0;  // Timelines::waits_of_others() before they were sent
+  uint64_t waits_of_others = 0;  // Timelines::waits_of_others() before the queries
 };
 
 struct MirrorHooks {
-  // Before and after a host function. `loan`: the number of the worker's loan (wire::MirrorLoan).
+  // Called before and after a host function. `loan`: the number of the worker's loan
+  // (wire::MirrorLoan).
   void (*arrived)(Session&, uint64_t loan);
   void (*leave)(Session&, uint64_t loan);
-  // With a wait: requests the bytes as they are when the worker signals the word. Returns null if
-  // no mirror needs a request.
+  // Called with a wait. Requests the mirrors' bytes as they are when the worker signals the
+  // completion word of the wait. Returns null if no mirror needs a request.
   std::unique_ptr<MirrorQuestions> (*ask)(Session&, Word);
-  // After a wait: fetches the worker's bytes into the application's memory. The second argument:
-  // the queries that were sent with the wait, or null.
+  // Called after a wait. Fetches the worker's bytes into the application's memory. The second
+  // argument: the queries that were sent with the wait, or null.
   CUresult (*pull)(Session&, MirrorQuestions*);
   // Called with each wait, and with `often` after each query that finds work unfinished. Sends the
   // host's changes of page-locked memory, because a running kernel may be waiting for them.
@@ -50,7 +51,7 @@ class MirrorSync {
  public:
   MirrorSync(Session& session, Timelines& timelines) : session_(session), timelines_(timelines) {}
 
-  // Set with the first mirrored memory and never cleared.
+  // Called when the session gets its first mirrored memory. The hooks are never removed.
   void set_hooks(const MirrorHooks* hooks) { hooks_.store(hooks); }
   bool any() const { return hooks(); }
 
@@ -61,8 +62,8 @@ class MirrorSync {
   // the errors.
   void show_writes(bool often = false);
 
-  // Requests mirrored memory as it is when the worker signals the word. Does not wake the worker;
-  // the next command must. Returns null if there is nothing to request.
+  // Requests mirrored memory as it is when the worker signals `word`. Does not wake the worker: the
+  // next command must wake it. Returns null if there is nothing to request.
   std::unique_ptr<MirrorQuestions> ask(Word word);
   // Fetches the GPU's changes. Uses the answers to `asked`; if it is null, queries the worker now.
   CUresult fetch(MirrorQuestions* asked);
@@ -83,7 +84,8 @@ class MirrorSync {
   Point point(wire::ObjectId context, wire::ObjectId stream) const {
     return {context, stream, work_sent_.load(std::memory_order_relaxed)};
   }
-  // Fetches after a call that returns when the device is idle. `point`: taken before the call.
+  // Fetches the GPU's changes after a call that returns when the device is idle. `point`: the state
+  // before the call.
   CUresult fetch_after_call(const Point& point);
   // Calls `wait`, so that the host sees the GPU's writes. Does nothing if the GPU cannot have
   // written since the last such call.

@@ -3,8 +3,8 @@
 // The worker writes a completion word when the work is done. Until then, and until the client
 // learns something new (News::count()), queries need not ask the worker again.
 //
-// Threads: any may call holds(), which takes no lock because programs poll. The owner holds its
-// lock while it calls set() and clear().
+// Threads: any thread may call holds(), which takes no lock because programs poll. The owner, a
+// Timeline or an EventState, holds its own mutex while it calls set() and clear().
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,7 @@ class PendingAnswer {
 
   // Whether the answer still holds. If another thread calls set() at the same time, word and
   // sequence may come from two answers. True is correct even then, since both answers were "not
-  // done". After false the caller takes its lock and checks again.
+  // done". After false the caller locks its mutex and checks again.
   bool holds(const TimelineHost& host) const;
 
  private:

@@ -7,8 +7,8 @@
 
 namespace rcuda::client {
 
-// The permanent result of every call after a worker or its server is lost. CUDA's text for it: "all
-// CUDA-capable devices are busy or unavailable".
+// The permanent result of every call after a worker or its server is lost. The CUDA runtime's text
+// for it: "all CUDA-capable devices are busy or unavailable".
 inline constexpr CUresult kSessionLost = CUDA_ERROR_DEVICE_UNAVAILABLE;
 
 using wire::Reply;

@@ -60,7 +60,7 @@ namespace rcuda::client {
 
 class Staging;
 
-// The place of a command that was sent.
+// The place of a command among all commands of its session, and in its timeline.
 struct SentCommand {
   uint64_t number = 0;    // in the session, from 1; 0: it was not sent
   uint64_t position = 0;  // in the route's timeline
@@ -69,18 +69,18 @@ struct SentCommand {
 
 struct CallOptions {
   size_t reply_bytes = 0;  // capacity for the reply's body
-  bool patient = true;
-  // finish() follows directly. Otherwise a trace shows the command as posted and the wait
-  // separately, because slices that overlap on one thread cannot be drawn.
+  bool patient = true;     // see begin()
+  // The caller calls finish() directly after begin(). Otherwise a trace shows the command as posted
+  // and the wait separately, because slices that overlap on one thread cannot be drawn.
   bool at_once = false;
   transport::Wake wake = transport::Wake::kNow;
 };
 
-// The Hello of this process, without devices.
+// Returns the Hello of this process, without devices. Fails only if the system has no random bytes.
 Result<wire::Hello> make_hello();
 
 struct SessionOptions {
-  wire::Hello hello;                          // open() sets devices, medium, waiting time
+  wire::Hello hello;                          // open() sets devices, medium, waiting time, lease
   const transport::Medium* medium = nullptr;  // null: auto
   std::chrono::milliseconds connect_timeout{5'000};
   // How long a server may be silent after the Hello. While it starts a worker, it sends kQueued
@@ -91,7 +91,7 @@ struct SessionOptions {
   bool synchronous = false;                        // RCUDA_SYNC=1: every post() is a round trip
   std::chrono::milliseconds wake_wait{0};          // RCUDA_WAKE_WAIT; 0: without a limit
   const wire::Credentials* credentials = nullptr;  // null: the defaults; outlives open()
-  // The end of RCUDA_WAIT, for all sessions of the program; none: it does not wait.
+  // The end of RCUDA_WAIT, for all sessions of the program. Not set: open() does not wait.
   std::optional<std::chrono::steady_clock::time_point> wait_until;
   // Called about once a second while open() waits for the program's turn; may be null.
   std::function<void()> while_waiting;
@@ -136,11 +136,12 @@ class Session final : public TimelineHost {
   // the command was not sent: kSessionLost, CUDA_ERROR_INVALID_VALUE if it exceeds
   // wire::kMaxCommandBytes, CUDA_ERROR_NOT_SUPPORTED if it is one of lacking(), or
   // CUDA_ERROR_OUT_OF_MEMORY if the session is parked for longer than RCUDA_WAKE_WAIT. Errors of
-  // earlier commands are left to take_error(). *sent: whether it was sent, and its place.
+  // earlier commands are left to take_error(). *sent: the place of the command, if it was sent.
   CUresult post(const Route& route, const wire::Command& command,
                 transport::Wake wake = transport::Wake::kYes, SentCommand* sent = nullptr);
   bool is_parked() const { return channel_->park_word() != 0; }
-  // If the session is parked, wakes it and waits until it is awake. kSessionLost if it ends.
+  // If the session is parked, wakes it and waits until it is awake. Returns kSessionLost if the
+  // session ends.
   CUresult wake();
   // Whether post() of this opcode returns the command's own result. Otherwise an error that the
   // command causes in the worker is asynchronous.
@@ -167,13 +168,14 @@ class Session final : public TimelineHost {
   struct PendingCall {
     wire::ReplySlot slot;
     SentCommand sent;
-    CUresult result = CUDA_SUCCESS;  // of sending it
+    CUresult result = CUDA_SUCCESS;  // of sending the command
     std::optional<trace::CommandSpan> span;
   };
   bool begin(const Route& route, const wire::Command& command, const CallOptions& options,
              PendingCall* call);
   CUresult finish(PendingCall& call, Reply* reply);
-  // Waits until finish() can return without a wait, or until the deadline. Returns whether it can.
+  // Waits until finish() can return without a wait, or until the deadline. Returns whether finish()
+  // can.
   bool await(const PendingCall& call, std::chrono::steady_clock::time_point deadline);
 
   // Returns the pending asynchronous error, or kSessionLost. An error is reported once, unless it

@@ -39,7 +39,8 @@ std::chrono::nanoseconds spin_time(const transport::MediumTraits& medium) {
   return std::chrono::microseconds(cores < 8 ? 200 : 5000);
 }
 
-// Logs the program's place in the server's queue, first at once and then when the place changes.
+// Logs the program's place in the server's queue: first at once, then when the place has changed,
+// at most every kPause.
 class WaitReport {
  public:
   explicit WaitReport(std::string server) : server_(std::move(server)) {}
@@ -58,7 +59,7 @@ class WaitReport {
   Clock::time_point told_at_{};
 };
 
-// Hello::wait_ms, not below `least`.
+// Returns Hello::wait_ms: the time until the deadline, at least `least` ms; 0 without a deadline.
 uint32_t wait_ms_until(const std::optional<Clock::time_point>& deadline, int64_t least) {
   if (!deadline) return 0;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - Clock::now());

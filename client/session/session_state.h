@@ -15,7 +15,7 @@ namespace rcuda::client {
 enum class SessionState : uint8_t {
   kConnecting,  // Session::open() is running
   kOpen,        // the worker answers commands
-  kLost,        // the Link broke, or this side closed it because of an error; that was logged
+  kLost,        // the Link broke, or this side closed it after an error; the reason is logged
   kEnded,       // the program ended the session
 };
 inline constexpr auto kLastSessionState = SessionState::kEnded;

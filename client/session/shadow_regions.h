@@ -1,9 +1,9 @@
 // ShadowRegions: the regions of a worker's shadows of this process's page-locked memory. The client
 // writes the bytes of a copy into a shadow, so the worker need not request them.
 //
-// Only over media whose threads copy the bytes (copies_by_cpu): the worker's reply to HostExpose
-// names the region. Threads: any. Blocking: remove(). Errors: none; after a lost Link, the
-// session's next call returns the error.
+// Used only over media whose threads copy the bytes (copies_by_cpu). The worker's reply to
+// HostExpose names the region. Threads: any. Blocking: remove(). Errors: none; after a lost Link,
+// the session's next call returns the error.
 #pragma once
 
 #include <atomic>
@@ -22,14 +22,15 @@ class ShadowRegions {
   // limit, the worker reads the source of a copy itself, in small parts.
   static constexpr uint64_t kMostBytes = 32u << 20;
 
+  // Adds the region of the shadow of [address, address + bytes). Does nothing for RegionId::kNone.
   void add(transport::Link& link, uint64_t address, uint64_t bytes, transport::RegionId region);
   // Blocks until no send() reads the memory.
   void remove(transport::Link& link, uint64_t address);
 
   // Begins to write the memory into its shadow, in parts (wire::parts_of()). The memory must not
-  // change until the worker has all of it. `company`: kAwaited or kAlone. Returns the immediate of
-  // the first part. Returns 0 and sends nothing if the memory does not lie in one shadow, or if
-  // more than kMostBytes would be in flight.
+  // change until the worker has all of it. `company`: transport::Company::kAwaited or kAlone.
+  // Returns the immediate of the first part. Returns 0 and sends nothing if the memory does not lie
+  // in one shadow, or if more than kMostBytes would be in flight.
   uint32_t send(transport::Link& link, uint64_t address, uint64_t bytes,
                 transport::Company company);
   // Reserves `count` consecutive immediates (wire::immediate_of()). Returns the first.

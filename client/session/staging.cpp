@@ -14,9 +14,10 @@
 namespace rcuda::client {
 namespace {
 
-// Chooses two chunks per thread, so that no thread is idle, but at least 256 KB, because each chunk
-// costs a command. The minimum is 1 MB with few processors over media that copy by CPU: there, the
-// wake-ups for a command take processor time from the threads that move the bytes.
+// Returns the chunk size of a copy. Each thread has two chunks, so that no thread is idle. A chunk
+// has at least 256 KB, because each chunk costs a command. With few processors, over media that
+// copy by CPU, a chunk has at least 1 MB: there, the wake-ups for a command take processor time
+// from the threads that move the bytes.
 size_t chunk_bytes(const transport::MediumTraits& traits, size_t bytes) {
   static const bool has_few_processors = usable_processors() < 4;
   const size_t share = bytes / (2 * copy_threads());
@@ -231,7 +232,7 @@ bool goes_unasked(const transport::MediumTraits& traits) {
 // One part of a copy's destination, into which the worker writes.
 struct Landed {
   std::atomic<bool> over{false};
-  Status outcome;  // once over
+  Status outcome;  // valid once `over` is true
 
   CUresult wait(Session& session) {
     const auto is_over = [this] { return over.load(std::memory_order_acquire); };
@@ -252,7 +253,7 @@ class Landing {
     begin_ = parts.front().to;
     region_ = exposed->id;
   }
-  // Afterwards no thread of the Link touches the memory.
+  // After the destructor, no thread of the Link touches the memory.
   ~Landing() {
     if (!begin_) return;
     (void)session_.link().unexpose(region_);
@@ -366,6 +367,7 @@ CUresult Staging::to_host(const Route& route, std::span<const Part> parts) {
       chunks.push_back({part.to + at, part.from + at, std::min(chunk, part.bytes - at)});
     }
   }
+  // A lane is one task of run_parallel(). It makes every lanes-th chunk.
   const size_t lanes = std::min(chunks.size(), copy_threads());
   std::atomic<int> first_error{CUDA_SUCCESS};
   struct Pending {

@@ -40,8 +40,8 @@ class Staging {
   // for waits and events.
   static constexpr uint32_t kMostSlots = wire::ClientWindow::kCompletionCount / 2;
 
-  // Both copy in the order of the route's stream. They return an error of the copy itself, after
-  // which a part of the copy may have been sent. They do not report errors of earlier commands.
+  // Both copy in the order of the route's stream. They return errors of the copy itself. After such
+  // an error, a part of the copy may have been sent. They do not report errors of earlier commands.
   CUresult to_device(const Route& route, CUdeviceptr destination, const void* source, size_t bytes);
   CUresult to_host(const Route& route, void* destination, CUdeviceptr source, size_t bytes);
   struct Part {
@@ -55,8 +55,8 @@ class Staging {
   bool has_room();
 
   // One slot for the caller's own use. The caller fills or reads it, sends its offset to the worker
-  // together with {word, sequence}, and releases it. Its next user first waits until the word has
-  // reached the sequence.
+  // together with {word, sequence}, and releases it. The next user of the slot first waits until
+  // the word has reached the sequence.
   struct Slot {
     uint32_t index = 0;
     uint64_t offset = 0;  // in the staging region
@@ -97,7 +97,7 @@ class Staging {
   std::deque<Slot> ready_ RCUDA_GUARDED_BY(mutex_);
   // Released, but the worker may still use them; oldest first.
   std::vector<Slot> used_ RCUDA_GUARDED_BY(mutex_);
-  std::vector<const Timeline*> in_hand_ RCUDA_GUARDED_BY(mutex_);  // the users of the other slots
+  std::vector<const Timeline*> in_hand_ RCUDA_GUARDED_BY(mutex_);  // users of the acquired slots
   size_t slot_count_ RCUDA_GUARDED_BY(mutex_) = 0;
   std::atomic<int> waiting_{0};  // threads in acquire() that wait for a release()
 };

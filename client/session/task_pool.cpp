@@ -23,8 +23,8 @@ namespace {
 
 constexpr auto kSpin = std::chrono::microseconds(50);
 
-// One run_parallel call. The last helper that releases it destroys it. `task` is on the caller's
-// stack and is used only while a task runs.
+// One run_parallel call. The last thread that releases the Job destroys it. `task` is on the
+// caller's stack and is used only while a task runs.
 struct Job {
   const std::function<void(size_t)>* task = nullptr;
   size_t count = 0;
@@ -76,7 +76,8 @@ struct Job {
       job.done.notify_all();
     }
   };
-  // Its destructor blocks until no helper uses the caller's stack, even if an exception unwinds it.
+  // The destructor of Stay blocks until no helper uses the caller's stack, even if an exception
+  // unwinds this stack.
   struct Stay {
     Job& job;
     ~Stay() {

@@ -15,7 +15,7 @@ namespace {
 constexpr uint64_t kMost = 1008;
 constexpr uint64_t kBetweenMarks = kMost / 4;
 
-// No thread waits for the worker while it holds this.
+// No thread waits for the worker while it holds this mutex.
 Mutex host_write_mutex;
 std::atomic<int> host_writers{0};  // timelines with a host write in progress
 

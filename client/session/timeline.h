@@ -133,7 +133,7 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   // The position of the last command that may write to host memory; 0 if none is in progress.
   // Written under the lock of all host writes (timeline.cpp).
   std::atomic<uint64_t> host_write_{0};
-  uint32_t host_writes_begun_ = 0;  // without a position yet; same lock
+  uint32_t host_writes_begun_ = 0;  // number of HostWrites that exist; same lock
 
   // The worker's answer that the queue still had work, for the commands sent until then. It holds
   // for later commands too, because the queue works in order.
@@ -148,8 +148,8 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   CUresult failure_ RCUDA_GUARDED_BY(mutex_) = CUDA_SUCCESS;
 };
 
-// Exists while a command is sent that may write to page-locked memory when it runs: an asynchronous
-// copy to the host, a host function, or a graph, which may contain either.
+// Exists while the client sends a command that may write to page-locked memory when it runs: an
+// asynchronous copy to the host, a host function, or a graph, which may contain both.
 //
 // Over media that do not share pages, host writes in progress decide when the source of a copy from
 // page-locked memory to a device is read. If no work in progress can change the source, it is read

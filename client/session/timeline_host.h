@@ -22,10 +22,11 @@ class TimelineHost {
   // that point, unless `of` is a timeline of wire::kFetchStream: the thread that waits for a fetch
   // may hold the stdout lock, and kernels that print do not run in this stream.
   virtual CUresult wait_word(const Word& word, const Timeline* of = nullptr) = 0;
-  // Sends a command that raises the word when the timeline's queue reaches it. Returns its
-  // position.
+  // Sends a mark: a command that raises the word when the timeline's queue reaches the mark.
+  // Returns the position of the mark.
   virtual uint64_t post_mark(Timeline& timeline, const Word& word) = 0;
-  // Counts a wait of the program that has ended. Called before its work counts as covered.
+  // Counts a wait of the program that has ended. Called before the work that the wait covers counts
+  // as done.
   virtual void note_wait() = 0;
   // Whether the session is lost or has ended.
   virtual bool lost() = 0;

@@ -46,8 +46,8 @@ class Timelines {
     std::vector<std::pair<std::shared_ptr<Timeline>, uint64_t>> timelines;
   };
   Positions now(Scope scope, wire::ObjectId context);
-  // Call it when the work at these positions is known to be done, because a command that was sent
-  // after now(), and executed after the work, has succeeded.
+  // Call it when the work at these positions is known to be done: a command has succeeded that was
+  // sent after now() and executed after the work.
   void done(const Positions& positions);
   // Call it after a wait, sent after now(), has succeeded: kernel output is then printed, too.
   void waited(const Positions& positions);

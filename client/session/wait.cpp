@@ -12,7 +12,7 @@ using Scope = Timelines::Scope;
 
 bool is_default_stream(const Route& route) { return stream_id(route) == 0; }
 
-// What a wait in the route's stream covers besides that stream.
+// Returns the work that a wait in the route's stream covers in addition to the work of that stream.
 std::optional<Timelines::Positions> covered_from(const Route& route) {
   if (!is_default_stream(route)) return std::nullopt;
   return route.session->timelines().now(Scope::kDefaultStream, route.context);
@@ -23,7 +23,7 @@ bool is_awaited(const Route& route) {
   return route.session->timelines().is_awaited(Scope::kDefaultStream, route.context);
 }
 
-// A call that has nothing to wait for.
+// Ends a call that has nothing to wait for.
 CUresult finish_awaited(const Route& route) {
   Session& session = *route.session;
   return session.mirrors().is_fetched() ? session.take_error() : Wait(route).finish();

@@ -52,8 +52,8 @@ class Wait {
 
   const Route route_;
   std::optional<WaitWord> word_;
-  std::unique_ptr<MirrorQuestions> asked_;  // for when the word is signalled
-  // What the wait covers besides its own stream.
+  std::unique_ptr<MirrorQuestions> asked_;  // the queries that were sent with the wait
+  // The work that the wait covers in addition to the work of its own stream.
   std::optional<Timelines::Positions> covered_;
 };
 

@@ -161,7 +161,8 @@ void WorkerEvents::set_trace_sink(TraceSink sink) {
 }
 
 void WorkerEvents::drain_output() {
-  after_peer(&link_);           // the caller's wait may have covered host functions: acknowledge()
+  // Pairs with before_peer() in acknowledge(): the caller's wait may have covered host functions.
+  after_peer(&link_);
   constexpr int kYields = 200;  // enough for printing, unless the reader of our output is slow
   const uint64_t since = handled_.load(std::memory_order_acquire);
   for (int i = 0; i < kYields; ++i) {
@@ -211,7 +212,8 @@ void WorkerEvents::run_events() {
         readable = false;  // an unreadable event stays in the ring
       }
       {
-        // A thread that has just checked is_drained() must be waiting before the notification.
+        // With the mutex, a thread that has just checked is_drained() is waiting before the
+        // notification.
         MutexLock lock(drained_mutex_);
       }
       drained_.notify_all();
@@ -361,7 +363,7 @@ void WorkerEvents::acknowledge(const wire::HostCallbackEvent& event) {
     requested_.reset(event.slot);
   }
   before_peer(&link_);
-  // If this fails, the Link is lost and has logged it.
+  // If put() fails, the Link is lost and has logged the loss.
   (void)link_.put(wire::WorkerWindow::kCallbackAcks + 8ull * event.slot,
                   std::as_bytes(std::span(&sequence, 1)), {}, transport::Wake::kYes);
 }

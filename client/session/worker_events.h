@@ -53,7 +53,8 @@ class WorkerEvents {
   Result<uint64_t> add_callback(std::function<void(CUresult)> function, bool always = false);
 
   // A callback that graphs of the worker hold by its id: a function that may run any number of
-  // times, or only a notification of the release. It is removed when the last graph releases it.
+  // times, or only a notification of the release. The callback is removed when the last graph
+  // releases it.
   struct GraphCallback {
     std::function<void()> function;
     CUDA_HOST_NODE_PARAMS given{};  // the application's parameters of a host function
@@ -62,10 +63,12 @@ class WorkerEvents {
     // The function only copies bytes. It runs on the copy thread, so the application's own
     // functions cannot delay it.
     bool is_internal = false;
-    std::function<void()> released;  // called after the release, on the host function thread
+    // Called after the release, on the host function thread; if is_internal, on the release thread.
+    std::function<void()> released;
   };
   Result<uint64_t> add_graph_callback(GraphCallback callback);
-  // Returns the application's parameters of a host function. False if the callback has none.
+  // Sets *given to the application's parameters of a host function. Returns false if the callback
+  // has none.
   bool host_function_given(uint64_t id, CUDA_HOST_NODE_PARAMS* given);
   // The same for a copy.
   bool copy_given(uint64_t id, CUDA_MEMCPY3D* given);
@@ -88,8 +91,8 @@ class WorkerEvents {
   // then sleeps.
   void drain_output();
 
-  // Sets the functions that run before and after a host function for which the worker has lent its
-  // bytes of mirrored memory (client/mirror/mirror.h). Called before start().
+  // Sets the functions that run before and after a host function if the worker has lent bytes of
+  // mirrored memory for it (client/mirror/mirror.h). Called before start().
   void set_mirror_hooks(std::function<void(uint64_t loan)> arrived,
                         std::function<void(uint64_t loan)> leave) {
     mirrors_arrived_ = std::move(arrived);
@@ -144,7 +147,7 @@ class WorkerEvents {
   // looking for an event or handling one. Both are written by the event thread only.
   std::atomic<uint64_t> handled_{0};
   std::atomic<bool> taking_{false};
-  Mutex drained_mutex_;  // only for threads that wait for the two above
+  Mutex drained_mutex_;  // for threads that wait for handled_ and taking_
   CondVar drained_;
 
   Mutex mutex_;

@@ -2,8 +2,8 @@
 // default and help. Declared elsewhere: RCUDA_DEVICES and similar variables (device_list.h), the
 // user's identity (common/reach/identify.h), and the adapter's settings (common/transport/verbs).
 //
-// load_settings() reads them once, before the program's sessions start and before a second thread
-// uses settings(). Until then, settings() returns the defaults. Nothing blocks.
+// load_settings() reads the variables once, before the program's sessions start and before a second
+// thread uses settings(). Until then, settings() returns the defaults. Nothing blocks.
 #pragma once
 
 #include "common/base/status.h"
@@ -39,7 +39,8 @@ struct Settings {
                      "connect servers to each other at once (eager), at their first copy (lazy), "
                      "or by their number (auto)"};
   config::String p2p_path{registry, "RCUDA_P2P_PATH", "", "how copies between servers travel"};
-  config::String p2p_strategy{registry, "RCUDA_P2P_STRATEGY", "", "how these copies are staged"};
+  config::String p2p_strategy{registry, "RCUDA_P2P_STRATEGY", "",
+                              "how copies between servers are staged"};
   config::Integer copy_threads;
   config::Choice nccl{registry,
                       "RCUDA_NCCL",

@@ -372,7 +372,7 @@ uint32_t Writer::track_of(uint32_t pid, Server& server, const wire::TraceEvent& 
 void Writer::write_execution(uint32_t pid, Server& server, const wire::TraceEvent& event) {
   const uint32_t track = track_of(pid, server, event);
   if (server.track_ends.size() <= track) server.track_ends.resize(track + 1);
-  // Slices of one track must not overlap, even if a better estimate of the clock moves one.
+  // Slices of one track must not overlap, even if a better estimate of the clock moves a slice.
   const auto ours = [&](uint64_t worker_ns) {
     return std::max(worker_ns - static_cast<uint64_t>(server.clock.worker_minus_ours_ns),
                     server.track_ends[track]);

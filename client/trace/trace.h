@@ -45,7 +45,7 @@ inline bool on() { return internal::writing.load(std::memory_order_relaxed); }
 Status start(const std::string& path);
 // Writes the remaining events and closes the file. Called after the sessions have ended.
 void finish();
-// In a forked child: closes the child's descriptor. The parent continues to write the file.
+// Called in a forked child. Closes the child's descriptor. The parent continues to write the file.
 void abandon() noexcept;
 
 // Returns the session's number in the trace. `same_clock`: the server runs on this machine.
@@ -56,7 +56,7 @@ void server_events(uint32_t server, std::span<const wire::TraceEvent> events);
 bool reported(uint32_t server, uint64_t command);
 
 // A slice on the calling thread, from construction to destruction: a call of the application, or a
-// part of one. Name and category must be string literals.
+// part of a call. Name and category must be string literals.
 class Span {
  public:
   explicit Span(const char* name, const char* category = "api");
