@@ -36,7 +36,7 @@ namespace rcuda::server {
 
 class WindowGuard {
  public:
-  // Both outlive this object.
+  // The arguments outlive this object.
   WindowGuard(const api::DriverTable& plain, const AddressFence& around);
 
   const api::DriverTable& table() const { return guarded_.table(); }

@@ -134,7 +134,7 @@ Status limit(int resource, uint64_t most, const char* name) {
 
 Status isolate_worker(const SessionGrant& grant, CallFilter filter) {
   if (::geteuid() == 0 && grant.uid != 0) RCUDA_RETURN_IF_ERROR(become_user(grant));
-  // A process that has changed its user is not dumpable already. This covers the other cases.
+  // A process that has changed its user is already not dumpable. The call covers the other cases.
   if (!grant.own_user && ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) {
     return Status::from_errno(errno, "PR_SET_DUMPABLE");
   }
