@@ -72,7 +72,8 @@ bool is_only(const std::string& path, const SessionGrant& grant) {
   return true;
 }
 
-// Whether all threads have changed; an error if they cannot be listed.
+// Whether all threads of this process have changed to the user's identity; an error if the threads
+// cannot be listed.
 Result<bool> all_changed(const SessionGrant& grant) {
   constexpr char kThreads[] = "/proc/self/task";
   DIR* const folder = ::opendir(kThreads);

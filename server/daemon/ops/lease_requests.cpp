@@ -249,7 +249,7 @@ void LeaseRequests::report(wire::ServerStatus* status, const Viewer& to) const {
   for (auto& [device, one] : leased) status->leased.push_back(std::move(one));
 }
 
-// Lists all leases for an operator, and their own leases for others.
+// An operator gets all leases, another user only the leases of that user.
 void LeaseRequests::list(const wire::LeaseRequest& request, const Identity& who,
                          wire::LeaseAnswer* answer) const {
   const std::string& job = request.job;
