@@ -5,7 +5,7 @@
 
 Runs PROGRAM --help, also for its subcommands. The output has CLI11's format: a first line with the program's purpose,
 `Usage: `, sections of indented items, and a footer. The rest of a page is in manuals.toml. With --settings it also runs
-PROGRAM --list-settings and writes the page of the configuration file. `share` becomes /usr/share.
+PROGRAM --list-settings and writes the page of the configuration file. The folder of --share becomes /usr/share.
 """
 
 import argparse
@@ -27,7 +27,7 @@ class Help:
 
     def __init__(self, name, text):
         lines = text.splitlines()
-        # A usage of the program's own follows a colon. Any other colon is a part of the sentence.
+        # A colon and the program's name begin a usage of the program's own. Any other colon is a part of the sentence.
         self.purpose, own_usage = lines[0].strip().rstrip("."), ""
         if f": {name} " in self.purpose:
             self.purpose, own_usage = self.purpose.split(": ", 1)
@@ -56,7 +56,7 @@ class Help:
         return [name.split()[0] for name, _ in self.items["Subcommands:"]]
 
     def options(self):
-        """Each as its names and the values that it takes, if they are listed."""
+        """Yields the names of each option, and the values that it takes, if the help lists them."""
         for name, _ in self.items["Options:"]:
             choices = CHOICES.search(name)
             yield name.split(" ")[0].split(","), choices["values"].split(",") if choices else []
@@ -185,12 +185,12 @@ def takes_value(item):
 
 
 def shell_text(text):
-    """In single quotes."""
+    """The text in single quotes, for a shell."""
     return "'" + text.replace("'", "'\\''") + "'"
 
 
 def zsh_completion(name, main, subcommands):
-    """Likewise, with the text of each option."""
+    """Completes the same as bash_completion(), and shows the text of each option."""
     def options_of(help):
         pairs = [(option, text) for item, text in help.items["Options:"] for option in item.split(" ")[0].split(",")]
         return " ".join(shell_text(f"{option.replace(':', chr(92) + ':')}:{text}") for option, text in pairs)

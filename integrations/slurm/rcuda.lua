@@ -4,12 +4,12 @@
 --                   function slurm_job_submit(job, partitions, user) return rcuda.submit(job) end
 --                   function slurm_job_modify(job, record, partitions, user) return slurm.SUCCESS end
 --
--- In srun, sbatch and salloc, the plug-in spank_rcuda.so checks the options. Other clients may not use it.
+-- In srun, sbatch and salloc, the plug-in spank_rcuda.so checks the options. Other clients of Slurm may not load the plug-in.
 local rcuda = {pool = "/etc/rcuda/slurm-pool"}
 
 local units = {[""] = 1 / 1024 / 1024, k = 1 / 1024, m = 1, g = 1024, t = 1024 * 1024}
 
--- Reads sizes as common/base/units.h does: 20G, 1.5T, 20 GiB. Nil for other texts, and below 1 MiB.
+-- Reads sizes as common/base/units.h does: 20G, 1.5T, 20 GiB. Returns nil for other texts, and for sizes below 1 MiB.
 function rcuda.mebibytes(text)
   local number, unit, rest = text:lower():match("^(%d+%.?%d*) ?([kmgt]?)(i?b?)$")
   if not number or not tonumber(number) or rest == "i" or (unit == "" and rest == "ib") then return nil end
@@ -31,7 +31,7 @@ local function types()
   return found
 end
 
--- The argument of an option of spank_rcuda.so; nil if it was not written.
+-- The argument of an option of spank_rcuda.so; nil if the user has not given the option.
 local function option(job, name)
   local variables, index = job.spank_job_env, 0
   while variables and variables[index] do

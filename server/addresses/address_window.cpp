@@ -40,14 +40,14 @@ std::vector<AddressRange> free_units(const WindowRequest& request) {
 
 uint64_t size_of(const AddressRange& range) { return range.end - range.begin; }
 
-// The largest window size, in whole units, of which the free ranges hold `windows` windows.
+// The largest window size, in whole units, at which the free ranges hold `windows` windows.
 uint64_t fair_share(const std::vector<AddressRange>& free, uint32_t windows) {
   const auto room = [&](uint64_t bytes) {
     uint64_t count = 0;
     for (const AddressRange& range : free) count += size_of(range) / bytes;
     return count;
   };
-  uint64_t fits = 0;  // in units, like the next
+  uint64_t fits = 0;  // in units, as `too_many`
   uint64_t too_many = kUserEnd / wire::kWindowUnit;
   while (too_many - fits > 1) {
     const uint64_t units = (fits + too_many) / 2;

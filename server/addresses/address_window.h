@@ -34,15 +34,15 @@ struct Base {
   wire::AddressWindow range() const;
 };
 inline constexpr uint32_t kMostDoublings = 5;
-// The doublings for the workers of a machine with so many GPUs. The start of driver 580 takes 9.1
+// The doublings for the workers of a machine with `gpus` GPUs. The start of driver 580 takes 9.1
 // GiB for an H100; a base has 16 GiB for each GPU, whether or not a worker uses it.
 uint32_t doublings_for(size_t gpus);
 
 // The bases of a server's workers, in the order of preference: at(0) for the first idle worker,
-// at(1) for the next. Nodes are often numbered and a session often has consecutive ones. So a
-// number at the end of the host's name decides, and servers with consecutive numbers share none of
-// their first bases. Without a number, the name's hash decides. The port distinguishes the servers
-// of one host.
+// at(1) for the next. Nodes are often numbered, and a session often has servers on consecutive
+// nodes. So a number at the end of the host's name decides, and servers with consecutive numbers
+// share none of their first bases. Without a number, the name's hash decides. The port
+// distinguishes the servers of one host.
 class Bases {
  public:
   Bases(const std::string& host, uint16_t port);

@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kLongestWait = std::chrono::minutes(1);  // in one poll()
 constexpr auto kSuccessorPause = std::chrono::milliseconds(20);
-constexpr auto kPassAgain = std::chrono::milliseconds(5);  // connections to the closer
+constexpr auto kPassAgain = std::chrono::milliseconds(5);  // for the closer to read again
 
 }  // namespace
 
@@ -114,7 +114,8 @@ Status Daemon::open_parts() {
 
 void Daemon::close(const std::string& why) {
   service_manager_.stopping(why);
-  // The closer closes these sockets too: strangers may have queued descriptors in them.
+  // The closer also closes the listening local sockets: strangers may have queued descriptors in
+  // them (closer.h).
   for (LocalListener* const local : {&listener_.local, &listener_.roots, &listener_.containers}) {
     closer_.close(::geteuid(), local->release());
   }
@@ -185,9 +186,9 @@ Result<bool> Daemon::take_turn(std::chrono::milliseconds longest_wait) {
   return !control_->may_stop();
 }
 
-// Ends sessions of disconnected clients if waiting clients need their room. Needs no deadline of
-// its own for the end of LostClient::kSpared: the loop wakes each second to report places to
-// waiting clients.
+// Ends sessions of disconnected clients if waiting clients need their places in the budgets. The
+// end of LostClient::kSpared is not a deadline of the loop, because the loop wakes each second
+// anyway to report places to waiting clients.
 void Daemon::make_room() {
   for (const auto& [worker, user] : admission_.in_the_way()) {
     pool_->end_lost(worker, "a program of user " + user);

@@ -1,20 +1,20 @@
 // The daemon: accepts clients and gives each a worker. It never uses CUDA itself.
 //
 // One thread runs one poll loop. A client that connects identifies itself, then sends a Hello (or
-// an Attach, for a further socket of a session) within the handshake timeout. The daemon checks it,
-// waits for the client's turn (admission.h) and for a suitable worker, and passes the socket to
-// that worker. After that, the session's data does not pass through the daemon. A client that
-// cannot be served gets a Refusal that names the remedy, and one line is logged.
+// an Attach, for a further socket of a session) within the handshake timeout. The daemon checks the
+// message, waits for the client's turn (admission.h) and for a suitable worker, and passes the
+// socket to that worker. After that, the session's data does not pass through the daemon. A client
+// that cannot be served gets a Refusal that names the remedy, and one line is logged.
 //
 // The local socket reports the client's user. A TCP client of the same machine brings a ticket. A
 // client of another machine identifies itself under TLS (authenticator.h, docs/security.md); a
 // process without rights speaks TLS in the daemon's place (doors.h). The local socket for
-// containers also reports the user, but root there is not root here.
+// containers also reports the user, but root of a container is not root of this machine.
 //
-// Threads: the caller of run(). Blocking: run(), until an operator's drain is over or a signal
-// stops the server. It then ends all sessions within twice the stop timeout. With a drain timeout,
-// sessions may go on for that time first. Errors: run() fails if it cannot listen or if the first
-// worker cannot start.
+// Threads: the caller of run(). Blocking: run() returns after an operator's drain, or after a
+// signal that stops the server. Before it returns, it ends all sessions within twice the stop
+// timeout. With a drain timeout, the sessions may first go on for that time. Errors: run() fails if
+// it cannot listen or if the first worker cannot start.
 #pragma once
 
 #include <chrono>
@@ -48,15 +48,16 @@ class Daemon {
  public:
   struct Start {
     Reload::Load load{};
-    char* const* argv = nullptr;  // of the process; null: no other build takes its place
-    // The state of the build that this process executed before; none: there was no other build.
+    char* const* argv = nullptr;  // of the process; null: no successor takes over
+    // After a takeover: the state that the earlier build of this process carried. Otherwise none.
     std::optional<CarriedState> carried{};
   };
-  // `signals`: a non-blocking signalfd. SIGHUP reloads the settings, the others stop the server.
+  // `signals`: a non-blocking signalfd. SIGHUP reloads the settings, other signals stop the server.
   // -1: none.
   // `ready`: a descriptor; the daemon writes the port and a newline to it once it can serve
   // sessions. -1: none.
-  // `start`: how this server was started. `spawn`: for tests; spawn_door() otherwise.
+  // `start`: how this server was started. `spawn`: starts a door; tests pass their own function.
+  // Default: spawn_door().
   Daemon(Settings& settings, int signals, int ready, Start start, Doors::Spawn spawn = {});
 
   // Fails when it cannot listen, or when the first worker cannot start.
@@ -66,7 +67,7 @@ class Daemon {
   // waits for an event, `longest_wait` at most, and returns false if the server is to stop.
   Status open();
   Result<bool> take_turn(std::chrono::milliseconds longest_wait);
-  // `why`: for the clients whose sessions end.
+  // `why`: the reason that the clients of the ending sessions get.
   void close(const std::string& why = "the server stops");
 
  private:
@@ -117,7 +118,7 @@ class Daemon {
     Clock::time_point from;
   };
   std::optional<Successor> successor_;
-  Clock::time_point accept_from_{};  // set to a later time after a failure
+  Clock::time_point accept_from_{};  // later than now after accept() has failed
 };
 
 }  // namespace rcuda::server

@@ -1,4 +1,4 @@
-// How another build takes a daemon's place (successor.h).
+// The takeover by another build of the server (successor.h).
 #include <list>
 #include <utility>
 
@@ -10,8 +10,9 @@
 namespace rcuda::server {
 namespace {
 
-// Connections wait in the backlog for kLongestPause at most. After kIntroduces, the daemon refuses
-// connections that have not introduced themselves.
+// Before a takeover, new connections wait in the backlog, for kLongestPause at most. After
+// kIntroduces of this pause, the daemon refuses connections that have not introduced themselves.
+// After kLongestPause, it accepts connections for kIntroduces, and then pauses again.
 constexpr auto kLongestPause = std::chrono::seconds(2);
 constexpr auto kIntroduces = std::chrono::seconds(1);
 constexpr std::chrono::steady_clock::duration kTakesTicket = std::chrono::milliseconds(300);

@@ -70,9 +70,10 @@ namespace {
 
 using config::CommandLine;
 
-// The exit status for settings that are not usable (EX_CONFIG of sysexits.h). systemd's unit does
-// not start such a server again, nor a server with wrong options (CommandLine::kWrongUse). Errors
-// that may be temporary exit with 1, for example a user that the user database does not know yet.
+// The exit status for settings that are not usable (EX_CONFIG of sysexits.h). The systemd unit does
+// not restart a server with this status, or with the status for wrong options
+// (CommandLine::kWrongUse). Errors that may be temporary exit with 1, for example a user that the
+// user database does not know yet.
 constexpr int kUnusableSettings = 78;
 
 int report(const Status& status) {
@@ -148,7 +149,7 @@ void prepare_process() {
 }
 
 int run_daemon(Settings& settings, int ready, Daemon::Start start) {
-  (void)executable_path();  // also for a reload, when the file may have been replaced
+  (void)executable_path();  // keeps the path: at a reload the file may be replaced
   prepare_process();
   // The poll loop reads these signals from a descriptor; they have no handler.
   sigset_t signals;
@@ -168,7 +169,7 @@ int run_daemon(Settings& settings, int ready, Daemon::Start start) {
 // The options of the command line that are not settings.
 struct Options {
   std::string config_file;
-  std::string park;  // run_park_process()
+  std::string park;  // the argument of run_park_process()
   int ready = -1;
   int worker_base = -1;
   int carries = -1;

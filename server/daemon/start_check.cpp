@@ -27,8 +27,8 @@ Result<Listener> listen_beside(const Settings& settings) {
   const std::string& address = settings.listen.get();
   Result<Listener> listener = listen_on(address, static_cast<uint16_t>(settings.port.get()));
   const Status& status = listener.status();
-  // A running server on another address of this machine also holds the local name of the port. For
-  // root, listen_on() then returns a Listener without that name.
+  // A running server on another address of this machine may hold the abstract local socket of the
+  // port. For root, listen_on() then returns a Listener without this socket.
   const bool is_taken =
       listener.ok() ? !listener->local
                     : status.code() == Code::kUnavailable || status.sys_errno() == EADDRINUSE;

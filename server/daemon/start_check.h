@@ -1,7 +1,7 @@
 // Checks whether a server can start with its settings, for rcuda-server --check-config: does each
 // step of the start that can fail.
 //
-// The check serves no clients and keeps no files, so another server may run with the same settings
+// The check serves no clients and leaves no files, so another server may run with the same settings
 // meanwhile. If that server has the port, the check tries another port of the same address. Instead
 // of making the files of a start, the check finds out whether it could make them. Two exceptions:
 // as root, it makes the folder /run/rcuda, and local sockets in it while it runs.
@@ -20,8 +20,8 @@ Status listen_failure(const Settings& settings, const Status& status);
 // world.
 Status check_exposure(const Settings& settings, const Listener& listener);
 
-// Refuses a file or folder that a setting names and that does not exist or cannot be used: the file
-// of tokens, the folder of the leases' file, the folder of the images, and the library of NCCL. The
+// Fails if a setting names a file or folder that does not exist or cannot be used: the file of
+// tokens, the folder of the leases' file, the folder of the images, and the library of NCCL. The
 // server itself makes the default files and folders when it needs them.
 Status check_named_files(const Settings& settings);
 

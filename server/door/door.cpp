@@ -37,7 +37,7 @@ using wire::MessageType;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr rlim_t kMostMemory = RLIM_INFINITY;  // a sanitizer reserves terabytes
 #else
-constexpr rlim_t kMostMemory = 512u << 20;  // a client takes 45 KB, and a message up to 64
+constexpr rlim_t kMostMemory = 512u << 20;  // each client takes 45 KB, and up to 64 KB more
 #endif
 constexpr auto kReads = std::chrono::seconds(5);  // how long a client may take to read a record
 constexpr size_t kRecord = 16u << 10;
@@ -69,7 +69,7 @@ Status enter_sandbox(pid_t daemon) {
   return filter_calls(CallFilter::kStreamsOnly);
 }
 
-// A client, and how far it has got.
+// A client, and the state of its connection.
 class Client {
  public:
   Client(UniqueFd daemon, UniqueFd socket, std::unique_ptr<tls::Connection> connection)
@@ -100,7 +100,7 @@ class Client {
   static constexpr int kNow = MSG_DONTWAIT | MSG_NOSIGNAL;
 
   UniqueFd daemon_;
-  tls::Connection* handshake_;  // while it lasts
+  tls::Connection* handshake_;  // during the handshake
   Socket client_;
   short handshake_waits_for_ = POLLIN;
   int messages_left_ = 2;  // of the client

@@ -3,7 +3,8 @@
 //
 // The daemon starts it from its own binary, with one descriptor. It enters its sandbox before it
 // receives the first client. So no byte of a client reaches it outside of the sandbox:
-//   user          of root's server: nobody, without groups; root in a user namespace without nobody
+//   user          for a server of root: nobody, without groups. A user namespace may have no such
+//                 user; then the door remains root of the namespace
 //   system calls  those of streams only (call_filter.h): it opens nothing, starts neither processes
 //                 nor threads, sends no descriptors
 //   its memory    not dumpable, no core file, bounded; no environment of the server; neither the
@@ -32,7 +33,8 @@
 
 namespace rcuda::server {
 
-// The option of the daemon's binary, and the number of a door's only descriptor but for its stderr.
+// The option that runs the daemon's binary as a door, and the number of the door's control socket:
+// its only descriptor besides stderr.
 inline constexpr char kDoorOption[] = "--door";
 inline constexpr int kDoorControl = 3;
 
@@ -41,14 +43,15 @@ using DoorHandover = std::byte;
 
 // A door's report of a handshake.
 struct DoorReport {
-  tls::Key proof{}, session{};  // Connection::exported() of the labels
+  tls::Key proof{}, session{};  // exported() for kProofLabel and kSessionLabel
   char failure[256] = {};       // not empty: the handshake has failed
 };
 
 // The longest message of a client.
 inline constexpr uint32_t kMostIntroduction = 64u << 10;
 
-// How long all clients may take to read the rest, after the daemon has closed the control socket.
+// How long all clients may take to read the remaining bytes after the daemon has closed the control
+// socket.
 inline constexpr std::chrono::seconds kReadsRest{6};
 
 // Runs until the daemon closes the control socket or dies. Returns the exit status of a failed

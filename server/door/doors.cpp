@@ -30,7 +30,7 @@ constexpr auto kInterval = std::chrono::seconds(10);  // between two warnings of
 // The doors that one network may start in a burst, and per second: each start blocks the daemon for
 // a millisecond.
 constexpr double kMostStarts = 64, kStartsInSecond = 32;
-constexpr auto kForgotten = std::chrono::seconds(2);  // time for kMostStarts
+constexpr auto kForgotten = std::chrono::seconds(2);  // in this time, kMostStarts are allowed again
 
 // A network in which one attacker may have many origins: the /24 of an IPv4 address, the /48 of an
 // IPv6 network.
@@ -199,7 +199,7 @@ Result<Doors::Passage> Doors::open(const std::string& origin, int client) {
 
 void Doors::keep(const Passage& passage) { passage.door->known = true; }
 
-// Whether the last connection has gone since refill().
+// Whether the last connection of the door has gone since the last refill().
 bool Doors::has_lost_its_last(const std::shared_ptr<Door>& door) {
   return door.use_count() == 1 && !door->origin.empty() && !door->idle_since;
 }

@@ -139,7 +139,7 @@ class Doors {
   Clock::time_point start_from_{};    // when the next spare door may start
   Clock::time_point broken_until_{};  // set when a door has ended before its first client
   Clock::time_point say_crowded_from_{}, say_ended_from_{};
-  // How many more a network may start now.
+  // How many more doors a network may start now.
   struct Starts {
     double left;
     Clock::time_point since;

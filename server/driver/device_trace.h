@@ -3,7 +3,7 @@
 // Each launch and copy gets a timing event before it and one after it, unless its stream is in
 // capture. An anchor is an event whose host time is known; the time from the anchor to these events
 // gives the time of the work. The anchor is recorded again every second, because times between
-// events have the resolution of a float. It has an idle stream of its own, so it completes
+// events have the resolution of a float. The anchor has an idle stream of its own, so it completes
 // immediately. A session makes this object with its first traced command; other sessions pay
 // nothing. Executor thread only. Blocking: the first command of a context, and then one command per
 // second, spins until the anchor has completed, usually about 10 µs. Errors: a command that cannot
@@ -27,7 +27,7 @@ namespace rcuda::server {
 
 class DeviceTrace {
  public:
-  // Both outlive this object.
+  // The arguments outlive this object.
   DeviceTrace(const api::DriverTable& driver, SessionObjects& objects)
       : driver_(driver), objects_(objects) {}
 

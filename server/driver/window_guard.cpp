@@ -9,13 +9,13 @@
 namespace rcuda::server {
 namespace {
 
-// Limits of the held pieces: a driver that always allocates outside is refused.
+// Limits of the held pieces. With a driver that always allocates outside, they end the attempts.
 constexpr size_t kMostPieces = 64;
 constexpr uint64_t kMostHeldBytes = 256ull << 20;
 // Reservations begin at a multiple of this at least.
 constexpr uint64_t kGranule = 2ull << 20;
 
-// An aligned address inside where `bytes` are free, or 0.
+// Returns an aligned address where `bytes` of the worker's own addresses are free, or 0.
 CUdeviceptr free_place(const AddressFence& fence, size_t bytes, size_t alignment) {
   const Result<std::vector<AddressRange>> mappings = own_mappings();
   if (!mappings.ok()) return 0;

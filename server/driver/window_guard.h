@@ -36,7 +36,7 @@ namespace rcuda::server {
 
 class WindowGuard {
  public:
-  // Both outlive this object.
+  // The arguments outlive this object.
   WindowGuard(const api::DriverTable& plain, const AddressFence& around);
 
   const api::DriverTable& table() const { return guarded_.table(); }
@@ -70,7 +70,7 @@ class WindowGuard {
 
   DriverDecorator<WindowGuard> guarded_;
   std::atomic<bool> has_refused_{false};
-  // Plain memory outside that waits for a moment when it may be freed.
+  // Plain memory outside the window. It waits for a moment when it may be freed.
   Mutex mutex_;
   std::vector<CUdeviceptr> held_ RCUDA_GUARDED_BY(mutex_);
   uint64_t held_bytes_ RCUDA_GUARDED_BY(mutex_) = 0;

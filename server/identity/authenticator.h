@@ -59,7 +59,7 @@ class Authenticator {
   // Users and certificates, as settings, files and the user database name them.
   struct Trust {
     ServedUsers served;  // operators included
-    // Whether a token is enough for a session: the setting users names nobody.
+    // Whether a token is enough for a session: the setting users names no users.
     bool takes_all_tokens = false;
     ServedUsers operators;
     std::optional<identity::Certificate> certificate;
@@ -105,7 +105,7 @@ class Authenticator {
   // The server's proof for a new connection (common/tls/proof.h). `exported`: the value that the
   // connection exports for kProofLabel. Sets `binding` to the connection's binding.
   Result<wire::Challenge> challenge(const tls::Key& exported, tls::Key* binding) const;
-  // `binding`: of the connection on which the message came.
+  // Checks the proof in a client's message. `binding`: of the connection on which the message came.
   Result<Proof> examine(const wire::Authenticate& message, const tls::Key& binding);
   // Returns the identity of the client, or nothing while it is being determined. Returns kDenied if
   // the server does not serve that user. Root is served only where a setting names it.

@@ -15,7 +15,7 @@ namespace rcuda::server {
 enum class Role : uint8_t {
   kSession = 1,   // sessions of the token's user, and requests about these
   kObserver = 2,  // queries about all sessions and GPUs
-  kOperator = 4,  // the same, and all that operators may: leases, any session, drain, reload
+  kOperator = 4,  // these queries, and all rights of operators: leases, any session, drain, reload
 };
 
 class Roles {

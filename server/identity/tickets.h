@@ -4,6 +4,7 @@
 // A ticket is issued for one TCP connection, to the user that the local socket reports. It can be
 // redeemed once, within its lifetime, on that connection. A user has at most kMostPerUser tickets;
 // the next one replaces the user's oldest.
+//
 // Threads: the daemon's only thread. No function blocks. Errors: as the functions say.
 #pragma once
 
@@ -41,7 +42,8 @@ class Tickets {
     wire::TicketQuery connection;
     Clock::time_point expires;
   };
-  // For another build in this process: the tickets that are not used yet, the oldest first.
+  // For a successor (server/daemon/ops/successor.h): the tickets that are not used yet, the oldest
+  // first.
   const std::list<Given>& given() const { return tickets_; }
   void restore(std::list<Given> tickets) { tickets_ = std::move(tickets); }
 

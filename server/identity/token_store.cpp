@@ -64,7 +64,7 @@ Result<StoredToken> parse_line(std::string_view line) {
     if (!parse_time(expires, &time)) return refused("the time when it expires is damaged");
     token.expires = time;
   }
-  // They are here in an older file.
+  // In an older file, the roles are here.
   if (!take_roles(&line, &token).ok()) return refused("its roles are not known");
   if (!is_printable(line)) return refused("its label has control characters");
   token.label = line;

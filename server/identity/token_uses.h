@@ -25,8 +25,8 @@ class TokenUses {
  public:
   explicit TokenUses(const std::string& tokens_path) : tokens_path_(tokens_path) {}
 
-  // Records a use. Writes the file if its last use of the token is at least a minute old. Returns
-  // the first error of several in a row: the caller logs it, and the token stays valid.
+  // Records a use. Writes the file if the last recorded use of the token is at least a minute old.
+  // Returns the first error of several in a row: the caller logs it, and the token stays valid.
   Status note(const std::string& id, Seconds now);
 
  private:

@@ -1,4 +1,4 @@
-// GpuMonitor: samples of the server's GPUs for a thread that must not wait, the daemon's.
+// GpuMonitor: takes samples of the server's GPUs for the daemon's thread, which must not wait.
 //
 // A thread of this class reads NVML only on request. A sample serves all requests within kFresh, so
 // many clients cost no more than one.

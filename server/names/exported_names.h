@@ -1,13 +1,14 @@
 // ExportedNames: the exports of a session, under the names that its client got for them.
 //
 // A name (common/wire/exported_name.h) stands for a handle or a descriptor of the driver, which
-// never leaves the workers. Another worker gets it only if it has the same owner: the authenticated
-// user and the client host for which the daemon started the session. The importing worker connects
-// to the daemon whose port is in the name, and that daemon passes the connection on to the worker
-// that minted the name (common/messages/export_messages.h). The query has one digest (ExportPlace)
-// over the importing worker's owner and the exporting worker's number. So a query from a worker of
-// another owner matches no worker, whatever name its client presents. To the client, this failure
-// looks like all others. A worker's names end with its session.
+// never leaves the workers. Another worker gets this handle or descriptor only if both workers have
+// the same owner: the authenticated user and the client host for which the daemon started the
+// session. The importing worker connects to the daemon whose port is in the name, and that daemon
+// passes the connection on to the worker that minted the name (common/messages/export_messages.h).
+// The query has one digest (ExportPlace) over the importing worker's owner and the exporting
+// worker's number. So a query from a worker of another owner matches no worker, whatever name its
+// client presents. To the client, this failure looks like all others. A worker's names end with its
+// session.
 //
 // Each name has an ExportOrigin: the place of the memory, and its size. The importing worker gets
 // it from the exporting worker before it calls its own driver. (Rejected: to query the importing
@@ -80,7 +81,8 @@ class ExportedNames {
   bool are_used() const { return used_.load(std::memory_order_acquire); }
   // Whether the session has imported from a worker of another server.
   bool are_of_other_servers() const { return foreign_.load(std::memory_order_acquire); }
-  // `call` runs once, before are_used() becomes true. Set it before any other call.
+  // `call` runs before are_used() becomes true. It runs twice if two threads use names for the
+  // first time at the same moment. Set it before any other call.
   void before_first_use(std::function<void()> call) { before_first_use_ = std::move(call); }
   ExportedNames(const ExportedNames&) = delete;
   ExportedNames& operator=(const ExportedNames&) = delete;
@@ -93,8 +95,8 @@ class ExportedNames {
   // origin stays with the name.
   Result<wire::ExportedName> add(wire::ExportKind kind, const wire::HandleBytes& handle,
                                  const ExportOrigin& origin = {});
-  // Returns false if this session has no such name. Releases the `keeps` of the name, on this
-  // thread.
+  // Ends the name of a descriptor, and releases its `keeps` on this thread. Returns false without
+  // such a name, and for the name of a handle, which stays.
   bool remove(const wire::ExportedName& name);
 
   // The driver's descriptor or handle, from the worker that minted the name. The caller has checked

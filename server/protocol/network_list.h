@@ -21,8 +21,8 @@ class NetworkList : public config::SettingBase {
   NetworkList(config::Registry& registry, const char* variable, const char* help)
       : SettingBase(registry, variable, help) {}
 
-  // Whether the address is in one of the networks. `uses_loopback`: `auto` includes the machine's
-  // own addresses that no other machine reaches.
+  // Whether the address is in one of the networks. `uses_loopback`: `auto` includes the networks of
+  // loopback interfaces.
   bool contains(const sockaddr& address, bool uses_loopback) const;
 
   std::string text() const override { return text_; }

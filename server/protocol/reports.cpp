@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kBodyBytes = kReportBytes - sizeof(uint32_t);
 
 struct Frame {
-  uint32_t bytes;  // of the message, of this frame and those that follow
+  uint32_t bytes;  // of the message, in this frame and in those that follow
   std::byte body[kBodyBytes];
 };
 static_assert(sizeof(Frame) == kReportBytes);

@@ -32,7 +32,8 @@ class ReportReader {
   // Reads what has arrived. Returns nothing if the rest of the report has not arrived yet. After an
   // error, do not read again.
   Result<std::optional<ToDaemon>> read(int pipe);
-  // The beginning of a report that has not arrived completely, for another object to go on with.
+  // For a successor (server/daemon/ops/successor.h): the beginning of a report that has not arrived
+  // completely. go_on() continues with it.
   const std::vector<std::byte>& begun() const { return bytes_; }
   void go_on(std::vector<std::byte> begun) { bytes_ = std::move(begun); }
 

@@ -25,7 +25,7 @@ struct SessionGrant {
   std::string user;               // for logs
   std::string owner;              // whose exported memory the session may open
   uint16_t port = 0;              // of the daemon, for the names of the session's exports
-  wire::ExportNumber exporter{};  // of the session, likewise
+  wire::ExportNumber exporter{};  // of the session, for the same names
   std::optional<uint32_t> uid;    // the user that a root worker becomes
   uint32_t gid = 0;               // with uid
   std::vector<uint32_t> groups;   // with uid: supplementary groups

@@ -24,12 +24,12 @@ struct Settings {
                        8308,     0,
                        65535,    "TCP port, and the name of the local socket; 0 picks one"};
   config::String users{registry, "RCUDA_SERVER_USERS", "",
-                       "users to serve beside the server's own and root: names or numbers "
+                       "users to serve besides the server's own and root: names or numbers "
                        "separated by commas, @group, or *; root of other machines only if root "
                        "is named; if nobody is named, also all users with tokens"};
   config::String operators{registry, "RCUDA_SERVER_OPERATORS", "",
                            "users who are served and may also end any session, drain and reload "
-                           "the server and lease devices, beside the server's own and root: as in "
+                           "the server and lease devices, besides the server's own and root: as in "
                            "users"};
   config::Bool require_lease{registry, "RCUDA_SERVER_REQUIRE_LEASE", false,
                              "serve only sessions that have a lease (rcuda-lease)"};
@@ -50,7 +50,8 @@ struct Settings {
                                     "a certificate's CN is the user"};
   config::String tokens{registry, "RCUDA_SERVER_TOKENS", "", "file that rcuda-token writes"};
   config::String audit{registry, "RCUDA_SERVER_AUDIT", "",
-                       "file for a line of JSON per session and refusal; -: stderr"};
+                       "file for a line of JSON per session, refusal, change of a lease and "
+                       "action of an operator; -: stderr"};
   config::String munge_socket{registry, "RCUDA_MUNGE_SOCKET", "",
                               "munged's socket, if not the library's default"};
   config::OrdinalList devices{registry, "RCUDA_SERVER_DEVICES",
@@ -182,7 +183,7 @@ struct Settings {
                               "choice use verbs, which does not encrypt what it moves"};
   // Documented here; the code that uses these reads them from the worker's environment.
   config::String verbs_device{registry, "RCUDA_VERBS_DEVICE", "",
-                              "another adapter than the route to the peer says"};
+                              "RDMA adapter to use instead of that of the route to the peer"};
   config::String verbs_gid{registry, "RCUDA_VERBS_GID", "",
                            "another address of the adapter, by the index of its GID"};
   config::String plugin_dir{registry, "RCUDA_PLUGIN_DIR", "",

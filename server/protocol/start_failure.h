@@ -1,4 +1,4 @@
-// Why a worker does not start: whether the next one will fail as well.
+// Classifies the failed start of a worker: whether the next worker will fail for the same reason.
 //
 // Clients wait while the reason may be temporary: memory or processes are short, another process
 // uses the GPU exclusively, a service is starting. The daemon refuses clients immediately if an

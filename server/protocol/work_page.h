@@ -1,6 +1,6 @@
 // WorkPage: a page of memory in which a worker reports to the daemon about its session: the work
-// done, the memory held, the use of the client's second choice of a medium, the loss of the
-// connection, the NCCL communicators, and the time of its end. The daemon writes only kept_free().
+// done, the memory held, the use of the client's fallback medium, the loss of the connection, the
+// NCCL communicators, and the time of its end. The daemon writes only kept_free().
 //
 // The daemon makes the page and passes it on with the session. A worker may write any values, so
 // the daemon trusts none of them: it reports them to people, and bounds those on which it acts.
@@ -41,13 +41,13 @@ class WorkPage {
   // Bytes that the session holds on a device now. Devices from kDevices on are ignored.
   void hold(uint32_t device, uint64_t bytes);
   uint64_t held(uint32_t device) const;
-  // Bytes of a device that must stay free, because a session of the server takes them back. Written
-  // by the daemon.
+  // Bytes of a device that must stay free, because another session of the server is about to take
+  // them. The daemon writes them.
   void keep_free(uint32_t device, uint64_t bytes);
   uint64_t kept_free(uint32_t device) const;
   void set_fell_back() { page_->fell_back.store(true, std::memory_order_relaxed); }
   // When the session ends if it stays idle, in monotonic nanoseconds; kBusy while a command runs.
-  // 0: it has not begun.
+  // 0: the session has not begun.
   static constexpr uint64_t kBusy = ~uint64_t{0};
   void set_idle_end(uint64_t ns) { page_->idle_end.store(ns, std::memory_order_relaxed); }
   uint64_t idle_end() const { return page_->idle_end.load(std::memory_order_relaxed); }
@@ -71,7 +71,8 @@ class WorkPage {
     return over_at_;
   }
   // The NCCL communicators of which the session has a rank, by tags other than 0. Each join() of a
-  // tag needs a leave(). Communicators beyond kCommunicators are not recorded. One thread.
+  // tag needs a leave(). Communicators beyond kCommunicators are not recorded. Only one thread may
+  // call join(), leave() and leave_all().
   static constexpr size_t kCommunicators = 256;
   void join(uint64_t tag) { replace_tag(0, tag); }
   void leave(uint64_t tag) { replace_tag(tag, 0); }

@@ -164,7 +164,7 @@ template <typename Any>
 std::vector<std::byte> encode_message(const Any& message) {
   wire::MessageWriter out;
   out.number("type", static_cast<uint32_t>(message.index()));
-  // A writer changes nothing.
+  // A MessageWriter does not change the message.
   std::visit([&](auto& m) { fields(out, m); }, const_cast<Any&>(message));
   return out.take();
 }

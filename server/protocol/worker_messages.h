@@ -28,9 +28,10 @@
 // Neither side has more than a few messages in flight. A worker that does not read (in a debugger,
 // or flooded by a client) does not block the daemon, which sends without waiting.
 //
-// The daemon starts its workers from /proc/self/exe, which stays its own file when an upgrade
-// replaces the file in the folder. Another build may take the daemon's place during a session, but
-// only if its messages have the same layout (server/daemon/carried). So messages carry no version.
+// The daemon starts its workers from /proc/self/exe, which remains the daemon's own file when an
+// upgrade replaces the file at its path. Another build may take the daemon's place during a
+// session, but only if its messages have the same layout (server/daemon/carried). So messages carry
+// no version.
 //
 // Threads: any; only one thread reads a socket. Blocking and errors: as the functions say.
 #pragma once
@@ -71,7 +72,7 @@ struct SessionStart {
 template <typename Introduction>
 struct PassedSocket {
   Introduction introduction;  // the first message on the socket
-  // The daemon has read this many bytes of the socket, which are still at its beginning (closer.h).
+  // The daemon has read this many bytes without taking them from the socket (closer.h).
   // receive_from_daemon() takes them.
   uint32_t peeked = 0;
   UniqueFd descriptor{};
@@ -85,7 +86,7 @@ struct RanksLost {
   std::vector<uint64_t> tags{};
 };
 
-// server/worker/parker.h
+// A step of parking (server/worker/parker.h).
 struct ParkStep {
   enum class What : uint32_t {
     kRest = 1,
@@ -123,7 +124,7 @@ struct WorkerReady {
   };
   std::vector<Identity> identities;
   std::string warning;        // a failure that the daemon logs once; empty: none
-  std::string driver_path{};  // of its file
+  std::string driver_path{};  // of the driver's file
   uint32_t driver_version = 0;
   // The version and the path of the NCCL of sessions, or why it is missing. Empty unless the daemon
   // has asked for it (kAskNcclVariable).
@@ -133,7 +134,7 @@ struct WorkerReady {
 
 struct StartFailure {
   std::string reason;
-  bool lasts = false;     // start_failure.h
+  bool lasts = false;     // is_lasting() (start_failure.h)
   std::string setting{};  // the key of the setting that is the reason; empty: another reason
 };
 
@@ -168,7 +169,7 @@ using ToWorker = std::variant<LedgerMemory, WorkMemory, SessionStart, FurtherSoc
                               ExportCall, RanksLost, ParkStep, StopRequest>;
 using ToDaemon = std::variant<WorkerReady, StartFailure, ParkAnswer, SessionTotals>;
 
-// The variable of a worker that reports the NCCL of sessions.
+// The environment variable by which the daemon asks a worker to report the NCCL of sessions.
 inline constexpr char kAskNcclVariable[] = "RCUDA_WORKER_ASK_NCCL";
 // The variable's value for workers during the server's start. These workers fail if the setting
 // names a library that they cannot use.

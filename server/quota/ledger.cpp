@@ -20,7 +20,7 @@ constexpr size_t kAllBytes = (1 + size_t{Ledger::kSlots}) * kPageBytes;
 // How far into the future an ended session's copies may stay booked when another session gets its
 // page.
 constexpr uint64_t kKeptCopies = 10'000'000'000;
-// How often a session checks whether others withdraw.
+// A session checks this many times whether others withdraw.
 constexpr int kLooks = 1000;
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free);

@@ -36,7 +36,7 @@ class Ledger {
   static Result<Ledger> make();
   // Maps the memory of a Ledger that this process has made before it executed another build.
   static Result<Ledger> restore(UniqueFd memory);
-  // The layout of the memory but for the numbers above. Change it with the memory.
+  // The layout of the memory, except for the numbers above. Change this text with the memory.
   static constexpr const char* kLayout = "slots,pages(next_copy,used)";
   // Maps the memory of another process's Ledger, for the session with that slot. Returns kProtocol
   // if the memory is not a Ledger. descriptor() is -1.
@@ -45,8 +45,8 @@ class Ledger {
   int descriptor() const { return memory_.get(); }
 
   // Books bytes if the row's sum stays within the limit. A request that does not fit books nothing.
-  // If two concurrent requests do not fit together, the one with the higher slot is booked for a
-  // moment and withdrawn.
+  // If two concurrent requests do not fit together, the request with the higher slot is booked for
+  // a moment and withdrawn.
   bool take(uint32_t row, uint32_t slot, uint64_t bytes, uint64_t limit);
   // Books bytes that are in use already.
   void add(uint32_t row, uint32_t slot, uint64_t bytes);

@@ -26,7 +26,8 @@ struct SessionLimits {
   // How many priorities of streams above the lowest may be used; none: all that the device has.
   std::optional<uint32_t> priorities;
   uint32_t sm_percent = 0;  // share of each device's multiprocessors; 0: all
-  // Against other sessions that need the same room (docs/parking.md#priorities). More comes first.
+  // Among sessions that need the same room, the highest number comes first
+  // (docs/parking.md#priorities).
   uint32_t priority = 0;
 };
 

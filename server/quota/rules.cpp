@@ -104,7 +104,7 @@ Status Rules::take(const TomlItem& item, const Names& names) {
   std::string where;
   for (const std::string& key : keys) where += (where.empty() ? "[" : ".") + key;
   where += "]";
-  // A table that only holds others: [limits], [limits.users].
+  // A table that holds only other tables: [limits], [limits.users].
   const bool holds_tables =
       keys.size() == 1 || (keys.size() == 2 && (keys[1] == "users" || keys[1] == "groups"));
   if (holds_tables && is_table) return {};
@@ -155,7 +155,8 @@ Result<Rules::Tables*> Rules::group_tables(const std::string& name, const Names&
 }
 
 namespace {
-// The table of the same user or group for what its sessions have together, or each of them.
+// Returns the other table of the same user or group. `of_session`: `where` is the table for each
+// session; otherwise the table for all sessions together.
 std::string other_table(const std::string& where, bool of_session) {
   if (where == "[limits.session]") return "[limits.user]";
   if (where == "[limits.user]") return "[limits.session]";
@@ -216,7 +217,7 @@ Allowance Rules::allowance(const Table& table, std::string of) {
 UserRules Rules::of(std::optional<uid_t> uid, const std::string& name,
                     const std::vector<gid_t>& groups) const {
   UserRules rules;
-  // insert() keeps what is there: the tables that override others come first.
+  // insert() does not replace keys, so the tables that override others are inserted first.
   Table session, together;
   if (const auto own = uid ? users_.find(*uid) : users_.end(); own != users_.end()) {
     session = own->second.session;

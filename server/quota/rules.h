@@ -1,4 +1,5 @@
-// Rules: the limits that a server's configuration file sets, and their result for a user.
+// Rules: the limits that a server's configuration file sets, and the limits of one user that follow
+// from them.
 //
 //   [limits.session]               each session of every user
 //   [limits.user]                  all sessions of one user together, for every user

@@ -142,7 +142,8 @@ class Filter {
 
   void allow_streams() {
     for (const uint32_t call : kStreamCalls) give_for(call, SECCOMP_RET_ALLOW);
-    // Urgent bytes of a Unix stream are seldom used code of the kernel, and MSG_FASTOPEN connects.
+    // Urgent bytes of a Unix stream use code of the kernel that few programs use, and MSG_FASTOPEN
+    // connects.
     allow_without(SYS_sendto, 3, MSG_OOB | MSG_FASTOPEN | MSG_ZEROCOPY);
     allow_without(SYS_recvfrom, 3, MSG_OOB);
     allow_without(SYS_recvmsg, 2, MSG_OOB);

@@ -56,7 +56,7 @@ bool is_wanted(const std::string& name, const std::vector<std::string>& gpus) {
          name.starts_with(kSharedPrefix) || std::find(gpus.begin(), gpus.end(), name) != gpus.end();
 }
 
-// Shows the node or folder `name` of the former /dev in the present one.
+// Makes the node or folder `name` of the former /dev visible in the new /dev.
 Status show(int former, const std::string& name) {
   struct stat status;
   if (::fstatat(former, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {

@@ -72,7 +72,8 @@ bool is_only(const std::string& path, const SessionGrant& grant) {
   return true;
 }
 
-// Whether all threads have changed; an error if they cannot be listed.
+// Whether all threads of this process have changed to the user's identity; an error if the threads
+// cannot be listed.
 Result<bool> all_changed(const SessionGrant& grant) {
   constexpr char kThreads[] = "/proc/self/task";
   DIR* const folder = ::opendir(kThreads);
@@ -134,7 +135,7 @@ Status limit(int resource, uint64_t most, const char* name) {
 
 Status isolate_worker(const SessionGrant& grant, CallFilter filter) {
   if (::geteuid() == 0 && grant.uid != 0) RCUDA_RETURN_IF_ERROR(become_user(grant));
-  // A process that has changed its user is not dumpable already. This covers the other cases.
+  // A process that has changed its user is already not dumpable. The call covers the other cases.
   if (!grant.own_user && ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) {
     return Status::from_errno(errno, "PR_SET_DUMPABLE");
   }

@@ -41,7 +41,7 @@ class DumpableScope {
 };
 
 // If this process is root's, it takes the user and the groups of `process`, so that it may reach
-// that process without CAP_SYS_PTRACE. It may have no other threads than the driver's.
+// that process without CAP_SYS_PTRACE. This process may have no other threads than the driver's.
 Status become_user_of(pid_t process);
 
 }  // namespace rcuda::server

@@ -10,8 +10,8 @@ namespace rcuda::server {
 
 inline constexpr uid_t kNobody = 65534;
 
-// Makes a process of root nobody, without groups and capabilities. A user namespace may have no such
-// user, and then its root stays.
+// Changes a process of root to the user nobody, without groups and capabilities. In a user
+// namespace without this user, the process remains root of the namespace.
 Status become_nobody();
 
 }  // namespace rcuda::server

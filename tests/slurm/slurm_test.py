@@ -477,7 +477,7 @@ echo "status $?"
         # The lease is there when the server is back, so nobody gets the GPU until then.
         shown = self.run_command("sh", "-c", f"RCUDA_SLURM_STATE={self.cluster.path('given')} "
                                  f"{BUILD}/lib/slurm/rcuda-slurm show", user="slurm").stdout
-        self.assertRegex(shown, rf"(?m)^{job}/[0-9a-f]+ frail .* \(not given back yet\)$")
+        self.assertRegex(shown, rf"(?m)^{job}/[0-9a-f]+ frail .* \(not released yet\)$")
 
 
 class AccountingTest(SlurmCase):

@@ -115,7 +115,8 @@ struct Caller {
   const Medium* medium = nullptr;
 };
 
-// Whether accept() failed for this reason because of the new connection (accept(2)).
+// Whether accept() returns this error for a fault of the new connection, and not of the listening
+// socket (accept(2)).
 bool is_of_connection(int sys_errno) {
   constexpr int kReasons[] = {ECONNABORTED, EHOSTDOWN,   EHOSTUNREACH, EINTR,
                               ENETDOWN,     ENETUNREACH, ENONET,       ENOPROTOOPT,

@@ -1,6 +1,6 @@
-// A probe transfer between two nodes: one runs `rcuda-doctor --listen`, the other `rcuda-doctor
-// --probe` with its name. For each medium that both nodes support, they make a Link as for a
-// session, move bytes over it, and compare them.
+// A probe transfer between two nodes: one node runs `rcuda-doctor --listen`, the other
+// `rcuda-doctor --probe` with the name of the first node. For each medium that both nodes support,
+// they make a Link as for a session, move bytes over it, and compare them.
 #pragma once
 
 #include <cstdint>

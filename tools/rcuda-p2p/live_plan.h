@@ -20,7 +20,7 @@ struct LiveQuery {
 // A row of the planner's table of methods (Planner::table).
 struct LiveMethod {
   std::string name;  // "host over shm"
-  std::string cost;  // of its best chunking, with a star if it is the plan's; or "needs ..."
+  std::string cost;  // of the method's best chunking, with a star for the plan; or "needs ..."
   bool possible() const { return !cost.starts_with("needs "); }
 };
 

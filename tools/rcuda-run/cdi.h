@@ -1,8 +1,8 @@
 // Writes a specification of the Container Device Interface (CDI). Container tools (podman, Docker,
-// CRI-O, containerd) read it from /etc/cdi to give a container remote GPUs. It mounts the client
-// library, the user's token or certificate and, if the pool names this machine (`local`), the
-// folder of sockets for containers. It sets the variables that rcuda-run sets. It has the paths of
-// secrets, not the secrets, except the one in RCUDA_LEASE.
+// CRI-O, containerd) read it from /etc/cdi to give a container remote GPUs. The specification
+// mounts the client library, the user's token or certificate and, if the pool names this machine
+// (`local`), the folder of sockets for containers. It sets the variables that rcuda-run sets. It
+// contains the paths of secrets, and no secret except the one in RCUDA_LEASE.
 //
 // The devices are rcuda/gpu=0, =1, ... in the order of the pool, and rcuda/gpu=all. A container may
 // have any number of them: each is a numbered variable of the pool (client/pool/device_list.h).
@@ -15,7 +15,8 @@
 
 namespace rcuda::tools {
 
-// Preloaded as well, if it is in the folder with the library's usual names.
+// The NCCL library. It is preloaded as well, if it is in the folder with the client library's usual
+// names.
 inline constexpr char kNcclName[] = "libnccl.so.2";
 
 // `client`: the library. `names`: the folder with the library's usual names, which is the library's

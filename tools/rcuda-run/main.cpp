@@ -55,8 +55,8 @@ fs::path own_folder() {
   return fs::weakly_canonical(reinterpret_cast<const char*>(::getauxval(AT_EXECFN))).parent_path();
 }
 
-// The client library, relative to this binary: in a build folder, in an installed tree, and in a
-// wheel, where the file has the name that programs search for, because a wheel has no links.
+// Finds the client library, relative to this binary: in a build folder, in an installed tree, or in
+// a wheel. A wheel has no links, so the file there has the name that programs search for.
 fs::path find_library() {
   std::error_code error;
   for (const char* candidate :
@@ -68,7 +68,7 @@ fs::path find_library() {
   return {};
 }
 
-// The folder with the usual names of libraries, and the demonstration.
+// The folder with the libraries under their usual names, and with the demonstration.
 fs::path names_folder(const fs::path& client) {
   const fs::path folder = client.parent_path();
   return client.filename() == "libcuda.so.1" ? folder : folder / "rcuda";
@@ -254,7 +254,7 @@ int run(int argc, char** argv) {
   if (!options.devices.empty()) setenv("RCUDA_DEVICES", options.devices.c_str(), 1);
   if (!has_pool()) {
     if (options.demo) return run_on_own_server(options, client);
-    // In the program, the client library does that.
+    // When a program runs, its client library reports unknown variables.
     config::report_unknown_variables("rcuda-run");
     return fail("no GPUs are named; write --devices host:gpu,... or set RCUDA_DEVICES", 2);
   }

@@ -9,6 +9,7 @@
 //   rcuda-smi end node1 4711      ends the session of worker 4711
 //   rcuda-smi park node1 4711     moves the GPU memory of its session to the host
 //   rcuda-smi wake node1 4711     moves this memory back
+//   rcuda-smi move node1 4711     parks this session, and lets it wake on another GPU
 //   rcuda-smi drain node1         no new sessions; waits until the server has stopped
 //   rcuda-smi resume node1        cancels the drain
 //   rcuda-smi reload node1        lets the server read its settings again; without a name, the
@@ -66,9 +67,9 @@ Status check_server(const std::string& name) { return tools::parse_server(name).
 // `name`: accepted by check_server().
 Server server_of(const std::string& name) { return tools::parse_server(name).value(); }
 
-// Refuses a word that is neither a command nor a host: it has no address, and it is the only word
-// or similar to a command. Any other word without an address counts as a host and is shown with
-// that error.
+// Fails if a word is neither a command nor a host. Such a word has no address, and is the only word
+// or similar to a command. Any other word without an address counts as a host: show() prints the
+// error of this host.
 Status check_hosts(const std::vector<std::string>& words,
                    const std::vector<std::string>& commands) {
   for (const std::string& word : words) {
@@ -290,8 +291,8 @@ int move(const std::string& name, uint32_t worker, int from, int to, bool as_jso
   return send_request(server, request, as_json);
 }
 
-// Moves the sessions of a GPU to other GPUs. With `wait`, retries until the GPU has no session, as
-// a session can move only when it can be parked; without it, tries once.
+// Moves the sessions of a GPU to other GPUs. A session can move only when it can be parked: with
+// `wait`, this function retries until the GPU has no session. Without `wait`, it tries once.
 int drain_gpu(const std::string& name, int gpu, bool wait, bool as_json) {
   const Server server = server_of(name);
   wire::ControlRequest request{ControlOperation::kDrain, 0};
@@ -369,7 +370,7 @@ Commands add_commands(config::CommandLine& line, Arguments* to) {
   }
   commands.move.option("--to", &to->to,
                        "the GPU, by the server's number (default: the server chooses)");
-  commands.move.option("--from", &to->from, "which GPU it leaves, if the session has several");
+  commands.move.option("--from", &to->from, "the GPU that the session leaves, if it has several");
   commands.drain.flag("--no-wait", &to->no_wait, "do not wait until the server has stopped");
   commands.drain.option("--gpu", &to->gpu,
                         "drain this GPU only: its sessions are parked and move to other GPUs");

@@ -56,8 +56,8 @@ user's file. There, a line is for the server that RCUDA_DEVICES names in the sam
 or on one (node1:9000); a line that only has a token is for every other server. A new line replaces
 the one for the same server.
 
-The holder of a token may use the server as ROLE says, and recognises it by the fingerprint of its
-key, which is the last part of the token.
+The holder of a token may use the server as ROLE says, and recognises the server by the fingerprint
+of the server's key, which is the last part of the token.
 
 Roles:
     session   sessions as USER, which must be a user of this machine if the server is root's
@@ -133,7 +133,7 @@ Result<std::string> choose_user(const std::string& wanted, const server::Roles& 
                                    "\" for a server that runs as root");
 }
 
-// "node1 ", with which a line for that server begins.
+// Returns the beginning of a line for that server, such as "node1 ".
 Result<std::string> line_start(const std::string& server) {
   if (server == kEveryServer) return std::string();
   std::string host;
@@ -177,7 +177,7 @@ void note_if_not_served(const Options& options, const std::string& user) {
       settings.users.get().c_str(), file.c_str(), user.c_str(), remedy.c_str());
 }
 
-// Whether a server of this machine has bound its local (abstract) name.
+// Whether a server of this machine has bound its abstract local socket.
 bool runs_server() {
   std::ifstream sockets("/proc/net/unix");
   for (std::string line; std::getline(sockets, line);) {

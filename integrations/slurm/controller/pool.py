@@ -35,7 +35,7 @@ def parse_memory(text):
 
 
 def parse_numbers(text):
-    """0-3,6 as a list of texts; leading zeros stay."""
+    """Returns the numbers of a list such as 0-3,6 as texts, with their leading zeros."""
     numbers = []
     for part in text.split(","):
         found = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
@@ -50,7 +50,7 @@ def parse_devices(text):
 
 
 def expand(host):
-    """node[01-16] as names; the brackets of an IPv6 address have a colon in them."""
+    """Returns the names of a host such as node[01-16]. Brackets with a colon are those of an IPv6 address, and stay."""
     found = RANGE.search(host)
     if not found:
         return [host]
@@ -112,9 +112,9 @@ def parse_licences(text):
 
 
 def choose(one, count, used, avoided):
-    """Devices for a job: {server: devices}. `used`: {(server, device): jobs that have it}. None if there are not
-    enough. Of the servers that have enough free devices, chooses the one with the fewest, so that large jobs find
-    whole servers. A job that is too large for any server gets as few servers as possible."""
+    """Returns devices for a job: {server: devices}. `used`: {(server, device): number of jobs that have it}. None if there
+    are not enough. Of the servers with enough free devices, chooses the server with the fewest free devices, so that
+    large jobs find whole servers. A job that is too large for any server gets as few servers as possible."""
     free = {}
     for server, devices in one.servers.items():
         if server in avoided:
@@ -155,7 +155,7 @@ def usable(one, jobs, away):
 
 
 def list_text(devices):
-    """0-3,6"""
+    """The devices as text, such as 0-3,6."""
     parts = []
     for device in sorted(devices):
         if parts and device == parts[-1][1] + 1:

@@ -1,12 +1,12 @@
 """The devices that jobs have: files of the controller, changed under one lock.
 
     jobs      4711 h100 1a2b3c4d gpu1:0-3,6 gpu2:0      one line for each: type, lease, servers with their devices
-    avoided   gpu2 1790000000.0 why                     servers that did not give a lease lately
+    avoided   gpu2 1790000000.0 why                     servers that did not grant a lease lately
 
 Devices under a name JOB/LEASE are free for no job: the job has ended or has other devices, and a server has not confirmed
 that the lease is gone. An avoided server is queried again after AVOIDED_SECONDS.
 
-A line is parsed only where it matters, so that ten thousand jobs cost little (docs/slurm.md has the figures).
+A line is parsed only when its content is needed, so that ten thousand jobs cost little (docs/slurm.md has the figures).
 """
 
 import contextlib
@@ -24,7 +24,7 @@ class Entry:
         self.type, self.lease, self.devices = type_name, lease, devices  # {server: devices}
 
     def grant(self):
-        """As the job's AdminComment has it."""
+        """The lease and the devices, in the form of the job's AdminComment."""
         return " ".join([self.lease, *(f"{server}:{list_text(devices)}" for server, devices in self.devices.items())])
 
 
@@ -78,7 +78,7 @@ class State:
         self.jobs[name] = f"{entry.type} {entry.grant()}"
 
     def used(self, servers):
-        """{(server, device): how many jobs have it}, of these servers."""
+        """{(server, device): number of jobs that have it}, for the devices of these servers."""
         used = {}
         for text in self.jobs.values():
             for word in text.split()[2:]:
@@ -89,7 +89,7 @@ class State:
         return used
 
     def avoid(self, server, why):
-        self.failures[server] = f"{time.time()} {' '.join(why.split())}"  # a line of the file
+        self.failures[server] = f"{time.time()} {' '.join(why.split())}"  # one line of the file
 
     def forgive(self, server):
         self.failures.pop(server, None)

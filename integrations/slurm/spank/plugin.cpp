@@ -48,7 +48,7 @@ RCUDA_SPANK int slurm_spank_task_init(spank_t spank, int count, char** arguments
 namespace rcuda::slurm {
 namespace {
 
-// Where a job's grant is kept for its further steps.
+// The variables that keep a job's grant for the job's further steps.
 constexpr const char* kJobVariable = "RCUDA_SLURM_JOB";
 constexpr const char* kGrantVariable = "RCUDA_SLURM_GRANT";
 constexpr size_t kMostText = 1 << 20;
@@ -95,11 +95,12 @@ char* text(const char (&constant)[kBytes]) {
 
 spank_option option_table[] = {
     {text("rcuda"), text("N[:type]"),
-     text("remote GPUs of the job, of the pool or of a type of it"), 1, 0, take_request},
+     text("number of remote GPUs of the job, of any type or of one type of the pool"), 1, 0,
+     take_request},
     {text("rcuda-mem"), text("size"), text("memory that each remote GPU must have (20G)"), 1, 0,
      take_memory},
     {text("rcuda-bind"), text("node|task|job"),
-     text("among whom a step divides the job's remote GPUs (node)"), 1, 0, take_bind},
+     text("how a step divides the job's remote GPUs (node)"), 1, 0, take_bind},
 };
 
 std::string environment(spank_t spank, const char* name) {
@@ -151,7 +152,7 @@ std::string library_path(int count, char** arguments) {
   return (folder.parent_path() / "librcuda.so").string();
 }
 
-// LD_PRELOAD and LD_LIBRARY_PATH, as rcuda-run sets them.
+// Sets LD_PRELOAD and LD_LIBRARY_PATH, as rcuda-run does.
 void set_libraries(spank_t spank, const std::string& library) {
   const std::string links = (std::filesystem::path(library).parent_path() / "rcuda").string();
   const std::string nccl = links + "/libnccl.so.2";
@@ -167,7 +168,8 @@ void set_libraries(spank_t spank, const std::string& library) {
   }
 }
 
-// The script of a batch job and the shell of salloc see all devices of the job.
+// Whether this is the script of a batch job or the shell of salloc. These see all devices of the
+// job.
 bool is_whole_job(spank_t spank) {
   uint32_t step = 0;
   spank_get_item(spank, S_JOB_STEPID, &step);
@@ -199,8 +201,9 @@ int slurm_spank_init_post_opt(spank_t, int, char**) {
   return 0;
 }
 
-// In srun, when it has an allocation: queries once for all nodes of the step. The tasks get the
-// variables that this function sets with the rest of srun's environment.
+// Slurm calls this in srun when srun has an allocation. Queries the controller once for all nodes
+// of the step. The tasks get the variables that this function sets with the rest of srun's
+// environment.
 int slurm_spank_local_user_init(spank_t spank, int, char**) {
   uint32_t job = 0;
   if (!options.request || spank_get_item(spank, S_JOB_ID, &job) != ESPANK_SUCCESS) return 0;
@@ -214,7 +217,7 @@ int slurm_spank_local_user_init(spank_t spank, int, char**) {
   return 0;
 }
 
-// In slurmstepd, as the user, before the tasks are made.
+// Slurm calls this in slurmstepd, as the user, before it makes the tasks.
 int slurm_spank_user_init(spank_t spank, int, char**) {
   if (!is_relevant(spank)) return 0;
   uint32_t job = 0;
@@ -231,7 +234,7 @@ int slurm_spank_user_init(spank_t spank, int, char**) {
   return 0;
 }
 
-// In slurmstepd, as the user, in the process of a task.
+// Slurm calls this as the user, in the process of a task.
 int slurm_spank_task_init(spank_t spank, int count, char** arguments) {
   if (!refusal.empty()) return fail(refusal);
   if (!grant) return 0;

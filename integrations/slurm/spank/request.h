@@ -34,7 +34,8 @@ enum class Bind {
 };
 std::optional<Bind> parse_bind(std::string_view text, std::string* error);
 
-// The devices that a job was given, as values of RCUDA_DEVICES and RCUDA_LEASE. It has no secret.
+// The devices that a job was given, as values of RCUDA_DEVICES and RCUDA_LEASE. The values contain
+// no secret.
 struct Grant {
   std::string text;  // as it was read
   std::string devices;
@@ -51,8 +52,9 @@ struct Place {
   uint32_t node = 0, nodes = 1;
   uint32_t task = 0, tasks = 1;  // of the whole step
 };
-// The positions of those of `count` devices that the task sees. Parts are consecutive and of nearly
-// equal size; if there are more parts than devices, parts share devices in turn.
+// Returns the positions, among `count` devices, of the devices that the task sees. Parts are
+// consecutive and of nearly equal size; if there are more parts than devices, parts share devices
+// in turn.
 std::vector<uint32_t> share(uint32_t count, Bind bind, const Place& place);
 
 // "2,3", as CUDA_VISIBLE_DEVICES has it.

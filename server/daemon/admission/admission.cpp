@@ -10,7 +10,7 @@
 namespace rcuda::server {
 namespace {
 
-constexpr size_t kUser = 1;  // in Applicant::budgets_
+constexpr size_t kUser = 1;  // the index of the user's budget in Applicant::budgets_
 
 bool needs_ledger(const Allowance& allowance) {
   return allowance.device_memory != 0 || allowance.host_memory != 0 || allowance.bandwidth != 0;
@@ -28,7 +28,8 @@ Status never_fits(uint32_t devices, const std::string& who, const Count& limit) 
                                    "RCUDA_DEVICES");
 }
 
-// A Ledger has a row for each device below Ledger::kDevices.
+// A Ledger has rows for the devices below Ledger::kDevices. Fails if the memory of another device
+// would be limited.
 Status check_countable(const std::vector<uint32_t>& devices, const UserRules& rules) {
   const bool counted =
       rules.session.allowance.device_memory != 0 || rules.user.allowance.device_memory != 0 ||
@@ -377,8 +378,9 @@ Status Admission::check_queue(const Applicant& applicant) const {
 }
 
 void Admission::review() {
-  // `short_of`: by budget, the number of applicants that wait for it and hold back all later ones.
-  // `own`: by budget and user, the number of those that hold back only the user's later ones.
+  // `short_of`: by budget, the number of applicants that wait for it and hold back all later
+  // applicants. `own`: by budget and user, the number of applicants that hold back only later
+  // applicants of this user.
   std::map<const Budget*, size_t> short_of;
   std::map<std::pair<const Budget*, const Budget*>, size_t> own;
   std::map<uint32_t, size_t> leased;  // as waits_for_lease()
@@ -401,9 +403,8 @@ void Admission::review() {
       next = applicant.is_decided() ? queue_.erase(next) : std::next(next);
       continue;
     }
-    // An applicant that waits for sessions of its own user does not hold back other users. This is
-    // so if the user's own limits are exhausted, or if the applicant would fit without the user's
-    // sessions.
+    // An applicant that waits for sessions of its own user does not hold back other users. Such an
+    // applicant has exhausted the user's own limits, or would fit without the user's sessions.
     const Budget& user = *applicant.budgets_[kUser];
     place_in(applicant, user, true);
     if (applicant.place_ == 0) {
@@ -437,7 +438,7 @@ void Admission::give_permit(Applicant& applicant) {
     permit->places_.push_back({budget, {}});
     if (!budget->ledger) continue;
     uint32_t slot = 0;
-    while (budget->slots[slot]) ++slot;  // has_room(): one is free
+    while (budget->slots[slot]) ++slot;  // has_room() was true: a slot is free
     budget->slots.set(slot);
     budget->ledger->clear(slot);
     permit->allowances_.push_back(budget->limits.allowance);

@@ -4,19 +4,21 @@
 //
 // A client applies. It is admitted immediately if all that it needs is free; otherwise it waits in
 // a queue. Budgets count the amounts in use: one for the server, one for each user, and one for
-// each group with limits. First come, first served, for each budget: an applicant that lacks
-// something of a budget holds back later ones of the same budget, and no others. An applicant whose
-// devices have leases of others keeps its place in the queue, and holds nobody back.
+// each group with limits. Each budget is first come, first served: if a budget has too little left
+// for an applicant, the applicant holds back later applicants of this budget, and no other
+// applicants. An applicant whose devices are leased to others keeps its place in the queue, and
+// holds back no other applicant.
 //
 // A client that does not want to wait is in the queue for a moment only (Connection), because the
-// session of a program that has just exited may still hold its place. It holds nobody back.
+// session of a program that has just exited may still hold its places in the budgets. Such a client
+// holds back no other applicant.
 //
-// An admitted client has a Permit. It names what its session may use, and holds its places in the
-// budgets. The WorkerPool keeps it until the session's worker has ended, so a killed worker frees
-// its places too.
+// An admitted client has a Permit. The Permit names what the client's session may use, and holds
+// the session's places in the budgets. The WorkerPool keeps it until the session's worker has
+// ended, so a killed worker frees its places too.
 //
-// The rules may change while sessions run. A session keeps the limits of its Permit. Its memory
-// does not count for a budget that had no limit of memory when the session began.
+// The rules may change while sessions run. A session keeps the limits of its Permit. The memory of
+// a session does not count for a budget that had no limit of memory when the session began.
 //
 // Threads: the daemon's only thread. Blocking: nothing. Errors: kDenied if the session can never
 // fit, kUnavailable if it does not fit now and the client does not wait; both name the lease or the
@@ -46,8 +48,8 @@
 
 namespace rcuda::server {
 
-// The rules of a configuration file, with the users and groups of this machine; an empty path:
-// none. Blocks for the file and the name service. Errors: as Rules::read().
+// Reads the rules of a configuration file, and looks up their users and groups on this machine. An
+// empty path has no rules. Blocks for the file and the name service. Errors: as Rules::read().
 Result<Rules> read_rules(const std::string& config_file);
 
 class Admission {
@@ -77,8 +79,8 @@ class Admission {
     // The descriptor of each allowance's Ledger. The Permit owns them.
     std::vector<int> ledgers() const;
     const SessionLimits& limits() const { return limits_; }
-    // The room of the session in a device's memory, and the memory that is booked for the session
-    // itself. None without a limit.
+    // device_room(): the room that the session's limits leave in a device's memory. device_use():
+    // the memory that the session itself uses there. Both return none without a limit.
     std::optional<Room> device_room(uint32_t device) const;
     std::optional<uint64_t> device_use(uint32_t device) const;
 
@@ -102,7 +104,7 @@ class Admission {
     SessionLimits limits_;
   };
 
-  // A client that has applied. Its destructor takes it out of the queue.
+  // A client that has applied. The destructor removes it from the queue.
   class Applicant {
    public:
     ~Applicant();
@@ -111,13 +113,15 @@ class Admission {
 
     // Whether its wait is over, so that take() returns the permit or the refusal.
     bool is_decided() const { return permit_ != nullptr || obstacle_.code() == Code::kDenied; }
-    // Fails if its lease has ended, or if the session's Ledger cannot be made.
+    // Call this after is_decided(). Fails with the refusal, or if the session's Ledger cannot be
+    // made.
     Result<std::unique_ptr<Permit>> take();
 
-    // While it waits. place(): from 1, among those that wait for the same. reason(): why it waits.
+    // For an applicant that waits. place(): its place, from 1, among the applicants for the same
+    // budget or devices. reason(): why it waits.
     size_t place() const { return place_; }
     std::string reason() const;
-    // If disconnected sessions end for the applicant, a clause that says so; otherwise empty.
+    // A clause that says that disconnected sessions will end for the applicant. Empty if none will.
     std::string room_hint() const;
     // The refusal of a client that has waited for as long as it wanted.
     Status timeout(std::chrono::milliseconds waited) const;
@@ -140,26 +144,27 @@ class Admission {
     Admission* admission_ = nullptr;
     Identity user_;                  // with the lease that it brings
     std::vector<uint32_t> devices_;  // in ascending order
-    Status obstacle_;                // kUnavailable: leases of others keep its devices
+    Status obstacle_;                // kUnavailable: its devices are leased to others
     SessionRules session_;
     std::vector<BudgetPointer> budgets_;  // the server's first, then the user's
     std::unique_ptr<Permit> permit_;
     size_t place_ = 0;
     bool may_wait_ = false;
     const Budget* lacks_ = nullptr;  // one of budgets_
-    bool behind_ = false;            // the budget has enough, but others came earlier
+    bool behind_ = false;            // *lacks_ has enough left, but others came earlier
   };
 
-  // A session that makes room for others (lost_client.h).
+  // A session that can make room for others (lost_client.h).
   struct LostSession {
     LostClient client;
     Identity who;
     const Permit* permit = nullptr;
   };
   using Lost = std::function<std::vector<LostSession>()>;
-  // Sets the function that lists the sessions that make room. Before this call, there are none.
+  // Sets the function that lists these sessions. Before this call, there are none.
   void set_lost(Lost lost) { lost_ = std::move(lost); }
-  // Sessions that must end now: an applicant needs their room, and their end frees enough.
+  // A session that must end now: an applicant needs the session's places in the budgets, and the
+  // ends of all listed sessions free enough.
   struct InTheWay {
     uint32_t worker = 0;
     std::string user;  // of the applicant
@@ -185,9 +190,9 @@ class Admission {
   const Leases& leases() const { return leases_; }
   // Call review() after a change.
   Leases& leases() { return leases_; }
-  // Admits those of the queue that may start now, and places the others.
+  // Admits the applicants in the queue that may start now, and sets the places of the others.
   void review();
-  // As Leases::check_devices().
+  // Calls Leases::check_devices() with the devices of the server.
   Status check_devices(const std::vector<uint32_t>& devices, const std::string& lease) const {
     return leases_.check_devices(devices, lease, offered_());
   }
@@ -196,12 +201,13 @@ class Admission {
   // client, sessions may be ended (in_the_way()), and it may wait for the end of a lease.
   Result<std::unique_ptr<Applicant>> apply(const Identity& user,
                                            const std::vector<uint32_t>& devices, bool may_wait);
-  // What a session that the user starts now could use of a device's memory; none without a limit.
+  // The room in a device's memory for a session that the user starts now; none without a limit.
   std::optional<Room> device_room(const Identity& user, uint32_t device) const;
   bool limits_groups() const { return rules_.limits_groups(); }
 
-  // For another build in this process: the budgets, a Permit, the leases. restore() comes before
-  // the first client, and returns a Permit for each worker that had one.
+  // For a successor (successor.h): carry() saves the budgets and the leases, or one Permit. Call
+  // restore() before the first client applies. It returns one element for each worker of `state`,
+  // null for a worker without a Permit.
   void carry(CarriedState* state) const;
   CarriedPermit carry(const Permit& permit) const;
   Result<std::vector<std::unique_ptr<Permit>>> restore(const CarriedState& state);
@@ -217,8 +223,8 @@ class Admission {
   Status set_limits(Applicant& applicant);
   Result<std::unique_ptr<Permit>> restore(const CarriedPermit& carried);
   Status check_queue(const Applicant& applicant) const;
-  // Whether leases of others keep the applicant's devices. `ahead`: by device, the number of
-  // earlier applicants that wait for a lease.
+  // Whether leases keep the applicant from its devices. If so, sets its obstacle and its place.
+  // `ahead`: by device, the number of earlier applicants that wait for the end of a lease.
   bool waits_for_lease(Applicant& applicant, std::map<uint32_t, size_t>* ahead) const;
   void give_permit(Applicant& applicant);
   void give_back(Permit& permit);

@@ -1,4 +1,4 @@
-// Which sessions make room for a client that waits (lost_client.h).
+// Chooses the sessions that end to make room for a client that waits (lost_client.h).
 #include <algorithm>
 #include <functional>
 #include <tuple>
@@ -8,7 +8,7 @@
 
 namespace rcuda::server {
 
-// Whether the next place is this client's, and only room is missing.
+// Whether the applicant is the next one, and only lacks sessions or devices of a budget.
 bool Admission::Applicant::lacks_room() const { return place_ == 1 && obstacle_.ok() && !behind_; }
 
 std::string Admission::Applicant::lost_hint(bool waited) const {
@@ -23,7 +23,7 @@ std::string Admission::Applicant::lost_hint(bool waited) const {
   return first ? hint_of(first->client, same_user(first->who, user_), waited, "a place") : "";
 }
 
-// Decides as in_the_way() will when the sessions are no longer spared.
+// Decides as in_the_way() does when the sessions are no longer spared (LostClient::kSpared).
 std::string Admission::Applicant::room_hint() const {
   if (!lacks_room()) return "";
   std::vector<const Permit*> over;
@@ -69,7 +69,8 @@ std::vector<Admission::InTheWay> Admission::in_the_way() const {
     });
     for (const LostSession* session : may_end) over.push_back(session->permit);
     if (!applicant->fits_without(over)) continue;
-    // Other users' sessions and the shortest losses come first: they stay if the others suffice.
+    // Spares sessions of other users first, and among these the sessions that were lost last. A
+    // session is spared if the ends of the remaining sessions suffice.
     for (LostSession* session : may_end) {
       std::vector<const Permit*> fewer = over;
       std::erase(fewer, session->permit);

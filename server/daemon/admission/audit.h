@@ -9,11 +9,13 @@
 //   {"time":"2026-01-31T12:00:09Z","event":"lease","what":"taken","lease":"1a2b3c4d", ...}
 //   {"time":"2026-01-31T12:00:11Z","event":"control","what":"drain","user":"root", ...}
 //
-// Texts that come from clients are escaped, so that a line is one line. "claims" has the client's
-// unverified data about itself. "quota" has the limits of the session and leaves out unlimited
-// resources. The worker counts the bytes.
+// Texts that come from clients are escaped, so that each entry stays on one line. "claims" has the
+// client's unverified data about itself. "quota" has the limits of the session and leaves out
+// unlimited resources. The counts of a session's work come from its worker.
+//
 // Threads: the daemon's only thread. Blocking: as write(2) to the file. Errors: open() fails if the
-// file cannot be written; a later failure is logged once and ends nothing.
+// file cannot be written. A later failure is logged, once until a write succeeds again, and does
+// not end any session.
 #pragma once
 
 #include <cstdint>

@@ -21,7 +21,7 @@ constexpr std::string_view kHeading =
 
 constexpr std::string_view kOversubscribed = ",oversubscribed";  // after the kind
 
-// In ascending order.
+// Accepts numbers in ascending order only.
 bool parse_devices(std::string_view text, std::vector<uint32_t>* devices) {
   while (!text.empty()) {
     uint32_t device = 0;
@@ -34,7 +34,7 @@ bool parse_devices(std::string_view text, std::vector<uint32_t>* devices) {
 
 bool only_dashes(std::string_view text) { return text.find_first_not_of('-') == text.npos; }
 
-// A dash stands for no name. So a name of dashes gets one more.
+// In the file, a dash means an empty name. A name that consists of dashes has one dash more there.
 std::string or_dash(const std::string& name) { return only_dashes(name) ? name + "-" : name; }
 std::string_view without_dash(std::string_view word) {
   return only_dashes(word) ? word.substr(0, word.size() - 1) : word;

@@ -5,9 +5,11 @@
 //   <id> <secret in hex> <exclusive or shared> <devices> <created> <until, or never> <uid, or ->
 //     <user, or -> <creator, without spaces> <job>          (in one line)
 //
-// A user or creator whose name consists of dashes has one dash more. Times are in UTC,
-// 2025-01-31T12:00:00Z. The job is the rest of the line and may be empty. The file holds secrets:
-// it is written with mode 600, replaced atomically, and refused when others have access to it.
+// The kind of an oversubscribed lease ends with ",oversubscribed". A user or creator whose name
+// consists of dashes has one dash more. Times are in UTC, 2025-01-31T12:00:00Z. The job is the rest
+// of the line and may be empty. The file holds secrets: it is written with mode 600, replaced
+// atomically, and refused when others have access to it.
+//
 // Threads: one. Blocking: for the file system. Errors name the file and the line.
 #pragma once
 
@@ -29,7 +31,7 @@ Result<std::vector<Lease>> load_leases(const std::string& path);
 // Makes the folders above the file as well.
 Status save_leases(const std::string& path, const std::vector<Lease>& leases);
 
-// The file of a server with these settings. Empty: its leases are not kept.
+// The file of a server with these settings. Empty: its leases are not saved.
 std::string leases_path(const Settings& settings);
 
 }  // namespace rcuda::server

@@ -176,7 +176,7 @@ Result<std::vector<uint32_t>> Leases::choose(const Lease& wish, uint32_t count,
   return sorted(std::move(devices));
 }
 
-// A prolog may run twice. The second time, the job gets the lease that it has.
+// The prolog of a job may run twice. The second time, the job gets the lease that it already has.
 Result<Leases::Taken> Leases::again(const Lease& lease, const Lease& wish, uint32_t count) const {
   const bool same_devices =
       wish.devices.empty() ? lease.devices.size() == count : lease.devices == sorted(wish.devices);
@@ -232,8 +232,8 @@ std::vector<LostClient> Leases::in_the_way(const Lease& wish, uint32_t count,
     return Leases(*this).take(wish, count, offered, with, now).ok();
   };
   if (!fits(stay)) return {};
-  // The shortest losses come first: those sessions stay if the others suffice. Sessions that are
-  // already ending come last, because their devices are free soon.
+  // Sessions that were lost last come first: each stays if the end of the remaining sessions
+  // suffices. Sessions that are already ending come last, because their devices are free soon.
   std::ranges::sort(lost, {},
                     [](const Use& use) { return std::pair(use.lost->ends, use.lost->lost_for); });
   std::vector<LostClient> ends;

@@ -38,7 +38,7 @@ struct Lease {
   std::string job;                // free text; unique unless empty
   std::vector<uint32_t> devices;  // in ascending order; the server's numbers
   bool exclusive = true;
-  bool oversubscribes = false;  // the server may park its sessions for the room of others
+  bool oversubscribes = false;  // the server may park its sessions to make room
   std::chrono::sys_seconds created;
   std::optional<std::chrono::sys_seconds> until;  // none: no end
   std::string creator;
@@ -48,7 +48,7 @@ struct Lease {
 
 // "1a2b3c4d of slurm 4711 (user ada)"
 std::string text_of(const Lease& lease);
-// Without its sessions and their work.
+// The lease in the form of an answer, without its sessions and their work.
 wire::LeaseInfo info_of(const Lease& lease);
 // Whether a client may use the lease if it has the key.
 bool is_for(const Lease& lease, const Identity& who);
@@ -87,7 +87,8 @@ class Leases {
   std::vector<LostClient> in_the_way(const Lease& wish, uint32_t count,
                                      const std::vector<uint32_t>& offered,
                                      const std::vector<Use>& uses, Time now) const;
-  // Sets another end. kNotFound if there is no such lease.
+  // Sets another end of the lease with this id, or if `id` is empty, with this job. kNotFound if
+  // there is no such lease.
   Result<Lease> extend(const std::string& id, const std::string& job, std::optional<Time> until);
   // Returns the lease that it has removed; none if there was no such lease.
   std::optional<Lease> revoke(const std::string& id, const std::string& job);
@@ -96,12 +97,14 @@ class Leases {
   std::optional<Time> next_end() const;
 
   // Checks a client's key: tls::lease_proof() for the connection with this binding. kDenied if the
-  // lease is unknown, has ended, has another secret, or is for another user. Its own user needs no
-  // proof (zero): `who` is proved. The time of the call does not depend on the secret.
+  // lease is unknown, has ended, has another secret, or is for another user. The user of the lease
+  // needs no proof (`proof` is zero), because `who` is verified. kProtocol if the id is malformed.
+  // The time of the call does not depend on the secret.
   Result<Lease> unlock(const std::string& id, const tls::Key& proof, const tls::Key& binding,
                        const Identity& who) const;
-  // Whether a session may use these devices: under the lease `id`, or without one if that is empty.
-  // kDenied if no wait would help; kUnavailable while other leases keep the devices.
+  // Whether a session may use these devices: under the lease `id`, or without a lease if `id` is
+  // empty. kDenied if no wait would help; kUnavailable while one of the devices is leased
+  // exclusively.
   Status check_devices(const std::vector<uint32_t>& devices, const std::string& id,
                        const std::vector<uint32_t>& offered) const;
 

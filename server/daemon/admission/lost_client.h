@@ -1,9 +1,9 @@
-// LostClient: a session that makes room. Its client is disconnected and may come back
-// (RCUDA_RECONNECT), or the session is already ending, for any reason.
+// LostClient: a session that can make room for a waiting client. Its own client is disconnected and
+// may come back (RCUDA_RECONNECT), or the session is already ending, for any reason.
 //
-// A disconnected session keeps its room until a client waits for it. Then the daemon ends it: a
-// session of the waiting client's user before others, and the session with the longest loss first.
-// Plain values.
+// A disconnected session keeps its devices and its places in the budgets until a client waits for
+// them. Then the daemon ends the session: a session of the waiting client's user before others, and
+// the session with the longest loss first. Plain values.
 #pragma once
 
 #include <chrono>
@@ -17,20 +17,20 @@ struct LostClient {
   // only the server has seen, and up to 6 s for its next attempt when its network is back. The rest
   // is for the outage itself.
   static constexpr std::chrono::seconds kSpared{30};
-  // A session is also spared for this time after an attempt to connect: the worker needs all of the
-  // client's sockets.
+  // A session is also spared for this time after an attempt of its client to connect again: the
+  // session goes on only when the worker has all sockets of the client.
   static constexpr std::chrono::seconds kSparedAfterAttempt{10};
 
   uint32_t worker = 0;  // the process of the session's worker
   std::chrono::seconds lost_for{0};
-  bool ends = false;  // it is over, or has to end, but its room is not free yet
+  bool ends = false;  // it is over, or has to end, but still holds its places
   // The time since the client's last attempt to connect.
   std::chrono::seconds quiet_for = std::chrono::seconds::max();
 
   bool may_end() const { return !ends && lost_for >= kSpared && quiet_for >= kSparedAfterAttempt; }
   // A clause that says when a waiting client can end the session; empty: now.
   std::string when() const;
-  // The command that ends it.
+  // The command that ends the session.
   std::string command() const { return "rcuda-smi end SERVER " + std::to_string(worker); }
 };
 

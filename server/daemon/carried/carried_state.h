@@ -1,10 +1,11 @@
-// CarriedState: the state that a daemon keeps when it executes another build of its binary in its
-// process (successor.h). The process stays, and so do its child processes and the descriptors that
-// are named here. The rest of its memory is gone.
+// CarriedState: the state that a daemon keeps when its process executes another build of its binary
+// (successor.h). The process keeps its child processes and the descriptors that are named here.
+// Everything else in its memory is lost.
 //
-// The state travels through a sealed memory file. Its layout includes the layouts of all that the
-// new build shares with the workers of the old one: their messages, and the memory of Ledgers and
-// WorkPages. So a build either understands all of it, or executes nothing.
+// The state travels through a sealed memory file. The hash in this file also covers the layouts of
+// everything that the new build shares with the workers of the old build: their messages, and the
+// memory of Ledgers and WorkPages. So the new build either understands all of this, or does not
+// take over.
 //
 // Plain values. Descriptors are numbers here; -1 means none.
 //
@@ -62,10 +63,10 @@ struct CarriedPermit {
 struct CarriedWorker {
   int32_t pid = -1;
   int64_t since = 0;       // monotonic nanoseconds, as all times here
-  bool has_ended = false;  // but cannot be reaped: a debugger holds it
+  bool has_ended = false;  // true: it cannot be reaped yet, because a debugger holds it
   int32_t process = -1, control = -1, reports = -1, log = -1;
   bool reads_reports = false;
-  std::string report, line;  // the beginnings of a report and of a line of the log
+  std::string report, line;  // an incomplete report, and an incomplete line of the log
   uint32_t base = 0;
   bool has_devices = false;
   std::vector<uint32_t> devices;  // DeviceSets::Key
@@ -109,7 +110,7 @@ struct CarriedTicket {
 };
 
 struct CarriedLease {
-  wire::LeaseAnswer lease;  // one, with its secret
+  wire::LeaseAnswer lease;  // one lease, with its secret
   std::optional<uint32_t> uid;
 };
 
@@ -132,12 +133,12 @@ struct CarriedState {
   std::vector<int32_t> not_of_workers;  // child processes
   uint32_t doublings = 0;
   std::string offer;          // WorkerReady; empty: none yet
-  wire::ServerStatus totals;  // its totals only
+  wire::ServerStatus totals;  // only ServerStatus::totals is set
   std::vector<CarriedTicket> tickets;
   std::vector<CarriedLease> leases;
   std::vector<CarriedLease> lease_totals;  // of ended sessions
   bool draining = false;
-  std::vector<uint32_t> drained;  // GPUs
+  std::vector<uint32_t> drained;  // GPUs that get no new sessions
   int32_t signal = 0;             // the last signal to stop the server; 0: none
   std::optional<int64_t> drain_until;
 };
@@ -148,12 +149,13 @@ extern template struct rcuda::wire::Codec<rcuda::server::CarriedState>;
 
 namespace rcuda::server {
 
-// The hash of the layout of this build.
+// The hash of the layout of this build's state.
 uint64_t carried_layout();
 
-// The memory file, with the hash. Its descriptor stays open in an executed program.
+// Writes the state and carried_layout() to a memory file. Its descriptor stays open in an executed
+// program.
 Result<UniqueFd> write_carried(const CarriedState& state);
-// kUnsupported if it is of a build with another layout. Leaves the file as it is.
+// kUnsupported if a build with another layout wrote the file. Leaves the file as it is.
 Result<CarriedState> read_carried(int file);
 
 // Sets or clears close-on-exec for every descriptor of the state.

@@ -24,11 +24,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Sent in place of a user: the daemon has closed its own descriptor of the oldest connection that
-// it has not reported yet. No user has this number.
+// A message with this number instead of a user reports that the daemon has closed its own
+// descriptor of a connection: the oldest one that it has not reported yet. No user has this number.
 constexpr uint32_t kClosed = ~uint32_t{0};
 constexpr size_t kMostWaiting = 1024;  // in the daemon
-constexpr size_t kMostHeld = 4096;     // in the helper, and half of its descriptors
+constexpr size_t kMostHeld = 4096;     // in the helper; at most half of its descriptors
 constexpr size_t kBatch = 64;
 constexpr int kLookMs = 100;
 
@@ -126,7 +126,8 @@ class Helper {
 
   const int daemon_;
   const size_t most_held_ = most_held();
-  std::deque<std::pair<uid_t, int>> open_;  // passed, but the daemon has not closed its own yet
+  // Connections that the daemon has passed, and that are still open in the daemon.
+  std::deque<std::pair<uid_t, int>> open_;
   std::map<uid_t, std::vector<int>> held_;
   std::vector<Child> children_;
 };
@@ -171,8 +172,8 @@ bool Closer::pass(uid_t user, UniqueFd* connection) {
   if (sent.code() == Code::kTimeout || sent.code() == Code::kSystem) return false;
   if (!sent.ok()) {
     RCUDA_ERROR(
-        "the process that closes local connections has ended (%s): restart rcuda-server, or a "
-        "local user may stop it",
+        "the process that closes local connections has ended (%s): restart rcuda-server, because a "
+        "local user could now block it",
         sent.message().c_str());
     socket_.reset();
   }

@@ -1,16 +1,17 @@
 // Closer: closes the daemon's local connections in another process, on kernels before 6.16.
 //
-// A local user can queue descriptors in its connection whose close blocks for hours
-// (common/base/passed_descriptors.h). Closing that connection would then block the daemon's only
-// thread. So the daemon passes the connection to a helper process, closes its own descriptor, and
-// then reports this to the helper. The daemon's close is therefore never the last. The helper then
-// forks a child for each batch of connections of one user. The child exits while it holds them,
-// because the exit of a process does not linger. A child that does not end is killed after
-// kPatience. One user has at most kMostChildren children; further connections of that user stay
-// open in the helper until a child has ended.
+// A local user can queue descriptors in its connection, and the close of such a descriptor can
+// block for hours (common/base/passed_descriptors.h). Closing that connection would then block the
+// daemon's only thread. So the daemon passes the connection to a helper process, closes its own
+// descriptor, and then reports this to the helper. The daemon's close is therefore never the last.
+// The helper then forks a child for each batch of connections of one user. The child exits while it
+// holds them: close() may linger (SO_LINGER), but the exit of a process does not. A child that does
+// not end is killed after kPatience. One user has at most kMostChildren children; further
+// connections of that user stay open in the helper until a child has ended.
 //
 // The helper is an orphan without privileges, and ends when the daemon does. If the helper has
 // died, the daemon closes connections itself.
+//
 // Threads: one. Blocking: none. Errors: start() returns the system's.
 #pragma once
 
@@ -39,16 +40,16 @@ class Closer {
 
   // `user`: the user at the other end of the connection.
   void close(uid_t user, UniqueFd connection);
-  // Passes on the connections that the helper takes now. Returns whether the daemon should accept
-  // no more, because too many still wait.
+  // Passes waiting connections to the helper until the helper stops reading. Returns whether too
+  // many connections still wait, so that the daemon must not accept more.
   bool is_full();
   // Whether messages to the helper are pending, because it did not read.
   bool has_more() const { return socket_ && (!waiting_.empty() || unsaid_ > 0); }
-  // For another build in this process, which goes on with the helper.
+  // For a successor (successor.h), which continues with the same helper.
   int descriptor() const { return socket_.get(); }
   void restore(UniqueFd helper) { socket_ = std::move(helper); }
   // Ends the helper. Connections that it has not received stay open until this process ends,
-  // because that end does not linger.
+  // because the exit of a process does not linger.
   void end();
 
  private:

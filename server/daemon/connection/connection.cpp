@@ -40,9 +40,10 @@ Connection::~Connection() {
   if (closer_) closer_->close(user_, socket_.release());
 }
 
-// Identifies a local client. In a container, the numbers of users are those of this machine, but
-// root there is not root here, and its processes choose their groups. So the client's account on
-// this machine counts, as for a client of another machine. It may have to be looked up.
+// Identifies a local client. The user ids of a container are those of this machine, but root of a
+// container is not root of this machine, and the container's processes choose their groups. So the
+// server uses the client's account on this machine, as for a client of another machine. The account
+// may have to be looked up.
 Status Connection::recognise(Entrance entrance) {
   RCUDA_ASSIGN_OR_RETURN(Identity identity, identity_of_local(socket_.fd()));
   user_ = *identity.uid;
@@ -56,8 +57,8 @@ Status Connection::recognise(Entrance entrance) {
     return {};
   }
   identity_ = std::move(identity);
-  // A session's user may be served by a token only. The workers of such a session connect here to
-  // look up exports.
+  // The server may serve this user by a token only. The workers of such a user's sessions connect
+  // here to look up exports.
   (void)find_account();  // begins the look-up
   if (is_served() || services_.pool.runs_as(user_)) return {};
   if (find_account()) return not_served();
@@ -87,7 +88,8 @@ bool Connection::is_in_container() const {
 void Connection::enter(State state, Clock::time_point deadline) {
   assert(may_follow(state_, state));
   RCUDA_DEBUG("%s: %s -> %s", name_.c_str(), to_string(state_), to_string(state));
-  // A door then stops reading from the client, but still sends it the pending bytes.
+  // The shutdown makes the door stop reading from the client. After the handshake, the door still
+  // sends the pending bytes to the client.
   if (state == State::kEnded && passage_ && is_newcomer(state_)) {
     ::shutdown(socket_.fd(), is(State::kHandshake) ? SHUT_RDWR : SHUT_RD);
   }
@@ -105,7 +107,7 @@ Connection::Clock::time_point Connection::next_deadline() const {
   Clock::time_point next = deadline_;
   if (look_at_ && reads(state_)) next = std::min(next, *look_at_);
   if (waits(state_)) next = std::min(next, report_at_);
-  // Admission has decided about this client after advance() had asked in this round.
+  // Admission has decided after advance() had asked in this round: advance() runs again now.
   if (is(State::kQueued) && applicant_->is_decided()) next = Clock::now();
   return next;
 }
@@ -160,7 +162,7 @@ void Connection::expire() {
       RCUDA_WARN("%s does not read its answer", name_.c_str());
       return enter(State::kEnded);
     case State::kQueued:
-      if (applicant_->is_decided()) return;  // at the last moment
+      if (applicant_->is_decided()) return;  // decided at the last moment
       return leave_queue();
     case State::kAdmitted: {
       const Status& failure = services_.pool.last_failure();

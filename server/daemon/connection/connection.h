@@ -4,7 +4,7 @@
 // The client identifies itself, then sends a Hello, an Attach (for a further socket of a session),
 // or a request that needs no session. Each message is checked (introduction.cpp). A client that
 // wants a session then waits for its turn and for a worker (waiting.cpp). A function that finishes
-// with the connection, or refuses it, makes it enter kEnded; its owner then removes it.
+// with the connection, or refuses it, makes it enter kEnded. Connections then removes it.
 //
 // Threads: the daemon's only thread. Blocking: nothing. Errors: become the client's Refusal and a
 // line in the log.
@@ -44,7 +44,7 @@
 
 namespace rcuda::server {
 
-// Through which socket a client came.
+// The kind of listening socket through which a client connected.
 enum class Entrance { kNetwork, kLocal, kContainers };
 
 // The parts of the daemon that connections use.
@@ -72,9 +72,9 @@ class Connection {
   static constexpr std::chrono::seconds kLongestExamination{4};
   // For the name of a local user. If the name service takes longer, the user appears by number.
   static constexpr std::chrono::milliseconds kLongestWaitForName{100};
-  // A client that does not wait stays in the queue for this time, and longer while sessions that
-  // hold its place are ending. A user who runs one program after the other needs one place only: a
-  // worker notices within this time that its program has exited, even on a loaded machine.
+  // A client that does not wait stays in the queue for this time, and longer while ending sessions
+  // hold the places that it needs. A user who runs one program after the other needs one place
+  // only: a worker notices within this time that its program has exited, even on a loaded machine.
   static constexpr std::chrono::milliseconds kNoticesExit{500};
 
   // The services outlive the connection.
@@ -88,8 +88,8 @@ class Connection {
   // The account to look up. Only for a client in a container.
   const AccountKey& account() const { return *proof_->account; }
   bool is_in_container() const;
-  // Whether it is an unknown client that speaks TLS, which costs the daemon calculations or a
-  // process.
+  // Whether the client speaks TLS and is not identified yet. Such a client costs the daemon
+  // calculations or a process.
   bool is_stranger() const;
   // Whether its next message costs a signature, or the check of a signature.
   bool owes_proof() const { return passage_ && !identity_; }
@@ -99,8 +99,8 @@ class Connection {
   // advanced.
   Clock::time_point spared_until() const { return spared_until_; }
 
-  // The descriptor to poll. While the client waits, it is the client's socket: a door that does not
-  // read does not notice that the client leaves.
+  // The descriptor to poll. While the client waits, this is the client's socket and not the stream
+  // of its door: a door that does not read does not notice that the client leaves.
   int fd() const { return reads(state_) || is(State::kAnswering) ? channel().fd() : socket_.fd(); }
   short events() const;
   // When to call handle() or advance() even without an event.
@@ -114,7 +114,7 @@ class Connection {
   void advance();
   // Sends a waiting client its place, so that it can distinguish a busy server from a dead one.
   void report_queue(Clock::time_point now);
-  // The client as the pool sees it. Only in state Admitted.
+  // The client as the pool sees it. Only in state kAdmitted.
   WorkerPool::Waiting waiting() const;
   void refuse(const Status& status);
   // Sends a Refusal if the client could read it, and ends.
@@ -122,12 +122,12 @@ class Connection {
 
  private:
   bool is(State state) const { return state_ == state; }
-  // The only way in which it changes its state.
+  // All changes of state_ go through this function.
   void enter(State state, Clock::time_point deadline = Clock::time_point::max());
   void expire();
   bool is_served() const;  // whether the server serves this local client
   Status not_served();     // the refusal of a client that the server does not serve
-  // Where the client's messages come from.
+  // The socket from which the client's messages come.
   const Socket& channel() const { return passage_ ? passage_->stream : socket_; }
   Status recognise(Entrance entrance);
 
@@ -145,7 +145,8 @@ class Connection {
   Status give_ticket(const std::vector<std::byte>& body);
   Status take_ticket(const std::vector<std::byte>& body);
   Status take_proof(const std::vector<std::byte>& body);
-  // Checks that the client may send a message of this type. On success it has an identity.
+  // Checks that the client may send a message of this type. On success the connection has an
+  // identity.
   Status check_sender(wire::MessageType type);
   Status take_hello(const std::vector<std::byte>& body);
   Status check_hello(const wire::Hello& hello) const;
@@ -168,7 +169,7 @@ class Connection {
   const ConnectionServices& services_;
   State state_ = State::kReading;
   Clock::time_point deadline_;
-  const Clock::time_point introduce_by_;  // the deadline while it reads
+  const Clock::time_point introduce_by_;  // the deadline in state Reading
   Clock::time_point spared_until_{};
   Socket socket_;
   std::string name_;
@@ -179,11 +180,11 @@ class Connection {
   // Set for a local connection if the kernel does not keep descriptors out of it (closer.h). Its
   // bytes then stay in the socket until a worker takes them.
   Closer* closer_ = nullptr;
-  size_t peeked_ = 0;  // bytes of whole messages
+  size_t peeked_ = 0;  // the bytes of messages that were read whole
   // When to read again: poll() would report the bytes that stay in the socket.
   std::optional<Clock::time_point> look_at_;
   std::optional<Doors::Passage> passage_;  // of a client that speaks TLS
-  tls::Key binding_{}, session_key_{};     // with it, after the handshake
+  tls::Key binding_{}, session_key_{};     // of the TLS, after its handshake
   std::optional<Proof> proof_;             // Held, Proving
   std::optional<Identity> identity_;       // once it is known
   wire::PartialMessage received_{kMostIntroduction};
@@ -193,7 +194,7 @@ class Connection {
   wire::LeaseRequest lease_request_;  // Leasing
   Clock::time_point asked_at_{};      // Measuring
   Unsent unsent_;                     // Answering
-  wire::Hello hello_;                 // from Naming on, like the following
+  wire::Hello hello_;                 // from Naming on, as the members below
   Clock::time_point waits_since_{};
   Clock::time_point report_at_{};                    // when to send the next kQueued
   std::unique_ptr<Admission::Applicant> applicant_;  // Queued

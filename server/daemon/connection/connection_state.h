@@ -4,7 +4,7 @@
 //   Reading --first byte of TLS--> Handshake --report of the door--> Reading
 //   Reading --Authenticate--> Proving --identity--> Reading
 //   Reading --in a container--> Held --few look-ups are under way--> Proving
-//   Reading --LeaseRequest--> Naming --the user's name--> Leasing --its user is known--> Answering
+//   Reading --LeaseRequest--> Naming --the user's name--> Leasing --the lease's user--> Answering
 //   Reading --of a user who is not served--> Naming --the user's name--> Ended
 //   Reading --ControlRequest--> Naming --the user's name--> Answering
 //   Reading --GpuQuery--> Measuring --NVML has been read--> Answering
@@ -43,8 +43,8 @@ constexpr bool waits(ConnectionState state) {
   return state == ConnectionState::kNaming || state == ConnectionState::kQueued ||
          state == ConnectionState::kAdmitted;
 }
-// Whether the number of such connections is bounded by Connections; the Admission bounds the
-// others.
+// Whether Connections bounds the number of connections in this state. Admission bounds the number
+// of the others.
 constexpr bool is_newcomer(ConnectionState state) { return state <= ConnectionState::kAnswering; }
 
 constexpr bool may_follow(ConnectionState from, ConnectionState to) {

@@ -26,7 +26,7 @@ constexpr auto kCrowdedInterval = std::chrono::seconds(10);
 size_t Connections::most_newcomers() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMostNewcomers;
-  // Each newcomer may have two descriptors, and as many clients may wait for sessions.
+  // Each newcomer may have two descriptors. The same number of clients may also wait for sessions.
   return std::clamp<rlim_t>(limit.rlim_cur / 8, 1, kMostNewcomers);
 }
 
@@ -144,8 +144,8 @@ void Connections::refuse_newcomers(const Status& why) {
   }
 }
 
-// Makes room for the latest connection, which `crowd` does not count. Drops the oldest newcomer of
-// the origin that has the most newcomers, if possible a newcomer that is not spared.
+// Makes room for the latest connection, which `crowd` does not count yet. Drops the oldest newcomer
+// of the origin that has the most newcomers, if possible a newcomer that is not spared.
 void Connections::drop_newcomer(Crowd* crowd) {
   const auto most =
       std::max_element(crowd->origins.begin(), crowd->origins.end(),

@@ -5,8 +5,8 @@
 // connections cannot lock other clients out. A connection whose handshake has just advanced is
 // spared for a moment.
 //
-// Threads: the daemon's only thread. Blocking: nothing. Errors: accept_some() fails if the system
-// does; those of a client end its connection only.
+// Threads: the daemon's only thread. Blocking: nothing. Errors: accept_some() returns those of the
+// system. An error of a client ends only its connection.
 #pragma once
 
 #include <chrono>
@@ -60,7 +60,7 @@ class Connections {
 
  private:
   using Position = std::list<Connection>::iterator;
-  // The newcomers, by origin.
+  // The numbers of newcomers, by origin and in total.
   struct Crowd {
     std::map<std::string, size_t> origins;
     size_t total = 0;

@@ -30,12 +30,13 @@ using wire::MessageType;
 // A flood from the client's own address replaces all newcomers in some 100 ms.
 constexpr auto kHandshakeSpared = std::chrono::milliseconds(500);
 constexpr auto kIdentifiedSpared = std::chrono::seconds(1);
-// If the name service takes longer, a session has the limits of the groups that its process is in.
+// If the name service takes longer, only the groups of the client's process count for the limits of
+// its session.
 constexpr auto kLongestWaitForGroups = Connection::kLongestExamination;
 constexpr auto kLongestLookUp = std::chrono::seconds(4);  // of the user of a lease
 
-// How soon the daemon looks again for the rest of a message whose bytes stay in the socket, and for
-// a door. Up to 2048 clients may wait for a door.
+// kLookAgain: when the daemon looks again for the rest of a message whose bytes stay in the socket.
+// kAskAgain: when it asks again for a door. Up to 2048 clients may wait for a door.
 constexpr auto kLookAgain = std::chrono::milliseconds(10);
 constexpr auto kAskAgain = std::chrono::milliseconds(20);
 
@@ -181,8 +182,9 @@ Status Connection::carry_out() {
   return answer_lease_request();
 }
 
-// A further socket of a session. It proves knowledge of a secret of the session, so the client need
-// not identify itself again. If the session is encrypted, the worker demands its key next.
+// Passes a further socket of a session to the session's worker. The message has a secret of the
+// session, so the client need not identify itself again. If the session is encrypted, the worker
+// then demands a proof of the session's key.
 Status Connection::pass_on(MessageType type, const std::vector<std::byte>& body) {
   if (passage_) return Status(Code::kProtocol, "a further socket must begin without TLS");
   RCUDA_ASSIGN_OR_RETURN(UniqueFd socket, duplicate_socket());
@@ -207,7 +209,7 @@ Status Connection::pass_on(MessageType type, const std::vector<std::byte>& body)
   return {};
 }
 
-// A worker looks an export of another worker up. That worker answers.
+// A worker looks up an export of another worker. The other worker answers.
 Status Connection::look_up_export(const std::vector<std::byte>& body) {
   if (!local_ || identity_->method == kContainer) {
     return Status(Code::kProtocol, "exports are looked up over the server's own local socket");
@@ -215,7 +217,7 @@ Status Connection::look_up_export(const std::vector<std::byte>& body) {
   RCUDA_ASSIGN_OR_RETURN(const wire::ExportQuery query, wire::decode<wire::ExportQuery>(body));
   RCUDA_ASSIGN_OR_RETURN(UniqueFd socket, duplicate_socket());
   if (!services_.pool.look_up(query, *identity_->uid, peeked_, &socket)) {
-    // Names outlive their sessions, so this is not worth a warning.
+    // Names of exports outlive their sessions, so this is not worth a warning.
     RCUDA_DEBUG("%s asks for an export that does not exist", name_.c_str());
   }
   enter(State::kEnded);
@@ -227,8 +229,8 @@ Status Connection::give_ticket(const std::vector<std::byte>& body) {
     return Status(Code::kProtocol, "tickets are given over the local socket only");
   }
   RCUDA_ASSIGN_OR_RETURN(const wire::TicketQuery query, wire::decode<wire::TicketQuery>(body));
-  // A client trusts the process that accepts its ticket as this server. So the address must be this
-  // server's.
+  // A client trusts that the process that accepts its ticket is this server. So the client must
+  // have connected to an address of this server.
   if (!services_.listener.is_at(query.server)) {
     return Status(Code::kDenied,
                   "this server does not listen at the address to which the client has connected, "

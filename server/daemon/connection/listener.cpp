@@ -49,8 +49,8 @@ Result<UniqueFd> listen_tcp(const std::string& host, uint16_t port) {
   if (!socket) return Status::from_errno(errno, "socket");
   const int on = 1;
   ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  // is_at() and the daemon's tickets rely on it: with the system's default (bindv6only) another
-  // process could listen for IPv4 at the same port.
+  // An IPv6 socket listens for IPv4 too. is_at() and the daemon's tickets rely on this: with the
+  // sysctl bindv6only, another process could otherwise listen for IPv4 at the same port.
   const int off = 0;
   if (found->ai_family == AF_INET6 &&
       ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) != 0) {

@@ -21,9 +21,9 @@ namespace rcuda::server {
 
 struct Listener {
   UniqueFd tcp;
-  LocalListener local;       // abstract; none if another user has taken the name of root's server
-  LocalListener roots;       // in root's folder, of a server of root
-  LocalListener containers;  // likewise, for containers
+  LocalListener local;       // abstract; a server of root runs without it if its name is taken
+  LocalListener roots;       // in root's folder; only a server of root has it
+  LocalListener containers;  // the same for containers
   uint16_t port = 0;
   std::string address;  // "127.0.0.1:8308"
   wire::Endpoint endpoint;
@@ -33,22 +33,23 @@ struct Listener {
   bool is_private = true;  // loopback, or an address that is not routed on the internet
 };
 
-// Opens the local sockets of a server of root, and warns if one of these or the abstract one is
-// missing. Fails if the server has neither the abstract one nor the one in root's folder.
+// Opens the local sockets of a server of root with paths (`roots`, `containers`). Warns if one of
+// these or the abstract socket is missing. Fails if both the abstract socket and `roots` are
+// missing.
 Status listen_as_root(Listener* listener, std::optional<gid_t> only_group);
 
-// Port 0 takes a free one. kUnavailable if the port is taken; the text has the remedy.
+// Port 0 takes a free port. kUnavailable if the port is taken; the text has the remedy.
 Result<Listener> listen_on(const std::string& address, uint16_t port);
 
-// For another build in this process.
+// For a successor (successor.h).
 CarriedListener carry(const Listener& listener);
 Listener restore(const CarriedListener& carried);
 
 struct Accepted {
   UniqueFd socket;
   std::string peer;  // "10.0.0.7:51312", "pid 812 of uid 1000"
-  // A user of this machine, a host, an IPv6 network, or loopback. Connections from one origin
-  // compete for the same places (connections.h).
+  // A user of this machine, a host, an IPv6 network, or loopback. Too many connections from one
+  // origin replace one another (connections.h).
   std::string origin;
   wire::TicketQuery connection;  // of a TCP connection: its two ends
 };

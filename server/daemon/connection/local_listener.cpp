@@ -22,7 +22,8 @@ Result<UniqueFd> bound(const wire::LocalAddress& address) {
   return socket;
 }
 
-// The path exists. Returns whether a server listens at it; otherwise a killed server has left it.
+// Returns whether a server listens at the path. If none does, a killed server may have left the
+// path.
 bool is_in_use(const wire::LocalAddress& address) {
   const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket) return true;  // unknown, so the path stays

@@ -1,5 +1,6 @@
-// The daemon's local sockets: an abstract one, and for a server of root two in /run/rcuda, of which
-// one is for containers (wire::LocalAddress).
+// The daemon's local sockets (wire::LocalAddress). Each server has an abstract socket. A server of
+// root also has two sockets with paths under /run/rcuda: one for users of this machine, one for
+// containers.
 //
 // Threads: the daemon's only thread. Blocking: none. Errors: the system's, with the address.
 #pragma once
@@ -20,7 +21,7 @@ namespace rcuda::server {
 
 inline constexpr int kBacklog = 4096;  // the kernel limits it to net.core.somaxconn
 
-// A listening socket. If it has a path, the object removes the path at its end.
+// A listening socket. If it has a path, the destructor removes the path.
 class LocalListener {
  public:
   LocalListener() = default;
@@ -30,15 +31,16 @@ class LocalListener {
 
   static Result<LocalListener> abstract(uint16_t port);
   // Listens in root's folder, and creates the folder if it is missing. `group`: besides root, only
-  // its members may connect. Without a group everybody may, and the daemon checks the user.
+  // its members may connect. Without a group every user may connect, and the daemon checks the
+  // user.
   static Result<LocalListener> in_roots_folder(uint16_t port, std::optional<gid_t> group);
-  // Everybody may connect: groups of a container are not those of this machine.
+  // Every user may connect: groups of a container are not those of this machine.
   static Result<LocalListener> for_containers(uint16_t port);
 
   // Changes the users that may connect to a socket with a path.
   Status set_group(std::optional<gid_t> group);
 
-  // For another build in this process.
+  // For a successor (successor.h).
   CarriedSocket carry() const { return {socket_.get(), path_}; }
   static LocalListener restore(const CarriedSocket& carried);
 
@@ -56,9 +58,10 @@ class LocalListener {
 };
 
 // Reads bytes that have arrived on a local connection, but leaves them in the socket: if the kernel
-// does not keep descriptors out, receiving would close the descriptors that the client has sent.
-// `skip`: the number of bytes that were read before. Returns 0 if nothing more has arrived or the
-// client has disconnected. Returns kDenied if the client has sent descriptors.
+// does not keep descriptors out, receiving would close the descriptors that the client has sent,
+// and such a close may block (closer.h). `skip`: the number of bytes that were read before. Returns
+// 0 if nothing more has arrived or the client has disconnected. Returns kDenied if the client has
+// sent descriptors.
 Result<size_t> peek(int connection, size_t skip, std::byte* data, size_t bytes);
 
 }  // namespace rcuda::server

@@ -1,7 +1,8 @@
 // Refusals: logs and counts the clients that are refused.
 //
-// Strangers must not be able to fill the disk, so only some of their refusals are logged in an
-// interval.
+// Strangers must not be able to fill the disk, so at most kMostLogged of their refusals are logged
+// in each interval.
+//
 // Threads: the daemon's only thread. Nothing blocks, nothing fails.
 #pragma once
 

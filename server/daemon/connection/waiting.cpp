@@ -21,7 +21,8 @@ WorkerPool::Waiting Connection::waiting() const { return {&hello_, permit_->limi
 void Connection::advance() {
   const Status status = try_advance();
   if (status.ok()) return;
-  // Programs that wait repeat their request during a drain, which would fill log and audit.
+  // During a drain, a program that waits repeats its request. Its refusals are not recorded: they
+  // would fill the log and the audit.
   if (hello_.wait_ms == 0 || services_.control.check_draining(hello_.devices).ok()) {
     return refuse(status);
   }
@@ -79,7 +80,7 @@ Status Connection::assign() {
   }
   // Without its door, the client will not learn that it has a worker.
   if (passage_ && has_ended(channel().fd())) {
-    return {Code::kUnavailable, "the process that speaks TLS with it has ended"};
+    return {Code::kUnavailable, "the process that speaks TLS with the client has ended"};
   }
   std::optional<tls::Key> key;
   if (passage_) key = session_key_;
@@ -88,14 +89,14 @@ Status Connection::assign() {
                          pool.assign(hello_, *identity_, key, peeked_, &socket, &permit_));
   if (!assigned) return {};
   // The worker waits for the client's first bytes, and the client waits for this message. The
-  // worker gives up a client that does not read it.
+  // worker gives up a client that does not read this message.
   if (passage_)
     (void)wire::write_message(channel(), wire::MessageType::kAssigned, {}, Clock::now());
   enter(State::kEnded);
   return {};
 }
 
-// The client has waited for as long as it wanted.
+// Called when the client has waited for as long as it wanted.
 void Connection::leave_queue() {
   const Clock::time_point now = Clock::now();
   const bool ends_soon = now < waits_since_ + services_.settings.stop_timeout.get();

@@ -32,7 +32,7 @@ class Control {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // All outlive this object.
+  // The arguments outlive this object.
   Control(const Settings& settings, const Authenticator& authenticator, const Admission& admission,
           Audit& audit, WorkerPool& pool, Reload& reload)
       : settings_(settings),
@@ -45,13 +45,13 @@ class Control {
   // Executes a ControlRequest of `who`.
   Result<wire::ControlAnswer> handle(const std::vector<std::byte>& body, const Identity& who);
   bool draining() const { return draining_; }
-  // For another build in this process.
+  // For a successor (successor.h).
   void carry(CarriedState* state) const;
   void restore(const CarriedState& state);
   // The refusal of a client that requests a session while the server or one of its GPUs drains.
   Status check_draining(const std::vector<uint32_t>& devices) const;
-  // SIGHUP reloads the settings. The first of the other signals drains the server, if the settings
-  // allow a time. Returns false if the server is to stop.
+  // SIGHUP reloads the settings. The first other signal drains the server if the drain timeout is
+  // not 0. Returns false if the server is to stop.
   bool take_signal(int number);
   // Whether the server drains and is to stop now.
   bool may_stop() const;

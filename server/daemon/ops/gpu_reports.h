@@ -13,11 +13,11 @@
 
 namespace rcuda::server {
 
-// NVML starts within this time unless something is broken. Less than a client waits.
+// NVML starts within this time, unless it is broken. A client waits longer for its answer.
 inline constexpr auto kLongestReading = std::chrono::seconds(4);
 
-// Returns nothing while NVML is being read or the first worker starts. `late`: the time for that is
-// over, so it returns the report without the missing data.
+// Returns nothing while NVML is being read or the first worker starts. `late`: kLongestReading is
+// over, so this function returns the report without the missing data.
 std::optional<wire::GpuReport> report_gpus(const WorkerPool& pool, GpuMonitor& monitor,
                                            const Admission& admission, const Viewer& viewer,
                                            GpuMonitor::Clock::time_point asked_at, bool late);

@@ -30,7 +30,8 @@ std::optional<Leases::Time> end_after(uint64_t seconds) {
          std::chrono::seconds(seconds);
 }
 
-// The creator's name without spaces: the uid, as long as the name has not been looked up.
+// The creator's name, or only the number of the user if the name is not known. The file of leases
+// allows no spaces here.
 std::string creator_of(const Identity& who) {
   return who.uid && who.user == user_text(*who.uid) ? std::to_string(*who.uid) : who.user;
 }
@@ -160,8 +161,8 @@ Result<bool> LeaseRequests::take(const wire::LeaseRequest& request, const Identi
         authenticator_.account(key, Authenticator::Clock::now());
     if (!account) return false;
     const uid_t* const number = std::get_if<uid_t>(&key);
-    // A number needs no account. A server that is not root also serves users whom its machine does
-    // not know, by their tokens.
+    // A user that is named by number needs no account. A server that is not root also serves users
+    // whom its machine does not know, by their tokens.
     const bool unknown =
         account->status().code() == Code::kNotFound && (number || ::geteuid() != 0);
     if (!account->ok() && !unknown) return account->status();
@@ -222,7 +223,7 @@ Status LeaseRequests::change(const wire::LeaseRequest& request, const Identity& 
     // An epilog may run twice, or after the lease has expired.
     answer->message =
         "there is no lease " + (request.id.empty() ? "of " + request.job : request.id);
-    return save();  // the first time may have failed
+    return save();  // the first save may have failed
   }
   note("revoked", *lease, who);
   answer->leases.push_back(describe(*lease, pool_.uses(), pool_));
@@ -248,7 +249,7 @@ void LeaseRequests::report(wire::ServerStatus* status, const Viewer& to) const {
   for (auto& [device, one] : leased) status->leased.push_back(std::move(one));
 }
 
-// Lists all leases for an operator, and their own leases for others.
+// An operator gets all leases, another user only the leases of that user.
 void LeaseRequests::list(const wire::LeaseRequest& request, const Identity& who,
                          wire::LeaseAnswer* answer) const {
   const std::string& job = request.job;

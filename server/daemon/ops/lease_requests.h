@@ -2,7 +2,7 @@
 // ends leases whose time is over.
 //
 // Each change is written to the file of leases, the log and the audit. Afterwards the clients that
-// waited for the change may start. The sessions of a lease end with it.
+// waited for the change may start. The sessions of a lease end with the lease.
 //
 // Threads: the daemon's only thread. Blocking: for the file of leases. Errors: those of Leases;
 // kDenied if the client is not an operator; those of the file.
@@ -26,7 +26,7 @@ namespace rcuda::server {
 
 class LeaseRequests {
  public:
-  // All outlive this object.
+  // The arguments outlive this object.
   LeaseRequests(const Settings& settings, Admission& admission, Authenticator& authenticator,
                 Audit& audit, WorkerPool& pool);
 
@@ -39,8 +39,8 @@ class LeaseRequests {
 
   // Checks a request, and that `who` may make it.
   Result<wire::LeaseRequest> check(const std::vector<std::byte>& body, const Identity& who) const;
-  // The answer; nothing while the lease's user is being looked up, or while no worker has said yet
-  // which devices there are.
+  // Returns the answer. Returns nothing while the lease's user is being looked up, or while no
+  // worker has reported the devices yet.
   Result<std::optional<wire::LeaseAnswer>> answer(const wire::LeaseRequest& request,
                                                   const Identity& who);
 

@@ -3,7 +3,8 @@
 // A reload first reads and checks everything. If something is not usable, nothing changes, and one
 // line of the log says why. Then the settings of kReloaded and the table `limits` take effect, and
 // the audit file is opened again, so that a file that was moved away gets no more lines. Other
-// settings that have changed keep their values until the server restarts. The log names both.
+// settings that have changed keep their values until the server restarts. The log names the changed
+// settings of both kinds.
 //
 // Sessions and their workers go on as before: with the limits that they were granted, and with the
 // log level of their start. Idle workers are replaced if the log level changes.
@@ -49,8 +50,8 @@ class Reload {
   // Loads new settings from where the server loaded its settings at its start.
   using Load = std::function<Status(Settings* settings)>;
 
-  // All outlive this object. run() calls `applied` when the new settings are in effect, and adds
-  // its text to the result.
+  // The references must outlive this object. run() calls `applied` when the new settings are in
+  // effect, and adds the text that it returns to the result.
   Reload(Settings& settings, Load load, Admission& admission, Authenticator& authenticator,
          Audit& audit, WorkerPool& pool, ServiceManager& service_manager,
          std::function<std::string()> applied)

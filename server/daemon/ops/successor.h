@@ -42,7 +42,7 @@ Status check_successor(const std::string& binary, char* const* argv, const Carri
 // Returns only if the execution fails; then the daemon can go on.
 Status execute_successor(const std::string& binary, char* const* argv, const CarriedState& state);
 // Returns the state that an earlier build in this process has carried, if there was such a build.
-// Call it once, before the process starts others.
+// Call it once, before the process starts other processes.
 Result<std::optional<CarriedState>> take_carried();
 
 // Whether a thread of this process is in an uninterruptible wait, perhaps in a driver. execve()

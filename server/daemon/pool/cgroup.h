@@ -5,12 +5,14 @@
 //                       controllers may hold no processes
 //   <own>/worker-PID    a worker, from its start until it has been reaped
 //
-// <own> is the group that this process was started in, if it was delegated to it: systemd does so
-// for a unit with Delegate=yes. It counts as delegated if it can be written and no other process is
-// in it. Groups that an earlier server left there are emptied and removed.
-// Threads: the daemon's. Blocking: for the kernel, which keeps these files in memory; ~Cgroups()
-// and an open() that fails also up to a second, for helpers that are ending. Errors:
-// Cgroups::open() returns the reason why there are no groups; later errors name the file.
+// <own> is the group in which this process was started. It must be delegated to the process, as
+// systemd does for a unit with Delegate=yes. The group counts as delegated if the process can write
+// to it and no other process is in it. Groups that an earlier server left in <own> are emptied and
+// removed.
+//
+// Threads: the daemon's. Blocking: only for the kernel, which keeps these files in memory.
+// ~Cgroups(), and an open() that fails, also wait up to a second for helpers that are ending.
+// Errors: Cgroups::open() returns the reason why there are no groups; later errors name the file.
 #pragma once
 
 #include <cstdint>
@@ -70,23 +72,23 @@ class WorkerCgroup {
 
 class Cgroups {
  public:
-  // `choice`: "auto", or the path of a group that is prepared for this server; then this process
-  // stays where it is.
+  // `choice`: "auto", or the path of a group that is prepared for this server. With a path, this
+  // process stays in its own group.
   static Result<std::unique_ptr<Cgroups>> open(const std::string& choice);
   // Whether open() accepts a group that is named by its path. Changes nothing.
   static Status check(const std::string& path);
-  // Moves this process back, so that another server can start in the same group.
+  // Moves this process back to <own>, so that another server can start there.
   ~Cgroups();
 
-  // For another build in this process, which goes on with the same groups.
+  // For a successor (successor.h), which continues with the same groups.
   CarriedCgroups carry() const { return {path_, in_daemon_cgroup_, controllers_}; }
   static std::unique_ptr<Cgroups> restore(const CarriedCgroups& carried);
-  // The group that make() has made for the worker in the other build.
+  // The group that make() made for the worker in the earlier build.
   std::unique_ptr<WorkerCgroup> of(pid_t worker);
 
   // Makes the group of a worker and moves the process into it. This object outlives the group.
   Result<std::unique_ptr<WorkerCgroup>> make(pid_t worker);
-  // "memory", "pids" or "cpu".
+  // `controller`: "memory", "pids" or "cpu".
   bool has(std::string_view controller) const;
   std::string text() const;  // "/sys/fs/cgroup/...: memory pids cpu"
 

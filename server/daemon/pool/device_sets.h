@@ -3,7 +3,7 @@
 //
 //   commands  every worker has all devices and sees the machine's /dev
 //   server    every worker has all devices that the server offers. If the server runs as root, a
-//             worker sees only the device nodes of these
+//             worker sees only the nodes of these devices
 //   session   a worker has the devices of one session. Idle workers are kept for the sets of the
 //             latest sessions, at first for single devices
 // The daemon does not use CUDA. If it must know the devices first, the first worker is a scout: it
@@ -55,7 +55,7 @@ class DeviceSets {
   const bool hides_nodes_;  // workers can have a /dev of their own
   bool known_;
   std::vector<DeviceScope::Device> devices_;  // empty: all
-  std::list<std::vector<uint32_t>> recent_;   // of sessions, the latest first
+  std::list<std::vector<uint32_t>> recent_;   // keys of sessions, latest first
 };
 
 }  // namespace rcuda::server

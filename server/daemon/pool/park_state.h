@@ -1,6 +1,6 @@
 // ParkState: the states of a session that is parked and woken, and every transition between them.
 //
-//   Active --park request, or park_after--> Resting --the worker is at rest--> Suspending
+//   Active --park request, park_after, or displaced--> Resting --worker at rest--> Suspending
 //   Suspending --NCCL has released its memory--> Measuring
 //   Measuring --the size is known--> Parking --the memory is on the host--> Parked
 //   Resting, Suspending, Measuring, Parking --refused--> Active

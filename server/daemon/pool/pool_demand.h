@@ -4,8 +4,8 @@
 // Programs that start at the same time take the idle workers, and the rest of the programs wait
 // until more workers have started. If that happens, more such programs will come soon, for example
 // the next step of a job with eight processes. So the pool grows to the number of clients that came
-// within a second (the start of two workers takes about as long), and shrinks again when as many
-// have not come for a while.
+// within a second (the start of two workers takes about as long), and shrinks again when fewer
+// clients have come for a while.
 //
 // The start of a worker holds the driver's locks for much of half a second. Meanwhile allocations,
 // frees, copies, sorts and loads of modules of running programs take up to twice as long, and
@@ -46,7 +46,7 @@ class PoolDemand {
   size_t due(size_t young, Time now) const {
     return young == 0 ? idle(now) : least_ - std::min(least_, young);
   }
-  // When idle() changes without a call of the above; Time::max(): never.
+  // When idle() changes without a call of waiting() or taken(); Time::max(): never.
   Time next_change(Time now) const;
 
  private:
@@ -60,7 +60,7 @@ class PoolDemand {
   std::deque<Time> waiting_;  // the arrivals of the clients that wait
   // The arrivals of the last clients that got a worker: those within kSpan, most_ at most.
   std::deque<Time> lately_;
-  // The largest peak of the last keep_, then the largest after that peak, and so on.
+  // The largest peak within the last keep_, then the largest peak after that one, and so on.
   std::deque<Peak> peaks_;
 };
 

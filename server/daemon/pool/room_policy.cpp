@@ -13,7 +13,7 @@ RoomTime free_at(const RoomCandidate& candidate, const RoomNeed& need) {
   return std::max(candidate.busy_until, candidate.stays_until);
 }
 
-// Subtracts the bytes from what is missing. Returns whether that changed anything.
+// Subtracts `bytes` from `missing`. Returns whether this changed anything.
 bool cover(const DeviceBytes& bytes, DeviceBytes* missing) {
   bool helps = false;
   for (auto& [device, left] : *missing) {

@@ -1,9 +1,9 @@
-// RoomPolicy: which sessions are parked when another one needs room on its GPUs
+// RoomPolicy: chooses the sessions that are parked when another session needs room on its GPUs
 // (docs/parking.md#oversubscription).
 //
-// Those of the lowest priority first, and of these the one that has been idle longest. A session
-// that woke lately stays, unless the one that needs the room has a higher priority. Either the
-// sessions that are chosen suffice, or none is chosen. Pure functions.
+// Sessions of the lowest priority come first, and among these the session that has been idle
+// longest. A session that woke lately stays, except if the session that needs the room has a higher
+// priority. If the sessions that may be parked do not free enough, none is chosen. Pure functions.
 #pragma once
 
 #include <chrono>
@@ -18,11 +18,11 @@ namespace rcuda::server {
 using RoomTime = std::chrono::steady_clock::time_point;
 using DeviceBytes = std::map<uint32_t, uint64_t>;  // by device
 
-// A session, or all that would be parked with it.
+// A session, together with the sessions that would be parked with it.
 struct RoomCandidate {
   uint32_t priority = 0;
   RoomTime used_at;      // when it was last used
-  RoomTime stays_until;  // it woke lately
+  RoomTime stays_until;  // until then it stays, because it woke lately
   RoomTime busy_until;   // it had work in progress lately, and is not asked again before
   DeviceBytes bytes;     // that its park would free
 };
@@ -34,7 +34,7 @@ struct RoomNeed {
 
 struct RoomChoice {
   std::vector<size_t> victims;  // of the candidates
-  // Without victims: when some may be found. None: all candidates together do not suffice.
+  // Without victims: when victims may be found. None: all candidates together do not suffice.
   std::optional<RoomTime> later;
 };
 

@@ -1,11 +1,11 @@
 // WorkerLog: relays the lines that a worker writes to its stdout and stderr into the daemon's log.
 //
-// A worker never has the daemon's log or audit, because a session that has taken it over could
-// close, fill or forge them. It has a pipe of its own. The daemon reads complete lines, replaces
-// control characters, and writes each line with its own time and the worker's number. It writes
-// about kMostLines of one worker within kInterval (at most a read more). Then it stops reading the
-// pipe until the next interval, and lines that do not fit into the full pipe are lost. The bound is
-// higher if the log has debug lines.
+// A worker never has the daemon's log or audit, because a program that has taken over its worker
+// could close, fill or forge them. Each worker has a pipe of its own. The daemon reads complete
+// lines, replaces control characters, and writes each line with its own time and the worker's
+// number. It writes about kMostLines of one worker within kInterval (it does not drop the rest of a
+// read). Then it stops reading the pipe until the next interval, and lines that do not fit into the
+// full pipe are lost. The bound is higher if the log has debug lines.
 //
 // Threads: one. Blocking: none, except as the daemon's own log does. Errors: none; a line whose
 // destination fails is lost.
@@ -31,7 +31,7 @@ class WorkerLog {
 
   // Makes the pipe. `for_worker`: the worker's end, which never blocks the worker.
   Status open(UniqueFd* for_worker);
-  // For another build in this process, which goes on with the pipe and the begun line.
+  // For a successor (successor.h), which continues with the pipe and the incomplete line.
   int pipe() const { return pipe_.get(); }
   const std::string& begun() const { return partial_; }
   void go_on(UniqueFd pipe, std::string begun) {

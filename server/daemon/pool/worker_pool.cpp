@@ -94,7 +94,8 @@ size_t WorkerPool::count(State state) const {
                                            [&](const Worker& w) { return w.is(state); }));
 }
 
-// A session runs code of its client. Root's worker becomes the client's user before that.
+// A session runs code of its client. Before that, a worker of a server of root becomes the client's
+// user, so this machine must know the user's uid.
 Status WorkerPool::check_user(const Identity& identity) {
   if (identity.groups.size() > SessionGrant::kMostGroups) {
     return Status(Code::kInvalidArgument, "user " + identity.user + " is in " +

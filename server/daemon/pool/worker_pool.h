@@ -1,18 +1,19 @@
 // WorkerPool: the worker processes of a daemon, from their start to their reaping.
 //
 // The pool keeps RCUDA_SERVER_POOL started workers idle, and more for a while after many sessions
-// came together. Each has a different base of addresses. The pool assigns sessions to them. A
-// worker that was assigned is replaced when that disturbs no session (pool_demand.h). The pool
-// starts more workers for clients that wait, a few at a time, also if a client's other servers
-// already use the bases of the idle workers (address_window.h). The client that has waited longest
-// gets the first worker that is ready. A worker that dies is reaped and logged; only its client
-// notices. If workers fail to start, the pool tries again after growing pauses, and keeps the
-// reason for clients that wait. If the reason is lasting, clients do not wait.
+// came together. Each idle worker has a different base of addresses. The pool assigns sessions to
+// idle workers. A worker that was assigned is replaced when that disturbs no session
+// (pool_demand.h). The pool starts more workers for clients that wait, a few at a time, also if a
+// client's other servers already use the bases of the idle workers (address_window.h). The client
+// that has waited longest gets the first worker that is ready. A worker that dies is reaped and
+// logged; only its client notices. If workers fail to start, the pool tries again after growing
+// pauses, and keeps the reason for clients that wait. If the reason is lasting, clients do not
+// wait.
 //
 // A worker that restricts itself to some devices does so before its driver starts, so a session
 // needs a worker of its set of devices (DeviceSets), and of its compute share (compute_share.h).
-// Idle workers have no share; a session with a share waits for the start of its worker. Where
-// delegated, each worker has a cgroup.
+// Idle workers have no share; a session with a share waits for the start of its worker. If the
+// server has a delegated cgroup, each worker has a cgroup below it.
 //
 // Threads: the daemon's only thread, which polls the descriptors (add_descriptors()) and calls
 // handle() for those that are ready. Blocking: shutdown(); the end of a helper that was killed, for
@@ -89,8 +90,8 @@ class WorkerPool {
   // Sessions are recorded in `audit`; without this call they are not recorded.
   void record_in(Audit* audit) { audit_ = audit; }
 
-  // From now on, handle() ends the processes that workers leave behind, where workers have no
-  // cgroup. `is_other`: whether a child of this process is neither a worker nor left behind by one.
+  // From now on, handle() ends the processes that workers leave behind, if workers have no cgroups.
+  // `is_other`: whether a child of this process is neither a worker nor left behind by one.
   void adopt_orphans(std::function<bool(pid_t)> is_other);
 
   // Opens the cgroup of the settings, if it can. An error names RCUDA_SERVER_CGROUP.
@@ -102,13 +103,13 @@ class WorkerPool {
     const wire::Hello* hello = nullptr;
     uint32_t sm_percent = 0;
   };
-  // worker_pool_fill.cpp: starts the workers that are missing for the `waiting` sessions, and those
-  // of the idle target that are due (pool_demand.h); ends idle workers beyond that. `drains`: no
+  // worker_pool_fill.cpp: starts the workers that are missing for the `waiting` sessions, and the
+  // idle workers that are due (pool_demand.h). Ends idle workers that are not wanted. `drains`: no
   // idle workers are wanted.
   void refill(const std::vector<Waiting>& waiting, bool drains = false);
-  // worker_pool_carry.cpp: the workers that have a session or are ending, for another build in this
-  // process. restore() comes in place of prepare(). `permits`: one per worker of the state, in its
-  // order; may be null.
+  // worker_pool_carry.cpp: carries to a successor (successor.h) the workers that have a session or
+  // are ending. Call restore() instead of prepare(). `permits`: one element for each worker of
+  // `state`, in the same order; null: the worker has none.
   void carry(const Admission& admission, CarriedState* state) const;
   Status restore(const CarriedState& state,
                  std::vector<std::unique_ptr<Admission::Permit>> permits);
@@ -118,14 +119,14 @@ class WorkerPool {
   void renew_idle();
   // Whether a session of that user can run here. assign() checks it as well.
   static Status check_user(const Identity& identity);
-  // Whether an idle worker suits the client: its devices, its share, and a base that it does not
-  // use.
+  // Whether an idle worker suits the client: the worker has the client's devices and share, and a
+  // base that the client does not use.
   bool has_worker_for(const Waiting& client) const;
   // Assigns a session to such a worker. Returns false without such a worker. On success it takes
   // the socket and closes it here, and it takes the permit and keeps it until the worker has ended.
   // An error is the reason why this client can have no session.
-  // `key`: see SessionGrant. `peeked`: see worker_messages.h, here as in attach() and the
-  // following. `permit`: may point to null, for a session without limits.
+  // `key`: see SessionGrant. `peeked`: see worker_messages.h; the same in the functions below.
+  // `permit`: may point to null, for a session without limits.
   Result<bool> assign(const wire::Hello& hello, const Identity& identity,
                       const std::optional<tls::Key>& key, size_t peeked, UniqueFd* socket,
                       std::unique_ptr<Admission::Permit>* permit);
@@ -134,8 +135,8 @@ class WorkerPool {
   Status attach(const wire::Attach& attach, size_t peeked, UniqueFd socket);
 
   // Passes on a connection from a worker of another server that serves the same program. Returns
-  // false if its worker is not in this pool or takes no connection now. On success it takes the
-  // socket and closes it here.
+  // false if the worker that the message names is not in this pool, or takes no connection now. On
+  // success it takes the socket and closes it here.
   bool pass_on(const wire::PeerHello& hello, size_t peeked, UniqueFd* socket);
   // Passes on a connection from a worker that looks up an export of another worker. `user`: of the
   // process at the connection's other end. Returns false if no worker of that user has query.place,
@@ -159,8 +160,8 @@ class WorkerPool {
   // Ends the sessions under a lease. The worker reports the reason to its client. A worker that
   // does not end within twice the stop timeout is killed.
   void end_leased(const std::string& lease, const std::string& why);
-  // Ends the session of that worker, likewise. kNotFound without such a session, or if its owner
-  // does not pass `may_end`.
+  // Ends the session of that worker in the same way. kNotFound without such a session, or if its
+  // owner does not pass `may_end`.
   using MayUse = std::function<bool(const Identity& owner)>;
   Status end_session(uint32_t worker_pid, const MayUse& may_end, const std::string& why);
   // worker_pool_park.cpp: begin to park or wake the session of that worker. kUnavailable if its
@@ -175,11 +176,10 @@ class WorkerPool {
                                 std::optional<uint32_t> to,
                                 const std::function<bool(uint32_t gpu)>& may_take,
                                 const Identity& by);
-  // Continues to park and wake sessions. To be called in each round, and when the monitor has a
-  // sample.
+  // Continues to park and wake sessions. Call it in each round, and when the monitor has a sample.
   void advance_parking(GpuMonitor& monitor);
-  // Whether another build must wait: a helper or a worker moves a session's memory, or a worker
-  // waits for room. Helpers and workers that have failed do not count.
+  // Whether a successor must wait: a helper or a worker moves a session's memory, or a worker waits
+  // for room. Helpers and workers that have failed do not count.
   bool has_helpers() const {
     return std::ranges::any_of(helpers_, [](const ParkHelper& one) { return !one.has_failed(); }) ||
            std::ranges::any_of(workers_, [](const Worker& one) {
@@ -193,7 +193,7 @@ class WorkerPool {
   void end_lost(uint32_t worker_pid, const std::string& by);
   // The running sessions and their leases.
   std::vector<Leases::Use> uses() const;
-  // The sessions whose clients are disconnected, or that are ending, and that have a permit.
+  // The sessions with a permit whose clients are disconnected, or that are ending.
   std::vector<Admission::LostSession> lost() const;
   // worker_pool_report.cpp: adds the work of the sessions under a lease, until end_leased().
   void report(wire::LeaseInfo* lease) const;
@@ -211,14 +211,15 @@ class WorkerPool {
   size_t starting() const { return count(WorkerState::kStarting); }
   bool ever_ready() const { return !offer_.driver.empty(); }
   const WorkerReady& offer() const { return offer_; }  // of the latest worker that became ready
-  // A client asks for the devices. If no worker has reported them yet, the next refill() starts a
-  // worker, also without a pool. That worker ends when it has reported them.
+  // Call it when a client asks for the devices. If no worker has reported them yet, the next
+  // refill() starts a worker, also if the settings want no idle workers. That worker ends when it
+  // has reported them.
   void find_out() { asked_ = true; }
   bool finding_out() const { return asked_ && !ever_ready() && last_failure_.ok(); }
   // Why the latest worker did not start; ok if it did.
   const Status& last_failure() const { return last_failure_; }
-  // The same for the server's start: kInvalidArgument with the origin of the setting, if a setting
-  // is the reason. The caller reports it.
+  // The same failure, for the server's start: kInvalidArgument with the origin of the setting, if a
+  // setting is the reason. The caller reports it.
   Status start_failure() const;
   // The start is over: from now on, the pool itself reports the first of several failures.
   void serve() { is_serving_ = true; }
@@ -230,18 +231,19 @@ class WorkerPool {
  private:
   using State = WorkerState;
   static constexpr uint64_t kNeverTried = ~uint64_t{0};
+  // The parking of a session. Below, "it" is the session.
   struct Park {
     ParkState state = ParkState::kActive;
     uint64_t group = 0;         // sessions with the same number are parked together
-    bool has_answered = false;  // the last step
-    bool owes_answer = false;   // to a step that no longer matters
+    bool has_answered = false;  // the worker has answered the last step
+    bool owes_answer = false;   // the worker has yet to answer a step that no longer matters
     bool is_measured = false;
     Clock::time_point since, parked_at;  // `since`: in this state
     Clock::time_point waits_since;       // `since` of the state Waiting before this wake
     ParkWay way = ParkWay::kDriver;
-    std::map<uint32_t, uint64_t> bytes;  // by device
+    std::map<uint32_t, uint64_t> bytes;  // that the park moves, by device
     uint64_t kept = 0;   // bytes of the host that the worker keeps for its next park
-    uint64_t keeps = 0;  // the same after the wake in progress
+    uint64_t keeps = 0;  // `kept` after the wake in progress
 
     // The worker moves the memory now.
     bool worker_moves() const {
@@ -256,30 +258,31 @@ class WorkerPool {
     uint64_t tried_at = kNeverTried;          // WorkPage::used_at() when park_after tried it
     std::optional<Clock::time_point> try_at;  // when park_after tries again
     Clock::time_point room_asked;             // only later samples of NVML count
-    bool keeps_room = false;                  // others leave it room while it looks (keep_room())
+    bool keeps_room = false;                  // others leave room for it (keep_room())
     bool is_broken = false;                   // its park or wake failed, so the session ends
     // A permutation: where the memory of each GPU goes when the session wakes. Empty: it stays.
     std::map<uint32_t, uint32_t> moves;
-    uint32_t unanswered_moves = 0;  // until 0, kWakeWanted does not count
+    uint32_t unanswered_moves = 0;  // if not 0, kWakeWanted is ignored
     // ---- worker_pool_oversubscribe.cpp
     struct Wish {
       uint32_t device = 0;
       uint64_t bytes = 0, missing = 0;
       Clock::time_point since;
-      uint64_t room_changes = 0;  // when the worker asked
-      uint64_t seen_changes = 0;  // when refuse_at was set
+      uint64_t room_changes = 0;  // room_changes_ when the worker asked
+      uint64_t seen_changes = 0;  // room_changes_ when refuse_at was set
       std::optional<Clock::time_point> refuse_at{}, granted_at{};
     };
     std::optional<Wish> wish;   // its worker waits for room, in the middle of a command
     bool is_hopeless = false;   // the parks of all others would not suffice for it
-    bool makes_room = false;    // it is being parked for the room of another session
-    bool is_preempted = false;  // likewise, with work in progress
-    // Until then, it is not parked for others: it had work, it cannot be parked, or its work did
-    // not end in time.
+    bool makes_room = false;    // it is being parked to make room for another session
+    bool is_preempted = false;  // the same, after its work in progress
+    // Until these times, it is not parked for other sessions: it had work (busy_until), cannot be
+    // parked (cannot_until), or did not end its work in time for a preemption (preempt_after).
     Clock::time_point busy_until{}, cannot_until{}, preempt_after{};
     Clock::time_point asks_from{};  // when its worker may ask about room again
-    Clock::duration wake_took{};    // the last wake
+    Clock::duration wake_took{};    // how long the last wake took
   };
+  // A worker, with its session while it is busy. Below, "it" is the worker.
   struct Worker {
     State state = State::kStarting;
     Clock::time_point since;  // when it entered the state
@@ -294,9 +297,9 @@ class WorkerPool {
     bool reads_reports = true;  // at its start, and while parking needs answers
     WorkerLog log;
     Base base;
-    wire::ServerStatus::Session session;  // while busy, like the following
+    wire::ServerStatus::Session session;  // while busy, as the members below
     uint8_t token[16] = {};               // of SessionStart
-    wire::AttachName name{};              // attach_name() of it
+    wire::AttachName name{};              // attach_name() of the token
     // By Attach::index: the least Attach::attempt that is still valid.
     std::array<uint32_t, wire::kMostSockets> attempts{};
     bool reconnects = false;           // attempts after the first are valid
@@ -305,8 +308,8 @@ class WorkerPool {
     std::unique_ptr<Admission::Permit> permit;
     std::optional<WorkPage> work;
     Park park;
-    std::set<pid_t> shares_with;  // workers that have looked its exports up
-    bool shares_outside = false;  // a worker of another server has
+    std::set<pid_t> shares_with;  // workers that have looked up its exports
+    bool shares_outside = false;  // a worker of another server has done so
     std::vector<std::pair<ExportCall, UniqueFd>> callers;  // lookups that wait until it is awake
     std::vector<uint64_t> lost_ranks;                      // RanksLost that it has not received yet
     std::optional<SessionTotals> totals;  // once it has said that its session is over
@@ -328,8 +331,8 @@ class WorkerPool {
     bool is_spare() const { return is(State::kStarting) || is(State::kIdle); }
   };
 
-  // The only way in which a worker changes its state (worker_state.h), except restore(). `outcome`:
-  // of its session, if that is over.
+  // Changes the state of a worker (worker_state.h). Only restore() sets it directly. `outcome`: how
+  // the worker's session has ended, if it had one.
   void enter(Worker& worker, State state, const std::string& outcome = {});
   Result<Worker*> find_session(uint32_t worker_pid, const MayUse& may_use);
   // worker_pool_park.cpp
@@ -384,7 +387,7 @@ class WorkerPool {
   static bool are_connected(const Worker& one, const Worker& other);
   std::vector<Worker*> connected_with(Worker& first);
   std::vector<Worker*> group_of(const Worker& worker);
-  // `wait`: for the end of work in progress.
+  // `wait`: how long the workers may wait for the end of work in progress.
   Status begin_park(Worker& worker, const std::optional<Identity>& by,
                     std::chrono::milliseconds wait = {});
   void advance_rest(Worker& worker);
@@ -399,7 +402,7 @@ class WorkerPool {
   uint64_t left_of(uint32_t device) const;
   uint64_t counted_free(uint32_t device) const;
   struct RoomGroups {
-    std::vector<Worker*> firsts;  // one session of each
+    std::vector<Worker*> firsts;  // one session of each group
     std::vector<RoomCandidate> candidates;
   };
   RoomGroups room_groups(const std::vector<Worker*>& needy);
@@ -421,7 +424,7 @@ class WorkerPool {
   void stop_session(Worker& worker, const std::string& why);
   // Adds the work of a session to that of its lease.
   static void add_to_lease(const Worker& worker, wire::LeaseInfo* lease);
-  // Adds a session that has ended to the totals and to its lease's.
+  // Adds a session that has ended to the server's totals, and to the totals of its lease.
   void count_end(const Worker& worker);
   // The time since the loss, if the session's client is disconnected.
   static std::optional<uint64_t> lost_seconds(const Worker& worker);
@@ -431,7 +434,8 @@ class WorkerPool {
   static wire::ServerStatus::Session session_of(const Worker& worker);
   static AuditedSession audited(const Worker& worker);
   bool suits(const Worker& worker, const Waiting& client) const;
-  // The only place that makes a grant. The message lacks the random bytes and the key.
+  // Makes the message that begins a session, with its grant. The caller adds the random bytes and
+  // the key.
   SessionStart make_start(const wire::Hello& hello, const Identity& identity,
                           const Admission::Permit* permit) const;
   static uid_t user_of(const Worker& worker);
@@ -447,11 +451,11 @@ class WorkerPool {
   void stop_worker(Worker& worker, const std::string& why = {});
   // Starts a worker, for a client or for the pool. False if that fails or too many are starting.
   bool try_start(const wire::Hello* hello, const DeviceSets::Key& devices, uint32_t sm_percent);
-  size_t young(Clock::time_point now) const;  // sessions (PoolDemand)
+  size_t young(Clock::time_point now) const;  // the number of young sessions
   Base choose_base(const wire::Hello* hello) const;
   void read(Worker& worker);
   void read_start(Worker& worker, ToDaemon message);
-  // The process of a worker has ended. `status`: of waitpid(); none: a tracer keeps it.
+  // Handles the end of a worker's process. `status`: of waitpid(); none: a tracer keeps it.
   void handle_end(Worker& worker, std::optional<int> status);
   // Returns false while waitpid() does not report the end.
   bool reap(Worker& worker);
@@ -482,9 +486,9 @@ class WorkerPool {
   std::deque<Clock::time_point> displaced_;  // when sessions were displaced soon after a wake
   Clock::time_point thrashing_reported_{};
   std::optional<Clock::time_point> next_room_;  // when a waiting session looks for room again
-  // Of workers' starts and of ended sessions, by user and medium.
+  // The totals of workers' starts, and of ended sessions by user and medium.
   wire::ServerStatus::Totals totals_;
-  // Of ended sessions, by the id of their lease, which has not ended.
+  // The totals of ended sessions, by lease id. A lease that has ended is not in the map.
   std::map<std::string, wire::LeaseInfo> lease_totals_;
   WorkerReady offer_;
   std::string warning_;  // of the latest worker, and already logged
@@ -514,7 +518,7 @@ class WorkerPool {
   std::set<pid_t> killed_orphans_;
   // The latest sessions that the daemon has ended although their clients may come back, and why.
   std::deque<std::pair<wire::AttachName, std::string>> ended_;
-  std::optional<Clock::time_point> orphans_at_;  // when to look for them again
+  std::optional<Clock::time_point> orphans_at_;  // when to look for orphans again
   Clock::time_point retry_at_{};
 };
 

@@ -1,4 +1,4 @@
-// The state of the pool for another build of the server. Idle workers are of this build and are
+// The state of the pool for a successor (successor.h). Idle workers are of this build and are
 // not carried: the caller ends them first (renew_idle()).
 #include <algorithm>
 #include <utility>

@@ -109,8 +109,8 @@ Status WorkerPool::lasting_failure(const Waiting& client) const {
   return Status(last_failure_).with_context("the server can start no worker");
 }
 
-// The worker ends its session itself, and has some time for that (EndWatch). Its clock starts only
-// when the client has connected, so the grace includes handshake_timeout.
+// The worker ends its session itself, and has some time for that (EndWatch). The worker's clock
+// starts only when the client has connected, so the grace includes handshake_timeout.
 WorkerPool::Clock::time_point WorkerPool::enforce_time(Worker& worker, Clock::time_point now) {
   if (!worker.is(State::kBusy) || !worker.permit || worker.kill_at) return Clock::time_point::max();
   const SessionLimits& limits = worker.permit->limits();

@@ -117,8 +117,8 @@ void WorkerPool::refill(const std::vector<Waiting>& waiting, bool drains) {
     if (there++ >= due) break;
     if (!try_start(nullptr, devices, 0)) return;
   }
-  // The other idle workers are more than are wanted now, were started for clients that have left,
-  // or have devices that no session used lately.
+  // The remaining idle workers are not wanted: they exceed the target, were started for clients
+  // that have left, or have devices that no session used lately.
   for (Worker* const worker : spare) {
     if (worker->is(State::kIdle)) stop_worker(*worker);
   }
@@ -192,7 +192,7 @@ Status WorkerPool::start(const Base& base, const DeviceSets::Key& devices, uint3
   return {};
 }
 
-// Opens a process that has just been started, and puts it into a cgroup of its own.
+// Opens the pidfd of a process that has just been started, and puts it into a cgroup of its own.
 Status WorkerPool::hold(Worker* worker) {
   // glibc 2.36 declares pidfd_open() without C linkage.
   worker->process.reset(static_cast<int>(::syscall(SYS_pidfd_open, worker->pid, 0)));

@@ -13,11 +13,12 @@
 namespace rcuda::server {
 namespace {
 
-// How long sessions at rest wait for the others of their group. Their programs may wait meanwhile.
+// How long sessions at rest wait for the other sessions of their group. Their programs may wait
+// meanwhile.
 constexpr auto kLongestRest = std::chrono::seconds(5);
 // How long NCCL may take to release its memory, which needs all ranks.
 constexpr auto kLongestSuspend = std::chrono::minutes(1);
-// Lookups that wait until a parked session is awake.
+// The most lookups that may wait until one parked session is awake.
 constexpr size_t kMostCallers = 64;
 
 // The process at the other end of a Unix socket; 0 if the system does not know it.
@@ -58,7 +59,7 @@ bool WorkerPool::are_connected(const Worker& one, const Worker& other) {
   });
 }
 
-// The session, and those that must be parked with it.
+// The session, and the sessions that must be parked with it.
 std::vector<WorkerPool::Worker*> WorkerPool::connected_with(Worker& first) {
   std::vector<Worker*> members{&first};
   for (size_t i = 0; i < members.size(); ++i) {
@@ -71,7 +72,7 @@ std::vector<WorkerPool::Worker*> WorkerPool::connected_with(Worker& first) {
   return members;
 }
 
-// The session, and those that are parked with it now.
+// The session, and the sessions that are parked with it now.
 std::vector<WorkerPool::Worker*> WorkerPool::group_of(const Worker& worker) {
   std::vector<Worker*> members;
   for (Worker& other : workers_) {
@@ -125,8 +126,8 @@ void WorkerPool::advance_rest(Worker& worker) {
       if (age < kLongestSuspend) return;
       return refuse_group(**waits, "its communicators of NCCL did not suspend in time");
     }
-    // A session alone may take any time to come to rest, because nobody waits for it, unless it
-    // makes room (rest_end()).
+    // `limit` applies only to sessions at rest that wait for other sessions of their group. A
+    // session that makes room has its own limit (rest_end()).
     Clock::duration limit = kLongestRest;
     if (worker.park.is_preempted) {
       limit = std::max<Clock::duration>(limit, settings_.preempt_wait.get());
@@ -155,7 +156,7 @@ void WorkerPool::advance_rest(Worker& worker) {
   }
 }
 
-// `worker`: the session that cannot be parked.
+// Refuses the park of the whole group. `worker`: the session that cannot be parked.
 void WorkerPool::refuse_group(Worker& worker, const std::string& why) {
   const std::string others = "it can be parked only together with the session of worker " +
                              std::to_string(worker.pid) + ", which is not parked: " + why;

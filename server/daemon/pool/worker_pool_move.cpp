@@ -1,5 +1,5 @@
-// Moves parked sessions to other GPUs of the server. The driver moves the memory when it restores
-// it. The session's memory is booked and shown on the new GPU from the request on.
+// Moves parked sessions to other GPUs of the server. The driver moves the memory when the session
+// wakes. From the request on, the session's memory is counted and shown on the new GPU.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -34,7 +34,7 @@ Result<uint32_t> WorkerPool::move_session(uint32_t worker_pid, std::optional<uin
   const uint32_t to = *chosen;
   RCUDA_RETURN_IF_ERROR(check_move(*worker, source, to));
   std::map<uint32_t, uint32_t>& moves = worker->park.moves;
-  // Keeps the map a permutation: every GPU in it gets the memory of exactly one.
+  // Keeps the map a permutation: every GPU in it gets the memory of exactly one GPU.
   for (const uint32_t gpu : {source, to}) moves.try_emplace(gpu, gpu);
   for (auto& [gpu, place] : moves) place = place == source ? to : place == to ? source : place;
   set_devices(*worker, {{source, to}}, ParkStep::What::kPlace);
@@ -120,7 +120,7 @@ Status WorkerPool::check_move(const Worker& worker, uint32_t from, uint32_t to) 
   return {};
 }
 
-// `moves`: by the device that the session has now.
+// `moves`: new devices, by the device that the session has now.
 void WorkerPool::set_devices(Worker& worker, const std::map<uint32_t, uint32_t>& moves,
                              ParkStep::What step) {
   std::map<uint32_t, uint64_t> bytes;
@@ -130,7 +130,7 @@ void WorkerPool::set_devices(Worker& worker, const std::map<uint32_t, uint32_t>&
     bytes[device] = worker.park.bytes[before];
   }
   worker.park.bytes = std::move(bytes);
-  // For another build that takes over.
+  // For a successor, which gets this message (carry()).
   Result<ToWorker> message = decode_message<ToWorker>(worker.start);
   if (auto* const start = message.ok() ? std::get_if<SessionStart>(&*message) : nullptr) {
     start->hello.devices = worker.session.devices;
@@ -139,7 +139,7 @@ void WorkerPool::set_devices(Worker& worker, const std::map<uint32_t, uint32_t>&
   send_step(worker, ParkStep{step, 0, {}, worker.session.devices});
 }
 
-// The driver has restored the session where it was.
+// Takes the move back, because the driver has restored the session on its old GPU.
 void WorkerPool::move_back(Worker& worker, const std::string& why) {
   std::map<uint32_t, uint32_t> back;
   for (const auto& [gpu, place] : worker.park.moves) back[place] = gpu;

@@ -1,6 +1,7 @@
 // Oversubscription (docs/parking.md#oversubscription): sessions may hold more memory than their
-// GPUs have. When one needs room, because its allocation does not fit or because it wakes, idle
-// ones are parked (room_policy.h). All that wait for room have one queue (wake_waiting()).
+// GPUs have. When a session needs room, because its allocation does not fit or because it wakes,
+// idle sessions are parked (room_policy.h). All sessions that wait for room are in one queue
+// (wake_waiting()).
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -14,22 +15,22 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// How long a session that is to make room may take to come to rest. Its worker may be in a call
-// that waits for the very room.
+// How long a session that is to make room may take to come to rest. Its worker may itself be in a
+// call that waits for this room.
 constexpr auto kRestPatience = 500ms;
-// An allocation waits for others to become idle: stay_awake, but at most kStayPatience, plus
-// kIdlePatience.
+// How long an allocation waits for other sessions to become idle: the setting stay_awake, at most
+// kStayPatience, plus kIdlePatience.
 constexpr auto kIdlePatience = 1s;
 constexpr std::chrono::nanoseconds kStayPatience = 10s;
 // Workers report what their sessions have shortly after they have answered the program.
 constexpr auto kReportTime = 100ms;
-// Between two messages of a worker about room.
+// The least time between two messages of a worker about room.
 constexpr auto kAskPause = 1ms;
-// How long a session that does something with its memory counts as busy.
+// The pause before a session is tried again, if it was being parked or could not be parked.
 constexpr auto kBusyPause = 100ms;
-// How long a worker may take to use the room that was made for it. Others wait meanwhile.
+// How long a worker may take to use the room that was made for it. Other sessions wait meanwhile.
 constexpr auto kUsePatience = 1s;
-// Thrashing: within kThrashTime, so many sessions are parked although they were awake for less than
+// Thrashing: within kThrashTime, kThrashCount sessions are parked that were awake for less than
 // kThrashFactor times as long as their wakes took.
 constexpr size_t kThrashCount = 10;
 constexpr auto kThrashTime = 60s;
@@ -43,8 +44,8 @@ bool WorkerPool::is_oversubscribed(const Worker& worker) const {
          (worker.identity.lease.empty() || worker.identity.lease_oversubscribes);
 }
 
-// A worker of an oversubscribed session may ask at any time, but not so often that it keeps the
-// daemon busy.
+// A worker of an oversubscribed session may ask for room at any time, but not so often that it
+// keeps the daemon busy.
 bool WorkerPool::reads(const Worker& worker) const {
   return worker.reads_reports || (worker.is(State::kBusy) && settings_.oversubscribe.get() > 1 &&
                                   Clock::now() >= worker.park.asks_from);
@@ -95,7 +96,7 @@ uint64_t WorkerPool::has_on(const Worker& worker, uint32_t device) const {
   return std::min(worker.work ? worker.work->held(device) : 0, memory_of(device));
 }
 
-// How many more bytes of a device sessions may have (oversubscribe).
+// How many more bytes of a device the sessions may have together (setting oversubscribe).
 uint64_t WorkerPool::left_of(uint32_t device) const {
   const double most = settings_.oversubscribe.get() * static_cast<double>(memory_of(device));
   uint64_t left = static_cast<uint64_t>(most);
@@ -112,7 +113,8 @@ uint64_t WorkerPool::counted_free(uint32_t device) const {
   return free;
 }
 
-// The sessions that could be parked for others: alone, or with those that are parked with them.
+// The sessions that could be parked to make room for `needy`, in groups that must be parked
+// together.
 WorkerPool::RoomGroups WorkerPool::room_groups(const std::vector<Worker*>& needy) {
   const Clock::time_point now = Clock::now();
   const auto may_be_parked = [&](const Worker& worker) {
@@ -150,8 +152,8 @@ WorkerPool::RoomGroups WorkerPool::room_groups(const std::vector<Worker*>& needy
   return groups;
 }
 
-// The bytes of a device that the parks of other sessions would free for the session, besides those
-// that are free.
+// The bytes of a device that the parks of other sessions would free for the session, besides the
+// `free` bytes.
 uint64_t WorkerPool::could_free(Worker& worker, uint32_t device, uint64_t free) {
   uint64_t bytes = 0;
   for (RoomCandidate& candidate : room_groups({&worker}).candidates) {
@@ -161,7 +163,7 @@ uint64_t WorkerPool::could_free(Worker& worker, uint32_t device, uint64_t free) 
   return std::min(bytes, left - std::min(left, free));
 }
 
-// Begins to park sessions for the room of others, if that can suffice.
+// Begins to park sessions to make room for `needy`, if this can free enough.
 RoomChoice WorkerPool::make_room(const std::vector<Worker*>& needy, const DeviceBytes& missing,
                                  Clock::time_point now) {
   RoomNeed need{0, missing};
@@ -246,7 +248,8 @@ void WorkerPool::refuse_wish(Worker& worker, const std::string& why) {
   send_step(worker, ParkStep::What::kRoom, 0);
 }
 
-// The devices of sessions that wake or make room, and those whose room a worker is about to use.
+// The devices of sessions that wake or make room, and the devices with room that a worker was
+// granted and is about to use.
 std::set<uint32_t> WorkerPool::moving_devices() const {
   std::set<uint32_t> devices;
   for (const Worker& worker : workers_) {
@@ -262,9 +265,9 @@ std::set<uint32_t> WorkerPool::moving_devices() const {
 }
 
 // Writes into each WorkPage how many bytes of its devices other sessions are about to take, because
-// they wake or were granted room. Allocations that would not leave these bytes free wait
-// (MemoryMeter::give_way()), from before the daemon looks for room until the move or the allocation
-// is over.
+// they wake or were granted room. An allocation that would not leave these bytes free has to wait
+// (MemoryMeter::give_way()). The bytes are written before the daemon looks for room, and stay until
+// the move or the allocation is over.
 void WorkerPool::keep_room() {
   const auto keeps = [](const Worker& worker) {
     const Park& park = worker.park;
@@ -298,7 +301,8 @@ WorkerPool::Clock::time_point WorkerPool::rest_end(const Worker& worker) const {
   return park.since + wait + kRestPatience;
 }
 
-// Does not wait longer for a session that was to make room, or for a worker that was to use it.
+// Stops waiting for a session that does not make room in time, or for a worker that does not use
+// its room in time.
 void WorkerPool::end_late_room(Worker& worker, Clock::time_point now) {
   if (now >= rest_end(worker)) refuse_group(worker, "it does not come to rest");
   const std::optional<Park::Wish>& wish = worker.park.wish;
@@ -310,7 +314,8 @@ WorkerPool::Clock::time_point WorkerPool::next_room_event(const Worker& worker) 
   if (worker.park.asks_from > Clock::now()) next = std::min(next, worker.park.asks_from);
   if (const std::optional<Park::Wish>& wish = worker.park.wish) {
     if (wish->granted_at) next = std::min(next, *wish->granted_at + kUsePatience);
-    // Later, it is refused as soon as nothing moves for it.
+    // After refuse_at, the end of the moves on this device wakes the loop, and then the wish is
+    // refused.
     const bool is_ahead = wish->refuse_at && *wish->refuse_at > Clock::now();
     if (!wish->granted_at && is_ahead) next = std::min(next, *wish->refuse_at);
   }

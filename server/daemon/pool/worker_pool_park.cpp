@@ -17,7 +17,8 @@ namespace {
 
 // How often a waiting session looks for room while other processes use its GPUs.
 constexpr auto kRoomPause = std::chrono::milliseconds(200);
-// How often a session at rest looks whether those that are parked with it still exist and rest.
+// How often the daemon checks whether the sessions that are parked with a session at rest still
+// exist and rest.
 constexpr auto kRestPause = std::chrono::milliseconds(200);
 // How long NVML may take to report the size of a session. The program may wait meanwhile.
 constexpr auto kLongestMeasure = std::chrono::seconds(10);
@@ -75,7 +76,7 @@ void WorkerPool::enter(Worker& worker, ParkState state) {
   worker.park.since = Clock::now();
   worker.park.has_answered = worker.park.is_measured = false;
   // Without oversubscription (reads()), the daemon reads from the worker only in states in which it
-  // expects a message, so the worker cannot keep it busy.
+  // expects a message. So the worker cannot keep the daemon busy.
   worker.reads_reports = worker.park.owes_answer || state == ParkState::kResting ||
                          state == ParkState::kSuspending || state == ParkState::kParked ||
                          worker.park.worker_moves();
@@ -152,7 +153,7 @@ void WorkerPool::read_park(Worker& worker, const ParkAnswer& answer) {
 }
 
 // The worker reports the bytes that it can move, by device. The daemon accepts at most the size of
-// the device. The driver parks sessions that are parked together.
+// the device. Sessions of a group are always parked by the driver.
 void WorkerPool::note_way(Worker& worker, const ParkAnswer& at_rest) {
   Park& park = worker.park;
   const std::vector<uint32_t>& devices = worker.session.devices;
@@ -211,7 +212,7 @@ void WorkerPool::park_idle(Worker& worker) {
   if (!due || now < *due) return;
   worker.park.tried_at = worker.work->used_at();
   worker.park.try_at.reset();
-  // All that are parked with it must be idle.
+  // All sessions that are parked with it must be idle too.
   for (const Worker* const member : connected_with(worker)) {
     const auto due_too = park_due(*member);
     if (member == &worker || (due_too && now >= *due_too)) continue;
@@ -245,7 +246,7 @@ bool WorkerPool::find_bytes(Worker& worker, GpuMonitor& monitor) const {
   return true;
 }
 
-// Whether the memory of these sessions fits into the host's.
+// Checks that the GPU memory of these sessions fits into the host's memory.
 Status WorkerPool::check_host_memory(const std::vector<Worker*>& members) const {
   uint64_t needs = 0, moved = 0, others = 0;  // `others`: other sessions are about to take it
   for (const Worker* const member : members) {
@@ -409,7 +410,8 @@ void WorkerPool::wake_if_room(const std::vector<Worker*>& members, GpuMonitor& m
   for (const auto& [ordinal, bytes] : needs) {
     const GpuSample::Gpu* const gpu = gpu_of(sample.get(), ordinal);
     const bool is_known = gpu && gpu->told.total_bytes != 0;
-    // Without NVML the driver decides, unless others may have the room.
+    // Without NVML's figures, the wake itself finds out whether there is room. On an oversubscribed
+    // GPU, the sessions' own counts decide, because sessions may have to be parked first.
     if (!is_known && !is_oversubscribed(*members.front())) continue;
     const uint64_t used = is_known ? gpu->told.used_bytes + gpu->told.reserved_bytes : 0;
     const uint64_t free = is_known ? gpu->told.total_bytes - std::min(used, gpu->told.total_bytes)
@@ -420,7 +422,7 @@ void WorkerPool::wake_if_room(const std::vector<Worker*>& members, GpuMonitor& m
     if (!may_displace) return look_later(members, now + kRoomPause);
     const RoomChoice others = make_room(members, missing, now);
     first.is_hopeless = others.victims.empty() && !others.later;
-    // While others are being parked, it keeps the room.
+    // While the victims are being parked, this session keeps its claim (keeps_room).
     if (!others.victims.empty()) return;
     return look_later(members, std::min(others.later.value_or(RoomTime::max()), now + kRoomPause));
   }

@@ -1,4 +1,4 @@
-// Disconnected sessions, which end when others need their place (admission/lost_client.h).
+// Disconnected sessions, which end when other clients need their places (admission/lost_client.h).
 #include "common/base/host_name.h"
 #include "common/base/log.h"
 #include "common/base/monotonic.h"
@@ -7,8 +7,8 @@
 namespace rcuda::server {
 
 std::optional<LostClient> WorkerPool::lost_client(const Worker& worker) {
-  // A worker that has reported the end of its session hangs in the driver if it runs after this
-  // time.
+  // A worker that has reported the end of its session hangs in the driver if it still runs after
+  // this time.
   constexpr uint64_t kExitsNs = 10'000'000'000;
   const auto lost_for = lost_seconds(worker);
   const uint64_t over_at = worker.work ? worker.work->over_at() : 0;
