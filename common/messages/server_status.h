@@ -25,6 +25,7 @@ struct ServerStatus {
     uint32_t ordinal = 0;
     std::string name;
     uint64_t total_bytes = 0;
+    bool draining = false;  // only this device; from a worker always false
   };
   struct Session {
     std::string user, program, host;
@@ -75,7 +76,8 @@ struct ServerStatus {
   // and the token's roles.
   std::string user, method, roles;
   std::string driver;
-  std::string nccl;  // of sessions: its version and path, or why it is missing; empty: not known yet
+  std::string
+      nccl;  // of sessions: its version and path, or why it is missing; empty: not known yet
   uint32_t idle_workers = 0;
   uint32_t max_sessions = 0;
   uint32_t waiting = 0;  // clients whose turn has not come
@@ -94,6 +96,7 @@ void fields(Visitor& visit, ServerStatus::Device& m) {
   visit.number("ordinal", m.ordinal);
   visit.text("name", m.name);
   visit.number("total_bytes", m.total_bytes);
+  visit.flag("draining", m.draining);
 }
 
 }  // namespace rcuda::wire

@@ -79,7 +79,7 @@ std::string device_line(const Look& look, const wire::ServerStatus::Device& devi
     line += fmt::format(", your quota: {} of {}", memory_text(gpu->quota_used_bytes),
                         memory_text(gpu->quota_bytes));
   }
-  return line + lease_text(look.status, device.ordinal) + "\n";
+  return line + lease_text(look.status, device.ordinal) + (device.draining ? ", draining\n" : "\n");
 }
 
 std::string text_of(const Look& look) {
@@ -154,6 +154,7 @@ nlohmann::json device_json(const Look& look, const wire::ServerStatus::Device& d
   nlohmann::json json = {{"ordinal", device.ordinal},
                          {"name", device.name},
                          {"total_bytes", device.total_bytes},
+                         {"draining", device.draining},
                          {"sessions", sessions_on(look.status, device.ordinal)}};
   const auto& all = look.status.leased;
   const auto found = std::ranges::find(all, device.ordinal, &wire::ServerStatus::Leased::ordinal);

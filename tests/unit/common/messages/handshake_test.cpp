@@ -208,7 +208,7 @@ ServerStatus sample_status() {
   status.idle_workers = 2;
   status.max_sessions = 256;
   status.waiting = 4;
-  status.devices = {{0, "H200", 141ull << 30}, {3, "H200", 141ull << 30}};
+  status.devices = {{0, "H200", 141ull << 30}, {3, "H200", 141ull << 30, true}};
   ServerStatus::Session session;
   session.user = "ada";
   session.program = "./train";
@@ -243,6 +243,7 @@ TEST(HandshakeTest, StatusSurvivesTheWire) {
   ASSERT_EQ(got->devices.size(), 2u);
   EXPECT_EQ(got->devices[1].ordinal, 3u);
   EXPECT_EQ(got->devices[1].total_bytes, 141ull << 30);
+  EXPECT_TRUE(got->devices[1].draining);
   ASSERT_EQ(got->sessions.size(), 2u);
   EXPECT_EQ(got->sessions[1].program, "./train");
   EXPECT_EQ(got->sessions[1].medium, "verbs");

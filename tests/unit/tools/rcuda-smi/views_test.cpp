@@ -103,6 +103,15 @@ TEST(ViewsTest, ALeasedDeviceDoesNotLookFree) {
   }
 }
 
+TEST(ViewsTest, ADeviceThatDrainsIsShown) {
+  Look look = sample();
+  EXPECT_EQ(json_of(look)["devices"][0]["draining"], false);
+  look.status.devices[0].draining = true;
+  EXPECT_THAT(text_of(look), HasSubstr("  1 session, draining\n"));
+  EXPECT_THAT(top_of({}, {look}), HasSubstr("  1 session, draining\n"));
+  EXPECT_EQ(json_of(look)["devices"][0]["draining"], true);
+}
+
 TEST(ViewsTest, ColumnsOfTopAreAsWideAsTheirTexts) {
   const std::string text = top_of({}, {sample()});
   EXPECT_THAT(text, testing::EndsWith("SERVER      WORKER  USER  PID  GPU  OVER  MEMORY  PEAK  "
