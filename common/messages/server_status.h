@@ -34,6 +34,7 @@ struct ServerStatus {
     uint64_t seconds = 0;
     std::vector<uint32_t> devices;
     std::string job{};                       // of the session's lease
+    uint32_t priority = 0;                   // docs/parking.md#priorities
     Work work{};                             // so far
     uint32_t losses = 0;                     // of the connection, so far
     std::optional<uint64_t> lost_seconds{};  // since the last loss; none: connected

@@ -216,6 +216,7 @@ class PriorityTest(Turns):
     def test_a_higher_priority_displaces_a_session_that_has_just_woken(self):
         server = self.server('stay_awake = "1h"\n')
         low, high = self.program(server, mib=40), self.nobody(server, mib=1)
+        self.assertEqual([self.session(server, one)["priority"] for one in (low, high)], [0, 10])
         self.assertEqual(self.do(high, "allocate 40"), "None")
         self.assertEqual(self.state(server, low), "parked")
 

@@ -96,10 +96,11 @@ std::string text_of(const Look& look) {
   }
   for (const wire::ServerStatus::Session& session : status.sessions) {
     text += fmt::format(
-        "  session {:<8} {} on {}, pid {}, over {}, {}, {}, worker {}: {}{}{}{}\n",
+        "  session {:<8} {} on {}, pid {}, over {}, {}, {}, worker {}: {}{}{}{}{}\n",
         fmt::join(session.devices, ","), session.user, session.host, session.client_pid,
         session.medium, age_text(session.seconds), memory_text(memory_of(look, session)),
         session.worker_pid, session.program, session.job.empty() ? "" : ", job " + session.job,
+        session.priority == 0 ? "" : fmt::format(", priority {}", session.priority),
         session.lost_seconds ? ", disconnected for " + age_text(*session.lost_seconds) : "",
         session.park.empty() ? "" : ", " + park_text(session));
   }
@@ -190,6 +191,7 @@ nlohmann::json session_json(const Look& look, const wire::ServerStatus::Session&
                          {"seconds", session.seconds},
                          {"worker", session.worker_pid},
                          {"job", session.job},
+                         {"priority", session.priority},
                          {"used_bytes", number_of(memory_of(look, session))},
                          {"quota_bytes", number_of(quota_of(look, session))},
                          {"losses", session.losses},
