@@ -103,6 +103,7 @@ class TurnsTest(Turns):
         self.do(second, "work 2")
         self.assertEqual(self.do(third, "allocate 30"), "None")
         self.assertEqual([self.state(server, one) for one in (first, second, third)], ["parked", "", ""])
+        self.assertIn(f"because another session needs the room (worker {self.session(server, third)['worker']})", server.text())
         self.assertEqual(self.do(first, "work 3"), "right")
         self.assertEqual([self.state(server, one) for one in (first, second, third)], ["", "parked", ""])
         self.assertEqual(self.do(second, "work 4"), "right")

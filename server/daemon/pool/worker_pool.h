@@ -272,7 +272,7 @@ class WorkerPool {
     };
     std::optional<Wish> wish;   // its worker waits for room, in the middle of a command
     bool is_hopeless = false;   // the parks of all others would not suffice for it
-    bool makes_room = false;    // it is being parked for the room of another session
+    pid_t room_for = 0;         // the worker for whose room it is being parked; 0: none
     bool is_preempted = false;  // likewise, with work in progress
     // Until then, it is not parked for others: it had work, it cannot be parked, or its work did
     // not end in time.
