@@ -148,6 +148,9 @@ class TurnsTest(Turns):
         self.assertEqual(self.do(first, "unblock"), "None")
         self.assertEqual(self.do(second, "allocate 40"), "None")
         self.assertEqual(self.state(server, first), "parked")
+        second.stdin.close()
+        second.wait()
+        self.assertEqual(self.text_of(second.log).count("asked for 40 MiB of device 0, and the server could park no other session"), 1)
 
     def test_two_sessions_that_need_each_others_room_do_not_wait_for_each_other(self):
         server = self.server("oversubscribe = 3.0\n")
