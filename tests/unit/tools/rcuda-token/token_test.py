@@ -250,6 +250,21 @@ class TokenTest(unittest.TestCase):
                 self.assertEqual(file.read(), text)
             self.assertEqual(stat.S_IMODE(os.stat(path).st_mode), 0o600)
 
+    def test_lines_are_removed_from_the_users_file(self):
+        lines = [self.create("--server", name)[0][0] for name in ("node1", "node1:9000", "*")]
+        path = os.path.join(self.home, ".config/rcuda/token")
+        self.check_refused(self.run_tool("remove", "node1"), "no file " + path)
+        self.run_tool("add", input="".join(lines))
+        self.check_refused(self.run_tool("remove", "node2"), "no token for node2", path + " has tokens for node1, node1:9000, every server")
+        for name, said, text in (("NODE1", "NODE1", lines[1] + lines[2]), ("*", "every server", lines[1]), ("node1@9000", "node1@9000", "")):
+            result = self.run_tool("remove", name)
+            self.assertEqual((result.returncode, result.stdout), (0, ""), result.stderr)
+            self.assertIn(f"removed the token for {said} from {path}", result.stderr)
+            with open(path) as file:
+                self.assertEqual(file.read(), text)
+            self.assertEqual(stat.S_IMODE(os.stat(path).st_mode), 0o600)
+        self.assertEqual(self.run_tool("remove", "a b").returncode, 2)
+
     def test_where_and_under_which_name_a_line_is_added(self):
         token = self.create("--server", "node1")[0][0].split()[1]
         for options, variables, name, text in ((["--server", "10.0.0.7:9000"], {}, "a", f"10.0.0.7:9000 {token}\n"),
