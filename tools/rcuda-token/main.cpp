@@ -207,11 +207,14 @@ Status create(const Options& options) {
       const auto token,
       server::create_token(options.file, {user, fingerprint, expires, options.label, roles},
                            created));
+  // A number without a unit is in seconds, which is easily taken for days.
+  const std::string end =
+      expires ? server::format_time(*expires) + " (in " + time_text(*expires - created) + ")"
+              : "never";
   std::fprintf(stderr,
                "rcuda-token: token %s of %s, role %s, expires %s; on the client machine, give the "
                "line to \"rcuda-token add\" (or put it into ~/.config/rcuda/token, mode 600)\n",
-               token.id.c_str(), user.c_str(), roles.text().c_str(),
-               expires ? server::format_time(*expires).c_str() : "never");
+               token.id.c_str(), user.c_str(), roles.text().c_str(), end.c_str());
   std::printf("%s%s\n", start.c_str(), identity::format(token).c_str());
   if (roles.has(server::Role::kSession)) note_if_not_served(options, user);
   if (!runs_server()) {

@@ -136,8 +136,10 @@ class TokenTest(unittest.TestCase):
         self.assertEqual(self.run_tool("list", "--file", files[0]).stdout, "")
 
     def test_the_time_after_which_a_token_expires(self):
-        for given, seconds in ((None, 90 * 86400), ("2m", 120), ("90min", 5400), ("12h", 43200), ("30d", 30 * 86400), ("8w", 56 * 86400), ("30", 30), ("1.5d", 129600)):
+        for given, seconds, understood in ((None, 90 * 86400, "90d"), ("2m", 120, "2m"), ("90min", 5400, "90m"), ("12h", 43200, "12h"),
+                                           ("30d", 30 * 86400, "30d"), ("8w", 56 * 86400, "56d"), ("30", 30, "30s"), ("1.5d", 129600, "36h")):
             made, said = self.create(*(["--expires", given] if given else []))
+            self.assertIn(f"Z (in {understood})", said)
             expires = re.search(r"expires (\S+Z)", said)[1]
             created, listed = self.rows()[made[1]].split()[2:4]
             self.assertEqual(listed, expires)
