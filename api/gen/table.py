@@ -340,6 +340,7 @@ def load(folder, toolkit, old_versions, update_lock=False):
     folder = pathlib.Path(folder)
     types = load_types(folder / "types.toml")
     functions, custom, families, skipped, unsupported = {}, {}, [], [], {}
+    files = {}  # name -> the file of its entry
     for path in sorted(folder.glob("*.toml")):
         if path.name in ("types.toml", "old_versions.toml", "driver_overrides.toml", "nccl.toml"):
             continue
@@ -357,6 +358,7 @@ def load(folder, toolkit, old_versions, update_lock=False):
         for name, entry in entries(raw):
             if name in functions:
                 raise TableError(f"{name} is in the table twice")
+            files[name] = path.name
             if "signature" in entry:
                 prototype = pseudo_prototype(name, entry["signature"])
             elif name in toolkit.prototypes:
@@ -366,6 +368,9 @@ def load(folder, toolkit, old_versions, update_lock=False):
                 continue
             functions[name] = function_of(name, family, entry, prototype, types,
                                           "signature" not in entry)
+    for name in unsupported:
+        if name in files:
+            raise TableError(f"{name} is in {files[name]} and in unsupported.toml: remove one of the two")
     for old, new in sorted(old_versions.items(), reverse=True):
         if new in functions:
             functions[new].older += (old,)

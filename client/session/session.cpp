@@ -163,7 +163,15 @@ CUresult Session::await_wake(uint64_t park_word, std::chrono::steady_clock::time
     const Status status = link_->wait(is_awake, std::min(limit, now + kLongest));
     if (status.ok() || is_awake()) return CUDA_SUCCESS;
     if (status.code() != Code::kTimeout) return lose(status);
-    if (std::chrono::steady_clock::now() >= limit) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (std::chrono::steady_clock::now() < limit) continue;
+    if (!told_no_room_.exchange(true)) {
+      RCUDA_WARN(
+          "%s: the session is parked, and its GPUs had no room for it within RCUDA_WAKE_WAIT (%s): "
+          "the call gets CUDA_ERROR_OUT_OF_MEMORY. Raise RCUDA_WAKE_WAIT, or leave it unset to "
+          "wait without a limit",
+          name_.c_str(), time_text(wake_wait_).c_str());
+    }
+    return CUDA_ERROR_OUT_OF_MEMORY;
   }
 }
 

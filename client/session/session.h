@@ -259,6 +259,7 @@ class Session final : public TimelineHost {
   bool synchronous_ = false;
   std::chrono::milliseconds wake_wait_{0};
   std::atomic<uint64_t> woken_{0};  // the park word for which Wake was sent
+  std::atomic<bool> told_no_room_{false};
   transport::MediumTraits traits_;
   uint32_t trace_ = 0;            // this session's number in the trace
   transport::Arrivals arrivals_;  // before the Link, whose threads use it and shadows_

@@ -111,28 +111,49 @@ std::string default_token_file() {
   return folder.empty() ? folder : folder + "/token";
 }
 
-Result<bool> add_token(const std::string& path, std::string_view line) {
-  RCUDA_ASSIGN_OR_RETURN(const TokenFile::Line added, TokenFile::parse_line(words_of(line)));
-  Result<std::string> text = read_private_file(path, kMostBytes);
-  if (text.status().code() == Code::kNotFound) text = std::string();
-  RCUDA_RETURN_IF_ERROR(text.status());
-  RCUDA_RETURN_IF_ERROR(TokenFile::parse(*text).with_context(path).status());
-  bool replaced = false;
+Result<std::string> TokenFile::without(const std::string& path, const std::string& host,
+                                       uint16_t port, bool* found) {
+  RCUDA_ASSIGN_OR_RETURN(const std::string text, read_private_file(path, kMostBytes));
+  RCUDA_RETURN_IF_ERROR(parse(text).with_context(path).status());
   std::string kept;
-  for (std::string_view rest = *text; !rest.empty();) {
+  for (std::string_view rest = text; !rest.empty();) {
     const std::string_view next = take_item(&rest, '\n');
     if (const auto words = words_of(next); !words.empty()) {
-      RCUDA_ASSIGN_OR_RETURN(const TokenFile::Line other, TokenFile::parse_line(words));
-      if (other.host == added.host && other.port == added.port) {
-        replaced = true;
+      RCUDA_ASSIGN_OR_RETURN(const Line line, parse_line(words));
+      if (line.host == host && line.port == port) {
+        *found = true;
         continue;
       }
     }
     kept += std::string(next) + "\n";
   }
+  return kept;
+}
+
+Result<bool> add_token(const std::string& path, std::string_view line) {
+  RCUDA_ASSIGN_OR_RETURN(const TokenFile::Line added, TokenFile::parse_line(words_of(line)));
+  bool replaced = false;
+  Result<std::string> kept = TokenFile::without(path, added.host, added.port, &replaced);
+  if (kept.status().code() == Code::kNotFound) kept = std::string();
+  RCUDA_RETURN_IF_ERROR(kept.status());
   RCUDA_RETURN_IF_ERROR(make_folders_above(path));
-  RCUDA_RETURN_IF_ERROR(replace_private_file(path, kept + std::string(line) + "\n"));
+  RCUDA_RETURN_IF_ERROR(replace_private_file(path, *kept + std::string(line) + "\n"));
   return replaced;
+}
+
+Status remove_token(const std::string& path, std::string_view server) {
+  std::string host;
+  uint16_t port = 0;
+  if (!server.empty() && !parse_host_port(server, ":@", &host, &port)) {
+    return refused("\"" + std::string(server) + "\" is not a server: write host or host:port");
+  }
+  bool found = false;
+  RCUDA_ASSIGN_OR_RETURN(const std::string kept,
+                         TokenFile::without(path, lower(host), port, &found));
+  if (found) return replace_private_file(path, kept);
+  return {Code::kNotFound, "there is no token for " +
+                               (server.empty() ? "every server" : std::string(server)) + ": " +
+                               describe_tokens(path)};
 }
 
 std::string describe_tokens(const std::string& named_file) {

@@ -43,7 +43,11 @@ class TokenFile {
   };
 
   friend Result<bool> add_token(const std::string& path, std::string_view line);
+  friend Status remove_token(const std::string& path, std::string_view server);
 
+  // The text of the file without the line for that server. `found`: whether there is such a line.
+  static Result<std::string> without(const std::string& path, const std::string& host,
+                                     uint16_t port, bool* found);
   static Result<Line> parse_line(const std::vector<std::string_view>& words);
   Status add(Line line);
 
@@ -57,6 +61,8 @@ std::string default_token_file();
 // Replaces a line for the same server and returns true if there is one. The other lines stay as
 // they are. If processes do this at the same time, a line may be lost.
 Result<bool> add_token(const std::string& path, std::string_view line);
+// Removes the line for a server; empty: the line for every server. kNotFound without such a line.
+Status remove_token(const std::string& path, std::string_view server);
 
 // Returns the token for a server, from `named_file` or, if that is empty, from the default file.
 // nullopt if the file has no token for the server or the default file does not exist. A named file

@@ -17,7 +17,10 @@ constexpr char kWhere[] = "in the handshake";
 
 Status check_header(const MessageHeader& header) {
   if (header.magic != kMagic) {
-    return Status(Code::kProtocol, "the peer does not speak rcuda's protocol: check host and port");
+    return Status(
+        Code::kProtocol,
+        "the peer does not speak rcuda's protocol: check host and port; an rcuda-server's "
+        "log has its port (\"serving ... on\")");
   }
   if (header.version != kProtocolVersion) {
     return Status(Code::kProtocol, "the peer speaks protocol version " +

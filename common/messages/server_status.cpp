@@ -30,6 +30,7 @@ void fields(Visitor& visit, ServerStatus::Session& m) {
   visit.number("parked_bytes", m.parked_bytes);
   visit.number("parked_seconds", m.parked_seconds);
   visit.text("job", m.job);
+  visit.number("priority", m.priority);
   visit.object("work", m.work);
 }
 

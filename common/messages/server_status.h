@@ -25,6 +25,7 @@ struct ServerStatus {
     uint32_t ordinal = 0;
     std::string name;
     uint64_t total_bytes = 0;
+    bool draining = false;  // only this device; from a worker always false
   };
   struct Session {
     std::string user, program, host;
@@ -33,6 +34,7 @@ struct ServerStatus {
     uint64_t seconds = 0;
     std::vector<uint32_t> devices;
     std::string job{};                       // of the session's lease
+    uint32_t priority = 0;                   // docs/parking.md#priorities
     Work work{};                             // so far
     uint32_t losses = 0;                     // of the connection, so far
     std::optional<uint64_t> lost_seconds{};  // since the last loss; none: connected
@@ -95,6 +97,7 @@ void fields(Visitor& visit, ServerStatus::Device& m) {
   visit.number("ordinal", m.ordinal);
   visit.text("name", m.name);
   visit.number("total_bytes", m.total_bytes);
+  visit.flag("draining", m.draining);
 }
 
 }  // namespace rcuda::wire

@@ -129,8 +129,11 @@ Result<UniqueFd> connect_any(const addrinfo* addresses, const std::string& where
     if (error != ECONNREFUSED) error = result;
   }
   std::string remedy = "check host and port, and that rcuda-server runs there";
-  if (error == ECONNREFUSED)
-    remedy = "nothing listens there: start rcuda-server (--listen for other hosts)";
+  if (error == ECONNREFUSED) {
+    remedy =
+        "nothing listens there: start rcuda-server (--listen for other hosts), or name its port: "
+        "its log has the port (\"serving ... on\")";
+  }
   if (error == ETIMEDOUT) remedy = "no answer: check the host, the network and its firewall";
   if (*limit_remedy(error)) remedy = limit_remedy(error) + 2;  // without "; "
   return Status(Code::kUnavailable,
@@ -215,7 +218,9 @@ Result<UniqueFd> connect_local_server(uint16_t port, const std::vector<uid_t>& t
     return Status(Code::kUnavailable, "no rcuda-server listens on this machine for port " +
                                           std::to_string(port) + " (" + std::strerror(error) +
                                           "); start one: rcuda-server --port " +
-                                          std::to_string(port));
+                                          std::to_string(port) +
+                                          ", or name the port of one that runs (ss -xl shows "
+                                          "@rcuda-PORT)");
   }
   set_send_timeout(socket.get(), microseconds(0));
   RCUDA_ASSIGN_OR_RETURN(const uid_t server, peer_user(socket.get()));
@@ -319,7 +324,7 @@ std::string choose_medium(Connection* connection) {
 Status no_server(const Status& status) {
   constexpr const char* kRemedy =
       ": is it an rcuda-server of the same release? Check host and port in RCUDA_DEVICES, and the "
-      "server's log";
+      "server's log, which has its port (\"serving ... on\")";
   if (status.code() == Code::kTimeout) {
     return Status(status.code(),
                   std::string("it accepted the connection and does not answer") + kRemedy);

@@ -64,7 +64,7 @@ Result<Connection::Progress> Connection::shake_hands() {
     ERR_clear_error();
     return Status(Code::kDenied,
                   "the peer does not speak TLS: is it an rcuda-server that listens for other "
-                  "machines (--listen)? See its log");
+                  "machines (--listen)? See its log, which also has its port (\"serving ... on\")");
   }
   return ssl_error("the TLS handshake failed");
 }

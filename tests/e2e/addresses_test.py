@@ -20,6 +20,7 @@ EXPECTED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../programs
 # "Within seconds": twice the time limit of connecting and of the answer (session.h), for slow
 # machines.
 PATIENCE_SECONDS = 20
+FINDS_PORT = 'port ("serving ... on")'
 
 
 class Listener:
@@ -67,9 +68,9 @@ class AddressesTest(unittest.TestCase):
         with tempfile.NamedTemporaryFile("w") as tokens:  # mode 600
             tokens.write(f"rcuda1.00000000.{43 * 'A'}.{43 * 'A'}\n")
             tokens.flush()
-            self.check(f"127.0.0.1@{port}:0", where, plain, *remedies, RCUDA_SECURITY="none")
-            self.check(f"127.0.0.1@{port}:0", where, encrypted, RCUDA_TOKEN_FILE=tokens.name)
-        self.check(f"127.0.0.1@{port}:0", where, "no rcuda-server of this machine has that port",
+            self.check(f"127.0.0.1@{port}:0", where, plain, *remedies, FINDS_PORT, RCUDA_SECURITY="none")
+            self.check(f"127.0.0.1@{port}:0", where, encrypted, FINDS_PORT, RCUDA_TOKEN_FILE=tokens.name)
+        self.check(f"127.0.0.1@{port}:0", where, "no rcuda-server of this machine has that port (ss -xl",
                    XDG_CONFIG_HOME="/nowhere", RCUDA_MUNGE_SOCKET="/nowhere")
 
     def listener(self, answer):
@@ -89,8 +90,9 @@ class AddressesTest(unittest.TestCase):
         free = socket.create_server(("127.0.0.1", 0))
         port = free.getsockname()[1]
         free.close()
-        self.check(f"127.0.0.1@{port}:0", f"127.0.0.1:{port}", "start rcuda-server")
-        self.check(f"127.0.0.1@{port}:0", f"port {port}", "start one: rcuda-server", transport="shm")
+        self.check(f"127.0.0.1@{port}:0", f"127.0.0.1:{port}", "start rcuda-server", FINDS_PORT)
+        self.check(f"127.0.0.1@{port}:0", f"port {port}", "start one: rcuda-server", "ss -xl shows @rcuda-PORT",
+                   transport="shm")
 
     def test_a_listener_that_never_answers(self):
         port = self.listener(lambda connection: None)

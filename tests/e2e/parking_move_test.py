@@ -44,6 +44,9 @@ class MoveTest(parking_test.Parking):
     def used(self, server):
         return [device["used_bytes"] // parking_test.MIB for device in self.look(server)["devices"]]
 
+    def draining(self, server):
+        return [device["draining"] for device in self.look(server)["devices"]]
+
     def devices(self, server, program):
         return self.session(server, program)["devices"]
 
@@ -158,9 +161,11 @@ class MoveTest(parking_test.Parking):
         for value, program in enumerate(programs):
             self.assertEqual(self.do(program, "get"), str(value))
         self.assertEqual(self.used(server)[0], 0)
+        self.assertEqual(self.draining(server), [True, False, False])
         self.assertIn("is draining", self.refusal(server, other, 0))
         self.assertIn("does not offer GPU 9", self.smi("drain", f"127.0.0.1:{server.port}", "--gpu", "9", check=False).stderr)
         self.smi("resume", f"127.0.0.1:{server.port}")
+        self.assertEqual(self.draining(server), [False] * 3)
         self.program(server)
 
     @unittest.skipIf(os.geteuid() != 0, "needs a server of root")

@@ -458,6 +458,7 @@ class ParkingTest(Parking):
         self.assertEqual(self.do(first, "get"), "1")
         self.do(first, "post 10")
         self.assertEqual(self.do(first, "get"), "10")
+        self.assertEqual(self.text_of(first.log).count("within RCUDA_WAKE_WAIT (300ms)"), 1)
 
     def test_a_parked_session_counts_for_no_quota(self):
         server = self.server(rules='[limits.user]\ndevice_memory = "64M"\n')

@@ -103,6 +103,7 @@ class TurnsTest(Turns):
         self.do(second, "work 2")
         self.assertEqual(self.do(third, "allocate 30"), "None")
         self.assertEqual([self.state(server, one) for one in (first, second, third)], ["parked", "", ""])
+        self.assertIn(f"because another session needs the room (worker {self.session(server, third)['worker']})", server.text())
         self.assertEqual(self.do(first, "work 3"), "right")
         self.assertEqual([self.state(server, one) for one in (first, second, third)], ["", "parked", ""])
         self.assertEqual(self.do(second, "work 4"), "right")
@@ -147,6 +148,9 @@ class TurnsTest(Turns):
         self.assertEqual(self.do(first, "unblock"), "None")
         self.assertEqual(self.do(second, "allocate 40"), "None")
         self.assertEqual(self.state(server, first), "parked")
+        second.stdin.close()
+        second.wait()
+        self.assertEqual(self.text_of(second.log).count("asked for 40 MiB of device 0, and the server could park no other session"), 1)
 
     def test_two_sessions_that_need_each_others_room_do_not_wait_for_each_other(self):
         server = self.server("oversubscribe = 3.0\n")
@@ -216,6 +220,7 @@ class PriorityTest(Turns):
     def test_a_higher_priority_displaces_a_session_that_has_just_woken(self):
         server = self.server('stay_awake = "1h"\n')
         low, high = self.program(server, mib=40), self.nobody(server, mib=1)
+        self.assertEqual([self.session(server, one)["priority"] for one in (low, high)], [0, 10])
         self.assertEqual(self.do(high, "allocate 40"), "None")
         self.assertEqual(self.state(server, low), "parked")
 

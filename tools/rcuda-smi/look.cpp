@@ -79,7 +79,7 @@ std::string device_line(const Look& look, const wire::ServerStatus::Device& devi
     line += fmt::format(", your quota: {} of {}", memory_text(gpu->quota_used_bytes),
                         memory_text(gpu->quota_bytes));
   }
-  return line + lease_text(look.status, device.ordinal) + "\n";
+  return line + lease_text(look.status, device.ordinal) + (device.draining ? ", draining\n" : "\n");
 }
 
 std::string text_of(const Look& look) {
@@ -96,10 +96,11 @@ std::string text_of(const Look& look) {
   }
   for (const wire::ServerStatus::Session& session : status.sessions) {
     text += fmt::format(
-        "  session {:<8} {} on {}, pid {}, over {}, {}, {}, worker {}: {}{}{}{}\n",
+        "  session {:<8} {} on {}, pid {}, over {}, {}, {}, worker {}: {}{}{}{}{}\n",
         fmt::join(session.devices, ","), session.user, session.host, session.client_pid,
         session.medium, age_text(session.seconds), memory_text(memory_of(look, session)),
         session.worker_pid, session.program, session.job.empty() ? "" : ", job " + session.job,
+        session.priority == 0 ? "" : fmt::format(", priority {}", session.priority),
         session.lost_seconds ? ", disconnected for " + age_text(*session.lost_seconds) : "",
         session.park.empty() ? "" : ", " + park_text(session));
   }
@@ -154,6 +155,7 @@ nlohmann::json device_json(const Look& look, const wire::ServerStatus::Device& d
   nlohmann::json json = {{"ordinal", device.ordinal},
                          {"name", device.name},
                          {"total_bytes", device.total_bytes},
+                         {"draining", device.draining},
                          {"sessions", sessions_on(look.status, device.ordinal)}};
   const auto& all = look.status.leased;
   const auto found = std::ranges::find(all, device.ordinal, &wire::ServerStatus::Leased::ordinal);
@@ -189,6 +191,7 @@ nlohmann::json session_json(const Look& look, const wire::ServerStatus::Session&
                          {"seconds", session.seconds},
                          {"worker", session.worker_pid},
                          {"job", session.job},
+                         {"priority", session.priority},
                          {"used_bytes", number_of(memory_of(look, session))},
                          {"quota_bytes", number_of(quota_of(look, session))},
                          {"losses", session.losses},

@@ -1,6 +1,6 @@
 // rcuda-token: makes, lists and revokes the tokens with which clients of other machines
 // authenticate themselves to this machine's rcuda-server over TLS. On the clients, puts them into
-// the user's file.
+// the user's file, and removes them.
 //
 //   rcuda-token create --user ada --expires 30d --label laptop
 //   rcuda-token create --role observer
@@ -8,10 +8,11 @@
 //   rcuda-token revoke 1a2b3c4d
 //   rcuda-token revoke --user ada
 //   ssh node1 rcuda-token create | rcuda-token add
+//   rcuda-token remove node1
 //
 // It edits the server's file of tokens (server/identity/token_store.h); a running server reads the
-// change. The line with the new token is the only thing on stdout. add edits the client's file
-// (common/identity/token_file.h).
+// change. The line with the new token is the only thing on stdout. add and remove edit the client's
+// file (common/identity/token_file.h).
 
 #include <algorithm>
 #include <chrono>
@@ -54,7 +55,7 @@ constexpr const char* kFooter =
 On the client machine, add reads such lines, of one or several servers, and puts them into the
 user's file. There, a line is for the server that RCUDA_DEVICES names in the same way, on any port
 or on one (node1:9000); a line that only has a token is for every other server. A new line replaces
-the one for the same server.
+the one for the same server. remove takes the line of a server that is gone out of the file.
 
 The holder of a token may use the server as ROLE says, and recognises the server by the fingerprint
 of the server's key, which is the last part of the token.
@@ -82,7 +83,8 @@ Examples:
     sudo rcuda-token create --role observer --expires never --label rcuda-exporter
     sudo rcuda-token revoke 1a2b3c4d
     sudo rcuda-token revoke --user ada
-    ssh root@node1 rcuda-token create --user ada | rcuda-token add)";
+    ssh root@node1 rcuda-token create --user ada | rcuda-token add
+    rcuda-token remove node1:9000)";
 
 constexpr const char* kEveryServer = "*";
 
@@ -205,11 +207,14 @@ Status create(const Options& options) {
       const auto token,
       server::create_token(options.file, {user, fingerprint, expires, options.label, roles},
                            created));
+  // A number without a unit is in seconds, which is easily taken for days.
+  const std::string end =
+      expires ? server::format_time(*expires) + " (in " + time_text(*expires - created) + ")"
+              : "never";
   std::fprintf(stderr,
                "rcuda-token: token %s of %s, role %s, expires %s; on the client machine, give the "
                "line to \"rcuda-token add\" (or put it into ~/.config/rcuda/token, mode 600)\n",
-               token.id.c_str(), user.c_str(), roles.text().c_str(),
-               expires ? server::format_time(*expires).c_str() : "never");
+               token.id.c_str(), user.c_str(), roles.text().c_str(), end.c_str());
   std::printf("%s%s\n", start.c_str(), identity::format(token).c_str());
   if (roles.has(server::Role::kSession)) note_if_not_served(options, user);
   if (!runs_server()) {
@@ -272,15 +277,18 @@ void print_table(const std::vector<ListedToken>& tokens) {
   }
 }
 
-// Adds the lines of stdin to the client's file. Other users can see arguments, so secrets are not
-// arguments.
-Status add(const Options& options) {
+Result<std::string> client_file(const Options& options) {
   const char* const variable = ::getenv("RCUDA_TOKEN_FILE");
   std::string file = options.client_file;
   if (file.empty()) file = variable && *variable ? variable : identity::default_token_file();
-  if (file.empty()) {
-    return Status(Code::kInvalidArgument, "HOME is not set: name the file with --file");
-  }
+  if (!file.empty()) return file;
+  return Status(Code::kInvalidArgument, "HOME is not set: name the file with --file");
+}
+
+// Adds the lines of stdin to the client's file. Other users can see arguments, so secrets are not
+// arguments.
+Status add(const Options& options) {
+  RCUDA_ASSIGN_OR_RETURN(const std::string file, client_file(options));
   if (::isatty(STDIN_FILENO)) {
     std::fprintf(stderr, "rcuda-token: paste the lines of \"rcuda-token create\", then Ctrl-D\n");
   }
@@ -307,6 +315,15 @@ Status add(const Options& options) {
   if (lines != 0) return {};
   return Status(Code::kInvalidArgument,
                 "there is no line to add: give the output of \"rcuda-token create\" as input");
+}
+
+Status remove(const Options& options) {
+  RCUDA_ASSIGN_OR_RETURN(const std::string file, client_file(options));
+  const bool is_for_all = options.server == kEveryServer;
+  RCUDA_RETURN_IF_ERROR(identity::remove_token(file, is_for_all ? "" : options.server));
+  std::fprintf(stderr, "rcuda-token: removed the token for %s from %s\n",
+               is_for_all ? "every server" : options.server.c_str(), file.c_str());
+  return {};
 }
 
 Status list(const Options& options) {
@@ -386,11 +403,19 @@ config::CommandLine& add_adding(config::CommandLine* line, Options* options) {
               "how RCUDA_DEVICES names the server, if not as in the line; \"*\": every server")
       .type_name("NAME")
       .check([](const std::string& text) { return line_start(text).status(); });
-  adding
-      .option("--file", &options->client_file,
-              "the user's file (default: RCUDA_TOKEN_FILE, or ~/.config/rcuda/token)")
-      .type_name("FILE");
   return adding;
+}
+
+config::CommandLine& add_removing(config::CommandLine* line, Options* options) {
+  config::CommandLine& removing = line->subcommand(
+      "remove", "on a client machine: take a server's line out of the user's file");
+  removing
+      .option("server", &options->server,
+              "the server, as its line names it; \"*\": the line for every server")
+      .required()
+      .type_name("NAME")
+      .check([](const std::string& text) { return line_start(text).status(); });
+  return removing;
 }
 
 int start(int argc, char** argv) {
@@ -398,12 +423,13 @@ int start(int argc, char** argv) {
   Options options;
   config::CommandLine line(
       "rcuda-token",
-      "Makes, lists and revokes the tokens of this machine's rcuda-server, and "
-      "adds those of other machines' servers to the user's file.",
+      "Makes, lists and revokes the tokens of this machine's rcuda-server, and adds and removes "
+      "those of other machines' servers in the user's file.",
       version_of("rcuda-token"));
   line.require_subcommand(1, 1);
   config::CommandLine& creating = add_creating(&line, &options);
   config::CommandLine& adding = add_adding(&line, &options);
+  config::CommandLine& removing = add_removing(&line, &options);
   config::CommandLine& listing =
       line.subcommand("list", "on the server: show the tokens, without their secrets");
   config::CommandLine& revoking = line.subcommand("revoke", "on the server: make tokens invalid");
@@ -415,10 +441,17 @@ int start(int argc, char** argv) {
         .type_name("FILE")
         .show_default();
   }
+  for (config::CommandLine* command : {&adding, &removing}) {
+    command
+        ->option("--file", &options.client_file,
+                 "the user's file (default: RCUDA_TOKEN_FILE, or ~/.config/rcuda/token)")
+        .type_name("FILE");
+  }
   line.footer(kFooter);  // last, so that the subcommands do not inherit it
   if (const std::optional<int> status = line.parse(argc, argv)) return *status;
 
   if (adding.is_chosen()) return report(add(options));
+  if (removing.is_chosen()) return report(remove(options));
   if (options.server.empty()) options.server = host_name();
   if (options.file.empty() || (creating.is_chosen() && options.certificate.empty())) {
     return report(Status(Code::kInvalidArgument,

@@ -387,8 +387,8 @@ void Connection::report_status() {
   if (identity_->roles) status.roles = identity_->roles->text();
   status.max_sessions = static_cast<uint32_t>(services_.settings.max_sessions.get());
   status.waiting = static_cast<uint32_t>(services_.admission.waiting());
-  status.draining = services_.control.draining();
   services_.pool.report(&status, viewer());
+  services_.control.report(&status);
   services_.leases.report(&status, viewer());
   if (viewer().sees_all) status.totals.refused = services_.refusals.counts();
   send_answer(MessageType::kStatus, wire::encode(status));

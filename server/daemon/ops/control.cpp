@@ -123,6 +123,11 @@ Status Control::set_draining(bool draining, const std::optional<Identity>& by,
   return {};
 }
 
+void Control::report(wire::ServerStatus* status) const {
+  status->draining = draining_;
+  for (auto& device : status->devices) device.draining = drained_.contains(device.ordinal);
+}
+
 Status Control::check_draining(const std::vector<uint32_t>& devices) const {
   const auto drained =
       std::ranges::find_if(devices, [this](uint32_t device) { return drained_.contains(device); });

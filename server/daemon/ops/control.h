@@ -18,6 +18,7 @@
 
 #include "common/base/status.h"
 #include "common/messages/control_messages.h"
+#include "common/messages/server_status.h"
 #include "server/daemon/admission/admission.h"
 #include "server/daemon/admission/audit.h"
 #include "server/daemon/ops/reload.h"
@@ -45,6 +46,8 @@ class Control {
   // Executes a ControlRequest of `who`.
   Result<wire::ControlAnswer> handle(const std::vector<std::byte>& body, const Identity& who);
   bool draining() const { return draining_; }
+  // Adds what drains: the server, or some of the devices that the status already lists.
+  void report(wire::ServerStatus* status) const;
   // For a successor (successor.h).
   void carry(CarriedState* state) const;
   void restore(const CarriedState& state);
@@ -78,7 +81,7 @@ class Control {
   Reload& reload_;
   bool draining_ = false;
   std::set<uint32_t> drained_;  // GPUs
-  int signal_ = 0;  // the last signal that was read
+  int signal_ = 0;              // the last signal that was read
   std::optional<Clock::time_point> drain_until_;
 };
 

@@ -274,7 +274,7 @@ class WorkerPool {
     };
     std::optional<Wish> wish;   // its worker waits for room, in the middle of a command
     bool is_hopeless = false;   // the parks of all others would not suffice for it
-    bool makes_room = false;    // it is being parked to make room for another session
+    pid_t room_for = 0;         // the worker for whose room it is being parked; 0: none
     bool is_preempted = false;  // the same, after its work in progress
     // Until these times, it is not parked for other sessions: it had work (busy_until), cannot be
     // parked (cannot_until), or did not end its work in time for a preemption (preempt_after).

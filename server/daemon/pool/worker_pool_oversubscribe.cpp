@@ -197,7 +197,7 @@ RoomChoice WorkerPool::make_room(const std::vector<Worker*>& needy, const Device
       return true;
     }
     for (Worker* const member : group_of(first)) {
-      member->park.makes_room = true;
+      member->park.room_for = needy.front()->pid;
       note_displaced(*member, now);
     }
     return false;
@@ -256,7 +256,7 @@ std::set<uint32_t> WorkerPool::moving_devices() const {
     if (!worker.is(State::kBusy) || worker.kill_at) continue;
     const Park& park = worker.park;
     const bool wakes = park.state == ParkState::kWaking && !park.is_broken;
-    if (wakes || park.makes_room) {
+    if (wakes || park.room_for != 0) {
       devices.insert(worker.session.devices.begin(), worker.session.devices.end());
     }
     if (park.wish && park.wish->granted_at) devices.insert(park.wish->device);
@@ -294,7 +294,7 @@ void WorkerPool::keep_room() {
 // When a session that makes room must have come to rest.
 WorkerPool::Clock::time_point WorkerPool::rest_end(const Worker& worker) const {
   const Park& park = worker.park;
-  const bool rests = park.makes_room && park.state == ParkState::kResting && !park.has_answered;
+  const bool rests = park.room_for != 0 && park.state == ParkState::kResting && !park.has_answered;
   if (!rests) return Clock::time_point::max();
   const auto wait =
       park.is_preempted ? Clock::duration(settings_.preempt_wait.get()) : Clock::duration(0);

@@ -42,10 +42,11 @@ uint64_t available_host_memory() {
   return UINT64_MAX;
 }
 
-std::string by_text(const std::optional<Identity>& by, bool makes_room = false) {
-  return by           ? "as " + by->user + " requested"
-         : makes_room ? "because another session needs the room"
-                      : "because it was idle (park_after)";
+std::string by_text(const std::optional<Identity>& by, pid_t room_for = 0) {
+  return by ? "as " + by->user + " requested"
+         : room_for != 0
+             ? "because another session needs the room (worker " + std::to_string(room_for) + ")"
+             : "because it was idle (park_after)";
 }
 
 uint64_t sum_of(const std::map<uint32_t, uint64_t>& bytes) {
@@ -180,8 +181,8 @@ void WorkerPool::refuse_park(Worker& worker, const std::string& why) {
   const bool had_work = park.state == ParkState::kResting;
   // Sessions may be tried often for park_after, or for others' room: logs each reason once.
   const bool is_news =
-      park.by || (!(park.makes_room && had_work) && std::exchange(park.logged, why) != why);
-  if (std::exchange(park.makes_room, false)) {
+      park.by || (!(park.room_for != 0 && had_work) && std::exchange(park.logged, why) != why);
+  if (std::exchange(park.room_for, 0) != 0) {
     park.busy_until = Clock::now() + kLeastBusyPause;
     if (!had_work) park.cannot_until = Clock::now() + kCannotPause;
     if (park.is_preempted) park.preempt_after = Clock::now() + settings_.preempt_wait.get();
@@ -505,11 +506,11 @@ void WorkerPool::is_parked(Worker& worker) {
   ++totals_.parks;
   ++room_changes_;
   RCUDA_INFO("the session of worker %d (%s) is parked, %s: %s of GPU memory", worker.pid,
-             worker.identity.user.c_str(), by_text(park.by, park.makes_room).c_str(),
+             worker.identity.user.c_str(), by_text(park.by, park.room_for).c_str(),
              bytes_text(sum_of(park.bytes)).c_str());
   if (audit_) audit_->control("park", park.by, static_cast<uint32_t>(worker.pid));
   park.by.reset();
-  if (std::exchange(park.makes_room, false)) ++totals_.parks_for_room;
+  if (std::exchange(park.room_for, 0) != 0) ++totals_.parks_for_room;
 }
 
 void WorkerPool::lower_host_memory(Worker& worker, uint64_t kept) const {

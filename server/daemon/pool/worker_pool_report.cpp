@@ -56,6 +56,7 @@ std::optional<uint64_t> WorkerPool::lost_seconds(const Worker& worker) {
 wire::ServerStatus::Session WorkerPool::session_of(const Worker& worker) {
   wire::ServerStatus::Session session = worker.session;
   session.user = worker.identity.user;
+  session.priority = priority_of(worker);
   session.seconds = static_cast<uint64_t>(
       std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - worker.since).count());
   if (!worker.work) return session;

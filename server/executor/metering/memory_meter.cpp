@@ -89,7 +89,7 @@ void MemoryMeter::give_way(uint64_t bytes) const {
   if (any_kept && current(&place) == CUDA_SUCCESS) give_way(place.device, bytes);
 }
 
-bool MemoryMeter::make_room(std::optional<CUdevice> device, uint64_t bytes) const {
+bool MemoryMeter::make_room(std::optional<CUdevice> device, uint64_t bytes) {
   Place place;
   const bool has_context = current(&place) == CUDA_SUCCESS;
   if (!device && !has_context) return false;
@@ -98,7 +98,13 @@ bool MemoryMeter::make_room(std::optional<CUdevice> device, uint64_t bytes) cons
   size_t free = 0, total = 0;
   const bool is_current = has_context && place.device == known->device;
   if (!is_current || driver_.cuMemGetInfo_v2(&free, &total) != CUDA_SUCCESS) free = 0;
-  return others.make_room(known->row, bytes, free);
+  if (others.make_room(known->row, bytes, free)) return true;
+  if (tell && !std::exchange(told_no_room_, true)) {
+    tell("the program asked for " + bytes_text(bytes) + " of device " + std::to_string(known->row) +
+         ", and the server could park no other session for it: it gets CUDA_ERROR_OUT_OF_MEMORY. "
+         "Free memory, or try again later");
+  }
+  return false;
 }
 
 uint64_t MemoryMeter::could_free(CUdevice device, uint64_t free) const {

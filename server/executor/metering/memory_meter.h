@@ -3,8 +3,8 @@
 //
 // Executor thread only. Blocking: take() calls the function that reclaims memory, which calls the
 // driver. take() and give_way() wait while a session that wakes needs the room, and with_room()
-// while others make room. Errors: bytes that do not fit are refused with false, and the session's
-// first refusal is reported with the remedy.
+// while others make room. Errors: bytes that do not fit are refused with false. The session's first
+// refusal by a quota, and the first by the others, are reported with the remedy.
 #pragma once
 
 #include <cstdint>
@@ -117,7 +117,7 @@ class MemoryMeter {
     uint64_t held = 0;
     uint64_t given_up = 0;
   };
-  bool make_room(std::optional<CUdevice> device, uint64_t bytes) const;
+  bool make_room(std::optional<CUdevice> device, uint64_t bytes);
   Device* find(CUdevice device);
   const Device* find(CUdevice device) const;
 
@@ -126,6 +126,7 @@ class MemoryMeter {
   const std::shared_ptr<Quota> quota_;
   wire::Work* const done_;
   bool warned_ = false;
+  bool told_no_room_ = false;
   bool has_given_up_ = false;
 };
 

@@ -173,6 +173,12 @@ class WrongTableTest(unittest.TestCase):
         self.refuse('[cuWidgetGetSize]\nclass = "call"\nwidth = "out"\n',
                     "height: size_t\\* needs a direction")
 
+    def test_a_function_that_is_served_is_not_unsupported(self):
+        excuse = '[[group]]\nreason = "x"\nfunctions = ["cuWidgetGetSize"]\n'
+        with changed_table({"unsupported.toml": excuse}) as folder:
+            with self.assertRaisesRegex(table.TableError, "cuWidgetGetSize is in widget.toml and in unsupported.toml"):
+                load(folder)
+
     def test_no_such_parameter(self):
         self.refuse('[cuWidgetGetSize]\nclass = "call"\ndepth = "out"\n', "depth is neither")
 

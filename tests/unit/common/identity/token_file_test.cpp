@@ -183,6 +183,13 @@ TEST_F(FindTokenTest, AddingReplacesTheLineOfTheSameServerOnly) {
   EXPECT_EQ(folder_.read("new/token"), "# mine\n\n" + port + "\n" + other + "\n");
   EXPECT_FALSE(add_token(path, "node2 x").ok());
   EXPECT_FALSE(add_token(path, "# a comment").ok());
+  EXPECT_TRUE(add(port));
+  EXPECT_TRUE(remove_token(path, "Node1").ok());
+  EXPECT_EQ(folder_.read("new/token"), "# mine\n\n" + port + "\n");
+  const Status gone = remove_token(path, "node1");
+  EXPECT_EQ(gone.code(), Code::kNotFound);
+  EXPECT_THAT(gone.context(), HasSubstr("no token for node1: " + path + " has tokens for "));
+  EXPECT_EQ(remove_token(path, "").code(), Code::kNotFound);
   folder_.write("new/token", "broken\n");
   EXPECT_THAT(add_token(path, one).status().context(), HasSubstr(path));
   EXPECT_EQ(folder_.read("new/token"), "broken\n");

@@ -208,7 +208,7 @@ ServerStatus sample_status() {
   status.idle_workers = 2;
   status.max_sessions = 256;
   status.waiting = 4;
-  status.devices = {{0, "H200", 141ull << 30}, {3, "H200", 141ull << 30}};
+  status.devices = {{0, "H200", 141ull << 30}, {3, "H200", 141ull << 30, true}};
   ServerStatus::Session session;
   session.user = "ada";
   session.program = "./train";
@@ -218,6 +218,7 @@ ServerStatus sample_status() {
   session.medium = "verbs";
   session.seconds = 12;
   session.devices = {3};
+  session.priority = 10;
   for (size_t i = 0; i < session.work.counts.size(); ++i) session.work.counts[i] = i + 1;
   status.sessions = {session, session};
   status.totals = {{0, 7}, 8, 9, 10, {{"ada", "verbs", 11, session.work}, {"bob", "tcp", 12}}};
@@ -243,10 +244,12 @@ TEST(HandshakeTest, StatusSurvivesTheWire) {
   ASSERT_EQ(got->devices.size(), 2u);
   EXPECT_EQ(got->devices[1].ordinal, 3u);
   EXPECT_EQ(got->devices[1].total_bytes, 141ull << 30);
+  EXPECT_TRUE(got->devices[1].draining);
   ASSERT_EQ(got->sessions.size(), 2u);
   EXPECT_EQ(got->sessions[1].program, "./train");
   EXPECT_EQ(got->sessions[1].medium, "verbs");
   EXPECT_EQ(got->sessions[1].devices, std::vector<uint32_t>{3});
+  EXPECT_EQ(got->sessions[1].priority, 10u);
   EXPECT_EQ(got->sessions[1].work.counts, sample_status().sessions[1].work.counts);
   EXPECT_EQ(got->totals.refused, (std::vector<uint64_t>{0, 7}));
   EXPECT_EQ(got->totals.worker_start_us, 10u);

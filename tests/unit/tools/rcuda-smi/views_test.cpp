@@ -103,6 +103,23 @@ TEST(ViewsTest, ALeasedDeviceDoesNotLookFree) {
   }
 }
 
+TEST(ViewsTest, ADeviceThatDrainsIsShown) {
+  Look look = sample();
+  EXPECT_EQ(json_of(look)["devices"][0]["draining"], false);
+  look.status.devices[0].draining = true;
+  EXPECT_THAT(text_of(look), HasSubstr("  1 session, draining\n"));
+  EXPECT_THAT(top_of({}, {look}), HasSubstr("  1 session, draining\n"));
+  EXPECT_EQ(json_of(look)["devices"][0]["draining"], true);
+}
+
+TEST(ViewsTest, APriorityIsShown) {
+  Look look = sample();
+  EXPECT_EQ(json_of(look)["sessions"][0]["priority"], 0);
+  look.status.sessions[0].priority = 10;
+  EXPECT_THAT(text_of(look), HasSubstr("worker 4711: ./train, priority 10\n"));
+  EXPECT_EQ(json_of(look)["sessions"][0]["priority"], 10);
+}
+
 TEST(ViewsTest, ColumnsOfTopAreAsWideAsTheirTexts) {
   const std::string text = top_of({}, {sample()});
   EXPECT_THAT(text, testing::EndsWith("SERVER      WORKER  USER  PID  GPU  OVER  MEMORY  PEAK  "

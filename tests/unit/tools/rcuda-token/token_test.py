@@ -136,8 +136,10 @@ class TokenTest(unittest.TestCase):
         self.assertEqual(self.run_tool("list", "--file", files[0]).stdout, "")
 
     def test_the_time_after_which_a_token_expires(self):
-        for given, seconds in ((None, 90 * 86400), ("2m", 120), ("90min", 5400), ("12h", 43200), ("30d", 30 * 86400), ("8w", 56 * 86400), ("30", 30), ("1.5d", 129600)):
+        for given, seconds, understood in ((None, 90 * 86400, "90d"), ("2m", 120, "2m"), ("90min", 5400, "90m"), ("12h", 43200, "12h"),
+                                           ("30d", 30 * 86400, "30d"), ("8w", 56 * 86400, "56d"), ("30", 30, "30s"), ("1.5d", 129600, "36h")):
             made, said = self.create(*(["--expires", given] if given else []))
+            self.assertIn(f"Z (in {understood})", said)
             expires = re.search(r"expires (\S+Z)", said)[1]
             created, listed = self.rows()[made[1]].split()[2:4]
             self.assertEqual(listed, expires)
@@ -249,6 +251,21 @@ class TokenTest(unittest.TestCase):
             with open(path) as file:
                 self.assertEqual(file.read(), text)
             self.assertEqual(stat.S_IMODE(os.stat(path).st_mode), 0o600)
+
+    def test_lines_are_removed_from_the_users_file(self):
+        lines = [self.create("--server", name)[0][0] for name in ("node1", "node1:9000", "*")]
+        path = os.path.join(self.home, ".config/rcuda/token")
+        self.check_refused(self.run_tool("remove", "node1"), "no file " + path)
+        self.run_tool("add", input="".join(lines))
+        self.check_refused(self.run_tool("remove", "node2"), "no token for node2", path + " has tokens for node1, node1:9000, every server")
+        for name, said, text in (("NODE1", "NODE1", lines[1] + lines[2]), ("*", "every server", lines[1]), ("node1@9000", "node1@9000", "")):
+            result = self.run_tool("remove", name)
+            self.assertEqual((result.returncode, result.stdout), (0, ""), result.stderr)
+            self.assertIn(f"removed the token for {said} from {path}", result.stderr)
+            with open(path) as file:
+                self.assertEqual(file.read(), text)
+            self.assertEqual(stat.S_IMODE(os.stat(path).st_mode), 0o600)
+        self.assertEqual(self.run_tool("remove", "a b").returncode, 2)
 
     def test_where_and_under_which_name_a_line_is_added(self):
         token = self.create("--server", "node1")[0][0].split()[1]

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -48,6 +49,19 @@ TEST_F(MeteringTest, TheFirstRefusalOfASessionIsReported) {
       "are left: it gets CUDA_ERROR_OUT_OF_MEMORY. Free memory, end other sessions of its user, "
       "or raise device_memory in the server's configuration file");
   EXPECT_EQ(table().cuMemFree_v2(first), CUDA_SUCCESS);
+}
+
+TEST_F(MeteringTest, TheFirstAllocationWithoutRoomIsReported) {
+  std::vector<std::string> told;
+  metered_->memory.tell = [&](const std::string& text) { told.push_back(text); };
+  metered_->memory.others = {[](uint32_t, uint64_t, uint64_t) { return false; }, [] {}, {}};
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(metered_->memory.with_room(0, 40 * kMiB, [] { return CUDA_ERROR_OUT_OF_MEMORY; }),
+              CUDA_ERROR_OUT_OF_MEMORY);
+  }
+  EXPECT_THAT(told,
+              testing::ElementsAre(testing::HasSubstr(
+                  "asked for 40 MiB of device 5, and the server could park no other session")));
 }
 
 TEST_F(MeteringTest, PitchedAndManagedMemoryCount) {
