@@ -46,19 +46,16 @@ ssize_t Socket::recv(void* data, size_t bytes, int flags) const {
   if (layer_) return layer_->recv(data, bytes, flags);
   if (!cipher_) return ::recv(fd(), data, bytes, flags);
   auto* const to = static_cast<std::byte*>(data);
+  const bool wants_all = flags & MSG_WAITALL, peeks = flags & MSG_PEEK;
   size_t received = 0;
   for (;;) {
-    const ssize_t count = cipher_->recv(to + received, bytes - received, flags & MSG_PEEK);
-    if (count > 0) received += static_cast<size_t>(count);
-    if (received == bytes || (count > 0 && (flags & MSG_PEEK))) break;
-    // Without further bytes, another cipher_->recv() would only be a system call more.
-    if (count > 0 && !(flags & MSG_WAITALL) && !cipher_->has_received()) break;
-    if (count > 0) continue;
+    const bool waits = !(flags & MSG_DONTWAIT) && (received == 0 || wants_all);
+    const ssize_t count = cipher_->recv(to + received, bytes - received, peeks, waits);
     // The next call returns the end of the stream or the error again.
-    if (count == 0 || errno != EAGAIN) return received ? static_cast<ssize_t>(received) : count;
-    if (received != 0 && !(flags & MSG_WAITALL)) break;
-    if (flags & MSG_DONTWAIT) return received ? static_cast<ssize_t>(received) : -1;
-    if (!wait_as_kernel(POLLIN, SO_RCVTIMEO)) return received ? static_cast<ssize_t>(received) : -1;
+    if (count <= 0) return received ? static_cast<ssize_t>(received) : count;
+    received += static_cast<size_t>(count);
+    // Without further bytes, another cipher_->recv() would only be a system call more.
+    if (received == bytes || peeks || (!wants_all && !cipher_->has_received())) break;
   }
   return static_cast<ssize_t>(received);
 }

@@ -21,15 +21,16 @@
 
 namespace rcuda {
 
-// Encrypts a stream (common/tls). Never blocks. Safe for one sending and one receiving thread.
+// Encrypts a stream (common/tls). Blocks only as recv() says. Safe for one sending and one receiving thread.
 class Cipher {
  public:
   virtual ~Cipher() = default;
   // Sends some bytes of `pieces` and returns their number. -1 with EAGAIN: the socket is full. The
   // caller must repeat the call with the same bytes, or more; the cipher has begun to send them.
   virtual ssize_t send(std::span<const iovec> pieces) = 0;
-  // Returns the bytes received, 0 at the end of the stream, -1 with errno otherwise.
-  virtual ssize_t recv(void* data, size_t bytes, bool peek) = 0;
+  // Returns the bytes received, 0 at the end of the stream, -1 with errno otherwise. With `wait`,
+  // blocks until there are bytes, as recv(2) on a blocking socket (SO_RCVTIMEO); otherwise never.
+  virtual ssize_t recv(void* data, size_t bytes, bool peek, bool wait) = 0;
   // Whether recv() can return bytes that have already been taken from the socket. Call it on the
   // receiving thread.
   virtual bool has_received() const = 0;

@@ -169,12 +169,12 @@ ssize_t Connection::send(std::span<const iovec> pieces) {
 
 // A thread that polls an empty socket must not hold the mutex during the system call: the sending
 // thread would find it locked, and sleep.
-ssize_t Connection::recv(void* data, size_t bytes, bool peek) {
+ssize_t Connection::recv(void* data, size_t bytes, bool peek, bool wait) {
   if (bytes == 0) return 0;
   const int most = static_cast<int>(std::min(bytes, kRecordBytes));
   for (;;) {
     if (is_drained_) {
-      if (const ssize_t filled = buffer_.fill(); filled <= 0) return filled;
+      if (const ssize_t filled = buffer_.fill(wait); filled <= 0) return filled;
     }
     MutexLock lock(mutex_);
     ERR_clear_error();
@@ -183,6 +183,7 @@ ssize_t Connection::recv(void* data, size_t bytes, bool peek) {
     const bool lacks_bytes = got < 0 && errno == EAGAIN;
     const bool has_taken_record = got > 0 && !peek && (got < most || bytes >= kRecordBytes);
     is_drained_ = lacks_bytes || has_taken_record;
+    if (lacks_bytes && wait) continue;
     // OpenSSL also returns after a KeyUpdate, although the next record may have been received
     // already.
     if (!lacks_bytes || !buffer_.has_bytes()) return got;

@@ -55,10 +55,13 @@ ssize_t RecordBuffer::take(std::span<std::byte> to) {
   return static_cast<ssize_t>(some);
 }
 
-ssize_t RecordBuffer::fill() {
-  if (!reads_ahead_ || has_bytes()) return 1;
+ssize_t RecordBuffer::fill(bool wait) {
+  if (has_bytes()) return 1;
+  std::byte byte;
+  if (!reads_ahead_) return wait ? ::recv(socket_, &byte, 1, MSG_PEEK) : 1;
   if (!received_) received_ = std::make_unique_for_overwrite<std::byte[]>(kReceivedBytes);
-  const ssize_t received = ::recv(socket_, received_.get(), kReceivedBytes, MSG_DONTWAIT);
+  const ssize_t received =
+      ::recv(socket_, received_.get(), kReceivedBytes, wait ? 0 : MSG_DONTWAIT);
   if (received <= 0) return received;
   begin_ = 0;
   end_ = static_cast<size_t>(received);

@@ -2,8 +2,8 @@
 // in one system call.
 //
 // Threads: add(), take(), set_sealing() and hand_over() with the mutex of the connection held,
-// push() on the sending thread only, fill() and has_bytes() on the receiving thread only. Nothing
-// blocks, and nothing raises SIGPIPE.
+// push() on the sending thread only, fill() and has_bytes() on the receiving thread only. Only
+// fill() may block. Nothing raises SIGPIPE.
 #pragma once
 
 #include <cstddef>
@@ -28,9 +28,10 @@ class RecordBuffer {
   // Works as recv(2) on a non-blocking socket. Returns -1 with EPROTO beyond limit_received().
   ssize_t take(std::span<std::byte> to);
   // With `reads_ahead`: receives bytes unless take() still has some. Returns a positive number if
-  // take() has bytes, otherwise as recv(2). Without `reads_ahead`, does nothing and returns a
-  // positive number, because take() receives.
-  ssize_t fill();
+  // take() has bytes, otherwise as recv(2). Without `reads_ahead`, receives nothing and returns a
+  // positive number, because take() receives. With `wait`, blocks until there are bytes, as recv(2)
+  // on a blocking socket.
+  ssize_t fill(bool wait = false);
   // Whether take() has bytes that were received ahead.
   bool has_bytes() const { return begin_ < end_; }
   // While the sending thread is inside OpenSSL (`sealing`), take() fails with EAGAIN: the receiving

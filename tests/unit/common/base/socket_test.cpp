@@ -16,7 +16,8 @@ class Records final : public Cipher {
  public:
   Records(int together, int* calls) : left_(together), calls_(calls) {}
   ssize_t send(std::span<const iovec>) override { return -1; }
-  ssize_t recv(void*, size_t bytes, bool) override {
+  ssize_t recv(void*, size_t bytes, bool, bool wait) override {
+    EXPECT_FALSE(wait && left_ == 0);  // would block for ever
     ++*calls_;
     errno = EAGAIN;
     if (left_ == 0) return -1;

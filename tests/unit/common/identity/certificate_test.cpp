@@ -188,7 +188,7 @@ TEST_F(CertificateTest, ErrorsNameTheFileAndTheRemedy) {
   for (const auto& loaded : {load_certificate(path), load_or_make_certificate(path, "node1")}) {
     ASSERT_FALSE(loaded.ok());
     EXPECT_THAT(loaded.status().context(), HasSubstr(path));
-    EXPECT_THAT(loaded.status().context(), HasSubstr("remove the file"));
+    EXPECT_THAT(loaded.status().context(), HasSubstr("put a certificate and its key there"));
   }
   EXPECT_EQ(folder_.read("server.pem"), "text");
   made("open.pem");
