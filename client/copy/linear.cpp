@@ -10,6 +10,7 @@
 #include "client/copy/stand_in.h"
 #include "client/mirror/mirror.h"
 #include "client/objects/named.h"
+#include "client/process/own_addresses.h"
 #include "client/process/process.h"
 #include "client/route/capture.h"
 #include "client/session/calls_in_flight.h"
@@ -34,10 +35,19 @@ constexpr size_t kMostInShadow = 32u << 20;
 // A driver stages pageable memory of up to 64 KB itself, so such a copy never waits for its stream.
 constexpr size_t kStagedByDrivers = 64u << 10;
 
+// The memory of a copy, to compare with the memory of other copies in progress. Memory that the
+// application has registered may be mapped at several addresses, so any such copies may overlap.
+AddressRange memory_of_copy(uint64_t address, size_t bytes) {
+  const wire::AddressWindow& ours = host_addresses();
+  const bool is_ours = address >= ours.base && address - ours.base < ours.bytes;
+  return is_ours ? AddressRange{address, address + bytes} : HostWrite::kAll;
+}
+
 // Whether no work in progress can write to this page-locked memory any more. Returns false for
 // mirrored memory, because kernels can write to it.
 bool source_is_settled(uint64_t source, size_t bytes) {
-  return !Timeline::host_writes_pending() && mirrored_in(source, bytes).empty();
+  return !Timeline::may_write(memory_of_copy(source, bytes)) &&
+         mirrored_in(source, bytes).empty();
 }
 
 wire::CopyBody body_of(const LinearCopy& copy, const CopyStream& stream,
@@ -179,7 +189,8 @@ CUresult copy_addressed(const LinearCopy& copy, const Location& destination, con
                            copy.bytes);
     }
   }
-  const HostWrite writing(!plan.waits && !to_device ? stream.route.timeline : nullptr);
+  const HostWrite writing(!plan.waits && !to_device ? stream.route.timeline : nullptr,
+                          memory_of_copy(copy.destination, copy.bytes));
   const wire::CopyBody body = body_of(copy, stream, destination, source, plan.mirrored);
   if (!plan.waits && (needs_access(destination, stream) || needs_access(source, stream))) {
     return ask_to_copy(stream, body);

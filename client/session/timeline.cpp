@@ -15,9 +15,32 @@ namespace {
 constexpr uint64_t kMost = 1008;
 constexpr uint64_t kBetweenMarks = kMost / 4;
 
+// A timeline with more host writes in progress keeps ranges that cover several of them.
+constexpr size_t kMostHostWrites = 16;
+
 // No thread waits for the worker while it holds this mutex.
 Mutex host_write_mutex;
-std::atomic<int> host_writers{0};  // timelines with a host write in progress
+// The timelines with a host write in progress. Never destroyed: timelines may outlive it.
+auto& writers = *new std::vector<Timeline*>;
+std::atomic<size_t> writer_count{0};
+
+void add_writer(Timeline* timeline) RCUDA_REQUIRES(host_write_mutex) {
+  if (std::ranges::find(writers, timeline) == writers.end()) writers.push_back(timeline);
+  writer_count.store(writers.size(), std::memory_order_release);
+}
+
+void remove_writer(Timeline* timeline) RCUDA_REQUIRES(host_write_mutex) {
+  std::erase(writers, timeline);
+  writer_count.store(writers.size(), std::memory_order_release);
+}
+
+bool overlap(AddressRange one, AddressRange other) {
+  return one.begin < other.end && other.begin < one.end;
+}
+
+bool are_equal(AddressRange one, AddressRange other) {
+  return one.begin == other.begin && one.end == other.end;
+}
 
 void raise(std::atomic<uint64_t>& value, uint64_t to) {
   uint64_t known = value.load(std::memory_order_acquire);
@@ -33,7 +56,7 @@ Timeline::Timeline(TimelineHost& host, wire::ObjectId context, wire::ObjectId st
 Timeline::~Timeline() {
   release_word();
   MutexLock lock(host_write_mutex);
-  if (host_write_ != 0 || host_writes_begun_ != 0) --host_writers;
+  remove_writer(this);
 }
 
 uint64_t Timeline::count(uint64_t room) {
@@ -47,7 +70,7 @@ void Timeline::advance(uint64_t position) {
   // Called before the new position becomes visible: a thread that acts on it must find the news.
   News::add();
   raise(reached_, position);
-  if (host_write_.load(std::memory_order_acquire) != 0) settle_host_writes();
+  if (writes_host_.load(std::memory_order_acquire)) settle_host_writes();
 }
 
 void Timeline::waited(uint64_t position) {
@@ -177,28 +200,60 @@ uint64_t Timeline::sequence_to_wait_for() {
 
 // ---- host writes -------------------------------------------------------------------------------
 
-bool Timeline::host_writes_pending() { return host_writers.load(std::memory_order_acquire) != 0; }
+bool Timeline::host_writes_pending() { return writer_count.load(std::memory_order_acquire) != 0; }
+
+bool Timeline::may_write(AddressRange memory) {
+  if (!host_writes_pending()) return false;
+  MutexLock lock(host_write_mutex);
+  const auto touches = [&](AddressRange written) { return overlap(written, memory); };
+  return std::ranges::any_of(writers, [&](const Timeline* timeline) {
+    return std::ranges::any_of(timeline->host_writes_begun_, touches) ||
+           std::ranges::any_of(timeline->host_writes_, touches, &SentWrite::memory);
+  });
+}
 
 void Timeline::settle_host_writes() {
   MutexLock lock(host_write_mutex);
-  if (host_write_ == 0 || host_write_ > reached_) return;
-  host_write_ = 0;
-  if (host_writes_begun_ == 0) --host_writers;
+  std::erase_if(host_writes_, [&](const SentWrite& write) {
+    return write.position <= reached_.load(std::memory_order_acquire);
+  });
+  writes_host_.store(!host_writes_.empty(), std::memory_order_release);
+  if (host_writes_.empty() && host_writes_begun_.empty()) remove_writer(this);
 }
 
-HostWrite::HostWrite(Timeline* timeline) : timeline_(timeline) {
+// Replaces an earlier write to the same memory, which is done before this one.
+void Timeline::note_host_write(AddressRange memory) {
+  const uint64_t position = std::max<uint64_t>(sent(), 1);
+  const auto same = std::ranges::find_if(
+      host_writes_, [&](const SentWrite& write) { return are_equal(write.memory, memory); });
+  if (same != host_writes_.end()) {
+    same->position = position;
+  } else if (host_writes_.size() < kMostHostWrites) {
+    host_writes_.push_back({memory, position});
+  } else {
+    SentWrite& last = host_writes_.back();
+    last = {{std::min(last.memory.begin, memory.begin), std::max(last.memory.end, memory.end)},
+            position};
+  }
+  writes_host_.store(true, std::memory_order_release);
+}
+
+HostWrite::HostWrite(Timeline* timeline, AddressRange memory)
+    : timeline_(timeline), memory_(memory) {
   if (!timeline_) return;
   MutexLock lock(host_write_mutex);
-  if (timeline_->host_write_ == 0 && timeline_->host_writes_begun_ == 0) ++host_writers;
-  ++timeline_->host_writes_begun_;
+  timeline_->host_writes_begun_.push_back(memory_);
+  add_writer(timeline_);
 }
 
 HostWrite::~HostWrite() {
   if (!timeline_) return;
   {
     MutexLock lock(host_write_mutex);
-    --timeline_->host_writes_begun_;
-    timeline_->host_write_ = std::max<uint64_t>(timeline_->sent(), 1);
+    std::vector<AddressRange>& begun = timeline_->host_writes_begun_;
+    begun.erase(std::ranges::find_if(
+        begun, [&](AddressRange one) { return are_equal(one, memory_); }));
+    timeline_->note_host_write(memory_);
   }
   timeline_->settle_host_writes();  // it may already be done
 }

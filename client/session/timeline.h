@@ -40,12 +40,14 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <vector>
 
 #include <cuda.h>
 
 #include "client/session/completion_words.h"
 #include "client/session/pending_answer.h"
 #include "client/session/timeline_host.h"
+#include "common/base/address_space.h"
 #include "common/base/mutex.h"
 #include "common/wire/protocol.h"
 
@@ -102,6 +104,8 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
 
   // Whether work of any timeline of the process may still write to page-locked memory.
   static bool host_writes_pending();
+  // The same for memory that overlaps `memory`.
+  static bool may_write(AddressRange memory);
 
   // The last push of mirrored memory for which the queue waits. Guarded by a lock of
   // client/mirror/mirror.cpp.
@@ -119,7 +123,12 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   bool place_mark() RCUDA_REQUIRES(mutex_);
   void release_word() RCUDA_REQUIRES(mutex_);
   uint64_t sequence_to_wait_for() RCUDA_REQUIRES(mutex_);  // 0: the queue has room
+  struct SentWrite {
+    AddressRange memory;
+    uint64_t position;
+  };
   void settle_host_writes();
+  void note_host_write(AddressRange memory);
 
   TimelineHost& host_;
   const wire::ObjectId context_, stream_;
@@ -130,10 +139,11 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   std::atomic<uint64_t> awaited_{0};     // at most reached_
   std::atomic<uint64_t> pace_at_{0};     // below this position, pace() does nothing
   std::atomic<uint64_t> paced_from_{0};  // pace() ignores commands up to this position
-  // The position of the last command that may write to host memory; 0 if none is in progress.
-  // Written under the lock of all host writes (timeline.cpp).
-  std::atomic<uint64_t> host_write_{0};
-  uint32_t host_writes_begun_ = 0;  // number of HostWrites that exist; same lock
+  // Commands in progress that may write to host memory. The lock of all host writes (timeline.cpp)
+  // guards these members; `writes_host_` is also read without it.
+  std::vector<SentWrite> host_writes_;
+  std::vector<AddressRange> host_writes_begun_;  // of the HostWrites that exist
+  std::atomic<bool> writes_host_{false};         // whether host_writes_ has elements
 
   // The worker's answer that the queue still had work, for the commands sent until then. It holds
   // for later commands too, because the queue works in order.
@@ -159,13 +169,16 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
 // worker fetches the bytes when the stream reaches the copy.
 class HostWrite {
  public:
-  explicit HostWrite(Timeline* timeline);  // null: nothing happens
+  static constexpr AddressRange kAll{0, UINT64_MAX};
+  // `memory`: what the command may write. `timeline` may be null: then nothing happens.
+  explicit HostWrite(Timeline* timeline, AddressRange memory = kAll);
   ~HostWrite();
   HostWrite(const HostWrite&) = delete;
   HostWrite& operator=(const HostWrite&) = delete;
 
  private:
   Timeline* const timeline_;
+  const AddressRange memory_;
 };
 
 }  // namespace rcuda::client

@@ -334,5 +334,42 @@ TEST_F(HostWritesTest, OfADestroyedStreamAreOverWhenItsLastMarkIsReached) {
   EXPECT_FALSE(Timeline::host_writes_pending());
 }
 
+TEST_F(HostWritesTest, ConcernOnlyTheMemoryThatTheyName) {
+  {
+    const HostWrite writing(&timeline(), {0x2000, 0x3000});
+    EXPECT_TRUE(Timeline::may_write({0x2fff, 0x4000}));
+    EXPECT_FALSE(Timeline::may_write({0x3000, 0x4000}));
+    timeline().count();
+  }
+  EXPECT_TRUE(Timeline::may_write({0x1000, 0x2001}));
+  EXPECT_FALSE(Timeline::may_write({0x1000, 0x2000}));
+  write_to_host(timeline());  // a host function: any memory
+  EXPECT_TRUE(Timeline::may_write({0x1000, 0x2000}));
+}
+
+TEST_F(HostWritesTest, AreTrackedTogetherIfThereAreMany) {
+  for (uint64_t i = 1; i <= 40; ++i) {
+    const HostWrite writing(&timeline(), {i << 12, (i << 12) + 0x800});
+    timeline().count();
+  }
+  for (uint64_t i = 1; i <= 40; ++i) EXPECT_TRUE(Timeline::may_write({i << 12, (i << 12) + 1}));
+  EXPECT_FALSE(Timeline::may_write({0x1800, 0x2000}));
+  timeline().advance(39);
+  EXPECT_FALSE(Timeline::may_write({0x1000, 0x1800}));
+  EXPECT_TRUE(Timeline::may_write({40 << 12, (40 << 12) + 1}));
+}
+
+// The second copy to the same memory is over later than the first.
+TEST_F(HostWritesTest, LastUntilTheLastWriteToTheirMemory) {
+  for (int i = 0; i < 2; ++i) {
+    const HostWrite writing(&timeline(), {0x2000, 0x3000});
+    timeline().count();
+  }
+  timeline().advance(1);
+  EXPECT_TRUE(Timeline::may_write({0x2000, 0x3000}));
+  timeline().advance(2);
+  EXPECT_FALSE(Timeline::may_write({0x2000, 0x3000}));
+}
+
 }  // namespace
 }  // namespace rcuda::client
