@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "client/mirror/mirror.h"
+#include "client/mirror/session_order.h"
 #include "client/objects/arena.h"
 #include "client/objects/named.h"
 #include "client/process/process.h"
@@ -153,7 +154,6 @@ CUresult signal_then_await(const Earlier& earlier, const StreamRoute& later) {
   uint32_t link = 0;
   RCUDA_RETURN_IF_CUDA_ERROR(peers.link(signalling, *later.session, &link));
   wire::PeerSignalBody body{};
-  note_order_between_sessions();
   body.id = peers.next_id();
   body.copy = earlier.copy;
   body.link = link;
@@ -165,7 +165,11 @@ CUresult signal_then_await(const Earlier& earlier, const StreamRoute& later) {
   body.copy = 0;
   body.is_event = 0;
   body.place = later.id;
-  return either(signalled, send(later, wire::PeerAwaitBody{body}));
+  SentCommand sent;
+  const CUresult awaited = later.session->post(later, wire::PeerAwaitBody{body},
+                                               transport::Wake::kYes, &sent);
+  if (sent.is_sent()) note_order(signalling, later, sent);
+  return either(signalled, awaited);
 }
 
 // Returns this library's stream in the owner's context. Copies issued in a third server's streams

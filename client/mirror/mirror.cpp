@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -16,6 +17,7 @@
 #include "client/mirror/fetches_with_wait.h"
 #include "client/mirror/mirror_exchange.h"
 #include "client/mirror/mirror_patch.h"
+#include "client/mirror/session_order.h"
 #include "client/mirror/shared_memory.h"
 #include "client/session/calls_in_flight.h"
 #include "common/base/cancellation_off.h"
@@ -34,7 +36,6 @@ using Shared = std::shared_ptr<Mirror>;
 constexpr uint64_t kMostBlockBytes = 1u << 30;
 
 std::atomic<size_t> mirror_count{0};
-std::atomic<bool> sessions_ordered{false};
 std::atomic<bool> some_named{false};  // there was a mirror of MirrorUse::kNamed
 // The scratch memory of push().
 std::vector<std::byte>& push_content() RCUDA_REQUIRES(push_mutex) {
@@ -456,7 +457,7 @@ void show_writes(Session& session, bool often) {
   const Clock::time_point now = Clock::now();
   const bool large_too = !often || now - large_compared_at >= kPause;
   if (large_too) large_compared_at = now;
-  const bool all = sessions_ordered.load(std::memory_order_acquire);
+  const bool all = any_order();
   // Skips memory that no launch has received, because no kernel waits for it.
   const auto is_due = [&](Mirror& known) RCUDA_REQUIRES(mirrors_mutex, push_mutex) {
     if (!(all || known.session == &session) || !known.is_patched()) return false;
@@ -470,8 +471,6 @@ void show_writes(Session& session, bool often) {
   }
 }
 
-void note_order_between_sessions() { sessions_ordered.store(true, std::memory_order_release); }
-
 std::unique_ptr<MirrorQuestions> ask_with_wait(Session& session, Word word) {
   auto asked = std::make_unique<FetchesWithWait>(session);
   asked->ask(of_session(session), word);
@@ -484,10 +483,15 @@ CUresult pull_mirrors(Session& session, MirrorQuestions* asked) {
     return CUDA_SUCCESS;
   auto* const early = static_cast<FetchesWithWait*>(asked);
   MutexLock lock(pull_mutex);
-  const bool all = sessions_ordered.load(std::memory_order_acquire);
+  const std::vector<SessionOrder> orders = orders_before(session);
+  std::vector<SessionOrder> met;  // the fetch below covers them
+  std::ranges::copy_if(orders, std::back_inserter(met), is_met);
+  const auto comes_before = [&](Session* other) {
+    return !other->lost() && std::ranges::find(orders, other, &SessionOrder::earlier) != orders.end();
+  };
   std::vector<Shared> due;
   for (const Shared& mirror : chosen([&](const Mirror& known) {
-         return known.session == &session || (all && !known.session->lost());
+         return known.session == &session || comes_before(known.session);
        })) {
     {
       // The GPU cannot have changed memory that was never sent.
@@ -504,6 +508,7 @@ CUresult pull_mirrors(Session& session, MirrorQuestions* asked) {
     if (results[i] == CUDA_SUCCESS) continue;
     if (due[i]->session == &session || !due[i]->session->lost()) return results[i];
   }
+  for (const SessionOrder& order : met) forget_order(session, order);
   return CUDA_SUCCESS;
 }
 

@@ -81,9 +81,6 @@ void show_writes(Session& session, bool often);
 // Requests the bytes of the session's mirrors as they are when the worker signals `word`. Returns
 // null if no mirror needs a request.
 std::unique_ptr<MirrorQuestions> ask_with_wait(Session& session, Word word);
-// Notes that work of one session waits for work of another. From now on, a wait fetches from all
-// sessions.
-void note_order_between_sessions();
 
 // mirrors_arrived() is called before a host function, when the session's worker has sent its bytes.
 // mirrors_leave() is called after the function; then the worker takes over the client's bytes. Only

@@ -140,7 +140,6 @@ class Replies {
     const client::Route route = session().in_context(1);
     (void)client::push_mirrors(route);
     (void)client::synchronize(route);
-    client::note_order_between_sessions();
     (void)client::pull_mirrors(session(), nullptr);
     client::unmirror(address);
   }

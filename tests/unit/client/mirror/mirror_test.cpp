@@ -1,6 +1,7 @@
 // Memory that is mirrored between client and worker: the bytes that travel, and which side's bytes
 // win.
 #include "client/mirror/mirror.h"
+#include "client/mirror/session_order.h"
 
 #include <algorithm>
 #include <atomic>
@@ -392,6 +393,30 @@ TEST_F(MirrorTest, OtherSessionsAreNotAsked) {
   EXPECT_EQ(other.ping(), CUDA_SUCCESS);
   EXPECT_TRUE(other.puppet.taken(wire::Custom::kMirrorPatch).empty());
   EXPECT_TRUE(other.puppet.taken(wire::Custom::kMirrorFetch).empty());
+}
+
+// A wait of the other session covers work of the mirror's session until the stream that waits for that work is known to have
+// reached the wait.
+TEST_F(MirrorTest, SessionsAreAskedWhoseWorkComesBefore) {
+  ASSERT_EQ(pushed().size(), 1u);
+  LoneSession other;
+  const auto stream = std::make_shared<Timeline>(*other.session, 1, 7);
+  const Route waiting{other.session.get(), 1, 0, stream.get()};
+  stream->count();
+  note_order(*lone_.session, waiting, {.number = 1, .position = stream->sent()});
+  const auto asked = [&] {
+    EXPECT_EQ(pull_mirrors(*other.session), CUDA_SUCCESS);
+    return !lone_.puppet.taken(wire::Custom::kMirrorFetch).empty();
+  };
+  EXPECT_TRUE(asked());
+  EXPECT_TRUE(asked());  // the stream may not have reached its wait
+  stream->advance(1);
+  EXPECT_TRUE(asked());
+  EXPECT_FALSE(asked());
+  stream->count();
+  note_order(*lone_.session, waiting, {.number = 2, .position = stream->sent()});
+  EXPECT_TRUE(asked());
+  stream->advance(2);
 }
 
 // A thread waits for its stream while another frees mirrored memory.
