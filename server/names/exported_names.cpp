@@ -64,7 +64,6 @@ void ExportedNames::use() {
 }
 
 Result<wire::ExportedName> ExportedNames::mint_locked(Kept kept) {
-  use();
   RCUDA_ASSIGN_OR_RETURN(const wire::ExportNumber secret, make_export_number());
   const wire::ExportedName name{wire::ExportedName::kMagic, kept.kind, self_.port, self_.number,
                                 secret};
@@ -75,6 +74,7 @@ Result<wire::ExportedName> ExportedNames::mint_locked(Kept kept) {
 Result<wire::ExportedName> ExportedNames::add(wire::ExportKind kind, UniqueFd descriptor,
                                               const ExportOrigin& origin,
                                               std::shared_ptr<const void> keeps) {
+  use();
   MutexLock lock(mutex_);
   return mint_locked({kind,
                       {},
@@ -85,7 +85,8 @@ Result<wire::ExportedName> ExportedNames::add(wire::ExportKind kind, UniqueFd de
 
 Result<wire::ExportedName> ExportedNames::add(wire::ExportKind kind,
                                               const wire::HandleBytes& handle,
-                                              const ExportOrigin& origin) {
+                                              const ExportOrigin& origin, User user) {
+  if (user == User::kProgram) use();
   MutexLock lock(mutex_);
   if (const auto known = by_handle_.find({kind, handle}); known != by_handle_.end()) {
     if (origin.place != ExportOrigin::Place::kUnknown) kept_[known->second].origin = origin;
@@ -136,7 +137,6 @@ void ExportedNames::answer(const wire::ExportQuery& query, UniqueFd connection) 
 }
 
 Result<wire::ExportAnswer> ExportedNames::look_up(const wire::ExportedName& name) {
-  use();
   // An export of this session, for example one of its pools that it imports itself.
   if (const std::optional<Kept> own = find(name.kind, name.secret)) {
     wire::ExportAnswer answer{to_bytes({own->handle, own->origin}), {}};
@@ -157,6 +157,7 @@ Result<wire::ExportAnswer> ExportedNames::look_up(const wire::ExportedName& name
 
 Result<UniqueFd> ExportedNames::find_descriptor(const wire::ExportedName& name,
                                                 ExportOrigin* origin) {
+  use();
   RCUDA_ASSIGN_OR_RETURN(wire::ExportAnswer found, look_up(name));
   if (!found.descriptor) return Status(Code::kNotFound, "the name does not stand for a descriptor");
   if (origin) *origin = to_note(found.note).origin;
@@ -164,7 +165,8 @@ Result<UniqueFd> ExportedNames::find_descriptor(const wire::ExportedName& name,
 }
 
 Result<wire::HandleBytes> ExportedNames::find_handle(const wire::ExportedName& name,
-                                                     ExportOrigin* origin) {
+                                                     ExportOrigin* origin, User user) {
+  if (user == User::kProgram) use();
   RCUDA_ASSIGN_OR_RETURN(const wire::ExportAnswer found, look_up(name));
   const Note note = to_note(found.note);
   if (origin) *origin = note.origin;

@@ -76,7 +76,10 @@ class ExportedNames {
 
   explicit ExportedNames(Exporter self = {}, Ask ask = ask_daemon)
       : self_(std::move(self)), ask_(std::move(ask)) {}
-  // Whether the session has exported or imported anything. From then on another process may see how
+  // Who uses a name: the program, or copies between workers. The engine of such copies orders them
+  // with the program's streams itself.
+  enum class User : uint8_t { kProgram, kPeers };
+  // Whether the program has exported or imported anything. From then on another process may see how
   // far its streams are, by an event or by memory. Never false again.
   bool are_used() const { return used_.load(std::memory_order_acquire); }
   // Whether the session has imported from a worker of another server.
@@ -94,7 +97,7 @@ class ExportedNames {
   // Names a handle. The same handle gets the same name, so programs can compare names. A known
   // origin stays with the name.
   Result<wire::ExportedName> add(wire::ExportKind kind, const wire::HandleBytes& handle,
-                                 const ExportOrigin& origin = {});
+                                 const ExportOrigin& origin = {}, User user = User::kProgram);
   // Ends the name of a descriptor, and releases its `keeps` on this thread. Returns false without
   // such a name, and for the name of a handle, which stays.
   bool remove(const wire::ExportedName& name);
@@ -104,7 +107,8 @@ class ExportedNames {
   // `origin`: may be null.
   Result<UniqueFd> find_descriptor(const wire::ExportedName& name, ExportOrigin* origin = nullptr);
   Result<wire::HandleBytes> find_handle(const wire::ExportedName& name,
-                                        ExportOrigin* origin = nullptr);
+                                        ExportOrigin* origin = nullptr,
+                                        User user = User::kProgram);
 
   // Answers another worker, whose connection the daemon has passed on. Does not block.
   void answer(const wire::ExportQuery& query, UniqueFd connection);

@@ -14,11 +14,8 @@
 // and the whole session waits with them:
 //   HostUnexpose           until the Link has read all bytes of the memory that it sends (at most
 //                          4 MB)
-//   PeerCopy, PeerSignal   the first one of a session: a round trip to the client; then, if copies
-//                          to the client are under way and the stream cannot wait for them, until
-//                          these have arrived, a second at most (Transfers::begin_acknowledging())
 //   the first use of an    until copies to the client that are under way have arrived, a second at
-//   exported name          most (RegionPuts::await_marks()), with the lock of the names held
+//   exported name          most (RegionPuts::await_marks())
 //   HostExpose, Copy with  for the registration of memory with the adapter (about 15 ms for 256 MB)
 //   GPUDirect
 //   ImageChunk, the last   for the hash (about 1 GB/s) and for writing the file

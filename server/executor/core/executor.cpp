@@ -95,12 +95,13 @@ Executor::Executor(const SessionResources& given)
                       mirrors, *region_puts, names,      origins},
       module_services{common_services, device_waits, images, links},
       nccl_services{objects, answers, completions, nccl},
-      peer_services{resources, objects, answers, work, idle, peers, peer_memory, transfers, done},
+      peer_services{resources, objects, answers, work, idle, peers, peer_memory, done},
       stream_services{common_services, idle} {
   link.before_puts([puts = region_puts] { puts->deliver(); });
   link.on_immediate([arrivals = arrivals](uint32_t immediate, uint64_t bytes) {
     arrivals->arrived(immediate, bytes);
   });
+  peers.wait_for_client([puts = region_puts](uint64_t* number) { return puts->client_has(number); });
   names.before_first_use([puts = region_puts.get()] { puts->await_marks(); });
   meters.memory.tell = [this](const std::string& text) {
     (void)answers.events().notice(false, text);

@@ -151,7 +151,6 @@ struct PeerServices {
   IdleCheck& idle;
   PeerHub& peers;
   PeerMemory& memory;
-  Transfers& transfers;
   wire::Work& done;
 };
 

@@ -10,7 +10,6 @@
 #include "server/executor/answers/answers.h"
 #include "server/executor/core/custom.h"
 #include "server/executor/core/session_resources.h"
-#include "server/executor/host_memory/transfers.h"
 #include "server/executor/objects/objects.h"
 #include "server/executor/peers/peer_hub.h"
 #include "server/executor/peers/peer_memory.h"
@@ -117,7 +116,6 @@ HandlerResult peer_copy(PeerServices& services, const Command&, const wire::Peer
       }
     }
   }
-  services.transfers.begin_acknowledging(has_stream ? &stream : nullptr);
   const uint64_t bytes = copy.memory.bytes();
   const bool outgoing = copy.outgoing;
   const Status queued = peers.copy(std::move(copy), std::move(failure));
@@ -143,11 +141,9 @@ HandlerResult peer_signal(PeerServices& services, const Command&,
     if (context) {
       signalled = CudaDeviceOps::event_ref(static_cast<CUevent>(event->handle), context->handle);
     }
-    services.transfers.begin_acknowledging(nullptr);
   } else {
     SessionStream stream;
     if (services.objects.use_stream(body.place, &stream) == CUDA_SUCCESS) {
-      services.transfers.begin_acknowledging(&stream);
       signalled = CudaDeviceOps::stream_ref(stream.handle, stream.context->handle);
     }
   }

@@ -17,14 +17,14 @@ RegionPuts::RegionPuts(const api::DriverTable& driver, transport::Link& link, An
       completions_(completions),
       names_(names),
       marks_(reinterpret_cast<uint32_t*>(marks.data())),
-      acknowledges_(!link.traits().has_region_puts) {
-  if (acknowledges_) return;
+      can_put_(link.traits().has_region_puts) {
+  if (!can_put_) return;
   for (size_t place = marks.size() / sizeof(uint32_t); place-- > 0;) {
     free_places_.push_back(static_cast<uint32_t>(place));
   }
 }
 
-bool RegionPuts::puts_locked() const { return !over_ && !acknowledges_ && !names_.are_used(); }
+bool RegionPuts::puts_locked() const { return can_put_ && !over_ && !names_.are_used(); }
 
 bool RegionPuts::put(transport::RegionId region, uint64_t offset, transport::Bytes bytes) {
   if (bytes.size() > kMostBytes) return false;
@@ -129,6 +129,7 @@ void RegionPuts::send_locked(const Marked& marked) {
 
 void RegionPuts::write_locked(const Marked& marked) {
   last_ = {marked.region, marked.offset};
+  ++puts_;
   uint64_t number;
   {
     MutexLock lock(sending_mutex_);
@@ -172,6 +173,7 @@ void RegionPuts::know(transport::RegionId region) {
 
 Status RegionPuts::put_locked(transport::RegionId region, uint64_t offset, transport::Bytes bytes) {
   last_ = {region, offset};
+  ++puts_;
   while (!bytes.empty()) {
     const transport::Bytes piece = bytes.first(std::min(bytes.size(), transport::kMaxRegionPut));
     RCUDA_RETURN_IF_ERROR(link_.put_region(region, offset, piece));
@@ -222,29 +224,25 @@ void RegionPuts::await_marks() {
   }
 }
 
-bool RegionPuts::begin_acknowledging() {
-  deliver();
-  bool first;
-  {
+bool RegionPuts::client_has(uint64_t* number) {
+  if (*number == 0) {
+    deliver();
     MutexLock lock(mutex_);
-    first = !std::exchange(acknowledges_, true);
+    *number = puts_ + 1;
   }
-  if (first) acknowledge();
-  return waiting_.load(std::memory_order_acquire) != 0;
-}
-
-void RegionPuts::acknowledge() {
-  deliver();
-  std::optional<std::pair<transport::RegionId, uint64_t>> last;
-  {
-    MutexLock lock(mutex_);
-    last = last_;
-  }
-  if (!last) return;
+  if (arrived_.load(std::memory_order_acquire) + 1 >= *number) return true;
+  if (is_asking_.exchange(true)) return false;
+  MutexLock lock(mutex_);
+  const auto [region, offset] = *last_;
+  const uint64_t puts = puts_;
+  lock.unlock();
   // A transfer happens after earlier puts into regions (Link::put_region()), so its end
-  // acknowledges them.
-  std::byte byte;
-  (void)move_now(link_, false, last->first, last->second, &byte, 1);
+  // acknowledges them. If it fails, the region has ended after these puts, or the Link is broken.
+  link_.read(region, offset, &probe_, 1, [self = shared_from_this(), puts](const Status&) {
+    self->arrived_.store(puts, std::memory_order_release);
+    self->is_asking_.store(false);
+  });
+  return false;
 }
 
 void RegionPuts::end() {

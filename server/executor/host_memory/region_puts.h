@@ -10,18 +10,19 @@
 // the copy, the client has the bytes.
 //
 // That holds for messages of this worker only. Another worker that waits for a stream of this
-// worker, or another process with memory or an event of this worker, may learn of the copy's end
-// before the client has the bytes. So begin_acknowledging() and the first use of an exported name
-// end the use of GPU-written words. They wait until the GPU has written the words that are queued,
-// a second at most, unless a stream can wait for them (Transfers).
+// worker could learn of the copy's end before the client has the bytes. So this worker sends a
+// signal to another worker only after client_has() has returned true. Another process with memory
+// or an event of this worker gets no message of this worker. So the first use of an exported name
+// ends the use of GPU-written words. It waits until the GPU has written the words that are queued,
+// a second at most.
 //
 // The bytes are read when they are sent, not when the GPU writes the word. A later copy to the same
 // memory must not begin before they are sent. So the caller of a later copy first calls overlaps().
 // If the result is true, the caller queues a host function before the copy; the function calls
 // deliver_all().
 //
-// Threads: put_when_reached(), withdraw() and begin_acknowledging() on the executor thread,
-// everything else on any. Blocking: as Link::put(); await_marks(), a second at most; withdraw(),
+// Threads: put_when_reached() and withdraw() on the executor thread, everything else on any.
+// Blocking: as Link::put(); await_marks(), a second at most; withdraw(),
 // deliver_all() and end(), until the Link has read the bytes that it sends. Errors: those of puts
 // are latched, by the executor thread or by put(). A write in order fails only if the Link breaks.
 #pragma once
@@ -88,11 +89,10 @@ class RegionPuts : public std::enable_shared_from_this<RegionPuts> {
   void withdraw(transport::RegionId region);
   // Waits until the GPU has written the words that are queued, a second at most.
   void await_marks();
-  // From now on bytes must be acknowledged. Blocks for a round trip the first time, until earlier
-  // puts have arrived. Returns true if the GPU still has to write some words.
-  bool begin_acknowledging();
-  // Blocks until the puts so far have arrived.
-  void acknowledge();
+  // Whether the client has the bytes of all copies that were over at the first call with
+  // `*number`, which is 0 in that call. Call it again, with the number that it has stored, until it
+  // returns true, which takes a round trip.
+  bool client_has(uint64_t* number);
   // From now on nothing is sent. Waits until the Link has read all bytes.
   void end();
 
@@ -122,19 +122,25 @@ class RegionPuts : public std::enable_shared_from_this<RegionPuts> {
   Completions& completions_;
   const ExportedNames& names_;
   uint32_t* const marks_;
+  const bool can_put_;              // the medium has region puts
   std::atomic<size_t> waiting_{0};  // size of marked_
   std::atomic<bool> needs_flush_{false};
   Mutex mutex_;
   bool over_ RCUDA_GUARDED_BY(mutex_) = false;
-  bool acknowledges_ RCUDA_GUARDED_BY(mutex_);
   uint32_t last_ticket_ RCUDA_GUARDED_BY(mutex_) = 0;
   std::vector<uint32_t> free_places_ RCUDA_GUARDED_BY(mutex_);
   std::vector<Marked> marked_ RCUDA_GUARDED_BY(mutex_);  // the oldest first
   // Regions into which something was put.
   std::set<transport::RegionId> known_ RCUDA_GUARDED_BY(mutex_);
   Status failed_ RCUDA_GUARDED_BY(mutex_);  // of deliver(); reached() latches it
-  // Region and offset of the latest put.
+  // Region and offset of the latest put, and the number of puts so far.
   std::optional<std::pair<transport::RegionId, uint64_t>> last_ RCUDA_GUARDED_BY(mutex_);
+  uint64_t puts_ RCUDA_GUARDED_BY(mutex_) = 0;
+  // The first `arrived_` puts have arrived. `is_asking_`: a transfer that raises it is in progress,
+  // and writes `probe_`.
+  std::atomic<uint64_t> arrived_{0};
+  std::atomic<bool> is_asking_{false};
+  std::byte probe_{};
 
   // Guards the bytes that the Link is sending in order. Its threads take no other lock of this
   // object.

@@ -144,7 +144,6 @@ struct Transfers::HostWork {
   size_t start_from = 0, start_to = 0;
   size_t wait_from = 0, wait_to = 0;
   std::shared_ptr<RegionPuts> puts;  // null: sends no bytes of earlier copies
-  bool acknowledges = false;         // waits until the client has these bytes
 };
 
 // The work that is queued in the driver. The driver does not run all work of a context that is
@@ -184,23 +183,9 @@ Transfers::Transfers(const api::DriverTable& driver, transport::Link& link, Answ
       gates_(std::move(gates)),
       arrivals_(arrivals) {}
 
-void Transfers::begin_acknowledging(const SessionStream* stream) {
-  if (!puts_->begin_acknowledging()) return;
-  HostWork work;
-  work.puts = puts_;
-  work.acknowledges = true;
-  if (stream && !captured_into(driver_, stream->handle) &&
-      queue(*stream, std::move(work)) == CUDA_SUCCESS) {
-    return;
-  }
-  if (std::exchange(has_awaited_marks_, true)) return;
-  puts_->await_marks();
-  puts_->acknowledge();
-}
-
 void CUDA_CB Transfers::run(void* argument) {
   const std::unique_ptr<HostWork> work = QueuedWork::get().take(argument);
-  if (work->puts) work->acknowledges ? work->puts->acknowledge() : work->puts->deliver_all();
+  if (work->puts) work->puts->deliver_all();
   for (size_t i = work->start_from; i < work->start_to; ++i) work->transfer->start(i);
   for (size_t i = work->wait_from; i < work->wait_to; ++i) work->transfer->wait(i);
 }

@@ -18,7 +18,7 @@
 // For mirrored memory (mirrors.h) no bytes are moved, because the shadow already has the stream's
 // bytes.
 // Threads: all functions on the executor thread, carry_out() on any. The host functions run on the
-// driver's threads. Blocking: carry_out(); begin_acknowledging() as it says; the host functions
+// driver's threads. Blocking: carry_out(); the host functions
 // block the stream during the transfers. Errors: those of the driver. A transfer fails if the Link
 // breaks, or if the client withdraws its memory during the copy; the bytes then stay unchanged.
 #pragma once
@@ -52,14 +52,6 @@ class Transfers {
 
   // How many copies can wait at gates at a time.
   size_t gates() const { return gates_->size(); }
-
-  // From now on, a stream passes a copy to the client only when the client has acknowledged the
-  // bytes. Call it when another worker is about to learn how far a stream has got. `stream`: that
-  // stream; null: the other worker learns the progress of an event. Bytes that RegionPuts sends for
-  // earlier copies arrive before the next work of `stream`; for an event, this function waits until
-  // they have arrived, a second at most and only once in a session. Blocks for a round trip the
-  // first time.
-  void begin_acknowledging(const SessionStream* stream);
 
   // A range of client memory that lies in one shadow.
   struct Piece {
@@ -117,7 +109,6 @@ class Transfers {
   const std::shared_ptr<RegionPuts> puts_;
   const std::shared_ptr<ArrivalGates> gates_;
   transport::Arrivals& arrivals_;
-  bool has_awaited_marks_ = false;
 };
 
 }  // namespace rcuda::server

@@ -68,7 +68,8 @@ Result<p2p::ExportedMemory> CudaDeviceOps::export_memory(int device, DeviceAddre
     }
     RCUDA_ASSIGN_OR_RETURN(
         made.name,
-        options_.names->add(wire::ExportKind::kMemory, std::bit_cast<wire::HandleBytes>(handle)));
+        options_.names->add(wire::ExportKind::kMemory, std::bit_cast<wire::HandleBytes>(handle), {},
+                            ExportedNames::User::kPeers));
     if (exports_.size() >= kMostExports) exports_.clear();
     known = exports_.insert_or_assign(has_id ? id : 0, made).first;
   }
@@ -87,7 +88,8 @@ Result<p2p::MappedMemory> CudaDeviceOps::open(int device, const p2p::ExportedMem
   const auto name = wire::name_in(named, wire::ExportKind::kMemory);
   if (!options_.names || !name)
     return Status(Code::kNotFound, "the peer's memory has no valid name");
-  RCUDA_ASSIGN_OR_RETURN(const wire::HandleBytes found, options_.names->find_handle(*name));
+  RCUDA_ASSIGN_OR_RETURN(const wire::HandleBytes found,
+                         options_.names->find_handle(*name, nullptr, ExportedNames::User::kPeers));
   const auto handle = std::bit_cast<CUipcMemHandle>(found);
   CUdeviceptr base = 0;
   RCUDA_RETURN_IF_ERROR(

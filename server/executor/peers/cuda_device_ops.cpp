@@ -310,6 +310,20 @@ bool CudaDeviceOps::join(p2p::StreamRef ref, PendingPlace* pending) {
   return true;
 }
 
+// The driver's query never waits.
+Result<bool> CudaDeviceOps::is_passed(const PendingPlace& pending) {
+  if (!pending.context) {
+    if (pending.ended == CUDA_SUCCESS) return true;
+    return Status::from_cuda(pending.ended, "the stream of a peer copy");
+  }
+  if (pending.behind != 0) return !places_.contains(pending.behind);
+  if (!pending.event) return true;
+  const CUresult result = driver_.cuEventQuery(pending.event);
+  if (result == CUDA_SUCCESS) return true;
+  if (result == CUDA_ERROR_NOT_READY) return false;
+  return Status::from_cuda(result, "the stream of a peer copy");
+}
+
 Result<StreamPlace> CudaDeviceOps::enter(p2p::StreamRef ref, bool hold_it) {
   const auto stream = reinterpret_cast<CUstream>(ref.stream);
   PendingPlace pending;
@@ -351,20 +365,19 @@ Result<StreamPlace> CudaDeviceOps::enter(p2p::StreamRef ref, bool hold_it) {
 }
 
 Result<bool> CudaDeviceOps::reached(StreamPlace place) {
-  // Held during the query (which never waits), because the driver destroys the event after
-  // forget_context().
-  MutexLock lock(mutex_);
-  const PendingPlace& pending = places_.at(static_cast<uint64_t>(place));
-  if (!pending.context) {
-    if (pending.ended == CUDA_SUCCESS) return true;
-    return Status::from_cuda(pending.ended, "the stream of a peer copy");
+  uint64_t puts = 0;
+  {
+    // Held during the query, because the driver destroys the event after forget_context().
+    MutexLock lock(mutex_);
+    const PendingPlace& pending = places_.at(static_cast<uint64_t>(place));
+    RCUDA_ASSIGN_OR_RETURN(const bool passed, is_passed(pending));
+    if (!passed) return false;
+    puts = pending.puts;
   }
-  if (pending.behind != 0) return !places_.contains(pending.behind);
-  if (!pending.event) return true;
-  const CUresult result = driver_.cuEventQuery(pending.event);
-  if (result == CUDA_SUCCESS) return true;
-  if (result == CUDA_ERROR_NOT_READY) return false;
-  return Status::from_cuda(result, "the stream of a peer copy");
+  if (!options_.client_has || options_.client_has(&puts)) return true;
+  MutexLock lock(mutex_);
+  places_.at(static_cast<uint64_t>(place)).puts = puts;
+  return false;
 }
 
 void CudaDeviceOps::release(StreamPlace place, const Status& status) {

@@ -64,6 +64,9 @@ class CudaDeviceOps final : public p2p::DeviceOps {
     // The names under which memory is exported to peers; outlives this object. Null: peers can map
     // no memory.
     ExportedNames* names = nullptr;
+    // RegionPuts::client_has(). A place counts as reached only when the client has the bytes of
+    // earlier copies to its memory, because the other worker may then use this memory.
+    std::function<bool(uint64_t*)> client_has{};
   };
   static Result<std::unique_ptr<CudaDeviceOps>> create(const api::DriverTable& driver,
                                                        Options options);
@@ -145,6 +148,7 @@ class CudaDeviceOps final : public p2p::DeviceOps {
     CUresult ended = CUDA_SUCCESS;
     bool hold = false;
     size_t hold_word = 0;
+    uint64_t puts = 0;  // the number of client_has()
   };
 
   CudaDeviceOps(const api::DriverTable& driver, Options options)
@@ -157,6 +161,7 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   Status record_event(CUstream stream, PendingPlace* pending) RCUDA_REQUIRES(mutex_);
   Status await_event(CUevent event, PendingPlace* pending) RCUDA_REQUIRES(mutex_);
   Status hold(CUstream stream, PendingPlace* pending) RCUDA_REQUIRES(mutex_);
+  Result<bool> is_passed(const PendingPlace& pending) RCUDA_REQUIRES(mutex_);
   bool join(p2p::StreamRef ref, PendingPlace* pending) RCUDA_REQUIRES(mutex_);
   void give_back(const PendingPlace& pending) RCUDA_REQUIRES(mutex_);
   LaneState& lane_of(int device, p2p::Lane lane) {

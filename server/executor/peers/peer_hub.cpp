@@ -62,7 +62,8 @@ Status PeerHub::introduce(const Introduction& introduction,
   if (!engine_) {
     RCUDA_ASSIGN_OR_RETURN(ops_,
                            CudaDeviceOps::create(driver_, {std::move(devices), options_.on_error,
-                                                           options_.on_change, options_.names}));
+                                                           options_.on_change, options_.names,
+                                                           client_has_}));
     p2p::EngineOptions engine;
     engine.planner = options_.planner;
     engine.peers = std::clamp(introduction.workers, 2u, wire::kMostServers) - 1;

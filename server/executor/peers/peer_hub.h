@@ -62,6 +62,10 @@ class PeerHub {
   };
   PeerHub(const api::DriverTable& driver, Options options);
   ~PeerHub();
+  // CudaDeviceOps::Options::client_has. Call it before introduce().
+  void wait_for_client(std::function<bool(uint64_t*)> client_has) {
+    client_has_ = std::move(client_has);
+  }
 
   struct Introduction {
     p2p::PeerId link = 0;
@@ -188,6 +192,7 @@ class PeerHub {
 
   const api::DriverTable& driver_;
   const Options options_;
+  std::function<bool(uint64_t*)> client_has_;
   std::map<p2p::PeerId, std::unique_ptr<Attempt>> links_;
   std::list<std::unique_ptr<Attempt>> given_up_;                    // their threads may still run
   std::map<uint32_t, std::pair<std::string, uint16_t>> addresses_;  // by worker
