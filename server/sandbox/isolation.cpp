@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <sstream>
@@ -16,6 +17,7 @@
 #include <grp.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 namespace rcuda::server {
@@ -101,6 +103,21 @@ Status check_threads(const SessionGrant& grant) {
   return Status(Code::kInternal, "a thread of the worker did not become user " + grant.user);
 }
 
+// The driver's cuCheckpointProcess* open pipes of this process through /proc/PID/fd. A pipe belongs
+// to the user that made it, and these were made as root.
+void own_pipes(uid_t user, gid_t group) {
+  DIR* const folder = ::opendir("/proc/self/fd");
+  if (!folder) return;
+  while (const dirent* const entry = ::readdir(folder)) {
+    const int descriptor = std::atoi(entry->d_name);  // 0 for "." and "..", which stays as it is
+    struct stat status{};
+    const bool is_pipe =
+        descriptor > STDERR_FILENO && ::fstat(descriptor, &status) == 0 && S_ISFIFO(status.st_mode);
+    if (is_pipe) (void)::fchown(descriptor, user, group);
+  }
+  ::closedir(folder);
+}
+
 Status become_user(const SessionGrant& grant) {
   if (!grant.uid || *grant.uid == kNobody || grant.gid == kNobody) {
     return Status(Code::kDenied, "the server's machine does not know user " + grant.user +
@@ -109,6 +126,7 @@ Status become_user(const SessionGrant& grant) {
   // Registering memory with an adapter takes locked memory, which root has without a limit.
   const rlimit unlimited{RLIM_INFINITY, RLIM_INFINITY};
   (void)::setrlimit(RLIMIT_MEMLOCK, &unlimited);
+  own_pipes(*grant.uid, grant.gid);
   if (::setgroups(grant.groups.size(), grant.groups.data()) != 0) {
     return refusal(grant.user, "setgroups");
   }

@@ -3,16 +3,22 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include <cuda.h>
+#include <dirent.h>
+#include <fcntl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "common/base/log.h"
+#include "common/base/unique_fd.h"
 #include "softgpu/driver/checkpoint.h"
 #include "softgpu/driver/config.h"
 #include "softgpu/driver/device.h"
@@ -80,11 +86,23 @@ std::optional<LookupServer::Item> carry_out(uint32_t action, const LookupKey& ar
   return item;
 }
 
-// NVIDIA's driver reaches a process by its descriptors in /proc. If the process is dumpable, other
-// processes of its user may read them; otherwise only processes with CAP_SYS_PTRACE may.
+// NVIDIA's driver reaches a process by pipes that it has made there, through /proc/PID/fd. If the
+// process is dumpable, other processes of its user may read this folder; otherwise only processes
+// with CAP_SYS_PTRACE may. A pipe can be opened by the user that it belongs to: the user of the
+// process when the driver made it, unless fchown() has changed that (driver 580.159). softgpu does
+// not know which pipe it is, so it requires all pipes but the standard descriptors.
 bool may_reach(int pid) {
-  const std::string descriptors = "/proc/" + std::to_string(pid) + "/fd";
-  return ::access(descriptors.c_str(), R_OK | X_OK) == 0 || errno != EACCES;
+  const std::string folder = "/proc/" + std::to_string(pid) + "/fd";
+  const std::unique_ptr<DIR, int (*)(DIR*)> opened(::opendir(folder.c_str()), ::closedir);
+  if (!opened) return errno != EACCES;
+  while (const dirent* const entry = ::readdir(opened.get())) {
+    const std::string path = folder + "/" + entry->d_name;
+    char target[8] = {};
+    if (::readlink(path.c_str(), target, 5) != 5 || std::string_view(target) != "pipe:") continue;
+    if (std::atoi(entry->d_name) <= STDERR_FILENO) continue;
+    if (!rcuda::UniqueFd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC))) return false;
+  }
+  return true;
 }
 
 CUresult ask(int pid, Action action, const LookupKey& arguments = {}, int* value = nullptr) {
@@ -136,6 +154,9 @@ bool any_set(const cuuint64_t (&reserved)[kCount]) {
 }  // namespace
 
 void serve() {
+  // A pipe as that of NVIDIA's driver: may_reach(). It stays open until the exit.
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) RCUDA_DEBUG("process cannot be checkpointed: no pipe");
   static auto* const server = new LookupServer;  // never ends: its thread runs until the exit
   const rcuda::Status started = server->start(socket_of(::getpid()), "softgpu-check", carry_out,
                                               LookupServer::Serves::kRootToo);
