@@ -494,6 +494,10 @@ class MovableMemoryTest(Parking):
     """Memory that the worker moves itself."""
     way = "worker"
 
+    def server(self, *arguments, **more):
+        # A worker that wakes tries whether there is room, so the workers must share the device's memory.
+        return super().server(*arguments, **{"SOFTGPU_SHARED_MEMORY": self.path("account"), **more})
+
     def vouch(self, server, process):
         """The session is parked by its worker, and not by the driver."""
         self.park(server, process)

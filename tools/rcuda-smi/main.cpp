@@ -49,7 +49,8 @@ using wire::ControlOperation;
 
 constexpr auto kDrainInterval = std::chrono::seconds(1);
 constexpr auto kMovePause = std::chrono::seconds(10);
-constexpr auto kParkInterval = std::chrono::milliseconds(100);
+// A small session is parked within milliseconds, a large one takes many seconds.
+constexpr std::chrono::duration<double> kShortestParkPause(0.001), kLongestParkPause(0.1);
 constexpr int kMostFailures = 20;  // of queries in a row, during a drain
 
 int fail(const Status& status, int exit_status = 1) {
@@ -256,6 +257,7 @@ int park_or_wake(const std::string& name, bool parks, uint32_t worker, bool as_j
   const auto answer =
       control(server, {parks ? ControlOperation::kPark : ControlOperation::kWake, worker});
   if (!answer.ok()) return fail(answer.status());
+  const auto begin = std::chrono::steady_clock::now();
   for (bool is_over = false;;) {
     const auto session = session_of(server, worker);
     if (!session.ok()) return fail(session.status());
@@ -273,7 +275,8 @@ int park_or_wake(const std::string& name, bool parks, uint32_t worker, bool as_j
     }
     if (is_over && !as_json && parks) std::printf("%s\n", smi::park_text(*session).c_str());
     if (is_over) return 0;
-    std::this_thread::sleep_for(kParkInterval);
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
+    std::this_thread::sleep_for(std::clamp(elapsed / 16, kShortestParkPause, kLongestParkPause));
   }
 }
 

@@ -364,6 +364,8 @@ class WorkerPool {
   void wake_waiting(GpuMonitor& monitor, Clock::time_point now);
   void wake_if_room(const std::vector<Worker*>& members, GpuMonitor& monitor, Clock::time_point now,
                     bool may_displace);
+  bool has_room(const std::vector<Worker*>& members, GpuMonitor& monitor, Clock::time_point now,
+                bool may_displace);
   void look_later(const std::vector<Worker*>& members, Clock::time_point at);
   void end_helpers();
   void helper_ended(Worker& worker, const ParkHelper::Outcome& outcome);
