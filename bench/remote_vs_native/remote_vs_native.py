@@ -14,7 +14,7 @@ PyTorch is installed, the first --torch-rounds rounds also run torch_figures.py,
 CPU time of its threads and the workers'. --torch runs nothing else (all its parts, or those named). With tcp, a
 third table has the time of a step whose copy to the device is as fast as plain sockets, and all else as natively.
 The transport "tls" is tcp with a token and encryption, as a client of another machine has it; "reconnecting" is tcp
-with RCUDA_RECONNECT.
+with RCUDA_RECONNECT; "movable" is shm to a server with movable_memory (docs/parking.md).
 --before names the build folder of another commit, which then runs in turn as well. A second table has
 the ratio to that build, and the largest ratio between two rounds of that build, which shows the noise.
 --managed runs bench/managed instead: managed memory by access pattern. --small-mapped runs small_mapped instead: a
@@ -88,6 +88,8 @@ def remote_environment(build, server, transport, device, folder):
                            RCUDA_TOKEN_FILE=os.path.join(folder, "token"))
     elif transport == "reconnecting":
         environment.update(RCUDA_TRANSPORT="tcp", RCUDA_RECONNECT="1m")
+    elif transport == "movable":
+        environment.update(RCUDA_TRANSPORT="shm")
     return environment
 
 
@@ -108,7 +110,7 @@ class Sockets:
             self.options += ["--receiver-cores", ",".join(map(str, processors_of(server)))]
         kinds = {"sockets": [], "TLS sockets": ["--tls"], "memcpy": ["--memory"]}
         self.of_transport = {"tcp": ["sockets"], "tls": ["sockets", "TLS sockets"], "reconnecting": ["sockets"],
-                             "shm": ["memcpy"]}
+                             "shm": ["memcpy"], "movable": ["memcpy"]}
         used = [kind for kind in kinds if any(kind in self.of_transport[transport] for transport in transports)]
         copies = {"": [], ", copy": ["--copy"]} if driver == "softgpu" else {"": []}
         self.measured = {(kind + copy, count): [*kinds[kind], *copies[copy], "--streams", count]
@@ -284,10 +286,16 @@ def compare(arguments, server_cores, client_cores):
     if arguments.before:
         builds[" before"] = os.path.abspath(arguments.before)
     folder = tempfile.TemporaryDirectory()
-    servers = {suffix: Server(build, arguments.driver, str(arguments.device), options=("--pool", "2"),
-                              environment=make_token(builds[""], folder.name), wrapper=bound(server_cores))
-               for suffix, build in builds.items()}
     transports = arguments.transports.split(",")
+
+    def start(build, **settings):
+        return Server(build, arguments.driver, str(arguments.device), options=("--pool", "2"), wrapper=bound(server_cores),
+                      environment=dict(make_token(builds[""], folder.name), **settings))
+
+    servers = {suffix: start(build) for suffix, build in builds.items()}
+    if "movable" in transports:
+        servers.update({"movable" + suffix: start(build, RCUDA_SERVER_MOVABLE_MEMORY="true")
+                        for suffix, build in builds.items()})
     environments = {}
     if arguments.driver == "nvidia":
         environments["native"] = dict(os.environ, CUDA_VISIBLE_DEVICES=str(arguments.device))
@@ -295,8 +303,8 @@ def compare(arguments, server_cores, client_cores):
             environments["least"] = dict(environments["native"], LEAST="1")
     for transport in transports:
         for suffix, build in builds.items():
-            environments[transport + suffix] = remote_environment(build, servers[suffix], transport,
-                                                                  arguments.device, folder.name)
+            server = servers["movable" + suffix if transport == "movable" else suffix]
+            environments[transport + suffix] = remote_environment(build, server, transport, arguments.device, folder.name)
     sockets = None
     if arguments.sockets:
         sockets = Sockets(builds[""], arguments.sockets.split(","), arguments.copies or list(SIZES),

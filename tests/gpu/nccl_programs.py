@@ -20,25 +20,42 @@ from nccl import library_of_pytorch, NO_MULTICAST
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 RANKS = "2"
-SECONDS = 60
+SECONDS = 100
 RUNS = [(name, arrangement) for name in ("collectives", "captured", "communicators")
         for arrangement in ("all", "threads", "processes")]
 RUNS += [("failures", way, case) for way in ("threads", "processes")
          for case in ("aborted_first_operation", "aborted_operation", "bad_arguments", "ended", "same_device")]
 RUNS += [("failures", "processes", case)
          for case in ("destroyed", "died_before_split", "died_in_shrink", "killed", "survived", "survived_in_call")]
-WAYS = {"one server": ("--gpus", "2", "--transport", "shm"),
+WAYS = {"natively": (),
+        "one server": ("--gpus", "2", "--transport", "shm"),
         "two servers": ("--servers", "2", "--devices", "0,1", "--transport", "tcp")}
+
+# Ways and cases that are not run: the expected outcome needs what NVIDIA's library or the setting does not have.
+LEFT_OUT = (
+    # A daemon knows only the ranks of its own workers. NCCL notices the end of a rank only in an operation over a network.
+    (("two servers",), ("destroyed", "died_in_shrink", "survived"), "not noticed"),
+    (("natively",), ("destroyed", "died_before_split", "died_in_shrink", "killed", "survived", "survived_in_call"), "not noticed"),
+    # After an error of the network, NCCL 2.28.9 returns ncclRemoteError from ncclCommShrink.
+    (("two servers",), ("survived_in_call",), "no shrink"),
+    # The threads of one process free memory while kernels of other ranks wait for them.
+    (("natively", "one server"), (("communicators", "threads"),), "hangs natively"),
+)
 
 
 def run(build, environment, way, words):
     """The cell of the table, and the output if the program fails."""
-    if way == "two servers" and "died_in_shrink" in words:
-        return "not covered", ""  # a daemon knows only the ranks of its own workers
+    for ways, cases, why in LEFT_OUT:
+        if way in ways and (words in cases or words[-1] in cases):
+            return why, ""
     program, arrangement, *case = words
-    command = ["timeout", "-k", "5", str(SECONDS), sys.executable, os.path.join(HERE, "../e2e/with_servers.py"),
-               "--build", build, "--driver", "nvidia", *WAYS[way], "--",
-               os.path.join(build, "tests/programs/nccl", program), arrangement, RANKS, *case]
+    command = ["timeout", "-k", "5", str(SECONDS)]
+    if way == "natively":
+        environment = dict(environment, LD_LIBRARY_PATH=os.path.dirname(environment["RCUDA_SERVER_NCCL"]))
+    else:
+        command += [sys.executable, os.path.join(HERE, "../e2e/with_servers.py"), "--build", build, "--driver", "nvidia",
+                    *WAYS[way], "--"]
+    command += [os.path.join(build, "tests/programs/nccl", program), arrangement, RANKS, *case]
     begin = time.monotonic()
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     right, output = done.returncode == 0 and "as expected" in done.stdout, done.stdout
@@ -65,7 +82,7 @@ def main():
             print(f"| {' '.join(words)} | " + " | ".join(cells[way, words].result()[0] for way in WAYS) + " |", flush=True)
     outputs = {key: cell.result()[1] for key, cell in cells.items() if cell.result()[1]}
     for (way, words), output in outputs.items():
-        print(f"\n=== {' '.join(words)}, {way}\n{output[-3000:]}")
+        print(f"\n=== {' '.join(words)}, {way}\n{output[:1500]}\n...\n{output[-1500:]}")
     sys.exit(bool(outputs))
 
 

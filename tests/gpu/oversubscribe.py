@@ -31,6 +31,8 @@ import ctypes
 
 from servers import client_environment, Server  # tests/e2e, by parking
 
+ONE_GPU = {"CUDA_VISIBLE_DEVICES": "0"}  # PyTorch counts devices by the NVML of this machine
+
 
 def occupy(leave):
     """Holds all of the GPU's memory but `leave` bytes, until stdin ends."""
@@ -108,7 +110,7 @@ def main():
     parser.add_argument("--stay", default="1s", help="stay_awake of the server")
     arguments = parser.parse_args()
     with_torch = arguments.driver == "nvidia"
-    native = dict(os.environ)
+    native = dict(os.environ, **ONE_GPU)
     if not with_torch:
         native["LD_LIBRARY_PATH"] = os.path.join(arguments.build, "softgpu/lib")
     gib = arguments.gib
@@ -129,7 +131,7 @@ def main():
         print(f"{arguments.programs} programs with {each / GIB:.1f} GiB each, on a GPU of {gib:.1f} GiB; milliseconds, median / 90 % / most\n")
         print("| program | first request of a burst | the other requests | wakes | answers |\n|---|---|---|---|---|", flush=True)
         plain = start_server(arguments, folder)
-        for name, environment in (("alone, natively", native), ("alone, remotely", client_environment(arguments.build, [plain], "shm"))):
+        for name, environment in (("alone, natively", native), ("alone, remotely", client_environment(arguments.build, [plain], "shm", **ONE_GPU))):
             [alone] = serve(arguments, command, [environment])
             print(alone.row(name, 0), flush=True)
             failed = failed or alone.wrong
@@ -137,7 +139,7 @@ def main():
         failed = plain.stop() != 0 or failed
         keep = str(int(1.1 * arguments.programs * each) + (1 << 28))
         server = start_server(arguments, folder, movable_memory="true", oversubscribe="2.0", park_memory=keep, stay_awake=arguments.stay)
-        environment = client_environment(arguments.build, [server], "shm")
+        environment = client_environment(arguments.build, [server], "shm", **ONE_GPU)
         programs = serve(arguments, command, [environment] * arguments.programs)
         workers = server.sessions(arguments.build)
         for number, program in enumerate(programs):

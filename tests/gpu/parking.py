@@ -2,7 +2,7 @@
 """Parks and wakes sessions on a GPU, and compares the time with copies to page-locked memory.
 
     parking.py --build FOLDER [--driver nvidia] [--sizes 1,20,60] [--transports shm,tcp] [--steps 100]
-               [--ways driver,worker] [--gpu 0] [--packaged UID] [--move] [--torch] [--log]
+               [--ways driver,worker] [--packaged UID] [--move] [--torch] [--log]
 
 For each size in GiB, over shm and TCP: the time of `rcuda-smi park` and of the program's first call after it, cold (the first
 time) and warm (the second), the GPU's memory before, while parked and after, and whether the contents are right. --packaged,
@@ -133,6 +133,8 @@ class Session:
         self.process = subprocess.Popen([sys.executable, *arguments], stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, text=True, **other,
                                         env=client_environment(build, [server], transport, CUBLAS_WORKSPACE_CONFIG=":4096:8",
+                                                               # PyTorch counts devices by the NVML of this machine.
+                                                               CUDA_VISIBLE_DEVICES="0",
                                                                **({"HOME": "/"} if other else {})))
 
     def read(self):
@@ -221,7 +223,7 @@ def start(arguments, environment):
     options, wrapper = ["--pool", "0"], ()
     if arguments.packaged is not None:
         options, wrapper = [*options, "--users", str(arguments.packaged)], PACKAGED
-    return Server(arguments.build, arguments.driver, "" if arguments.move else arguments.gpu, options=options, environment=environment, wrapper=wrapper)
+    return Server(arguments.build, arguments.driver, "" if arguments.move else "0", options=options, environment=environment, wrapper=wrapper)
 
 
 def main():
@@ -232,7 +234,6 @@ def main():
     parser.add_argument("--transports", default="shm,tcp")
     parser.add_argument("--steps", type=int, default=100, help="steps of training; 0: no training")
     parser.add_argument("--ways", default="driver", help="driver, worker, or both")
-    parser.add_argument("--gpu", default="0")
     parser.add_argument("--packaged", type=int, metavar="UID", help="as packaged: programs of this user, over shm only; needs root")
     parser.add_argument("--move", action="store_true", help="each park moves the session between the GPUs 0 and 1")
     parser.add_argument("--log", action="store_true", help="print the servers' logs, with the steps of each park")

@@ -168,7 +168,8 @@ void survived_in_call(Place& place) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     raise(SIGKILL);
   }
-  CHECK(all_reduce(place) == ncclRemoteError);
+  attempt(all_reduce(place), ncclRemoteError);
+  expect_failure(rank.comm, ncclRemoteError);
   NCCL(ncclRedOpDestroy(doubled, rank.comm));
   int excluded[] = {rank.ranks - 1};
   ncclComm_t smaller;
@@ -229,11 +230,12 @@ void destroyed(Place& place) {
   place.rank.comm = nullptr;
 }
 
-// An operation in the stream waits for a rank that does not make the call.
+// An operation in the stream waits for a rank that does not make the call. NCCL does not tell that
+// rank that the others have left.
 void aborted_operation(Place& place) {
   settle(place);
   if (is_last(place)) {
-    expect_failure(place.rank.comm, ncclRemoteError);  // the others have left
+    gather(place, place.rank.ranks - 1, "left");
   } else {
     attempt(all_reduce(place), ncclRemoteError);
     std::thread other([&] {
@@ -243,25 +245,26 @@ void aborted_operation(Place& place) {
     CUDA(cudaStreamSynchronize(place.rank.stream));
     other.join();
     place.rank.comm = nullptr;
-    return;
+    return gather(place, 0, "left");
   }
   abort(place);
 }
 
-// The first operation blocks in the call itself, and another thread aborts it.
+// The first operation may block in the call itself, and another thread aborts it.
 void aborted_first_operation(Place& place) {
   if (is_last(place)) {
-    expect_failure(place.rank.comm, ncclRemoteError);
+    gather(place, place.rank.ranks - 1, "left");
     return abort(place);
   }
   std::thread other([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     NCCL(ncclCommAbort(place.rank.comm));
   });
-  CHECK(all_reduce(place) != ncclSuccess);
+  (void)all_reduce(place);  // fails if it blocks; with connections made beforehand, NCCL only queues it
   other.join();
   place.rank.comm = nullptr;
   CUDA(cudaStreamSynchronize(place.rank.stream));
+  gather(place, 0, "left");
 }
 
 // Communicators that the case makes itself.
@@ -312,8 +315,6 @@ void bad_arguments(Place& place) {
   NCCL_EXPECT(ncclInvalidArgument, ncclBroadcast(place.data, place.data, 1, ncclInt32, rank.ranks,
                                                  rank.comm, rank.stream));
   NCCL_EXPECT(ncclInvalidArgument, ncclSend(place.data, 1, ncclInt32, -1, rank.comm, rank.stream));
-  CHECK(ncclAllReduce(nullptr, place.data, 1, ncclInt32, ncclSum, rank.comm, rank.stream) !=
-        ncclSuccess);
   CHECK(ncclGroupEnd() != ncclSuccess);  // without a start
   ncclConfig_t config;
   config.magic = 1;
