@@ -65,11 +65,14 @@ void check_mtu(const fs::path& root, const std::string& interface, std::set<std:
   if (interface.empty() || !seen.insert(interface).second) return;
   const int mtu = std::atoi(read_line(root / "sys/class/net" / interface / "mtu").c_str());
   const std::string what = "MTU of " + interface + " is " + std::to_string(mtu);
-  // 4096 bytes of payload, and the headers of RoCE v2.
-  if (mtu >= 4200) {
+  constexpr int kHeaders = 104;  // of RoCE v2
+  int payload = 4096;            // the largest MTU of RDMA; the others are its halves
+  while (payload > 256 && payload + kHeaders > mtu) payload /= 2;
+  if (payload == 4096) {
     findings.push_back({Verdict::kGood, what, ""});
   } else {
-    findings.push_back({Verdict::kWarning, what + ": RDMA packets carry at most 1024 bytes",
+    findings.push_back({Verdict::kWarning,
+                        what + ": RDMA packets carry at most " + std::to_string(payload) + " bytes",
                         "ip link set " + interface + " mtu 9000, and the same on the switch"});
   }
 }

@@ -33,8 +33,9 @@ bool add_server(std::string_view text, Grant* grant) {
         last < first || last - first >= kMostDevices - grant->count) {
       return false;
     }
-    for (uint32_t device = first; device <= last; ++device, ++grant->count) {
-      append_item(&grant->devices, server + std::to_string(device), ",");
+    // Counts from 0: `last` may be the largest number.
+    for (uint32_t i = 0; i <= last - first; ++i, ++grant->count) {
+      append_item(&grant->devices, server + std::to_string(first + i), ",");
     }
   }
   return true;

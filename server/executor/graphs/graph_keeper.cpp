@@ -1,6 +1,7 @@
 #include "server/executor/graphs/graph_keeper.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "server/executor/streams/capture.h"
@@ -64,7 +65,8 @@ void GraphKeeper::drop_waiting() {
   const auto when_done = [this, resources](CUresult result) {
     // The device cannot be queried during a capture. So the resources wait until the next call.
     if (result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) {
-      waiting_.insert(waiting_.end(), resources->begin(), resources->end());
+      std::ranges::move(*resources, std::back_inserter(waiting_));
+      resources->clear();  // other contexts may be in a capture, too
     }
   };
   objects_.for_each_context([&](ContextState& context) {

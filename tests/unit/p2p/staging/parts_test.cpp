@@ -152,6 +152,7 @@ TEST(NumaTest, ReadsSysfsAndSurvivesItsAbsence) {
   std::filesystem::create_directories(without);
   std::ofstream(without + "/numa_node") << "-1\n";
   EXPECT_EQ(numa_node_of_pci("0000:3B:00.0", root), 1);
+  EXPECT_EQ(numa_node_of_pci("00000000:3B:00.0", root), 1);
   EXPECT_EQ(numa_node_of_pci("0000:3c:00.0", root), -1);
   EXPECT_EQ(numa_node_of_pci("../../etc", root), -1);
   EXPECT_EQ(numa_node_of_pci("", root), -1);

@@ -87,7 +87,7 @@ TEST_F(DoctorTest, WhatIsWrongWithAPortHasItsMend) {
   ASSERT_NE(port, nullptr);
   EXPECT_EQ(port->verdict, Verdict::kWarning);
   EXPECT_NE(port->remedy.find("ip link set"), std::string::npos);
-  const Finding* mtu = find(findings, "MTU of eth2 is 1500");
+  const Finding* mtu = find(findings, "MTU of eth2 is 1500: RDMA packets carry at most 1024 bytes");
   ASSERT_NE(mtu, nullptr);
   EXPECT_EQ(mtu->verdict, Verdict::kWarning);
   const Finding* cm = find(findings, "rdma_cm");

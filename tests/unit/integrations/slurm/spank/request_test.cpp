@@ -43,6 +43,7 @@ TEST(RequestTest, AGrantOfSeveralServers) {
   EXPECT_EQ(grant->devices, "gpu1:0,gpu1:1,gpu1:2,gpu1:6,[fe80::1]@9000:3");
   EXPECT_EQ(grant->count, 5u);
   EXPECT_EQ(parse_grant(grant->text)->devices, grant->devices);
+  EXPECT_EQ(parse_grant("rcuda: 1a2b3c4d gpu1:4294967295")->devices, "gpu1:4294967295");
 }
 
 // An AdminComment may be anything: the site's, or what rcuda-slurm says of a job that waits or has
