@@ -87,7 +87,8 @@ class Halves {
   CUresult post_and_wait() {
     const WaitWord word(destination_.words());
     CUresult result = post_with(word.get());
-    // The worker signals the word even if a half was refused, unless the worker is lost.
+    // The destination's worker writes the word even if a half was refused. If this worker is lost,
+    // wait_word() returns that.
     if (posted_) {
       result = either(result, destination_.wait_word(word.get()));
       News::add();
@@ -166,8 +167,8 @@ CUresult signal_then_await(const Earlier& earlier, const StreamRoute& later) {
   body.is_event = 0;
   body.place = later.id;
   SentCommand sent;
-  const CUresult awaited = later.session->post(later, wire::PeerAwaitBody{body},
-                                               transport::Wake::kYes, &sent);
+  const CUresult awaited =
+      later.session->post(later, wire::PeerAwaitBody{body}, transport::Wake::kYes, &sent);
   if (sent.is_sent()) note_order(signalling, later, sent);
   return either(signalled, awaited);
 }

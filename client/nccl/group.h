@@ -5,9 +5,10 @@
 // answer, because the ranks of the workers wait for each other. Operations whose connections exist
 // are posted; all other calls wait for the worker's answer, as they would wait in NCCL.
 //
-// If one worker's batch fails, the ranks of the other workers may wait for its ranks forever. NCCL
-// aborts the communicators of a group that fails in one process. So the client waits for two
-// seconds, then aborts the communicators of the batches without an answer. Their calls return
+// If one worker's batch fails, the ranks of the other workers may wait for its ranks forever. In a
+// single process, NCCL itself aborts the communicators of a failed group. Here the client does so:
+// it waits two more seconds for the errors of the other workers, then aborts the communicators of
+// the batches without an answer. Their calls return
 // ncclRemoteError.
 //
 // Threads: any; a group belongs to its thread. Blocking: submit() outside of a group,

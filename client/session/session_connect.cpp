@@ -182,9 +182,11 @@ Status Session::keep_welcome(wire::Welcome welcome, const std::vector<wire::Addr
   }
   RCUDA_RETURN_IF_ERROR(windows_.reserve(welcome_.windows, taken).with_context(address));
   if (!windows_.are_reserved()) {
-    // Harmless: under such a limit, the kernel places the program's mappings far from the windows.
-    RCUDA_INFO("the device addresses of %s are not reserved: a limit (ulimit -v) prevents it",
-               address.c_str());
+    // Harmless: within such a limit, a program has too few mappings to reach the windows.
+    RCUDA_INFO(
+        "a limit of the address space (ulimit -v) prevents that the device addresses of %s are "
+        "reserved; the session works without that",
+        address.c_str());
   }
   return {};
 }

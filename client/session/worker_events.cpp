@@ -333,7 +333,7 @@ void WorkerEvents::host_callback(const wire::HostCallbackEvent& event) {
     } else if (shared && shared->function) {
       shared->function();
     } else {
-      RCUDA_WARN("the worker requested host function %llu, which is not registered",
+      RCUDA_WARN("the worker requested host function %llu, which does not exist; it is skipped",
                  static_cast<unsigned long long>(event.callback));
     }
     if (event.loan != 0) mirrors_leave_(event.loan);

@@ -56,7 +56,9 @@ ContextPointer make_context(const Library& library, const Settings& settings) {
   return context;
 }
 
-Status no_context() { return Status(Code::kOutOfMemory, "libmunge could not make a context"); }
+Status no_context() {
+  return Status(Code::kOutOfMemory, "libmunge has no memory (munge_ctx_create)");
+}
 
 std::string socket_of(const Library& library, Context* context) {
   const char* path = nullptr;

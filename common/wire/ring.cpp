@@ -132,8 +132,8 @@ Result<std::span<const std::byte>> RingReader::try_next() {
     const uint64_t bytes = frame_bytes(payload);
     if (payload == 0 || payload > layout_.max_frame_bytes ||
         bytes > layout_.ring_bytes - position_) {
-      return Status{Code::kProtocol,
-                    "invalid frame of " + std::to_string(payload) + " bytes in the peer's ring"};
+      return Status{Code::kProtocol, "the peer wrote an invalid frame of " +
+                                         std::to_string(payload) + " bytes into the ring"};
     }
     const uint64_t stamp = load(position_ + bytes - 8);
     if (stamp == 0) return Frame{};

@@ -243,7 +243,7 @@ Status Peer::on_signal(const SignalMessage& message) {
     return {};
   }
   if (early_.size() >= kMostEarlySignals)
-    return {Code::kProtocol, "the peer sent too many signals that nothing waits for"};
+    return {Code::kProtocol, "the peer sent too many signals for which no stream waits"};
   if (!early_.emplace(message.signal, status_of(message)).second) {
     return {Code::kProtocol, "the peer sent a signal twice"};
   }

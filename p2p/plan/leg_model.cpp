@@ -130,8 +130,8 @@ Result<Samples> by_size(std::span<const LegSample> samples) {
   return sorted;
 }
 
-// Other activity on the machine can only lengthen transfers over sockets. So the least of a few
-// samples is nearest to the time in a stream of transfers.
+// Of legs over sockets (kTogether), the shortest sample: other activity can only lengthen a
+// transfer, so this sample is nearest to the undisturbed time. Of other legs, the median.
 double typical(const std::vector<double>& times, Sharing sharing) {
   return sharing == Sharing::kTogether ? *std::min_element(times.begin(), times.end())
                                        : median(times);

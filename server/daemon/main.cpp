@@ -132,8 +132,8 @@ void raise_file_limit() {
   limit.rlim_cur = limit.rlim_max;
   (void)::setrlimit(RLIMIT_FSIZE, &limit);
   RCUDA_WARN(
-      "files of this server are limited to %s, and so are pieces of its sessions' "
-      "memory: start it without that limit (ulimit -f unlimited)",
+      "files of this server are limited to %s, and so is each piece of memory that a session "
+      "shares with its client: start the server without that limit (ulimit -f unlimited)",
       bytes_text(limit.rlim_max).c_str());
 }
 

@@ -207,7 +207,7 @@ Result<ToWorker> receive_from_daemon(int socket) {
   Result<size_t> got = recv_packet_with_fds(socket, buffer, descriptors, Deadline::max());
   if (!got.ok()) return Status(got.status()).with_context("reading a message from the daemon");
   if (*got == buffer.size()) {
-    return Status(Code::kProtocol, "a packet between daemon and worker was cut short");
+    return Status(Code::kProtocol, "a message between daemon and worker is too long");
   }
   Result<ToWorker> message = decode_message<ToWorker>(std::span(buffer).first(*got));
   if (!message.ok()) return message;

@@ -74,7 +74,7 @@ Footprint seamless_texels(const FacePoint& point, uint32_t size, uint32_t first_
   const auto outside = [&](int64_t i) { return i < 0 || i >= static_cast<int64_t>(size); };
   const std::array<uint32_t, 4> weights = split(whole, across.weight, down.weight);
   Footprint footprint;
-  uint32_t missing = 0;  // the weight of a corner's texel
+  uint32_t missing = 0;  // at a corner of the cube: the weight of the texel that does not exist
   for (uint32_t corner = 0; corner < 4; ++corner) {
     const int64_t x = across.first + (corner & 1), y = down.first + (corner >> 1);
     if (outside(x) && outside(y)) {

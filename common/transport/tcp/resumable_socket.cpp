@@ -261,8 +261,8 @@ void ResumableSocket::confirm(uint64_t place) {
 void ResumableSocket::acknowledge_locked(uint64_t bytes) {
   if (bytes <= acknowledged_) return;
   acknowledged_ = bytes;
-  // send_again() still reads the bytes from resent_ on. With a cipher, the peer may already have
-  // received some of them.
+  // send_again() still reads the bytes from resent_ on. `bytes` may lie after resent_: a cipher may
+  // have sent a part of a call that returned EAGAIN, and the call is then repeated.
   retained_.release(std::min(bytes, resent_));
   changed_.notify_all();
 }

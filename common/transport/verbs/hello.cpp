@@ -19,7 +19,9 @@ Status receive_magic(const Socket& control, uint64_t expected, Deadline deadline
   RCUDA_RETURN_IF_ERROR(recv_all(control, writable_bytes_of(magic), deadline));
   if (magic == expected) return {};
   if (magic != kRefusalMagic) {
-    return {Code::kProtocol, "the peer does not speak this verbs protocol"};
+    return {Code::kProtocol,
+            "the peer's first message is not rcuda's: install the same version of rcuda on both "
+            "ends"};
   }
   Refusal refusal;
   RCUDA_RETURN_IF_ERROR(

@@ -148,7 +148,8 @@ Status VerbsLink::loop_back(void* to, const void* from, size_t bytes) {
   const std::shared_ptr<Registration> target = memory_.find(to, bytes);
   const std::shared_ptr<Registration> source = memory_.find(from, bytes);
   if (!target || !source) {
-    return {Code::kInvalidArgument, "looping back from or to memory that is not exposed"};
+    return {Code::kInvalidArgument,
+            "the test of the adapter uses memory that is not registered with it"};
   }
   const auto patience = peer_timeout_.count() != 0 ? peer_timeout_ : kLastPuts;
   return verbs::loop_back(connection_.pd(), connection_.first_id(), connection_.local(),

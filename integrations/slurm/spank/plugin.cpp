@@ -48,7 +48,8 @@ RCUDA_SPANK int slurm_spank_task_init(spank_t spank, int count, char** arguments
 namespace rcuda::slurm {
 namespace {
 
-// The variables that keep a job's grant for the job's further steps.
+// Variables in the environment of a job's later steps: the job's number, and the devices and the
+// lease that it was given (Grant::text).
 constexpr const char* kJobVariable = "RCUDA_SLURM_JOB";
 constexpr const char* kGrantVariable = "RCUDA_SLURM_GRANT";
 constexpr size_t kMostText = 1 << 20;
@@ -120,8 +121,8 @@ void set(spank_t spank, const char* name, const std::string& value) {
 std::optional<Grant> ask_controller(uint32_t job, std::string* error) {
   job_info_msg_t* answer = nullptr;
   if (slurm_load_job(&answer, job, SHOW_DETAIL) != SLURM_SUCCESS) {
-    *error = std::string("cannot query the controller for the job's GPUs: ") +
-             slurm_strerror(errno);
+    *error =
+        std::string("cannot query the controller for the job's GPUs: ") + slurm_strerror(errno);
     return std::nullopt;
   }
   std::optional<Grant> found;

@@ -225,7 +225,10 @@ Result<CarriedState> read_carried(int file) {
   uint64_t layout = 0;
   if (bytes.size() >= sizeof layout) std::memcpy(&layout, bytes.data(), sizeof layout);
   if (layout != carried_layout()) {
-    return Status(Code::kUnsupported, "the state of the server is of a build with another layout");
+    return Status(
+        Code::kUnsupported,
+        "the running server's build has another layout of its state; restart rcuda-server, which "
+        "ends its sessions");
   }
   return wire::decode<CarriedState>({bytes.begin() + sizeof layout, bytes.end()});
 }

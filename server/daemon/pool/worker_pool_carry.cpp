@@ -134,7 +134,8 @@ Result<WorkerPool::Worker> WorkerPool::restore(const CarriedWorker& carried) {
   if (carried.park > static_cast<uint32_t>(kLastParkState) ||
       carried.park_way > static_cast<uint32_t>(ParkWay::kWorker) ||
       (!carried.park_bytes.empty() && carried.park_bytes.size() != devices.size())) {
-    return Status(Code::kInternal, "the state of the server has a session in no known state");
+    return Status(Code::kInternal,
+                  "the state of the earlier server is damaged: a session has an invalid state");
   }
   worker.park.state = static_cast<ParkState>(carried.park);
   worker.park.way = static_cast<ParkWay>(carried.park_way);

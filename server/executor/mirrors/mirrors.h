@@ -3,14 +3,14 @@
 //
 // The client moves the bytes before launches and after waits. Around a host function the worker
 // moves them, because the function must see the stream's results so far, and the stream must see
-// the bytes that the function writes. Before each host function, the bytes of all mirrors go to
-// regions of the client, which merges them. Afterwards they come back, and the worker takes over
-// only the bytes that the client changed.
+// the bytes that the function writes. This exchange is a Loan: before the host function, the bytes
+// of all mirrors go to regions of the client, which merges them. Afterwards they come back, and the
+// worker takes over only the bytes that the client changed.
 // Threads: a Loan on the driver's threads, covers() and any() on any, all else on the executor
-// thread. Blocking: remove() and patch() while another thread copies the mirror's bytes, a Loan for
-// transfers over the Link.
-// Errors: the CUresults that a program gets; a Loan skips mirrors whose transfer failed, and closes
-// the Link if there is no memory for its copy.
+// thread. Blocking: remove() and patch(), while another thread copies the mirror's bytes; a Loan,
+// during its transfers over the Link.
+// Errors: the CUresults that a program gets. A Loan skips mirrors whose transfer failed. Without
+// memory for copies of the mirrors' bytes, it closes the Link, which ends the session.
 #pragma once
 
 #include <atomic>
