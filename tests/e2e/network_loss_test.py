@@ -83,7 +83,7 @@ class NetworkLossTest(AuthCase):
         self.assertIsNone(run.poll(), self.client_text())
         self.assertEqual(self.session(server)["losses"], 1)
         self.assertEqual(server.text().count("the connection is lost"), 1, server.text())
-        self.assertEqual(self.client_text().count("the connection is lost"), 1)
+        self.assertEqual(self.client_text().count("the connection is lost"), 1, self.client_text())
 
     def test_a_link_that_comes_back(self):
         self.check_survives(lambda: None)

@@ -79,8 +79,12 @@ class Streams {
   Status status_ RCUDA_GUARDED_BY(mutex_);  // the first error
 };
 
-int milliseconds_option(std::chrono::milliseconds time) {
-  return static_cast<int>(std::min<int64_t>(time.count(), INT_MAX));
+// Milliseconds of TCP_USER_TIMEOUT. A quarter more than the limit at which the Link notices that its
+// peer is silent: the Link then loses all its sockets at once, with a reason. The kernel would end
+// one socket after the other, with errors of its own.
+int kernel_limit(std::chrono::milliseconds peer_timeout) {
+  const int64_t limit = peer_timeout.count() + peer_timeout.count() / 4;
+  return static_cast<int>(std::min<int64_t>(limit, INT_MAX));
 }
 
 }  // namespace
@@ -91,12 +95,12 @@ void tune(int socket, std::chrono::milliseconds peer_timeout) {
   set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
   keep_alive(socket);
   if (peer_timeout.count() != 0) {
-    set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, milliseconds_option(peer_timeout));
+    set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, kernel_limit(peer_timeout));
   }
 }
 
 void limit_unacknowledged(const Socket& socket, std::chrono::milliseconds limit) {
-  (void)socket.set_option(IPPROTO_TCP, TCP_USER_TIMEOUT, milliseconds_option(limit));
+  (void)socket.set_option(IPPROTO_TCP, TCP_USER_TIMEOUT, kernel_limit(limit));
 }
 
 void set_receive_timeout(int socket, std::chrono::milliseconds timeout) {
