@@ -1,10 +1,11 @@
-// The processor time of a short message over TLS, without any waiting: two ends in one thread send each
-// other a message of a command's size over loopback, plainly and as a tls::Connection, and through
-// OpenSSL alone, which encrypts and decrypts in memory.
+// The processor time of a short message over TLS, without any waiting. Two ends in one thread send
+// each other a message of a command's size: plainly over loopback, over loopback as a
+// tls::Connection, and through OpenSSL alone, which encrypts and decrypts in memory.
 //
 //   tls_records [ROUND_TRIPS]        default: 100000
 //
-// Prints microseconds for a round trip: two messages, so four records are made or opened.
+// Prints microseconds for a round trip, which is two messages: with TLS, two records are made and
+// two are opened.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -103,7 +104,8 @@ std::pair<Socket, Socket> encrypt(std::pair<UniqueFd, UniqueFd> ends) {
   return {std::move(*one), std::move(*other)};
 }
 
-// OpenSSL's two ends, connected in memory. They have no certificates, but a cipher of the same cost.
+// OpenSSL's two ends, connected in memory. They have no certificates, but a cipher of the same
+// cost.
 class InMemory {
  public:
   InMemory() : context_(SSL_CTX_new(TLS_method())) {

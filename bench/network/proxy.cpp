@@ -1,13 +1,14 @@
-// A network between a client and a server of this machine: passes TCP connections on to a port, with a
-// delay and a rate of transmission in each direction.
+// A network between a client and a server of this machine: passes TCP connections on to a port,
+// with a delay and a rate of transmission in each direction.
 //
 //   proxy PORT [ROUND_TRIP_MICROSECONDS [GIGABITS_PER_SECOND]]
 //
-// Prints the port that it listens on, and runs until it is killed. All connections share the rate of a
-// direction, as they share a cable. The delay comes on top of two passes through the loopback, about 50 us.
-// Threads poll for the last 60 us of a wait, so the program needs a few idle cores. For each direction of a connection,
-// one thread reads and determines when the bytes are due, and another thread writes them at that time. A reader stops
-// while bytes for 64 MB wait, so the memory is bounded.
+// Prints the port that it listens on, and runs until it is killed. All connections share the rate
+// of a direction, as they share a cable. The delay comes on top of two passes through the loopback,
+// about 50 us. Threads poll for the last 60 us of a wait, so the program needs a few idle cores.
+// For each direction of a connection, one thread reads and determines when the bytes are due, and
+// another thread writes them at that time. A reader stops while 64 MB wait, so the memory is
+// bounded.
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>

@@ -35,8 +35,9 @@ constexpr size_t kMostInShadow = 32u << 20;
 // A driver stages pageable memory of up to 64 KB itself, so such a copy never waits for its stream.
 constexpr size_t kStagedByDrivers = 64u << 10;
 
-// The memory of a copy, to compare with the memory of other copies in progress. Memory that the
-// application has registered may be mapped at several addresses, so any such copies may overlap.
+// The memory of a copy, to compare with the memory of other copies in progress. Returns all
+// addresses for memory that the application has registered: it may be mapped at several addresses,
+// so two copies may overlap although their addresses do not.
 AddressRange memory_of_copy(uint64_t address, size_t bytes) {
   const wire::AddressWindow& ours = host_addresses();
   const bool is_ours = address >= ours.base && address - ours.base < ours.bytes;

@@ -484,7 +484,8 @@ CUresult pull_mirrors(Session& session, MirrorQuestions* asked) {
   auto* const early = static_cast<FetchesWithWait*>(asked);
   MutexLock lock(pull_mutex);
   const std::vector<SessionOrder> orders = orders_before(session);
-  std::vector<SessionOrder> met;  // the fetch below covers them
+  // Met before the fetch below, so it covers their earlier work, and later waits need not.
+  std::vector<SessionOrder> met;
   std::ranges::copy_if(orders, std::back_inserter(met), is_met);
   const auto comes_before = [&](Session* other) {
     return !other->lost() && std::ranges::find(orders, other, &SessionOrder::earlier) != orders.end();

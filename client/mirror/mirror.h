@@ -72,7 +72,8 @@ bool is_mirrored(const Session& session, uint64_t address, size_t bytes);
 // Errors of earlier commands are not reported here. `launch`: the parameters of the launch that
 // follows; null for other work.
 CUresult push_mirrors(const Route& route, const LaunchParameters* launch = nullptr);
-// Fetches the GPU's changes after a wait. `asked`: the result of ask_with_wait() for this wait; may
+// Fetches the GPU's changes after a wait, also those of the sessions whose work comes before the
+// work of this session (session_order.h). `asked`: the result of ask_with_wait() for this wait; may
 // be null.
 CUresult pull_mirrors(Session& session, MirrorQuestions* asked = nullptr);
 // Sends the application's changes of page-locked memory to kernels that are running and may wait

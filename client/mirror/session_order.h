@@ -1,8 +1,8 @@
-// The order between sessions that waits for mirrored memory must respect: a wait for work of one
-// session also covers the work of other sessions for whose signals that work has waited
-// (cudaStreamWaitEvent with an event of another server).
+// The order between the work of different sessions, which cudaStreamWaitEvent makes with an event
+// of another server. If work of one session has waited for work of another session, then a wait for
+// the former also covers the latter, so it must fetch the mirrored memory of both.
 //
-// Threads: any. Nothing blocks.
+// Threads: any. Nothing blocks, except is_met(), as Timeline::has_reached().
 #pragma once
 
 #include <cstdint>
@@ -14,22 +14,24 @@
 
 namespace rcuda::client {
 
-// Work of `earlier` comes before the work of a stream of another session from `position` on.
+// Work of `earlier` comes before the work that a stream of another session does after `position`.
 struct SessionOrder {
   Session* earlier = nullptr;
-  std::shared_ptr<Timeline> stream;  // of the other session; null: it has no timeline
+  std::shared_ptr<Timeline> stream;  // the other session's stream; null: it has no timeline
   uint64_t position = 0;
   bool operator==(const SessionOrder&) const = default;
 };
 
-// Notes that the work of `later` waits for work of `earlier`, and so for the work that comes before
-// that work. `sent`: the command that waits.
+// Notes that the stream of `later` waits for work of `earlier`. Also notes the orders that
+// `earlier` has with third sessions, because their work comes before this stream's work, too.
+// `sent`: the command that waits.
 void note_order(Session& earlier, const Route& later, const SentCommand& sent);
 // Whether note_order() has been called.
 bool any_order();
 // The orders whose earlier work a wait of this session may cover.
 std::vector<SessionOrder> orders_before(const Session& session);
-// Whether the stream has reached the position. Then the earlier work is over.
+// Whether the stream is known to have reached the position. Then the earlier work is over. Never
+// true for a stream without a timeline.
 bool is_met(const SessionOrder& order);
 // Later waits of this session need not cover this order.
 void forget_order(const Session& session, const SessionOrder& order);

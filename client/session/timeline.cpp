@@ -15,7 +15,7 @@ namespace {
 constexpr uint64_t kMost = 1008;
 constexpr uint64_t kBetweenMarks = kMost / 4;
 
-// A timeline with more host writes in progress keeps ranges that cover several of them.
+// If a timeline has more host writes in progress, its last range covers all of the further ones.
 constexpr size_t kMostHostWrites = 16;
 
 // No thread waits for the worker while it holds this mutex.
@@ -221,7 +221,7 @@ void Timeline::settle_host_writes() {
   if (host_writes_.empty() && host_writes_begun_.empty()) remove_writer(this);
 }
 
-// Replaces an earlier write to the same memory, which is done before this one.
+// Replaces an earlier write to exactly the same memory, because that write is done before this one.
 void Timeline::note_host_write(AddressRange memory) {
   const uint64_t position = std::max<uint64_t>(sent(), 1);
   const auto same = std::ranges::find_if(

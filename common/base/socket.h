@@ -21,7 +21,8 @@
 
 namespace rcuda {
 
-// Encrypts a stream (common/tls). Blocks only as recv() says. Safe for one sending and one receiving thread.
+// Encrypts a stream (common/tls). Only recv() may block. Safe for one sending and one receiving
+// thread.
 class Cipher {
  public:
   virtual ~Cipher() = default;

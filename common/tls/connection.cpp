@@ -167,8 +167,8 @@ ssize_t Connection::send(std::span<const iovec> pieces) {
   return std::exchange(begun_, 0);
 }
 
-// A thread that polls an empty socket must not hold the mutex during the system call: the sending
-// thread would find it locked, and sleep.
+// A thread that polls an empty socket, or waits for it, must not hold the mutex during the system
+// call: the sending thread would find it locked, and sleep.
 ssize_t Connection::recv(void* data, size_t bytes, bool peek, bool wait) {
   if (bytes == 0) return 0;
   const int most = static_cast<int>(std::min(bytes, kRecordBytes));

@@ -6,8 +6,8 @@
 // with this key, on the same and on further sockets (keyed.h), because a worker process cannot take
 // over the state of the door's connection.
 //
-// Threads: one thread during the handshake, then one sending and one receiving thread. Only
-// recv() may block. OpenSSL's own configuration file is not read, its exit handler is not installed (a
+// Threads: one thread during the handshake, then one sending and one receiving thread. Only recv()
+// may block. OpenSSL's own configuration file is not read, its exit handler is not installed (a
 // session ends after exit handlers have run), and no function raises SIGPIPE.
 #pragma once
 

@@ -28,9 +28,9 @@ class RecordBuffer {
   // Works as recv(2) on a non-blocking socket. Returns -1 with EPROTO beyond limit_received().
   ssize_t take(std::span<std::byte> to);
   // With `reads_ahead`: receives bytes unless take() still has some. Returns a positive number if
-  // take() has bytes, otherwise as recv(2). Without `reads_ahead`, receives nothing and returns a
-  // positive number, because take() receives. With `wait`, blocks until there are bytes, as recv(2)
-  // on a blocking socket.
+  // take() has bytes, otherwise as recv(2). Without `reads_ahead`, receives nothing, because take()
+  // receives. Then it returns a positive number, or with `wait` as recv(2) with MSG_PEEK. With
+  // `wait`, blocks until there are bytes, as recv(2) on a blocking socket; otherwise never.
   ssize_t fill(bool wait = false);
   // Whether take() has bytes that were received ahead.
   bool has_bytes() const { return begin_ < end_; }

@@ -45,7 +45,7 @@ int numa_node_of_pci(const std::string& pci_bus_id, const std::string& sysfs) {
   std::string name = pci_bus_id;  // CUDA has upper-case hexadecimal digits, sysfs lower-case
   std::transform(name.begin(), name.end(), name.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  // CUDA writes eight-digit domains on some machines.
+  // CUDA writes domains with eight digits on some machines, sysfs with four.
   if (name.size() == 16 && name.starts_with("0000")) name.erase(0, 4);
   const std::string text = read_line(sysfs + "/bus/pci/devices/" + name + "/numa_node");
   int node = -1;

@@ -103,13 +103,14 @@ Status check_threads(const SessionGrant& grant) {
   return Status(Code::kInternal, "a thread of the worker did not become user " + grant.user);
 }
 
-// The driver's cuCheckpointProcess* open pipes of this process through /proc/PID/fd. A pipe belongs
-// to the user that made it, and these were made as root.
+// Gives all pipes of this process, except its standard streams, to the user. Among them are the
+// driver's: its cuCheckpointProcess* open them through /proc/PID/fd, as the user. A pipe belongs to
+// the user that made it, and these were made as root.
 void own_pipes(uid_t user, gid_t group) {
   DIR* const folder = ::opendir("/proc/self/fd");
   if (!folder) return;
   while (const dirent* const entry = ::readdir(folder)) {
-    const int descriptor = std::atoi(entry->d_name);  // 0 for "." and "..", which stays as it is
+    const int descriptor = std::atoi(entry->d_name);  // 0 for "." and ".."
     struct stat status{};
     const bool is_pipe =
         descriptor > STDERR_FILENO && ::fstat(descriptor, &status) == 0 && S_ISFIFO(status.st_mode);

@@ -31,7 +31,8 @@ WAYS = {"natively": (),
         "one server": ("--gpus", "2", "--transport", "shm"),
         "two servers": ("--servers", "2", "--devices", "0,1", "--transport", "tcp")}
 
-# Ways and cases that are not run: the expected outcome needs what NVIDIA's library or the setting does not have.
+# Ways, the cases that are not run in them, and what the table says instead. There, NVIDIA's library or the arrangement of the
+# servers does not have the expected outcome.
 LEFT_OUT = (
     # A daemon knows only the ranks of its own workers. NCCL notices the end of a rank only in an operation over a network.
     (("two servers",), ("destroyed", "died_in_shrink", "survived"), "not noticed"),

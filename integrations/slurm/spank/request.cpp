@@ -33,7 +33,7 @@ bool add_server(std::string_view text, Grant* grant) {
         last < first || last - first >= kMostDevices - grant->count) {
       return false;
     }
-    // Counts from 0: `last` may be the largest number.
+    // A loop up to `last` itself would not end if `last` is the largest number.
     for (uint32_t i = 0; i <= last - first; ++i, ++grant->count) {
       append_item(&grant->devices, server + std::to_string(first + i), ",");
     }

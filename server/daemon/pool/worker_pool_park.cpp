@@ -397,8 +397,9 @@ void WorkerPool::wake_if_room(const std::vector<Worker*>& members, GpuMonitor& m
     keep_room();
     first.room_asked = Clock::now();
   }
-  // A worker that moves its memory itself can try again, and the try takes less time than a query of
-  // NVML (40 ms on an H200). On an oversubscribed GPU, a try would take room from other sessions.
+  // A worker that moves its memory itself can try again, so it first tries without a query of NVML,
+  // which takes longer than the try (40 ms on an H200). Not on an oversubscribed GPU, where a try
+  // would take room from other sessions.
   const bool is_retry = first.waits_since == first.since;
   const bool tries = members.size() == 1 && first.way == ParkWay::kWorker && !is_retry &&
                      !is_oversubscribed(*members.front());
@@ -415,7 +416,8 @@ void WorkerPool::wake_if_room(const std::vector<Worker*>& members, GpuMonitor& m
   }
 }
 
-// If there is no room, parks other sessions where it may, and lets the members look again later.
+// Whether the members have room. If not, parks other sessions where it may, and lets the members
+// look again later.
 bool WorkerPool::has_room(const std::vector<Worker*>& members, GpuMonitor& monitor,
                           Clock::time_point now, bool may_displace) {
   Park& first = members.front()->park;

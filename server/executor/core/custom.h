@@ -14,8 +14,8 @@
 // and the whole session waits with them:
 //   HostUnexpose           until the Link has read all bytes of the memory that it sends (at most
 //                          4 MB)
-//   the first use of an    until copies to the client that are under way have arrived, a second at
-//   exported name          most (RegionPuts::await_marks())
+//   the first use of an    until the GPU has made the copies to the client that are under way, a
+//   exported name          second at most (RegionPuts::await_marks())
 //   HostExpose, Copy with  for the registration of memory with the adapter (about 15 ms for 256 MB)
 //   GPUDirect
 //   ImageChunk, the last   for the hash (about 1 GB/s) and for writing the file

@@ -66,7 +66,7 @@ void GraphKeeper::drop_waiting() {
     // The device cannot be queried during a capture. So the resources wait until the next call.
     if (result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) {
       std::ranges::move(*resources, std::back_inserter(waiting_));
-      resources->clear();  // other contexts may be in a capture, too
+      resources->clear();  // so that a capture in another context does not add them again
     }
   };
   objects_.for_each_context([&](ContextState& context) {

@@ -22,9 +22,10 @@
 // deliver_all().
 //
 // Threads: put_when_reached() and withdraw() on the executor thread, everything else on any.
-// Blocking: as Link::put(); await_marks(), a second at most; withdraw(),
-// deliver_all() and end(), until the Link has read the bytes that it sends. Errors: those of puts
-// are latched, by the executor thread or by put(). A write in order fails only if the Link breaks.
+// Blocking: as Link::put(), and client_has() also as Link::read(); await_marks(), a second at most;
+// withdraw(), deliver_all() and end(), until the Link has read the bytes that it sends. Errors:
+// those of puts are latched, by the executor thread or by put(). A write in order fails only if the
+// Link breaks.
 #pragma once
 
 #include <atomic>
@@ -59,7 +60,7 @@ class RegionPuts : public std::enable_shared_from_this<RegionPuts> {
   static constexpr size_t kMostInOrder = 4u << 20;
 
   // `marks`: the GPU-written words: page-locked zeros, one u32 for each copy in progress. The
-  // references are not used after end().
+  // references are not used after end(), except `link` by client_has().
   RegionPuts(const api::DriverTable& driver, transport::Link& link, Answers& answers,
              Completions& completions, const ExportedNames& names, std::span<std::byte> marks);
 
@@ -89,9 +90,9 @@ class RegionPuts : public std::enable_shared_from_this<RegionPuts> {
   void withdraw(transport::RegionId region);
   // Waits until the GPU has written the words that are queued, a second at most.
   void await_marks();
-  // Whether the client has the bytes of all copies that were over at the first call with
-  // `*number`, which is 0 in that call. Call it again, with the number that it has stored, until it
-  // returns true, which takes a round trip.
+  // Whether the client has the bytes of all copies that were over at the first call. `*number` must
+  // be 0 at the first call, which stores a number there. If the result is false, call it again with
+  // that number until the result is true: one or two round trips later.
   bool client_has(uint64_t* number);
   // From now on nothing is sent. Waits until the Link has read all bytes.
   void end();
@@ -136,8 +137,8 @@ class RegionPuts : public std::enable_shared_from_this<RegionPuts> {
   // Region and offset of the latest put, and the number of puts so far.
   std::optional<std::pair<transport::RegionId, uint64_t>> last_ RCUDA_GUARDED_BY(mutex_);
   uint64_t puts_ RCUDA_GUARDED_BY(mutex_) = 0;
-  // The first `arrived_` puts have arrived. `is_asking_`: a transfer that raises it is in progress,
-  // and writes `probe_`.
+  // The first `arrived_` puts have arrived. `is_asking_`: a transfer is in progress that will raise
+  // `arrived_`, and that writes `probe_`.
   std::atomic<uint64_t> arrived_{0};
   std::atomic<bool> is_asking_{false};
   std::byte probe_{};

@@ -18,9 +18,9 @@
 // For mirrored memory (mirrors.h) no bytes are moved, because the shadow already has the stream's
 // bytes.
 // Threads: all functions on the executor thread, carry_out() on any. The host functions run on the
-// driver's threads. Blocking: carry_out(); the host functions
-// block the stream during the transfers. Errors: those of the driver. A transfer fails if the Link
-// breaks, or if the client withdraws its memory during the copy; the bytes then stay unchanged.
+// driver's threads. Blocking: carry_out(); the host functions block the stream during the
+// transfers. Errors: those of the driver. A transfer fails if the Link breaks, or if the client
+// withdraws its memory during the copy; the bytes then stay unchanged.
 #pragma once
 
 #include <cstdint>

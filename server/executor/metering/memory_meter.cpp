@@ -101,8 +101,9 @@ bool MemoryMeter::make_room(std::optional<CUdevice> device, uint64_t bytes) {
   if (others.make_room(known->row, bytes, free)) return true;
   if (tell && !std::exchange(told_no_room_, true)) {
     tell("the program asked for " + bytes_text(bytes) + " of device " + std::to_string(known->row) +
-         ", and the server could park no other session for it: it gets CUDA_ERROR_OUT_OF_MEMORY. "
-         "Free memory, or try again later");
+         ", and the server could park no other session for it, or the sessions would hold more "
+         "than oversubscribe permits: it gets CUDA_ERROR_OUT_OF_MEMORY. Free memory, or try again "
+         "later");
   }
   return false;
 }

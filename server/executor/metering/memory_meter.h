@@ -4,7 +4,8 @@
 // Executor thread only. Blocking: take() calls the function that reclaims memory, which calls the
 // driver. take() and give_way() wait while a session that wakes needs the room, and with_room()
 // while others make room. Errors: bytes that do not fit are refused with false. The session's first
-// refusal by a quota, and the first by the others, are reported with the remedy.
+// refusal by a quota is reported with the remedy, and so is the first for which no other session
+// made room.
 #pragma once
 
 #include <cstdint>

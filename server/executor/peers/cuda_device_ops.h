@@ -65,7 +65,7 @@ class CudaDeviceOps final : public p2p::DeviceOps {
     // no memory.
     ExportedNames* names = nullptr;
     // RegionPuts::client_has(). A place counts as reached only when the client has the bytes of
-    // earlier copies to its memory, because the other worker may then use this memory.
+    // earlier copies to its memory, because the other worker may then read them there.
     std::function<bool(uint64_t*)> client_has{};
   };
   static Result<std::unique_ptr<CudaDeviceOps>> create(const api::DriverTable& driver,

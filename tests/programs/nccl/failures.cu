@@ -260,7 +260,8 @@ void aborted_first_operation(Place& place) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     NCCL(ncclCommAbort(place.rank.comm));
   });
-  (void)all_reduce(place);  // fails if it blocks; with connections made beforehand, NCCL only queues it
+  // Fails if it blocks. If the connections were made beforehand, NCCL only queues it.
+  (void)all_reduce(place);
   other.join();
   place.rank.comm = nullptr;
   CUDA(cudaStreamSynchronize(place.rank.stream));

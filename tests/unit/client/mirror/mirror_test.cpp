@@ -395,8 +395,8 @@ TEST_F(MirrorTest, OtherSessionsAreNotAsked) {
   EXPECT_TRUE(other.puppet.taken(wire::Custom::kMirrorFetch).empty());
 }
 
-// A wait of the other session covers work of the mirror's session until the stream that waits for that work is known to have
-// reached the wait.
+// The other session's stream waits for work of the mirror's session. Waits of the other session ask
+// the mirror's session, too, for the last time when the stream is known to have passed its wait.
 TEST_F(MirrorTest, SessionsAreAskedWhoseWorkComesBefore) {
   ASSERT_EQ(pushed().size(), 1u);
   LoneSession other;
