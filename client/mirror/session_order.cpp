@@ -4,6 +4,7 @@
 #include <atomic>
 #include <map>
 
+#include "client/mirror/mirror.h"
 #include "common/base/mutex.h"
 
 namespace rcuda::client {
@@ -23,23 +24,26 @@ void add(std::vector<SessionOrder>& known, const SessionOrder& order) {
   });
   if (same == known.end()) {
     known.push_back(order);
-  } else {
-    same->position = std::max(same->position, order.position);
+  } else if (same->timeline.expired() || same->position < order.position) {
+    *same = order;  // another stream may have the address of one that has ended
   }
 }
 
 }  // namespace
 
 void note_order(Session& earlier, const Route& later, const SentCommand& sent) {
-  const auto stream = later.timeline ? later.timeline->weak_from_this().lock() : nullptr;
+  any.store(true, std::memory_order_release);
+  if (!any_mirrored()) return;
+  SessionOrder order{&earlier, later.timeline, {}, sent.position};
+  if (later.timeline) order.timeline = later.timeline->weak_from_this();
   MutexLock lock(mutex);
   const std::vector<SessionOrder> before = orders[&earlier];
   std::vector<SessionOrder>& known = orders[later.session];
-  add(known, {&earlier, stream, sent.position});
-  for (const SessionOrder& order : before) {
-    if (order.earlier != later.session) add(known, {order.earlier, stream, sent.position});
+  add(known, order);
+  for (const SessionOrder& one : before) {
+    order.earlier = one.earlier;
+    if (order.earlier != later.session) add(known, order);
   }
-  any.store(true, std::memory_order_release);
 }
 
 bool any_order() { return any.load(std::memory_order_acquire); }
@@ -52,7 +56,9 @@ std::vector<SessionOrder> orders_before(const Session& session) {
 }
 
 bool is_met(const SessionOrder& order) {
-  return order.stream && order.stream->has_reached(order.position);
+  if (!order.stream) return false;
+  const std::shared_ptr<Timeline> timeline = order.timeline.lock();
+  return !timeline || timeline->has_reached(order.position);
 }
 
 void forget_order(const Session& session, const SessionOrder& order) {

@@ -17,21 +17,26 @@ namespace rcuda::client {
 // Work of `earlier` comes before the work that a stream of another session does after `position`.
 struct SessionOrder {
   Session* earlier = nullptr;
-  std::shared_ptr<Timeline> stream;  // the other session's stream; null: it has no timeline
+  const Timeline* stream = nullptr;  // the other session's stream; null: it has no timeline
+  std::weak_ptr<Timeline>
+      timeline;  // of `stream`; expired: nothing can wait for the stream any more
   uint64_t position = 0;
-  bool operator==(const SessionOrder&) const = default;
+  bool operator==(const SessionOrder& other) const {
+    return earlier == other.earlier && stream == other.stream && position == other.position;
+  }
 };
 
 // Notes that the stream of `later` waits for work of `earlier`. Also notes the orders that
 // `earlier` has with third sessions, because their work comes before this stream's work, too.
-// `sent`: the command that waits.
+// `sent`: the command that waits. Notes nothing while no memory is mirrored, because this work
+// cannot use memory that is mirrored later.
 void note_order(Session& earlier, const Route& later, const SentCommand& sent);
 // Whether note_order() has been called.
 bool any_order();
 // The orders whose earlier work a wait of this session may cover.
 std::vector<SessionOrder> orders_before(const Session& session);
-// Whether the stream is known to have reached the position. Then the earlier work is over. Never
-// true for a stream without a timeline.
+// Whether the stream is known to have reached the position, or has ended. Then the earlier work is
+// over. Never true for a stream without a timeline.
 bool is_met(const SessionOrder& order);
 // Later waits of this session need not cover this order.
 void forget_order(const Session& session, const SessionOrder& order);

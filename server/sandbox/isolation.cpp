@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <grp.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -103,20 +105,28 @@ Status check_threads(const SessionGrant& grant) {
   return Status(Code::kInternal, "a thread of the worker did not become user " + grant.user);
 }
 
-// Gives all pipes of this process, except its standard streams, to the user. Among them are the
-// driver's: its cuCheckpointProcess* open them through /proc/PID/fd, as the user. A pipe belongs to
-// the user that made it, and these were made as root.
+// Gives the pipes whose two ends are in this process to the user. They are the driver's: its
+// cuCheckpointProcess* open them through /proc/PID/fd, as the user. A pipe belongs to the user that
+// made it, and these were made as root.
 void own_pipes(uid_t user, gid_t group) {
   DIR* const folder = ::opendir("/proc/self/fd");
   if (!folder) return;
+  struct Ends {
+    int reading = -1, writing = -1;
+  };
+  std::map<std::pair<dev_t, ino_t>, Ends> pipes;
   while (const dirent* const entry = ::readdir(folder)) {
     const int descriptor = std::atoi(entry->d_name);  // 0 for "." and ".."
-    struct stat status{};
-    const bool is_pipe =
-        descriptor > STDERR_FILENO && ::fstat(descriptor, &status) == 0 && S_ISFIFO(status.st_mode);
-    if (is_pipe) (void)::fchown(descriptor, user, group);
+    struct stat status {};
+    if (::fstat(descriptor, &status) != 0 || !S_ISFIFO(status.st_mode)) continue;
+    Ends& ends = pipes[{status.st_dev, status.st_ino}];
+    const bool reads = (::fcntl(descriptor, F_GETFL) & O_ACCMODE) == O_RDONLY;
+    (reads ? ends.reading : ends.writing) = descriptor;
   }
   ::closedir(folder);
+  for (const auto& [pipe, ends] : pipes) {
+    if (ends.reading >= 0 && ends.writing >= 0) (void)::fchown(ends.reading, user, group);
+  }
 }
 
 Status become_user(const SessionGrant& grant) {

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +15,7 @@
 #include <cuda.h>
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -89,17 +91,24 @@ std::optional<LookupServer::Item> carry_out(uint32_t action, const LookupKey& ar
 // NVIDIA's driver reaches a process by pipes that it has made there, through /proc/PID/fd. If the
 // process is dumpable, other processes of its user may read this folder; otherwise only processes
 // with CAP_SYS_PTRACE may. A pipe can be opened by the user that it belongs to: the user of the
-// process when the driver made it, unless fchown() has changed that (driver 580.159). softgpu does
-// not know which pipe it is, so it requires all pipes but the standard descriptors.
+// process when the driver made it, unless fchown() has changed that (driver 580.159). The pipes
+// that the driver makes are those with both ends in the process.
 bool may_reach(int pid) {
   const std::string folder = "/proc/" + std::to_string(pid) + "/fd";
   const std::unique_ptr<DIR, int (*)(DIR*)> opened(::opendir(folder.c_str()), ::closedir);
   if (!opened) return errno != EACCES;
+  std::map<std::string, mode_t> pipes;  // the access of both ends
   while (const dirent* const entry = ::readdir(opened.get())) {
     const std::string path = folder + "/" + entry->d_name;
-    char target[8] = {};
-    if (::readlink(path.c_str(), target, 5) != 5 || std::string_view(target) != "pipe:") continue;
-    if (std::atoi(entry->d_name) <= STDERR_FILENO) continue;
+    char target[64] = {};
+    struct stat link {};
+    if (::readlink(path.c_str(), target, sizeof target - 1) < 0 ||
+        !std::string_view(target).starts_with("pipe:") || ::lstat(path.c_str(), &link) != 0) {
+      continue;
+    }
+    mode_t& access = pipes[target];
+    access |= link.st_mode & (S_IRUSR | S_IWUSR);
+    if (access != (S_IRUSR | S_IWUSR)) continue;
     if (!rcuda::UniqueFd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC))) return false;
   }
   return true;

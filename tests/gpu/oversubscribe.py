@@ -54,10 +54,13 @@ class Program:
             sys.exit("a program did not start")
 
     def request(self):
-        begin = time.perf_counter()
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-        answer = self.process.stdout.readline()
+        begin, answer = time.perf_counter(), ""
+        try:
+            self.process.stdin.write("\n")
+            self.process.stdin.flush()
+            answer = self.process.stdout.readline()
+        except OSError:
+            pass  # the program has died
         self.wrong += not answer or not json.loads(answer)["right"]
         return time.perf_counter() - begin
 

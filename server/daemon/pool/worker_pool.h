@@ -362,8 +362,9 @@ class WorkerPool {
   Status start_moving(const std::vector<Worker*>& members, ParkTask task);
   uint64_t may_keep(const Worker& worker) const;
   void wake_waiting(GpuMonitor& monitor, Clock::time_point now);
+  // `may_displace`: others may be parked for it. `is_first`: no other session waits for its devices.
   void wake_if_room(const std::vector<Worker*>& members, GpuMonitor& monitor, Clock::time_point now,
-                    bool may_displace);
+                    bool may_displace, bool is_first);
   bool has_room(const std::vector<Worker*>& members, GpuMonitor& monitor, Clock::time_point now,
                 bool may_displace);
   void look_later(const std::vector<Worker*>& members, Clock::time_point at);

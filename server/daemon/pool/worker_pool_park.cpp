@@ -356,6 +356,7 @@ void WorkerPool::wake_waiting(GpuMonitor& monitor, Clock::time_point now) {
                      park.wish ? park.wish->since : park.since);
   });
   std::set<uint32_t> claimed;  // devices for which others come first
+  std::set<uint32_t> awaited;  // devices for which others wait, also those that find no room
   for (const std::vector<Worker*>& members : waiting) {
     Park& first = members.front()->park;
     std::set<uint32_t> devices;
@@ -375,8 +376,9 @@ void WorkerPool::wake_waiting(GpuMonitor& monitor, Clock::time_point now) {
     } else if (now < first.room_asked) {
       look_later(members, first.room_asked);
     } else {
-      wake_if_room(members, monitor, now, !any_in(claimed));
+      wake_if_room(members, monitor, now, !any_in(claimed), !any_in(awaited));
     }
+    awaited.insert(devices.begin(), devices.end());
     if (!first.is_hopeless) claimed.merge(devices);
   }
 }
@@ -390,7 +392,7 @@ void WorkerPool::look_later(const std::vector<Worker*>& members, Clock::time_poi
 }
 
 void WorkerPool::wake_if_room(const std::vector<Worker*>& members, GpuMonitor& monitor,
-                              Clock::time_point now, bool may_displace) {
+                              Clock::time_point now, bool may_displace, bool is_first) {
   Park& first = members.front()->park;
   if (!first.keeps_room) {
     for (Worker* const member : members) member->park.keeps_room = true;
@@ -401,8 +403,8 @@ void WorkerPool::wake_if_room(const std::vector<Worker*>& members, GpuMonitor& m
   // which takes longer than the try (40 ms on an H200). Not on an oversubscribed GPU, where a try
   // would take room from other sessions.
   const bool is_retry = first.waits_since == first.since;
-  const bool tries = members.size() == 1 && first.way == ParkWay::kWorker && !is_retry &&
-                     !is_oversubscribed(*members.front());
+  const bool tries = is_first && members.size() == 1 && first.way == ParkWay::kWorker &&
+                     !is_retry && !is_oversubscribed(*members.front());
   if (!tries && !has_room(members, monitor, now, may_displace)) return;
   if (const Status started = start_moving(members, ParkTask::kWake); !started.ok()) {
     RCUDA_ERROR("cannot start a process to wake the session of worker %d: %s", members.front()->pid,

@@ -233,6 +233,7 @@ bool RegionPuts::client_has(uint64_t* number) {
   if (arrived_.load(std::memory_order_acquire) + 1 >= *number) return true;
   if (is_asking_.exchange(true)) return false;
   MutexLock lock(mutex_);
+  if (over_) return true;
   const auto [region, offset] = *last_;
   const uint64_t puts = puts_;
   lock.unlock();

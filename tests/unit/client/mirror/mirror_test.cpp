@@ -417,6 +417,8 @@ TEST_F(MirrorTest, SessionsAreAskedWhoseWorkComesBefore) {
   note_order(*lone_.session, waiting, {.number = 2, .position = stream->sent()});
   EXPECT_TRUE(asked());
   stream->advance(2);
+  EXPECT_TRUE(asked());
+  EXPECT_FALSE(asked());
 }
 
 // A thread waits for its stream while another frees mirrored memory.
