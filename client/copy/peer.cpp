@@ -169,7 +169,7 @@ CUresult signal_then_await(const Earlier& earlier, const StreamRoute& later) {
   SentCommand sent;
   const CUresult awaited =
       later.session->post(later, wire::PeerAwaitBody{body}, transport::Wake::kYes, &sent);
-  if (sent.is_sent()) note_order(signalling, later, sent);
+  if (sent.is_sent()) note_order(signalling, later, sent, any_mirrored());
   return either(signalled, awaited);
 }
 

@@ -4,7 +4,6 @@
 #include <atomic>
 #include <map>
 
-#include "client/mirror/mirror.h"
 #include "common/base/mutex.h"
 
 namespace rcuda::client {
@@ -14,7 +13,7 @@ using Orders = std::map<const Session*, std::vector<SessionOrder>>;  // by the l
 
 Mutex mutex;
 // Never destroyed: threads may wait while the process ends.
-Orders& orders = *new Orders RCUDA_GUARDED_BY(mutex);
+Orders& orders RCUDA_GUARDED_BY(mutex) = *new Orders;
 std::atomic<bool> any{false};
 
 // A later signal to the same stream also covers the earlier signals.
@@ -31,9 +30,9 @@ void add(std::vector<SessionOrder>& known, const SessionOrder& order) {
 
 }  // namespace
 
-void note_order(Session& earlier, const Route& later, const SentCommand& sent) {
+void note_order(Session& earlier, const Route& later, const SentCommand& sent, bool mirrored) {
   any.store(true, std::memory_order_release);
-  if (!any_mirrored()) return;
+  if (!mirrored) return;
   SessionOrder order{&earlier, later.timeline, {}, sent.position};
   if (later.timeline) order.timeline = later.timeline->weak_from_this();
   MutexLock lock(mutex);

@@ -28,9 +28,9 @@ struct SessionOrder {
 
 // Notes that the stream of `later` waits for work of `earlier`. Also notes the orders that
 // `earlier` has with third sessions, because their work comes before this stream's work, too.
-// `sent`: the command that waits. Notes nothing while no memory is mirrored, because this work
-// cannot use memory that is mirrored later.
-void note_order(Session& earlier, const Route& later, const SentCommand& sent);
+// `sent`: the command that waits. `mirrored`: any_mirrored(). If it is false, the orders are not
+// kept, because this work cannot use memory that is mirrored later.
+void note_order(Session& earlier, const Route& later, const SentCommand& sent, bool mirrored);
 // Whether note_order() has been called.
 bool any_order();
 // The orders whose earlier work a wait of this session may cover.

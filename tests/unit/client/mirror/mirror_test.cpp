@@ -403,7 +403,7 @@ TEST_F(MirrorTest, SessionsAreAskedWhoseWorkComesBefore) {
   const auto stream = std::make_shared<Timeline>(*other.session, 1, 7);
   const Route waiting{other.session.get(), 1, 0, stream.get()};
   stream->count();
-  note_order(*lone_.session, waiting, {.number = 1, .position = stream->sent()});
+  note_order(*lone_.session, waiting, {.number = 1, .position = stream->sent()}, true);
   const auto asked = [&] {
     EXPECT_EQ(pull_mirrors(*other.session), CUDA_SUCCESS);
     return !lone_.puppet.taken(wire::Custom::kMirrorFetch).empty();
@@ -414,7 +414,7 @@ TEST_F(MirrorTest, SessionsAreAskedWhoseWorkComesBefore) {
   EXPECT_TRUE(asked());
   EXPECT_FALSE(asked());
   stream->count();
-  note_order(*lone_.session, waiting, {.number = 2, .position = stream->sent()});
+  note_order(*lone_.session, waiting, {.number = 2, .position = stream->sent()}, true);
   EXPECT_TRUE(asked());
   stream->advance(2);
   EXPECT_TRUE(asked());
