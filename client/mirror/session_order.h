@@ -18,8 +18,7 @@ namespace rcuda::client {
 struct SessionOrder {
   Session* earlier = nullptr;
   const Timeline* stream = nullptr;  // the other session's stream; null: it has no timeline
-  std::weak_ptr<Timeline>
-      timeline;  // of `stream`; expired: nothing can wait for the stream any more
+  std::weak_ptr<Timeline> timeline;  // the timeline of `stream`; expired: the stream has ended
   uint64_t position = 0;
   bool operator==(const SessionOrder& other) const {
     return earlier == other.earlier && stream == other.stream && position == other.position;

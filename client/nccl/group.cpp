@@ -126,7 +126,7 @@ std::vector<Batch*>::iterator next_of(std::vector<Batch*>& pending, Clock::time_
 
 // Waits for the workers' answers.
 int finish(Batches& batches) {
-  // The time after the first failure in which other workers may report their own errors, which say
+  // After the first failure, the other workers have this time to report their own errors, which say
   // more than an abort.
   constexpr auto kPatience = std::chrono::seconds(2);
   int result = kSuccess;

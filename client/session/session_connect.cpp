@@ -184,8 +184,8 @@ Status Session::keep_welcome(wire::Welcome welcome, const std::vector<wire::Addr
   if (!windows_.are_reserved()) {
     // Harmless: within such a limit, a program has too few mappings to reach the windows.
     RCUDA_INFO(
-        "a limit of the address space (ulimit -v) prevents that the device addresses of %s are "
-        "reserved; the session works without that",
+        "cannot reserve the device addresses of %s: the address space is limited (ulimit -v); the "
+        "session works without that",
         address.c_str());
   }
   return {};

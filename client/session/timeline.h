@@ -170,7 +170,7 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
 class HostWrite {
  public:
   static constexpr AddressRange kAll{0, UINT64_MAX};
-  // `memory`: what the command may write. `timeline` may be null: then nothing happens.
+  // `memory`: the bytes that the command may write. `timeline` may be null: then nothing happens.
   explicit HostWrite(Timeline* timeline, AddressRange memory = kAll);
   ~HostWrite();
   HostWrite(const HostWrite&) = delete;

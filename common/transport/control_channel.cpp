@@ -67,8 +67,7 @@ Status ControlChannel::send(const ControlMessage& message, int fd) {
 
 void ControlChannel::enqueue(ControlMessage message, UniqueFd fd) {
   MutexLock lock(mutex_);
-  // If the queue is full, drops the message: a peer that does not read so many messages counts as
-  // lost.
+  // Drops the message if the queue is full: the peer reads nothing, and counts as lost.
   if (finished_ || queue_.size() >= kMaxQueued) return;
   message.has_fd = static_cast<bool>(fd);
   queue_.push_back({message, 0, std::move(fd)});

@@ -76,8 +76,8 @@ class ExportedNames {
 
   explicit ExportedNames(Exporter self = {}, Ask ask = ask_daemon)
       : self_(std::move(self)), ask_(std::move(ask)) {}
-  // Who uses a name: the program, or copies between workers. The engine of such copies orders them
-  // with the program's streams itself.
+  // The user of a name: the program, or copies between workers. The engine of such copies orders
+  // them with the program's streams itself.
   enum class User : uint8_t { kProgram, kPeers };
   // Whether the program has exported or imported anything. From then on another process may see how
   // far its streams are, by an event or by memory. Never false again.

@@ -81,8 +81,8 @@ bool is_supported(bool in_group) {
   });
 }
 
-// Exportable physical memory has its own file. Returns the file with this inode, or -1 if there is
-// none or its memory was exported.
+// Exportable physical memory has its own file. Returns the file with this inode. Returns -1 if no
+// such file exists, or if its memory was exported.
 int file_of_unexported(uint64_t inode) {
   int file = -1;
   (void)memory_registry().any([&](const Allocation& allocation) {

@@ -79,9 +79,9 @@ class Streams {
   Status status_ RCUDA_GUARDED_BY(mutex_);  // the first error
 };
 
-// Milliseconds of TCP_USER_TIMEOUT. A quarter more than the limit at which the Link notices that its
-// peer is silent: the Link then loses all its sockets at once, with a reason. The kernel would end
-// one socket after the other, with errors of its own.
+// Returns the value of TCP_USER_TIMEOUT in milliseconds. It is a quarter more than the limit of the
+// Link, so the Link notices a silent peer first and loses all its sockets at once, with a reason.
+// The kernel would end one socket after the other, with errors of its own.
 int kernel_limit(std::chrono::milliseconds peer_timeout) {
   const int64_t limit = peer_timeout.count() + peer_timeout.count() / 4;
   return static_cast<int>(std::min<int64_t>(limit, INT_MAX));

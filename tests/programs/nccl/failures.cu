@@ -230,8 +230,8 @@ void destroyed(Place& place) {
   place.rank.comm = nullptr;
 }
 
-// An operation in the stream waits for a rank that does not make the call. NCCL does not tell that
-// rank that the others have left.
+// An operation in the stream waits for a rank that does not make the call. NCCL does not
+// report to that rank that the others have left.
 void aborted_operation(Place& place) {
   settle(place);
   if (is_last(place)) {
