@@ -136,6 +136,7 @@ void fields(Visitor& visit, StartFailure& m) {
   visit.string("reason", m.reason);
   visit.flag("lasts", m.lasts);
   visit.string("setting", m.setting);
+  visit.number("full_device", m.full_device);
 }
 
 template <typename Visitor>

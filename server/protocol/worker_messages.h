@@ -136,6 +136,9 @@ struct StartFailure {
   std::string reason;
   bool lasts = false;     // is_lasting() (start_failure.h)
   std::string setting{};  // the key of the setting that is the reason; empty: another reason
+  // The device that has no memory for the worker's context; kNoDevice: another reason.
+  static constexpr uint32_t kNoDevice = ~0u;
+  uint32_t full_device = kNoDevice;
 };
 
 struct ParkAnswer {

@@ -18,7 +18,8 @@ constexpr int kPeerAttributes[] = {1, 2, 3, 4};  // CUdevice_P2PAttribute
 Result<std::unique_ptr<DeviceSet>> DeviceSet::prepare(const api::DriverTable& driver,
                                                       const std::vector<uint32_t>& ordinals,
                                                       std::unique_ptr<StagingMemory> staging,
-                                                      const DeviceScope& scope) {
+                                                      const DeviceScope& scope,
+                                                      std::optional<uint32_t>* full) {
   int count = 0;
   if (CUresult result = driver.cuDeviceGetCount(&count); result != CUDA_SUCCESS) {
     return Status::from_cuda(result, "counting devices");
@@ -26,7 +27,7 @@ Result<std::unique_ptr<DeviceSet>> DeviceSet::prepare(const api::DriverTable& dr
   std::unique_ptr<DeviceSet> set(new DeviceSet(driver, std::move(staging)));
   for (const DeviceScope::Device& wanted : scope.devices) {
     RCUDA_ASSIGN_OR_RETURN(const uint32_t ordinal, set->find(wanted, static_cast<uint32_t>(count)));
-    RCUDA_RETURN_IF_ERROR(set->add(ordinal, wanted.ordinal));
+    RCUDA_RETURN_IF_ERROR(set->add(ordinal, wanted.ordinal, full));
   }
   std::vector<uint32_t> wanted = scope.devices.empty() ? ordinals : std::vector<uint32_t>();
   const bool all = scope.devices.empty() && ordinals.empty();
@@ -39,7 +40,7 @@ Result<std::unique_ptr<DeviceSet>> DeviceSet::prepare(const api::DriverTable& dr
                     "this machine has no device " + std::to_string(ordinal) + ", only " +
                         std::to_string(count) + " devices, numbered from 0: correct --devices");
     }
-    RCUDA_RETURN_IF_ERROR(set->add(ordinal, ordinal));
+    RCUDA_RETURN_IF_ERROR(set->add(ordinal, ordinal, full));
   }
   if (set->devices_.empty()) return Status(Code::kNotFound, "there are no devices");
   RCUDA_RETURN_IF_ERROR(set->lock_staging());
@@ -78,7 +79,7 @@ void DeviceSet::describe(WorkerReady* ready) const {
 }
 
 // `ordinal`: the driver's number of the device. `number`: the server's number of the device.
-Status DeviceSet::add(uint32_t ordinal, uint32_t number) {
+Status DeviceSet::add(uint32_t ordinal, uint32_t number, std::optional<uint32_t>* full) {
   Device device;
   device.ordinal = number;
   if (CUresult result = driver_.cuDeviceGet(&device.device, static_cast<int>(ordinal));
@@ -87,6 +88,7 @@ Status DeviceSet::add(uint32_t ordinal, uint32_t number) {
   }
   if (CUresult result = driver_.cuDevicePrimaryCtxRetain(&device.primary, device.device);
       result != CUDA_SUCCESS) {
+    if (full && result == CUDA_ERROR_OUT_OF_MEMORY) *full = number;
     return Status::from_cuda(result,
                              "making the primary context of device " + std::to_string(ordinal));
   }

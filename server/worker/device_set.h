@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -28,11 +29,13 @@ namespace rcuda::server {
 class DeviceSet {
  public:
   // `ordinals`: the driver's devices to use; empty: all. If `scope` has devices, these are used
-  // instead, under the scope's numbers.
+  // instead, under the scope's numbers. `full`: receives the number of the device if a device has
+  // no memory for a context.
   static Result<std::unique_ptr<DeviceSet>> prepare(const api::DriverTable& driver,
                                                     const std::vector<uint32_t>& ordinals,
                                                     std::unique_ptr<StagingMemory> staging,
-                                                    const DeviceScope& scope = {});
+                                                    const DeviceScope& scope = {},
+                                                    std::optional<uint32_t>* full = nullptr);
   ~DeviceSet();
 
   const std::vector<uint32_t>& ordinals() const { return ordinals_; }
@@ -54,7 +57,7 @@ class DeviceSet {
 
   DeviceSet(const api::DriverTable& driver, std::unique_ptr<StagingMemory> staging)
       : driver_(driver), staging_(std::move(staging)) {}
-  Status add(uint32_t ordinal, uint32_t number);
+  Status add(uint32_t ordinal, uint32_t number, std::optional<uint32_t>* full);
   Result<uint32_t> find(const DeviceScope::Device& wanted, uint32_t count) const;
   Status lock_staging();
 

@@ -51,12 +51,14 @@ struct Daemon {
 };
 
 // Reports the failed start to the daemon. `setting`: the setting with the wrong value, if the code
-// is kInvalidArgument.
-Status fail(Daemon& daemon, Status status, const config::SettingBase* setting = nullptr) {
+// is kInvalidArgument. `full`: the device that has no memory for the worker's context.
+Status fail(Daemon& daemon, Status status, const config::SettingBase* setting = nullptr,
+            std::optional<uint32_t> full = std::nullopt) {
   // context() of a CUDA error lacks the number of the error; message() has it.
   const std::string reason = status.code() == Code::kCuda ? status.message() : status.context();
   const bool is_setting = setting && status.code() == Code::kInvalidArgument;
-  const StartFailure failure{reason, is_lasting(status), is_setting ? setting->key() : ""};
+  const StartFailure failure{reason, is_lasting(status), is_setting ? setting->key() : "",
+                             full.value_or(StartFailure::kNoDevice)};
   daemon.reports_failure = send_report(daemon.reports, failure, Deadline::max()).ok();
   return status;
 }
@@ -185,9 +187,10 @@ Status work(const Settings& settings, Daemon& daemon, uint32_t base_number) {
   }
   Result<LoadedDriver> driver = load_driver(settings.driver.get(), nvidia_nodes());
   if (!driver.ok()) return fail(daemon, driver.status(), &settings.driver);
-  auto devices =
-      DeviceSet::prepare(driver->table, settings.devices.get(), std::move(staging).value(), *scope);
-  if (!devices.ok()) return fail(daemon, devices.status(), &settings.devices);
+  std::optional<uint32_t> full;
+  auto devices = DeviceSet::prepare(driver->table, settings.devices.get(),
+                                    std::move(staging).value(), *scope, &full);
+  if (!devices.ok()) return fail(daemon, devices.status(), &settings.devices, full);
   if (const Status nccl = check_nccl(settings); !nccl.ok()) {
     return fail(daemon, nccl, &settings.nccl);
   }

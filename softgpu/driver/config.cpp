@@ -119,6 +119,11 @@ Result<Configuration> read_configuration() {
     if (!bytes) return bytes.status();
     result.memory_bytes = *bytes;
   }
+  if (const char* text = std::getenv("SOFTGPU_CONTEXT_MEMORY")) {
+    Result<size_t> bytes = read_memory("SOFTGPU_CONTEXT_MEMORY", text);
+    if (!bytes) return bytes.status();
+    result.context_bytes = *bytes;
+  }
   const struct {
     const char* name;
     double* value;

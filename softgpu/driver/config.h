@@ -21,6 +21,7 @@
 //   SOFTGPU_CONTEXT_MS          duration of making a context, one at a time over all processes of
 //                               the machine (start_cost.h); default 0
 //   SOFTGPU_CONTEXT_END_MS      duration of ending a context, likewise; default 0
+//   SOFTGPU_CONTEXT_MEMORY      device memory of each context: bytes, or with K, M, G or T; default 0
 //   SOFTGPU_MPS                 1: the devices report that NVIDIA's multi-process service serves
 //                               them, and a process has CUDA_MPS_ACTIVE_THREAD_PERCENTAGE of their
 //                               multiprocessors; default 0
@@ -67,6 +68,7 @@ struct Configuration {
   rcuda::cuda::DriverVariables variables;
   std::chrono::milliseconds init_time{0};
   std::chrono::milliseconds context_time{0}, context_end_time{0};
+  size_t context_bytes = 0;
   std::string node;
   std::string no_room;
   std::string shared_memory;

@@ -9,6 +9,7 @@
 #include "common/interop/export_tables.h"
 #include "softgpu/driver/array.h"
 #include "softgpu/driver/condition.h"
+#include "softgpu/driver/config.h"
 #include "softgpu/driver/handle_table.h"
 #include "softgpu/driver/memory.h"
 #include "softgpu/driver/module.h"
@@ -204,8 +205,11 @@ uint32_t Context::peer_devices() const {
   return mask;
 }
 
-void Context::start() {
-  if (!is_green()) pay_for_context();
+bool Context::start() {
+  if (!is_green()) {
+    if (!device_.charge(configuration().context_bytes)) return false;
+    pay_for_context();
+  }
   id_.store(next_context_id.fetch_add(1), std::memory_order_relaxed);
   sticky_.store(CUDA_SUCCESS, std::memory_order_relaxed);
   stopping_.store(false, std::memory_order_relaxed);
@@ -219,6 +223,7 @@ void Context::start() {
   shared_config = CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE;
   streams_ = make_stream_hub(*this);
   alive_.store(true, std::memory_order_release);
+  return true;
 }
 
 void Context::abandon() {
@@ -249,6 +254,7 @@ void Context::stop() {
   }
   for (Context* peer : peers) drop_peer(*peer);
   release_memory_of(*this);
+  if (!is_green()) device_.refund(configuration().context_bytes);
   observe_frees(device_);
   // Contexts with access to this one must not keep that access for a later context at the same
   // address.

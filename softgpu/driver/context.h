@@ -129,8 +129,9 @@ class Context : public std::enable_shared_from_this<Context> {
   // The devices that have a context with access to this one, as bits by ordinal.
   uint32_t peer_devices() const;
 
-  // Starts the context: a new id, no sticky error, default limits, a new hub.
-  void start();
+  // Starts the context: a new id, no sticky error, default limits, a new hub. False if the device
+  // has no memory for it.
+  bool start();
   // Stops the streams only. Used shortly before the process ends.
   void abandon();
   // Stops the streams and releases everything that belongs to the context. Idempotent.

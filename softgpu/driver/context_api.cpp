@@ -58,7 +58,7 @@ CUresult create_context(CUcontext* handle, unsigned flags, CUdevice ordinal) {
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
   auto context = std::make_shared<Context>(*device, /*primary=*/false);
   context->set_flags(flags & ~kCoredumpFlags);
-  context->start();
+  if (!context->start()) return CUDA_ERROR_OUT_OF_MEMORY;
   handle_table<Context>().insert(context);
   *handle = context->handle();
   push_current_context(std::move(context));
@@ -150,7 +150,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* handle, CUdevice ordinal) {
   Context& context = device->primary();
   if (!context.alive()) {
     context.set_flags(state.flags[ordinal] & ~kCoredumpFlags);
-    context.start();
+    if (!context.start()) return CUDA_ERROR_OUT_OF_MEMORY;
   }
   ++state.retained[ordinal];
   *handle = context.handle();
@@ -514,7 +514,7 @@ CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx* handle, CUdevResourceDesc desc, CU
   if (CUresult result = cuDevicePrimaryCtxRetain(&primary, ordinal)) return result;
   auto context = std::make_shared<Context>(device->primary_shared(), multiprocessors);
   context->set_flags(CU_CTX_MAP_HOST);
-  context->start();
+  (void)context->start();  // needs no memory of its own
   *handle = green_handle(*context);
   handle_table<Context>().insert(std::move(context));
   return CUDA_SUCCESS;

@@ -102,8 +102,13 @@ class Parking(unittest.TestCase):
         self.addCleanup(stop)
         return server
 
-    def program(self, server, transport="shm", mib=16, code=PROGRAM, user=None, **more):
+    def program(self, server, *transport, **more):
         """A program with a session. do() makes it carry out a line."""
+        process = self.start_program(server, *transport, **more)
+        self.assertEqual(process.stdout.readline().strip(), "ready", self.text_of(process.log))
+        return process
+
+    def start_program(self, server, transport="shm", mib=16, code=PROGRAM, user=None, **more):
         servers = server if isinstance(server, list) else [server]
         log = tempfile.TemporaryFile("w+")
         process = subprocess.Popen(["/usr/bin/env", "python3", "-c", code, str(mib)],
@@ -113,7 +118,6 @@ class Parking(unittest.TestCase):
         process.log = log
         for cleanup in (log.close, process.stdout.close, process.stdin.close, process.wait, process.kill):
             self.addCleanup(cleanup)
-        self.assertEqual(process.stdout.readline().strip(), "ready", self.text_of(log))
         return process
 
     @staticmethod

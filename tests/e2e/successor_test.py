@@ -13,23 +13,27 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import unittest
 
 from servers import (audit_lines, Server, client_environment, eventually, make_token, old_kernel, run_tests)
 
 BUILD = SOFTGPU = None
 
-# Says whether the server has a command that the other build lacks. Then, for each line of its input, writes memory (unless
-# the line is "read") and reads it.
+# Allocates MIB (3). Says whether the server has a command that the other build lacks. Then, for each line of its input,
+# allocates 40 MiB ("allocate"), or writes the number to memory (not for "read") and reads it.
 SESSION = """
-import ctypes, sys
+import ctypes, os, sys
 cuda = ctypes.CDLL("libcuda.so.1")
 context, memory, words = ctypes.c_void_p(), ctypes.c_uint64(), (ctypes.c_uint32 * 2)()
 assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
 assert cuda.cuCtxSetCurrent(context) == 0
-assert cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(3 << 20)) == 0
+assert cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(int(os.environ.get("MIB", 3)) << 20)) == 0
 print("other" if cuda.cuMemsetD16_v2(memory, ctypes.c_uint16(3), ctypes.c_size_t(4)) == 801 else "own", flush=True)
 for line in sys.stdin:
+    if line.strip() == "allocate":
+        print(cuda.cuMemAlloc_v2(ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t(40 << 20)), flush=True)
+        continue
     if line.strip() != "read":
         assert cuda.cuMemsetD32_v2(memory, ctypes.c_uint32(int(line)), ctypes.c_size_t(2)) == 0
     assert cuda.cuMemcpyDtoH_v2(words, memory, ctypes.c_size_t(8)) == 0
@@ -165,6 +169,42 @@ class SuccessorTest(unittest.TestCase):
         parked = self.smi(server, "park", workers[second.pid])
         self.assertIn("parked for", parked.stdout, parked.stderr)
         self.use(second, 8)
+
+    def oversubscribed(self):
+        return self.server('oversubscribe = 2.0\nstay_awake = "2s"\n', SOFTGPU_MEMORY="64M",
+                           SOFTGPU_SHARED_MEMORY=os.path.join(self.folder, "account"))
+
+    def send(self, program, line):
+        program.stdin.write(line + "\n")
+        program.stdin.flush()
+
+    def test_an_allocation_that_waits_for_room_gets_it(self):
+        server = self.oversubscribed()
+        idle, program = self.session(server, "own", MIB="40"), self.session(server, "own")
+        self.use(idle, 5)
+        self.send(program, "allocate")
+        time.sleep(0.3)
+        self.upgrade()
+        self.reload(server)
+        self.assertEqual(program.stdout.readline(), "0\n", server.text())
+        self.use(program, 6)
+        program.communicate(timeout=60)
+        self.send(idle, "read")
+        self.assertEqual(idle.stdout.readline(), "5 5\n", server.text())
+
+    def test_a_wake_that_waits_for_room_gets_it(self):
+        server = self.oversubscribed()
+        first = self.session(server, "own", MIB="40")
+        self.use(first, 5)
+        second = self.session(server, "own", MIB="40")  # parks the first
+        self.use(second, 6)
+        self.send(first, "read")
+        time.sleep(0.3)
+        self.upgrade()
+        self.reload(server)
+        self.assertEqual(first.stdout.readline(), "5 5\n", server.text())
+        self.send(second, "read")
+        self.assertEqual(second.stdout.readline(), "6 6\n", server.text())
 
     def test_limits_count_sessions_of_both_builds(self):
         server = self.server('[limits.user]\nsessions = 3\ndevice_memory = "8M"\n')

@@ -67,8 +67,8 @@ class Turns(parking_test.Parking):
         settings = 'stay_awake = "0s"\n' * ("stay_awake" not in settings) + settings
         return super().server(settings, rules, **{"SOFTGPU_MEMORY": "64M", "SOFTGPU_SHARED_MEMORY": self.path("account"), **more})
 
-    def program(self, server, mib=40, **more):
-        return super().program(server, mib=mib, code=CODE, **more)
+    def start_program(self, server, mib=40, **more):
+        return super().start_program(server, mib=mib, code=CODE, **more)
 
 
 class TurnsTest(Turns):
@@ -188,6 +188,28 @@ class TurnsTest(Turns):
         first.stdin.close()
         self.assertEqual(second.stdout.readline().strip(), "None")
 
+    def test_the_start_of_a_worker_parks_the_session_that_has_been_idle_longest(self):
+        server = self.server("oversubscribe = 3.0\n", options=["--pool", "0"], SOFTGPU_CONTEXT_MEMORY="12M")
+        first, second = self.program(server, mib=14), self.program(server, mib=14)
+        self.do(first, "work 1")
+        self.do(second, "work 2")
+        third = self.program(server, mib=2)
+        self.assertEqual([self.state(server, one) for one in (first, second, third)], ["parked", "", ""], server.text())
+        self.assertIn("because a new session needs the room", server.text())
+        self.assertEqual(self.do(third, "work 3"), "right")
+        self.assertEqual(self.do(first, "work 4"), "right")
+
+    def test_a_session_with_work_is_not_parked_for_the_start_of_a_worker(self):
+        server = self.server(options=["--pool", "0"], SOFTGPU_CONTEXT_MEMORY="20M")
+        first = self.program(server, mib=30)
+        self.assertEqual(self.do(first, "block"), "None")
+        second = self.start_program(server, mib=2)
+        time.sleep(1)
+        self.assertEqual(self.state(server, first), "")
+        self.assertEqual(self.do(first, "unblock"), "None")
+        self.assertEqual(second.stdout.readline().strip(), "ready", self.text_of(second.log) + server.text())
+        self.assertEqual(self.state(server, first), "parked")
+
     def test_thrashing_is_reported_once(self):
         server = self.server()
         programs = [self.program(server, mib=40), self.program(server, mib=40)]
@@ -205,6 +227,8 @@ class MovableTurnsTest(Turns):
     test_an_allocation_and_a_wake_park_the_session_that_has_been_idle_longest = (
         TurnsTest.test_an_allocation_and_a_wake_park_the_session_that_has_been_idle_longest)
     test_a_session_with_work_is_not_parked = TurnsTest.test_a_session_with_work_is_not_parked
+    test_the_start_of_a_worker_parks_the_session_that_has_been_idle_longest = (
+        TurnsTest.test_the_start_of_a_worker_parks_the_session_that_has_been_idle_longest)
 
 
 @unittest.skipIf(os.geteuid() != 0, "needs a server of root, for sessions of two users")

@@ -16,7 +16,11 @@ bool has_ended(int stream) {
 
 }  // namespace
 
-WorkerPool::Waiting Connection::waiting() const { return {&hello_, permit_->limits().sm_percent}; }
+WorkerPool::Waiting Connection::waiting() const {
+  const SessionLimits& limits = permit_->limits();
+  return {&hello_, limits.sm_percent, limits.priority,
+          identity_->lease.empty() || identity_->lease_oversubscribes};
+}
 
 void Connection::advance() {
   const Status status = try_advance();

@@ -401,6 +401,9 @@ void WorkerPool::read_start(Worker& worker, ToDaemon message) {
   if (const auto* failure = std::get_if<StartFailure>(&message)) {
     did_not_start(worker, Status(Code::kUnavailable, failure->reason), failure->lasts);
     failed_setting_ = settings_.registry.find_key(failure->setting);
+    if (failure->full_device != StartFailure::kNoDevice && settings_.oversubscribe.get() > 1) {
+      start_wish_ = {failure->full_device, room_changes_};
+    }
     return enter(worker, State::kStopping);
   }
   auto* const ready = std::get_if<WorkerReady>(&message);
@@ -419,6 +422,7 @@ void WorkerPool::read_start(Worker& worker, ToDaemon message) {
   asks_nccl_ = ready->nccl.empty();
   if (scout || !device_sets_.per_session()) offer_ = std::move(*ready);
   failures_ = 0;
+  start_wish_.reset();
   last_failure_ = {};
   lasting_.reset();
   crash_.reset();

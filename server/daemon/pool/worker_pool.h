@@ -98,10 +98,12 @@ class WorkerPool {
   Status prepare();
   // Whether prepare() would find the cgroup of the settings. Changes nothing.
   static Status check_cgroup(const Settings& settings);
-  // A client that may have a session, and the compute share that this session gets (0: none).
+  // A client that may have a session.
   struct Waiting {
     const wire::Hello* hello = nullptr;
-    uint32_t sm_percent = 0;
+    uint32_t sm_percent = 0;  // the compute share of its session; 0: none
+    uint32_t priority = 0;
+    bool displaces = false;  // its lease, if it has one, lets it park other sessions
   };
   // worker_pool_fill.cpp: starts the workers that are missing for the `waiting` sessions, and the
   // idle workers that are due (pool_demand.h). Ends idle workers that are not wanted. `drains`: no
@@ -231,6 +233,10 @@ class WorkerPool {
  private:
   using State = WorkerState;
   static constexpr uint64_t kNeverTried = ~uint64_t{0};
+  // How long NVML may take to report the size of a session. The program may wait meanwhile.
+  static constexpr std::chrono::seconds kLongestMeasure{10};
+  // How often a waiting session looks for room while other processes use its GPUs.
+  static constexpr std::chrono::milliseconds kRoomPause{200};
   // The parking of a session. Below, "it" is the session.
   struct Park {
     ParkState state = ParkState::kActive;
@@ -274,7 +280,9 @@ class WorkerPool {
     };
     std::optional<Wish> wish;   // its worker waits for room, in the middle of a command
     bool is_hopeless = false;   // the parks of all others would not suffice for it
-    pid_t room_for = 0;         // the worker for whose room it is being parked; 0: none
+    // The worker for whose room it is being parked. 0: none. kNewWorker: a worker that starts.
+    static constexpr pid_t kNewWorker = -1;
+    pid_t room_for = 0;
     bool is_preempted = false;  // the same, after its work in progress
     // Until these times, it is not parked for other sessions: it had work (busy_until), cannot be
     // parked (cannot_until), or did not end its work in time for a preemption (preempt_after).
@@ -365,9 +373,6 @@ class WorkerPool {
   // `may_displace`: others may be parked for it. `is_first`: no other session waits for its devices.
   void wake_if_room(const std::vector<Worker*>& members, GpuMonitor& monitor, Clock::time_point now,
                     bool may_displace, bool is_first);
-  bool has_room(const std::vector<Worker*>& members, GpuMonitor& monitor, Clock::time_point now,
-                bool may_displace);
-  void look_later(const std::vector<Worker*>& members, Clock::time_point at);
   void end_helpers();
   void helper_ended(Worker& worker, const ParkHelper::Outcome& outcome);
   void ask_for_room_again();
@@ -410,9 +415,14 @@ class WorkerPool {
   };
   RoomGroups room_groups(const std::vector<Worker*>& needy);
   uint64_t could_free(Worker& worker, uint32_t device, uint64_t free);
-  RoomChoice make_room(const std::vector<Worker*>& needy, const DeviceBytes& missing,
+  void look_later(const std::vector<Worker*>& members, Clock::time_point at);
+  bool has_room(const std::vector<Worker*>& members, GpuMonitor& monitor, Clock::time_point now,
+                bool may_displace);
+  RoomChoice make_room(const std::vector<Worker*>& needy, const RoomNeed& need,
                        Clock::time_point now);
   void serve_wish(Worker& worker, Clock::time_point now, bool may_displace);
+  uint64_t context_bytes(uint32_t device) const;
+  void serve_start(Clock::time_point now, bool may_displace);
   void refuse_wish(Worker& worker, const std::string& why);
   std::set<uint32_t> moving_devices() const;
   void keep_room();
@@ -489,6 +499,16 @@ class WorkerPool {
   std::deque<Clock::time_point> displaced_;  // when sessions were displaced soon after a wake
   Clock::time_point thrashing_reported_{};
   std::optional<Clock::time_point> next_room_;  // when a waiting session looks for room again
+  // A worker found no room for its context. Sessions are parked for the next worker if a client
+  // waits for it.
+  struct StartWish {
+    uint32_t device = 0;
+    uint64_t room_changes = 0;  // room_changes_ when the worker failed
+  };
+  std::optional<StartWish> start_wish_;
+  // The highest priority of the clients that wait for a worker and may displace others; none: no
+  // such client waits.
+  std::optional<uint32_t> start_priority_;
   // The totals of workers' starts, and of ended sessions by user and medium.
   wire::ServerStatus::Totals totals_;
   // The totals of ended sessions, by lease id. A lease that has ended is not in the map.

@@ -78,6 +78,11 @@ bool WorkerPool::suits(const Worker& worker, const Waiting& client) const {
 void WorkerPool::refill(const std::vector<Waiting>& waiting, bool drains) {
   const Clock::time_point now = Clock::now();
   demand_.waiting(waiting.size(), now);
+  start_priority_.reset();
+  for (const Waiting& client : waiting) {
+    if (!client.displaces || has_worker_for(client)) continue;
+    start_priority_ = std::max(start_priority_.value_or(0), client.priority);
+  }
   if (now < retry_at_) return;
   std::vector<Worker*> spare;
   for (Worker& worker : workers_) {

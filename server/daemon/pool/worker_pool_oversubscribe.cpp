@@ -1,7 +1,7 @@
 // Oversubscription (docs/parking.md#oversubscription): sessions may hold more memory than their
-// GPUs have. When a session needs room, because its allocation does not fit or because it wakes,
-// idle sessions are parked (room_policy.h). All sessions that wait for room are in one queue
-// (wake_waiting()).
+// GPUs have. When a session needs room, because its allocation does not fit, because it wakes, or
+// because its worker starts, idle sessions are parked (room_policy.h). All sessions that wait for
+// room are in one queue (wake_waiting()). The start of a worker comes last.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -30,6 +30,10 @@ constexpr auto kAskPause = 1ms;
 constexpr auto kBusyPause = 100ms;
 // How long a worker may take to use the room that was made for it. Other sessions wait meanwhile.
 constexpr auto kUsePatience = 1s;
+// The room that is made for the context of a worker that starts: some 500 MB on an H200, but at most
+// the kContextPart-th part of the GPU. If the worker needs more, its next start makes more room.
+constexpr uint64_t kContextBytes = uint64_t{512} << 20;
+constexpr uint64_t kContextPart = 16;
 // Thrashing: within kThrashTime, kThrashCount sessions are parked that were awake for less than
 // kThrashFactor times as long as their wakes took.
 constexpr size_t kThrashCount = 10;
@@ -163,13 +167,12 @@ uint64_t WorkerPool::could_free(Worker& worker, uint32_t device, uint64_t free) 
   return std::min(bytes, left - std::min(left, free));
 }
 
-// Begins to park sessions to make room for `needy`, if this can free enough.
-RoomChoice WorkerPool::make_room(const std::vector<Worker*>& needy, const DeviceBytes& missing,
+// Begins to park sessions to make room for `needy`, if this can free enough. `needy` is empty for a
+// worker that starts.
+RoomChoice WorkerPool::make_room(const std::vector<Worker*>& needy, const RoomNeed& need,
                                  Clock::time_point now) {
-  RoomNeed need{0, missing};
-  for (const Worker* const worker : needy) {
-    if (!is_oversubscribed(*worker)) return {};
-    need.priority = std::max(need.priority, priority_of(*worker));
+  if (!std::ranges::all_of(needy, [&](const Worker* one) { return is_oversubscribed(*one); })) {
+    return {};
   }
   RoomGroups groups = room_groups(needy);
   RoomChoice choice = choose_victims(groups.candidates, need, now);
@@ -197,13 +200,63 @@ RoomChoice WorkerPool::make_room(const std::vector<Worker*>& needy, const Device
       return true;
     }
     for (Worker* const member : group_of(first)) {
-      member->park.room_for = needy.front()->pid;
+      member->park.room_for = needy.empty() ? Park::kNewWorker : needy.front()->pid;
       note_displaced(*member, now);
     }
     return false;
   });
   if (any && choice.victims.empty()) choice.later = now + kBusyPause;
   return choice;
+}
+
+void WorkerPool::look_later(const std::vector<Worker*>& members, Clock::time_point at) {
+  for (Worker* const member : members) {
+    member->park.keeps_room = false;
+    member->park.room_asked = at;
+  }
+  next_room_ = std::min(next_room_.value_or(at), at);
+}
+
+// Whether the members have room. If not, parks other sessions where it may, and lets the members
+// look again later.
+bool WorkerPool::has_room(const std::vector<Worker*>& members, GpuMonitor& monitor,
+                          Clock::time_point now, bool may_displace) {
+  Park& first = members.front()->park;
+  std::shared_ptr<const GpuSample> sample;
+  // While NVML hangs, the session waits: a restore that finds no room would lose the memory.
+  if (!find_sample(monitor, first.room_asked, &sample)) {
+    if (now >= first.room_asked + kLongestMeasure) look_later(members, now + kLongestMeasure);
+    return false;
+  }
+  RoomNeed need;
+  std::map<uint32_t, uint64_t> needs;
+  for (const Worker* const member : members) {
+    need.priority = std::max(need.priority, priority_of(*member));
+    for (const auto& [ordinal, bytes] : member->park.bytes) needs[ordinal] += bytes;
+  }
+  for (const auto& [ordinal, bytes] : needs) {
+    const GpuSample::Gpu* const gpu = gpu_of(sample.get(), ordinal);
+    const bool is_known = gpu && gpu->told.total_bytes != 0;
+    // Without NVML's figures, the wake itself finds out whether there is room. On an oversubscribed
+    // GPU, the sessions' own counts decide, because sessions may have to be parked first.
+    if (!is_known && !is_oversubscribed(*members.front())) continue;
+    const uint64_t used = is_known ? gpu->told.used_bytes + gpu->told.reserved_bytes : 0;
+    const uint64_t free = is_known ? gpu->told.total_bytes - std::min(used, gpu->told.total_bytes)
+                                   : counted_free(ordinal);
+    if (free < bytes) need.missing[ordinal] = bytes - free;
+  }
+  if (need.missing.empty()) return true;
+  if (!may_displace) {
+    look_later(members, now + kRoomPause);
+    return false;
+  }
+  const RoomChoice others = make_room(members, need, now);
+  first.is_hopeless = others.victims.empty() && !others.later;
+  // While the victims are being parked, this session keeps its claim (keeps_room).
+  if (others.victims.empty()) {
+    look_later(members, std::min(others.later.value_or(RoomTime::max()), now + kRoomPause));
+  }
+  return false;
 }
 
 // Lets the worker allocate again when sessions have been parked or have ended since it asked. If
@@ -224,7 +277,8 @@ void WorkerPool::serve_wish(Worker& worker, Clock::time_point now, bool may_disp
     wish.refuse_at = now + std::min(settings_.stay_awake.get(), kStayPatience) + kIdlePatience;
   }
   if (may_displace) {
-    const RoomChoice others = make_room({&worker}, {{wish.device, wish.missing}}, now);
+    const RoomNeed need{priority_of(worker), {{wish.device, wish.missing}}};
+    const RoomChoice others = make_room({&worker}, need, now);
     if (!others.victims.empty()) return;
     if (!others.later && now >= wish.since + kReportTime) {
       return refuse_wish(worker, "the sessions that can be parked do not hold enough");
@@ -234,6 +288,24 @@ void WorkerPool::serve_wish(Worker& worker, Clock::time_point now, bool may_disp
   }
   if (now >= *wish.refuse_at) {
     refuse_wish(worker, "the sessions that could make room have work, or have just woken");
+  }
+}
+
+uint64_t WorkerPool::context_bytes(uint32_t device) const {
+  return std::min(kContextBytes, memory_of(device) / kContextPart);
+}
+
+// Parks sessions for a worker that found no room for its context, and lets refill() start the next
+// worker when they are parked. If none can be parked, refill() tries again after its pause.
+void WorkerPool::serve_start(Clock::time_point now, bool may_displace) {
+  if (!start_priority_) return;
+  StartWish& wish = *start_wish_;
+  if (std::exchange(wish.room_changes, room_changes_) != room_changes_) {
+    retry_at_ = std::min(retry_at_, now);
+  } else if (may_displace && now < retry_at_) {
+    const RoomNeed need{*start_priority_, {{wish.device, context_bytes(wish.device)}}};
+    const RoomChoice others = make_room({}, need, now);
+    if (others.later) next_room_ = std::min(next_room_.value_or(*others.later), *others.later);
   }
 }
 
@@ -279,6 +351,9 @@ void WorkerPool::keep_room() {
     return park.keeps_room || wakes ? park.bytes : DeviceBytes();
   };
   std::map<uint32_t, uint64_t> kept;
+  if (start_wish_ && start_priority_) {
+    kept[start_wish_->device] = context_bytes(start_wish_->device);
+  }
   for (const Worker& worker : workers_) {
     for (const auto& [device, bytes] : keeps(worker)) kept[device] += bytes;
   }

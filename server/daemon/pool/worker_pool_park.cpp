@@ -15,13 +15,9 @@
 namespace rcuda::server {
 namespace {
 
-// How often a waiting session looks for room while other processes use its GPUs.
-constexpr auto kRoomPause = std::chrono::milliseconds(200);
 // How often the daemon checks whether the sessions that are parked with a session at rest still
 // exist and rest.
 constexpr auto kRestPause = std::chrono::milliseconds(200);
-// How long NVML may take to report the size of a session. The program may wait meanwhile.
-constexpr auto kLongestMeasure = std::chrono::seconds(10);
 // A session that had work in progress is tried again after the time of park_after, and not before
 // this pause has passed.
 constexpr std::chrono::nanoseconds kLeastBusyPause = std::chrono::milliseconds(100);
@@ -44,9 +40,10 @@ uint64_t available_host_memory() {
 
 std::string by_text(const std::optional<Identity>& by, pid_t room_for = 0) {
   return by ? "as " + by->user + " requested"
-         : room_for != 0
+         : room_for > 0
              ? "because another session needs the room (worker " + std::to_string(room_for) + ")"
-             : "because it was idle (park_after)";
+         : room_for != 0 ? "because a new session needs the room"
+                         : "because it was idle (park_after)";
 }
 
 uint64_t sum_of(const std::map<uint32_t, uint64_t>& bytes) {
@@ -381,14 +378,9 @@ void WorkerPool::wake_waiting(GpuMonitor& monitor, Clock::time_point now) {
     awaited.insert(devices.begin(), devices.end());
     if (!first.is_hopeless) claimed.merge(devices);
   }
-}
-
-void WorkerPool::look_later(const std::vector<Worker*>& members, Clock::time_point at) {
-  for (Worker* const member : members) {
-    member->park.keeps_room = false;
-    member->park.room_asked = at;
-  }
-  next_room_ = std::min(next_room_.value_or(at), at);
+  if (!start_wish_) return;
+  const uint32_t device = start_wish_->device;
+  serve_start(now, !claimed.contains(device) && !moving_devices().contains(device));
 }
 
 void WorkerPool::wake_if_room(const std::vector<Worker*>& members, GpuMonitor& monitor,
@@ -416,47 +408,6 @@ void WorkerPool::wake_if_room(const std::vector<Worker*>& members, GpuMonitor& m
     enter(*member, ParkState::kWaking);
     member->park.keeps_room = false;  // its state keeps the room from now on
   }
-}
-
-// Whether the members have room. If not, parks other sessions where it may, and lets the members
-// look again later.
-bool WorkerPool::has_room(const std::vector<Worker*>& members, GpuMonitor& monitor,
-                          Clock::time_point now, bool may_displace) {
-  Park& first = members.front()->park;
-  std::shared_ptr<const GpuSample> sample;
-  // While NVML hangs, the session waits: a restore that finds no room would lose the memory.
-  if (!find_sample(monitor, first.room_asked, &sample)) {
-    if (now >= first.room_asked + kLongestMeasure) look_later(members, now + kLongestMeasure);
-    return false;
-  }
-  std::map<uint32_t, uint64_t> needs;
-  for (const Worker* const member : members) {
-    for (const auto& [ordinal, bytes] : member->park.bytes) needs[ordinal] += bytes;
-  }
-  DeviceBytes missing;
-  for (const auto& [ordinal, bytes] : needs) {
-    const GpuSample::Gpu* const gpu = gpu_of(sample.get(), ordinal);
-    const bool is_known = gpu && gpu->told.total_bytes != 0;
-    // Without NVML's figures, the wake itself finds out whether there is room. On an oversubscribed
-    // GPU, the sessions' own counts decide, because sessions may have to be parked first.
-    if (!is_known && !is_oversubscribed(*members.front())) continue;
-    const uint64_t used = is_known ? gpu->told.used_bytes + gpu->told.reserved_bytes : 0;
-    const uint64_t free = is_known ? gpu->told.total_bytes - std::min(used, gpu->told.total_bytes)
-                                   : counted_free(ordinal);
-    if (free < bytes) missing[ordinal] = bytes - free;
-  }
-  if (missing.empty()) return true;
-  if (!may_displace) {
-    look_later(members, now + kRoomPause);
-    return false;
-  }
-  const RoomChoice others = make_room(members, missing, now);
-  first.is_hopeless = others.victims.empty() && !others.later;
-  // While the victims are being parked, this session keeps its claim (keeps_room).
-  if (others.victims.empty()) {
-    look_later(members, std::min(others.later.value_or(RoomTime::max()), now + kRoomPause));
-  }
-  return false;
 }
 
 void WorkerPool::end_helpers() {
