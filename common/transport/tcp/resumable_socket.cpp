@@ -205,7 +205,12 @@ void ResumableSocket::shutdown(int how) {
   MutexLock lock(mutex_);
   if (how != SHUT_WR || in(ResumableState::kLost)) return end_locked("the session was closed");
   is_last_ = true;
-  connection_.shutdown(how);
+  // send_again() first sends its bytes, then shuts the connection down.
+  if (in(ResumableState::kResending)) {
+    shuts_down_ = true;
+  } else {
+    connection_.shutdown(how);
+  }
 }
 
 bool ResumableSocket::lose(const std::string& why) {
@@ -327,7 +332,7 @@ bool ResumableSocket::reconnect(MutexLock& lock) {
   const std::string why = why_lost_;
   const uint64_t received = received_;
   lock.unlock();
-  shared_.lost(why);
+  if (!std::exchange(is_reported_, true)) shared_.lost(why);
   const auto limit = Clock::now() + shared_.limit();
   const auto is_over = [this] { return in(ResumableState::kEnded); };
   Socket next;
@@ -351,7 +356,9 @@ bool ResumableSocket::reconnect(MutexLock& lock) {
   if (!status.ok()) end_locked(status.context());
   if (in(ResumableState::kEnded)) return false;
   send_again(lock, peer_received);
+  if (!in(ResumableState::kConnected)) return true;  // lost again, or ended
   lock.unlock();
+  is_reported_ = false;
   shared_.back();
   lock.lock();
   return true;
@@ -378,8 +385,10 @@ bool ResumableSocket::resume(Socket next, uint64_t peer_received) {
   acknowledge_locked(peer_received);
   // The peer may have received bytes of a send() that returned EAGAIN. The caller offers these
   // bytes again, and send() then only reports them as sent.
-  ahead_ = peer_received - std::min(peer_received, sent_);
-  sent_ += ahead_;
+  // This may have happened over an earlier connection, too.
+  const uint64_t more = peer_received - std::min(peer_received, sent_);
+  ahead_ += more;
+  sent_ += more;
   offered_ = sent_;
   told_ = received_;
   int limit = 0;  // changes while a peer may be silent (TcpLink::allow_silence)
@@ -413,6 +422,7 @@ void ResumableSocket::send_again(MutexLock& lock, uint64_t from) {
   if (!why.empty()) return lose_locked(connection, why);
   if (!in(ResumableState::kResending)) return;  // lost again, or ended, meanwhile
   state_.move(ResumableEvent::kResent, name_);
+  if (shuts_down_) connection_.shutdown(SHUT_WR);
   changed_.notify_all();
 }
 

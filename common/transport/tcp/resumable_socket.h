@@ -131,6 +131,8 @@ class ResumableSocket final : public SocketLayer {
   uint64_t received_ RCUDA_GUARDED_BY(mutex_) = 0;
   uint64_t told_ RCUDA_GUARDED_BY(mutex_) = 0;     // received_ in the last acknowledgement
   bool is_last_ RCUDA_GUARDED_BY(mutex_) = false;  // one side has announced its end
+  bool shuts_down_ RCUDA_GUARDED_BY(mutex_) = false;  // shutdown() came during kResending
+  bool is_reported_ = false;  // Reconnects::lost() without back() so far; the stream's thread only
   // In kLost: no more bytes of the lost connection are received.
   bool is_drained_ RCUDA_GUARDED_BY(mutex_) = false;
   std::string why_lost_ RCUDA_GUARDED_BY(mutex_);
