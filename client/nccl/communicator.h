@@ -4,10 +4,15 @@
 // abort it. Nothing blocks.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <unordered_set>
+#include <utility>
+#include <vector>
 
 #include "client/objects/arena.h"
 #include "client/objects/object.h"
@@ -63,6 +68,22 @@ struct Communicator : Object {
     MutexLock lock(mutex_);
     operators_.erase(number);
   }
+  // Device communicators: what the worker's NCCL has written into the program's struct. take()
+  // returns the number of the one at this address, and forgets it; 0: there is none.
+  void add_device_communicator(uint64_t number, std::vector<std::byte> bytes) {
+    MutexLock lock(mutex_);
+    device_communicators_.emplace_back(number, std::move(bytes));
+  }
+  uint64_t take_device_communicator(const void* at) {
+    MutexLock lock(mutex_);
+    const auto found = std::ranges::find_if(device_communicators_, [&](const auto& one) {
+      return std::memcmp(one.second.data(), at, one.second.size()) == 0;
+    });
+    if (found == device_communicators_.end()) return 0;
+    const uint64_t number = found->first;
+    device_communicators_.erase(found);
+    return number;
+  }
   bool has_operator(int number) const {
     MutexLock lock(mutex_);
     return (number >= 0 && number < kBuiltInOperators) || operators_.contains(number);
@@ -79,6 +100,8 @@ struct Communicator : Object {
   mutable Mutex mutex_;
   std::unordered_set<uint64_t> connected_ RCUDA_GUARDED_BY(mutex_);
   std::unordered_set<int> operators_ RCUDA_GUARDED_BY(mutex_);
+  std::vector<std::pair<uint64_t, std::vector<std::byte>>> device_communicators_
+      RCUDA_GUARDED_BY(mutex_);
 };
 
 }  // namespace rcuda::client::nccl

@@ -7,11 +7,11 @@
 #include <utility>
 #include <vector>
 
+#include "client/nccl/ask.h"
 #include "client/nccl/communicator.h"
 #include "client/nccl/forwarded.h"
 #include "client/nccl/group.h"
 #include "client/nccl/library.h"
-#include "client/nccl/not_forwarded.h"
 #include "client/process/process.h"
 #include "client/route/find_route.h"
 #include "client/session/session.h"
@@ -183,32 +183,6 @@ int derive(void* comm, Step step, void** created, const Config* given,
   return submit(std::move(step));
 }
 
-struct Asked {
-  int result = kInternalError;
-  int error = kSuccess;
-  uint64_t value = 0;
-  std::string text;
-};
-
-Asked ask(Session& session, const wire::NcclAskBody& body) {
-  Asked asked;
-  Reply reply;
-  const CUresult called =
-      session.call(session.in_context(0), body, sizeof(uint64_t) * 2 + kMostNameBytes, &reply);
-  const std::span<const std::byte> got = reply.body();
-  if (called != CUDA_SUCCESS || got.size() < sizeof(uint64_t) * 2) {
-    asked.result = called == CUDA_SUCCESS ? kInternalError : result_of(called);
-    return asked;
-  }
-  int32_t results[2];
-  std::memcpy(results, got.data(), sizeof results);
-  std::memcpy(&asked.value, got.data() + sizeof results, sizeof asked.value);
-  asked.result = results[0];
-  asked.error = results[1];
-  asked.text.assign(reinterpret_cast<const char*>(got.data()) + 16, got.size() - 16);
-  return asked;
-}
-
 template <typename T>
 int answer(void* comm, T* value, const std::function<T(const Communicator&)>& of) {
   const Communicator* const communicator = find<Communicator>(comm);
@@ -315,8 +289,7 @@ int ncclCommGrow(void* comm, int ranks, const UniqueId* id, int rank, void** cre
 int ncclCommGetUniqueId(void* comm, UniqueId* id) {
   Communicator* const communicator = find<Communicator>(comm);
   if (!communicator || !id) return kInvalidArgument;
-  const Asked asked = ask(*communicator->session,
-                          {communicator->id, static_cast<uint32_t>(Question::kUniqueId), 0, 0});
+  const Asked asked = ask(*communicator->session, Question::kUniqueId, {.communicator = communicator->id});
   if (asked.result != kSuccess) return asked.result;
   if (asked.text.size() != sizeof *id) return kInternalError;
   std::memcpy(id->bytes, asked.text.data(), sizeof *id);
@@ -337,8 +310,7 @@ int ncclCommGetAsyncError(void* comm, int* error) {
     *error = state;
     return kSuccess;
   }
-  const Asked asked = ask(*communicator->session,
-                          {communicator->id, static_cast<uint32_t>(Question::kAsyncError), 0, 0});
+  const Asked asked = ask(*communicator->session, Question::kAsyncError, {.communicator = communicator->id});
   *error = asked.error;
   if (asked.error != kSuccess && asked.error != kInProgress) communicator->has_failed = true;
   return asked.result;
@@ -347,8 +319,8 @@ int ncclCommGetAsyncError(void* comm, int* error) {
 int ncclCommMemStats(void* comm, int which, uint64_t* value) {
   Communicator* const communicator = find<Communicator>(comm);
   if (!communicator || !value) return kInvalidArgument;
-  const Asked asked = ask(*communicator->session,
-                          {communicator->id, static_cast<uint32_t>(Question::kMemory), which, 0});
+  const Asked asked = ask(*communicator->session, Question::kMemory,
+                          {.communicator = communicator->id, .value = which});
   *value = asked.value;
   return asked.result;
 }
@@ -373,16 +345,13 @@ const char* ncclGetErrorString(int result) {
 // Deprecated in NCCL, where it changes only logging.
 void ncclResetDebugInit() {}
 
-void ncclParamDumpAll() { (void)not_forwarded("ncclParamDumpAll"); }
-
 const char* ncclGetLastError(void* comm) {
   thread_local std::string text;
   text.clear();
   const Communicator* const communicator = find<Communicator>(comm);
   if (library_version() == 0) return text.c_str();
   Session& session = communicator ? *communicator->session : *Process::get().sessions().front();
-  text = ask(session, {communicator ? communicator->id : 0,
-                       static_cast<uint32_t>(Question::kLastError), 0, 0})
+  text = ask(session, Question::kLastError, {.communicator = communicator ? communicator->id : 0})
              .text;
   return text.c_str();
 }

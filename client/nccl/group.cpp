@@ -212,7 +212,7 @@ int take_aborted(std::vector<Step>& steps) {
   return std::ranges::all_of(taken, ends) ? kSuccess : kRemoteError;
 }
 
-int run(std::vector<Step> steps, bool grouped) {
+int run(std::vector<Step> steps, Grouping grouping, float* microseconds = nullptr) {
   if (const int taken = take_aborted(steps); taken != kSuccess || steps.empty()) {
     drop(steps);
     return taken;
@@ -228,13 +228,21 @@ int run(std::vector<Step> steps, bool grouped) {
     if (batch == batches.end()) {
       batch = batches.emplace(batches.end());
       batch->session = step.session;
-      batch->grouped = grouped;
+      batch->grouping = grouping;
     }
     batch->steps.push_back(std::move(step));
   }
   for (const State& state : states) *state = kInProgress;
   for (Batch& batch : batches) send(batch);
-  return states.empty() ? finish(batches) : finish_later(std::move(batches), std::move(states));
+  if (!states.empty() && grouping != Grouping::kSimulated) {
+    return finish_later(std::move(batches), std::move(states));
+  }
+  const int result = finish(batches);
+  set_states(states, result);
+  for (const Batch& batch : batches) {
+    if (microseconds) *microseconds = std::max(*microseconds, batch.microseconds);
+  }
+  return result;
 }
 
 }  // namespace
@@ -250,14 +258,21 @@ int end_group() {
     drop(steps);
     return error;
   }
-  return steps.empty() ? kSuccess : run(std::move(steps), true);
+  return steps.empty() ? kSuccess : run(std::move(steps), Grouping::kGroup);
 }
 
-void drop_group() {
-  if (group.depth == 0 || --group.depth > 0) return;
+int simulate_group(float* microseconds) {
+  if (group.depth == 0) return kInvalidUsage;
+  if (--group.depth > 0) return kSuccess;
   std::vector<Step> steps = std::exchange(group.steps, {});
-  group.error = kSuccess;
-  drop(steps);
+  int error = std::exchange(group.error, kSuccess);
+  const auto executes = [](const Step& step) { return !is_operation(step.call.verb); };
+  if (error == kSuccess && std::ranges::any_of(steps, executes)) error = kInvalidUsage;
+  if (error != kSuccess) {
+    drop(steps);
+    return error;
+  }
+  return steps.empty() ? kSuccess : run(std::move(steps), Grouping::kSimulated, microseconds);
 }
 
 int refuse(int error) {
@@ -268,7 +283,7 @@ int refuse(int error) {
 int submit_at_once(Step step) {
   std::vector<Step> steps;
   steps.push_back(std::move(step));
-  return run(std::move(steps), false);
+  return run(std::move(steps), Grouping::kSingle);
 }
 
 int submit(Step step) {

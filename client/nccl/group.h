@@ -21,8 +21,8 @@ namespace rcuda::client::nccl {
 
 void start_group();
 int end_group();
-// Ends the group without sending its calls.
-void drop_group();
+// Ends the group without executing its operations. Stores NCCL's estimate of their time.
+int simulate_group(float* microseconds);
 // Sends the step, or records it in a group. Returns an ncclResult_t. In a group, the end of the
 // group returns the error of the call.
 int submit(Step step);

@@ -7,7 +7,9 @@
 #include "client/nccl/forwarded.h"
 #include "client/nccl/group.h"
 #include "client/nccl/library.h"
+#include "client/nccl/windows.h"
 #include "client/process/process.h"
+#include "client/route/find_route.h"
 #include "common/base/mutex.h"
 
 namespace rcuda::client::nccl {
@@ -19,7 +21,7 @@ struct Memory {
   std::unordered_map<CUdeviceptr, size_t> mapped RCUDA_GUARDED_BY(mutex);
   // The program's address of each window, by the worker's handle of the window. Two workers may
   // return the same handle.
-  std::map<std::pair<const Session*, void*>, void*> windows RCUDA_GUARDED_BY(mutex);
+  std::map<std::pair<Session*, void*>, void*> windows RCUDA_GUARDED_BY(mutex);
 };
 
 Memory& memory() {
@@ -75,6 +77,17 @@ CUresult map_memory(CUdevice device, size_t bytes, CUdeviceptr* address, size_t*
 }
 
 }  // namespace
+
+Session* session_of_window(void* window) {
+  const CudaResult<Route> current = find_current_route();
+  Session* found = nullptr;
+  MutexLock lock(memory().mutex);
+  for (const auto& [key, address] : memory().windows) {
+    if (key.second != window) continue;
+    if (!found || (current && key.first == current->session)) found = key.first;
+  }
+  return found;
+}
 
 int ncclMemAlloc(void** address, size_t bytes) {
   if (!address || bytes == 0) return kInvalidArgument;

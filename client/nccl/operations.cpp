@@ -7,6 +7,9 @@
 //   operations      operations, groups and reduction operators: makes a Step of each call
 //   create          the same for communicators: creation, end, queries (communicator.h)
 //   memory          the same for memory of NCCL and its registration
+//   device_api      the host side of NCCL's device API
+//   parameters      NCCL's parameters
+//   ask             questions to a worker's NCCL
 //   not_forwarded   the error of functions that are not forwarded yet
 //   step            a Step: one call of NCCL, from the program's call until the worker's answer
 //   group           records the Steps of a group, and makes a batch of them for each worker
@@ -138,10 +141,19 @@ int ncclGroupStart() {
   return kSuccess;
 }
 int ncclGroupEnd() { return end_group(); }
-// The group ends in any case, as in NCCL: the program repeats the group's calls.
-int ncclGroupSimulateEnd(void*) {
-  drop_group();
-  return not_forwarded("ncclGroupSimulateEnd");
+// The estimate of the slowest server.
+int ncclGroupSimulateEnd(void* estimate) {
+  SimulationInfo info;
+  if (estimate) {
+    std::memcpy(&info.size, estimate, offsetof(SimulationInfo, microseconds));
+    const bool is_valid = info.size >= sizeof info && info.magic == SimulationInfo::kMagic;
+    if (!is_valid) (void)refuse(kInvalidArgument);
+  }
+  const int result = simulate_group(&info.microseconds);
+  if (!estimate || result != kSuccess) return result;
+  std::memcpy(static_cast<std::byte*>(estimate) + offsetof(SimulationInfo, microseconds),
+              &info.microseconds, sizeof info.microseconds);
+  return kSuccess;
 }
 
 int ncclAllReduce(const void* source, void* target, size_t count, int datatype, int operation,

@@ -47,7 +47,7 @@ bool has_buffers(const Call& call) {
 
 // Whether the batch can be posted: no call waits for another rank or needs an answer.
 bool may_post(const Batch& batch, size_t bytes) {
-  if (bytes > kMostBytes || operations_may_wait(*batch.session) ||
+  if (bytes > kMostBytes || batch.grouping == Grouping::kSimulated || operations_may_wait(*batch.session) ||
       batch.session->answers(static_cast<uint16_t>(wire::Custom::kNcclPost))) {
     return false;
   }
@@ -61,7 +61,8 @@ bool may_post(const Batch& batch, size_t bytes) {
 }
 
 wire::NcclCallsBody body_of(const Batch& batch) {
-  return {0, 0, static_cast<uint32_t>(batch.steps.size()), batch.grouped, 0};
+  return {0, 0, static_cast<uint32_t>(batch.steps.size()), 
+          static_cast<uint32_t>(batch.grouping), 0};
 }
 
 void post_batch(Batch& batch, std::span<const std::byte> bytes) {
@@ -128,18 +129,25 @@ bool await(const Batch& batch, std::chrono::steady_clock::time_point deadline) {
 int finish(Batch& batch, const std::function<void(Step&, const Answer&)>& answered) {
   // Errors of posted calls are returned by the program's later calls of CUDA.
   if (batch.is_posted || batch.sent != CUDA_SUCCESS) return result_of(batch.sent);
-  Reply reply;
-  const CUresult result = batch.session->finish(batch.call, &reply);
-  if (result != CUDA_SUCCESS) return result_of(result);
-  std::span<const std::byte> body = reply.body();
+  // A copy, because `answered` may make another call.
+  std::vector<std::byte> copy;
+  {
+    Reply reply;
+    const CUresult result = batch.session->finish(batch.call, &reply);
+    if (result != CUDA_SUCCESS) return result_of(result);
+    copy.assign(reply.body().begin(), reply.body().end());
+  }
+  std::span<const std::byte> body = copy;
   struct {
     int32_t result;
-    uint32_t reserved;
+    float microseconds;
   } head{};
   if (body.size() < sizeof head) return kInternalError;
   std::memcpy(&head, body.data(), sizeof head);
   body = body.subspan(sizeof head);
   if (head.result != kSuccess) return head.result;
+  batch.microseconds = head.microseconds;
+  if (batch.grouping == Grouping::kSimulated) return kSuccess;
   for (Step& step : batch.steps) {
     Communicator* const communicator = step.communicator.get();
     if (is_operation(step.call.verb) && communicator) communicator->note_connected(step.call);

@@ -17,11 +17,12 @@ namespace rcuda::client::nccl {
 // The calls of a group for one worker.
 struct Batch {
   Session* session = nullptr;
-  bool grouped = false;
+  Grouping grouping{};
   std::vector<Step> steps;
   Session::PendingCall call;
   bool is_posted = false;
   CUresult sent = CUDA_SUCCESS;
+  float microseconds = 0;  // of a simulated group; set by finish()
 };
 
 void send(Batch& batch);

@@ -83,6 +83,45 @@ struct SignalWait {
   int count, peer, signal, context;
 };
 
+// The requirements of a device communicator begin with this, from NCCL 2.29 on. The list pointers
+// follow, and after these plain values. `size` counts all of it. In NCCL 2.28 the requirements begin
+// with the list pointers and have kRequirementsOf228 bytes.
+struct DeviceRequirements {
+  size_t size;
+  unsigned magic;
+  unsigned version;
+};
+inline constexpr size_t kRequirementsOf228 = 56;
+
+// An element of the first list: memory and signals that the device communicator gets. NCCL writes
+// the results through the pointers, which may be null.
+struct DeviceResource {
+  DeviceResource* next;
+  size_t bytes, alignment;
+  uint32_t* buffer;
+  int signals, counters;
+  uint32_t *first_signal, *first_counter;
+};
+static_assert(sizeof(DeviceResource) == 56);
+
+// An element of the second list: a team that gets multicast memory.
+struct DeviceTeam {
+  DeviceTeam* next;
+  Team team;
+  uint8_t multimem;  // 0 or 1
+  Multimem* made;
+};
+static_assert(sizeof(DeviceTeam) == 32);
+
+// ncclGroupSimulateEnd() writes the estimate.
+struct SimulationInfo {
+  static constexpr unsigned kMagic = 0x74685283;
+  size_t size = sizeof(SimulationInfo);
+  unsigned magic = kMagic;
+  unsigned version = 0;
+  float microseconds = -1;
+};
+
 // The bytes of one element of a data type; 0 if there is no such type.
 constexpr size_t bytes_of_type(int datatype) {
   constexpr size_t kBytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};

@@ -41,6 +41,8 @@ enum class Verb : uint16_t {
   kPutSignal = 27,         // `target` the window; the tail is a PutTail
   kSignal = 28,            // the tail is a PutTail
   kWaitSignal = 29,        // the tail has SignalWaits
+  kCreateDevice = 30,      // a device communicator; the tail is a DeviceTail; answers with its number
+  kDestroyDevice = 31,     // `source` the number
 };
 // Whether the call goes to a stream. The tail of kAllReduce to kScatter may be an OperationTail.
 inline constexpr bool is_operation(Verb verb) {
@@ -51,13 +53,20 @@ inline constexpr bool creates(Verb verb) { return verb <= Verb::kShrink || verb 
 // Whether NCCL never returns kInProgress for the call.
 inline constexpr bool is_immediate(Verb verb) {
   return verb == Verb::kDestroy || verb == Verb::kAbort ||
-         (verb >= Verb::kPreMulSum && verb <= Verb::kDeregister);
+         (verb >= Verb::kPreMulSum && verb <= Verb::kDeregister) || verb == Verb::kDestroyDevice;
 }
 // Whether the worker returns an Answer for the call.
 inline constexpr bool is_answered(Verb verb) {
   return creates(verb) || verb == Verb::kPreMulSum || verb == Verb::kRegister ||
-         verb == Verb::kRegisterWindow;
+         verb == Verb::kRegisterWindow || verb == Verb::kCreateDevice;
 }
+
+// How the worker makes a batch (NcclCalls::grouped).
+enum class Grouping : uint32_t {
+  kSingle = 0,
+  kGroup = 1,
+  kSimulated = 2,  // only estimates the time of the operations
+};
 
 struct Call {
   Verb verb{};
@@ -99,24 +108,106 @@ struct PutTail {
   uint32_t flags = 0, reserved = 0;
 };
 
+// The tail of kCreateDevice begins with this. The program's requirements follow, padded to 8 bytes,
+// then the elements of their two lists, with null pointers.
+struct DeviceTail {
+  uint32_t requirement_bytes = 0;
+  uint32_t lists_at = 0;  // the offset of the two list pointers in the requirements
+  uint32_t resources = 0, teams = 0;
+};
+
+// What NCCL made for a DeviceResource.
+struct MadeResource {
+  uint32_t buffer = 0, first_signal = 0, first_counter = 0, reserved = 0;
+};
+
 // The worker's answer to a call that is_answered(). Answers are in the order of their calls.
 struct Answer {
-  uint64_t value = 0;  // of a registration: the handle or window
+  // Of a registration: the handle or window. kCreateDevice: the number.
+  uint64_t value = 0;
   int32_t ranks = 0;   // of a new communicator; 0: none was created
   int32_t rank = 0;    // this worker's rank in it; kPreMulSum: the operation
 };
 
-// The questions of NcclAsk about a communicator.
+// The questions of NcclAsk. The executor answers those before kFirstOfThreads at once, threads of
+// NcclCallers the others.
 enum class Question : uint32_t {
   kAsyncError = 1,
   kLastError = 2,  // the text; communicator 0: of the library
   kMemory = 3,     // `value`: which statistic
   kUniqueId = 4,   // for ranks that will join: the text is the id
+  kFirstOfThreads = 5,
+  kProperties = 5,  // the tail is the program's struct, the text the same struct filled in
+  // `value`: the number. The text: uint64_t bytes, the struct padded to 8 bytes, a MadeResource for
+  // each resource and a Multimem for each team.
+  kDeviceCommunicator = 6,
+  kTeam = 7,           // `value`: TeamOf, `other`: its mode; the text is a Team
+  kWindowAddress = 8,  // of `window` at `offset`: `value` is AddressOf; the tail is a WindowTail
+  kRequirement = 9,    // `value`: RequirementOf; the tail is a RequirementTail; see MadeRequirement
+  kSlots = 10,         // ncclLLA2ACalcSlots(value, other)
+  kParameter = 11,     // `value`: ParameterType; the tail is the key
+  kParameterKeys = 12,  // the text: keys, each with a zero after it
+  kDumpParameters = 13,
+};
+
+enum class TeamOf : int32_t { kLsa, kRail, kCft, kCftMultimem };
+enum class AddressOf : int32_t {
+  kLsaMultimem,
+  kMultimem,
+  kLsa,
+  kPeer,
+  // Logical endpoints: the answer's `error` is the endpoint, `value` the offset.
+  kMultimemElement,
+  kCftElement,
+  kPeerElement,
+};
+struct WindowTail {
+  int32_t peer = 0;
+  Team team{};
+  Multimem multimem{};
+};
+
+enum class RequirementOf : int32_t {
+  kLsaBarrier,
+  kCftBarrier,
+  kGinBarrier,
+  kGinInbox,
+  kGinOutbox,
+  kLowLatency,
+};
+struct RequirementTail {
+  Team team{};
+  int32_t numbers[2] = {};
+};
+// The text of the answer begins with this. The handle's bytes follow.
+struct MadeRequirement {
+  static constexpr uint64_t kNull = ~uint64_t{0};
+  DeviceResource resource{};
+  // Where the pointers of `resource` point to, as offsets in the handle.
+  uint64_t buffer_at = kNull, first_signal_at = kNull, first_counter_at = kNull;
+};
+
+enum class ParameterType : int32_t {
+  kNone,  // only whether it exists
+  kI8,
+  kI16,
+  kI32,
+  kI64,
+  kU8,
+  kU16,
+  kU32,
+  kU64,
+  kString,  // ncclParamGetStr
+  kBytes,   // ncclParamGet
+  kText,    // ncclParamGetParameter
 };
 
 inline constexpr size_t kMostCommunicators = 4096;  // of a session
 inline constexpr size_t kMostJobs = 256;            // calls of a session that wait for other ranks
 inline constexpr size_t kMostNameBytes = 1024;
+// The largest struct of NCCL's device API that may cross, and the most elements of a list.
+inline constexpr size_t kMostStructBytes = 8192;
+inline constexpr size_t kMostListItems = 1024;
 
 // The end of a unique id that a worker has made. NCCL leaves these bytes unused.
 struct IdMark {

@@ -125,6 +125,9 @@ CUresult read_step(NcclServices& services, BodyReader& in, NcclStep* step, bool*
   }
   if (nccl::creates(call.verb)) {
     *malformed = !read_creation(tail, step);
+  } else if (call.verb == Verb::kCreateDevice) {
+    step->device = DeviceCommunicator::read(tail);
+    *malformed = !step->device;
   } else if (call.verb == Verb::kPreMulSum) {
     std::memcpy(step->scalar, tail.data(), std::min(tail.size(), sizeof step->scalar));
   }
@@ -212,10 +215,10 @@ HandlerResult nccl_unique_id(NcclServices& services, const Command& command,
 
 namespace {
 
-void report_refusal(NcclServices& services, const NcclBatch& batch) {
-  if (batch.refusal.empty() || !first_report("nccl: " + batch.refusal)) return;
-  RCUDA_WARN("NCCL (%s): %s", services.nccl.library()->path.c_str(), batch.refusal.c_str());
-  (void)services.answers.events().output(true, "rcuda: " + batch.refusal + "\n");
+void report_refusal(NcclServices& services, const std::string& refusal) {
+  if (refusal.empty() || !first_report("nccl: " + refusal)) return;
+  RCUDA_WARN("NCCL (%s): %s", services.nccl.library()->path.c_str(), refusal.c_str());
+  (void)services.answers.events().output(true, "rcuda: " + refusal + "\n");
 }
 
 void report_apart(NcclServices& services, const NcclBatch& batch) {
@@ -238,14 +241,15 @@ void check_ids(NcclServices& services, NcclBatch& batch) {
 
 }  // namespace
 
-// Returns true for the creation of a communicator: NCCL allocates memory, and the driver then waits
-// for the device.
+// Returns true for the creation of a communicator or device communicator: NCCL allocates memory, and
+// the driver then waits for the device.
 bool nccl_calls_may_wait(NcclServices&, const Command& command, const wire::NcclCallsBody& body) {
   BodyReader in(command.tail);
   nccl::Call call;
   for (uint32_t i = 0; i < body.count && in.read(&call); ++i) {
     std::span<const std::byte> tail;
-    if (nccl::creates(call.verb) || !in.bytes((call.tail_bytes + 7u) & ~7u, &tail)) return true;
+    const bool allocates = nccl::creates(call.verb) || call.verb == Verb::kCreateDevice;
+    if (allocates || !in.bytes((call.tail_bytes + 7u) & ~7u, &tail)) return true;
   }
   return false;
 }
@@ -253,7 +257,7 @@ bool nccl_calls_may_wait(NcclServices&, const Command& command, const wire::Nccl
 HandlerResult nccl_calls(NcclServices& services, const Command& command,
                          const wire::NcclCallsBody& body, std::vector<std::byte>*) {
   auto batch = std::make_shared<NcclBatch>();
-  batch->grouped = body.grouped != 0;
+  batch->grouping = static_cast<nccl::Grouping>(body.grouped);
   if (body.batch) batch->steps = services.nccl.take_parts(body.batch);
   if (batch->steps.size() + body.count != body.total) return CUDA_ERROR_INVALID_VALUE;
   if (!services.nccl.library()) return CUDA_ERROR_INVALID_VALUE;
@@ -266,10 +270,10 @@ HandlerResult nccl_calls(NcclServices& services, const Command& command,
   check_ids(services, *batch);
   report_apart(services, *batch);
   const auto then = [&services, batch, target = command.target](nccl::ResultCode result) {
-    report_refusal(services, *batch);
+    report_refusal(services, batch->refusal);
     std::vector<std::byte> reply;
     append(&reply, int32_t{result});
-    append(&reply, uint32_t{0});
+    append(&reply, batch->microseconds);
     for (const NcclStep& step : batch->steps) {
       if (nccl::is_answered(step.call.verb)) append(&reply, step.answer);
     }
@@ -313,7 +317,8 @@ void note_error(NcclServices& services, const NcclBatch& batch, nccl::ResultCode
 HandlerResult nccl_post(NcclServices& services, const Command& command,
                         const wire::NcclCallsBody& body) {
   NcclBatch batch;
-  batch.grouped = body.grouped != 0;
+  batch.grouping = static_cast<nccl::Grouping>(body.grouped);
+  if (batch.grouping == nccl::Grouping::kSimulated) return kMalformed;
   if (!services.nccl.library()) return CUDA_ERROR_INVALID_VALUE;
   const HandlerResult read = read_steps(services, command.tail, body.count, &batch.steps);
   if (read.malformed || read.result != CUDA_SUCCESS) return read;
@@ -345,12 +350,76 @@ int tell_error(NcclServices& services, const nccl::Functions& functions, void* h
 
 }  // namespace
 
-HandlerResult nccl_ask(NcclServices& services, const Command&, const wire::NcclAskBody& body,
-                       std::vector<std::byte>* reply) {
+namespace {
+
+void append_answer(std::vector<std::byte>* reply, const NcclAnswer& answer) {
+  append(reply, int32_t{answer.result});
+  append(reply, int32_t{answer.error});
+  append(reply, answer.value);
+  const auto text = std::as_bytes(std::span(answer.text));
+  reply->insert(reply->end(), text.begin(), text.end());
+}
+
+HandlerResult describe_device(NcclCommunicator* communicator, const wire::NcclAskBody& body,
+                              std::vector<std::byte>* reply) {
+  NcclAnswer answer;
+  if (communicator) {
+    MutexLock lock(communicator->mutex);
+    const auto found =
+        communicator->device_communicators.find(static_cast<uint64_t>(body.value));
+    if (found != communicator->device_communicators.end()) {
+      answer.result = nccl::kSuccess;
+      answer.text = found->second->describe();
+    }
+  }
+  append_answer(reply, answer);
+  return CUDA_SUCCESS;
+}
+
+// NCCL may use the driver for the answer, so a thread of NcclCallers asks.
+HandlerResult ask_library(NcclServices& services, const Command& command,
+                          const wire::NcclAskBody& body,
+                          std::shared_ptr<NcclCommunicator> communicator) {
+  BodyReader in(command.tail);
+  std::span<const std::byte> tail;
+  if (body.tail_bytes > nccl::kMostStructBytes || !in.bytes(body.tail_bytes, &tail)) {
+    return kMalformed;
+  }
+  if (body.window) communicator = services.nccl.find_by_window(body.window);
+  const auto answer = std::make_shared<NcclAnswer>();
+  const bool started = services.nccl.run(
+      communicator ? communicator->context : nullptr,
+      [&functions = services.nccl.library()->functions, body, communicator, answer,
+       tail = std::vector(tail.begin(), tail.end())] {
+        std::optional<NcclUse> use;
+        if (communicator) use.emplace(*communicator);
+        *answer = answer_of_library(functions, use ? use->handle() : nullptr, body, tail);
+      },
+      [&services, answer, target = command.target] {
+        if (answer->lacking) {
+          report_refusal(services, std::string("the server's NCCL lacks ") + answer->lacking);
+        }
+        std::vector<std::byte> reply;
+        append_answer(&reply, *answer);
+        services.answers.reply(target, CUDA_SUCCESS, reply);
+      });
+  return started ? kDeferred : HandlerResult(CUDA_ERROR_OPERATING_SYSTEM);
+}
+
+}  // namespace
+
+HandlerResult nccl_ask(NcclServices& services, const Command& command,
+                       const wire::NcclAskBody& body, std::vector<std::byte>* reply) {
   const NcclLibrary* const library = services.nccl.library();
   if (!library) return CUDA_ERROR_INVALID_VALUE;
   const nccl::Functions& functions = library->functions;
   const auto communicator = services.nccl.find(body.communicator);
+  if (body.question == static_cast<uint32_t>(nccl::Question::kDeviceCommunicator)) {
+    return describe_device(communicator.get(), body, reply);
+  }
+  if (body.question >= static_cast<uint32_t>(nccl::Question::kFirstOfThreads)) {
+    return ask_library(services, command, body, communicator);
+  }
   std::optional<NcclUse> use;
   if (communicator) use.emplace(*communicator);
   void* const handle = use ? use->handle() : nullptr;

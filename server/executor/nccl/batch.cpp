@@ -13,6 +13,8 @@ namespace {
 using nccl::Functions;
 using nccl::Verb;
 
+// The release that introduced ncclGroupSimulateEnd(): the struct is of this release.
+constexpr unsigned kSimulationVersion = 22200;
 constexpr auto kPoll = std::chrono::microseconds(20);
 
 nccl::Config* config_of(NcclStep& step) {
@@ -120,6 +122,30 @@ int deregister(int (*function)(void*, void*), NcclStep& step) {
   return handle ? function(of(step), handle) : nccl::kInvalidArgument;
 }
 
+int create_device(const Functions& f, NcclStep& step) {
+  return f.ncclDevCommCreate(of(step), step.device->requirements(), step.device->made().data());
+}
+
+int keep_device(NcclStep& step, int result) {
+  if (result != nccl::kSuccess || !step.communicator) return result;
+  NcclCommunicator& communicator = *step.communicator;
+  MutexLock lock(communicator.mutex);
+  step.answer.value = ++communicator.last_device_communicator;
+  communicator.device_communicators[step.answer.value] = step.device;
+  return result;
+}
+
+int destroy_device(const Functions& f, NcclStep& step) {
+  std::shared_ptr<DeviceCommunicator> device;
+  {
+    MutexLock lock(step.communicator->mutex);
+    auto found = step.communicator->device_communicators.extract(step.call.source);
+    if (!found) return nccl::kInvalidArgument;
+    device = std::move(found.mapped());
+  }
+  return f.ncclDevCommDestroy(of(step), device->made().data());
+}
+
 int grow(const Functions& f, NcclStep& step) {
   return f.ncclCommGrow(of(step), static_cast<int>(step.call.count),
                         step.ids.empty() ? nullptr : step.ids.data(), step.call.peer,
@@ -205,6 +231,8 @@ constexpr Row kRows[] = {
                                        s.call.value)),
     RCUDA_ROW(Verb::kDeregisterWindow, ncclCommWindowDeregister,
               deregister(f.ncclCommWindowDeregister, s)),
+    RCUDA_ROW(Verb::kCreateDevice, ncclDevCommCreate, create_device(f, s)),
+    RCUDA_ROW(Verb::kDestroyDevice, ncclDevCommDestroy, destroy_device(f, s)),
     RCUDA_ROW(Verb::kPutSignal, ncclPutSignal, put_signal(f, s)),
     RCUDA_ROW(Verb::kSignal, ncclSignal,
               f.ncclSignal(s.call.peer, s.put.signal, s.put.context, s.put.flags, of(s), s.stream)),
@@ -230,6 +258,8 @@ const char* find_lacking(const Functions& functions, const NcclBatch& batch) {
     if (step.ids.size() > 1 && !functions.ncclCommInitRankScalable)
       return "ncclCommInitRankScalable";
   }
+  const bool simulates = batch.grouping == nccl::Grouping::kSimulated;
+  if (simulates && !functions.ncclGroupSimulateEnd) return "ncclGroupSimulateEnd";
   return nullptr;
 }
 
@@ -264,8 +294,8 @@ void keep_created(NcclBatch& batch) {
 // Whether all ranks of the communicator must take part.
 bool needs_all_ranks(Verb verb) {
   return nccl::is_operation(verb) || verb == Verb::kSplit || verb == Verb::kGrow ||
-         verb == Verb::kFinalize || verb == Verb::kRegisterWindow || verb == Verb::kSuspend ||
-         verb == Verb::kResume;
+         verb == Verb::kFinalize || verb == Verb::kRegisterWindow || verb == Verb::kCreateDevice ||
+         verb == Verb::kSuspend || verb == Verb::kResume;
 }
 
 bool uses_communicator(const NcclStep& step) {
@@ -342,6 +372,15 @@ void answer_created(const Functions& functions, NcclBatch& batch) {
   }
 }
 
+int end_group(const Functions& functions, NcclBatch& batch) {
+  if (batch.grouping != nccl::Grouping::kSimulated) return functions.ncclGroupEnd();
+  nccl::SimulationInfo info;
+  info.version = kSimulationVersion;
+  const int result = functions.ncclGroupSimulateEnd(&info);
+  batch.microseconds = info.microseconds;
+  return result;
+}
+
 // Returns the aborts that end the wait of the batch. NCCL publishes the handle of a split or a
 // shrink too late for an abort, but an abort of the parent also ends the new communicator.
 std::vector<NcclStep> aborts_for(const NcclBatch& batch) {
@@ -394,7 +433,7 @@ nccl::ResultCode make(const Functions& functions, const api::DriverTable& driver
   bool creates = false;
   for (const NcclStep& step : batch.steps) creates = creates || step.created;
   // In a group, NCCL makes the handle before it waits for other ranks.
-  const bool groups = batch.grouped || creates;
+  const bool groups = batch.grouping != nccl::Grouping::kSingle || creates;
   int result = groups ? functions.ncclGroupStart() : nccl::kSuccess;
   const auto note = [&result](int one) {
     if (result == nccl::kSuccess || (result == nccl::kInProgress && one != nccl::kSuccess)) {
@@ -410,7 +449,7 @@ nccl::ResultCode make(const Functions& functions, const api::DriverTable& driver
     note(make_step(functions, step));
   }
   keep_created(batch);
-  if (groups) note(functions.ncclGroupEnd());
+  if (groups) note(end_group(functions, batch));
   keep_created(batch);
   if (result == nccl::kInProgress) result = wait_for_all(functions, batch);
   if (result != nccl::kSuccess &&
@@ -422,6 +461,7 @@ nccl::ResultCode make(const Functions& functions, const api::DriverTable& driver
   }
   for (NcclStep& step : batch.steps) {
     if (step.call.verb == Verb::kRegisterWindow) (void)keep_registration(step, result);
+    if (step.call.verb == Verb::kCreateDevice) (void)keep_device(step, result);
   }
   return static_cast<nccl::ResultCode>(result);
 }

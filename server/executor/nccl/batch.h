@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -17,6 +18,7 @@
 #include "common/base/mutex.h"
 #include "common/nccl/functions.h"
 #include "common/nccl/nccl_calls.h"
+#include "server/executor/nccl/device_api.h"
 
 namespace rcuda::server {
 
@@ -47,6 +49,10 @@ struct NcclCommunicator {
   // The handles of the communicator's registered memory and windows. A client may name no other
   // handles.
   std::set<uint64_t> registrations RCUDA_GUARDED_BY(mutex);
+  // The device communicators of this communicator, by their numbers.
+  std::map<uint64_t, std::shared_ptr<DeviceCommunicator>> device_communicators
+      RCUDA_GUARDED_BY(mutex);
+  uint64_t last_device_communicator RCUDA_GUARDED_BY(mutex) = 0;
   // NCCL frees the communicator when `is_ended` is set and `users` (NcclUse) is 0.
   std::atomic<bool> is_ended{false};
   std::atomic<int> users{0};
@@ -91,12 +97,14 @@ struct NcclStep {
   nccl::PutTail put;
   std::vector<nccl::SignalWait> waits;
   void* made = nullptr;  // the handle of a registration
+  std::shared_ptr<DeviceCommunicator> device;  // kCreateDevice
   nccl::Answer answer;
 };
 
 struct NcclBatch {
   std::vector<NcclStep> steps;
-  bool grouped = false;
+  nccl::Grouping grouping{};
+  float microseconds = 0;  // the estimate of a simulated group
   // Why make() calls nothing, as one line for the program; empty: it makes the calls.
   std::string refusal;
   std::atomic<bool> is_made{false};  // the caller of make() sets it afterwards

@@ -162,6 +162,14 @@ std::shared_ptr<NcclCommunicator> Nccl::find(uint32_t id) const {
   return found == communicators_.end() ? nullptr : found->second;
 }
 
+std::shared_ptr<NcclCommunicator> Nccl::find_by_window(uint64_t window) const {
+  for (const auto& [id, communicator] : communicators_) {
+    MutexLock lock(communicator->mutex);
+    if (communicator->registrations.contains(window)) return communicator;
+  }
+  return nullptr;
+}
+
 std::shared_ptr<NcclCommunicator> Nccl::create(const NcclStep& step, bool blocking) {
   const uint32_t id = step.call.created;
   const bool may = id != 0 && communicators_.size() < nccl::kMostCommunicators;

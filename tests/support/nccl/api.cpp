@@ -1,5 +1,5 @@
-// The entry points. The library lacks functions that an old NCCL lacks, too: device communicators,
-// windows, one-sided operations, parameters, encryption.
+// The entry points. The library lacks functions that an old NCCL lacks, too: one-sided operations,
+// configurations of operations, encryption.
 #include <algorithm>
 #include <climits>
 #include <csignal>
@@ -247,8 +247,16 @@ CUresult map_memory(CUdeviceptr* address, size_t* size) {
   then([](auto* at, size_t bytes, auto&, auto& made) { return cuMemMap(*at, bytes, 0, made, 0); });
   then([](auto* at, size_t bytes, auto& wanted, auto& made) {
     (void)cuMemRelease(made);
-    const CUmemAccessDesc access{wanted.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    return cuMemSetAccess(*at, bytes, &access, 1);
+    int devices = 0;
+    CUresult result = cuDeviceGetCount(&devices);
+    for (int device = 0; result == CUDA_SUCCESS && device < devices; ++device) {
+      int can = device == wanted.location.id;
+      if (!can) (void)cuDeviceCanAccessPeer(&can, device, wanted.location.id);
+      const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, {device}},
+                                   CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+      if (can) result = cuMemSetAccess(*at, bytes, &access, 1);
+    }
+    return result;
   });
   return result;
 }

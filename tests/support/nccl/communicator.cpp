@@ -41,6 +41,11 @@ uint64_t this_thread() {
 
 }  // namespace
 
+uint64_t process_key() {
+  static const uint64_t key = random_key();
+  return key;
+}
+
 int library_version() {
   const char* value = std::getenv("TESTNCCL_VERSION");
   return value ? std::atoi(value) : 23203;
@@ -107,7 +112,7 @@ ncclResult_t Communicator::meet(const Id& id) {
   if (rank_ == 0) hub_ = Hub::start(Hub::Life::kStays);
   spare_ = Hub::start(Hub::Life::kAgain);
   if ((rank_ == 0 && !hub_) || !spare_) return fail(ncclSystemError, "cannot listen", true);
-  Member mine{hub_ ? hub_->id() : Id{}, spare_->id(), host(), {}, library_version()};
+  Member mine{hub_ ? hub_->id() : Id{}, spare_->id(), host(), process_key(), {}, library_version()};
   (void)cuDeviceGetUuid(&mine.device, device_);
   if (!join(id, Lane::kCalls)) {
     (void)fail(ncclRemoteError, "nothing listens at the address of the unique id", true);

@@ -38,6 +38,7 @@ struct Member {
   Id hub;    // rank 0's: the address of the communicator's hub
   Id spare;  // where ranks meet for a smaller communicator
   uint64_t host;
+  uint64_t process;  // process_key()
   CUuuid device;
   int version;
 };
@@ -85,6 +86,8 @@ struct Operation {
   std::byte* in() const { return staging + 64 + sent; }
 };
 
+// A random number of this process. Processes of different hosts may have equal process ids.
+uint64_t process_key();
 int library_version();  // TESTNCCL_VERSION, by default that of nccl_api.h
 
 // One thread at a time uses a communicator; abort() and queries may come from any thread. enter()
@@ -136,6 +139,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void set_suspended(bool is_suspended) { is_suspended_ = is_suspended; }
   CUcontext context() const { return context_; }
   CUdevice device() const { return device_; }
+  bool is_of_this_process(int rank) const {
+    return members_[static_cast<size_t>(rank)].process == process_key();
+  }
   const Id& spare_of(int rank) const { return members_[static_cast<size_t>(rank)].spare; }
 
   ncclRedOp_t add_factor(const Factor& factor);

@@ -147,7 +147,7 @@ nccl::ResultCode run(NcclBatch& batch) {
 
 TEST(NcclBatchTest, NothingIsCalledIfTheLibraryLacksAFunction) {
   NcclBatch batch;
-  batch.grouped = true;
+  batch.grouping = nccl::Grouping::kGroup;
   batch.steps.push_back(step(Verb::kAllReduce, communicator()));
   batch.steps.push_back(step(Verb::kSend, communicator()));
   EXPECT_EQ(run(batch), nccl::kInvalidUsage);
@@ -184,7 +184,7 @@ TEST(NcclBatchTest, ANewCommunicatorIsKnownBeforeTheGroupEnds) {
 
 TEST(NcclBatchTest, ANonBlockingCommunicatorIsWaitedFor) {
   NcclBatch batch;
-  batch.grouped = true;
+  batch.grouping = nccl::Grouping::kGroup;
   batch.steps.push_back(step(Verb::kAllReduce, communicator(false)));
   polls_left = 3;
   EXPECT_EQ(run(batch), nccl::kSuccess);
@@ -195,7 +195,7 @@ TEST(NcclBatchTest, ANonBlockingCommunicatorIsWaitedFor) {
 TEST(NcclBatchTest, AnAbortEndsAWait) {
   const auto waited = communicator(false);
   NcclBatch batch;
-  batch.grouped = true;
+  batch.grouping = nccl::Grouping::kGroup;
   batch.steps.push_back(step(Verb::kAllReduce, waited));
   polls_left = 1;
   never_ends = true;
@@ -404,7 +404,7 @@ TEST(NcclBatchTest, ACommunicatorThatWasNeverMadeCanBeAborted) {
 TEST(NcclBatchTest, ACommunicatorThatIsNotMadeIsNotWaitedFor) {
   const auto parent = communicator(false);
   NcclBatch batch;
-  batch.grouped = true;
+  batch.grouping = nccl::Grouping::kGroup;
   batch.steps.push_back(step(Verb::kAllReduce, parent));
   batch.steps.front().created = std::make_shared<NcclCommunicator>();
   batch.steps.front().created->blocking = false;

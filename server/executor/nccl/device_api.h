@@ -1,0 +1,71 @@
+// The host side of NCCL's device API: device communicators, which kernels use, and the questions of
+// NcclAsk whose answers the server's NCCL computes.
+//
+// Several structs of this interface have a size that depends on the NCCL for which the program was
+// compiled, and NCCL fills them in. The worker does not know these sizes: it gives NCCL memory with
+// a pattern, and takes the bytes up to the last one that NCCL has written (FilledStruct).
+//
+// Threads: those of NcclCallers. Blocking: create_device() and destroy_device(), as NCCL's calls.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/nccl/functions.h"
+#include "common/nccl/nccl_calls.h"
+#include "common/wire/commands.h"
+
+namespace rcuda::server {
+
+class FilledStruct {
+ public:
+  FilledStruct();
+  void* data() { return bytes_.data(); }
+  const void* data() const { return bytes_.data(); }
+  // The bytes up to the last one that differs from the pattern.
+  std::span<const std::byte> written() const;
+
+ private:
+  alignas(16) std::array<std::byte, nccl::kMostStructBytes> bytes_;
+};
+
+// A device communicator: what the program requires, as NCCL reads it, and what NCCL has made. NCCL
+// may use the memory until the batch that creates the device communicator is made.
+class DeviceCommunicator {
+ public:
+  // `tail` is a nccl::DeviceTail and what follows it. Returns null for bytes that no client sends.
+  static std::shared_ptr<DeviceCommunicator> read(std::span<const std::byte> tail);
+
+  const void* requirements() const { return requirements_.data(); }
+  FilledStruct& made() { return made_; }
+  // As nccl::Question::kDeviceCommunicator returns it.
+  std::string describe() const;
+
+ private:
+  std::vector<uint64_t> requirements_;
+  std::vector<nccl::DeviceResource> resources_;
+  std::vector<nccl::DeviceTeam> teams_;
+  std::vector<nccl::MadeResource> made_resources_;
+  std::vector<nccl::Multimem> made_teams_;
+  FilledStruct made_;
+};
+
+struct NcclAnswer {
+  int result = nccl::kInvalidArgument;
+  int error = nccl::kSuccess;
+  uint64_t value = 0;
+  std::string text;
+  const char* lacking = nullptr;  // a function that the library lacks; result is kInvalidUsage
+};
+
+// Answers a question from Question::kProperties on, except kDeviceCommunicator. `communicator`: the
+// one that the question names, or that of its window; null if there is none.
+NcclAnswer answer_of_library(const nccl::Functions& functions, void* communicator,
+                             const wire::NcclAskBody& body, std::span<const std::byte> tail);
+
+}  // namespace rcuda::server
