@@ -7,7 +7,7 @@ MEANING = {
     "cached": "queried once, then answered in the client",
     "post": "one-way message, no wait",
     "call": "round trip",
-    "custom": "hand-written message: copies, launches, loading, waiting",
+    "custom": "handwritten message: copies, launches, loading, waiting",
 }
 
 
@@ -26,8 +26,8 @@ def emit(table, toolkit, old_versions):
     old = [name for name in old_versions if name not in table.functions]
     lines = [f"# Coverage of the driver API (CUDA {version})\n\n"
              "Generated from `api/table` by the target `api-coverage`; a test fails when it is out of "
-             f"date. A `libcuda.so.1` exports {len(toolkit.symbols)} symbols, and so does ours. They "
-             "are:\n\n| | functions | meaning |\n|---|---:|---|\n"]
+             f"date. A `libcuda.so.1` exports {len(toolkit.symbols)} symbols, and so does "
+             "`librcuda.so`. The symbols are:\n\n| | functions | meaning |\n|---|---:|---|\n"]
     lines += [f"| {klass} | {found[klass]} | {MEANING[klass]} |\n" for klass in MEANING]
     lines.append(f"| older versions | {len(old)} | forward to the current version of the function |\n")
     lines.append(f"| per-thread variants | {per_thread} | `_ptds` and `_ptsz`: the same for the "

@@ -39,7 +39,7 @@ NUMBERS = (
     (P2P, r"fewer than (\w+) processors, all pieces", BULK, "kFewProcessors = "),
     (SECURITY, r"at most (\d+) connections that have not", "server/daemon/connection/connections.cpp", "kMostNewcomers = "),
     (SECURITY, r"at most (\d+) tickets", "server/identity/tickets.h", "kMostPerUser = "),
-    (SECURITY, r"of at most (\d+ MiB) of addresses", "server/door/door.cpp", "#else.*?kMostMemory = "),
+    (SECURITY, r"address space of at most (\d+ MiB)", "server/door/door.cpp", "#else.*?kMostMemory = "),
     (SECURITY, r"ends (\w+) seconds after its last", "server/door/doors.h", r"kLinger\{"),
     (SECURITY, r"At most (\d+) doors are for origins", "server/door/doors.h", "size_t most = "),
     (SECURITY, r"and (\d+) in a second", "server/door/doors.cpp", "kStartsInSecond = "),
