@@ -59,7 +59,7 @@ inline constexpr size_t kReplyMemoryBytes =
 // 512 words: a client uses the completion word that it released last for its next wait, so few are
 // in use.
 inline constexpr size_t kWaitMarkBytes = 4096;
-inline constexpr size_t kMarkMemoryBytes = 512;
+inline constexpr size_t kMarkMemoryBytes = 512;   // words for 128 copies to the client at a time
 inline constexpr size_t kArrivalWordBytes = 256;  // gates for 64 copies to the device at a time
 
 }  // namespace rcuda::server

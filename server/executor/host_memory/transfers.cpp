@@ -49,7 +49,7 @@ class Transfers::Transfer : public std::enable_shared_from_this<Transfer> {
 
   size_t size() const { return items_.size(); }
 
-  // The client writes all items.
+  // From now on the client writes all items, with immediates that begin at `immediate`.
   void expect_from(uint32_t immediate) {
     for (size_t i = 0; i < items_.size(); ++i) {
       items_[i].immediate = wire::immediate_of(immediate, i);
@@ -63,7 +63,7 @@ class Transfers::Transfer : public std::enable_shared_from_this<Transfer> {
     registration_ = std::move(registration);
   }
 
-  // Makes the gate open item by item as they end. Must be called before the items are started.
+  // Opens the gate step by step, as the items end in their order. Call it before start().
   void open_with(std::unique_ptr<ArrivalGates::Gate> gate) { gate_ = std::move(gate); }
   const ArrivalGates::Gate* gate() const { return gate_.get(); }  // may be null
 

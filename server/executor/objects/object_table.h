@@ -44,6 +44,8 @@ class ObjectTable {
   // Returns false if the id is in use, may not be minted by a client, or is too far beyond the
   // earlier ids. (Ids are dense, but several threads mint them, so they may arrive out of order.)
   bool bind(wire::ObjectId id, void* handle, wire::ObjectId context);
+  // Returns the handle's id. Mints an id if the handle has none. Returns 0 for a null handle, or if
+  // there are too many ids.
   wire::ObjectId name(void* handle, wire::ObjectId context);
   void unbind(wire::ObjectId id);
   // Unbinds all objects that end with a module or library. The driver may reuse their handles.

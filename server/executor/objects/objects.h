@@ -43,13 +43,13 @@ struct ContextState {
   CUcontext handle = nullptr;
   CUdevice device = 0;
   std::vector<CUevent> free_events;    // without timing
-  std::vector<CUstream> free_streams;  // non-blocking ones, for moved watches
+  std::vector<CUstream> free_streams;  // non-blocking, for the private events of Completions
   CUstream idle_stream = nullptr;      // never gets work: synchronising it flushes device printf
   CUstream fetch_stream = nullptr;     // wire::kFetchStream; waits for no other stream
-  CUevent mirrors_sent = nullptr;      // in fetch_stream, after the bytes that the client sent last
+  CUevent mirrors_sent = nullptr;      // recorded in fetch_stream by Mirrors::sent()
   Object fetch_uses;                   // fetch_stream's use counts; handle stays null
   Object legacy_stream;                // the legacy stream's use counts; handle stays null
-  uint64_t idle_at = 0;                // WorkCount::all() when everything was last known to be done
+  uint64_t idle_at = 0;                // WorkCount::all() when all work was last known to be done
   std::vector<std::shared_ptr<Departed>> departed;
   CUfunction block_digests = nullptr;  // the kernel of BlockDigests, once it is loaded
   uint64_t generation = 0;  // counts resets; objects of an earlier generation have ended
