@@ -71,7 +71,8 @@ class GraphKeeper {
   bool is_known(CUdeviceptr address, CUstream stream) const;
   // The node's child graph; null if it has none.
   CUgraph child_of(CUgraphNode node) const;
-  // The bodies of a conditional node that the client added. A driver reports them only once.
+  // Records the bodies of a conditional node that the client has added. The driver reports them
+  // only when the node is added.
   void note_bodies(CUgraphNode node, std::vector<CUgraph> bodies);
   std::vector<CUgraph> bodies_of(CUgraphNode node) const;
 
@@ -88,7 +89,7 @@ class GraphKeeper {
   std::unordered_map<CUgraphNode, std::vector<CUgraph>> bodies_;
   std::vector<Resource> for_session_;
   std::unordered_map<CUgraphExec, std::unordered_map<CUgraphNode, Resource>> executables_;
-  // Resources to drop when the device is idle. The driver refuses this query during a capture.
+  // Resources to drop when the device is idle. During a capture the device cannot be queried.
   std::vector<Resource> waiting_;
   // User objects by the client's number. Erased on a thread of the driver when the last reference
   // is released.

@@ -24,7 +24,7 @@ namespace rcuda::server {
 struct NcclCommunicator {
   std::atomic<void*> handle{nullptr};  // null until NCCL has made it
   // NCCL writes the handle here, perhaps as late as in an abort, which waits for NCCL's own
-  // threads. The batch that creates the communicator may be gone by then.
+  // threads. The batch that creates the communicator may have ended before that.
   void* made = nullptr;
   CUcontext context = nullptr;  // in which it was created
   bool blocking = true;
@@ -97,11 +97,11 @@ struct NcclStep {
 struct NcclBatch {
   std::vector<NcclStep> steps;
   bool grouped = false;
-  // Why make() calls nothing, as one line for the program; empty: it makes the calls.
+  // The reason, as one line for the program, for which make() makes no calls. Empty: it makes them.
   std::string refusal;
   std::atomic<bool> is_made{false};  // the caller of make() sets it afterwards
-  // Another thread is about to revoke the communicators: the next call on them must wait until it
-  // has.
+  // Another thread is about to revoke the communicators. The next call on them must wait until they
+  // are revoked.
   std::atomic<bool> is_being_revoked{false};
 };
 
@@ -115,10 +115,10 @@ bool needs_lost(const NcclStep& step);
 nccl::ResultCode make(const nccl::Functions& functions, const api::DriverTable& driver,
                       NcclBatch& batch);
 
-// Ends the wait of a batch that another thread makes, and whose calls need a lost rank. Revokes the
+// Ends the wait in a batch that another thread makes and whose calls need a lost rank. Revokes the
 // batch's communicators, which the program can then shrink. If the batch is still not made ten
-// seconds later (one second if NCCL cannot revoke them), aborts the communicators. Blocks until the
-// batch is made or the communicators are aborted.
+// seconds later (one second if NCCL cannot revoke them), aborts them. Blocks until the batch is
+// made or the communicators are aborted.
 void end_wait(const nccl::Functions& functions, const api::DriverTable& driver, NcclBatch& batch);
 
 }  // namespace rcuda::server
