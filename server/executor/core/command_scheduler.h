@@ -79,9 +79,9 @@ class CommandScheduler {
   void postpone(const wire::CommandHeader& header, std::span<const std::byte> body,
                 std::function<void(std::span<const std::byte> body)> carry_out);
 
-  // To be called before a command that frees memory in stream order. Nothing is delayed: the
-  // memory's copies are over when the stream reaches the command, and peer workers may end their
-  // mappings later.
+  // To be called before a command that frees memory in stream order. Makes peer workers end their
+  // mappings of the memory. The command need not wait for that: when the stream reaches the
+  // command, the copies of the memory are over.
   void note_free_in_stream(uint16_t opcode, std::span<const std::byte> body);
 
   // To be called between two commands: makes the calls that wait until no stream is held

@@ -48,8 +48,8 @@ class GraphKeeper {
   // To be called before the executable is destroyed.
   void forget(CUgraphExec executable);
 
-  // For user objects of the client, by the client's number. CUDA_ERROR_INVALID_VALUE if a new
-  // number is in use, or a number to release is unknown.
+  // Retain and release a user object of the client, which the client numbers.
+  // CUDA_ERROR_INVALID_VALUE if a number to retain is in use, or a number to release is unknown.
   CUresult retain_number(CUgraph graph, uint64_t number);
   CUresult release_number(CUgraph graph, uint64_t number);
 

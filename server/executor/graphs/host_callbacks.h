@@ -60,19 +60,22 @@ class HostCallbacks {
   // The client's number of a function that make() made; 0 for other functions.
   static uint64_t number_of(CUhostFn function, const void* argument);
 
-  // Makes the client run one of its internal callbacks, and waits until it has run.
+  // Makes the client run one of its internal callbacks (for a stand-in, client/copy/stand_in.h).
+  // Waits until the callback has run.
   void run_internal(uint64_t callback) { call(callback, CUDA_SUCCESS, 0); }
 
  private:
   // The word that the client writes after it has run a function.
   struct Ack {
     uint32_t slot = 0;
-    uint64_t sequence = 0;  // 0: the client is gone
+    uint64_t sequence = 0;  // 0: the event could not be sent, because the Link is broken
   };
+  // A function of a graph, which may run any number of times.
   struct Function {
     HostCallbacks* owner;
     std::shared_ptr<ClientResource> resource;
   };
+  // A function of a stream, which runs once.
   struct Once {
     HostCallbacks* owner;
     uint64_t callback;

@@ -97,7 +97,7 @@ HandlerResult load(ModuleServices& services, const Command& command,
     images.push_back(std::move(image));
   }
   for (const Sha256& hash : hashes) services.images.note_use(hash);
-  // The logs share the reply's slot with their sizes.
+  // The reply has the sizes of both logs (JitLogs), then their texts.
   const size_t room = command.target.capacity() - sizeof(wire::JitLogs);
   const size_t info_bytes = std::min<size_t>(body.info_log_bytes, room / 2);
   const size_t error_bytes = std::min<size_t>(body.error_log_bytes, room / 2);

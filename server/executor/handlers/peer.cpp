@@ -19,7 +19,7 @@
 namespace rcuda::server {
 namespace {
 
-// The client did not introduce the peer worker, or the engine could not be started.
+// The error if the client did not introduce the peer worker, or the engine could not be started.
 constexpr CUresult kNoPeer = CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
 
 // Returns the session's devices with their present primary contexts. A reset replaces a context.
@@ -124,7 +124,7 @@ HandlerResult peer_copy(PeerServices& services, const Command&, const wire::Peer
                          bytes);
     return CUDA_SUCCESS;
   }
-  services.work.note();  // the copy holds no stream, so a later copy does not follow a hold
+  services.work.note();  // the refused copy holds no stream, so no later copy may extend its hold
   return failed(cuda_error_of(queued));
 }
 

@@ -290,8 +290,8 @@ CUresult Transfers::copy_chunks(const SessionStream& stream, const wire::CopyBod
                                 const std::shared_ptr<Transfer>& in,
                                 const std::shared_ptr<Transfer>& out, bool is_reading) {
   const std::vector<Piece> chunks = chunks_of(body.source, body.bytes);
-  // Either all chunks are sent when their GPU-written words are written, or the last host function
-  // waits for all bytes.
+  // If possible, each chunk is sent when the GPU has written its word. From the first chunk on for
+  // which this is impossible, host functions send the chunks, and the last one waits for the bytes.
   bool by_marks = out && puts_->takes(body.bytes);
   for (size_t i = 0; i < chunks.size(); ++i) {
     if (in) {
@@ -301,8 +301,8 @@ CUresult Transfers::copy_chunks(const SessionStream& stream, const wire::CopyBod
     const uint64_t offset = chunks[i].address - body.source;
     RCUDA_RETURN_IF_CUDA_ERROR(driver_.cuMemcpyAsync(body.destination + offset, chunks[i].address,
                                                      chunks[i].bytes, stream.handle));
-    // The stream must not pass the copy before the client has all bytes, unless GPU-written words
-    // make the bytes arrive before any message about the stream.
+    // With a GPU-written word, the stream may pass the copy before the client has the bytes: they
+    // arrive before any message about the stream. Otherwise a host function holds the stream.
     by_marks = by_marks && out->put_when_reached(stream, i);
     if (out && !by_marks) {
       const bool last = i + 1 == chunks.size();

@@ -170,7 +170,7 @@ class Mirrors {
   void answer(const ReplyTarget& target, CUresult result, const wire::MirrorState& state,
               transport::Bytes bytes);
   bool read_may_block(const Fetch& fetch) const;
-  // Any thread.
+  // Copies the mirror's bytes and, unless they go into the reply, sends them. Any thread.
   void read(Fetch& fetch);
   // Calls read() in a host function of the stream.
   CUresult read_by_driver(const SessionStream& stream, std::shared_ptr<Fetch> fetch);

@@ -28,7 +28,7 @@ struct NcclCommunicator {
   void* made = nullptr;
   CUcontext context = nullptr;  // in which it was created
   bool blocking = true;
-  std::atomic<int> posted_error{0};  // of an operation without an answer
+  std::atomic<int> posted_error{0};  // the error of a posted operation; 0: none
   uint64_t error_number = 0;         // of Answers::latch(), for posted_error; executor thread
   // Equal in all ranks of the communicator, also in other workers; 0: unknown.
   uint64_t tag = 0;

@@ -3,7 +3,7 @@
 // The client mints dense ids for the objects that it creates. Objects that only the driver can name
 // (the nodes of a captured graph, a kernel's function) get ids from the worker, with kWorkerMinted
 // set. Ids come from the wire, so find() accepts any number. A driver may reuse a handle for
-// another object, so a handle's id is the latest one that it was bound to or named with.
+// another object, so a handle's id is that of its latest bind() or name().
 // Executor thread only. Nothing blocks. Handles belong to the driver.
 #pragma once
 

@@ -64,8 +64,9 @@ struct SessionStream {
   uint64_t key = 0;  // unique, even if a new stream has the handle of a destroyed one
 };
 
-// The key of a stream without an id is one of these flags and the context's id: legacy default
-// streams and ContextState::fetch_stream. The keys of created streams count from 1.
+// The keys of streams without an id: one of these flags, combined with the context's id. They are
+// the legacy default stream (kLegacyKey) and ContextState::fetch_stream (kFetchKey). The keys of
+// other streams count from 1.
 inline constexpr uint64_t kLegacyKey = 1ull << 63;
 inline constexpr uint64_t kFetchKey = 1ull << 62;
 

@@ -2,10 +2,11 @@
 // and makes its Links.
 //
 // The client introduces two workers to each other (introduce()). One of them connects to the
-// other's server, whose daemon passes the socket to the other worker (accept_caller()). Both make a
-// Link of it: over shared memory on one host, otherwise over verbs if both can use it, otherwise
-// over TCP. A thread for each connection does this; meanwhile copies wait in the engine. If a
-// connection cannot be made, its copies end with an error, and `report` gets a line for the user.
+// other's server, whose daemon passes the socket to the other worker (accept_caller()). With this
+// socket they make a Link: over shared memory on one host, otherwise over verbs if both can use it,
+// otherwise over TCP. A thread for each connection does this; meanwhile copies wait in the engine.
+// If a connection cannot be made, its copies end with an error, and `report` gets a line for the
+// user.
 // A client could name any address, and probe other hosts in this way. So introductions are bounded:
 // a worker has one address for the whole session, a session has at most wire::kMostServers workers,
 // and the number of connections in progress and of recent failures has a limit. If no worker of the

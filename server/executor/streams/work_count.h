@@ -1,5 +1,5 @@
-// WorkCount: counts the commands that may have queued work on a GPU, so that a result about the
-// streams stays valid while the count stays the same. Executor thread only.
+// WorkCount: counts the commands that may have queued work on a GPU. So what the worker has found
+// out about the streams stays valid as long as the count stays the same. Executor thread only.
 #pragma once
 
 #include <cstdint>
