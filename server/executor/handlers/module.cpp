@@ -119,7 +119,7 @@ HandlerResult load(ModuleServices& services, const Command& command,
   }
 
   for (const ImagePointer& image : images) {
-    // The driver trusts the sizes in an image's headers.
+    // The driver trusts the sizes in an image's headers, so they are checked first.
     if (!image::inspect(image->bytes()).ok()) return CUDA_ERROR_INVALID_IMAGE;
   }
   const void* code = join(images, loaded.get());

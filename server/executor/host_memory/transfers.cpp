@@ -93,7 +93,7 @@ class Transfers::Transfer : public std::enable_shared_from_this<Transfer> {
     }
   }
 
-  // Returns false if the item must be started.
+  // Returns false if the item cannot be sent in this way. The caller then sends it with start().
   bool put_when_reached(const SessionStream& stream, size_t index) {
     const Item& item = items_[index];
     return puts_->put_when_reached(stream, item.region, item.offset, bytes_of(item));
@@ -290,8 +290,9 @@ CUresult Transfers::copy_chunks(const SessionStream& stream, const wire::CopyBod
                                 const std::shared_ptr<Transfer>& in,
                                 const std::shared_ptr<Transfer>& out, bool is_reading) {
   const std::vector<Piece> chunks = chunks_of(body.source, body.bytes);
-  // If possible, each chunk is sent when the GPU has written its word. From the first chunk on for
-  // which this is impossible, host functions send the chunks, and the last one waits for the bytes.
+  // If possible, each chunk is sent when the GPU has written its word. If this is impossible for a
+  // chunk, host functions send this chunk and all later chunks, and the last function waits for the
+  // transfers that the functions have started.
   bool by_marks = out && puts_->takes(body.bytes);
   for (size_t i = 0; i < chunks.size(); ++i) {
     if (in) {

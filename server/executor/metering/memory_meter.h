@@ -4,8 +4,8 @@
 // Executor thread only. Blocking: take() calls reclaim(), which calls the driver. take() and
 // give_way() wait while a session that wakes needs the free memory; with_room() waits while the
 // daemon parks other sessions. Errors: the functions that book return false if the bytes do not
-// fit. The client and the log get the remedy for the session's first refusal by a quota. The client
-// gets it also for the first allocation for which the daemon could park no other session.
+// fit. The session's first refusal by a quota is reported to the client and in the log, with the
+// remedy. If the daemon can park no other session for an allocation, the client gets one message.
 #pragma once
 
 #include <cstdint>

@@ -23,8 +23,8 @@
 // wake.
 //
 // Executor thread only. Blocking: park() and wake(), until the bytes are copied; free(), until the
-// work of the memory's context is done, as cuMemFree. Errors are those of the driver. Only one
-// object per process may be in use at a time (api/driver_decorator.h).
+// work of the current context and of the memory's context is done, as cuMemFree. Errors are those
+// of the driver. Only one object per process may be in use at a time (api/driver_decorator.h).
 #pragma once
 
 #include <cstdint>

@@ -83,7 +83,7 @@ struct NcclStep {
   bool has_config = false;
   nccl::Config config;
   std::string net_name, comm_name;
-  uint64_t scalar[2] = {};  // kPreMulSum
+  uint64_t scalar[2] = {};  // of kPreMulSum, if the program gave it in host memory
   // For operations:
   bool has_operation_config = false;
   nccl::OperationConfig operation_config;

@@ -31,7 +31,7 @@ inline CUresult read_uuid(const api::DriverTable& driver, CUdevice device,
   return driver.cuDeviceGetUuid_v2(reinterpret_cast<CUuuid*>(bytes.data()), device);
 }
 
-// One of the session's devices, in the client's order.
+// One of the session's devices. Lists of them are in the client's order.
 struct SessionDevice {
   CUdevice device = 0;
   CUcontext primary = nullptr;

@@ -39,8 +39,8 @@ class DeviceWaits {
     Action run;
   };
   void postpone(Call call) { postpone(std::move(call), 0); }
-  // Whether a call in which the driver waits for this context's work can be made now: the work is
-  // done, no stream is held, and no earlier call is delayed.
+  // Whether a call can be made now although the driver waits for this context's work in it: the
+  // work is known to be done, no stream is held, and no earlier call waits until no stream is held.
   bool may_call(ContextState& context);
 
   // Whether calls wait until no stream is held. Until these calls are made, CommandScheduler lets

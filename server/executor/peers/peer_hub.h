@@ -86,8 +86,8 @@ class PeerHub {
   Status introduce(const Introduction& introduction, std::vector<CudaDeviceOps::Device> devices);
   // Whether to log and report this failed introduction. True for the first few; counts the call.
   bool says_refusal() { return refusals_++ < kMostRefusalsSaid; }
-  // Takes a connection from another worker. It is closed if the client does not introduce that
-  // worker in time.
+  // Takes a connection from another worker. If the client does not introduce that worker within the
+  // handshake's timeout, the next call closes the connection.
   void accept_caller(const wire::PeerHello& hello, UniqueFd socket);
 
   // Whether this link has been introduced. Copies may be submitted only for such links.
