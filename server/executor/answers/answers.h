@@ -35,10 +35,9 @@ struct ReplyTarget {
   size_t capacity() const { return slot_bytes - sizeof(uint64_t) - sizeof(wire::ReplyHeader); }
 };
 
-// A completion word, which must exist, and the sequence to write into it. Sequence 0: nothing to
-// signal.
+// A completion word, and the sequence to write into it. Sequence 0: nothing to signal.
 struct WordSignal {
-  uint32_t word = 0;
+  uint32_t word = 0;  // index; below ClientWindow::kCompletionCount
   uint64_t sequence = 0;
 };
 
@@ -66,7 +65,7 @@ class Answers {
   // there is no later error, the error word has the previous error again. The client skips errors
   // whose number it has reported.
   void withdraw(uint64_t number);
-  // Sets ClientWindow::kParkWord.
+  // Sets the park word of the client (ClientWindow::kParkWord).
   void show_park_word(uint64_t word);
   // Clears the sticky error. To be called after the context with the error was reset.
   void forget_sticky();

@@ -1,7 +1,8 @@
 // ClientResources: objects that the client keeps for this worker's graphs. The client numbers them.
 //
-// In the worker, each user of such an object owns a share of a ClientResource. When the last share
-// is released, on any thread, an event lets the client drop the object (EventSink::released()).
+// In the worker, a ClientResource represents such an object. Everything that uses the object shares
+// the ownership of the ClientResource. When the last owner releases it, on any thread, the worker
+// sends an event, and the client drops the object (EventSink::released()).
 // Threads: make() on the executor thread; resources are destroyed on any thread. Blocking: the
 // destructor of a resource blocks while the event ring is full. Resources may outlive the session,
 // because the driver may keep them. After the session's end no event is sent.
@@ -15,10 +16,11 @@
 
 namespace rcuda::server {
 
-// A host function, memory that stands for pageable memory, or a user object.
+// One object of the client: a host function, a stand-in for pageable memory
+// (client/copy/stand_in.h), or a user object.
 class ClientResource {
  public:
-  // Takes the events of destroyed resources.
+  // Where resources report their end. Shared, because they may outlive the session.
   struct Sink {
     Mutex mutex;
     EventSink* events RCUDA_GUARDED_BY(mutex) = nullptr;  // null after the session's end

@@ -64,7 +64,7 @@ Function first_of(Function function, Older... older) {
   return function != nullptr ? function : first_of(older...);
 }
 
-// Copies an array whose elements are translated before the driver gets them.
+// Copies an array of the command, so that its elements can be translated for the driver.
 template <typename T>
 std::vector<T> copy_array(wire::Decoder& in) {
   const std::span<const T> items = in.array<T>();

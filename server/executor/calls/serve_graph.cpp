@@ -1,6 +1,6 @@
-// Replacements for driver functions whose arguments contain pointers to arrays of unknown size. The
-// parameters of a kernel node arrive as one block of bytes. The result of cuStreamGetCaptureInfo is
-// copied out of the driver's arrays.
+// Replacements for driver functions that use pointers to arrays of unknown size. The parameters of
+// a kernel node arrive as one block of bytes. The results of cuStreamGetCaptureInfo are copied out
+// of the driver's arrays.
 #include <algorithm>
 #include <vector>
 
@@ -22,7 +22,7 @@ CUresult with_kernel_node(const api::DriverTable& table, CUDA_KERNEL_NODE_PARAMS
   std::vector<void*> pointers;
   for (const auto& [offset, size] :
        function ? parameters_of(table, function, false) : parameters_of(table, kernel, true)) {
-    // The driver ignores the given size: it reads the bytes of all parameters of the kernel.
+    // The driver ignores CU_LAUNCH_PARAM_BUFFER_SIZE: it reads the bytes of all parameters.
     if (size > parameter_bytes || offset > parameter_bytes - size) return CUDA_ERROR_INVALID_VALUE;
     pointers.push_back(bytes + offset);
   }
@@ -85,9 +85,9 @@ CUresult serve_rcuda_stream_capture_info(const api::DriverTable& table, CUstream
   const CUgraphNode* found = nullptr;
   const CUgraphEdgeData* found_edges = nullptr;
   *count = 0;
-  // An output that the application does not request is null for the driver too. So the driver
-  // returns the same errors as locally: for edges with data if there is no output for edge data,
-  // and for an output of edge data without an output for dependencies.
+  // Outputs that the application did not request are null for the driver too, so that it returns
+  // the same errors as locally. It returns an error for edges with data if there is no output for
+  // edge data, and for an output of edge data without an output for dependencies.
   const CUresult result = table.cuStreamGetCaptureInfo_v3(
       stream, status, id, graph, dependencies != nullptr ? &found : nullptr,
       edges != nullptr ? &found_edges : nullptr, count);

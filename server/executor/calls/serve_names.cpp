@@ -1,6 +1,6 @@
-// Looks up variables by name, and lists the names of functions and kernels: zero-terminated, from
-// number `first` on, as many as fit. The client gets handles by looking names up, because the
-// look-up also returns the layout of the parameters.
+// Looks up variables by name, and lists the names of functions and kernels. A list begins with name
+// number `first` and has as many zero-terminated names as fit. It has no handles: the client looks
+// up each name, because the look-up also returns the layout of the kernel's parameters.
 #include <cstring>
 #include <vector>
 

@@ -13,7 +13,8 @@
 namespace rcuda::server {
 
 bool CommandScheduler::may_start_with_peers(std::span<const std::byte> frame) {
-  // The number of commands that may run while a stream is held. A driver's queue holds a thousand.
+  // The most commands that may run while a stream is held. A stream's queue in the driver takes
+  // about a thousand.
   constexpr int kMostBehind = 256;
   const p2p::Pause paused = services_.peers.paused();
   if (paused == p2p::Pause::kWork) return false;
@@ -46,8 +47,9 @@ bool CommandScheduler::may_start_with_peers(std::span<const std::byte> frame) {
   return true;
 }
 
-// Whether one more stream may have work in progress. The command's own stream counts as one more,
-// even if it already has work.
+// Whether the command's stream may get work: with one stream more, the device would still not have
+// too many streams with work. The command's stream counts as this additional stream even if it has
+// work already. The driver is queried only if the first count is too high.
 bool CommandScheduler::has_room(wire::ObjectId id) {
   const size_t most = services_.resources.most_streams;
   ContextState* context = most > 0 ? services_.objects.find_context(id) : nullptr;
@@ -69,7 +71,8 @@ bool CommandScheduler::begin_pause() {
          services_.peers.begin_pause(p2p::Pause::kHolds);
 }
 
-// Whether the command frees memory of a pool, which a driver frees even while kernels run.
+// Whether the command frees memory of a pool. The driver frees such memory without waiting for the
+// device.
 bool CommandScheduler::frees_pool_memory(uint16_t opcode, std::span<const std::byte> body) const {
   if (api::traits_of(opcode).frees != api::Frees::kAtOnce) return false;
   const auto address = wire::Decoder(body).value<CUdeviceptr>();

@@ -1,22 +1,23 @@
-// CommandScheduler: decides when a command is carried out. There are three answers:
+// CommandScheduler: decides when a command is carried out:
 //
-//   now        almost always
-//   held back  may_start() is false: the command, and those after it, wait in front of the
-//              executor. A copy waits for its share of a limited bandwidth (CopyPace). A command
-//              in which the driver may wait for the device also waits while a stream is held for
-//              a peer worker (allocations; loading code, also by the first launch of a kernel;
-//              ...). During such a call the driver would block the engine, which has to end the
-//              copy that holds the stream
-//   postponed  must_postpone() is true: only the client thread that made the call waits. The
-//              driver would block its caller until the device is idle, so the command runs when
-//              the device is idle (DeviceWaits) and peer workers have released the memory that the
-//              command frees
+//   now        the usual case
+//   held back  may_start() is false: the command and all commands after it wait before the
+//              executor, for one of two reasons:
+//              - A copy waits because earlier copies have exceeded a bandwidth limit (CopyPace).
+//              - A stream is held for a peer worker, and the driver may wait for the device in the
+//                command (allocations; loading code, also at the first launch of a kernel; ...).
+//                This driver call would block the engine, which has to end the copy that holds the
+//                stream.
+//   postponed  must_postpone() is true: the driver would block its caller until the device is idle.
+//              Only the client thread that made the call waits. The command runs when the device is
+//              idle (DeviceWaits) and peer workers have released the memory that the command frees.
 //
 // While a stream is held, commands that only queue work may run, but only a bounded number of them.
-// Work that is queued after the held stream's copy fills the queues of the device, which are finite
-// and which its streams share. If such work filled all of them, the engine could not queue the
-// copies that this work waits for. For the same reason no stream is held while too many streams
-// have work, or before the connection to the peer is made.
+// Their work may have to wait for the held stream, and fills the queues of the device, which are
+// finite and shared by its streams. If all queues were full, the engine could not queue the copy
+// that ends the hold. So a copy that would hold a stream is also held back while too many streams
+// have work. It is also held back until the connection to the peer is made, because making the
+// connection needs driver calls that wait for the device.
 // No two workers wait for each other: a command waits here only for copies whose two halves the
 // client sent before it (client/copy/peer.cpp; the proof is in p2p/api/pause.h).
 //
@@ -48,8 +49,9 @@ class CommandScheduler {
   CommandScheduler(const LoopServices& services, MayWait may_wait)
       : services_(services), may_wait_(std::move(may_wait)) {}
 
-  // Whether the next command may start now. If not, the caller must ask again: immediately if
-  // crowded(), when a copy with a peer ends, and at due().
+  // Whether the next command may start now. If not, the caller asks again at due() and when a copy
+  // with a peer ends. If crowded(), the caller keeps asking, because no event reports that a stream
+  // has done its work.
   // `now()` returns the time in nanoseconds, as for CopyPace. It is called only if the bandwidth
   // has a limit.
   template <typename Clock>
@@ -61,8 +63,8 @@ class CommandScheduler {
     return may_start_with_peers(frame);
   }
   bool crowded() const { return crowded_; }
-  // The time in nanoseconds at which the bandwidth allows the held-back command. If it has passed,
-  // the command waits for a copy with a peer.
+  // The time in nanoseconds at which the bandwidth limit allows the held-back command. If this time
+  // has passed, the command waits for a copy with a peer.
   uint64_t due() const { return services_.pace.limits() ? services_.pace.until() : 0; }
 
   // Whether the call must be postponed, because the driver would wait for the device in it. If so,
@@ -77,9 +79,9 @@ class CommandScheduler {
   void postpone(const wire::CommandHeader& header, std::span<const std::byte> body,
                 std::function<void(std::span<const std::byte> body)> carry_out);
 
-  // To be called before a command that frees memory in stream order. Nothing is delayed: the
-  // memory's copies are over when the stream reaches the command, and peer workers may end their
-  // mappings later.
+  // To be called before a command that frees memory in stream order. Makes peer workers end their
+  // mappings of the memory. The command need not wait for that: when the stream reaches the
+  // command, the copies of the memory are over.
   void note_free_in_stream(uint16_t opcode, std::span<const std::byte> body);
 
   // To be called between two commands: makes the calls that wait until no stream is held
@@ -94,9 +96,9 @@ class CommandScheduler {
                            std::span<const std::byte> body);
   bool has_room(wire::ObjectId context);
   bool frees_pool_memory(uint16_t opcode, std::span<const std::byte> body) const;
-  // Calls `then` when no peer worker copies, or has mapped, the memory that the command frees in
-  // the way `how`. If the command frees no memory in this way, or the session has no peers, calls
-  // `then` before it returns.
+  // Calls `then` when no peer worker copies or maps the memory that the command frees. Calls it
+  // before this function returns if the command frees no memory in the way `how`, or if the session
+  // has no peers.
   void when_released(api::Frees how, uint16_t opcode, std::span<const std::byte> body,
                      std::function<void()> then);
 

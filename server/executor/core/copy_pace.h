@@ -1,11 +1,11 @@
 // CopyPace: delays copies between the client and the devices if an allowance limits their bandwidth
 // (server/quota).
 //
-// A copy of any size starts while the allowance has room. If it exceeds the allowance, the next
-// copy waits: it stays in the command ring, together with the commands after it, and the executor
-// thread does its other work. Bytes between the client and this server, and between two servers,
-// count; the bytes of a graph's copies count with each launch. Copies inside a server do not count,
-// nor does memory of the client that kernels use directly (mapped and managed memory).
+// A copy of any size starts unless earlier copies have exceeded the allowance. Otherwise the copy
+// and the commands after it stay in the command ring, and the executor thread does its other work.
+// Copies between the client and this server, and between two servers, count. The copies of a graph
+// count at each launch. Copies inside a server do not count. Client memory that kernels use
+// directly (mapped and managed memory) does not count either.
 //
 // Executor thread only. Nothing blocks. Times are nanoseconds of the monotonic clock.
 #pragma once

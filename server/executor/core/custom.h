@@ -12,10 +12,10 @@
 //
 // Executor thread only. No handler waits for a GPU. The following handlers wait for something else,
 // and the whole session waits with them:
-//   HostUnexpose           until the Link has read all bytes of the memory that it sends (at most
-//                          4 MB)
-//   the first use of an    until the GPU has made the copies to the client that are under way, a
-//   exported name          second at most (RegionPuts::await_marks())
+//   HostUnexpose           until the Link has read the bytes of this memory that it is sending (at
+//                          most 4 MB)
+//   the first use of an    until the GPU has made the copies to the client that are in progress, at
+//   exported name          most one second (RegionPuts::await_marks())
 //   HostExpose, Copy with  for the registration of memory with the adapter (about 15 ms for 256 MB)
 //   GPUDirect
 //   ImageChunk, the last   for the hash (about 1 GB/s) and for writing the file
@@ -39,8 +39,8 @@ namespace rcuda::server {
 
 struct Command {
   const wire::CommandHeader& header;
-  std::span<const std::byte> tail;  // the bytes after the body; for CustomEntry: body and tail
-  ReplyTarget target;               // call 0: posted
+  std::span<const std::byte> tail;  // the bytes after the body; in CustomEntry: body and tail
+  ReplyTarget target;               // its `call` is 0 if the command was posted
 };
 
 struct CustomEntry {

@@ -39,8 +39,9 @@ struct HandlerEntry {
 // Generated: the handler of an opcode >= kFirstGenerated, or nullptr.
 const HandlerEntry* generated_handler(uint16_t opcode);
 
-// Resolves an id to the driver's handle, as SessionObjects::find_handle() does or, for events,
-// Completions::event_for_command(). CUDA_ERROR_INVALID_HANDLE if the id names no object.
+// Resolves an id to the driver's handle: for events with Completions::event_for_command(), for
+// other objects with SessionObjects::find_handle(). CUDA_ERROR_INVALID_HANDLE if the id names no
+// object.
 CUresult lookup(Executor& executor, wire::Kind kind, wire::ObjectId id, void** handle);
 // Binds an id that the client minted. Returns false if the id is in use or may not be minted by a
 // client; the command is then malformed.

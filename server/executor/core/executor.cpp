@@ -22,17 +22,18 @@ PeerHub::Options peer_options(const PeerSettings& settings, Answers& answers, Jo
   return options;
 }
 
-// With a limited bandwidth the client must not write ahead: a copy that CopyPace holds back must
-// not move its bytes before it starts.
+// If the bandwidth is limited, the client must not write into shadows before the copy starts:
+// CopyPace may hold the copy back, and the limit covers its bytes.
 HostMemory::Options host_options(const SessionResources& resources) {
   HostMemory::Options options = resources.host_memory;
   options.client_writes = !resources.quota->limits(&Allowance::bandwidth);
   return options;
 }
 
-// The client can map the GPU-written words only over a medium that shares pages. They are
-// page-locked in the context of the first device. A reset of that context unpins them for a moment,
-// while another device could write them.
+// Whether the GPU may write words for waits of the client. The client can map these words only over
+// a medium that shares pages. They are page-locked in the context of the first device. A reset of
+// this context unpins them for a moment, in which no other device may write them. So the session
+// must have only one device.
 bool can_mark(const SessionResources& resources) {
   return resources.link->traits().shares_pages && resources.devices.size() == 1;
 }

@@ -38,7 +38,7 @@ struct SessionResources {
   std::span<std::byte> wait_marks;
   std::span<std::byte> marks;
   std::span<std::byte> arrival_words;  // page-locked, for ArrivalGates; may be empty
-  size_t pinned_bytes = 0;             // from `staging` on; registered with CUDA in one piece
+  size_t pinned_bytes = 0;             // of all page-locked memory above, which is one block
   ImageCache* images = nullptr;
   OutputCapture* output = nullptr;  // null: device output is not captured
   bool movable_memory = false;      // the worker can move the program's device memory itself
@@ -56,10 +56,10 @@ struct SessionResources {
 
 inline constexpr size_t kReplyMemoryBytes =
     wire::ClientWindow::kEventRing - wire::ClientWindow::kSmallReplies;
-// 512 words: a client uses the completion word that it released last for its next wait, so few are
-// in use.
+// 512 words, for the completion words with the lowest indexes. They suffice: a client uses the
+// completion word that it released last for its next wait, so few words are in use.
 inline constexpr size_t kWaitMarkBytes = 4096;
-inline constexpr size_t kMarkMemoryBytes = 512;
+inline constexpr size_t kMarkMemoryBytes = 512;   // words for 128 copies to the client at a time
 inline constexpr size_t kArrivalWordBytes = 256;  // gates for 64 copies to the device at a time
 
 }  // namespace rcuda::server

@@ -32,8 +32,8 @@ struct CopySide {
   uint64_t base = 0, pitch_bytes = 0, height = 0;
   uint64_t x_bytes = 0, y = 0, z = 0;
 
-  // The address of row `of_slice` of a slice of the copy. The sum may overflow if range_of()
-  // returns nullopt.
+  // Returns the address of row number `of_slice` in slice number `slice` of the copy. The sum may
+  // overflow if range_of() returns nullopt.
   uint64_t row(uint64_t of_slice, uint64_t slice) const {
     return base + ((z + slice) * height + y + of_slice) * pitch_bytes + x_bytes;
   }

@@ -16,7 +16,7 @@ namespace {
 struct SideWork {
   std::shared_ptr<Transfers::Transfer> transfer;  // null: no bytes have to move over the Link
   Transfers::Piece first;                         // of `transfer`
-  std::shared_ptr<ClientResource> client;  // null: the memory does not stand for pageable memory
+  std::shared_ptr<ClientResource> client;  // of a stand-in; null: the memory is not a stand-in
   bool empty() const { return !transfer && !client; }
 };
 

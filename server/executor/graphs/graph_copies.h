@@ -1,11 +1,10 @@
-// GraphCopies: copies in graphs whose host memory is a shadow, or stands for pageable memory of the
-// client.
+// GraphCopies: copies in graphs whose host memory is a shadow (host_memory.h), or a stand-in for
+// pageable memory of the client (client/copy/stand_in.h).
 //
 // The application's graph has only the copy node that it would have locally, and the driver answers
-// all queries about it. The executable needs more. The bytes of a shadow (host_memory.h) must
-// arrive over the Link before the copy reads them, or go back after the copy has written them.
-// Memory that stands for pageable memory must be filled by the client before the copy, or emptied
-// by it afterwards.
+// all queries about it. The executable needs more. The bytes of a shadow must arrive over the Link
+// before the copy reads them, or go back after the copy has written them. The client must fill a
+// stand-in before the copy reads it, or copy its bytes out after the copy has written them.
 //
 // So the graph is dressed while an executable is made or updated: it gets a host node before or
 // after each such copy. The host nodes are removed again when the driver has made or updated the
@@ -52,6 +51,8 @@ class GraphCopies {
       : driver_(driver), graph_keeper_(graph_keeper), parts_(parts), counts_(counts) {}
   ~GraphCopies();
 
+  // Adds the host nodes to a graph. Exists while the driver makes an executable of the graph, or
+  // updates one from it. The destructor removes the host nodes.
   class Dressing {
    public:
     // `like`: the executable that the graph will update; null: a new one is made. `child`: if only
@@ -102,13 +103,14 @@ class GraphCopies {
 
  private:
   struct Executable {
-    // The copies of the graph from which it was made. The application names them by these nodes.
+    // The copies of the graph from which the executable was made. The application names the
+    // executable's copies by these nodes.
     std::vector<CUgraphNode> copies;
     std::vector<std::shared_ptr<Steps>> steps;
     std::vector<uint64_t> bytes;  // of each copy, between client and device; empty: not counted
   };
 
-  // Notes the bytes of copies. The first of them is copy number `first` of the executable.
+  // Records the bytes of each copy in `nodes`. nodes[0] is copy number `first` of the executable.
   void count(const std::vector<CUgraphNode>& nodes, size_t first, Executable* executable) const;
   uint64_t clients_bytes(const CUDA_MEMCPY3D& copy) const;
   std::shared_ptr<Steps> plan(CUgraphNode node, const CUDA_MEMCPY3D& copy);

@@ -56,7 +56,7 @@ void GraphKeeper::forget(CUgraphExec executable) {
   drop_waiting();
 }
 
-// An executable may run in any context.
+// Drops the resources in waiting_ when all contexts are idle: an executable may run in any context.
 void GraphKeeper::drop_waiting() {
   ContextState* const before = objects_.current_context();
   if (waiting_.empty() || !before) return;

@@ -48,8 +48,8 @@ class GraphKeeper {
   // To be called before the executable is destroyed.
   void forget(CUgraphExec executable);
 
-  // For user objects of the client, by the client's number. CUDA_ERROR_INVALID_VALUE if a new
-  // number is in use, or a number to release is unknown.
+  // Retain and release a user object of the client, which the client numbers.
+  // CUDA_ERROR_INVALID_VALUE if a number to retain is in use, or a number to release is unknown.
   CUresult retain_number(CUgraph graph, uint64_t number);
   CUresult release_number(CUgraph graph, uint64_t number);
 
@@ -71,7 +71,8 @@ class GraphKeeper {
   bool is_known(CUdeviceptr address, CUstream stream) const;
   // The node's child graph; null if it has none.
   CUgraph child_of(CUgraphNode node) const;
-  // The bodies of a conditional node that the client added. A driver reports them only once.
+  // Records the bodies of a conditional node that the client has added. The driver reports them
+  // only when the node is added.
   void note_bodies(CUgraphNode node, std::vector<CUgraph> bodies);
   std::vector<CUgraph> bodies_of(CUgraphNode node) const;
 
@@ -88,7 +89,7 @@ class GraphKeeper {
   std::unordered_map<CUgraphNode, std::vector<CUgraph>> bodies_;
   std::vector<Resource> for_session_;
   std::unordered_map<CUgraphExec, std::unordered_map<CUgraphNode, Resource>> executables_;
-  // Resources to drop when the device is idle. The driver refuses this query during a capture.
+  // Resources to drop when the device is idle. During a capture the device cannot be queried.
   std::vector<Resource> waiting_;
   // User objects by the client's number. Erased on a thread of the driver when the last reference
   // is released.

@@ -97,8 +97,8 @@ void HostCallbacks::reached(std::unique_ptr<Once> once) {
   const bool needs_loan = mirrors_.any();
   {
     MutexLock lock(mutex_);
-    // Functions are published in order: none before an earlier function that needs a loan of
-    // mirrored memory (Mirrors::Loan).
+    // Functions are published in order. So while thread_ has to publish an earlier function, it
+    // also publishes this function.
     if (!needs_loan && unpublished_ == 0 && !free_slots_.empty()) {
       once->is_published = true;
       once->ack.slot = take_slot_locked();

@@ -5,11 +5,12 @@
 // the trampoline publishes a HostCallbackEvent and returns, and the stream waits at a gate
 // (arrival_gates.h). The thread of this object opens the gate when the client has run the function
 // and written the ack word. So other host functions, including those of the server's own copies,
-// run while an application's function is running. That thread also publishes the event if memory is
-// mirrored (it must first exchange the contents), if no slot is free, or if an earlier function is
-// not published yet. It handles one function at a time, as the driver does. In graphs, and if the
-// stream cannot wait at a gate or the thread cannot be started, the trampoline itself waits. If the
-// Link breaks, the stream continues, because no client is left to see its results.
+// run while an application's function is running. In three cases the thread, not the trampoline,
+// publishes the event: memory is mirrored, so that the contents must be exchanged first; no slot is
+// free; or an earlier function is not published yet. The thread handles one function at a time, as
+// the driver does. In graphs, and if the stream cannot wait at a gate or the thread cannot be
+// started, the trampoline itself waits. If the Link breaks, the stream continues, because no client
+// is left to see its results.
 // A function that a graph may run any number of times is a ClientResource, which the graph owns
 // (graph_keeper.h).
 // Threads: launch(), make() and take() on the executor thread, run_internal() on the driver's
@@ -59,19 +60,22 @@ class HostCallbacks {
   // The client's number of a function that make() made; 0 for other functions.
   static uint64_t number_of(CUhostFn function, const void* argument);
 
-  // Makes the client run one of its internal callbacks, and waits until it has run.
+  // Makes the client run one of its internal callbacks (for a stand-in, client/copy/stand_in.h).
+  // Waits until the callback has run.
   void run_internal(uint64_t callback) { call(callback, CUDA_SUCCESS, 0); }
 
  private:
   // The word that the client writes after it has run a function.
   struct Ack {
     uint32_t slot = 0;
-    uint64_t sequence = 0;  // 0: the client is gone
+    uint64_t sequence = 0;  // 0: the event could not be sent, because the Link is broken
   };
+  // A function of a graph, which may run any number of times.
   struct Function {
     HostCallbacks* owner;
     std::shared_ptr<ClientResource> resource;
   };
+  // A function of a stream, which runs once.
   struct Once {
     HostCallbacks* owner;
     uint64_t callback;

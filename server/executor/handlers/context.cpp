@@ -56,7 +56,7 @@ CUresult serve_cuDevicePrimaryCtxReset_v2(ContextServices& services, CUdevice de
   if (reset != CUDA_SUCCESS) return reset;
   services.opened.end_context(context->handle);
   services.output.drain();  // the driver writes the remaining output during the reset
-  // The worker keeps using the device's primary context: it retains the new one for the session.
+  // The session still needs the device's primary context, so the worker retains the new context.
   // The driver may have unlocked the worker's page-locked memory with the old context.
   driver.cuDevicePrimaryCtxRelease_v2(dev);
   RCUDA_RETURN_IF_CUDA_ERROR(driver.cuDevicePrimaryCtxRetain(&context->handle, dev));

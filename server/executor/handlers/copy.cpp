@@ -28,7 +28,8 @@ bool reachable(CopyServices& services, CUstream stream, uint64_t address, uint64
          services.graph_keeper.is_known(address, stream);
 }
 
-// For a captured copy: makes the graph the owner of memory that stands for pageable memory.
+// For a captured copy: makes the graph the owner of the stand-ins (client/copy/stand_in.h) at these
+// addresses.
 void hand_to_graph(CopyServices& services, const SessionStream& stream,
                    std::initializer_list<uint64_t> addresses) {
   if (!services.host_memory.any_for_graphs()) return;
@@ -122,7 +123,7 @@ HandlerResult copy_staged(CopyServices& services, const Command&,
             : driver.cuMemcpyDtoHAsync_v2(staging, body.device_address, body.bytes, stream.handle);
   }
   if (result != CUDA_SUCCESS) {
-    // The client may reuse the slot only when no bytes are under way into it.
+    // The client may reuse the slot after the signal. So the signal waits for the client's bytes.
     if (comes && has_stream) {
       signal_behind(services, stream, signal, result);
     } else if (comes) {
@@ -133,8 +134,8 @@ HandlerResult copy_staged(CopyServices& services, const Command&,
     } else {
       services.answers.signal(signal, result);
     }
-    // The word of a copy to the device only reports that the slot is free, so the error is
-    // returned.
+    // The word of a copy to the device only reports that the slot is free, so the error also
+    // becomes the session's error.
     return body.to_device ? result : CUDA_SUCCESS;
   }
   services.done.copied(body.to_device ? wire::Counter::kBytesToDevice : wire::Counter::kBytesToHost,
@@ -171,9 +172,9 @@ wire::Counter direction_of(const HostMemory& host_memory, const wire::CopyBody& 
                    host_memory.find(body.destination, body.bytes) != nullptr);
 }
 
-// For memory that the driver knows. If exactly one side is client memory, calls the driver's
-// function for this direction. So the driver need not look up both addresses, and a graph's node
-// has the right memory types.
+// Queues a copy of memory that the driver knows. If exactly one side is client memory, calls the
+// driver's function for this direction. So the driver need not look up both addresses, and the node
+// of a captured copy has the memory types that the application expects.
 CUresult queue_linear(CopyServices& services, const wire::CopyBody& body, wire::Counter direction,
                       CUstream stream, bool captured) {
   const api::DriverTable& driver = services.driver;
@@ -191,7 +192,7 @@ CUresult queue_linear(CopyServices& services, const wire::CopyBody& body, wire::
   return driver.cuMemcpyAsync(body.destination, body.source, body.bytes, stream);
 }
 
-// For copies between contexts: the driver cannot find the contexts by the addresses alone.
+// Queues a copy between contexts: the driver cannot find the contexts by the addresses alone.
 CUresult copy_between(CopyServices& services, const wire::CopyBody& body, CUstream stream) {
   ContextState* const destination = services.objects.find_context(body.destination_context);
   ContextState* const source = services.objects.find_context(body.source_context);
@@ -226,8 +227,8 @@ CUresult queue_copy(CopyServices& services, const wire::CopyBody& body,
   return result;
 }
 
-// Ends a command that may carry a completion word. If it does, a thread of the client waits for the
-// word, also after an error.
+// Ends a command that may carry a completion word. If it carries one, a thread of the client waits
+// for this word, so an error goes into the word. Otherwise the command returns the error.
 HandlerResult signal_or_fail(CopyServices& services, const SessionStream& stream, WordSignal signal,
                              CUresult result) {
   if (signal.sequence == 0) return result;

@@ -1,5 +1,5 @@
-// Handlers of graphs that need more than the driver's function of the same name: nodes with
-// addresses of the client or objects that it keeps, queries of kernel nodes, and executables.
+// Handlers of graphs that do more than call the driver's function of the same name. They concern
+// nodes with addresses or objects of the client, queries of kernel nodes, and executables.
 #include <algorithm>
 #include <cstring>
 #include <optional>

@@ -1,4 +1,4 @@
-// Handlers of graph queries that the driver answers with pointers or with a file.
+// Handlers of graph queries whose results the driver returns as pointers or writes to a file.
 #include <algorithm>
 #include <string>
 

@@ -69,7 +69,7 @@ CUresult handle_of(ExportedNames& names, ExportKind kind, Refusals refusals, Han
   return CUDA_SUCCESS;
 }
 
-// Takes the descriptor that the driver made, and names it.
+// Takes ownership of a descriptor that the driver made, and writes its name to `token`.
 CUresult name_descriptor(ExportedNames& names, ExportKind kind, int descriptor, void* token,
                          const ExportOrigin& origin = {}, std::shared_ptr<const void> keeps = {}) {
   const Result<ExportedName> name = names.add(kind, UniqueFd(descriptor), origin, std::move(keeps));
@@ -96,12 +96,12 @@ void* as_handle(const UniqueFd& descriptor) {
 
 constexpr CUmemAllocationHandleType kDescriptor = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
-// Opens movable memory, which the exporting worker has exported by a descriptor.
+// Opens memory that another worker has exported with MovableMemory::export_allocation().
 CUresult open_movable(InterprocessServices& services, const ExportedName& name,
                       CUdeviceptr* address) {
   ExportOrigin origin;
   CUdevice device = 0;
-  // The driver returns this error in the exporting process, which already has the memory.
+  // A driver returns this error if the process itself has exported the memory.
   if (services.movable.has_exported(name)) return CUDA_ERROR_INVALID_CONTEXT;
   Result<UniqueFd> descriptor = services.names.find_descriptor(name, &origin);
   if (!descriptor) return cannot_find(descriptor.status(), CUDA_ERROR_MAP_FAILED);

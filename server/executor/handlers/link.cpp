@@ -52,7 +52,7 @@ CUresult serve_rcuda_link_add(ModuleServices& services, CUlinkState state, CUjit
   services.images.note_use(hash);
   JitOptions read(0, 0);
   RCUDA_RETURN_IF_CUDA_ERROR(read_options(count, options, values, &read));
-  // The driver trusts the sizes in an image's headers.
+  // The driver trusts the sizes in an image's headers, so they are checked first.
   const bool is_image = type == CU_JIT_INPUT_CUBIN || type == CU_JIT_INPUT_FATBINARY;
   if (is_image && !image::inspect(input->bytes()).ok()) return CUDA_ERROR_INVALID_IMAGE;
   // The driver reads the input during the call only. It may read PTX up to a null character after

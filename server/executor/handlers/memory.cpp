@@ -1,4 +1,4 @@
-// Handlers of client memory that the GPUs can reach.
+// Handlers for client memory that the GPUs can reach, and for mirrors.
 #include <cstring>
 #include <vector>
 

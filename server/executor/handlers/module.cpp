@@ -60,7 +60,8 @@ bool may_print(const ImagePointer& loaded) {
   return !plain;
 }
 
-// The address of the only image, or of a wrapper of several images, which form one program.
+// Returns the address of the only image. For several images, which form one program, makes a
+// wrapper in `joined` and returns the wrapper's address.
 const void* join(const std::vector<ImagePointer>& images, ImageStore::Loaded* joined) {
   const void* code = images.front()->bytes().data();
   if (images.size() == 1) return code;
@@ -90,12 +91,13 @@ HandlerResult load(ModuleServices& services, const Command& command,
     if (!in.read(&hash)) return kMalformed;
     hashes.push_back(hash_of(hash));
     ImagePointer image = services.images.find(hashes.back());
-    // A client that has just asked for the image may not have sent it yet, and repeats the load.
+    // A client may send the load together with its query for the image. If the worker lacks the
+    // image, the client sends it and repeats the load.
     if (!image) return CUDA_ERROR_NOT_READY;
     images.push_back(std::move(image));
   }
   for (const Sha256& hash : hashes) services.images.note_use(hash);
-  // The logs share the reply's slot with their sizes.
+  // The reply has the sizes of both logs (JitLogs), then their texts.
   const size_t room = command.target.capacity() - sizeof(wire::JitLogs);
   const size_t info_bytes = std::min<size_t>(body.info_log_bytes, room / 2);
   const size_t error_bytes = std::min<size_t>(body.error_log_bytes, room / 2);
@@ -117,7 +119,7 @@ HandlerResult load(ModuleServices& services, const Command& command,
   }
 
   for (const ImagePointer& image : images) {
-    // The driver trusts the sizes in an image's headers.
+    // The driver trusts the sizes in an image's headers, so they are checked first.
     if (!image::inspect(image->bytes()).ok()) return CUDA_ERROR_INVALID_IMAGE;
   }
   const void* code = join(images, loaded.get());
@@ -150,9 +152,9 @@ void drop_unused_images(ModuleServices& services) {
   });
 }
 
-// A driver blocks a thread that unloads code until the device is idle, and the executor thread must
-// not block. So the code may be unloaded later. The object's id is free at once, because the client
-// may mint it again.
+// Unloads code now if the driver would not wait, otherwise when the device is idle: a driver blocks
+// its caller until then, and the executor thread must not block. The object's id is free at once,
+// because the client may mint it again.
 template <typename Code>
 CUresult unload_when_idle(ModuleServices& services, CUresult (*unload)(Code), Code code,
                           std::shared_ptr<ImageStore::Loaded> loaded) {
@@ -177,7 +179,7 @@ Object* name_here(SessionObjects& objects, wire::Kind kind, void* handle) {
   return objects.of(kind).find(objects.of(kind).name(handle, context ? context->id : 0));
 }
 
-// Names a texture or surface reference, which ends with its module.
+// Mints an id for a texture or surface reference, and records that it ends with its module.
 void name_part(SessionObjects& objects, wire::Kind kind, void* handle, CUmodule module) {
   if (Object* const named = name_here(objects, kind, handle)) {
     named->owner_kind = wire::Kind::kModule;

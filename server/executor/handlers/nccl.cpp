@@ -77,7 +77,8 @@ bool is_blocking(const NcclStep& step) {
   return !step.communicator || step.communicator->blocking;
 }
 
-// Reads the tail of a call that goes to a stream. Sets *malformed for bytes that no client sends.
+// Reads the tail of a call that queues work in a stream. Sets *malformed for bytes that no correct
+// client sends.
 CUresult read_operation(NcclServices& services, std::span<const std::byte> tail, NcclStep* step,
                         bool* malformed) {
   BodyReader in(tail);
@@ -104,8 +105,8 @@ CUresult read_operation(NcclServices& services, std::span<const std::byte> tail,
   return CUDA_SUCCESS;
 }
 
-// Returns an error if the call's ids name no object. Sets *malformed for bytes that no client
-// sends.
+// Reads one call. Returns an error if an id of the call names no object. Sets *malformed for bytes
+// that no correct client sends.
 CUresult read_step(NcclServices& services, BodyReader& in, NcclStep* step, bool* malformed) {
   std::span<const std::byte> tail, padding;
   *malformed = !in.read(&step->call) || !in.bytes(step->call.tail_bytes, &tail) ||
@@ -180,7 +181,7 @@ HandlerResult nccl_open(NcclServices& services, const Command& command,
 
 namespace {
 
-// Writes the version of NCCL into the last bytes of the id, unless NCCL uses these bytes.
+// Writes the version of NCCL into the last bytes of the id, unless NCCL itself uses these bytes.
 void mark_id(nccl::UniqueId* id, int version) {
   char* const end = id->bytes + nccl::kIdMarkOffset;
   if (std::any_of(end, id->bytes + sizeof id->bytes, [](char byte) { return byte != 0; })) return;
@@ -333,14 +334,14 @@ HandlerResult nccl_post(NcclServices& services, const Command& command,
 
 namespace {
 
-// Returns the communicator's error to the program. After that, operations that are posted later do
-// not report the error again, and no CUDA call returns it.
+// Writes the communicator's error, which the program has asked for, to *error. From then on, later
+// posted operations do not report this error again, and no CUDA call returns it.
 int tell_error(NcclServices& services, const nccl::Functions& functions, void* handle,
                NcclCommunicator& communicator, int* error) {
   int result = nccl::kSuccess;
   if (handle) result = functions.ncclCommGetAsyncError(handle, error);
   if (*error == nccl::kSuccess) *error = communicator.posted_error;
-  // The worker revokes a lost communicator, and NCCL would report only that it is revoked.
+  // The worker revokes a lost communicator. NCCL would report the revocation, not the loss.
   if (communicator.is_lost && *error != nccl::kInProgress) *error = nccl::kRemoteError;
   if (*error == nccl::kSuccess || *error == nccl::kInProgress) return result;
   communicator.posted_error = *error;

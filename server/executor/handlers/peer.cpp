@@ -19,10 +19,10 @@
 namespace rcuda::server {
 namespace {
 
-// The client did not introduce the peer worker, or the engine could not be started.
+// The error if the client did not introduce the peer worker, or the engine could not be started.
 constexpr CUresult kNoPeer = CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
 
-// The devices with their present primary contexts; a reset replaces a context.
+// Returns the session's devices with their present primary contexts. A reset replaces a context.
 std::vector<CudaDeviceOps::Device> devices_of(PeerServices& services) {
   std::vector<CudaDeviceOps::Device> devices;
   for (uint32_t i = 0; i < services.resources.devices.size(); ++i) {
@@ -66,8 +66,8 @@ HandlerResult peer_introduce(PeerServices& services, const Command& command,
 
 HandlerResult peer_copy(PeerServices& services, const Command&, const wire::PeerCopyBody& body) {
   const WordSignal word{body.word, body.sequence};
-  // An error is reported once: by one of the two halves, in the completion word of a waiting
-  // caller, or by the worker that gets a signal.
+  // An error is reported once: by the half with kPeerReports, in the completion word of a waiting
+  // caller, or by the third worker that gets a signal about the copy.
   const bool reports = body.flags & wire::kPeerReports;
   const PeerHub::Outcome outcome =
       body.flags & wire::kPeerSignalled ? services.peers.make_outcome(body.id) : nullptr;
@@ -124,7 +124,7 @@ HandlerResult peer_copy(PeerServices& services, const Command&, const wire::Peer
                          bytes);
     return CUDA_SUCCESS;
   }
-  services.work.note();  // the copy holds no stream, so a later copy does not follow a hold
+  services.work.note();  // the refused copy holds no stream, so no later copy may extend its hold
   return failed(cuda_error_of(queued));
 }
 

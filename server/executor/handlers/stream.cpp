@@ -1,4 +1,4 @@
-// Handlers of progress: signals and watches.
+// Handlers of commands that report progress: of a stream, an event or a context.
 #include "api/server_commands.h"
 #include "server/executor/answers/answers.h"
 #include "server/executor/answers/device_output.h"

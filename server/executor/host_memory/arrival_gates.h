@@ -1,11 +1,11 @@
-// ArrivalGates: where streams wait for bytes of the client.
+// ArrivalGates: makes streams wait for bytes of the client without a host function.
 //
 // With a host function that waits for bytes, the stream goes on 60 to 130 us after their arrival
 // (H100): the driver starts the function only when the stream reaches it, and the GPU must learn of
 // its return. At a gate the GPU itself polls a word of page-locked memory (cuStreamWaitValue32).
-// The thread that stores the bytes writes this word. The value of a word only grows. So a word can
-// serve the next copy as soon as all bytes of the last copy are here, even if the last copy's
-// stream has not reached the gate.
+// The thread that stores the bytes writes this word. The value of a word only increases. So a word
+// can serve the next copy as soon as all bytes of the previous copy are here, even if the previous
+// copy's stream has not reached the gate.
 //
 // The words are page-locked in the primary context of the session's first device. A reset of this
 // context unpins them for a moment. So only streams of this context, which end with it, wait at
@@ -45,7 +45,9 @@ class ArrivalGates : public std::enable_shared_from_this<ArrivalGates> {
    private:
     friend class ArrivalGates;
     const std::shared_ptr<ArrivalGates> gates_;
-    const uint32_t place_, before_, parts_;
+    const uint32_t place_;   // index of the word in words_
+    const uint32_t before_;  // the word's value in take()
+    const uint32_t parts_;
     uint32_t opened_ = 0;  // `parts` of the last open()
   };
 

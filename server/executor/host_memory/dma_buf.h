@@ -17,7 +17,8 @@ namespace rcuda::server {
 Result<p2p::DmaBuf> export_dma_buf(const api::DriverTable& driver, CUdeviceptr address,
                                    size_t bytes);
 
-// Whether work that the GPU begins after an adapter has written sees the written data.
+// Whether the GPU orders an adapter's writes before the work that it begins afterwards, so that
+// this work sees the written data.
 bool orders_adapter_writes(const api::DriverTable& driver, CUdevice device);
 inline constexpr char kWritesOutOfOrder[] =
     "this GPU does not order an adapter's writes before its kernels";

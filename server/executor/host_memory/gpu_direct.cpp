@@ -35,7 +35,7 @@ struct Probe {
     if (memory) driver.cuMemFree_v2(memory);
   }
 
-  // Creates the missing parts.
+  // Creates the parts that do not exist yet.
   Status make() {
     if (stream) return {};
     if (!memory) {
@@ -64,7 +64,7 @@ struct Probe {
       std::this_thread::yield();
     }
   }
-  // Copies that the driver makes, to compare with the adapter's.
+  // Copies by the driver, to compare with the copies by the adapter.
   Status to_host() {
     RCUDA_RETURN_IF_ERROR(status_of(driver.cuMemcpyDtoHAsync_v2(in(), memory, kProbeBytes, stream),
                                     "cuMemcpyDtoHAsync"));

@@ -41,12 +41,14 @@ class HostMemory {
     uint64_t region = 0;
     unsigned flags = 0;   // CU_MEMHOSTREGISTER_*
     bool shadow = false;  // not the client's pages, but a shadow of them
-    // Where the client writes into the shadow (transport::Arrivals); kNone: it does not.
+    // The region through which the client writes into the shadow (transport::Arrivals). kNone: the
+    // client does not write into it.
     transport::RegionId shadow_region = transport::RegionId::kNone;
     bool mapped = false;      // set by place(); false if the client shares this address space
     bool for_graphs = false;  // counted in for_graphs_
-    // The client's callback, for memory that stands for pageable memory. The graphs that use the
-    // memory own it; until a graph claims it, `unclaimed` owns it.
+    // The client's callback, if the memory is a stand-in for pageable memory
+    // (client/copy/stand_in.h). The graphs that use the memory own the callback; until a graph
+    // claims it, `unclaimed` owns it.
     std::weak_ptr<ClientResource> resource;
     std::shared_ptr<ClientResource> unclaimed;
   };
@@ -73,13 +75,16 @@ class HostMemory {
 
   // The exposed range that contains [address, address + bytes), or nullptr.
   const Range* find(uint64_t address, uint64_t bytes, uint64_t* base = nullptr) const;
-  // The callback of the range that contains the address, for a graph to own; null if it has none.
+  // Passes the callback of the range that contains the address to the caller, which gives it to a
+  // graph. Returns null if there is no such range or it has no callback.
   std::shared_ptr<ClientResource> claim(uint64_t address);
   // Whether there is memory whose copies in graphs need GraphCopies.
   bool any_for_graphs() const { return for_graphs_ != 0; }
 
  private:
-  CUresult claim_addresses(uint64_t begin, uint64_t end);  // adds all of them to kept_, or none
+  // Reserves the addresses that are not in kept_, and adds them to kept_. After an error it adds
+  // none.
+  CUresult claim_addresses(uint64_t begin, uint64_t end);
   CUresult lock(const wire::HostExposeBody& body, Range* range);
   CUresult place(uint64_t address, uint64_t bytes, Range* range);
   CUresult open_to_writes(uint64_t address, Range* range);

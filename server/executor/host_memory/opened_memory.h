@@ -1,6 +1,6 @@
-// OpenedMemory: memory that another process has exported by a descriptor in place of an IPC handle
-// (server/executor/movable). As with cuIpcOpenMemHandle, opening it again returns the same address,
-// and each opening needs a close().
+// OpenedMemory: maps memory that another process has exported by a descriptor in place of an IPC
+// handle (server/executor/movable). As with cuIpcOpenMemHandle, opening the same memory again
+// returns the same address, and each open() needs a close().
 //
 // Executor thread only. Blocking: close(), until the work of the current context is done. Errors:
 // those of the driver.

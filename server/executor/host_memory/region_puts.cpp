@@ -103,7 +103,8 @@ void RegionPuts::reached(uint32_t ticket, CUresult result) {
   if (!failed.ok()) answers_.latch(not_moved(failed));
 }
 
-// Must not latch an error: every put calls it, also a put with the lock of Answers::latch() held.
+// Must not latch an error: every put of the Link calls deliver(), also the put in Answers::latch(),
+// which holds the lock of latch().
 void RegionPuts::deliver() {
   if (waiting_.load(std::memory_order_acquire) == 0) return;
   MutexLock lock(mutex_);

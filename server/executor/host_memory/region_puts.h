@@ -2,24 +2,24 @@
 // replies, words and events (Link::put_region(), Link::write_in_order()).
 //
 // A copy to the client's memory could end with a host function that sends its bytes. But the driver
-// runs that function 40 us after the copy (H100), the stream waits meanwhile, and `x.item()` of
-// PyTorch is such a copy. Instead, put_when_reached() queues the write of a word by the GPU after
-// the copy, and the stream goes on. Once the GPU has written the word, the bytes of the copy are
-// sent before any other put: each put of the Link calls deliver() (Link::before_puts()), on any
-// thread, and so does the executor. So when a thread of the client learns that a stream has passed
-// the copy, the client has the bytes.
+// runs that function 40 us after the copy (H100), and the stream waits meanwhile. This would delay
+// each `x.item()` of PyTorch, for instance. Instead, put_when_reached() queues a word write by the
+// GPU after the copy, and the stream goes on. Once the GPU has written the word, the bytes of the
+// copy are sent before any other put: each put of the Link calls deliver() (Link::before_puts()),
+// on any thread, and so does the executor. So when a thread of the client learns that a stream has
+// passed the copy, the client has the bytes.
 //
-// That holds for messages of this worker only. Another worker that waits for a stream of this
-// worker could learn of the copy's end before the client has the bytes. So this worker sends a
-// signal to another worker only after client_has() has returned true. Another process with memory
-// or an event of this worker gets no message of this worker. So the first use of an exported name
-// ends the use of GPU-written words. It waits until the GPU has written the words that are queued,
-// a second at most.
+// This order covers only messages of this worker, so there are two exceptions. Another worker that
+// waits for a stream of this worker could learn of the copy's end before the client has the bytes.
+// So this worker sends a signal to another worker only after client_has() has returned true. A
+// process that imports memory or an event of this worker receives no messages of this worker. So
+// the first use of an exported name ends the use of GPU-written words for copies. It waits until
+// the GPU has written the words that are queued, at most one second.
 //
-// The bytes are read when they are sent, not when the GPU writes the word. A later copy to the same
-// memory must not begin before they are sent. So the caller of a later copy first calls overlaps().
-// If the result is true, the caller queues a host function before the copy; the function calls
-// deliver_all().
+// The bytes are read when they are sent, not when the GPU writes the word. So a later copy to the
+// same memory must not begin before they are sent. The caller of the later copy first calls
+// overlaps(). If the result is true, the caller queues a host function before the copy; the
+// function calls deliver_all().
 //
 // Threads: put_when_reached() and withdraw() on the executor thread, everything else on any.
 // Blocking: as Link::put(), and client_has() also as Link::read(); await_marks(), a second at most;
@@ -52,11 +52,12 @@ namespace rcuda::server {
 
 class RegionPuts : public std::enable_shared_from_this<RegionPuts> {
  public:
-  // The most bytes of a copy that is sent by Link::put_region(), as for copies to pageable memory
-  // that travel in replies over TCP. Larger copies use Link::write_in_order().
+  // Copies of up to this size are sent by Link::put_region(), larger copies by
+  // Link::write_in_order(). Over TCP, copies to pageable memory travel in replies up to this size.
   static constexpr size_t kMostBytes = 4 * transport::kMaxRegionPut;
-  // The most bytes of all such larger copies together, over media with orders_writes. The client's
-  // later messages wait for these bytes: 0.4 ms at 10 GB/s, 34 ms at 1 Gb/s.
+  // The most bytes of all larger copies together that may be in progress, over media with
+  // orders_writes. Later messages to the client wait for these bytes: 0.4 ms at 10 GB/s, 34 ms at
+  // 1 Gb/s.
   static constexpr size_t kMostInOrder = 4u << 20;
 
   // `marks`: the GPU-written words: page-locked zeros, one u32 for each copy in progress. The
@@ -98,6 +99,7 @@ class RegionPuts : public std::enable_shared_from_this<RegionPuts> {
   void end();
 
  private:
+  // A copy whose bytes are sent when the GPU has written its word.
   struct Marked {
     uint32_t ticket;  // the word's value when the stream has reached this point
     uint32_t place;   // the word's index in marks_

@@ -49,7 +49,7 @@ class Transfers::Transfer : public std::enable_shared_from_this<Transfer> {
 
   size_t size() const { return items_.size(); }
 
-  // The client writes all items.
+  // From now on the client writes all items, with immediates that begin at `immediate`.
   void expect_from(uint32_t immediate) {
     for (size_t i = 0; i < items_.size(); ++i) {
       items_[i].immediate = wire::immediate_of(immediate, i);
@@ -63,7 +63,7 @@ class Transfers::Transfer : public std::enable_shared_from_this<Transfer> {
     registration_ = std::move(registration);
   }
 
-  // Makes the gate open item by item as they end. Must be called before the items are started.
+  // Opens the gate step by step, as the items end in their order. Call it before start().
   void open_with(std::unique_ptr<ArrivalGates::Gate> gate) { gate_ = std::move(gate); }
   const ArrivalGates::Gate* gate() const { return gate_.get(); }  // may be null
 
@@ -93,7 +93,7 @@ class Transfers::Transfer : public std::enable_shared_from_this<Transfer> {
     }
   }
 
-  // Returns false if the item must be started.
+  // Returns false if the item cannot be sent in this way. The caller then sends it with start().
   bool put_when_reached(const SessionStream& stream, size_t index) {
     const Item& item = items_[index];
     return puts_->put_when_reached(stream, item.region, item.offset, bytes_of(item));
@@ -290,8 +290,9 @@ CUresult Transfers::copy_chunks(const SessionStream& stream, const wire::CopyBod
                                 const std::shared_ptr<Transfer>& in,
                                 const std::shared_ptr<Transfer>& out, bool is_reading) {
   const std::vector<Piece> chunks = chunks_of(body.source, body.bytes);
-  // Either all chunks are sent when their GPU-written words are written, or the last host function
-  // waits for all bytes.
+  // If possible, each chunk is sent when the GPU has written its word. If this is impossible for a
+  // chunk, host functions send this chunk and all later chunks, and the last function waits for the
+  // transfers that the functions have started.
   bool by_marks = out && puts_->takes(body.bytes);
   for (size_t i = 0; i < chunks.size(); ++i) {
     if (in) {
@@ -301,8 +302,8 @@ CUresult Transfers::copy_chunks(const SessionStream& stream, const wire::CopyBod
     const uint64_t offset = chunks[i].address - body.source;
     RCUDA_RETURN_IF_CUDA_ERROR(driver_.cuMemcpyAsync(body.destination + offset, chunks[i].address,
                                                      chunks[i].bytes, stream.handle));
-    // The stream must not pass the copy before the client has all bytes, unless GPU-written words
-    // make the bytes arrive before any message about the stream.
+    // With a GPU-written word, the stream may pass the copy before the client has the bytes: they
+    // arrive before any message about the stream. Otherwise a host function holds the stream.
     by_marks = by_marks && out->put_when_reached(stream, i);
     if (out && !by_marks) {
       const bool last = i + 1 == chunks.size();

@@ -1,20 +1,22 @@
 // Transfers: moves bytes between a stream and client memory that this worker has as a shadow.
 //
-// A copy takes the first of these ways that it can:
+// A copy uses the first of these ways that is possible:
 //
 //   GPUDirect        the adapter moves the bytes between client and device memory (gpu_direct.h)
-//   immediate write  the client writes them into the shadow, and names an immediate
-//                    (transport::Arrivals)
-//   read             this worker reads them into the shadow: at once if the client says that the
-//                    source does not change, otherwise when the stream reaches the copy
+//   immediate write  from the client: it writes the bytes into the shadow, and the command names
+//                    the immediate of these writes (transport::Arrivals)
+//   read             from the client: this worker reads the bytes into the shadow. It starts at
+//                    once if the client says that the source does not change, otherwise when the
+//                    stream reaches the copy
 //   put              to the client: the bytes follow the copy without an acknowledgement
 //                    (region_puts.h)
-//   write            to the client, with an acknowledgement
+//   write            to the client: with an acknowledgement
 //
 // A host function in the stream starts the transfers that cannot start when the copy is queued. It
-// waits for the bytes in chunks, so that the network carries one chunk while the DMA engine works
-// on another. If all bytes are under way, the stream waits at a gate instead (arrival_gates.h). A
-// stream in capture gets only the copy; the graph's executables add the transfers (graph_copies.h).
+// waits for the bytes in chunks, so that the network carries one chunk while the DMA engine copies
+// another. If the transfers of all bytes have started, the stream waits at a gate instead
+// (arrival_gates.h). A stream in capture gets only the copy; the graph's executables add the
+// transfers (graph_copies.h).
 // For mirrored memory (mirrors.h) no bytes are moved, because the shadow already has the stream's
 // bytes.
 // Threads: all functions on the executor thread, carry_out() on any. The host functions run on the
@@ -63,11 +65,11 @@ class Transfers {
   // moved over the Link. Returns nullopt if no bytes have to be moved: the driver's own copy
   // suffices. The stream must not be in capture.
   std::optional<CUresult> copy(const SessionStream& stream, const wire::CopyBody& body);
-  // Holds the stream's next work until the bytes that the client writes with this immediate have
+  // Delays the stream's later work until the bytes that the client writes with this immediate have
   // arrived.
   CUresult await_write(const SessionStream& stream, uint32_t immediate, uint64_t bytes);
-  // As await_write(), for all writes that the client makes for a copy that the worker refuses. Does
-  // nothing for a source outside of the shadows.
+  // As await_write(), for a copy that the worker refuses: for all writes that the client has
+  // started for it. Does nothing for a source outside of the shadows.
   void await_writes(const SessionStream& stream, const wire::CopyBody& body);
 
   // A transfer of pieces. It can be carried out any number of times, one after the other.

@@ -1,8 +1,8 @@
-// ImageCache: module images by SHA-256, on disk, shared by the workers of a server.
+// ImageCache: keeps module images on disk, by SHA-256. The workers of a server share the files.
 //
-// The files are in a FileCache, mapped while they are used. Its folder must belong to the user of
-// the process, and no other user may write it, because its files are passed to the driver
-// (server/worker/user_folders.h). Without a directory, images are kept in memory for their session.
+// The files are in a FileCache, and are mapped while they are used. Its folder must belong to the
+// user of the process, and no other user may write to it, because the driver gets its files
+// (server/worker/user_folders.h). Without a folder, images are kept in memory for their session.
 // Threads: any; sessions share one object. Blocking: find() and insert(), for the file system.
 #pragma once
 

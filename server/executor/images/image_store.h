@@ -3,10 +3,10 @@
 // The client queries an image by its hash. An image that is not in the cache is assembled from
 // chunks, checked against its hash when complete, and passed to the cache. The mapping of an
 // image's file lasts as long as the session: it takes address space, and keeps the file in the
-// cache. An image without a file takes memory that no quota counts. When no module or library uses
-// such images any more, only the most recently used ones are kept, up to `most_unused` bytes. A
-// client sends the others again. Images that were not loaded since the last query count towards the
-// limit of incomplete images.
+// cache. An image without a file takes memory that no quota counts. Of those that no module or
+// library uses any more, only the most recently used images are kept, up to `most_unused` bytes.
+// The client sends a dropped image again when it needs it. One limit (kMaxUnloadedBytes) applies to
+// incomplete images together with complete images that were not loaded since the last query.
 // Executor thread only. Blocking: the last chunk, for hashing the image (about 1 GB/s) and writing
 // it to disk. Errors: the CUresults that a program gets.
 #pragma once
@@ -43,7 +43,7 @@ class ImageStore {
   CUresult add_chunk(const Sha256& hash, uint64_t offset, std::span<const std::byte> bytes);
   // A complete image, or nullptr. The image lasts as long as the result.
   ImagePointer find(const Sha256& hash) const;
-  // To be called when the image is loaded. From now on it may be dropped when nothing uses it.
+  // To be called when the image is loaded. From now on drop_unused() may drop it.
   void note_use(const Sha256& hash);
 
   // Memory that a loaded module or library uses until it is unloaded.

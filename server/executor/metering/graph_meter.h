@@ -2,10 +2,10 @@
 //
 // A driver reserves this memory when an executable graph is uploaded, at the latest by its first
 // launch. It keeps the memory after the launch, until the memory is trimmed or the executable is
-// destroyed. So before the launch of an executable without memory, prepare() uploads it and books
-// the growth. The upload takes a further place in the stream's queue, which the client does not
-// count, so only executables with allocation nodes are uploaded. (An update cannot change these
-// nodes.)
+// destroyed. So before a launch that would reserve memory, prepare() uploads the executable and
+// books the growth. The upload takes a further place in the stream's queue, which the client does
+// not count, so only executables with allocation nodes are uploaded. (An update of an executable
+// cannot change these nodes.)
 //
 // Executor thread only. Blocking: as the driver's own upload and trim. Errors: if the driver does
 // not report a device's size, the booking stays as it is.
@@ -37,6 +37,7 @@ class GraphMeter {
   bool book_growth();
   // To be called after the executable was made from the graph.
   void made(CUgraphExec executable, CUgraph graph);
+  // Whether the executable may have allocation nodes.
   bool has_memory(CUgraphExec executable) const { return !without_memory_.contains(executable); }
   // To be called when the executable may have to get its memory again.
   void changed(CUgraphExec executable) { prepared_.erase(executable); }
@@ -57,7 +58,7 @@ class GraphMeter {
   const api::DriverTable& driver_;
   MemoryMeter& meter_;
   std::map<CUdevice, uint64_t> booked_;
-  std::unordered_set<CUgraphExec> prepared_;
+  std::unordered_set<CUgraphExec> prepared_;        // their memory is reserved and booked
   std::unordered_set<CUgraphExec> without_memory_;  // without allocation nodes
 };
 

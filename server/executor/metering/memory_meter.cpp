@@ -80,7 +80,7 @@ void MemoryMeter::give_way(CUdevice device, uint64_t bytes) const {
   }
 }
 
-// Asks the driver for the current device only if a session wakes: many programs allocate often.
+// Queries the current device only if a session wakes, to keep frequent allocations cheap.
 void MemoryMeter::give_way(uint64_t bytes) const {
   const bool any_kept = kept_free && std::ranges::any_of(devices_, [this](const Device& device) {
     return device.device != kHost && kept_free(device.row) > 0;
@@ -217,7 +217,7 @@ void MemoryMeter::warn(CUdevice device, uint64_t bytes) {
 // ---- bookings ----------------------------------------------------------------------------------
 
 void Bookings::put(uint64_t object, const Booking& booking) {
-  // The earlier object with this number has ended without a call that showed it.
+  // If there is a booking with this number, its object has ended, but no call reported that.
   const auto [at, added] = bookings_.emplace(object, booking);
   if (!added) give(std::exchange(at->second, booking));
 }

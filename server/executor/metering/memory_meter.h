@@ -1,11 +1,11 @@
 // MemoryMeter: books memory of devices and of the host with the session's Quota, and counts the
 // bytes that the session holds on each device, with a limit or without.
 //
-// Executor thread only. Blocking: take() calls the function that reclaims memory, which calls the
-// driver. take() and give_way() wait while a session that wakes needs the room, and with_room()
-// while others make room. Errors: bytes that do not fit are refused with false. The session's first
-// refusal by a quota is reported with the remedy, and so is the first for which no other session
-// made room.
+// Executor thread only. Blocking: take() calls reclaim(), which calls the driver. take() and
+// give_way() wait while a session that wakes needs the free memory; with_room() waits while the
+// daemon parks other sessions. Errors: the functions that book return false if the bytes do not
+// fit. The session's first refusal by a quota is reported to the client and in the log, with the
+// remedy. If the daemon can park no other session for an allocation, the client gets one message.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ class MemoryMeter {
  public:
   static constexpr CUdevice kHost = -1;  // stands for the host's memory
 
-  // The driver and `done`, where the peak is noted, outlive this object.
+  // note_peak() writes to `done`. The driver and `done` outlive this object.
   MemoryMeter(const api::DriverTable& driver, const std::vector<SessionDevice>& devices,
               std::shared_ptr<Quota> quota, wire::Work* done);
 
@@ -47,12 +47,12 @@ class MemoryMeter {
   // Sends the text of a refusal to the client.
   std::function<void(const std::string& text)> tell;
 
-  // The bytes that must stay free on a device, because another session that wakes takes them back.
-  // `ordinal`: the server's number of the device. An empty function: none.
+  // Returns the bytes that must stay free on a device, because another session wakes and needs
+  // them. `ordinal`: the server's number of the device. Empty: no bytes must stay free.
   std::function<uint64_t(uint32_t ordinal)> kept_free;
 
-  // With oversubscription: the daemon parks other sessions to make room. Without oversubscription,
-  // the functions are empty.
+  // Requests to the daemon, which parks other sessions to make room. Empty without
+  // oversubscription.
   struct Others {
     // Waits until `bytes` bytes are free on a device. `ordinal`: the server's number of the device;
     // `free`: the bytes that are free now. Returns false if no other session can make room.
@@ -89,7 +89,8 @@ class MemoryMeter {
     others.used_room();
     return result;
   }
-  void add(CUdevice device, uint64_t bytes);  // bytes that are in use already
+  // Books bytes that are in use already, even if they do not fit.
+  void add(CUdevice device, uint64_t bytes);
   void give(CUdevice device, uint64_t bytes);
   // Releases bytes that were booked for an allocation that the driver then refused. The peak does
   // not include them.
@@ -97,7 +98,7 @@ class MemoryMeter {
   // Releases the booking of memory that is not on its devices while the session is parked: at most
   // `bytes` of each device. held() stays the same.
   void give_up(const std::map<CUdevice, uint64_t>& bytes);
-  void give_up();  // all
+  void give_up();  // for all bytes that are booked on devices
   // Books the memory of give_up() again. Returns false and books nothing if it does not fit now.
   bool take_back();
   bool has_given_up() const { return has_given_up_; }

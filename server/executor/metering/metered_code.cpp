@@ -46,7 +46,8 @@ CUresult load_booked(Meters& meters, const void* code, const CUmodule* module, L
 
 Result<LibraryMeter::Sizes> library_sizes(const Meters& meters, const void* code) {
   RCUDA_ASSIGN_OR_RETURN(const image::Image image, image::measure(code));
-  std::map<uint32_t, uint64_t> known;  // reading large code takes long
+  // By architecture: code is read once for each architecture, because large code takes long.
+  std::map<uint32_t, uint64_t> known;
   return meters.libraries.measure([&](CUdevice device) -> Result<uint64_t> {
     const uint32_t architecture = architecture_of(meters.driver, device);
     if (const auto found = known.find(architecture); found != known.end()) return found->second;

@@ -19,7 +19,7 @@ uint64_t free_bytes(const api::DriverTable& driver) {
   return driver.cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS ? free : 0;
 }
 
-// The free bytes of a device that may have no current context.
+// The free bytes of a device, also if none of its contexts is current.
 uint64_t free_bytes_of(const api::DriverTable& driver, CUdevice device) {
   const ContextGuard inside(driver, primary_context(driver, device));
   return inside.ok() ? free_bytes(driver) : 0;
@@ -60,7 +60,7 @@ CUresult meters_cuCtxSetLimit(Meters& meters, CUlimit limit, size_t value) {
   return result;
 }
 
-// No call reports the size of a context, so it is computed from the device's free memory.
+// No call reports the size of a context. So the size is the decrease of the device's free memory.
 CUresult meters_cuCtxCreate_v2(Meters& meters, CUcontext* context, unsigned flags,
                                CUdevice device) {
   if (!meters.limits) return meters.driver.cuCtxCreate_v2(context, flags, device);

@@ -11,7 +11,8 @@ namespace rcuda::server {
 namespace {
 
 constexpr uint64_t kLargestPitchUnit = 512;
-// An element of a format with an unknown size, such as compressed and planar ones.
+// The bytes that count for an element of a format with an unknown size, such as compressed and
+// planar formats.
 constexpr uint64_t kLargestElement = 16;
 
 // The bytes of one level of a mipmapped array.
@@ -51,7 +52,7 @@ CUresult allocate_in_order(Meters& meters, CUdeviceptr* address, size_t bytes, C
                            CUstream stream, Allocate allocate) {
   meters.memory.give_way(bytes);
   const auto with_room = [&] { return meters.memory.with_room({}, bytes, allocate); };
-  if (!meters.limits) {  // only counts the bytes that the pool holds now
+  if (!meters.limits) {  // counts the bytes that the pool holds after the allocation
     const CUresult result = with_room();
     if (result != CUDA_SUCCESS) return result;
     meters.pools.know_defaults();
@@ -74,7 +75,7 @@ CUresult allocate_in_order(Meters& meters, CUdeviceptr* address, size_t bytes, C
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-// Without limits, counts the bytes that the driver has reserved until the end of the call.
+// Without limits: counts the bytes that the driver has reserved by the end of the call.
 CUresult count_growth(Meters& meters, CUgraphExec executable, CUresult result) {
   if (result == CUDA_SUCCESS && meters.graphs.has_memory(executable)) meters.graphs.book_growth();
   return result;

@@ -5,9 +5,9 @@
 // overrides are rows of api/table/driver_overrides.toml, the others are in metered_*.cpp.
 //
 // The program's calls go through table(). The worker's own memory comes from the plain table, and
-// is not counted. Without a limit, memory is counted only where queries of the driver suffice:
-// variables of code and contexts are left out, and memory freed in stream order counts as free at
-// once.
+// is not counted. If the session's memory has no limit, only the memory is counted that queries of
+// the driver report: variables of code and contexts do not count, and memory freed in stream order
+// counts as free at once.
 //
 // Only one session with a limit may exist in a process at a time (api/driver_decorator.h). A worker
 // serves one session. Executor thread only. Blocking: as the driver's functions; before a refusal
@@ -39,7 +39,7 @@
 namespace rcuda::server {
 
 struct Meters {
-  // `plain` and `done`, where the peak of the memory is noted, outlive this object.
+  // `done` gets the peak of the memory. It and `plain` outlive this object.
   Meters(const api::DriverTable& plain, const std::vector<SessionDevice>& devices,
          const std::shared_ptr<Quota>& quota, const SessionLimits& session_limits,
          wire::Work* done);
@@ -84,7 +84,9 @@ struct Meters {
   StreamFrees stream_frees;
   PhysicalMeter physical;
   GraphMeter graphs;
-  uint32_t priorities = 0;  // levels above the lowest, if limit_priorities() was called
+  // The highest priority of the session, in levels above the lowest priority. Valid if the session
+  // has a limit on priorities.
+  uint32_t priorities = 0;
   // Called before pools and graphs are trimmed. Makes the driver notice completed frees, because it
   // trims only memory whose free it has noticed (pool_frees.h). Returns false if nothing may be
   // trimmed now, because that could wait for the device.

@@ -28,8 +28,8 @@ class PhysicalMeter {
   struct Memory;
   using Import = std::shared_ptr<Memory>;
 
-  // The driver has returned `handle`, which counts as one reference. `bytes`: already booked; 0:
-  // unknown.
+  // The driver has returned `handle`, which counts as one reference. `bytes`: the memory's size,
+  // which is booked already; 0: the size is unknown.
   void created(CUmemGenericAllocationHandle handle, CUdevice device, uint64_t bytes);
   void retained(CUmemGenericAllocationHandle handle, CUdeviceptr mapped_at);
   void released(CUmemGenericAllocationHandle handle);

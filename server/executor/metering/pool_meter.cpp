@@ -30,7 +30,7 @@ std::optional<uint64_t> PoolMeter::size_of(CUmemoryPool pool) const {
   cuuint64_t bytes = 0;
   const CUresult result =
       driver_.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes);
-  // The pool has ended with its device's contexts.
+  // After these errors the pool does not exist: it ended with its device's contexts.
   if (result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_INVALID_HANDLE) return 0;
   return result == CUDA_SUCCESS ? std::optional<uint64_t>(bytes) : std::nullopt;
 }
@@ -58,8 +58,8 @@ bool PoolMeter::book_growth(CUmemoryPool pool) {
   if (found == pools_.end()) return true;
   auto& [device, booked, created, ending] = found->second;
   uint64_t size = size_of(pool).value_or(0);
-  // The driver may have used memory of an earlier refused allocation, which is freed in stream
-  // order and still booked. So check the limit even without a growth.
+  // The pool need not grow if the driver used memory of an earlier refused allocation, which is
+  // freed in stream order and still booked. So the limit is checked even without a growth.
   if (size <= booked) return meter_.take(device, 0);
   bool fits = meter_.try_take(device, size - booked);
   if (!fits) {

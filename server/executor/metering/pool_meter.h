@@ -1,5 +1,5 @@
-// PoolMeter: books the memory that the session's pools hold, in use by the program or kept for
-// reuse.
+// PoolMeter: books the memory that the session's pools hold, whether the program uses it or the
+// driver keeps it for reuse.
 //
 // A pool allocates and releases memory by the driver's own rules, so its size is read from the
 // driver whenever it may have changed. A pool that the program destroys lives on in the driver
@@ -30,7 +30,7 @@ class PoolMeter {
             const std::vector<SessionDevice>& devices, bool may_delay)
       : driver_(driver), meter_(meter), devices_(devices), may_delay_(may_delay) {}
 
-  // `created`: by the program; otherwise the driver made the pool.
+  // Registers a pool. `created`: the program has created it; otherwise it is the driver's own.
   void know(CUmemoryPool pool, const CUmemLocation& location, bool created = false);
   void know_defaults();  // the default pools of the session's devices
 

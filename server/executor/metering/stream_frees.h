@@ -1,5 +1,5 @@
-// StreamFrees: bookings of memory that is freed in stream order, until the stream has reached the
-// free. (Not for memory of pools: PoolMeter counts the memory that the pools hold.)
+// StreamFrees: keeps the bookings of memory that is freed in stream order, until the stream has
+// reached the free. (Not for memory of pools: PoolMeter counts the memory that the pools hold.)
 //
 // An event after a free shows when the stream has reached the free. The event takes a place in the
 // stream's queue, and a full queue blocks the thread that records. The client counts one place for
@@ -28,8 +28,8 @@ class StreamFrees {
   // The driver outlives this object.
   explicit StreamFrees(const api::DriverTable& driver) : driver_(driver) {}
 
-  // To be called directly after the free. Returns false if no event will show when the stream has
-  // reached it.
+  // To be called directly after the free. Returns false, and keeps nothing, if no event can show
+  // when the stream has reached the free.
   bool add(const Bookings::Booking& booking, CUstream stream, Bookings& bookings);
   // Releases the bookings of frees that the streams have reached.
   void refresh(Bookings& bookings);
@@ -40,9 +40,10 @@ class StreamFrees {
 
  private:
   struct Recorded {
-    CUevent event = nullptr;               // not known to be reached
+    CUevent event = nullptr;               // after `frees`; not known to be reached
     std::vector<Bookings::Booking> frees;  // between the previous event and this event
   };
+  // The frees of one stream.
   struct Line {
     CUcontext context = nullptr;           // of the stream
     CUstream stream = nullptr;             // null: the legacy default stream of the context

@@ -2,11 +2,10 @@
 // client gets or sends the bytes of a block, a kernel computes their digest of 128 bits. Later it
 // compares this digest with the digest of the present bytes. So nothing is copied to find changes.
 //
-// The range may be device, managed or page-locked memory. If only one word of 8 bytes of a block
-// has changed, the block always gets another digest; other changes go unnoticed with a chance of
-// 2^-128.
+// The range may be device, managed or page-locked memory. A change of a single word of 8 bytes
+// always changes the digest of its block. Other changes go unnoticed with a probability of 2^-128.
 // Digests and results are in page-locked memory of this process, which kernels of all contexts
-// reach: 17 bytes for each block, which count as host memory of the session.
+// reach. Each block takes 17 bytes, which count as host memory of the session.
 // Executor thread only. Nothing blocks, except that make() may allocate and load the kernel. The
 // caller must not destroy a BlockDigests while its kernels may be running. Errors: the driver's.
 #pragma once

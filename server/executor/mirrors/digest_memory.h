@@ -1,6 +1,6 @@
-// DigestMemory: page-locked memory for digests (block_digests.h). A driver takes longer to allocate
-// and free a page-locked page than to allocate a small piece of managed memory. So the page-locked
-// memory for the digests of small pieces is kept for the next digests in the same context.
+// DigestMemory: allocates page-locked memory for digests (block_digests.h). A driver takes longer
+// to allocate and free a page-locked page than to allocate a small piece of managed memory. So the
+// memory of the digests of small mirrors is kept for later digests in the same context.
 //
 // Executor thread only. take() and give() may block as a driver's allocation does.
 #pragma once
@@ -28,8 +28,8 @@ class DigestMemory {
   // fails, returns null and sets *result to the driver's error, or to CUDA_ERROR_OUT_OF_MEMORY
   // beyond the session's quota.
   void* take(wire::ObjectId context, uint64_t bytes, CUresult* result);
-  // `context` and `bytes` are those of take(). If not `is_unused`, kernels may still write to the
-  // memory, so it is not kept, and the driver frees it when they have ended.
+  // `context` and `bytes` are those of take(). If `is_unused` is false, kernels may still write to
+  // the memory. It is then not kept, and the driver frees it when these kernels have ended.
   void give(wire::ObjectId context, void* memory, uint64_t bytes, bool is_unused);
   // To be called before the context ends. All memory that was taken in it ends with it.
   void forget_context(wire::ObjectId context);

@@ -1,4 +1,4 @@
-// Fetches that are made when a wait of the client is over.
+// The part of Mirrors that makes fetches when a wait of the client has ended.
 
 #include <algorithm>
 #include <iterator>
@@ -49,8 +49,9 @@ bool Mirrors::fetch_after_waits() {
   return make_all([&](const Asked& asked) { return answers_.has_signalled(asked.wait); });
 }
 
-// Runs before a completion word is written. Makes the news that wait for this word, so that they go
-// out in the same send. (Other fetches need a stream, so they are made after the word.)
+// Runs before a completion word is written. Sends the replies of news_after() that wait for this
+// word, so that word and replies leave in one send. (Other fetches need a stream, so they are made
+// after the word.)
 void Mirrors::answer_before(WordSignal signal) {
   if (asked_.empty() || answers_.has_signalled(signal)) return;
   const auto is_due = [&](const Asked& asked) {

@@ -1,9 +1,10 @@
-// KnownBytes: the bytes of a small mirror that the client has. So an answer needs only the bytes
-// that differ.
+// KnownBytes: records which bytes of a small mirror the client has, so that an answer contains only
+// the bytes that differ.
 //
-// Threads of the client ask at the same time. So each query names the last answer whose bytes the
-// client has stored, because the client may not have stored later answers yet. The client also has
-// the bytes that it sent itself. Call forget() after any other change to the bytes of both sides.
+// Several threads of the client may have queries in progress, so the client may not have stored the
+// latest answer yet. Each query names the last answer whose bytes the client has stored. The client
+// also has the bytes that it sent itself. Call forget() after any other change to the bytes of both
+// sides.
 // Threads: one at a time. Nothing blocks.
 #pragma once
 

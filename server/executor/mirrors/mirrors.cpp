@@ -15,10 +15,10 @@ namespace rcuda::server {
 namespace {
 
 constexpr uint64_t kMostBytes = 1ull << 40;
-// The number of bytes that are sent at a time, or taken back after a host function.
+// The bytes of one transfer to the client, or back from it after a host function.
 constexpr size_t kPieceBytes = 1 << 20;
-// The patches that are remembered while memory is lent. Patches that the client sends after the end
-// of a host function may arrive before the bytes of the function are taken back.
+// The most patches of a mirror that are kept during a Loan. The client may send patches after the
+// end of the host function, and they may arrive before the Loan takes back the function's bytes.
 constexpr size_t kMostPatches = 256;
 
 }  // namespace
@@ -56,7 +56,8 @@ CUresult Mirrors::track(Mirror& mirror) {
       BlockDigests::make(driver_, digest_memory_, *stream.context, mirror.address, mirror.bytes);
   if (!mirror.digests) return CUDA_ERROR_NOT_SUPPORTED;
   const bool is_new = !std::exchange(mirror.is_tracked, true);
-  // Managed memory is new here, and has zeros on both sides. The client's own memory is sent first.
+  // Managed memory has just been allocated and has zeros on both sides. Memory of the client is
+  // sent before its first use.
   const bool has_zeros = is_new && !host_memory_.find(mirror.address, mirror.bytes);
   return has_zeros ? mirror.digests->note_zeros(stream) : CUDA_SUCCESS;
 }
@@ -206,8 +207,8 @@ void Mirrors::read(Fetch& fetch) {
   if (!fetch.into_reply) fetch.bytes.clear();
 }
 
-// Whether read() may wait for the client: for the answer to a transfer, or until the client has
-// announced the region.
+// Whether read() may wait for the client: until a transfer has been acknowledged, or until the
+// client has announced the region.
 bool Mirrors::read_may_block(const Fetch& fetch) const {
   return !fetch.into_reply && !(link_.traits().has_region_puts && fetch.mirror->was_put &&
                                 fetch.mirror->bytes <= transport::kMaxRegionPut);

@@ -1,4 +1,4 @@
-// Mirrors: memory of this worker that the client has a copy of. The client keeps both equal
+// Mirrors: memory of this worker of which the client has a copy. The client keeps the two equal
 // (client/mirror/mirror.h).
 //
 // The client moves the bytes before launches and after waits. Around a host function the worker
@@ -57,8 +57,9 @@ class Mirrors {
   HandlerResult add(const wire::MirrorBody& body, const ReplyTarget& target);
   // The device must be idle, except for the fetch streams.
   CUresult remove(uint64_t address);
-  // To be called before a context is destroyed or reset. Ends the mirrors of its memory. Digests of
-  // other memory are made again, in the context of the next changes().
+  // To be called before a context is destroyed or reset. Ends the mirrors of its memory. Other
+  // mirrors may have their digests in this context; the next changes() makes these digests again,
+  // in its own context.
   void forget_context(const ContextState& context);
   // To be called before memory of the client is unexposed, with the device idle. Ends the mirrors
   // there that the client has not removed.
@@ -71,8 +72,8 @@ class Mirrors {
   // Fetches that the client requests together with a wait, so that both are one round trip. They
   // are made when the wait's completion word is signalled. fetch_after() fetches in the context
   // that is current now, and replies with a wire::MirrorState and the bytes. news_after() replies,
-  // for each of these mirrors, with a wire::MirrorNewsHead and the bytes that the client lacks.
-  // Returns CUDA_ERROR_OUT_OF_MEMORY if there are more requests than a client has reply slots.
+  // for each mirror in `news`, with a wire::MirrorNewsHead and the bytes that the client lacks.
+  // Both return CUDA_ERROR_OUT_OF_MEMORY if there are more requests than a client has reply slots.
   HandlerResult fetch_after(const wire::MirrorFetchBehindBody& body, const ReplyTarget& target);
   HandlerResult news_after(WordSignal wait, std::vector<wire::MirrorKnown> news,
                            const ReplyTarget& target);
@@ -82,7 +83,8 @@ class Mirrors {
   // Replies with a wire::MirrorState and the blocks that differ from the client's copy, when the
   // GPU has compared them.
   HandlerResult changes(uint64_t address, const ReplyTarget& target);
-  // Bytes that the client has sent in the stream, or is about to fetch in it, count as unchanged.
+  // Records that the client has sent these bytes in the stream, or is about to fetch them in it.
+  // They then count as unchanged.
   CUresult note(const wire::MirrorNoteBody& body);
   // Writes the marked bytes (common/wire/marked_bytes.h) to memory of the client. `digests`: of all
   // blocks that contain some of these bytes.
@@ -123,10 +125,10 @@ class Mirrors {
   struct Mirror {
     uint64_t address = 0, bytes = 0, region = 0, fetch_offset = 0;
     wire::ObjectId context = 0;  // the mirror ends with this context; 0: with none
-    // Used and destroyed by the executor thread only. So end() resets it: a driver's thread may
-    // have the last reference to the mirror.
+    // Used and destroyed by the executor thread only. A thread of the driver may release the last
+    // reference to the mirror, so end() resets this member before.
     std::unique_ptr<BlockDigests> digests;
-    bool is_tracked = false;  // has digests, or had some whose context has ended
+    bool is_tracked = false;  // has digests, or had digests whose context has ended
     // Bytes were put into the client's region, so the client has announced the region.
     std::atomic<bool> was_put{false};
     Mutex mutex;  // held while the memory is read or written, but not while a thread waits
@@ -168,7 +170,7 @@ class Mirrors {
   void answer(const ReplyTarget& target, CUresult result, const wire::MirrorState& state,
               transport::Bytes bytes);
   bool read_may_block(const Fetch& fetch) const;
-  // Any thread.
+  // Copies the mirror's bytes and, unless they go into the reply, sends them. Any thread.
   void read(Fetch& fetch);
   // Calls read() in a host function of the stream.
   CUresult read_by_driver(const SessionStream& stream, std::shared_ptr<Fetch> fetch);

@@ -80,7 +80,7 @@ class HostCopy::Streams {
   std::map<CUcontext, CUstream> streams_;
 };
 
-// Leaves page-locked blocks: the driver unlocks them at the end of the process.
+// Leaves page-locked blocks mapped. The driver unlocks them at the end of the process.
 HostCopy::~HostCopy() {
   for (const Block& block : blocks_) {
     if (!block.is_locked) ::munmap(block.data, block.bytes);
@@ -180,7 +180,8 @@ void HostCopy::free_last(CUcontext context) {
   blocks_.pop_back();
   if (block.is_locked) {
     const ContextGuard inside(driver_, context);
-    // Memory that stays locked stays mapped: the driver would not lock other memory there.
+    // If the memory stays page-locked, it stays mapped: otherwise other memory could get these
+    // addresses, and the driver would refuse to page-lock it.
     if (!inside.ok() || driver_.cuMemHostUnregister(block.data) != CUDA_SUCCESS) return;
   }
   ::munmap(block.data, block.bytes);

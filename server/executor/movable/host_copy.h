@@ -1,9 +1,9 @@
 // HostCopy: a copy of device memory in the host's memory, made by the GPUs' copy engines.
 //
-// The host memory is this process's own, in huge pages on the node of the GPU. It is page-locked
-// once: the next copy uses the memory that keep() leaves. While the first copy copies a block,
-// other threads prepare the next blocks. On an H200's host, four threads prepare 22 GB/s,
-// page-locking handles 40 GB/s, and one stream copies 55 GB/s in either direction.
+// The host memory is this process's own, in huge pages on the NUMA node near the GPU. It is
+// page-locked once: the next copy uses the memory that keep() leaves. While the first copy copies a
+// block, other threads prepare the pages of the next blocks. On an H200's host, four threads
+// prepare 22 GB/s, page-locking handles 40 GB/s, and one stream copies 55 GB/s in either direction.
 //
 // Use it on one thread. Blocking: save() and restore(), until the bytes are copied; keep(), 0.02 s
 // for a GB that it frees. Errors: kOutOfMemory if the host has no memory, otherwise the driver's.
@@ -42,7 +42,8 @@ class HostCopy {
   // Copies the bytes back. The pieces have the same sizes and order as in save(), possibly other
   // addresses.
   Status restore(std::span<const Piece> pieces);
-  // Unlocks and frees host memory until at most `bytes` bytes are left. `context`: of any device.
+  // Unlocks and frees host memory until at most `bytes` bytes are left. `context`: any context, for
+  // the driver's calls.
   void keep(uint64_t bytes, CUcontext context);
   uint64_t bytes() const;
 

@@ -12,7 +12,7 @@
 namespace rcuda::server {
 namespace {
 
-// The granularity of physical memory, and the least size of an allocation that moves.
+// The granularity of physical memory, and the smallest size of an allocation that can move.
 constexpr uint64_t kUnit = 2u << 20;
 // Handles of the program. No handle of the driver, which is an address, is as large.
 constexpr CUmemGenericAllocationHandle kFirstHandle = 0xf000'0000'0000'0000;
@@ -149,8 +149,9 @@ void MovableMemory::end(Mappings::iterator allocation) {
   driver.cuMemAddressFree(address, bytes);
 }
 
-// cuCtxSynchronize invalidates all captures of the context's streams. cuMemFree waits for the same
-// work, and invalidates only captures whose mode forbids cuMemFree to this thread.
+// cuCtxSynchronize invalidates all captures of the context's streams. So after the first capture,
+// this function frees a small allocation instead: cuMemFree waits for the same work, and
+// invalidates only captures whose mode forbids cuMemFree to this thread.
 CUresult MovableMemory::wait_for_work() {
   CUdeviceptr small = 0;
   const CUresult result = has_captured ? driver.cuMemAlloc_v2(&small, 1) : CUDA_ERROR_OUT_OF_MEMORY;
@@ -178,7 +179,7 @@ CUresult MovableMemory::free(CUdeviceptr address) {
 CUresult MovableMemory::free_in_order(CUdeviceptr address, CUstream stream) {
   const auto found = mappings_.find(address);
   const bool is_ours = found != mappings_.end() && found->second.owner;
-  // In a capture, the driver refuses its own plain memory, too.
+  // In a capture, the driver refuses plain memory of cuMemAlloc, too.
   if (!is_ours || captured_into(driver, stream)) return driver.cuMemFreeAsync(address, stream);
   if (found->second.is_freed) return CUDA_ERROR_INVALID_VALUE;
   Free made{.address = address};
@@ -209,8 +210,8 @@ void MovableMemory::end_freed() {
 void MovableMemory::end_context(CUcontext context) {
   std::erase_if(freed_, [&](const Free& one) {
     const auto memory = mappings_.find(one.address);
-    const bool ends_below = memory->second.owner == context;
-    // The end of the event's context has ended the event, too, after the work of its streams.
+    const bool ends_below = memory->second.owner == context;  // by the loop below
+    // The event ended with its context, after the work of the context's streams.
     const bool has_ended = one.context == context;
     if (ends_below && !has_ended) driver.cuEventDestroy_v2(one.event);
     if (has_ended && !ends_below) end(memory);

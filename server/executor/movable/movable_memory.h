@@ -9,22 +9,22 @@
 // Other memory stays on its device: smaller allocations, pitched memory, memory of pools, arrays,
 // modules and contexts; and physical memory that was exported or is part of a sparse array.
 //
-// For the driver, this memory differs from its own memory of cuMemAlloc. Programs see only the
-// first difference: the worker replaces the functions that refuse the memory, and the client
-// answers queries about addresses itself.
-//   - every device of the session has access. Without access, the driver refuses copies between the
-//     mapped memory of two devices (580 on H200s); it carries out such copies of its own memory. So
-//     a session has no movable memory if its devices cannot reach each other
-//   - cuIpcGetMemHandle refuses it. It is exported by a descriptor (export_allocation())
-//   - cuMemFreeAsync refuses it. free_in_order() records an event in the stream, and the memory
-//     ends after the stream has reached this event
+// For the driver, this memory differs from plain memory of cuMemAlloc in three ways. Programs see
+// only the first difference: the worker replaces the functions that refuse the memory, and the
+// client answers queries about addresses itself.
+//   - Every device of the session has access. Without access, the driver would refuse copies
+//     between the memory of two devices, which it makes for plain memory (driver 580, H200). So a
+//     session has no movable memory if its devices cannot reach each other.
+//   - cuIpcGetMemHandle refuses the memory, so export_allocation() exports it by a descriptor.
+//   - cuMemFreeAsync refuses the memory, so free_in_order() records an event in the stream. The
+//     memory is released after the stream has reached this event.
 //
-// This object numbers the handles of the program, because the driver's handles change with each
+// The program gets handles that this object numbers, because the driver's handles change with each
 // wake.
 //
-// Executor thread only. Blocking: park() and wake(), until the bytes are copied; a free, for the
-// work of its context, as the driver's. Errors are those of the driver. One per process is in use
-// at a time (api/driver_decorator.h).
+// Executor thread only. Blocking: park() and wake(), until the bytes are copied; free(), until the
+// work of the current context and of the memory's context is done, as cuMemFree. Errors are those
+// of the driver. Only one object per process may be in use at a time (api/driver_decorator.h).
 #pragma once
 
 #include <cstdint>
@@ -97,7 +97,7 @@ class MovableMemory {
     uint64_t bytes = 0;
     std::vector<CUmemAccessDesc> access;
     CUcontext owner = nullptr;  // of an allocation; null: the program has mapped it
-    uint64_t requested = 0;     // bytes of an allocation
+    uint64_t requested = 0;     // the argument of cuMemAlloc; `bytes` is rounded up
     std::shared_ptr<const Export> exported;
     bool is_freed = false;  // freed in stream order; in freed_ until the stream reaches the free
   };
@@ -118,8 +118,8 @@ class MovableMemory {
   CUresult unmap(CUdeviceptr address, uint64_t bytes);
   CUresult set_access(CUdeviceptr address, uint64_t bytes, const CUmemAccessDesc* list,
                       size_t count);
-  // Ends the memory whose stream has reached the free. To be called before anything that needs
-  // room on a device.
+  // Releases the memory whose stream has reached free_in_order(). To be called before anything that
+  // needs free memory on a device.
   void end_freed();
   // To be called after the end or the reset of the context.
   void end_context(CUcontext context);

@@ -1,4 +1,4 @@
-// Overrides of a driver whose memory moves (movable_memory.h).
+// The driver functions that MovableMemory replaces (movable_memory.h).
 #include <vector>
 
 #include "common/cuda/return_if_error.h"
@@ -68,7 +68,7 @@ CUresult movable_cuMemExportToShareableHandle(MovableMemory& movable, void* shar
   return result;
 }
 
-// Physical memory of a sparse array stays.
+// Physical memory that becomes part of a sparse array never moves from then on.
 CUresult movable_cuMemMapArrayAsync(MovableMemory& movable, CUarrayMapInfo* list, unsigned count,
                                     CUstream stream) {
   std::vector<CUarrayMapInfo> mapped(list, list + count);

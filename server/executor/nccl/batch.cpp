@@ -300,7 +300,7 @@ bool needs_all_ranks(Verb verb) {
 
 bool uses_communicator(const NcclStep& step) {
   const Verb verb = step.call.verb;
-  if (verb == Verb::kGrow) return step.call.communicator != 0;  // a new rank has none yet
+  if (verb == Verb::kGrow) return step.call.communicator != 0;  // 0: a new rank
   return verb != Verb::kInit && verb != Verb::kAbort && verb != Verb::kDestroy;
 }
 
@@ -309,7 +309,7 @@ int error_of_ended(const NcclStep& step) {
   return is_lost ? nccl::kRemoteError : nccl::kInvalidArgument;
 }
 
-// Returns why the step cannot be made; kSuccess: it can.
+// Returns an error if the step cannot be made, otherwise kSuccess.
 int check(const NcclStep& step) {
   if (needs_lost(step)) return nccl::kRemoteError;
   if (!uses_communicator(step)) return nccl::kSuccess;

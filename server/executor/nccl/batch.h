@@ -26,11 +26,11 @@ namespace rcuda::server {
 struct NcclCommunicator {
   std::atomic<void*> handle{nullptr};  // null until NCCL has made it
   // NCCL writes the handle here, perhaps as late as in an abort, which waits for NCCL's own
-  // threads. The batch that creates the communicator may be gone by then.
+  // threads. The batch that creates the communicator may have ended before that.
   void* made = nullptr;
   CUcontext context = nullptr;  // in which it was created
   bool blocking = true;
-  std::atomic<int> posted_error{0};  // of an operation without an answer
+  std::atomic<int> posted_error{0};  // the error of a posted operation; 0: none
   uint64_t error_number = 0;         // of Answers::latch(), for posted_error; executor thread
   // Equal in all ranks of the communicator, also in other workers; 0: unknown.
   uint64_t tag = 0;
@@ -89,7 +89,7 @@ struct NcclStep {
   bool has_config = false;
   nccl::Config config;
   std::string net_name, comm_name;
-  uint64_t scalar[2] = {};  // kPreMulSum
+  uint64_t scalar[2] = {};  // of kPreMulSum, if the program gave it in host memory
   // For operations:
   bool has_operation_config = false;
   nccl::OperationConfig operation_config;
@@ -105,11 +105,11 @@ struct NcclBatch {
   std::vector<NcclStep> steps;
   nccl::Grouping grouping{};
   float microseconds = 0;  // the estimate of a simulated group
-  // Why make() calls nothing, as one line for the program; empty: it makes the calls.
+  // The reason, as one line for the program, for which make() makes no calls. Empty: it makes them.
   std::string refusal;
   std::atomic<bool> is_made{false};  // the caller of make() sets it afterwards
-  // Another thread is about to revoke the communicators: the next call on them must wait until it
-  // has.
+  // Another thread is about to revoke the communicators. The next call on them must wait until they
+  // are revoked.
   std::atomic<bool> is_being_revoked{false};
 };
 
@@ -123,10 +123,10 @@ bool needs_lost(const NcclStep& step);
 nccl::ResultCode make(const nccl::Functions& functions, const api::DriverTable& driver,
                       NcclBatch& batch);
 
-// Ends the wait of a batch that another thread makes, and whose calls need a lost rank. Revokes the
+// Ends the wait in a batch that another thread makes and whose calls need a lost rank. Revokes the
 // batch's communicators, which the program can then shrink. If the batch is still not made ten
-// seconds later (one second if NCCL cannot revoke them), aborts the communicators. Blocks until the
-// batch is made or the communicators are aborted.
+// seconds later (one second if NCCL cannot revoke them), aborts them. Blocks until the batch is
+// made or the communicators are aborted.
 void end_wait(const nccl::Functions& functions, const api::DriverTable& driver, NcclBatch& batch);
 
 }  // namespace rcuda::server

@@ -13,7 +13,7 @@ struct NcclCallers::Shared {
   CondVar changed;
   std::deque<std::function<void()>> waiting RCUDA_GUARDED_BY(mutex);
   size_t threads RCUDA_GUARDED_BY(mutex) = 0;
-  size_t busy RCUDA_GUARDED_BY(mutex) = 0;  // threads with work, and work that waits for one
+  size_t busy RCUDA_GUARDED_BY(mutex) = 0;  // threads with work, plus work without a thread
   bool over RCUDA_GUARDED_BY(mutex) = false;
 };
 

@@ -22,8 +22,8 @@
 namespace rcuda::server {
 namespace {
 
-// The most bytes of the commands of unfinished groups. Their steps take about ten times as much
-// memory. A group of sends and receives with 4096 ranks has 512 KiB.
+// The most bytes of NcclPart commands whose batches are not complete. The NcclSteps made of them
+// take about ten times as much memory. A group of sends and receives with 4096 ranks has 512 KiB.
 constexpr size_t kMostPartBytes = 8u << 20;
 
 constexpr int kSuspendMemory = 1;  // NCCL_SUSPEND_MEM
@@ -42,9 +42,10 @@ Environments& environments() {
   return *all;
 }
 
-// Called before the library is loaded, because NCCL reads the values at its first use. Values of
-// the server's environment win. Other threads may read the environment meanwhile, so this replaces
-// the whole array: setenv() would move it while they read.
+// Adds variables to the environment. Called before the library is loaded, because NCCL reads the
+// values at its first use. A variable that the server's environment has keeps its value. Other
+// threads may read the environment meanwhile, so this function replaces the whole array: setenv()
+// would move it while they read.
 void set_environment(const std::vector<std::string>& variables, const std::string& host_id) {
   std::vector<std::string> lines;
   for (const std::string& line : variables) {
@@ -126,7 +127,7 @@ bool Nccl::run(CUcontext context, std::function<void()> work, std::function<void
                bool always) {
   return callers_.start(always, [&driver = driver_, door = door_, context, work = std::move(work),
                                  then = std::move(then)]() mutable {
-    // NCCL may allocate memory while another thread captures a stream.
+    // NCCL may allocate memory, which must not fail or invalidate a capture of another thread.
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     if (context && driver.cuCtxSetCurrent(context) == CUDA_SUCCESS) {
       driver.cuThreadExchangeStreamCaptureMode(&mode);
@@ -219,8 +220,8 @@ void Nccl::lose(std::vector<uint64_t> tags) {
   door_->jobs->post([this, tags = std::move(tags)] { lose_now(tags); });
 }
 
-// Ends calls in progress that may wait for the lost rank without end. Without such a call, the
-// program ends the communicator, because its streams may still use it.
+// Ends calls in progress that would wait for the lost rank without end. If there is no such call,
+// the communicator stays until the program ends it, because streams may still use it.
 void Nccl::lose_now(const std::vector<uint64_t>& tags) {
   std::vector<const NcclCommunicator*> lost;
   for (const auto& [id, communicator] : communicators_) {

@@ -4,9 +4,10 @@
 // Calls that may wait for other ranks run on threads of NcclCallers. The worker answers when NCCL
 // has returned, so the client's thread waits as long as it would wait in NCCL itself. Meanwhile the
 // worker executes other commands of the ring. Operations whose connections exist run on the
-// executor thread. A communicator in the worker blocks if the program's communicator does.
-// (Rejected: only non-blocking communicators. From NCCL 2.27 on, each of their operations starts a
-// thread and launches at an unknown time, and the next operation must wait for that.)
+// executor thread. A communicator in the worker is blocking if the program's communicator is.
+// (Rejected: only non-blocking communicators. From NCCL 2.27 on, each operation of such a
+// communicator starts a thread and launches at an unknown time, and the next operation must wait
+// for this launch.)
 //
 // Executor thread only, except lose(). Blocking: make_here(), while NCCL launches. At the end of
 // the session nothing waits for NCCL: calls in progress are left to the end of the process.
@@ -44,7 +45,7 @@ class Nccl {
   bool open(const std::vector<std::string>& variables, Opened then);
   // After open(): whether the environment variables let any operation wait for other ranks.
   bool operations_wait() const { return operations_wait_; }
-  // Whether a call on another thread has not returned.
+  // Whether a call on another thread is in progress.
   bool is_busy() const { return !in_progress_.empty(); }
   // Returns null before open() has succeeded.
   const NcclLibrary* library() const { return library_; }
@@ -56,9 +57,9 @@ class Nccl {
   // Registers the communicator that the step will create. Returns null if the id is in use, or if
   // too many communicators exist.
   std::shared_ptr<NcclCommunicator> create(const NcclStep& step, bool blocking);
-  const std::string& apart() const { return settings_.apart; }  // NcclSettings
-  // Returns why NCCL may not connect to the address that the id names, as a line for the program.
-  // Empty: it may connect.
+  const std::string& apart() const { return settings_.apart; }  // see NcclSettings
+  // Returns the reason why NCCL may not connect to the address that the id names, as a line for the
+  // program. Empty: it may connect.
   std::string check_id(const nccl::UniqueId& id) const;
   // Workers with ranks of these communicators have died. The communicators' calls that need all
   // ranks return kRemoteError, also those in progress. Their other calls go on, so that the program
@@ -75,10 +76,10 @@ class Nccl {
   // Makes the batch on this thread, whose current context it changes.
   nccl::ResultCode make_here(NcclBatch& batch);
 
-  // suspend(), before a park, releases the memory of the communicators (ncclCommSuspend). resume(),
-  // afterwards, makes them usable again. All ranks must take part. `tags`: the tags of all ranks
-  // that are parked together, one for each rank. Both call `then` on the executor thread, with a
-  // line that says why NCCL did not do it; empty: it did.
+  // suspend() releases the memory of the communicators before the session is parked
+  // (ncclCommSuspend). resume() makes them usable again afterwards. All ranks must take part.
+  // `tags`: the tags of all ranks that are parked together, one for each rank. Both call `then` on
+  // the executor thread, with one line about NCCL's error; empty: NCCL has succeeded.
   using Moved = std::function<void(const std::string& why)>;
   void suspend(const std::vector<uint64_t>& tags, Moved then);
   void resume(Moved then);

@@ -11,8 +11,8 @@ namespace rcuda::server {
 
 struct NcclSettings {
   std::string library = "auto";  // as for load_nccl()
-  std::string unavailable;       // why the session gets no NCCL; empty: it gets one
-  // One line for the program when ranks of its communicator are in other sessions; empty: none.
+  std::string unavailable;       // why the session may not use NCCL; empty: it may
+  // One line for a program whose communicator has ranks in other sessions; empty: no line.
   std::string apart;
   // NCCL_HOSTID, unless the environment sets it: equal in workers that can open each other's GPUs.
   // Empty: NCCL chooses.

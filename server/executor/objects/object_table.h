@@ -3,7 +3,7 @@
 // The client mints dense ids for the objects that it creates. Objects that only the driver can name
 // (the nodes of a captured graph, a kernel's function) get ids from the worker, with kWorkerMinted
 // set. Ids come from the wire, so find() accepts any number. A driver may reuse a handle for
-// another object, so a handle's id is the latest one that it was bound to or named with.
+// another object, so a handle's id is that of its latest bind() or name().
 // Executor thread only. Nothing blocks. Handles belong to the driver.
 #pragma once
 
@@ -44,6 +44,8 @@ class ObjectTable {
   // Returns false if the id is in use, may not be minted by a client, or is too far beyond the
   // earlier ids. (Ids are dense, but several threads mint them, so they may arrive out of order.)
   bool bind(wire::ObjectId id, void* handle, wire::ObjectId context);
+  // Returns the handle's id. Mints an id if the handle has none. Returns 0 for a null handle, or if
+  // there are too many ids.
   wire::ObjectId name(void* handle, wire::ObjectId context);
   void unbind(wire::ObjectId id);
   // Unbinds all objects that end with a module or library. The driver may reuse their handles.

@@ -31,7 +31,7 @@ inline CUresult read_uuid(const api::DriverTable& driver, CUdevice device,
   return driver.cuDeviceGetUuid_v2(reinterpret_cast<CUuuid*>(bytes.data()), device);
 }
 
-// One of the session's devices, in the client's order.
+// One of the session's devices. Lists of them are in the client's order.
 struct SessionDevice {
   CUdevice device = 0;
   CUcontext primary = nullptr;
@@ -43,13 +43,13 @@ struct ContextState {
   CUcontext handle = nullptr;
   CUdevice device = 0;
   std::vector<CUevent> free_events;    // without timing
-  std::vector<CUstream> free_streams;  // non-blocking ones, for moved watches
+  std::vector<CUstream> free_streams;  // non-blocking, for the private events of Completions
   CUstream idle_stream = nullptr;      // never gets work: synchronising it flushes device printf
   CUstream fetch_stream = nullptr;     // wire::kFetchStream; waits for no other stream
-  CUevent mirrors_sent = nullptr;      // in fetch_stream, after the bytes that the client sent last
+  CUevent mirrors_sent = nullptr;      // recorded in fetch_stream by Mirrors::sent()
   Object fetch_uses;                   // fetch_stream's use counts; handle stays null
   Object legacy_stream;                // the legacy stream's use counts; handle stays null
-  uint64_t idle_at = 0;                // WorkCount::all() when everything was last known to be done
+  uint64_t idle_at = 0;                // WorkCount::all() when all work was last known to be done
   std::vector<std::shared_ptr<Departed>> departed;
   CUfunction block_digests = nullptr;  // the kernel of BlockDigests, once it is loaded
   uint64_t generation = 0;  // counts resets; objects of an earlier generation have ended
@@ -64,8 +64,9 @@ struct SessionStream {
   uint64_t key = 0;  // unique, even if a new stream has the handle of a destroyed one
 };
 
-// The key of a stream without an id is one of these flags and the context's id: legacy default
-// streams and ContextState::fetch_stream. The keys of created streams count from 1.
+// The keys of streams without an id: one of these flags, combined with the context's id. They are
+// the legacy default stream (kLegacyKey) and ContextState::fetch_stream (kFetchKey). The keys of
+// other streams count from 1.
 inline constexpr uint64_t kLegacyKey = 1ull << 63;
 inline constexpr uint64_t kFetchKey = 1ull << 62;
 

@@ -295,8 +295,8 @@ Status CudaDeviceOps::hold(CUstream stream, PendingPlace* pending) {
   return {};
 }
 
-// If the previous copy still holds the stream, returns true. Then the stream stays held until both
-// copies have ended, and nothing has to pass through the GPU in between.
+// If the previous copy still holds the stream, extends this hold and returns true. The stream then
+// stays held until both copies have ended, and the GPU need not resume it in between.
 bool CudaDeviceOps::join(p2p::StreamRef ref, PendingPlace* pending) {
   const auto last = places_.find(last_hold_);
   if (!ref.follows || last == places_.end() || ref.stream != last_held_.stream ||
@@ -337,7 +337,7 @@ Result<StreamPlace> CudaDeviceOps::enter(p2p::StreamRef ref, bool hold_it) {
   ContextGuard guard(driver_, pending.context);
   RCUDA_RETURN_IF_ERROR(status_of(guard.result(), "cuCtxPushCurrent"));
   MutexLock lock(mutex_);
-  // The thread that grants a pause never takes a place during it, so it does not block here.
+  // The thread that grants pauses never calls enter() during a pause, so it does not block here.
   if (hold_it)
     resumed_.wait(lock, [this]() RCUDA_REQUIRES(mutex_) { return paused_ == p2p::Pause::kNone; });
   Status status;
@@ -367,7 +367,8 @@ Result<StreamPlace> CudaDeviceOps::enter(p2p::StreamRef ref, bool hold_it) {
 Result<bool> CudaDeviceOps::reached(StreamPlace place) {
   uint64_t puts = 0;
   {
-    // Held during the query, because the driver destroys the event after forget_context().
+    // The lock is held during the query. Otherwise forget_context() could return meanwhile, and its
+    // caller lets the driver destroy the context with the event.
     MutexLock lock(mutex_);
     const PendingPlace& pending = places_.at(static_cast<uint64_t>(place));
     RCUDA_ASSIGN_OR_RETURN(const bool passed, is_passed(pending));

@@ -4,12 +4,13 @@
 // Lanes are non-blocking streams of the highest priority in the primary contexts. They share the
 // GPU's queues with the program's streams; the executor makes sure that some queues are left for
 // them while a stream is held (CommandScheduler). Every copy is followed by an event, which the
-// copy engine itself reports. (Rejected: a ticket that the stream writes with cuStreamWriteValue64.
-// It is cheaper to read, but goes through the queue of the compute engine: while a stream of the
-// program was held there, each took up to 9 us more on an H200.)
+// copy engine itself reports. (Rejected: a number that the stream writes after each copy with
+// cuStreamWriteValue64. The number is cheaper to read, but its write goes through the queue of the
+// compute engine: while a stream of the program was held there, each write took up to 9 us more on
+// an H200.)
 //
-// A held stream waits (cuStreamWaitValue32) for a pinned word of its own. The value of a word only
-// increases, so a word can serve the next stream before the GPU has resumed the last stream.
+// A held stream waits (cuStreamWaitValue32) for a page-locked word of its own. The value of a word
+// only increases. So a word can hold the next stream before the GPU has resumed the previous one.
 //
 // The executor thread, which queues the streams' work, also grants pauses (begin_pause()). So no
 // stream is held and no work is queued between the grant and the calls that need the pause. No lock
@@ -65,7 +66,7 @@ class CudaDeviceOps final : public p2p::DeviceOps {
     // no memory.
     ExportedNames* names = nullptr;
     // RegionPuts::client_has(). A place counts as reached only when the client has the bytes of
-    // earlier copies to its memory, because the other worker may then read them there.
+    // earlier copies to its memory, because the other worker may read them there from then on.
     std::function<bool(uint64_t*)> client_has{};
   };
   static Result<std::unique_ptr<CudaDeviceOps>> create(const api::DriverTable& driver,
@@ -148,7 +149,7 @@ class CudaDeviceOps final : public p2p::DeviceOps {
     CUresult ended = CUDA_SUCCESS;
     bool hold = false;
     size_t hold_word = 0;
-    uint64_t puts = 0;  // the number of client_has()
+    uint64_t puts = 0;  // the number that client_has() keeps between its calls
   };
 
   CudaDeviceOps(const api::DriverTable& driver, Options options)
@@ -173,7 +174,7 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   std::atomic<int> held_{0};  // places that hold a stream
   std::atomic<int> waiting_streams_{0};
   std::vector<std::array<LaneState, p2p::kLaneCount>> lanes_;
-  void* words_ = nullptr;  // pinned: the hold words
+  void* words_ = nullptr;  // page-locked: the hold words
   struct Export {
     CUdeviceptr base = 0;
     wire::ExportedName name{};

@@ -39,10 +39,12 @@ class DeviceWaits {
     Action run;
   };
   void postpone(Call call) { postpone(std::move(call), 0); }
-  // Whether a call that waits for the work in this context would not wait now.
+  // Whether a call can be made now although the driver waits for this context's work in it: the
+  // work is known to be done, no stream is held, and no earlier call waits until no stream is held.
   bool may_call(ContextState& context);
 
-  // Whether calls wait until no stream is held. Until they are made, no further stream is held.
+  // Whether calls wait until no stream is held. Until these calls are made, CommandScheduler lets
+  // no further stream be held.
   bool any() const { return !when_free_.empty(); }
   // Makes the calls that wait until no stream is held. To be called between two commands. Returns
   // whether it did anything.

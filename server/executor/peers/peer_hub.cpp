@@ -26,8 +26,8 @@ using transport::Reach;
 
 namespace {
 
-// The number of sockets that may wait for an introduction: enough for all Links of a session. The
-// limit stops a flood of connections.
+// The most sockets that may wait for an introduction: enough for all Links of a session. The limit
+// stops a flood of connections.
 constexpr size_t kMostCallers = 1024;
 
 // The most other workers that a session has.
@@ -37,8 +37,8 @@ constexpr size_t kMostPeers = wire::kMostServers - 1;
 // timeout.
 constexpr size_t kMostAttempts = 64;
 
-// Link numbers are small, because the client must not choose the bytes that another server reads
-// first.
+// Link numbers are small: this worker sends them to an address that the client chose, and a client
+// must not control the first bytes that another server reads.
 constexpr p2p::PeerId kMostLinks = 1u << 20;
 
 // The longest name that DNS has.
@@ -159,8 +159,8 @@ void PeerHub::connect(Attempt& attempt) {
     if (!link) failed_.push_back(attempt.begin);
     if (!link && introduction.connects && !attempt.welcomed && !attempt.given_up) {
       log_lost(introduction, link.status());
-      // The client chose the address. Unless a worker of its session has answered, the client gets
-      // the same answer at the same time, so that it learns nothing about other ports.
+      // The client chose the address. So unless a worker of its session has answered, the client
+      // gets its answer at the deadline, and learns nothing about other hosts and ports.
       changed_.wait_until(lock, deadline_of(attempt),
                           [&]() RCUDA_REQUIRES(mutex_) { return attempt.given_up; });
       link = no_connection();
@@ -247,9 +247,9 @@ Result<std::unique_ptr<transport::Link>> PeerHub::connect_peer(Attempt& attempt)
   const transport::Medium* const wanted = options_.planner.medium;
   auto link = connect_peer(attempt, wanted);
   if (wanted) return link;
-  // Either the other worker cannot use this medium, or no Link could be made over it, or the other
-  // server on this machine belongs to another user and its local socket refuses this worker. Over
-  // TCP the session's id is enough.
+  // There are three cases: the other worker cannot use this medium; no Link could be made over it;
+  // or the other server on this machine belongs to another user, and its local socket refuses this
+  // worker. TCP is possible in each case, because a server accepts the session's id there.
   if (link.status().code() == Code::kUnsupported || link.status().code() == Code::kDenied) {
     const transport::Medium& plain = transport::plain_medium(Reach::kNetwork);
     RCUDA_INFO("peer-to-peer with worker %u goes over %s: %s", attempt.introduction.worker,
@@ -415,9 +415,9 @@ void PeerHub::accept_caller(const wire::PeerHello& hello, UniqueFd socket) {
   changed_.notify_all();
 }
 
-// An attacker can see a PeerHello on the network and send it again. The first connection with a
-// name has precedence. With encryption, a connection without the right key is dropped after a part
-// of the time, and the next connection is tried.
+// An attacker can see a PeerHello on the network and send it again. So several connections may
+// claim to be this stream, and the earliest is tried first. With encryption, a connection without
+// the right key is dropped after a quarter of the time, and the next connection is tried.
 Result<Socket> PeerHub::take_caller(Attempt& attempt, uint32_t stream, std::string* medium) {
   const auto deadline = Clock::now() + options_.handshake_timeout;
   for (;;) {

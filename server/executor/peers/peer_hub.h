@@ -2,24 +2,25 @@
 // and makes its Links.
 //
 // The client introduces two workers to each other (introduce()). One of them connects to the
-// other's server, whose daemon passes the socket to the other worker (accept_caller()). Both make a
-// Link of it: over shared memory on one host, otherwise over verbs if both can use it, otherwise
-// over TCP. A thread for each connection does this; meanwhile copies wait in the engine. If a
-// connection cannot be made, its copies end with an error, and `report` says so.
-// A client could name any address, so introductions are bounded: a worker has one address for the
-// whole session, a session has at most wire::kMostServers workers, and the number of connections in
-// progress and of recent failures has a limit. If no worker of the session welcomes this worker,
-// the client gets the same answer at the end of the handshake's timeout, whatever is at the
-// address; the log has the reason.
-// The first introduction creates the engine. shut() ends it, before the primary contexts in which
-// it copies are destroyed; the next introduction creates another engine.
+// other's server, whose daemon passes the socket to the other worker (accept_caller()). With this
+// socket they make a Link: over shared memory on one host, otherwise over verbs if both can use it,
+// otherwise over TCP. A thread for each connection does this; meanwhile copies wait in the engine.
+// If a connection cannot be made, its copies end with an error, and `report` gets a line for the
+// user.
+// A client could name any address, and probe other hosts in this way. So introductions are bounded:
+// a worker has one address for the whole session, a session has at most wire::kMostServers workers,
+// and the number of connections in progress and of recent failures has a limit. If no worker of the
+// session welcomes this worker, the client always gets the same answer, and only at the end of the
+// handshake's timeout. The log has the reason.
+// The first introduction creates the engine. shut() ends the engine, before the primary contexts in
+// which it copies are destroyed. The next introduction creates another engine.
 //
 // Threads: accept_caller() from any thread, everything else from the executor thread. Threads of
 // the hub and of the engine call `on_error` and `report`, which must not wait for the executor
 // thread. Blocking: introduce() while it makes the engine (a few streams and 256 KiB of page-locked
 // memory), shut() until no DMA is in flight. Neither waits for a connection in progress: shut()
-// gives it up, and its thread ends at the handshake's timeout at the latest. The destructor waits
-// for these threads.
+// gives up the attempt, and its thread ends at the handshake's timeout at the latest. The
+// destructor waits for these threads.
 #pragma once
 
 #include <array>
@@ -79,14 +80,14 @@ class PeerHub {
     uint16_t port = 0;
     std::chrono::milliseconds reconnect{0};  // how long the connection may be lost
   };
-  // `devices`: in the client's order. Returns kProtocol if no real client makes such an
-  // introduction, kInvalidArgument if the link is already known or there are too many workers, and
-  // kUnavailable if too many connections are in progress or have just failed.
+  // `devices`: in the client's order. Returns kProtocol if the introduction has values that no
+  // correct client sends, kInvalidArgument if the link is already known or the session has too many
+  // workers, and kUnavailable if too many connections are in progress or have just failed.
   Status introduce(const Introduction& introduction, std::vector<CudaDeviceOps::Device> devices);
-  // Whether a failed introduction is to be logged and reported: only the first few are.
+  // Whether to log and report this failed introduction. True for the first few; counts the call.
   bool says_refusal() { return refusals_++ < kMostRefusalsSaid; }
-  // Takes a connection from another worker. It is closed if the client does not introduce that
-  // worker in time.
+  // Takes a connection from another worker. If the client does not introduce that worker within the
+  // handshake's timeout, the next call closes the connection.
   void accept_caller(const wire::PeerHello& hello, UniqueFd socket);
 
   // Whether this link has been introduced. Copies may be submitted only for such links.
@@ -106,9 +107,9 @@ class PeerHub {
   bool active() const { return engine_ != nullptr; }
   // Calls Engine::copy, and counts the copy until it has ended.
   Status copy(p2p::PeerCopy copy, Status failure);
-  // The result of a copy whose error goes to a third worker, with a signal (wire::kPeerSignalled).
-  // The result is written before the signal is queued, or on the engine's thread, which also reads
-  // it.
+  // The result of a copy whose error a later PeerSignal command passes on to a third worker
+  // (wire::kPeerSignalled). The result is written before the signal is queued, or on the engine's
+  // thread. The engine's thread reads it.
   using Outcome = std::shared_ptr<Status>;
   Outcome make_outcome(uint64_t copy) { return outcomes_[copy] = std::make_shared<Status>(); }
   // Called for the signal of the copy. Returns null if there is no such copy.
@@ -136,6 +137,7 @@ class PeerHub {
   static constexpr int kMostRefusalsSaid = 8;
   using Clock = std::chrono::steady_clock;
   using StreamKey = std::pair<uint32_t, uint32_t>;  // link, stream
+  // A connection from another worker, before its introduction.
   struct Caller {
     wire::PeerHello hello;
     UniqueFd socket;
@@ -154,9 +156,9 @@ class PeerHub {
     std::thread thread;             // not joinable: it could not be started
   };
 
-  // Checks an introduction against the limits, and notes the worker's address.
+  // Checks an introduction against the limits, and records the worker's address.
   Status check_introduction(const Introduction& introduction);
-  // The connections in progress and those that failed recently. Joins the threads that are over.
+  // The number of connections in progress or recently failed. Joins the threads that are over.
   size_t attempts();
   void connect(Attempt& attempt);
   Clock::time_point deadline_of(const Attempt& attempt) const;
@@ -184,7 +186,8 @@ class PeerHub {
                                  Clock::time_point deadline);
   Result<std::unique_ptr<transport::Link>> link_over(const transport::Medium& medium,
                                                      transport::Bootstrap bootstrap) const;
-  // Why the connection must be encrypted, as Medium::suits() takes it.
+  // Returns the reason why the connection must be encrypted, for Medium::suits(). Empty: it need
+  // not be encrypted.
   std::string encrypts_because(const Introduction& introduction) const;
   // Whether both workers try TCP next if they cannot make a Link over this medium. False within a
   // host.
@@ -202,7 +205,8 @@ class PeerHub {
   std::unique_ptr<CudaDeviceOps> ops_;
   std::unique_ptr<p2p::Engine> engine_;
   std::atomic<int> copying_{0};  // copies in progress
-  // Copies sent, from Counter::kPeerCopies on. The engine's thread counts.
+  // Copies sent, by route and staging: the counters from Counter::kPeerCopies on. Increased by the
+  // engine's thread.
   static constexpr size_t kFirstCounter = static_cast<size_t>(wire::Counter::kPeerCopies);
   std::array<std::atomic<uint64_t>, wire::kWorkNames.size() - kFirstCounter> sent_{};
 
@@ -211,7 +215,7 @@ class PeerHub {
   // The beginnings of the attempts that have failed recently.
   std::vector<Clock::time_point> failed_ RCUDA_GUARDED_BY(mutex_);
   std::multimap<StreamKey, Caller> callers_ RCUDA_GUARDED_BY(mutex_);
-  bool said_crowded_ RCUDA_GUARDED_BY(mutex_) = false;  // about too many callers
+  bool said_crowded_ RCUDA_GUARDED_BY(mutex_) = false;  // has warned of too many callers
   std::set<p2p::PeerId> decided_ RCUDA_GUARDED_BY(mutex_);
   // The introductions since the last shut(), for the engine's thread.
   std::map<p2p::PeerId, Introduction> introduced_ RCUDA_GUARDED_BY(mutex_);

@@ -13,8 +13,8 @@ Status PeerMemory::check(const p2p::Shape& memory) {
   RCUDA_RETURN_IF_ERROR(memory.check());
   if (memory.bytes() == 0) return {};
   const uint64_t last = memory.address + memory.extent_bytes() - 1;
-  // The driver answers more slowly while other threads query their DMA. So memory that is copied
-  // repeatedly is checked only once.
+  // The driver's query takes longer while other threads query the state of their copies. So memory
+  // that is copied repeatedly is checked only once.
   if (at_ != work_.without_holds()) {
     at_ = work_.without_holds();
     checked_ = {};

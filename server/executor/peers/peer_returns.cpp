@@ -88,8 +88,8 @@ Result<Socket> PeerReturns::next(uint32_t link, int index, Clock::time_point dea
   Arrival arrival = std::move(found->second.arrived.extract(index).mapped());
   const PeerLinkName name = found->second.name;
   lock.unlock();
-  // The time is short, because the network may lose all packets of this attempt, and the peer's
-  // next attempt waits for its end.
+  // The time is short: the network may lose all packets of this attempt, and the peer's next
+  // attempt waits until this attempt has ended.
   constexpr std::chrono::milliseconds kAttempt{3000};
   const auto until = Clock::now() + std::min(handshake_timeout_, kAttempt);
   RCUDA_RETURN_IF_ERROR(

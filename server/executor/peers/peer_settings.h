@@ -20,7 +20,7 @@ struct PeerSettings {
   p2p::PlannerOptions planner;
   bool trusted_fabric = false;  // encrypted sessions may use media that do not encrypt
   std::chrono::milliseconds handshake_timeout{10'000};
-  std::chrono::milliseconds reconnect{0};  // the longest loss of a connection to another worker
+  std::chrono::milliseconds reconnect{0};  // how long a connection to another worker may be lost
   std::chrono::nanoseconds spin{0};        // EngineOptions::spin
   // bulk_streams and near_pci are those of every Link of the session, the client's included.
   transport::LinkOptions link;

@@ -93,9 +93,9 @@ bool Completions::queue_mark(const SessionStream& stream, WordSignal signal) {
          CUDA_SUCCESS;
 }
 
-// A client that maps the GPU-written words can write to them, but misleads only itself. But such a
-// write must not release the booking of freed memory: if memory was freed, only the driver's event
-// counts.
+// A client that maps the GPU-written words can also write them. It thereby misleads only itself,
+// except if memory was freed in stream order: a false word would release the booking of this memory
+// too early. So then only the driver's event counts.
 bool Completions::is_marked(const Pending& pending) const {
   return pending.marked && !pool_frees_.any() &&
          std::atomic_ref(marks_[pending.signal.word]).load(std::memory_order_acquire) ==
@@ -227,10 +227,11 @@ void Completions::finish(Watch& watch, CUresult result, transport::Wake wake) {
   answers_.end_wait(watch.signal, result, wake);
 }
 
-// Finds out how far a stream has got. A query of a reached event takes 1.5 us, of another event a
-// tenth of that (H100). So the last event is queried first: if it is reached, all are. An event
-// with a GPU-written word is queried only at each kLooksPerQuery-th look. This query finds a failed
-// stream, in which the GPU does not write the word.
+// Finds out how far a stream has got. The last event is queried first: if it is reached, all are.
+// Otherwise this query costs little: it takes 0.15 us for an event that is not reached, and 1.5 us
+// for a reached event (H100). An event with a GPU-written word is queried only in every
+// kLooksPerQuery-th look. The query detects a failed stream, in which the GPU does not write the
+// word.
 CUresult Completions::look(Queue& queue, uint64_t* reached) {
   constexpr uint32_t kLooksPerQuery = 16;
   const Pending& first = queue.pending.front();

@@ -56,10 +56,10 @@ class Completions {
   //   - in the legacy stream: PyTorch's `.item()`, which waits for the legacy stream, took longer
   //     with GPU-written words (H100);
   //   - in sessions with as many streams as a device has queues for kernels. Unlike a copy, the
-  //     write takes such a queue. In a queue that it shares with another stream, the write may have
-  //     to wait until that stream goes on, and that stream may wait for the program;
-  //   - after other waits for the stream: it would gain nothing, and the write takes a place in the
-  //     stream's queue.
+  //     write goes through such a queue. If another stream shares the queue, the write may have to
+  //     wait for that stream's work, which may itself wait for the program;
+  //   - if two completions of the stream are pending already: the client would gain nothing, and
+  //     the write takes a place in the stream's queue.
   void await(const SessionStream& stream, WordSignal signal);
   // The GPU-written words, for the client to map. Empty if the GPU never writes any.
   std::span<std::byte> marks() const { return std::as_writable_bytes(marks_); }
@@ -67,18 +67,19 @@ class Completions {
   // client waits for it. Without `waits`, only the latest watch of an event is kept, and only until
   // the event is recorded again.
   void watch(wire::ObjectId id, WordSignal signal, bool waits);
-  // Returns the driver's event, for a command that may record it again. First, each watch of the
-  // event with `waits` gets a private event, which stands for the record that the watch waits for.
-  // A private event takes a stream, and waiting streams may block others, because a device has few
-  // queues.
+  // Returns the driver's event, for a command that may record it again. First moves each watch of
+  // the event that has `waits` to a private event, which completes together with the record that
+  // the watch waits for. Other watches get no private event: it needs a stream of its own, and
+  // waiting streams may block others, because a device has few queues.
   CUresult event_for_command(wire::ObjectId id, CUevent* event);
   // Drops the watches of a client's event that is about to be recorded, or was destroyed; no thread
   // waits for its earlier record. While the event is captured, querying it would invalidate the
   // capture.
   void forget_event(CUevent event);
 
-  // Answers watches with `waits` whose record is reached. Called between the commands of a burst,
-  // so it queries a few events only, and leaves the sending to a thread of the Link that is awake.
+  // Signals the watches with `waits` whose record is reached. Called between the commands of a
+  // burst, so it queries only a few events and leaves the sending to a thread of the Link that is
+  // awake.
   void poll_watches();
   // Runs the actions of complete events. Returns whether there were any.
   bool poll();
@@ -92,7 +93,7 @@ class Completions {
 
  private:
   struct Pending {
-    uint64_t number = 0;  // of this object's completions
+    uint64_t number = 0;  // increases over all completions of this object
     CUevent event = nullptr;
     ContextState* context = nullptr;
     WordSignal signal;

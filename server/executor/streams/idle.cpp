@@ -145,7 +145,8 @@ void IdleCheck::when_idle(ContextState& context, WhenDone when_done) {
     WhenDone when_done;
   };
   (void)any_departed(context);
-  work_.note();  // a later copy must not join a hold in front of these events
+  // A later peer copy must not extend a hold that precedes these events: they would wait for it.
+  work_.note();
   auto outstanding = std::make_shared<Outstanding>(
       Outstanding{streams.size() + context.departed.size(), CUDA_SUCCESS, std::move(when_done)});
   const auto one_is_done = [outstanding](CUresult result) {

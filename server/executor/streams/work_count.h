@@ -1,5 +1,5 @@
-// WorkCount: counts the commands that may have queued work on a GPU, so that a result about the
-// streams stays valid while the count stays the same. Executor thread only.
+// WorkCount: counts the commands that may have queued work on a GPU. So what the worker has found
+// out about the streams stays valid as long as the count stays the same. Executor thread only.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@ class WorkCount {
  public:
   // To be called when work may have been queued in some stream.
   void note() { ++work_; }
-  // To be called when a peer copy that holds a stream was queued. Returns whether the work counted
-  // directly before it was also such a copy, in the same stream.
+  // To be called when a peer copy that holds a stream was queued. Returns whether the previously
+  // counted work was a peer copy that holds the same stream.
   bool note_hold(uint64_t stream_key) {
     const bool follows = held_at_ == work_ && held_key_ == stream_key;
     held_at_ = ++work_;
