@@ -19,7 +19,7 @@ namespace rcuda::server {
 inline constexpr const char* kContainer = "container socket";
 
 struct Identity {
-  // The user of this machine as which the session runs if the daemon is root. None: the client has
+  // If the daemon is root, the session runs as this user of this machine. None: the client has
   // proved its identity, but this machine has no such user.
   std::optional<uid_t> uid;
   gid_t gid = 0;              // with uid
@@ -29,7 +29,7 @@ struct Identity {
   std::string method;
   std::string from;  // "pid 812", "10.0.0.7:51312"
   // All groups of the user's account, if they have been looked up. For quotas only: a process may
-  // have given up groups. Its session lacks their rights, but keeps their limits.
+  // have given up some of the groups. Its session then lacks their rights, but keeps their limits.
   std::vector<gid_t> account_groups;
   // The lease under which the session runs, and its job; empty: none.
   std::string lease{}, job{};

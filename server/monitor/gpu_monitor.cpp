@@ -9,7 +9,7 @@
 namespace rcuda::server {
 namespace {
 
-// The distance as NVML's level of a path between two GPUs.
+// Converts a PCI distance to NVML's level of the path between two GPUs at that distance.
 uint32_t ancestor_of(const transport::PciDistance& distance) {
   using Level = transport::PciDistance::Level;
   constexpr size_t kPortsOfOneSwitch = 2;
