@@ -227,7 +227,7 @@ GpuSample NvmlReader::read(const std::vector<GpuName>& names) const {
     sample.driver_version = version;
   }
   sample.gpus.resize(names.size());
-  std::vector<nvmlDevice_t> devices(names.size());  // the whole GPU of each name, also for a MIG device
+  std::vector<nvmlDevice_t> devices(names.size());  // the whole GPU, also for a MIG device
   for (size_t i = 0; i < devices.size(); ++i) {
     GpuSample::Gpu& gpu = sample.gpus[i];
     gpu.known = nvml_->by_pci_bus_id(names[i].pci_bus_id.c_str(), &devices[i]) == NVML_SUCCESS;

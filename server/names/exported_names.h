@@ -67,6 +67,7 @@ Result<wire::ExportNumber> make_export_number();
 
 class ExportedNames {
  public:
+  static constexpr size_t kMostHandles = 65536;
   // Sends a query to the exporting worker, through the daemon on this port. An error means that the
   // worker was not reached.
   using Ask =

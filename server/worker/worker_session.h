@@ -109,7 +109,7 @@ class WorkerSession {
 
   mutable Mutex mutex_;
   SessionLoop* loop_ RCUDA_GUARDED_BY(mutex_) = nullptr;
-  // Callers that have come before loop_ is set.
+  // Workers that have connected for peer copies before loop_ is set.
   std::vector<std::pair<wire::PeerHello, UniqueFd>> early_ RCUDA_GUARDED_BY(mutex_);
   std::string stopped_ RCUDA_GUARDED_BY(mutex_);  // why the session must end; empty: it continues
 
