@@ -1,6 +1,6 @@
 // CarriedState: the state that a daemon keeps when its process executes another build of its binary
-// (successor.h). The process keeps its child processes and the descriptors that are named here.
-// Everything else in its memory is lost.
+// (successor.h). The process keeps its child processes and the descriptors that are named here. The
+// rest of its memory is lost.
 //
 // The state travels through a sealed memory file. The hash in this file also covers the layouts of
 // everything that the new build shares with the workers of the old build: their messages, and the

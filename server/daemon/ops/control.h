@@ -46,7 +46,7 @@ class Control {
   // Executes a ControlRequest of `who`.
   Result<wire::ControlAnswer> handle(const std::vector<std::byte>& body, const Identity& who);
   bool draining() const { return draining_; }
-  // Adds what drains: the server, or some of the devices that the status already lists.
+  // Reports whether the server drains, and which of the devices that the status already lists.
   void report(wire::ServerStatus* status) const;
   // For a successor (successor.h).
   void carry(CarriedState* state) const;
