@@ -191,7 +191,8 @@ class Connection {
   std::optional<Proof> proof_;             // in Held and Proving
   std::optional<Identity> identity_;       // once it is known
   wire::PartialMessage received_{kMostIntroduction};
-  bool is_refused_ = false;  // in Naming: the server does not serve the user; the refusal has the name
+  // In Naming: the server does not serve the user; the refusal has the name.
+  bool is_refused_ = false;
   // In Naming: the request that waits for the user's name; none: a Hello waits.
   std::optional<std::pair<wire::MessageType, std::vector<std::byte>>> request_;
   wire::LeaseRequest lease_request_;  // in Leasing

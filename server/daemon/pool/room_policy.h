@@ -23,7 +23,7 @@ struct RoomCandidate {
   uint32_t priority = 0;
   RoomTime used_at;      // when it was last used
   RoomTime stays_until;  // until then it stays, because it woke lately
-  RoomTime busy_until;   // it had work in progress lately, and is not asked again before
+  RoomTime busy_until;   // until then it is not asked again, because it had work in progress
   DeviceBytes bytes;     // that its park would free
 };
 
@@ -33,7 +33,7 @@ struct RoomNeed {
 };
 
 struct RoomChoice {
-  std::vector<size_t> victims;  // of the candidates
+  std::vector<size_t> victims;  // indices of candidates
   // Without victims: when victims may be found. None: all candidates together do not suffice.
   std::optional<RoomTime> later;
 };

@@ -24,7 +24,7 @@ namespace {
 constexpr auto kCollectPause = std::chrono::milliseconds(10);
 constexpr size_t kMostEnded = 256;
 
-// A worker gets the memory that it shares with the daemon, and then the session itself.
+// Sends a worker the memory that it shares with the daemon, and then the session itself.
 Status send_session(int control, const ToWorker& start, const Admission::Permit* permit,
                     const WorkPage& work, int socket) {
   const auto now = WorkerPool::Clock::now();

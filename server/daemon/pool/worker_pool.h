@@ -122,9 +122,9 @@ class WorkerPool {
   // Whether an idle worker suits the client: the worker has the client's devices and share, and a
   // base that the client does not use.
   bool has_worker_for(const Waiting& client) const;
-  // Assigns a session to such a worker. Returns false without such a worker. On success it takes
-  // the socket and closes it here, and it takes the permit and keeps it until the worker has ended.
-  // An error is the reason why this client can have no session.
+  // Assigns a session to an idle worker that suits the client (has_worker_for()). Returns false
+  // without such a worker. On success, closes the socket here, and keeps the permit until the
+  // worker has ended. An error is the reason why this client can have no session.
   // `key`: see SessionGrant. `peeked`: see worker_messages.h; the same in the functions below.
   // `permit`: may point to null, for a session without limits.
   Result<bool> assign(const wire::Hello& hello, const Identity& identity,
@@ -136,7 +136,7 @@ class WorkerPool {
 
   // Passes on a connection from a worker of another server that serves the same program. Returns
   // false if the worker that the message names is not in this pool, or takes no connection now. On
-  // success it takes the socket and closes it here.
+  // success, closes the socket here.
   bool pass_on(const wire::PeerHello& hello, size_t peeked, UniqueFd* socket);
   // Passes on a connection from a worker that looks up an export of another worker. `user`: of the
   // process at the connection's other end. Returns false if no worker of that user has query.place,
@@ -160,12 +160,12 @@ class WorkerPool {
   // Ends the sessions under a lease. The worker reports the reason to its client. A worker that
   // does not end within twice the stop timeout is killed.
   void end_leased(const std::string& lease, const std::string& why);
-  // Ends the session of that worker in the same way. kNotFound without such a session, or if its
-  // owner does not pass `may_end`.
+  // Ends the session of that worker as end_leased() does. kNotFound without such a session, or if
+  // its owner does not pass `may_end`.
   using MayUse = std::function<bool(const Identity& owner)>;
   Status end_session(uint32_t worker_pid, const MayUse& may_end, const std::string& why);
   // worker_pool_park.cpp: begin to park or wake the session of that worker. kUnavailable if its
-  // state does not allow that, kNotFound as above. report() shows the outcome.
+  // state does not allow that, kNotFound as end_session(). report() shows the outcome.
   Status park_session(uint32_t worker_pid, const MayUse& may_park, const Identity& by);
   Status wake_session(uint32_t worker_pid, const MayUse& may_wake, const Identity& by);
   // worker_pool_move.cpp: makes a parked session wake on the GPU `to` instead of `from`. `from` may
@@ -189,7 +189,7 @@ class WorkerPool {
   }
   bool has_helper(pid_t process) const;
   // worker_pool_room.cpp: ends the session of that worker, whose client is disconnected, because
-  // another client waits for its place. `by`: that client, for the log and the audit.
+  // another client needs the session's place. `by`: that client, for the log and the audit.
   void end_lost(uint32_t worker_pid, const std::string& by);
   // The running sessions and their leases.
   std::vector<Leases::Use> uses() const;
@@ -203,8 +203,7 @@ class WorkerPool {
   // them.
   void report(wire::ServerStatus* status, const Viewer& to) const;
   // Adds the sessions that use a GPU, as far as the viewer may see them. `memory_of`: by worker
-  // process.
-  // Returns the room of the user's session with the least room; none without a limit.
+  // process. Returns the room of the user's session with the least room; none without a limit.
   std::optional<Admission::Room> report(wire::GpuReport::Gpu* gpu,
                                         const std::map<uint32_t, uint64_t>& memory_of,
                                         const Viewer& to) const;
@@ -238,7 +237,7 @@ class WorkerPool {
     bool has_answered = false;  // the worker has answered the last step
     bool owes_answer = false;   // the worker has yet to answer a step that no longer matters
     bool is_measured = false;
-    Clock::time_point since, parked_at;  // `since`: in this state
+    Clock::time_point since, parked_at;  // `since`: when it entered this state
     Clock::time_point waits_since;       // `since` of the state Waiting before this wake
     ParkWay way = ParkWay::kDriver;
     std::map<uint32_t, uint64_t> bytes;  // that the park moves, by device
@@ -262,7 +261,7 @@ class WorkerPool {
     bool is_broken = false;                   // its park or wake failed, so the session ends
     // A permutation: where the memory of each GPU goes when the session wakes. Empty: it stays.
     std::map<uint32_t, uint32_t> moves;
-    uint32_t unanswered_moves = 0;  // if not 0, kWakeWanted is ignored
+    uint32_t unanswered_moves = 0;  // unanswered kPlace steps; if not 0, kWakeWanted is ignored
     // ---- worker_pool_oversubscribe.cpp
     struct Wish {
       uint32_t device = 0;
@@ -275,7 +274,7 @@ class WorkerPool {
     std::optional<Wish> wish;   // its worker waits for room, in the middle of a command
     bool is_hopeless = false;   // the parks of all others would not suffice for it
     pid_t room_for = 0;         // the worker for whose room it is being parked; 0: none
-    bool is_preempted = false;  // the same, after its work in progress
+    bool is_preempted = false;  // it makes room after the end of its work in progress
     // Until these times, it is not parked for other sessions: it had work (busy_until), cannot be
     // parked (cannot_until), or did not end its work in time for a preemption (preempt_after).
     Clock::time_point busy_until{}, cannot_until{}, preempt_after{};
@@ -323,7 +322,7 @@ class WorkerPool {
     std::optional<Clock::time_point> kill_at;     // its session should have ended
     std::string fallback;                         // Hello::fallback
     std::string ended_by;                         // the daemon's reason, for the audit
-    std::string ended_for;         // appended in the log and the audit, not for the client
+    std::string ended_for;         // added to ended_by in the log and the audit, not for the client
     bool lease_ended = false;      // the session's work counts for no lease
     std::vector<std::byte> start;  // the SessionStart, without its key
 
@@ -354,7 +353,7 @@ class WorkerPool {
   bool find_sample(GpuMonitor& monitor, Clock::time_point asked,
                    std::shared_ptr<const GpuSample>* sample) const;
   const GpuSample::Gpu* gpu_of(const GpuSample* sample, uint32_t ordinal) const;
-  // What a park takes in the host's memory besides the memory that the worker has kept.
+  // The host's memory that a park takes besides the memory that the worker has kept.
   static uint64_t more_host_bytes(const Park& park) { return host_bytes(park) - park.kept; }
   Status check_host_memory(const std::vector<Worker*>& members) const;
   Status allow_host_memory(Worker& worker, int64_t bytes) const;
@@ -469,7 +468,7 @@ class WorkerPool {
   void end_orphans();
   // Whether a worker that started after this one's end would end in the same way.
   bool ends_again(const Worker& worker, std::optional<int> status);
-  // The next worker gets a larger base.
+  // Records the failed start. The next worker gets a larger base.
   void did_not_start(const Worker& worker, const Status& status, bool is_lasting);
   void failed(const Status& status, bool is_lasting, const DeviceSets::Key& devices,
               uint32_t sm_percent);
@@ -512,7 +511,7 @@ class WorkerPool {
   };
   std::optional<Crash> crash_;
   bool is_serving_ = false;
-  bool asked_ = false;     // for the devices
+  bool asked_ = false;     // a client has asked for the devices (find_out())
   bool asks_nccl_ = true;  // the next worker reports the NCCL of sessions
   int failures_ = 0;       // in a row
   bool adopts_ = false;

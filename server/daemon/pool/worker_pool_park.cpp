@@ -334,13 +334,13 @@ Status WorkerPool::start_moving(const std::vector<Worker*>& members, ParkTask ta
   return {};
 }
 
-// Sessions that share a GPU wake one after the other. Each looks for room only after the session
-// before has its memory, because the driver cannot repeat a restore that finds no room. The highest
-// priority comes first, and of these the session that has waited longest. A session that finds no
-// room does not hold back the others. Sessions whose workers wait for room have a place in the same
-// queue.
+// Sessions that share a GPU wake one after the other. Each looks for room only after the previous
+// session has its memory, because the driver cannot repeat a restore that finds no room. The
+// highest priority comes first, and of these the session that has waited longest. A session that
+// finds no room does not hold back the others. Sessions whose workers wait for room have a place in
+// the same queue.
 void WorkerPool::wake_waiting(GpuMonitor& monitor, Clock::time_point now) {
-  std::vector<std::vector<Worker*>> waiting;  // those that are parked together
+  std::vector<std::vector<Worker*>> waiting;  // each element: sessions that are parked together
   for (Worker& worker : workers_) {
     if (!worker.is(State::kBusy) || worker.kill_at) continue;
     if (worker.park.wish) waiting.push_back({&worker});
@@ -501,12 +501,12 @@ void WorkerPool::worker_moved(Worker& worker, const ParkAnswer& answer) {
     parks ? is_parked(worker) : is_awake(worker);
   } else if (parks) {
     not_parked(worker, answer.why);
-  } else if (!answer.why.empty()) {  // not only a lack of room
+  } else if (!answer.why.empty()) {  // a failure, not only a lack of room
     lose(worker, answer.why);
   } else {
     const Clock::time_point since = worker.park.waits_since;
     enter(worker, ParkState::kWaiting);
-    worker.park.since = since;  // it keeps its turn
+    worker.park.since = since;  // it keeps its place in the queue
     look_later({&worker}, Clock::now() + kRoomPause);
   }
 }
