@@ -106,7 +106,7 @@ class Client {
   short handshake_waits_for_ = POLLIN;
   int messages_left_ = 2;  // that the client may still send
   wire::PartialMessage message_{kMostIntroduction};
-  Unsent unsent_;  // to the client
+  Unsent unsent_;  // the daemon's bytes for the client
   Clock::time_point deadline_{};
 };
 

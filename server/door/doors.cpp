@@ -124,7 +124,7 @@ bool Doors::may_start(uint64_t network) {
 Status Doors::make_room(const std::string& origin, uint64_t network) {
   const auto is_bounded = [](const auto& door) { return !door->origin.empty() && !door->known; };
   if (static_cast<size_t>(std::ranges::count_if(doors_, is_bounded)) < most_) return {};
-  std::map<uint64_t, size_t> sizes;  // of the networks
+  std::map<uint64_t, size_t> sizes;  // the number of bounded doors of each network
   for (const auto& door : doors_) sizes[door->network] += is_bounded(door);
   const Clock::time_point now = Clock::now();
   const size_t own_size = sizes[network];

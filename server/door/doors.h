@@ -111,7 +111,7 @@ class Doors {
     pid_t pid = -1;
     UniqueFd control;
     std::string origin;    // empty: a spare door
-    uint64_t network = 0;  // of its origin
+    uint64_t network = 0;  // network_of(origin)
     bool known = false;    // one of its clients has proved its identity
     Clock::time_point spared_until{};
     Clock::time_point full_until{};  // until then it is not asked to take a client

@@ -57,11 +57,11 @@ class DeviceTrace {
   struct Work {
     CUevent start = nullptr, end = nullptr;
     std::shared_ptr<Anchor> anchor;
-    wire::TraceEvent event{};  // begin_ns: time at which it was queued
+    wire::TraceEvent event{};  // begin_ns: when the work was queued
   };
 
   bool take_anchor(Context& context);
-  void destroy_events(const Work& work);  // whether or not it was measured
+  void destroy_events(const Work& work);  // also if the work was not measured
   bool finish(const Work& work, std::vector<wire::TraceEvent>* events);
 
   const api::DriverTable& driver_;

@@ -42,7 +42,7 @@ class WindowGuard {
   const api::DriverTable& table() const { return guarded_.table(); }
 
   // ---- for the overrides
-  const api::DriverTable& driver;  // not guarded
+  const api::DriverTable& driver;  // the driver without the guard
   const AddressFence& fence;
 
   // Whether memory that the driver has returned is inside. Null or 0: it has returned none.

@@ -42,7 +42,7 @@ namespace rcuda::server {
 struct Proof {
   const char* method = "";            // Identity::method
   std::optional<AccountKey> account;  // the user's number or name, once it is known
-  std::optional<Roles> roles;         // of a token
+  std::optional<Roles> roles;         // of the token, if the client has used a token
   std::optional<uint64_t> check;      // the number of its MUNGE check, until the outcome
   std::string answer;                 // for the message Authenticated
 };

@@ -22,9 +22,9 @@ struct Identity {
   // If the daemon is root, the session runs as this user of this machine. None: the client has
   // proved its identity, but this machine has no such user.
   std::optional<uid_t> uid;
-  gid_t gid = 0;              // with uid
+  gid_t gid = 0;              // set together with uid
   std::string user;           // for logs and lists; a number if the user has no name here
-  std::vector<gid_t> groups;  // supplementary groups, with uid
+  std::vector<gid_t> groups;  // supplementary groups; set together with uid
   // "local socket", "container socket", "ticket", "munge", "token", "certificate" or "insecure"
   std::string method;
   std::string from;  // "pid 812", "10.0.0.7:51312"

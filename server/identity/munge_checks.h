@@ -47,7 +47,7 @@ class MungeChecks {
 
  private:
   const identity::munge::Settings settings_;
-  AsyncLookup<uint64_t, Result<Outcome>> checks_;  // by number
+  AsyncLookup<uint64_t, Result<Outcome>> checks_;  // by the number of the check
   uint64_t last_ = 0;
 };
 

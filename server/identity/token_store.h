@@ -87,7 +87,7 @@ class TokenStore {
   UniqueFd file_;
   struct stat read_ {};
   Status status_;
-  std::map<std::string, StoredToken> tokens_;  // by id
+  std::map<std::string, StoredToken> tokens_;  // by token id
 };
 
 // The functions of rcuda-token.

@@ -74,7 +74,7 @@ bool GpuMonitor::find(const std::string& driver_path, const std::vector<GpuName>
     return Reading{read(driver_path, gpus), gpus, now};
   });
   if (begun.ok()) return false;
-  sample->reset();  // as without NVML
+  sample->reset();  // no sample, as without NVML
   return true;
 }
 

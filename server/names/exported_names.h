@@ -59,8 +59,8 @@ struct ExportOrigin {
 // A session as the owner of its exports. The daemon chooses the values.
 struct Exporter {
   std::string owner;            // only sessions of this owner may look up the exports
-  uint16_t port = 0;            // of the daemon
-  wire::ExportNumber number{};  // of the session
+  uint16_t port = 0;            // the daemon's port
+  wire::ExportNumber number{};  // the session's number
 };
 
 Result<wire::ExportNumber> make_export_number();

@@ -33,7 +33,7 @@ class Quota {
   // Books bytes of a device, or of the host for the row Ledger::kHostMemory. False: an allowance
   // would be exceeded, and nothing is booked.
   bool take(uint32_t row, uint64_t bytes);
-  void add(uint32_t row, uint64_t bytes);  // bytes that are in use already
+  void add(uint32_t row, uint64_t bytes);  // books bytes that are in use already
   void give(uint32_t row, uint64_t bytes);
 
   struct Room {

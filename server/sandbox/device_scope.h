@@ -20,7 +20,7 @@ inline constexpr char kScopeVariable[] = "RCUDA_WORKER_DEVICES";
 
 struct DeviceScope {
   struct Device {
-    uint32_t ordinal = 0;  // the server's number
+    uint32_t ordinal = 0;  // the server's number of the device
     std::string uuid;      // "GPU-5c6b..."
     std::string node;      // "nvidia3", in /dev; empty: the device has none
   };

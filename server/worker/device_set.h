@@ -48,7 +48,7 @@ class DeviceSet {
   struct Device {
     CUdevice device = 0;
     CUcontext primary = nullptr;
-    uint32_t ordinal = 0;   // the server's number
+    uint32_t ordinal = 0;   // the server's number of the device
     wire::DeviceInfo info;  // without peers and session ordinal
   };
 

@@ -273,7 +273,7 @@ Status SessionLoop::look_ahead() {
 
 void SessionLoop::count(uint16_t opcode, CUresult result) {
   wire::Work& done = services_.done;
-  if (result == CUDA_ERROR_NOT_READY) return;  // the answer of a query
+  if (result == CUDA_ERROR_NOT_READY) return;  // not a failure: a query has found unfinished work
   if (result != CUDA_SUCCESS) {
     ++done[wire::Counter::kFailedCommands];
   } else if (opcode == static_cast<uint16_t>(wire::Custom::kLaunch) ||

@@ -141,14 +141,14 @@ class SessionLoop {
   std::string stop_why_;  // written before stop_, read after it
   std::atomic<bool> stop_{false};
   bool ended_ = false;
-  Status failure_;  // of a postponed command
+  Status failure_;  // the failure of a postponed command
   Clock::time_point last_activity_;
   bool copied_ = false;  // a peer copy was in progress when the loop was last idle
   CommandScheduler scheduler_;
   // The next command, while the scheduler holds it back, or while the session is parked.
   std::vector<std::byte> held_back_;
   bool parked_ = false;       // the driver must not be called
-  bool wake_wanted_ = false;  // by a command or a user
+  bool wake_wanted_ = false;  // a command or a user wants the session to wake
   uint64_t rests_ = 0;        // how often the session has come to rest
   // Set while the daemon wants the session to rest: the time at which the session's work must have
   // ended. Meanwhile no further command is carried out.

@@ -165,7 +165,7 @@ bool SessionLoop::answer_at_rest(std::span<const std::byte> frame) {
 
 // Takes commands out of the ring until a command needs the GPU, and holds that command back.
 Status SessionLoop::read_at_rest() {
-  wake_wanted_ = wake_wanted_ || !held_back_.empty();  // by a command from before the rest
+  wake_wanted_ = wake_wanted_ || !held_back_.empty();  // a held-back command wakes the session
   while (held_back_.empty() && !ended_) {
     RCUDA_ASSIGN_OR_RETURN(const std::span<const std::byte> frame, ring_.try_next());
     if (frame.empty()) return {};

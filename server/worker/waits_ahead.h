@@ -31,7 +31,7 @@ namespace rcuda::server {
 
 class WaitsAhead {
  public:
-  using Payload = std::vector<std::byte>;  // of a frame
+  using Payload = std::vector<std::byte>;  // the bytes of a frame
 
   explicit WaitsAhead(wire::RingReader& ring) : ring_(ring) {}
 
@@ -45,7 +45,7 @@ class WaitsAhead {
 
  private:
   struct Frame {
-    uint64_t number = 0;  // counts the frames of the ring
+    uint64_t number = 0;  // the frame's number in the ring
     Payload payload;
   };
   struct Wait {
@@ -53,8 +53,8 @@ class WaitsAhead {
     std::vector<Frame> frames;  // the MirrorNews, if there is one, and the wait
   };
   static constexpr size_t kMostBytes = 1024;
-  static constexpr size_t kMostWaits = 8;  // in found_
-  static constexpr int kMostLooks = 64;    // in one call
+  static constexpr size_t kMostWaits = 8;  // the limit of found_
+  static constexpr int kMostLooks = 64;    // the frames that one call of search() examines
 
   void search();
   bool view(const wire::RingReader::Ahead& frame);

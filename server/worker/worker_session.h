@@ -105,7 +105,7 @@ class WorkerSession {
   std::optional<WindowGuard> guard_;  // the driver of resources_, if the session has a window
   SessionResources resources_;
   const transport::Medium* medium_ = nullptr;
-  const transport::Medium* fallback_ = nullptr;  // for a failure of medium_; may be null
+  const transport::Medium* fallback_ = nullptr;  // used if medium_ fails; may be null
 
   mutable Mutex mutex_;
   SessionLoop* loop_ RCUDA_GUARDED_BY(mutex_) = nullptr;

@@ -80,7 +80,7 @@ class Control {
   WorkerPool& pool_;
   Reload& reload_;
   bool draining_ = false;
-  std::set<uint32_t> drained_;  // GPUs
+  std::set<uint32_t> drained_;  // GPUs that get no new sessions
   int signal_ = 0;              // the last signal that was read
   std::optional<Clock::time_point> drain_until_;
 };

@@ -61,7 +61,7 @@ class ServiceManager {
 
   bool is_ready_ = false;
   Clock::time_point send_again_ = Clock::time_point::max();  // when to send READY=1 again
-  UniqueFd socket_;                                          // none: no message is wanted
+  UniqueFd socket_;                                          // invalid: systemd wants no messages
   Clock::duration pause_{};                                  // between two signs of life
   Clock::time_point next_beat_ = Clock::time_point::max();
 };

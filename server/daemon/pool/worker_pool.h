@@ -296,8 +296,8 @@ class WorkerPool {
     bool reads_reports = true;  // at its start, and while parking needs answers
     WorkerLog log;
     Base base;
-    wire::ServerStatus::Session session;  // while busy, as the members below
-    uint8_t token[16] = {};               // of SessionStart
+    wire::ServerStatus::Session session;  // set while the worker is busy, as the members below
+    uint8_t token[16] = {};               // SessionStart::token
     wire::AttachName name{};              // attach_name() of the token
     // By Attach::index: the least Attach::attempt that is still valid.
     std::array<uint32_t, wire::kMostSockets> attempts{};
