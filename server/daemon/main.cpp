@@ -344,7 +344,7 @@ int start(int argc, char** argv) {
   if (!carried.ok()) return report(carried.status());
   if (*carried) {
     keep_settings(**carried, &settings);
-    options.ready = -1;  // the earlier build has written to it
+    options.ready = -1;  // the earlier build has written the port
   }
   return run_daemon(settings, options.ready,
                     {[argc, argv](Settings* again) { return load_again(argc, argv, again); }, argv,

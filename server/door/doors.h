@@ -66,7 +66,7 @@ class Doors {
 
  public:
   using Clock = std::chrono::steady_clock;
-  // How long a door stays after its last connection, for others of its origin.
+  // How long a door stays after its last connection, for other clients of its origin.
   static constexpr std::chrono::seconds kLinger{6};
   // How long a new door is spared: long enough for a client to identify itself.
   static constexpr std::chrono::seconds kSpared{1};

@@ -108,7 +108,7 @@ struct ParkStep {
   uint64_t keep = 0;
   // kSuspend: the ranks of the sessions that are parked together (WorkPage::communicators()).
   std::vector<uint64_t> tags{};
-  std::vector<uint32_t> devices{};  // kPlace, kPlaceBack: the session's, in its order
+  std::vector<uint32_t> devices{};  // kPlace, kPlaceBack: the session's devices, in its order
 };
 
 struct StopRequest {

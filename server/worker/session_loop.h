@@ -46,8 +46,8 @@ struct SessionLoopOptions {
   // After a jump of the clock, Link::interrupt() makes the loop read it.
   std::function<uint64_t()> now;  // empty: the monotonic clock
   WorkPage* work = nullptr;       // where the session's work is counted; null: nowhere
-  // With few processors: after four times `spin`, the thread offers its processor to others between
-  // two polls.
+  // With few processors: after four times `spin`, the thread offers its processor to other threads
+  // between two polls.
   bool yields = false;
   // With very few processors: the thread sleeps while bytes of the client are expected.
   bool sleeps_for_arrivals = false;

@@ -152,7 +152,7 @@ class Admission {
     size_t place_ = 0;
     bool may_wait_ = false;
     const Budget* lacks_ = nullptr;  // the budget with too little left; one of budgets_
-    bool behind_ = false;            // *lacks_ has enough left, but others came earlier
+    bool behind_ = false;            // *lacks_ has enough left, but other applicants came earlier
   };
 
   // A session that can make room for others (lost_client.h).
@@ -198,8 +198,8 @@ class Admission {
     return leases_.check_devices(devices, lease, offered_());
   }
 
-  // `devices`: those that the client requests. `may_wait`: the client wants to wait. For such a
-  // client, sessions may be ended (in_the_way()), and it may wait for the end of a lease.
+  // `devices`: the devices that the client requests. `may_wait`: the client wants to wait. For such
+  // a client, sessions may be ended (in_the_way()), and it may wait for the end of a lease.
   Result<std::unique_ptr<Applicant>> apply(const Identity& user,
                                            const std::vector<uint32_t>& devices, bool may_wait);
   // The room in a device's memory for a session that the user starts now; none without a limit.

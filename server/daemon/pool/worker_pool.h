@@ -114,7 +114,7 @@ class WorkerPool {
   Status restore(const CarriedState& state,
                  std::vector<std::unique_ptr<Admission::Permit>> permits);
 
-  // Ends the workers that are idle or starting. refill() then starts others, with the current
+  // Ends the workers that are idle or starting. refill() then starts new workers, with the current
   // settings.
   void renew_idle();
   // Whether a session of that user can run here. assign() checks it as well.
@@ -152,9 +152,10 @@ class WorkerPool {
   // When handle() and refill() must be called again even without an event.
   Clock::time_point next_deadline() const;
 
-  // Asks all workers to end, waits, kills the rest, and waits again. Blocks for at most twice the
-  // stop timeout, and a second for each helper that runs. A process that is stuck in a driver may
-  // survive even that and is left behind. `why`: for clients whose sessions end, and the audit.
+  // Asks all workers to end, waits, kills the workers that still run, and waits again. Blocks for
+  // at most twice the stop timeout, and a second for each helper that runs. A process that is stuck
+  // in a driver may survive even that and is left behind. `why`: for clients whose sessions end,
+  // and the audit.
   void shutdown(const std::string& why = "the server stops");
 
   // Ends the sessions under a lease. The worker reports the reason to its client. A worker that
@@ -230,7 +231,7 @@ class WorkerPool {
  private:
   using State = WorkerState;
   static constexpr uint64_t kNeverTried = ~uint64_t{0};
-  // The parking of a session. Below, "it" is the session.
+  // The parking of a session.
   struct Park {
     ParkState state = ParkState::kActive;
     uint64_t group = 0;         // sessions with the same number are parked together
@@ -251,14 +252,14 @@ class WorkerPool {
     }
     std::optional<Identity> by;               // the requester. None: park_after, another session's
                                               // room, or its own program
-    std::string refused;                      // why it was not parked; empty: it was not refused
+    std::string refused;                      // the reason of the last refused park; empty: none
     std::string logged;                       // the last reason in the log
-    Clock::time_point awake_at{};             // when it last woke
-    uint64_t tried_at = kNeverTried;          // WorkPage::used_at() when park_after tried it
+    Clock::time_point awake_at{};             // when the session last woke
+    uint64_t tried_at = kNeverTried;          // WorkPage::used_at() when park_after last tried
     std::optional<Clock::time_point> try_at;  // when park_after tries again
     Clock::time_point room_asked;             // only later samples of NVML count
-    bool keeps_room = false;                  // others leave room for it (keep_room())
-    bool is_broken = false;                   // its park or wake failed, so the session ends
+    bool keeps_room = false;                  // other sessions leave room (keep_room())
+    bool is_broken = false;                   // a park or wake failed, so the session ends
     // A permutation: where the memory of each GPU goes when the session wakes. Empty: it stays.
     std::map<uint32_t, uint32_t> moves;
     uint32_t unanswered_moves = 0;  // unanswered kPlace steps; if not 0, kWakeWanted is ignored
@@ -271,20 +272,21 @@ class WorkerPool {
       uint64_t seen_changes = 0;  // room_changes_ when refuse_at was set
       std::optional<Clock::time_point> refuse_at{}, granted_at{};
     };
-    std::optional<Wish> wish;   // its worker waits for room, in the middle of a command
-    bool is_hopeless = false;   // the parks of all others would not suffice for it
-    pid_t room_for = 0;         // the worker for whose room it is being parked; 0: none
-    bool is_preempted = false;  // it makes room after the end of its work in progress
-    // Until these times, it is not parked for other sessions: it had work (busy_until), cannot be
-    // parked (cannot_until), or did not end its work in time for a preemption (preempt_after).
+    std::optional<Wish> wish;   // the worker waits for room, in the middle of a command
+    bool is_hopeless = false;   // parking all other sessions would not make enough room
+    pid_t room_for = 0;         // the worker for whose room the session is being parked; 0: none
+    bool is_preempted = false;  // the session makes room after the end of its work
+    // Until these times, the session is not parked for other sessions: it had work (busy_until),
+    // cannot be parked (cannot_until), or did not end its work in time for a preemption
+    // (preempt_after).
     Clock::time_point busy_until{}, cannot_until{}, preempt_after{};
-    Clock::time_point asks_from{};  // when its worker may ask about room again
+    Clock::time_point asks_from{};  // when the worker may ask about room again
     Clock::duration wake_took{};    // how long the last wake took
   };
-  // A worker, with its session while it is busy. Below, "it" is the worker.
+  // A worker, with its session while it is busy.
   struct Worker {
     State state = State::kStarting;
-    Clock::time_point since;  // when it entered the state
+    Clock::time_point since;  // when the worker entered the state
     pid_t pid = -1;
     UniqueFd process;  // pidfd
     std::unique_ptr<WorkerCgroup> cgroup;
@@ -293,7 +295,7 @@ class WorkerPool {
     UniqueFd control;  // for sending only
     UniqueFd reports;  // pipe from the worker (reports.h)
     ReportReader reader;
-    bool reads_reports = true;  // at its start, and while parking needs answers
+    bool reads_reports = true;  // at the worker's start, and while parking needs answers
     WorkerLog log;
     Base base;
     wire::ServerStatus::Session session;  // set while the worker is busy, as the members below
@@ -302,24 +304,24 @@ class WorkerPool {
     // By Attach::index: the least Attach::attempt that is still valid.
     std::array<uint32_t, wire::kMostSockets> attempts{};
     bool reconnects = false;           // attempts after the first are valid
-    Clock::time_point attempted_at{};  // when its client last connected with a valid token
+    Clock::time_point attempted_at{};  // when the client last connected with a valid token
     Identity identity;
     std::unique_ptr<Admission::Permit> permit;
     std::optional<WorkPage> work;
     Park park;
-    std::set<pid_t> shares_with;  // workers that have looked up its exports
-    bool shares_outside = false;  // a worker of another server has done so
-    std::vector<std::pair<ExportCall, UniqueFd>> callers;  // lookups that wait until it is awake
-    std::vector<uint64_t> lost_ranks;                      // RanksLost that it has not received yet
-    std::optional<SessionTotals> totals;  // once it has said that its session is over
-    wire::ExportPlace exports{};          // where other workers look up its exports
+    std::set<pid_t> shares_with;  // workers that have looked up exports of this worker
+    bool shares_outside = false;  // a worker of another server has looked up exports
+    std::vector<std::pair<ExportCall, UniqueFd>> callers;  // lookups that wait for the wake
+    std::vector<uint64_t> lost_ranks;                      // RanksLost that is still to be sent
+    std::optional<SessionTotals> totals;  // set when the worker reports the end of the session
+    wire::ExportPlace exports{};          // where other workers look up this worker's exports
     uint8_t client[16] = {};              // session_name() of Hello::session
     uint32_t index = 0;                   // Hello::worker
     // When to act without an event. Busy: to enforce limits of time, and to send lost_ranks. Ended:
     // to call waitpid().
     Clock::time_point look_at{};
-    std::optional<Clock::time_point> held_since;  // it has ended, and a debugger has its status
-    std::optional<Clock::time_point> kill_at;     // its session should have ended
+    std::optional<Clock::time_point> held_since;  // the worker ended then; a debugger holds it
+    std::optional<Clock::time_point> kill_at;     // the session should have ended by then
     std::string fallback;                         // Hello::fallback
     std::string ended_by;                         // the daemon's reason, for the audit
     std::string ended_for;         // added to ended_by in the log and the audit, not for the client
@@ -361,7 +363,8 @@ class WorkerPool {
   Status start_moving(const std::vector<Worker*>& members, ParkTask task);
   uint64_t may_keep(const Worker& worker) const;
   void wake_waiting(GpuMonitor& monitor, Clock::time_point now);
-  // `may_displace`: others may be parked for it. `is_first`: no other session waits for its devices.
+  // `may_displace`: other sessions may be parked for the members. `is_first`: no other session
+  // waits for the members' devices.
   void wake_if_room(const std::vector<Worker*>& members, GpuMonitor& monitor, Clock::time_point now,
                     bool may_displace, bool is_first);
   bool has_room(const std::vector<Worker*>& members, GpuMonitor& monitor, Clock::time_point now,

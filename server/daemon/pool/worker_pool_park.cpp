@@ -25,7 +25,7 @@ constexpr auto kLongestMeasure = std::chrono::seconds(10);
 // A session that had work in progress is tried again after the time of park_after, and not before
 // this pause has passed.
 constexpr std::chrono::nanoseconds kLeastBusyPause = std::chrono::milliseconds(100);
-// How long a session that cannot be parked is not asked again to make room for others.
+// How long a session that cannot be parked is not asked again to make room for other sessions.
 constexpr auto kCannotPause = std::chrono::seconds(10);
 // One tenth of the host's available memory stays free.
 constexpr uint64_t kStaysFree = 10;
@@ -179,7 +179,7 @@ void WorkerPool::refuse_park(Worker& worker, const std::string& why) {
   Park& park = worker.park;
   park.refused = why;
   const bool had_work = park.state == ParkState::kResting;
-  // Sessions may be tried often for park_after, or for others' room: logs each reason once.
+  // Sessions may be tried often, for park_after or for other sessions' room: logs each reason once.
   const bool is_news =
       park.by || (!(park.room_for != 0 && had_work) && std::exchange(park.logged, why) != why);
   if (std::exchange(park.room_for, 0) != 0) {
@@ -355,8 +355,8 @@ void WorkerPool::wake_waiting(GpuMonitor& monitor, Clock::time_point now) {
     return std::pair(-int64_t{priority_of(*members.front())},
                      park.wish ? park.wish->since : park.since);
   });
-  std::set<uint32_t> claimed;  // devices for which others come first
-  std::set<uint32_t> awaited;  // devices for which others wait, also those that find no room
+  std::set<uint32_t> claimed;  // devices for which earlier sessions come first
+  std::set<uint32_t> awaited;  // devices for which earlier sessions wait, even without room
   for (const std::vector<Worker*>& members : waiting) {
     Park& first = members.front()->park;
     std::set<uint32_t> devices;
