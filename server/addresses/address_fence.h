@@ -1,21 +1,22 @@
 // AddressFence: makes a worker's driver allocate inside the worker's own addresses.
 //
-// Device pointers of several servers and the client's own host pointers share one number space
-// (common/wire/address_ranges.h). A driver takes free addresses of its process: plain and pinned
-// memory where the kernel finds room, from the top; stream-ordered pools and reservations from the
-// bottom. So all free addresses outside of the worker's base are mapped inaccessible before the
-// driver starts. When the session begins, its window is opened. The kernel refuses memory that fits
-// into neither.
+// The device pointers of a session's servers and the client's own host pointers share one number
+// space (common/wire/address_ranges.h). A driver allocates at free addresses of its process: plain
+// and pinned memory at addresses that the kernel chooses, from the top down; stream-ordered pools
+// and reservations from the bottom up. So raise() maps all free addresses outside of the worker's
+// base inaccessible before the driver starts. open() frees the addresses of the window when the
+// session begins. Memory that fits into neither base nor window cannot be allocated.
 //
-// The kernel must choose addresses in the base and the window first, and addresses below
-// kFenceBegin only when these are full. With the usual layout it does so. With the legacy layout it
-// never chooses addresses below a certain one: these are closed too, and no window lies there. With
-// a stack limit of terabytes, recent kernels choose low addresses first. The daemon lowers such a
-// limit before it starts workers (daemon/main.cpp).
+// This works only if the kernel chooses addresses in the base and the window first, and addresses
+// below kFenceBegin only when base and window are full. With the usual layout of a process it does.
+// With the legacy layout the kernel never chooses addresses below its start point: raise() closes
+// these addresses too, and no window lies there. With a stack limit of terabytes, recent kernels
+// choose low addresses first. The daemon lowers such a limit before it starts workers
+// (daemon/main.cpp).
 //
-// Rejected: to raise the fence only when the session begins, around a window without a base. A
-// driver that has started has room left in mappings outside of the window, and later unmaps some of
-// these mappings.
+// Rejected: raising the fence only when the session begins, around a window without a base. A
+// driver that has started keeps free space in mappings outside of the window and would allocate
+// there. It also unmaps some of these mappings later, which leaves holes in the fence.
 //
 // Threads: raise() before any other thread exists; open() before the session runs; the other
 // functions on any thread.
@@ -39,9 +40,9 @@ class AddressFence {
   // For tests: closes nothing, and only these addresses are inside.
   explicit AddressFence(std::vector<wire::AddressWindow> inside) : inside_(std::move(inside)) {}
 
-  // Makes all free addresses outside of the base inaccessible, but not those below kFenceBegin and
-  // not the room for the stack. kUnavailable if an address of the base is in use, kInvalidArgument
-  // if a limit on addresses (ulimit -v) is too low.
+  // Makes all free addresses outside of the base inaccessible, except for addresses below
+  // kFenceBegin and the space into which the stack can grow. kUnavailable if an address of the base
+  // is in use, kInvalidArgument if a limit on addresses (ulimit -v) is too low.
   static Result<AddressFence> raise(const wire::AddressWindow& base);
   // Makes the window's addresses free again. kInvalidArgument if some of them are not closed.
   Status open(const wire::AddressWindow& window);
@@ -52,7 +53,7 @@ class AddressFence {
   // The worker's own addresses: its base, and its window once it is open.
   const std::vector<wire::AddressWindow>& inside() const { return inside_; }
   bool contains(uint64_t address, uint64_t bytes) const;
-  // The addresses that are closed and in which the kernel would place mappings, sorted.
+  // The closed addresses at which the kernel would place mappings, sorted.
   const std::vector<AddressRange>& closed() const { return closed_; }
 
  private:

@@ -11,15 +11,15 @@ namespace rcuda::server {
 namespace {
 
 constexpr uint64_t kUserEnd = 1ull << 47;
-// More than the memory of a server's devices; products with it do not overflow.
+// Exceeds the memory of any server's devices. Products with it do not overflow.
 constexpr uint64_t kMostMemory = 1ull << 46;
-// The distance from one base of a server to its next, in bases. It is odd, and the number of bases
-// is a power of two, so a server can have every base.
+// The distance between successive bases of a server, in bases. It is odd, and the number of bases
+// is a power of two, so Bases::at() reaches every base.
 constexpr uint32_t kStep = 97;
 static_assert((wire::kBaseCount & (wire::kBaseCount - 1)) == 0);
 static_assert(wire::kBaseCount >> kMostDoublings != 0);
 
-// The whole units of the window ranges that are free.
+// Returns the free parts of the window ranges, in whole units of kWindowUnit.
 std::vector<AddressRange> free_units(const WindowRequest& request) {
   std::vector<AddressRange> units;
   for (const wire::AddressSpan& span : wire::kWindowRanges) {
@@ -134,7 +134,8 @@ Result<wire::AddressWindow> choose_window(WindowRequest request) {
   const uint64_t share = fair_share(free, windows);
   uint64_t bytes = std::min(std::max(std::min(share, most), least), largest);
   bytes = bytes / wire::kWindowUnit * wire::kWindowUnit;
-  // The smallest free range that is large enough, so that large ones stay for large servers.
+  // Takes the smallest free range that is large enough: large ranges stay free for servers with
+  // more memory.
   const auto size_if_fits = [&](const AddressRange& range) {
     return size_of(range) >= bytes ? size_of(range) : kUserEnd;
   };

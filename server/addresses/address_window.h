@@ -22,27 +22,28 @@
 
 namespace rcuda::server {
 
-// A base. The bases of the least size (wire::kBaseBytes) lie one after the other. So do the bases
-// of each doubled size, in the same range.
+// A base: the addresses in which a worker's driver starts. The bases of the least size
+// (wire::kBaseBytes) lie one after the other. So do the bases of each doubled size, in the same
+// range.
 struct Base {
-  uint32_t index = 0;      // any number, modulo the number of bases of this size
-  uint32_t doublings = 0;  // of the size, kMostDoublings at most
-  // The base as one number, for a worker's command line. Bases of the same addresses have the same
-  // number.
+  uint32_t index = 0;      // taken modulo the number of bases of this size
+  uint32_t doublings = 0;  // the size is wire::kBaseBytes << doublings; at most kMostDoublings
+  // The base as one number, for a worker's command line. Equal address ranges have equal numbers.
   uint32_t number() const;
-  static Base from_number(uint32_t number);  // any number
+  static Base from_number(uint32_t number);  // accepts any number
   wire::AddressWindow range() const;
 };
 inline constexpr uint32_t kMostDoublings = 5;
-// The doublings for the workers of a machine with `gpus` GPUs. The start of driver 580 takes 9.1
-// GiB for an H100; a base has 16 GiB for each GPU, whether or not a worker uses it.
+// The doublings for the workers of a machine with `gpus` GPUs. Driver 580 takes 9.1 GiB of
+// addresses for each H100 at its start. A base has 16 GiB for each GPU of the machine, including
+// GPUs that the worker does not use.
 uint32_t doublings_for(size_t gpus);
 
 // The bases of a server's workers, in the order of preference: at(0) for the first idle worker,
 // at(1) for the next. Nodes are often numbered, and a session often has servers on consecutive
-// nodes. So a number at the end of the host's name decides, and servers with consecutive numbers
-// share none of their first bases. Without a number, the name's hash decides. The port
-// distinguishes the servers of one host.
+// nodes. So at(0) follows from the number at the end of the host's name: servers with consecutive
+// numbers share none of their first bases. Without such a number, at(0) follows from the name's
+// hash. The port distinguishes the servers of one host.
 class Bases {
  public:
   Bases(const std::string& host, uint16_t port);
@@ -57,8 +58,9 @@ bool is_taken(const wire::Hello& hello, const wire::AddressWindow& range);
 
 struct WindowRequest {
   uint64_t memory_bytes = 0;  // of the session's devices on this worker
-  uint32_t devices = 1;       // their number
-  uint32_t devices_left = 1;  // of the session, on servers without a window; at least `devices`
+  uint32_t devices = 1;       // the number of these devices
+  // The session's devices on this server and on its other servers that have no window yet.
+  uint32_t devices_left = 1;
   std::vector<AddressRange> free;   // closed in this process; sorted
   std::vector<AddressRange> taken;  // by the client and its other workers; any order
 };
@@ -67,7 +69,8 @@ struct WindowRequest {
 WindowRequest window_request(const wire::Hello& hello, uint64_t memory_bytes,
                              const std::vector<AddressRange>& closed);
 
-// kInvalidArgument if the least window does not fit; the text has the sizes and the remedy.
+// Returns kInvalidArgument, with the sizes and the remedy, if no free range holds a window of the
+// least size.
 Result<wire::AddressWindow> choose_window(WindowRequest request);
 
 }  // namespace rcuda::server

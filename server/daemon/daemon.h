@@ -2,9 +2,10 @@
 //
 // One thread runs one poll loop. A client that connects identifies itself, then sends a Hello (or
 // an Attach, for a further socket of a session) within the handshake timeout. The daemon checks the
-// message, waits for the client's turn (admission.h) and for a suitable worker, and passes the
-// socket to that worker. After that, the session's data does not pass through the daemon. A client
-// that cannot be served gets a Refusal that names the remedy, and one line is logged.
+// message, waits until the client is admitted (admission.h) and a suitable worker is ready, and
+// passes the socket to that worker. After that, the session's data does not pass through the
+// daemon. A client that cannot be served gets a Refusal that names the remedy, and one line is
+// logged.
 //
 // The local socket reports the client's user. A TCP client of the same machine brings a ticket. A
 // client of another machine identifies itself under TLS (authenticator.h, docs/security.md); a

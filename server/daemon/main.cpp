@@ -88,7 +88,7 @@ int report_settings(const Status& status) {
 
 // Reports the failure of a start or of --check-config. Returns the exit status.
 int report_start(const Status& status) {
-  // kDenied: others have access to a file with secrets.
+  // kDenied: other users have access to a file with secrets.
   const bool is_setting = status.code() == Code::kInvalidArgument || status.code() == Code::kDenied;
   return is_setting ? report_settings(status) : report(status);
 }
@@ -344,7 +344,7 @@ int start(int argc, char** argv) {
   if (!carried.ok()) return report(carried.status());
   if (*carried) {
     keep_settings(**carried, &settings);
-    options.ready = -1;  // the earlier build has written to it
+    options.ready = -1;  // the earlier build has written the port
   }
   return run_daemon(settings, options.ready,
                     {[argc, argv](Settings* again) { return load_again(argc, argv, again); }, argv,

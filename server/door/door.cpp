@@ -41,13 +41,14 @@ constexpr rlim_t kMostMemory = 512u << 20;  // each client takes 45 KB, and up t
 #endif
 constexpr auto kReads = std::chrono::seconds(5);  // how long a client may take to read a record
 constexpr size_t kRecord = 16u << 10;
-// Two for each client. The daemon has at most 2048 clients that are not known (Connections), and
-// 1024 that wait for a session (Admission).
+// Two descriptors for each client. The daemon has at most 2048 clients that are not known
+// (Connections), and 1024 that wait for a session (Admission).
 constexpr rlim_t kMostDescriptors = 2 * (2048 + 1024) + 16;
 constexpr size_t kMostTakenAtOnce = 256;
-constexpr auto kTimeForHandshakes = std::chrono::milliseconds(10);  // in each round, oldest first
-// High enough to leave the daemon its processor, and low enough that a door gets one while workers
-// calculate.
+// In each round of serve(), oldest clients first.
+constexpr auto kTimeForHandshakes = std::chrono::milliseconds(10);
+// High enough that doors do not slow the daemon, and low enough that a door runs although workers
+// use all processors.
 constexpr int kNice = 3;
 
 Status enter_sandbox(pid_t daemon) {
@@ -82,7 +83,7 @@ class Client {
     return unsent_.empty() ? Clock::time_point::max() : deadline_;
   }
   bool shakes_hands() const { return handshake_ != nullptr; }
-  // Goes on as far as is possible without waiting. Returns false when the connection is over.
+  // Handles all that is possible without waiting. Returns false when the connection is over.
   bool go_on();
 
  private:
@@ -100,12 +101,12 @@ class Client {
   static constexpr int kNow = MSG_DONTWAIT | MSG_NOSIGNAL;
 
   UniqueFd daemon_;
-  tls::Connection* handshake_;  // during the handshake
+  tls::Connection* handshake_;  // null after the handshake
   Socket client_;
   short handshake_waits_for_ = POLLIN;
-  int messages_left_ = 2;  // of the client
+  int messages_left_ = 2;  // that the client may still send
   wire::PartialMessage message_{kMostIntroduction};
-  Unsent unsent_;  // to the client
+  Unsent unsent_;  // the daemon's bytes for the client
   Clock::time_point deadline_{};
 };
 
@@ -118,8 +119,8 @@ void Client::add_descriptors(std::vector<pollfd>* items) const {
 }
 
 bool Client::go_on() {
-  // Handles the daemon's bytes first: the daemon may have ended the connection, and a handshake
-  // costs calculations.
+  // Handles the daemon's bytes first: if the daemon has ended the connection, the expensive
+  // handshake is not needed.
   if (!pass_to_client() || (handshake_ && !shake_hands())) return false;
   if (!handshake_ && messages_left_ > 0) pass_to_daemon();
   return Clock::now() < deadline();
@@ -211,7 +212,7 @@ bool take_clients(const tls::Acceptor& acceptor, std::list<Client>* clients) {
       clients->emplace_back(std::move(stream.front()), std::move(socket.front()),
                             std::move(connection).value());
     } catch (const std::bad_alloc&) {
-      continue;  // as in goes_on()
+      continue;  // drops this client only, as goes_on()
     }
   }
   return true;
@@ -256,7 +257,8 @@ int run_door() {
   (void)::setpriority(PRIO_PROCESS, 0, kNice);  // fails if the priority is already lower
   const pid_t daemon = ::getppid();
   close_descriptors_from(kDoorControl + 1);
-  // Nothing that a library writes reaches a client's socket or the server's log.
+  // Redirects stdout and stderr to /dev/null, so that no output of a library reaches a client's
+  // socket or the server's log.
   UniqueFd log(::dup(STDERR_FILENO));
   ::dup2(STDIN_FILENO, STDOUT_FILENO);
   ::dup2(STDIN_FILENO, STDERR_FILENO);

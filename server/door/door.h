@@ -1,8 +1,8 @@
 // A door: the process that speaks TLS with the clients of one origin, in the daemon's place
 // (doors.h has the daemon's side).
 //
-// The daemon starts it from its own binary, with one descriptor. It enters its sandbox before it
-// receives the first client. So no byte of a client reaches it outside of the sandbox:
+// The daemon starts it from its own binary. It enters its sandbox before it receives the first
+// client, so it never handles a client's bytes outside of the sandbox. The sandbox restricts:
 //   user          for a server of root: nobody, without groups. A user namespace may have no such
 //                 user; then the door remains root of the namespace
 //   system calls  those of streams only (call_filter.h): it opens nothing, starts neither processes
@@ -11,18 +11,19 @@
 //                 server's key nor its tokens
 //   its share     one thread, and less of the processors than the server (nice)
 //
-// The daemon sends a stream for each client, and through the stream the accepted socket. Only the
-// poll() for all clients waits. The door passes:
+// For each client, the daemon makes a pair of connected sockets (the stream). It sends one end
+// through the control socket, and the accepted socket through the stream. The door waits only in
+// one poll() for all clients. For each client:
 //
-//   handshake     of TLS, then a DoorReport through the stream
-//   to the daemon two messages of the client: Authenticate, decoded and encoded again, and a
-//                 request. From then on the door reads nothing from the client: its next bytes may
-//                 be for a worker, which gets the daemon's descriptor of the socket
-//   to the client all that the daemon sends, until the daemon ends the stream. The door ends the
-//                 connection without close_notify
+//   handshake     the door makes the TLS handshake, then sends a DoorReport through the stream
+//   to the daemon it passes two messages of the client: Authenticate, decoded and encoded again,
+// and a request. From then on the door reads nothing from the client: its next bytes
+//                 may be for a worker, which gets the daemon's descriptor of the socket
+//   to the client it passes all that the daemon sends, until the daemon ends the stream. Then it
+//                 ends the connection without close_notify
 //
-// A client that leaves or breaks the rules makes the door end its half of the stream. The daemon
-// ends a connection by shutdown() of the client's socket and by the end of the stream.
+// If a client leaves or violates the protocol, the door shuts down its half of the stream. To end a
+// connection, the daemon shuts down the client's socket and ends the stream.
 #pragma once
 
 #include <chrono>
@@ -38,7 +39,7 @@ namespace rcuda::server {
 inline constexpr char kDoorOption[] = "--door";
 inline constexpr int kDoorControl = 3;
 
-// A message that carries a descriptor.
+// The message that carries a descriptor to a door.
 using DoorHandover = std::byte;
 
 // A door's report of a handshake.
@@ -47,7 +48,7 @@ struct DoorReport {
   char failure[256] = {};       // not empty: the handshake has failed
 };
 
-// The longest message of a client.
+// The longest message of a client, in bytes.
 inline constexpr uint32_t kMostIntroduction = 64u << 10;
 
 // How long all clients may take to read the remaining bytes after the daemon has closed the control

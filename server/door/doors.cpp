@@ -30,10 +30,10 @@ constexpr auto kInterval = std::chrono::seconds(10);  // between two warnings of
 // The doors that one network may start in a burst, and per second: each start blocks the daemon for
 // a millisecond.
 constexpr double kMostStarts = 64, kStartsInSecond = 32;
-constexpr auto kForgotten = std::chrono::seconds(2);  // in this time, kMostStarts are allowed again
+constexpr auto kForgotten = std::chrono::seconds(2);  // then all kMostStarts are allowed again
 
-// A network in which one attacker may have many origins: the /24 of an IPv4 address, the /48 of an
-// IPv6 network.
+// Returns a number for the network in which one attacker may have many origins: the /24 of an IPv4
+// address, the /48 of an IPv6 address.
 uint64_t network_of(const std::string& origin) {
   const std::string address = origin.substr(0, origin.find('/'));
   uint8_t bytes[16];
@@ -119,11 +119,12 @@ bool Doors::may_start(uint64_t network) {
   return left >= 1;
 }
 
-// Makes room for a door of one more origin.
+// If there are `most_` doors for unknown clients, ends a door (doors.h: Bounds). Returns kTimeout
+// if none may be ended.
 Status Doors::make_room(const std::string& origin, uint64_t network) {
   const auto is_bounded = [](const auto& door) { return !door->origin.empty() && !door->known; };
   if (static_cast<size_t>(std::ranges::count_if(doors_, is_bounded)) < most_) return {};
-  std::map<uint64_t, size_t> sizes;  // of the networks
+  std::map<uint64_t, size_t> sizes;  // the number of bounded doors of each network
   for (const auto& door : doors_) sizes[door->network] += is_bounded(door);
   const Clock::time_point now = Clock::now();
   const size_t own_size = sizes[network];
@@ -199,7 +200,7 @@ Result<Doors::Passage> Doors::open(const std::string& origin, int client) {
 
 void Doors::keep(const Passage& passage) { passage.door->known = true; }
 
-// Whether the last connection of the door has gone since the last refill().
+// Whether the last connection of the door has ended since the last refill().
 bool Doors::has_lost_its_last(const std::shared_ptr<Door>& door) {
   return door.use_count() == 1 && !door->origin.empty() && !door->idle_since;
 }
@@ -242,13 +243,13 @@ void Doors::add_descriptors(std::vector<pollfd>* items) const {
   for (const auto& door : doors_) items->push_back({door->control.get(), 0, 0});
 }
 
-// A door's connections end with its process. A door without connections gets time to send the
-// daemon's last bytes to its clients.
+// Kills a door with connections at once, which ends the connections. A door whose connections the
+// daemon has ended gets time to send the daemon's last bytes to its clients.
 Doors::List::iterator Doors::end(List::iterator door) {
   const Clock::time_point now = Clock::now();
   const bool sends = door->use_count() == 1;
   if ((*door)->pid > 0) ended_.push_back({(*door)->pid, sends ? now + kReadsRest : now});
-  // The number of ended doors is bounded too.
+  // Bounds the number of doors that are ending: kills the oldest.
   if (ended_.size() > most_) ended_.front().kill_at = now;
   (*door)->control.reset();
   const auto next = doors_.erase(door);

@@ -1,38 +1,38 @@
 // Doors: the processes (door.h) that speak TLS with clients of other machines for the daemon.
 //
 // A door serves all connections of one origin (an address or a network, listener.h), and never
-// those of another origin. It parses the bytes of strangers in a sandbox; it knows neither the
-// server's key nor its tokens. The daemon gives it an accepted socket, and gets a stream: the
+// those of another origin. It parses the bytes of strangers in a sandbox, and has neither the
+// server's key nor its tokens. The daemon gives the door an accepted socket, and gets a stream: the
 // door's report of the handshake, and then the messages of the client. The daemon identifies the
-// client by a proof (common/tls/proof.h) over the nonce that the daemon has made for this
-// connection and the value that the door reports. A door could lie about:
+// client by a proof (common/tls/proof.h) over two values: the nonce that the daemon has made for
+// this connection, and the value that the door reports. A door could lie about:
 //
-//   the values    then the client's proof fails, because it is for the values of the client's own
-//                 connection: a door has proofs only for connections that it serves
+//   the value     the client's proof then fails, because it covers the value of the client's own
+//                 connection. A door has proofs only for connections that it serves
 //   the proof     a proof of another client or of an earlier connection names another nonce
-//   the identity  it does not come from the door
+//   the identity  the daemon does not learn it from the door
 //   session key   it protects the session of a client of this door, whose bytes the door has seen
 //   bytes         a door can read and change the messages of its own clients
 //
-// So a door that has been taken over has the sessions of users that connect through it at that
-// time. An attacker who can also cut the connections of other clients, whatever their origin, can
-// make these clients connect through the door too: the door lets the daemon sign and examine proofs
-// for them. In their sessions, the attacker then acts as these users towards the server, and as the
-// server towards them.
+// So an attacker who has taken a door over has the sessions of users that connect through it at
+// that time. If the attacker can also cut the connections of other clients, whatever their origin,
+// these clients can be made to connect through the door too: the daemon signs and examines proofs
+// for all connections of a door. In their sessions, the attacker then acts as these users towards
+// the server, and as the server towards them.
 //
-// Bounds. At most `most` doors are for origins without a known client. A further door replaces, in
-// this order:
+// Bounds. A known client is a client that has proved its identity. At most `most` doors are for
+// origins without a known client. A further door replaces, in this order:
 //   1. a door without connections
-//   2. a door whose time is over (kSpared after its first client), of a network (/24 of IPv4, /48
-//      of IPv6) that has at least as many doors as the new door's network
+//   2. a door that is no longer spared (kSpared after its first client), if its network (/24 of
+//      IPv4, /48 of IPv6) has at least as many doors as the new door's network
 //   3. a door that is spared, if its network has at least two doors more than the new door's
 // An origin with a known client keeps its door while it has connections. A door that is ending does
 // not count, although it may still send. kMostStarts and kStartsInSecond limit the starts of a
 // network.
 //
-// Descriptors (common/base/passed_descriptors.h): a door cannot send any. The control socket is
-// shut for receiving, and the streams take none from Linux 6.16 on; before, the filter of system
-// calls keeps the door from sending them.
+// Descriptors (common/base/passed_descriptors.h): the daemon receives none from a door. The
+// daemon's end of the control socket is shut for receiving. From Linux 6.16 on the streams refuse
+// descriptors; on older kernels the door's filter of system calls prevents it from sending any.
 //
 // Threads: the daemon's only thread. Blocking: posix_spawn(); check(), up to 10 s; the destructor,
 // up to 1 s, while the doors send the daemon's last messages. When a door ends, its streams end.
@@ -66,11 +66,12 @@ class Doors {
 
  public:
   using Clock = std::chrono::steady_clock;
-  // How long a door stays after its last connection, for others of its origin.
+  // How long a door stays after its last connection, for other clients of its origin.
   static constexpr std::chrono::seconds kLinger{6};
   // How long a new door is spared: long enough for a client to identify itself.
   static constexpr std::chrono::seconds kSpared{1};
-  // Starts a door with the other end of its control socket. Returns 0 if a test acts as the door.
+  // Starts a door with `control`, the door's end of its control socket. Returns 0 if a test acts as
+  // the door.
   using Spawn = std::function<Result<pid_t>(int control)>;
 
   // A connection through a door.
@@ -90,8 +91,8 @@ class Doors {
   // Checks that doors work here: starts a door, passes it a connection whose client has already
   // closed its end, and waits for the door's report.
   Status check();
-  // `client`: stays the caller's. kTimeout: the door has not received its last clients yet, or no
-  // further door may start now; call again.
+  // `client` stays the caller's. Returns kTimeout if the door has not received its last clients
+  // yet, or if no further door may start now; call again.
   Result<Passage> open(const std::string& origin, int client);
   // Records that the client of this passage has proved its identity.
   void keep(const Passage& passage);
@@ -100,7 +101,7 @@ class Doors {
   void refill(bool wanted);
   // Adds descriptors that make poll() return when a door ends.
   void add_descriptors(std::vector<pollfd>* items) const;
-  // When refill() is due without an event.
+  // When to call refill() although no descriptor is ready.
   Clock::time_point next_deadline() const;
   bool has(pid_t child) const;
   size_t size() const { return doors_.size(); }
@@ -110,8 +111,8 @@ class Doors {
     pid_t pid = -1;
     UniqueFd control;
     std::string origin;    // empty: a spare door
-    uint64_t network = 0;  // of its origin
-    bool known = false;    // one of its clients is known
+    uint64_t network = 0;  // network_of(origin)
+    bool known = false;    // one of its clients has proved its identity
     Clock::time_point spared_until{};
     Clock::time_point full_until{};  // until then it is not asked to take a client
     std::optional<Clock::time_point> idle_since;
@@ -139,7 +140,7 @@ class Doors {
   Clock::time_point start_from_{};    // when the next spare door may start
   Clock::time_point broken_until_{};  // set when a door has ended before its first client
   Clock::time_point say_crowded_from_{}, say_ended_from_{};
-  // How many more doors a network may start now.
+  // How many more doors a network could start at the time `since`.
   struct Starts {
     double left;
     Clock::time_point since;

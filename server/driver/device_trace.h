@@ -2,12 +2,14 @@
 //
 // Each launch and copy gets a timing event before it and one after it, unless its stream is in
 // capture. An anchor is an event whose host time is known; the time from the anchor to these events
-// gives the time of the work. The anchor is recorded again every second, because times between
-// events have the resolution of a float. The anchor has an idle stream of its own, so it completes
-// immediately. A session makes this object with its first traced command; other sessions pay
-// nothing. Executor thread only. Blocking: the first command of a context, and then one command per
-// second, spins until the anchor has completed, usually about 10 µs. Errors: a command that cannot
-// be measured is missing from the trace.
+// gives the time of the work. The anchor is recorded again every second, because the driver returns
+// times between events as a float, whose resolution is too low for long times. The anchor has an
+// idle stream of its own, so it completes immediately.
+//
+// A session makes this object with its first traced command; other sessions pay nothing. Executor
+// thread only. Blocking: the first command of a context, and then one command per second, spins
+// until the anchor has completed, usually about 10 µs. Errors: a command that cannot be measured is
+// missing from the trace.
 #pragma once
 
 #include <chrono>
@@ -55,11 +57,11 @@ class DeviceTrace {
   struct Work {
     CUevent start = nullptr, end = nullptr;
     std::shared_ptr<Anchor> anchor;
-    wire::TraceEvent event{};  // begin_ns: time at which it was queued
+    wire::TraceEvent event{};  // begin_ns: when the work was queued
   };
 
   bool take_anchor(Context& context);
-  void destroy_events(const Work& work);  // whether or not it was measured
+  void destroy_events(const Work& work);  // also if the work was not measured
   bool finish(const Work& work, std::vector<wire::TraceEvent>* events);
 
   const api::DriverTable& driver_;
@@ -68,7 +70,7 @@ class DeviceTrace {
   std::unordered_map<uint64_t, std::deque<Work>> queues_;  // by SessionStream::key; none is empty
   size_t pending_ = 0;
   SessionStream stream_;  // of the command between before() and after()
-  Work open_;             // of that command; start is null if it is not measured
+  Work open_;             // of the same command; start is null if it is not measured
 };
 
 }  // namespace rcuda::server

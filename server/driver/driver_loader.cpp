@@ -110,7 +110,8 @@ Result<LoadedDriver> try_driver(const std::string& path) {
   return driver;
 }
 
-// Loads a driver that the settings name. If it is missing, the settings are wrong.
+// Loads the driver that the settings name. If the driver is missing, the settings are wrong:
+// kInvalidArgument.
 Result<LoadedDriver> try_named(const std::string& path) {
   Result<LoadedDriver> driver = try_driver(path);
   if (driver.ok() || driver.status().code() != Code::kNotFound) return driver;
@@ -119,8 +120,8 @@ Result<LoadedDriver> try_named(const std::string& path) {
 
 constexpr char kNvidia[] = "libcuda.so.1";
 
-// Returns a library or a device file that shows that this machine has NVIDIA's driver, or why the
-// library cannot be loaded. Returns an empty text on a machine without the driver.
+// Returns the evidence that this machine has NVIDIA's driver: the path of the library, the error of
+// a library that cannot be loaded, or a device file. Returns an empty text without evidence.
 std::string trace_of_nvidia(const std::vector<std::string>& nodes) {
   link_map* map = nullptr;
   void* const library = ::dlopen(kNvidia, RTLD_LAZY | RTLD_LOCAL);
@@ -128,7 +129,8 @@ std::string trace_of_nvidia(const std::vector<std::string>& nodes) {
     const std::string path = real_path(map->l_name);
     if (!is_client_library(path)) return path;
   }
-  // A library that exists but cannot be loaded has another error.
+  // dlopen() reports this error if no library exists, and another error if a library cannot be
+  // loaded.
   const std::string missing =
       kNvidia + std::string(": cannot open shared object file: No such file or directory");
   if (const char* const error = library ? nullptr : ::dlerror(); error && error != missing) {
@@ -171,8 +173,8 @@ Result<LoadedDriver> load_driver(const std::string& choice,
 }
 
 int most_streams() {
-  // The queues of one kind that the engine needs: for copies within the device, and for small
-  // copies to it.
+  // The engine of copies between workers needs two queues of one kind: for copies within the
+  // device, and for small copies to the device.
   constexpr int kOthers = 2;
   const char* value = std::getenv(kConnectionsVariable.data());
   return std::max(kConnections, value ? connections_of(value) : 0) - kOthers;

@@ -39,13 +39,14 @@ Result<LoadedDriver> load_driver(const std::string& choice,
 // kernel.
 std::vector<std::string> worker_environment(const std::vector<std::string>& more);
 
-// The number of queues that NVIDIA's driver makes for each kind of a device's work. By default it
-// makes 8 for kernels and 4 for copies in each direction; if CUDA_DEVICE_MAX_CONNECTIONS is 8, it
-// makes 8 of each. Each queue takes time at a worker's start (docs/p2p_measurements.md).
+// The value of CUDA_DEVICE_MAX_CONNECTIONS for workers: the number of queues that NVIDIA's driver
+// makes on each device for each kind of work. By default it makes 8 for kernels and 4 for copies in
+// each direction; with this value it makes 8 of each. Each queue takes time at a worker's start
+// (docs/p2p_measurements.md).
 inline constexpr int kConnections = 8;
-// The number of a device's streams that may have unfinished work while one is held for another
-// worker. The remaining queues are for the copies that end the hold. The result depends on this
-// process's environment.
+// The number of a device's streams that may have unfinished work while one of them is held for a
+// copy between workers (docs/glossary.md: stream place). The remaining queues are for the copies
+// that end the hold. The result depends on this process's environment.
 int most_streams();
 
 }  // namespace rcuda::server

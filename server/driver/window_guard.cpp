@@ -9,10 +9,10 @@
 namespace rcuda::server {
 namespace {
 
-// Limits of the held pieces. With a driver that always allocates outside, they end the attempts.
+// Limits of the held pieces. They end the attempts if the driver allocates outside each time.
 constexpr size_t kMostPieces = 64;
 constexpr uint64_t kMostHeldBytes = 256ull << 20;
-// Reservations begin at a multiple of this at least.
+// The least alignment of a reservation.
 constexpr uint64_t kGranule = 2ull << 20;
 
 // Returns an aligned address where `bytes` of the worker's own addresses are free, or 0.
@@ -67,7 +67,7 @@ void WindowGuard::free_held() {
   if (!pieces.empty()) fence.close_holes();
 }
 
-// The program's free may wait for the device, so this frees the held pieces too.
+// Also frees the held pieces: freeing them may wait for the device, as the program's own free may.
 CUresult guard_cuMemFree_v2(WindowGuard& guard, CUdeviceptr address) {
   const CUresult result = guard.driver.cuMemFree_v2(address);
   guard.free_held();
@@ -92,8 +92,8 @@ CUresult guard_cuMemAddressReserve(WindowGuard& guard, CUdeviceptr* address, siz
                                    size_t alignment, CUdeviceptr hint, unsigned long long flags) {
   const api::DriverTable& driver = guard.driver;
   CUresult result = driver.cuMemAddressReserve(address, bytes, alignment, hint, flags);
-  // From a hint that is in use the driver looks upwards only: on an H100, up to the end of the
-  // user's addresses, which are closed here.
+  // If the hint is in use, the driver looks upwards only: on an H100, up to the end of the user's
+  // addresses, which are closed here.
   if (result == CUDA_ERROR_OUT_OF_MEMORY && hint != 0) {
     result = driver.cuMemAddressReserve(address, bytes, alignment, 0, flags);
   }

@@ -2,21 +2,21 @@
 //
 // The fence leaves a driver no other free addresses (address_fence.h), with two exceptions:
 // addresses below the fence, which are the driver's own, and holes that appear when a mapping from
-// before the fence ends. Another server could use such an address too, and a client ends a session
-// that returns one. So the guard checks each address that the driver returns to the program. If it
-// lies outside:
+// before the fence ends. Another server could use such an address too, so a client ends a session
+// whose worker returns such an address. The guard checks each address that the driver returns to
+// the program. If the address lies outside:
 //
 //   plain and managed memory       the guard holds the piece, closes holes, and calls the driver
 //                                  again. It frees held pieces when the program next frees memory,
-//                                  because a free may wait
+//   memory of another process      is closed, and opened once more if a hole has been closed
 //   memory of another process      is closed, and opened once more if a hole was there
 //   a reservation                  is freed and made again at a free address inside
 //   memory of pools and of graphs  is freed in stream order, or with its node
 //   a variable of code             stays with its module
 //
-// Memory that stays outside is refused with CUDA_ERROR_OUT_OF_MEMORY. The functions concerned are
-// the list [guard] of api/table/driver_overrides.toml. Meters is above the guard, so held pieces do
-// not count.
+// Memory that stays outside is refused with CUDA_ERROR_OUT_OF_MEMORY.
+// api/table/driver_overrides.toml lists the guarded functions under [guard]. Meters wraps the
+// guard, so held pieces do not count as memory of the session.
 //
 // A process may have only one WindowGuard at a time (api/driver_decorator.h). A worker serves one
 // session.
@@ -42,7 +42,7 @@ class WindowGuard {
   const api::DriverTable& table() const { return guarded_.table(); }
 
   // ---- for the overrides
-  const api::DriverTable& driver;  // not guarded
+  const api::DriverTable& driver;  // the driver without the guard
   const AddressFence& fence;
 
   // Whether memory that the driver has returned is inside. Null or 0: it has returned none.
@@ -70,7 +70,7 @@ class WindowGuard {
 
   DriverDecorator<WindowGuard> guarded_;
   std::atomic<bool> has_refused_{false};
-  // Plain memory outside the window. It waits for a moment when it may be freed.
+  // Plain memory outside of base and window, until the program next frees memory.
   Mutex mutex_;
   std::vector<CUdeviceptr> held_ RCUDA_GUARDED_BY(mutex_);
   uint64_t held_bytes_ RCUDA_GUARDED_BY(mutex_) = 0;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr auto kKeepAccount = std::chrono::minutes(1);
 constexpr auto kKeepError = std::chrono::seconds(10);
-constexpr int kMostGroups = 65536;  // of the kernel, for one process
+constexpr int kMostGroups = 65536;  // the kernel's limit for one process
 
 std::string text_of(const AccountKey& key) {
   const uid_t* uid = std::get_if<uid_t>(&key);
@@ -66,7 +66,7 @@ std::optional<Result<Account>> Accounts::find(const AccountKey& key, Clock::time
   }
   if (const auto found = kept_.find(key); found != kept_.end()) {
     const Answer& answer = found->second;
-    // Counted from the answer, however late the caller asks.
+    // The time counts from the answer of the name service, not from this call.
     const auto keep = answer.account.ok() ? Clock::duration(kKeepAccount) : kKeepError;
     if (now < answer.at + keep) return answer.account;
   }

@@ -3,12 +3,13 @@
 // describes the methods. The client's half is common/reach/identify.h. Clients of the local socket
 // (identity.h) and with tickets (tickets.h) do not need it.
 //
-// A client brings a Proof in its Authenticate. The client's Identity follows from it. That may take
-// a while: other threads query munged and the system's user database, and descriptors() become
-// readable when these have answered.
+// examine() makes a Proof from the client's Authenticate, and identify() the client's Identity from
+// the Proof. identify() may return nothing at first: other threads query munged and the system's
+// user database, and descriptors() become readable when these have answered.
 //
-// Threads: the daemon's only thread. Blocking: open() and read() only, for files and the user
-// database. Errors: kDenied with the reason and the remedy; errors do not help to guess a secret.
+// Threads: the daemon's only thread. Blocking: open() and read(), for files and the user database;
+// examine(), for the files of tokens. Errors: kDenied with the reason and the remedy; errors do not
+// help to guess a secret.
 #pragma once
 
 #include <array>
@@ -41,9 +42,9 @@ namespace rcuda::server {
 struct Proof {
   const char* method = "";            // Identity::method
   std::optional<AccountKey> account;  // the user's number or name, once it is known
-  std::optional<Roles> roles;         // of a token
-  std::optional<uint64_t> check;      // of MungeChecks, until it has an outcome
-  std::string answer;                 // for Authenticated
+  std::optional<Roles> roles;         // of the token, if the client has used a token
+  std::optional<uint64_t> check;      // the number of its MUNGE check, until the outcome
+  std::string answer;                 // for the message Authenticated
 };
 
 // The files with the certificate and with the tokens: of the settings, or the default ones.
@@ -108,7 +109,8 @@ class Authenticator {
   // Checks the proof in a client's message. `binding`: of the connection on which the message came.
   Result<Proof> examine(const wire::Authenticate& message, const tls::Key& binding);
   // Returns the identity of the client, or nothing while it is being determined. Returns kDenied if
-  // the server does not serve that user. Root is served only where a setting names it.
+  // the server does not serve that user. Root of another machine is served only if a setting names
+  // root.
   std::optional<Result<Identity>> identify(Proof& proof, const std::string& from,
                                            Clock::time_point now);
   // The account of a user of this machine, or nothing while it is being looked up. For a user
@@ -118,7 +120,7 @@ class Authenticator {
   std::optional<Result<Account>> account(const AccountKey& user, Clock::time_point now) {
     return accounts_.find(user, now);
   }
-  // Drops the check of a connection that has gone.
+  // Drops the MUNGE check of a connection that has closed.
   void forget(const Proof& proof);
 
   std::array<int, 2> descriptors() const { return {accounts_.descriptor(), munge_.descriptor()}; }

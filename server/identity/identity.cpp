@@ -7,7 +7,7 @@
 namespace rcuda::server {
 namespace {
 
-// Includes the length of `text`, so that different parts never make the same text.
+// Includes the length of `text`, so that different sequences of parts never make the same text.
 std::string part(const char* what, const std::string& text) {
   return std::string(what) + " " + std::to_string(text.size()) + " " + text + ", ";
 }
@@ -28,7 +28,7 @@ Status check_role(const Identity& who, wire::MessageType type) {
 }
 
 bool same_user(const Identity& one, const Identity& other) {
-  // An insecure client has proved nothing: it only runs as that user.
+  // A client with the method "insecure" has proved nothing: its session only runs as that user.
   if ((one.method == "insecure") != (other.method == "insecure")) return false;
   return one.uid || other.uid ? one.uid == other.uid : one.user == other.user;
 }
@@ -57,7 +57,7 @@ Result<Identity> identity_of_local(int socket) {
   identity.user = user_text(credentials.uid);
   identity.method = "local socket";
   identity.from = "pid " + std::to_string(credentials.pid);
-  // The first call returns the number of groups.
+  // Without a buffer, the call fails with ERANGE and returns the size of the list of groups.
   bytes = 0;
   int error = ::getsockopt(socket, SOL_SOCKET, SO_PEERGROUPS, nullptr, &bytes) == 0 ? 0 : errno;
   if (error == ERANGE) {

@@ -19,17 +19,17 @@ namespace rcuda::server {
 inline constexpr const char* kContainer = "container socket";
 
 struct Identity {
-  // The user of this machine as which the session runs if the daemon is root. None: the client has
+  // If the daemon is root, the session runs as this user of this machine. None: the client has
   // proved its identity, but this machine has no such user.
   std::optional<uid_t> uid;
-  gid_t gid = 0;              // with uid
+  gid_t gid = 0;              // set together with uid
   std::string user;           // for logs and lists; a number if the user has no name here
-  std::vector<gid_t> groups;  // supplementary groups, with uid
+  std::vector<gid_t> groups;  // supplementary groups; set together with uid
   // "local socket", "container socket", "ticket", "munge", "token", "certificate" or "insecure"
   std::string method;
   std::string from;  // "pid 812", "10.0.0.7:51312"
   // All groups of the user's account, if they have been looked up. For quotas only: a process may
-  // have given up groups. Its session lacks their rights, but keeps their limits.
+  // have given up some of the groups. Its session then lacks their rights, but keeps their limits.
   std::vector<gid_t> account_groups;
   // The lease under which the session runs, and its job; empty: none.
   std::string lease{}, job{};

@@ -36,9 +36,9 @@ class MungeChecks {
 
   // Begins a check and returns its number. `nonce`: see wire::munge_payload().
   Result<uint64_t> begin(std::string credential, const tls::Key& nonce);
-  // The outcome, once; nothing before descriptor() has become readable for it.
+  // Returns the outcome of a check once, and nothing while munged has not answered.
   std::optional<Result<Outcome>> take(uint64_t number) { return checks_.take(number); }
-  // Drops the check of a connection that has gone.
+  // Drops the check of a connection that has closed.
   void forget(uint64_t number) { checks_.forget(number); }
 
   int descriptor() const { return checks_.descriptor(); }
@@ -47,7 +47,7 @@ class MungeChecks {
 
  private:
   const identity::munge::Settings settings_;
-  AsyncLookup<uint64_t, Result<Outcome>> checks_;  // by number
+  AsyncLookup<uint64_t, Result<Outcome>> checks_;  // by the number of the check
   uint64_t last_ = 0;
 };
 

@@ -24,7 +24,7 @@ using identity::Hash;
 using identity::Token;
 
 constexpr size_t kMostBytes = 16 << 20;
-constexpr size_t kMostReported = 10;  // damaged lines
+constexpr size_t kMostReported = 10;  // damaged lines that one read logs
 constexpr std::string_view kHeading =
     "# The tokens of an rcuda server: id, user, SHA-256 of the secret, created, roles, expires, "
     "label.\n"

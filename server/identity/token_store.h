@@ -3,17 +3,17 @@
 //   # comment
 //   <id> <user> <SHA-256 of the secret in hex> <created> role:<roles> <expires, or never> <label>
 //
-// Times are in UTC, 2025-01-31T12:00:00Z. Without roles (roles.h) a token is for sessions; the
-// roles are not at the end of the line, so that a line that has lost its end is damaged, and is not
-// taken for a token without roles. The label is the rest of the line and may be empty. A missing
+// Times are in UTC, 2025-01-31T12:00:00Z. A token without roles (roles.h) is for sessions. The
+// roles are not at the end of the line: so a line that has lost its end is damaged, and cannot be
+// mistaken for a token without roles. The label is the rest of the line and may be empty. A missing
 // file holds no tokens.
 //
 // A file that other users can access is refused, and so is a file that has damaged lines and no
 // token. While the file is refused, no token is valid. In a file that is not refused, a damaged
 // line grants nothing, the server's log names it, and the other tokens stay valid, because no token
 // depends on another line.
-// create_token() refuses a file with a damaged line, because it rewrites the file from its tokens.
-// It also loses comments. revoke_tokens() leaves all other lines as they are.
+// create_token() refuses a file with a damaged line, because it rewrites the file from its tokens;
+// it also loses comments. revoke_tokens() leaves all other lines as they are.
 //
 // Threads: one per TokenStore. Blocking: for the file system; the editing functions also for each
 // other, in any process. Errors name the file and the remedy.
@@ -67,9 +67,9 @@ class TokenStore {
   // calls. After an error there are no tokens, and it returns the error until the file changes.
   Status refresh();
 
-  // The rights that a token grants. `mac`: tls::token_proof() of its holder. kDenied if the token
-  // is unknown, or expired; only a caller that knows the secret learns that it has expired. The
-  // time of the call does not depend on the secret.
+  // The rights that a token grants. `mac`: tls::token_proof() as its holder computed it. kDenied if
+  // the token is unknown or expired; only a caller that knows the secret learns that it has
+  // expired. The time of the call does not depend on the secret.
   struct Grant {
     std::string user;
     Roles roles = Role::kSession;
@@ -82,11 +82,12 @@ class TokenStore {
   Status load();
 
   const std::string path_;
-  // The file that was read. While it is open, no other file has its inode number.
+  // The file that was read. While it is open, no new file can get its inode number, so refresh()
+  // notices a replaced file.
   UniqueFd file_;
   struct stat read_ {};
   Status status_;
-  std::map<std::string, StoredToken> tokens_;  // by id
+  std::map<std::string, StoredToken> tokens_;  // by token id
 };
 
 // The functions of rcuda-token.

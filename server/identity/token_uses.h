@@ -26,7 +26,8 @@ class TokenUses {
   explicit TokenUses(const std::string& tokens_path) : tokens_path_(tokens_path) {}
 
   // Records a use. Writes the file if the last recorded use of the token is at least a minute old.
-  // Returns the first error of several in a row: the caller logs it, and the token stays valid.
+  // Of several errors in a row, returns only the first. An error does not affect the token: the
+  // caller only logs it.
   Status note(const std::string& id, Seconds now);
 
  private:

@@ -9,7 +9,7 @@
 namespace rcuda::server {
 namespace {
 
-// The distance as NVML's level of a path between two GPUs.
+// Converts a PCI distance to NVML's level of the path between two GPUs at that distance.
 uint32_t ancestor_of(const transport::PciDistance& distance) {
   using Level = transport::PciDistance::Level;
   constexpr size_t kPortsOfOneSwitch = 2;
@@ -74,7 +74,7 @@ bool GpuMonitor::find(const std::string& driver_path, const std::vector<GpuName>
     return Reading{read(driver_path, gpus), gpus, now};
   });
   if (begun.ok()) return false;
-  sample->reset();  // as without NVML
+  sample->reset();  // no sample, as without NVML
   return true;
 }
 

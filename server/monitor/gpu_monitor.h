@@ -1,7 +1,7 @@
 // GpuMonitor: takes samples of the server's GPUs for the daemon's thread, which must not wait.
 //
-// A thread of this class reads NVML only on request. A sample serves all requests within kFresh, so
-// many clients cost no more than one.
+// A thread of this class reads NVML only on request. A sample answers all requests within kFresh,
+// so many clients cost as much as a single client.
 //
 // Threads: one thread calls. Blocking: nothing, not even the destructor; a read that hangs keeps
 // its thread until it returns. Errors: without NVML every sample is null; one line of the log says
@@ -22,9 +22,9 @@
 
 namespace rcuda::server {
 
-// Adds the RDMA adapter that is nearest to each GPU, by PCI. A GPU that sysfs does not place gets
-// no adapter. `root`: "/", or a made-up tree in tests. `sample`: of these GPUs, in this order. Any
-// thread; blocks to read a few files of sysfs for each GPU and adapter.
+// Sets the RDMA adapter that is nearest to each GPU in the PCI topology. A GPU that sysfs does not
+// list gets no adapter. `root`: "/", or a made-up tree in tests. `sample`: has the GPUs of `gpus`,
+// in their order. Any thread; blocks to read a few files of sysfs for each GPU and adapter.
 void find_adapters(const std::filesystem::path& root, const std::vector<GpuName>& gpus,
                    GpuSample* sample);
 

@@ -20,7 +20,7 @@ void find(void* library, const char* name, Function* function) {
   *function = reinterpret_cast<Function>(::dlsym(library, name));
 }
 
-// The library stays open: NVML's threads, if it has any, may still run.
+// Never closes the library: NVML's threads, if it has any, may still run.
 void* open_library(const std::string& driver_path) {
   const std::string beside =
       driver_path.substr(0, driver_path.rfind('/') + 1) + "libnvidia-ml.so.1";
@@ -227,7 +227,7 @@ GpuSample NvmlReader::read(const std::vector<GpuName>& names) const {
     sample.driver_version = version;
   }
   sample.gpus.resize(names.size());
-  std::vector<nvmlDevice_t> devices(names.size());  // the whole GPUs
+  std::vector<nvmlDevice_t> devices(names.size());  // the whole GPU, also for a MIG device
   for (size_t i = 0; i < devices.size(); ++i) {
     GpuSample::Gpu& gpu = sample.gpus[i];
     gpu.known = nvml_->by_pci_bus_id(names[i].pci_bus_id.c_str(), &devices[i]) == NVML_SUCCESS;

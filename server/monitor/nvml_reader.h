@@ -32,7 +32,7 @@ struct GpuSample {
     // The members that NVML reports: figures, texts, paths, PCI numbers, and the whole device's
     // memory. find_adapters() adds the nearest adapter. The rest is empty.
     wire::GpuReport::Gpu told;
-    std::map<uint32_t, uint64_t> memory_of;  // by process id
+    std::map<uint32_t, uint64_t> memory_of;  // bytes in use, by process id
   };
   std::vector<Gpu> gpus;
 };

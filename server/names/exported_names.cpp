@@ -52,7 +52,7 @@ Result<wire::ExportAnswer> ExportedNames::ask_daemon(uint16_t port,
                                                      const wire::ExportQuery& query) {
   const Clock::time_point deadline = Clock::now() + kPatience;
   RCUDA_ASSIGN_OR_RETURN(const UniqueFd daemon, wire::connect_local_server(port, {}, deadline));
-  // A daemon that refuses the connection does not read; its reason can still be read.
+  // Ignores errors: a daemon that refuses the connection does not read, but has sent its reason.
   (void)wire::write_message(daemon.get(), wire::MessageType::kExportQuery, wire::encode(query),
                             deadline);
   return wire::read_export_answer(daemon.get(), deadline);
@@ -110,7 +110,7 @@ bool ExportedNames::remove(const wire::ExportedName& name) {
   Kept ended;  // destroyed without the lock
   MutexLock lock(mutex_);
   const auto found = kept_.find(name.secret);
-  // Names of handles stay: the driver knows when its handles end.
+  // Names of handles stay: only the driver knows when its handles end.
   if (found == kept_.end() || !found->second.descriptor) return false;
   ended = std::move(found->second);
   kept_.erase(found);
@@ -123,7 +123,7 @@ std::optional<ExportedNames::Kept> ExportedNames::find(wire::ExportKind kind,
   const auto found = kept_.find(secret);
   if (found == kept_.end() || found->second.kind != kind) return std::nullopt;
   Kept kept = found->second;
-  kept.keeps.reset();  // ends with the name
+  kept.keeps.reset();  // must end with the name, not with this copy
   return kept;
 }
 

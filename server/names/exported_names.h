@@ -5,14 +5,14 @@
 // the same owner: the authenticated user and the client host for which the daemon started the
 // session. The importing worker connects to the daemon whose port is in the name, and that daemon
 // passes the connection on to the worker that minted the name (common/messages/export_messages.h).
-// The query has one digest (ExportPlace) over the importing worker's owner and the exporting
+// The query contains one digest (ExportPlace) over the importing worker's owner and the exporting
 // worker's number. So a query from a worker of another owner matches no worker, whatever name its
-// client presents. To the client, this failure looks like all others. A worker's names end with its
-// session.
+// client presents. To the client, this failure looks like all others. The names that a worker has
+// minted end with its session.
 //
 // Each name has an ExportOrigin: the place of the memory, and its size. The importing worker gets
 // it from the exporting worker before it calls its own driver. (Rejected: to query the importing
-// driver afterwards. Its answer for a device that its process does not see is not documented.)
+// driver after the import. Its answer for a device that its process does not see is undocumented.)
 //
 // A session has at most kMostHandles names of handles; beyond that, the oldest are dropped. The
 // process's limit on open files bounds the number of names of descriptors.
@@ -42,7 +42,7 @@
 
 namespace rcuda::server {
 
-// Where exported memory is, and how much it is.
+// The place and the size of exported memory.
 struct ExportOrigin {
   enum class Place : uint32_t { kUnknown, kDevice, kHost };
   Place place{};
@@ -58,9 +58,9 @@ struct ExportOrigin {
 
 // A session as the owner of its exports. The daemon chooses the values.
 struct Exporter {
-  std::string owner;            // whose sessions may look its exports up
-  uint16_t port = 0;            // of the daemon
-  wire::ExportNumber number{};  // of the session
+  std::string owner;            // only sessions of this owner may look up the exports
+  uint16_t port = 0;            // the daemon's port
+  wire::ExportNumber number{};  // the session's number
 };
 
 Result<wire::ExportNumber> make_export_number();
@@ -68,19 +68,19 @@ Result<wire::ExportNumber> make_export_number();
 class ExportedNames {
  public:
   static constexpr size_t kMostHandles = 65536;
-  // Queries the worker at a place, through the daemon of a port. Any error means that the worker
-  // was not reached.
+  // Sends a query to the exporting worker, through the daemon on this port. An error means that the
+  // worker was not reached.
   using Ask =
       std::function<Result<wire::ExportAnswer>(uint16_t port, const wire::ExportQuery& query)>;
   static Result<wire::ExportAnswer> ask_daemon(uint16_t port, const wire::ExportQuery& query);
 
   explicit ExportedNames(Exporter self = {}, Ask ask = ask_daemon)
       : self_(std::move(self)), ask_(std::move(ask)) {}
-  // The user of a name: the program, or copies between workers. The engine of such copies orders
-  // them with the program's streams itself.
+  // The user of a name: the program, or the engine of copies between workers, which orders its
+  // copies with the program's streams itself.
   enum class User : uint8_t { kProgram, kPeers };
-  // Whether the program has exported or imported anything. From then on another process may see how
-  // far its streams are, by an event or by memory. Never false again.
+  // Whether the program has exported or imported anything. Once true, it stays true: another
+  // process may then observe how far the session's streams are, through an event or through memory.
   bool are_used() const { return used_.load(std::memory_order_acquire); }
   // Whether the session has imported from a worker of another server.
   bool are_of_other_servers() const { return foreign_.load(std::memory_order_acquire); }
@@ -90,21 +90,21 @@ class ExportedNames {
   ExportedNames(const ExportedNames&) = delete;
   ExportedNames& operator=(const ExportedNames&) = delete;
 
-  // Names a descriptor, which it takes: an allocation or a pool. `keeps` lives as long as the name.
+  // Makes a name for the descriptor of an allocation or a pool, and keeps the descriptor. `keeps`
+  // lives as long as the name.
   Result<wire::ExportedName> add(wire::ExportKind kind, UniqueFd descriptor,
                                  const ExportOrigin& origin = {},
                                  std::shared_ptr<const void> keeps = {});
-  // Names a handle. The same handle gets the same name, so programs can compare names. A known
-  // origin stays with the name.
+  // Makes a name for a handle. The same handle gets the same name, so programs can compare names.
+  // `origin` then replaces the name's origin, unless its place is unknown.
   Result<wire::ExportedName> add(wire::ExportKind kind, const wire::HandleBytes& handle,
                                  const ExportOrigin& origin = {}, User user = User::kProgram);
   // Ends the name of a descriptor, and releases its `keeps` on this thread. Returns false without
   // such a name, and for the name of a handle, which stays.
   bool remove(const wire::ExportedName& name);
 
-  // The driver's descriptor or handle, from the worker that minted the name. The caller has checked
-  // the name's kind.
-  // `origin`: may be null.
+  // Returns the driver's descriptor or handle, from the worker that minted the name. The caller has
+  // checked the name's kind. `origin` may be null.
   Result<UniqueFd> find_descriptor(const wire::ExportedName& name, ExportOrigin* origin = nullptr);
   Result<wire::HandleBytes> find_handle(const wire::ExportedName& name,
                                         ExportOrigin* origin = nullptr,

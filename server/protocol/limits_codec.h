@@ -1,4 +1,5 @@
-// The fields of limits in messages (message_codec.h), for the sources that encode or decode these.
+// The fields of Allowance and SessionLimits in messages (message_codec.h). Only sources that encode
+// or decode these messages include this file.
 #pragma once
 
 #include "common/messages/message_codec.h"

@@ -16,7 +16,7 @@ namespace {
 
 using Bytes = std::array<uint8_t, 16>;
 
-constexpr unsigned kMapped = 96;  // bits before the address of IPv4
+constexpr unsigned kMapped = 96;  // bits before the IPv4 address in an IPv4-mapped address
 
 Bytes mapped(const void* ipv4) {
   Bytes bytes{};
@@ -58,7 +58,7 @@ bool NetworkList::read(const sockaddr& address, Bytes* bytes) {
   return true;
 }
 
-// "10.0.0.0/8", "fd00::/8", or an address.
+// Parses "10.0.0.0/8", "fd00::/8", or an address without a length.
 bool NetworkList::parse_one(std::string_view text, Network* network) {
   const size_t slash = text.find('/');
   const std::string address(text.substr(0, slash));

@@ -23,7 +23,7 @@ namespace rcuda::server {
 
 inline constexpr size_t kReportBytes = 4096;  // PIPE_BUF: a write of this size is atomic
 
-// `pipe`: the end for writing, which does not block.
+// `pipe`: the writing end, which is non-blocking.
 Status send_report(int pipe, const ToDaemon& message, Deadline deadline);
 
 // The daemon's end, for reading.

@@ -19,7 +19,7 @@
 namespace rcuda::server {
 
 struct SessionGrant {
-  // A packet with the longest Hello has no room for more.
+  // A packet with the longest Hello has no room for more groups.
   static constexpr size_t kMostGroups = 4096;
 
   std::string user;               // for logs

@@ -191,7 +191,7 @@ struct Settings {
   // The TOML file that has been read, whose table `limits` the daemon reads; empty: none.
   std::string config_file;
   // The binary from which workers are started: the daemon's own, also if its file has been replaced
-  // (worker_messages.h). Tests set another one.
+  // (worker_messages.h). Tests set another binary.
   std::string worker_binary = "/proc/self/exe";
   config::Choice log{registry,
                      "RCUDA_LOG",

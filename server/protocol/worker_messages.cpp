@@ -15,11 +15,11 @@ namespace rcuda::server {
 namespace {
 
 constexpr size_t kMostOutcomeBytes = 1024;
-// One for each session, one for its user, and one for each of the user's groups.
+// One allowance for each session, one for its user, and one for each of the user's groups.
 constexpr uint32_t kMostAllowances = 2 + SessionGrant::kMostGroups;
 
 // Takes the bytes that the daemon has peeked at. They have arrived, so this does not block. If they
-// are gone, the other end notices.
+// are gone, the socket has failed, and its next user notices.
 void take_peeked(int socket, size_t bytes) {
   std::byte taken[4096];
   while (bytes > 0) {

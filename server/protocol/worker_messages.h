@@ -23,10 +23,11 @@
 //                   room (parker.h)
 //   SessionTotals   its session is over           WorkerPool::read()
 //
-// To a worker they go over a sequenced-packet socket, from a worker as reports through a pipe
-// (reports.h). If the daemon dies, the socket ends, and the worker ends its session and exits.
-// Neither side has more than a few messages in flight. A worker that does not read (in a debugger,
-// or flooded by a client) does not block the daemon, which sends without waiting.
+// The daemon sends its messages over a sequenced-packet socket. A worker sends its messages as
+// reports through a pipe (reports.h). If the daemon dies, the socket ends, and the worker ends its
+// session and exits. Neither side has more than a few messages in flight. A worker that does not
+// read (in a debugger, or flooded by a client) does not block the daemon, which sends without
+// waiting.
 //
 // The daemon starts its workers from /proc/self/exe, which remains the daemon's own file when an
 // upgrade replaces the file at its path. Another build may take the daemon's place during a
@@ -64,7 +65,7 @@ struct WorkMemory {
 struct SessionStart {
   SessionGrant grant;
   wire::Hello hello;
-  uint8_t token[16] = {};  // for Welcome
+  uint8_t token[16] = {};  // the session's token, for Welcome
   uint32_t peeked = 0;     // as in PassedSocket
   UniqueFd descriptor{};
 };
@@ -107,7 +108,7 @@ struct ParkStep {
   uint64_t keep = 0;
   // kSuspend: the ranks of the sessions that are parked together (WorkPage::communicators()).
   std::vector<uint64_t> tags{};
-  std::vector<uint32_t> devices{};  // kPlace, kPlaceBack: the session's, in its order
+  std::vector<uint32_t> devices{};  // kPlace, kPlaceBack: the session's devices, in its order
 };
 
 struct StopRequest {
@@ -124,7 +125,7 @@ struct WorkerReady {
   };
   std::vector<Identity> identities;
   std::string warning;        // a failure that the daemon logs once; empty: none
-  std::string driver_path{};  // of the driver's file
+  std::string driver_path{};  // the path of the driver's file
   uint32_t driver_version = 0;
   // The version and the path of the NCCL of sessions, or why it is missing. Empty unless the daemon
   // has asked for it (kAskNcclVariable).
@@ -172,16 +173,16 @@ using ToWorker = std::variant<LedgerMemory, WorkMemory, SessionStart, FurtherSoc
                               ExportCall, RanksLost, ParkStep, StopRequest>;
 using ToDaemon = std::variant<WorkerReady, StartFailure, ParkAnswer, SessionTotals>;
 
-// The environment variable by which the daemon asks a worker to report the NCCL of sessions.
+// If this environment variable is set, the worker reports the NCCL library of sessions.
 inline constexpr char kAskNcclVariable[] = "RCUDA_WORKER_ASK_NCCL";
-// The variable's value for workers during the server's start. These workers fail if the setting
-// names a library that they cannot use.
+// The variable's value for workers that the daemon starts during its own start. These workers fail
+// if the setting names a library that they cannot use.
 inline constexpr char kCheckNccl[] = "check";
 
 inline constexpr size_t kMostWorkerMessageBytes = 96u << 10;
 
-// The bytes of a message of either direction, without descriptors. Its type comes first. Decoding
-// returns kProtocol for bytes that encoding does not make.
+// Encodes and decodes a message of either direction, without its descriptor. The message's type
+// comes first. Decoding returns kProtocol for bytes that encoding does not make.
 template <typename Any>
 std::vector<std::byte> encode_message(const Any& message);
 template <typename Any>

@@ -10,7 +10,8 @@
 
 namespace rcuda::server {
 
-// Shared by all sessions of a budget: one session, one user, or one group. 0: no limit.
+// Limits that all sessions of a budget share: the budget of one session, user or group. 0: no
+// limit.
 struct Allowance {
   std::string of;              // for messages: "each session", "user ada", "group students"
   uint64_t device_memory = 0;  // bytes, on each device

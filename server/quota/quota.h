@@ -1,5 +1,6 @@
-// Quota: the allowances of one session, in its worker: its own, and those that it shares with other
-// sessions of its user and of its groups. An amount is booked with all of them or with none.
+// Quota: the allowances that apply to one session, in its worker. They are the session's own
+// allowance, and those that it shares with other sessions of its user and of its groups. An amount
+// is booked with all of them or with none.
 //
 // Devices are named by the server's numbers, which must be below Ledger::kDevices. Without
 // allowances everything is allowed, and nothing is counted.
@@ -32,7 +33,7 @@ class Quota {
   // Books bytes of a device, or of the host for the row Ledger::kHostMemory. False: an allowance
   // would be exceeded, and nothing is booked.
   bool take(uint32_t row, uint64_t bytes);
-  void add(uint32_t row, uint64_t bytes);  // bytes that are in use already
+  void add(uint32_t row, uint64_t bytes);  // books bytes that are in use already
   void give(uint32_t row, uint64_t bytes);
 
   struct Room {
@@ -40,8 +41,8 @@ class Quota {
     uint64_t free = 0;
     const Allowance* by = nullptr;
   };
-  // The room of the allowance with the least free amount; none without a limit. `limit` is the
-  // smallest of all limits.
+  // Returns the allowance with the least free bytes, and these bytes; none if no allowance limits
+  // the row. `limit` is the smallest of all limits.
   std::optional<Room> room(uint32_t row) const;
 
   // Books a copy. Times are monotonic nanoseconds.

@@ -30,7 +30,7 @@
 
 namespace rcuda::server {
 
-// A limit on a number of things at the same time, and the rule that sets it.
+// A limit on the number of sessions or devices at the same time, and the rule that sets it.
 struct Count {
   uint32_t most = 0;  // 0: no limit
   std::string rule;   // "sessions of [limits.user] in /etc/rcuda/server.toml:4"

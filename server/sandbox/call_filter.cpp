@@ -121,7 +121,7 @@ class Filter {
     add(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1);
     give(action);
   }
-  // Refuses a call without this flag in the low half of its first argument.
+  // Refuses a call without this flag in the low half of its first argument. Otherwise allows it.
   void give_unless_flag(uint32_t call, uint32_t flag) {
     static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
     add(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 4);
@@ -142,7 +142,7 @@ class Filter {
 
   void allow_streams() {
     for (const uint32_t call : kStreamCalls) give_for(call, SECCOMP_RET_ALLOW);
-    // Urgent bytes of a Unix stream use code of the kernel that few programs use, and MSG_FASTOPEN
+    // MSG_OOB on a Unix stream reaches kernel code that few programs use, and MSG_FASTOPEN
     // connects.
     allow_without(SYS_sendto, 3, MSG_OOB | MSG_FASTOPEN | MSG_ZEROCOPY);
     allow_without(SYS_recvfrom, 3, MSG_OOB);

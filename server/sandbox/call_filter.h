@@ -1,7 +1,7 @@
-// CallFilter: restricts the system calls of a session's worker (seccomp), for all its threads.
+// CallFilter: restricts the system calls of a worker or a door (seccomp), for all its threads.
 //
-// It refuses (EPERM) calls that a CUDA worker does not need, but that a session which has taken the
-// worker over would use. Such calls leave a process behind (fork, vfork, clone of a process), start
+// In a worker, it refuses (EPERM) calls that CUDA does not need, but that an attacker in control of
+// the worker would use: calls that leave a process behind (fork, vfork, clone of a process), start
 // a program, look into other processes, enter other namespaces, or use large parts of the kernel
 // that had many holes (io_uring, bpf, keys, perf events). Calls that are newer than the list return
 // ENOSYS, and so does clone3, whose flags a filter cannot read: libraries then use older calls.
@@ -20,9 +20,11 @@
 namespace rcuda::server {
 
 enum class CallFilter {
+  // For a worker.
   kRefuse,
-  kLog,          // the kernel logs these calls, to find out what a driver needs, and refuses only
-                 // those that start a program
+  // For a worker, to find out which calls its driver needs: the kernel logs the calls that kRefuse
+  // would refuse, and refuses only those that start a program.
+  kLog,
   kStreamsOnly,  // for a door
 };
 

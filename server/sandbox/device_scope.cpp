@@ -25,8 +25,8 @@ namespace {
 constexpr std::string_view kGpuNode = "nvidia";
 constexpr char kNoNode[] = "-";
 
-// Nodes and folders that do not belong to one GPU. nvidia-caps is for GPUs in parts (MIG), dxg for
-// GPUs of a Windows host; nvmap and names that begin with nvhost are Jetson's.
+// Nodes and folders that do not belong to one GPU. nvidia-caps is for partitions of GPUs (MIG), dxg
+// for GPUs of a Windows host; nvmap and names that begin with nvhost are Jetson's.
 constexpr std::string_view kShared[] = {"null",
                                         "zero",
                                         "full",
@@ -102,7 +102,7 @@ Status fill(int former, const std::vector<std::string>& gpus) {
 
 }  // namespace
 
-// "2 GPU-... nvidia2,3 GPU-... -"
+// The format is: 2 GPU-... nvidia2,3 GPU-... -
 std::string text_of(const DeviceScope& scope) {
   std::string text;
   for (const DeviceScope::Device& device : scope.devices) {
@@ -175,7 +175,8 @@ std::vector<std::string> gpu_nodes(const std::string& folder) {
 
 Status make_private_dev(const std::vector<std::string>& gpus) {
   if (::unshare(CLONE_NEWNS) != 0) return failed("unshare");
-  // Unmounts outside take effect here as well; mounts here are not visible outside.
+  // Unmounts outside of this namespace take effect here as well. Mounts here are not visible
+  // outside.
   if (::mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0) return failed("mount");
   const UniqueFd former(::open("/dev", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!former) return failed("opening /dev");

@@ -20,7 +20,7 @@ inline constexpr char kScopeVariable[] = "RCUDA_WORKER_DEVICES";
 
 struct DeviceScope {
   struct Device {
-    uint32_t ordinal = 0;  // the server's number
+    uint32_t ordinal = 0;  // the server's number of the device
     std::string uuid;      // "GPU-5c6b..."
     std::string node;      // "nvidia3", in /dev; empty: the device has none
   };
@@ -37,19 +37,19 @@ std::string node_of(const std::string& pci_bus_id, const std::string& driver = k
 // The nodes of NVIDIA's kernel driver in a folder of device nodes: nvidiactl, nvidia-uvm, nvidia0,
 // ...
 std::vector<std::string> nvidia_nodes(const std::string& folder = "/dev");
-// Those of nvidia_nodes() that belong to single GPUs: nvidia0, nvidia1, ...
+// The nodes of nvidia_nodes() that belong to single GPUs: nvidia0, nvidia1, ...
 std::vector<std::string> gpu_nodes(const std::string& folder = "/dev");
 bool is_gpu_node(const std::string& name);
 
-// A /dev of the worker's own, which holds only the device nodes that it may use.
+// A /dev of the worker's own, which holds only the device nodes that the worker may use.
 //
-// A worker of root makes it in a mount namespace of its own before the driver starts, and cannot
-// change it: /dev is mounted read-only, and the worker is soon another user. /dev holds what
-// programs need (null, zero, random, shm), the adapters of RDMA, the nodes that all GPUs share, and
-// those
-// of the GPUs that are named. (Rejected: the devices of a control group. Version 1 has files for
-// them, which a version 2 machine lacks; version 2 takes a BPF program, which only a process with
-// CAP_BPF may attach and which a container's kernel often forbids.)
+// A worker of root makes it in a mount namespace of its own before the driver starts. It cannot
+// change it afterwards: /dev is mounted read-only, and the worker is soon another user. /dev holds
+// the nodes that programs need (null, zero, random, shm), the RDMA adapters, the nodes that all
+// GPUs share, and the nodes of the named GPUs.
+// Rejected: the devices of a control group. Version 1 has files for them, which machines with
+// version 2 lack. Version 2 takes a BPF program, which only a process with CAP_BPF may attach and
+// which a container's kernel often forbids.
 // Threads: one, before others start. Blocking: no. Errors: kSystem with the call that failed. After
 // an error, /dev is as before.
 //

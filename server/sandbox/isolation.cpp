@@ -27,7 +27,7 @@ namespace {
 
 constexpr auto kThreadsEnd = std::chrono::seconds(2);
 
-// setresuid() takes this number for "leave as it is".
+// setresuid() and setresgid() interpret this number as "leave the id as it is".
 constexpr uint32_t kNobody = ~uint32_t{0};
 
 Status refusal(const std::string& user, const char* call) {
@@ -43,7 +43,8 @@ std::vector<uint32_t> sorted(std::vector<uint32_t> numbers) {
   return numbers;
 }
 
-// Sorted, because the kernel sorts groups by their numbers outside of a user namespace.
+// Returns the numbers of a text, sorted: the kernel sorts groups by their numbers outside of a user
+// namespace.
 std::vector<uint32_t> numbers_of(const std::string& text) {
   std::istringstream words(text);
   return sorted({std::istream_iterator<uint32_t>(words), {}});
@@ -92,8 +93,8 @@ Result<bool> all_changed(const SessionGrant& grant) {
   return all;
 }
 
-// The C library changes the threads that it knows. A thread that it does not know would remain
-// root's. The C library also skips threads that are ending, so this waits until they are gone.
+// The C library changes the threads that it knows; any other thread would remain root's. It also
+// skips threads that are ending, so this waits until they have ended.
 Status check_threads(const SessionGrant& grant) {
   const auto deadline = std::chrono::steady_clock::now() + kThreadsEnd;
   for (;;) {
@@ -105,9 +106,9 @@ Status check_threads(const SessionGrant& grant) {
   return Status(Code::kInternal, "a thread of the worker did not become user " + grant.user);
 }
 
-// Gives the pipes whose two ends are in this process to the user. They are the driver's: its
+// Gives the user the pipes whose two ends are in this process. They are the driver's: its
 // cuCheckpointProcess* open them through /proc/PID/fd, as the user. A pipe belongs to the user that
-// made it, and these were made as root.
+// made it, and the driver made these as root.
 void own_pipes(uid_t user, gid_t group) {
   DIR* const folder = ::opendir("/proc/self/fd");
   if (!folder) return;
@@ -134,7 +135,8 @@ Status become_user(const SessionGrant& grant) {
     return Status(Code::kDenied, "the server's machine does not know user " + grant.user +
                                      ", and a worker of root runs no session as root");
   }
-  // Registering memory with an adapter takes locked memory, which root has without a limit.
+  // Memory registered with an adapter counts as locked memory. Root may lock any amount, but the
+  // user may have a limit.
   const rlimit unlimited{RLIM_INFINITY, RLIM_INFINITY};
   (void)::setrlimit(RLIMIT_MEMLOCK, &unlimited);
   own_pipes(*grant.uid, grant.gid);
@@ -151,7 +153,8 @@ Status become_user(const SessionGrant& grant) {
 Status limit(int resource, uint64_t most, const char* name) {
   const rlimit both{most, most};
   if (::setrlimit(static_cast<__rlimit_resource_t>(resource), &both) == 0) return {};
-  // Without root's rights a limit can only be lowered, and the lower one holds.
+  // Without root's rights, a hard limit cannot be raised. The present limit is lower, so it
+  // suffices.
   rlimit now{};
   if (errno == EPERM && ::getrlimit(static_cast<__rlimit_resource_t>(resource), &now) == 0 &&
       now.rlim_max <= most) {

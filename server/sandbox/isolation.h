@@ -7,13 +7,14 @@
 //                 then changes nothing. Any other worker stays the daemon's user
 //   system calls  it can start neither programs nor processes any more (call_filter.h), and
 //                 no_new_privs is set (docs/isolation.md)
-//   its memory    it leaves no core file. If its client is not the daemon's own user, it is not
-//                 dumpable: no process but root's may trace it or look into it. It holds more than
-//                 its user may have: the devices of other sessions, the session's limits. It is
-//                 dumpable while a helper parks or wakes it (DumpableScope)
+//   its memory    it leaves no core file. If its client is not the daemon's own user, the worker is
+//                 not dumpable: only root's processes may trace it or read its memory. It holds
+//                 resources that its user must not reach: the devices of other sessions, the memory
+//                 with the session's limits. It is dumpable while a helper parks or wakes it
+//                 (DumpableScope)
 //   limits        RLIMIT_DATA and RLIMIT_NPROC, where the grant names them
-// A worker that fails half way must end: it is neither root's nor the user's.
-// Threads: one, once; other threads may run. Blocking: for threads that are just ending.
+// After an error the worker must end: it may be root's in part, and the user's in part.
+// Threads: one, once; other threads may run. Blocking: up to 2 s, for threads that are just ending.
 // Errors: kDenied if the grant names no user that root's worker may become; kSystem with the call
 // that failed.
 #pragma once

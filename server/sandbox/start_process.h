@@ -13,7 +13,7 @@ namespace rcuda::server {
 
 struct Program {
   std::string file;
-  std::vector<std::string> arguments;    // with the process's name
+  std::vector<std::string> arguments;    // the first is the process's name
   std::vector<std::string> environment;  // all of it, as NAME=value
   // For each descriptor, its number here and its number in the process. The caller keeps its own
   // descriptors, which are close-on-exec. The stdin of the process is /dev/null.

@@ -8,10 +8,10 @@
 // null stream does not wait for other streams, and without MPS kernels of other processes do not
 // run at the same time (docs/performance.md has the measurements).
 //
-// MPS has a price: a kernel that faults ends the contexts of all its clients on that GPU.
+// With MPS, a kernel that faults ends the contexts of all clients of MPS on that GPU.
 //
-// Functions: any thread. Blocking: check_contexts(), for the driver, with a limit. Errors name
-// what is missing and the remedy.
+// Functions: any thread. Blocking: check_contexts(), for the driver, but at most for `patience`.
+// Errors name what is missing and the remedy.
 #pragma once
 
 #include <chrono>
@@ -47,10 +47,10 @@ Status check_contexts(const api::DriverTable& driver, const std::vector<SessionD
 // ContextWatch: notices that MPS has ended the contexts of a session.
 //
 // A kernel that faults ends the contexts of all clients of MPS on that GPU, and MPS serves no
-// process until all of these have ended. An idle session would not notice, and a program may go on
-// after its error. So the worker queries the driver once a second, and ends the session after two
-// errors in a row. Until then the program gets its CUDA error. Without MPS, the worker does not
-// query.
+// process until all these clients have ended. An idle session would not notice the fault, and a
+// program may go on after its error. So the worker queries the driver once a second, and ends the
+// session after two errors in a row. Until then the program gets its CUDA error. Without MPS, the
+// worker does not query.
 //
 // Executor thread only. Nothing blocks. Times are nanoseconds of the monotonic clock.
 class ContextWatch {

@@ -13,8 +13,8 @@
 namespace rcuda::server {
 namespace {
 
-// Whether the daemon still has its end of the pipe. A daemon that stops a worker only shuts down
-// the worker's socket, and the StopRequest may not have fitted into that socket.
+// Whether the daemon still has its end of the pipe, so that it has not ended. A daemon that stops a
+// worker shuts down the worker's socket; the StopRequest may not have fitted into that socket.
 bool is_read(int reports) {
   pollfd item{reports, 0, 0};
   return ::poll(&item, 1, 0) == 0;
@@ -112,7 +112,7 @@ bool DaemonListener::take_message() {
   if (auto* const further = std::get_if<FurtherSocket>(received)) {
     MutexLock lock(mutex_);
     // The daemon passes on one socket for each index and attempt. The client has given up the
-    // sockets of earlier attempts.
+    // sockets of earlier attempts, so the new socket replaces them.
     const wire::Attach& attach = further->introduction;
     if (attach.attempt != 0 && replacement_) replacement_(static_cast<int>(attach.index));
     streams_.insert_or_assign(attach.index, std::move(*further));

@@ -41,7 +41,7 @@ class DeviceSet {
   const std::vector<uint32_t>& ordinals() const { return ordinals_; }
   // Selects the devices that a session requests, in its order, and fills in `welcome` for the
   // client and `resources` for the executor. The text of kNotFound names the ordinal that is not
-  // offered and those that are.
+  // offered, and the ordinals that are offered.
   Status select(const std::vector<uint32_t>& wanted, wire::Welcome* welcome,
                 SessionResources* resources) const;
   // Adds the devices to `ready`, in the order of ordinals().
@@ -51,7 +51,7 @@ class DeviceSet {
   struct Device {
     CUdevice device = 0;
     CUcontext primary = nullptr;
-    uint32_t ordinal = 0;   // the server's number
+    uint32_t ordinal = 0;   // the server's number of the device
     wire::DeviceInfo info;  // without peers and session ordinal
   };
 

@@ -1,11 +1,12 @@
 // EndWatch: ends a worker whose session is over but whose executor thread does not return from a
 // call into the driver.
 //
-// In many calls a driver waits until kernels have finished (580: loading a module, destroying a
-// context, a launch into a full queue), and a kernel may never finish. While the executor thread is
-// in such a call, it cannot notice that its client has left or that the server stops. An EndWatch
-// watches from another thread. It ends the process `patience` after the session should have ended.
-// This also ends the kernel and releases everything that the session had, as with a local process.
+// In many calls a driver waits until kernels have finished (driver 580: loading a module,
+// destroying a context, a launch into a full queue), and a kernel may never finish. While the
+// executor thread is in such a call, it cannot notice that its client has left or that the server
+// stops. An EndWatch watches from another thread. It ends the process `patience` after the session
+// should have ended. This also ends the kernel and releases everything that the session had, as
+// with a local process.
 // Threads: one of its own, from start() to the destructor. Blocking: the destructor, until that
 // thread has ended. Errors: start() fails if the thread cannot be started.
 #pragma once

@@ -69,7 +69,7 @@ ParkExit say(ParkExit how, const LoadedDriver& driver, const char* function, CUr
 
 using Workers = std::vector<pid_t>;
 
-// Whether the process has ended. If so, its session has nothing left to lose.
+// Whether the process has ended. An error of the driver for this process then does not matter.
 bool has_ended(pid_t worker) {
   const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, worker, 0)));
   pollfd item{process.get(), POLLIN, 0};
@@ -77,7 +77,7 @@ bool has_ended(pid_t worker) {
 }
 
 // Restores the memory of the first `back` workers, and unlocks the first `locked`. Returns whether
-// all of these run again.
+// all of these run again or have ended.
 bool undo(const Checkpoints& checkpoints, const Workers& workers, size_t back, size_t locked) {
   bool all = true;
   for (size_t i = 0; i < back; ++i) {
@@ -200,7 +200,7 @@ int run_park_process(const Settings& settings, const std::string& argument) {
   Workers workers;
   GpuMoves moves;
   parse(argument, &workers, &moves);
-  // A worker that cannot be woken has lost its memory.
+  // If waking fails, the workers have lost their memory.
   const ParkExit without = parks ? ParkExit::kRefused : ParkExit::kBroken;
   const auto run = [&] {
     const Result<LoadedDriver> driver = load_driver(settings.driver.get(), gpu_nodes());

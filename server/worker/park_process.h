@@ -16,13 +16,12 @@ namespace rcuda::server {
 enum class ParkTask { kPark, kWake };
 enum class ParkExit {
   kDone = 0,
-  kRefused = 1,  // the workers' processes run as before the park; after kWake on their old GPUs
+  kRefused = 1,  // the workers run on: as before the park, or after kWake on their old GPUs
   kBroken = 2,   // the state of the workers' processes is unknown
 };
 
 inline constexpr char kParkOption[] = "--park";
-// Where a worker's memory goes when the worker wakes: from one GPU to another, by the UUIDs of the
-// GPUs.
+// The GPUs that change when workers wake: from the UUID of the old GPU to the UUID of the new GPU.
 using GpuMoves = std::map<std::string, std::string>;
 std::string park_argument(ParkTask task, const std::vector<pid_t>& workers,
                           const GpuMoves& moves = {});

@@ -72,8 +72,9 @@ class Parker {
     any_.store(!steps_.empty());
     return step;
   }
-  // Removes a kRoom from the steps, even if it is not the first step, and returns its number;
-  // nullopt if none has come. The executor thread waits for it in the middle of a command.
+  // Removes the first kRoom from the steps, even if other steps precede it, and returns its number;
+  // nullopt if no kRoom has come. The executor thread waits for the kRoom in the middle of a
+  // command.
   std::optional<uint64_t> take_room() {
     MutexLock lock(mutex_);
     const auto is_room = [](const ParkStep& step) { return step.what == ParkStep::What::kRoom; };

@@ -196,7 +196,7 @@ Status SessionLoop::check_limits() {
   if (options_.work) options_.work->set_idle_end(time_.idle_end());
   if (at < time_.due()) return {};
   const std::optional<SessionTime::Notice> notice = time_.poll(at, [this] {
-    if (parked_) return !held_back_.empty();  // the session wakes
+    if (parked_) return !held_back_.empty();  // a held-back command wakes the session
     return !held_back_.empty() || services_.peers.copying() || services_.idle.any_work();
   });
   if (!notice) return {};
@@ -223,8 +223,8 @@ void SessionLoop::tell_end(const std::string& why) {
 uint64_t SessionLoop::limits_due() const {
   uint64_t due = time_.limits() ? time_.due() : SessionTime::kNever;
   if (contexts_.watches()) due = std::min(due, contexts_.due());
-  // A command that is held back for its bandwidth is due in the future. After due() has passed, the
-  // command waits for other workers and needs no timer.
+  // A command that the limit of the bandwidth holds back is due in the future. After due() has
+  // passed, a held-back command waits for other workers and needs no timer.
   if (!held_back_.empty() && scheduler_.due() > now()) {
     due = std::min(due, scheduler_.due());
   }
@@ -273,7 +273,7 @@ Status SessionLoop::look_ahead() {
 
 void SessionLoop::count(uint16_t opcode, CUresult result) {
   wire::Work& done = services_.done;
-  if (result == CUDA_ERROR_NOT_READY) return;  // the answer of a query
+  if (result == CUDA_ERROR_NOT_READY) return;  // not a failure: a query has found unfinished work
   if (result != CUDA_SUCCESS) {
     ++done[wire::Counter::kFailedCommands];
   } else if (opcode == static_cast<uint16_t>(wire::Custom::kLaunch) ||
@@ -297,8 +297,8 @@ void SessionLoop::publish_work() {
 
 Status SessionLoop::idle() {
   const Clock::time_point now = Clock::now();
-  // The client may be waiting for the engine's copies and send commands when they end. So the end
-  // of copies counts as activity.
+  // The client may be waiting for copies between workers, and send commands when they end. So the
+  // end of copies counts as activity.
   const bool copying = services_.peers.copying();
   if (std::exchange(copied_, copying) && !copying) last_activity_ = now;
   const auto quiet = now - last_activity_;

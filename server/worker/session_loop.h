@@ -6,7 +6,7 @@
 // keeps polling. After some milliseconds it sleeps between polls; the longer nothing happens, the
 // longer it sleeps. With nothing pending it sleeps in Link::wait. The CommandScheduler decides
 // whether a command runs now. A session has no state outside of this object, so a process may run
-// several on threads (tests do).
+// several sessions on several threads (tests do).
 // Threads: stop() and over() from any thread, everything else on the executor thread. Blocking:
 // run(), until the session is over. Errors: run() returns ok if the client ended the session or
 // stop() was called, kUnavailable if the client or the Link is lost or a time limit ended the
@@ -46,8 +46,8 @@ struct SessionLoopOptions {
   // After a jump of the clock, Link::interrupt() makes the loop read it.
   std::function<uint64_t()> now;  // empty: the monotonic clock
   WorkPage* work = nullptr;       // where the session's work is counted; null: nowhere
-  // With few processors: after four times `spin`, the thread offers its processor to others between
-  // two polls.
+  // With few processors: after four times `spin`, the thread offers its processor to other threads
+  // between two polls.
   bool yields = false;
   // With very few processors: the thread sleeps while bytes of the client are expected.
   bool sleeps_for_arrivals = false;
@@ -62,10 +62,10 @@ class SessionLoop {
 
   // Exposes the staging region, reports to the client that the session is ready, and serves it.
   Status run();
-  // Makes run() return soon. Any thread. `why`: for the client's line about the lost session;
-  // empty: the client learns nothing. At most one call may pass a reason.
+  // Makes run() return soon. Any thread. `why`: the reason, which the client reports with the lost
+  // session; empty: no reason is sent. At most one call may pass a reason.
   void stop(std::string why = {});
-  // Makes run() look for a step of the Parker. Any thread.
+  // Makes run() check the Parker for a step. Any thread.
   void interrupt() { link_.interrupt(); }
   // Returns an error if the session has outlived its time limit. Any thread, also while the
   // executor thread is in a call of the driver.
@@ -135,20 +135,20 @@ class SessionLoop {
   const LoopServices services_;
   SessionTime time_;
   ContextWatch contexts_;
-  uint64_t commands_seen_ = 0;  // by check_limits()
+  uint64_t commands_seen_ = 0;  // the number at the last check_limits()
   wire::RingReader ring_;
   WaitsAhead waits_ahead_{ring_};
   std::string stop_why_;  // written before stop_, read after it
   std::atomic<bool> stop_{false};
   bool ended_ = false;
-  Status failure_;  // of a postponed command
+  Status failure_;  // the failure of a postponed command
   Clock::time_point last_activity_;
   bool copied_ = false;  // a peer copy was in progress when the loop was last idle
   CommandScheduler scheduler_;
   // The next command, while the scheduler holds it back, or while the session is parked.
   std::vector<std::byte> held_back_;
   bool parked_ = false;       // the driver must not be called
-  bool wake_wanted_ = false;  // by a command or a user
+  bool wake_wanted_ = false;  // a command or a user wants the session to wake
   uint64_t rests_ = 0;        // how often the session has come to rest
   // Set while the daemon wants the session to rest: the time at which the session's work must have
   // ended. Meanwhile no further command is carried out.

@@ -24,7 +24,7 @@ namespace {
 using What = ParkAnswer::What;
 using SteadyTime = std::chrono::steady_clock::duration;
 
-// How often a session that is to wake looks for room in its quota.
+// How often a waking session tries to book its memory in its quotas.
 constexpr SteadyTime kQuotaPause = std::chrono::milliseconds(50);
 constexpr SteadyTime kLongestWait = std::chrono::hours(1);
 // The worker moves the session's memory itself if the memory that stays on the devices is at most
@@ -60,7 +60,8 @@ uint64_t SessionLoop::ask_for_room(What what, std::vector<uint64_t> about) {
   if (what == What::kRoomAsked) publish_work();
   const MemoryMeter& memory = services_.meters.memory;
   for (const uint32_t ordinal : memory.ordinals()) {
-    // Bytes that are booked for the allocation that waits do not count yet.
+    // The meter already has the bytes of the allocation that waits, but the session does not hold
+    // them.
     const bool waits = what == What::kRoomWanted && ordinal == about.at(0);
     const uint64_t held = memory.held(ordinal);
     if (options_.work)
@@ -164,7 +165,7 @@ bool SessionLoop::answer_at_rest(std::span<const std::byte> frame) {
 
 // Takes commands out of the ring until a command needs the GPU, and holds that command back.
 Status SessionLoop::read_at_rest() {
-  wake_wanted_ = wake_wanted_ || !held_back_.empty();  // by a command from before the rest
+  wake_wanted_ = wake_wanted_ || !held_back_.empty();  // a held-back command wakes the session
   while (held_back_.empty() && !ended_) {
     RCUDA_ASSIGN_OR_RETURN(const std::span<const std::byte> frame, ring_.try_next());
     if (frame.empty()) return {};
@@ -181,8 +182,8 @@ Status SessionLoop::read_at_rest() {
 bool SessionLoop::is_over() const { return stop_.load() || ended_; }
 
 // Waits for the daemon's next step. Returns nullopt if the session is over, `until` has come, a
-// limit of time is due, or a command has come. Carries out kPlace and kPlaceBack itself, and then
-// also returns nullopt.
+// time limit is due, or a command has come. Carries out kPlace and kPlaceBack itself, and then also
+// returns nullopt.
 Result<std::optional<ParkStep>> SessionLoop::next_step(Clock::time_point until) {
   if (parked_ && time_.limits()) RCUDA_RETURN_IF_ERROR(check_limits());
   const uint64_t due = parked_ ? limits_due() : SessionTime::kNever;
@@ -216,8 +217,8 @@ void SessionLoop::move_to(const std::vector<uint32_t>& devices) {
   publish_work();
 }
 
-// Takes a step of the daemon while the session is not parked: kRest, or kStay, by which the daemon
-// withdraws kRest.
+// Takes a step of the daemon while the session is not parked: kRest, or kStay, which withdraws
+// kRest.
 Status SessionLoop::take_step() {
   const std::optional<ParkStep> wish = options_.parker->take();
   if (wish && wish->what == ParkStep::What::kRest) {
@@ -231,8 +232,8 @@ Status SessionLoop::take_step() {
   return rest_until_ ? come_to_rest() : Status();
 }
 
-// Lets the session rest, or answers why it cannot rest. While rest_until_ has not passed, does
-// neither if the session cannot rest yet.
+// Lets the session rest, or answers why it cannot rest. If it cannot rest yet and rest_until_ has
+// not passed, does nothing.
 Status SessionLoop::come_to_rest() {
   if (const auto why = obstacle()) {
     if (rest_until_ && Clock::now() < *rest_until_) return {};

@@ -30,7 +30,7 @@ class SessionTime {
   void used(uint64_t now);  // a command has come
 
   struct Notice {
-    bool ends = false;  // the session ends now; else a warning
+    bool ends = false;  // the session ends now; false: this is a warning
     std::string text;   // for the user
   };
   // Returns the notice that is due. `works`: whether work is in progress.

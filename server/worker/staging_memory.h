@@ -1,12 +1,13 @@
 // StagingMemory: the memory through which a worker's client copies, followed by the memory for
 // replies and GPU-written words. DeviceSet page-locks it.
 //
-// It is a file without a name, so a client on this host can map it and fill it without another
-// copy. Page-locking memory that has no pages yet takes ten times as long (31 ms against 3 ms for
-// 66 MB on an H100's host), so a thread populates it while the driver starts. Threads: one of its
-// own, from make() to wait(). Blocking: wait() and the destructor, until that thread has ended.
-// Errors name what the system refused. If the thread cannot be started, the page-locking allocates
-// the pages.
+// The memory is a file without a name, so a client on this host can map it and fill it without
+// another copy. Page-locking memory that has no pages yet takes ten times as long (31 ms against 3
+// ms for 66 MB on an H100's host), so a thread populates it while the driver starts.
+//
+// Threads: one of its own, from make() to wait(). Blocking: wait() and the destructor, until that
+// thread has ended. Errors name what the system refused. If the thread cannot be started, the
+// page-locking allocates the pages.
 #pragma once
 
 #include <cstddef>

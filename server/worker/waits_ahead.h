@@ -10,8 +10,8 @@
 // its record has been executed. A request for news of mirrored memory (MirrorNews) directly before
 // the wait overtakes these commands together with the wait. After any other command, or a request
 // longer than kMostBytes, the wait is executed in the order of the ring. A later call returns the
-// errors of overtaken commands. In a traced session every wait is executed in this order, because
-// the trace shows commands in order.
+// errors of overtaken commands. In a traced session every wait is executed in the order of the
+// ring, because the trace shows commands in order.
 //
 // Executor thread only. Nothing blocks. An invalid frame ends the search; try_next() reports it.
 #pragma once
@@ -31,13 +31,13 @@ namespace rcuda::server {
 
 class WaitsAhead {
  public:
-  using Payload = std::vector<std::byte>;  // of a frame
+  using Payload = std::vector<std::byte>;  // the bytes of a frame
 
   explicit WaitsAhead(wire::RingReader& ring) : ring_(ring) {}
 
-  // Returns the commands that the caller must execute now: a wait, after the request that belongs
-  // to it, if there is one. Returns none if no wait is due. To be called after each command.
-  // `commands`: the number of commands of the session that have been executed.
+  // Returns the commands that the caller must execute now: a wait, preceded by its MirrorNews if
+  // there is one. Returns none if no wait is due. To be called after each command. `commands`: the
+  // number of commands of the session that have been executed.
   std::vector<Payload> next(uint64_t commands);
   // Whether the frame that try_next() has just returned was executed ahead. To be called once for
   // each frame.
@@ -45,16 +45,16 @@ class WaitsAhead {
 
  private:
   struct Frame {
-    uint64_t number = 0;  // counts the frames of the ring
+    uint64_t number = 0;  // the frame's number in the ring
     Payload payload;
   };
   struct Wait {
     uint64_t record = 0;        // WatchEventBody::record
-    std::vector<Frame> frames;  // the request, if there is one, and the wait
+    std::vector<Frame> frames;  // the MirrorNews, if there is one, and the wait
   };
   static constexpr size_t kMostBytes = 1024;
-  static constexpr size_t kMostWaits = 8;  // in found_
-  static constexpr int kMostLooks = 64;    // in one call
+  static constexpr size_t kMostWaits = 8;  // the limit of found_
+  static constexpr int kMostLooks = 64;    // the frames that one call of search() examines
 
   void search();
   bool view(const wire::RingReader::Ahead& frame);

@@ -73,7 +73,7 @@ Result<DeviceScope> enter_scope(const Settings& settings, std::string* warning) 
   std::vector<std::string> nodes;
   for (const DeviceScope::Device& device : scope->devices) nodes.push_back(device.node);
   if (nodes.empty()) nodes = gpu_nodes();
-  (void)executable_path();  // while the kernel knows it: the mount namespace changes
+  (void)executable_path();  // keeps the path: the new mount namespace hides it
   Status made = make_private_dev(nodes);
   if (made.ok()) return scope;
   made = std::move(made).with_context(
@@ -144,7 +144,7 @@ Result<std::optional<GrantedSession>> receive_session(int daemon) {
   }
 }
 
-// Blocks until the daemon has sent something. Returns an error if another client of MPS has ended
+// Blocks until the daemon has sent a message. Returns an error if another client of MPS has ended
 // this worker's contexts. (MPS serves no process until every process that had such contexts has
 // ended.)
 Status wait_for_daemon(int daemon, const api::DriverTable& driver, const DeviceSet& devices,
@@ -208,7 +208,7 @@ Status work(const Settings& settings, Daemon& daemon, uint32_t base_number) {
 
 int run_worker(const Settings& settings, UniqueFd control, UniqueFd reports, uint32_t base_number) {
   set_log_name("rcuda-worker");
-  ::prctl(PR_SET_NAME, "rcuda-worker");  // not "exe", of the path by which it was started
+  ::prctl(PR_SET_NAME, "rcuda-worker");  // otherwise the name is "exe", from /proc/self/exe
   // Closes descriptors that the daemon itself has inherited.
   ::close_range(static_cast<unsigned>(reports.get()) + 1, ~0u, 0);
   keep_log_apart();

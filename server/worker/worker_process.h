@@ -3,9 +3,11 @@
 // run_worker() is the whole life of a worker. It closes the addresses outside of its base,
 // initialises the driver and the devices, reports to the daemon that it is ready, waits for a
 // session, and serves it. Contexts, faults and addresses of a session belong to the worker alone.
-// What a client leaves behind ends with the process. Threads: the process's main thread. Blocking:
-// until the session is over, or until the daemon has died or sends a StopRequest. Errors: a worker
-// that cannot start reports the reason to the daemon and exits with status 2.
+// Resources that a client has not released end with the process.
+//
+// Threads: the process's main thread. Blocking: until the session is over, or until the daemon has
+// died or sends a StopRequest. Errors: a worker that cannot start reports the reason to the daemon
+// and exits with status 2.
 #pragma once
 
 #include <cstdint>

@@ -44,7 +44,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The number of sockets of other workers that are kept until the session runs.
+// The most sockets of other workers that are kept until the session runs.
 constexpr size_t kMostEarlyCallers = 1024;
 
 void refuse(const Socket& client, const Status& status) {
@@ -132,7 +132,8 @@ Status WorkerSession::serve() {
   return run();
 }
 
-// The client has gone before its session began. The worker has not failed.
+// For a client that has left before its session began. Returns ok, because the worker has not
+// failed.
 Status WorkerSession::left(const Status& why) const {
   RCUDA_WARN("the client (%s, pid %u) left before its session began: %s", hello_.program.c_str(),
              hello_.pid, why.message().c_str());
@@ -359,7 +360,7 @@ Status WorkerSession::connect(Socket client) {
   return {};
 }
 
-// Returns how the session gets new connections when it has lost its connections.
+// Returns how the session gets new connections after it has lost its connections.
 transport::Reconnecting WorkerSession::reconnecting() {
   transport::Reconnecting how;
   how.limit = std::chrono::milliseconds(welcome_.reconnect_ms);

@@ -105,11 +105,11 @@ class WorkerSession {
   std::optional<WindowGuard> guard_;  // the driver of resources_, if the session has a window
   SessionResources resources_;
   const transport::Medium* medium_ = nullptr;
-  const transport::Medium* fallback_ = nullptr;  // for a failure of medium_; may be null
+  const transport::Medium* fallback_ = nullptr;  // used if medium_ fails; may be null
 
   mutable Mutex mutex_;
   SessionLoop* loop_ RCUDA_GUARDED_BY(mutex_) = nullptr;
-  // Callers that have come before loop_ is set.
+  // Workers that have connected for peer copies before loop_ is set.
   std::vector<std::pair<wire::PeerHello, UniqueFd>> early_ RCUDA_GUARDED_BY(mutex_);
   std::string stopped_ RCUDA_GUARDED_BY(mutex_);  // why the session must end; empty: it continues
 

@@ -383,7 +383,7 @@ void Admission::review() {
   // applicants of this user.
   std::map<const Budget*, size_t> short_of;
   std::map<std::pair<const Budget*, const Budget*>, size_t> own;
-  std::map<uint32_t, size_t> leased;  // as waits_for_lease()
+  std::map<uint32_t, size_t> leased;  // the argument `ahead` of waits_for_lease()
   const auto place_in = [&](Applicant& applicant, const Budget& budget, bool holds_back) {
     const bool has_room = budget.has_room(applicant.count());
     size_t& of_user = own[{&budget, applicant.budgets_[kUser].get()}];

@@ -61,8 +61,8 @@ class Admission {
   // Applicants that may wait at the same time. One user has a quarter of the places.
   static constexpr size_t kMostWaiting = 1024;
 
-  // `limit`: the smallest of the limits on the memory that a session may use on one device. `free`:
-  // the least memory that any of these limits still leaves.
+  // `limit`: the smallest of the limits on the memory that a session may use on one device, in
+  // bytes. `free`: the least number of bytes that any of these limits still leaves.
   struct Room {
     uint64_t limit = 0;
     uint64_t free = 0;
@@ -121,7 +121,8 @@ class Admission {
     // budget or devices. reason(): why it waits.
     size_t place() const { return place_; }
     std::string reason() const;
-    // A clause that says that disconnected sessions will end for the applicant. Empty if none will.
+    // A clause which says that disconnected sessions will end to make room for the applicant. Empty
+    // if none will.
     std::string room_hint() const;
     // The refusal of a client that has waited for as long as it wanted.
     Status timeout(std::chrono::milliseconds waited) const;
@@ -142,16 +143,16 @@ class Admission {
     uint32_t count() const { return static_cast<uint32_t>(devices_.size()); }
 
     Admission* admission_ = nullptr;
-    Identity user_;                  // with the lease that it brings
+    Identity user_;                  // with the lease that the client names
     std::vector<uint32_t> devices_;  // in ascending order
-    Status obstacle_;                // kUnavailable: its devices are leased to others
+    Status obstacle_;                // kUnavailable: its devices are leased; kDenied: it is refused
     SessionRules session_;
     std::vector<BudgetPointer> budgets_;  // the server's first, then the user's
     std::unique_ptr<Permit> permit_;
     size_t place_ = 0;
     bool may_wait_ = false;
-    const Budget* lacks_ = nullptr;  // one of budgets_
-    bool behind_ = false;            // *lacks_ has enough left, but others came earlier
+    const Budget* lacks_ = nullptr;  // the budget with too little left; one of budgets_
+    bool behind_ = false;            // *lacks_ has enough left, but other applicants came earlier
   };
 
   // A session that can make room for others (lost_client.h).
@@ -197,8 +198,8 @@ class Admission {
     return leases_.check_devices(devices, lease, offered_());
   }
 
-  // `devices`: those that the client requests. `may_wait`: the client wants to wait. For such a
-  // client, sessions may be ended (in_the_way()), and it may wait for the end of a lease.
+  // `devices`: the devices that the client requests. `may_wait`: the client wants to wait. For such
+  // a client, sessions may be ended (in_the_way()), and it may wait for the end of a lease.
   Result<std::unique_ptr<Applicant>> apply(const Identity& user,
                                            const std::vector<uint32_t>& devices, bool may_wait);
   // The room in a device's memory for a session that the user starts now; none without a limit.

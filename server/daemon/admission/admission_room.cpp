@@ -23,7 +23,7 @@ std::string Admission::Applicant::lost_hint(bool waited) const {
   return first ? hint_of(first->client, same_user(first->who, user_), waited, "a place") : "";
 }
 
-// Decides as in_the_way() does when the sessions are no longer spared (LostClient::kSpared).
+// Decides as in_the_way() will when the sessions are no longer spared (LostClient::kSpared).
 std::string Admission::Applicant::room_hint() const {
   if (!lacks_room()) return "";
   std::vector<const Permit*> over;

@@ -73,12 +73,12 @@ class Leases {
   };
 
   // `wish`: a lease without the secret, and without an id if the server is to choose it. `count`:
-  // the number of devices, if `wish` names none.
-  // `offered`: the server's devices; empty if they are not known yet, and then `wish` must name
-  // devices. Devices with the fewest leases and sessions are chosen first. An exclusive lease gets
-  // devices without other leases and without sessions of other users; without a user, it gets
-  // devices without any sessions. A job that has a lease of the same devices gets that lease again,
-  // with its old end. The same holds for a client that repeats a request with the id that it has
+  // the number of devices, if `wish` names none. `offered`: the server's devices; empty if they are
+  // not known yet, and then `wish` must name devices.
+  // Devices with the fewest leases and sessions are chosen first. An exclusive lease gets devices
+  // without other leases and without sessions of other users; without a user, it gets devices
+  // without any sessions. A job that has a lease of the same devices gets that lease again, with
+  // its unchanged end. The same holds for a client that repeats a request with the id that it has
   // chosen. kUnavailable if devices are taken; the text names their holders.
   Result<Taken> take(Lease wish, uint32_t count, const std::vector<uint32_t>& offered,
                      const std::vector<Use>& uses, Time now);
@@ -119,7 +119,7 @@ class Leases {
  private:
   const Lease* find(const std::string& id, const std::string& job) const;
   const Lease* exclusive_of(uint32_t device) const;
-  // Why a wish cannot have a device; empty: it can.
+  // Returns why `wish` cannot get the device; empty if it can.
   std::string obstacle(const Lease& wish, uint32_t device, const std::vector<Use>& uses) const;
   Result<std::vector<uint32_t>> choose(const Lease& wish, uint32_t count,
                                        const std::vector<uint32_t>& offered,

@@ -1,6 +1,6 @@
 // CarriedState: the state that a daemon keeps when its process executes another build of its binary
-// (successor.h). The process keeps its child processes and the descriptors that are named here.
-// Everything else in its memory is lost.
+// (successor.h). The process keeps its child processes and the descriptors that are named here. The
+// rest of its memory is lost.
 //
 // The state travels through a sealed memory file. The hash in this file also covers the layouts of
 // everything that the new build shares with the workers of the old build: their messages, and the
@@ -49,7 +49,7 @@ struct CarriedBudget {
 
 struct CarriedPermit {
   struct Place {
-    std::string budget;  // its key
+    std::string budget;  // the budget's key
     std::optional<uint32_t> slot;
   };
   uint32_t devices = 0;
@@ -79,8 +79,8 @@ struct CarriedWorker {
   std::vector<uint32_t> attempts;  // by Attach::index: the least Attach::attempt that is valid
   Identity identity;
   std::optional<CarriedPermit> permit;
-  int32_t work = -1;   // WorkPage
-  std::string totals;  // SessionTotals; empty: none yet
+  int32_t work = -1;   // the descriptor of the WorkPage
+  std::string totals;  // the encoded SessionTotals; empty: none yet
   std::string ended_by;
   bool lease_ended = false;
   uint32_t park = 0;      // ParkState
@@ -90,14 +90,14 @@ struct CarriedWorker {
   std::vector<uint64_t> park_bytes;  // by device, in the order of the session
   uint64_t park_group = 0;
   bool has_answered = false, owes_answer = false;
-  std::vector<int32_t> shares_with;  // worker processes
+  std::vector<int32_t> shares_with;  // process ids of workers
   bool shares_outside = false;
-  std::vector<uint32_t> moves;  // pairs of GPUs
+  std::vector<uint32_t> moves;  // pairs: a GPU, and the GPU that gets its memory
   uint32_t unanswered_moves = 0;
 };
 
 struct CarriedCgroups {
-  std::string path;  // empty: there are none
+  std::string path;  // empty: there are no cgroups
   bool in_daemon_cgroup = false;
   std::vector<std::string> controllers;
 };
@@ -130,13 +130,13 @@ struct CarriedState {
   CarriedCgroups cgroups;
   std::vector<CarriedBudget> budgets;
   std::vector<CarriedWorker> workers;
-  std::vector<int32_t> not_of_workers;  // child processes
+  std::vector<int32_t> not_of_workers;  // process ids of children that are not workers
   uint32_t doublings = 0;
-  std::string offer;          // WorkerReady; empty: none yet
+  std::string offer;          // the encoded WorkerReady; empty: none yet
   wire::ServerStatus totals;  // only ServerStatus::totals is set
   std::vector<CarriedTicket> tickets;
   std::vector<CarriedLease> leases;
-  std::vector<CarriedLease> lease_totals;  // of ended sessions
+  std::vector<CarriedLease> lease_totals;  // of ended sessions, by lease
   bool draining = false;
   std::vector<uint32_t> drained;  // GPUs that get no new sessions
   int32_t signal = 0;             // the last signal to stop the server; 0: none

@@ -24,11 +24,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A message with this number instead of a user reports that the daemon has closed its own
-// descriptor of a connection: the oldest one that it has not reported yet. No user has this number.
+// A message with this number instead of a user reports that the daemon has closed its descriptor of
+// the oldest passed connection that is not reported yet. No user has this number.
 constexpr uint32_t kClosed = ~uint32_t{0};
-constexpr size_t kMostWaiting = 1024;  // in the daemon
-constexpr size_t kMostHeld = 4096;     // in the helper; at most half of its descriptors
+constexpr size_t kMostWaiting = 1024;  // connections that wait in the daemon
+constexpr size_t kMostHeld = 4096;     // connections in the helper; at most half of its descriptors
 constexpr size_t kBatch = 64;
 constexpr int kLookMs = 100;
 

@@ -3,8 +3,9 @@
 //
 // The client identifies itself, then sends a Hello, an Attach (for a further socket of a session),
 // or a request that needs no session. Each message is checked (introduction.cpp). A client that
-// wants a session then waits for its turn and for a worker (waiting.cpp). A function that finishes
-// with the connection, or refuses it, makes it enter kEnded. Connections then removes it.
+// wants a session then waits in the queue of the admission, and for a worker (waiting.cpp). A
+// function that finishes with the connection, or refuses it, makes it enter kEnded. Connections
+// then removes it.
 //
 // Threads: the daemon's only thread. Blocking: nothing. Errors: become the client's Refusal and a
 // line in the log.
@@ -68,9 +69,11 @@ class Connection {
   using Clock = std::chrono::steady_clock;
   using State = ConnectionState;
 
-  // Less than the time that a client waits for an answer, so that the client receives the reason.
+  // The longest examination of an identity. It is less than the time that a client waits for an
+  // answer, so that the client receives the reason.
   static constexpr std::chrono::seconds kLongestExamination{4};
-  // For the name of a local user. If the name service takes longer, the user appears by number.
+  // The longest wait for the name of a local user. If the name service takes longer, the user
+  // appears by number.
   static constexpr std::chrono::milliseconds kLongestWaitForName{100};
   // A client that does not wait stays in the queue for this time, and longer while ending sessions
   // hold the places that it needs. A user who runs one program after the other needs one place
@@ -180,25 +183,26 @@ class Connection {
   // Set for a local connection if the kernel does not keep descriptors out of it (closer.h). Its
   // bytes then stay in the socket until a worker takes them.
   Closer* closer_ = nullptr;
-  size_t peeked_ = 0;  // the bytes of messages that were read whole
+  size_t peeked_ = 0;  // the bytes of handled messages that are still in the socket
   // When to read again: poll() would report the bytes that stay in the socket.
   std::optional<Clock::time_point> look_at_;
   std::optional<Doors::Passage> passage_;  // of a client that speaks TLS
   tls::Key binding_{}, session_key_{};     // of the TLS, after its handshake
-  std::optional<Proof> proof_;             // Held, Proving
+  std::optional<Proof> proof_;             // in Held and Proving
   std::optional<Identity> identity_;       // once it is known
   wire::PartialMessage received_{kMostIntroduction};
-  bool is_refused_ = false;  // Naming: the server does not serve the user; the refusal has the name
-  // Naming: the request that waits for the user's name; none: a Hello waits.
+  // In Naming: the server does not serve the user; the refusal has the name.
+  bool is_refused_ = false;
+  // In Naming: the request that waits for the user's name; none: a Hello waits.
   std::optional<std::pair<wire::MessageType, std::vector<std::byte>>> request_;
-  wire::LeaseRequest lease_request_;  // Leasing
-  Clock::time_point asked_at_{};      // Measuring
-  Unsent unsent_;                     // Answering
+  wire::LeaseRequest lease_request_;  // in Leasing
+  Clock::time_point asked_at_{};      // in Measuring
+  Unsent unsent_;                     // in Answering
   wire::Hello hello_;                 // from Naming on, as the members below
   Clock::time_point waits_since_{};
   Clock::time_point report_at_{};                    // when to send the next kQueued
-  std::unique_ptr<Admission::Applicant> applicant_;  // Queued
-  std::unique_ptr<Admission::Permit> permit_;        // Admitted
+  std::unique_ptr<Admission::Applicant> applicant_;  // in Queued
+  std::unique_ptr<Admission::Permit> permit_;        // in Admitted
 };
 
 }  // namespace rcuda::server

@@ -44,7 +44,7 @@ constexpr bool waits(ConnectionState state) {
          state == ConnectionState::kAdmitted;
 }
 // Whether Connections bounds the number of connections in this state. Admission bounds the number
-// of the others.
+// of connections in the other states.
 constexpr bool is_newcomer(ConnectionState state) { return state <= ConnectionState::kAnswering; }
 
 constexpr bool may_follow(ConnectionState from, ConnectionState to) {

@@ -14,9 +14,9 @@ namespace {
 
 using State = ConnectionState;
 
-// The bound on connections that have not introduced themselves, and the bound on connections
-// accepted in one round. The second is so small that a new connection is read before enough others
-// can replace it.
+// kMostNewcomers bounds the connections that have not introduced themselves. kMostAcceptedAtOnce
+// bounds the connections that are accepted in one round: it is so small that a new connection is
+// read before enough later connections can replace it.
 constexpr rlim_t kMostNewcomers = 2048;
 constexpr size_t kMostAcceptedAtOnce = 256;
 constexpr auto kCrowdedInterval = std::chrono::seconds(10);

@@ -46,10 +46,10 @@ class Connections {
   // Accepts some of the connections that wait.
   Status accept_some(int listening, Entrance entrance);
   void add_descriptors(std::vector<pollfd>* items) const;
-  // `events`: of all connections, as add_descriptors() has added them. In a round, strangers that
-  // speak TLS are handled for about kTimeForStrangers, the oldest first. Of the strangers that owe
-  // a proof, one of each origin is handled. The others wait for the next round, which begins
-  // immediately.
+  // `events`: of all connections, as add_descriptors() has added them. In one round of the daemon's
+  // loop, strangers that speak TLS are handled for about kTimeForStrangers, the oldest first. Of
+  // the strangers that owe a proof, one of each origin is handled. The other strangers wait for the
+  // next round, which begins immediately.
   void handle(const pollfd* events);
   // Advances the clients that wait for sessions as far as is possible now.
   void advance();

@@ -27,7 +27,8 @@ namespace {
 using wire::MessageType;
 
 // How long a connection is spared after it has begun TLS, and after it has finished the handshake.
-// A flood from the client's own address replaces all newcomers in some 100 ms.
+// Otherwise a flood from the client's own address would replace it: such a flood replaces all
+// newcomers in some 100 ms.
 constexpr auto kHandshakeSpared = std::chrono::milliseconds(500);
 constexpr auto kIdentifiedSpared = std::chrono::seconds(1);
 // If the name service takes longer, only the groups of the client's process count for the limits of
@@ -35,8 +36,9 @@ constexpr auto kIdentifiedSpared = std::chrono::seconds(1);
 constexpr auto kLongestWaitForGroups = Connection::kLongestExamination;
 constexpr auto kLongestLookUp = std::chrono::seconds(4);  // of the user of a lease
 
-// kLookAgain: when the daemon looks again for the rest of a message whose bytes stay in the socket.
-// kAskAgain: when it asks again for a door. Up to 2048 clients may wait for a door.
+// kLookAgain: the pause before the daemon reads again, while bytes of an incomplete message stay in
+// the socket. kAskAgain: the pause before it asks for a door again. Up to 2048 clients may wait for
+// a door.
 constexpr auto kLookAgain = std::chrono::milliseconds(10);
 constexpr auto kAskAgain = std::chrono::milliseconds(20);
 
@@ -92,7 +94,7 @@ Status Connection::finish_tls() {
     return {Code::kUnavailable, "the process that speaks TLS has dropped the client, or has ended"};
   }
   report.failure[sizeof report.failure - 1] = '\0';
-  // The client has received TLS's own alert.
+  // The client has received TLS's own alert, so it needs no Refusal.
   if (report.failure[0]) return {Code::kDenied, printable(report.failure)};
   RCUDA_ASSIGN_OR_RETURN(const wire::Challenge challenge,
                          services_.authenticator.challenge(report.proof, &binding_));

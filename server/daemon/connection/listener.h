@@ -23,7 +23,7 @@ struct Listener {
   UniqueFd tcp;
   LocalListener local;       // abstract; a server of root runs without it if its name is taken
   LocalListener roots;       // in root's folder; only a server of root has it
-  LocalListener containers;  // the same for containers
+  LocalListener containers;  // in the containers' folder; only a server of root has it
   uint16_t port = 0;
   std::string address;  // "127.0.0.1:8308"
   wire::Endpoint endpoint;

@@ -31,7 +31,7 @@ bool is_in_use(const wire::LocalAddress& address) {
 }
 
 Status check_folder(const char* folder) {
-  if (::mkdir(folder, 0755) == 0) (void)::chmod(folder, 0755);  // whatever the umask is
+  if (::mkdir(folder, 0755) == 0) (void)::chmod(folder, 0755);  // regardless of the umask
   struct stat found{};
   if (::lstat(folder, &found) != 0) return Status::from_errno(errno, folder);
   if (!S_ISDIR(found.st_mode) || found.st_uid != 0 || (found.st_mode & 022) != 0) {

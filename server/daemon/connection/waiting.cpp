@@ -1,4 +1,4 @@
-// A client that waits for a session: for its user's name, for its turn, and for a worker.
+// A client that waits for a session: for its user's name, in the queue, and for a worker.
 #include <algorithm>
 
 #include <poll.h>
@@ -72,7 +72,7 @@ Status Connection::apply() {
   return {};
 }
 
-// Passes the client to a worker, if there is one.
+// Passes the client to a worker, if a suitable worker is ready.
 Status Connection::assign() {
   WorkerPool& pool = services_.pool;
   if (!pool.has_worker_for(waiting())) return pool.lasting_failure(waiting());

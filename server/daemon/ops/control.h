@@ -46,7 +46,7 @@ class Control {
   // Executes a ControlRequest of `who`.
   Result<wire::ControlAnswer> handle(const std::vector<std::byte>& body, const Identity& who);
   bool draining() const { return draining_; }
-  // Adds what drains: the server, or some of the devices that the status already lists.
+  // Reports whether the server drains, and which of the devices that the status already lists.
   void report(wire::ServerStatus* status) const;
   // For a successor (successor.h).
   void carry(CarriedState* state) const;
@@ -80,7 +80,7 @@ class Control {
   WorkerPool& pool_;
   Reload& reload_;
   bool draining_ = false;
-  std::set<uint32_t> drained_;  // GPUs
+  std::set<uint32_t> drained_;  // GPUs that get no new sessions
   int signal_ = 0;              // the last signal that was read
   std::optional<Clock::time_point> drain_until_;
 };

@@ -223,7 +223,7 @@ Status LeaseRequests::change(const wire::LeaseRequest& request, const Identity& 
     // An epilog may run twice, or after the lease has expired.
     answer->message =
         "there is no lease " + (request.id.empty() ? "of " + request.job : request.id);
-    return save();  // the first save may have failed
+    return save();  // saves again, because an earlier save may have failed
   }
   note("revoked", *lease, who);
   answer->leases.push_back(describe(*lease, pool_.uses(), pool_));

@@ -92,7 +92,7 @@ Result<std::string> Reload::run_now(const std::optional<Identity>& by) {
   audit_.control("reload", by, {});
 
   std::string text = changed.empty() ? "nothing changed" : "changed: " + joined(changed);
-  // The line is written if the old level or the new one allows it.
+  // The line is written if the old level or the new level allows it.
   const std::string level = settings_.log.text();
   if (!log_enabled(LogLevel::kInfo)) set_log_level(level.c_str());
   RCUDA_INFO("the settings are reloaded, %s; %s", why.c_str(), text.c_str());

@@ -1,8 +1,9 @@
 // ServiceManager: reports the state of the server and signs of life (WATCHDOG_USEC) to systemd, by
 // sd_notify's protocol: datagrams to the socket of NOTIFY_SOCKET.
 //
-// These variables are removed from the environment, so workers and doors do not have them. Without
-// NOTIFY_SOCKET nothing is sent, and without WATCHDOG_USEC no signs of life.
+// NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID are removed from the environment, so workers and
+// doors do not have them. Without NOTIFY_SOCKET nothing is sent, and without WATCHDOG_USEC no signs
+// of life.
 //
 // Threads: the daemon's only thread. The constructor changes the environment, so it runs before
 // other threads start. Blocking: nothing. A message that does not fit is dropped, except READY=1,
@@ -60,7 +61,7 @@ class ServiceManager {
 
   bool is_ready_ = false;
   Clock::time_point send_again_ = Clock::time_point::max();  // when to send READY=1 again
-  UniqueFd socket_;                                          // none: no message is wanted
+  UniqueFd socket_;                                          // invalid: systemd wants no messages
   Clock::duration pause_{};                                  // between two signs of life
   Clock::time_point next_beat_ = Clock::time_point::max();
 };

@@ -2,8 +2,9 @@
 // process. Its sessions go on. An upgrade of the package replaces the file; the next reload
 // executes it.
 //
-//   old build   find_successor(), then check_successor(): the new build reads the settings and what
-//               the old one carries (carried_state.h), and says whether it understands both
+//   old build   find_successor(), then check_successor(): the new build reads the settings and the
+//               state that the old build carries (carried_state.h), and reports whether it
+//               understands both
 //               waits until no client connects or waits for a session
 //               check_successor() again, execute_successor(); queries of other threads are lost
 //   new build   take_carried() at its start; the daemon restores what it has carried

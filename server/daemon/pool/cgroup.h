@@ -1,7 +1,7 @@
 // Control groups (cgroup v2) for workers: limits of memory, processes and processor time that the
 // kernel enforces for a session as a whole.
 //
-//   <own>/daemon        this process, which moves itself there: a group with children that have
+//   <own>/daemon        the daemon, which moves itself there: a group whose children have
 //                       controllers may hold no processes
 //   <own>/worker-PID    a worker, from its start until it has been reaped
 //
@@ -55,7 +55,7 @@ class WorkerCgroup {
   WorkerCgroup(const WorkerCgroup&) = delete;
   WorkerCgroup& operator=(const WorkerCgroup&) = delete;
 
-  // Limits whose controller is missing are skipped: Cgroups::has().
+  // Skips limits whose controller is missing (Cgroups::has()).
   Status limit(const CgroupLimits& limits);
   // Adds `bytes`, which may be negative, to the limit of the memory, if there is one.
   Status add_memory(int64_t bytes);

@@ -4,7 +4,7 @@
 //   Suspending --NCCL has released its memory--> Measuring
 //   Measuring --the size is known--> Parking --the memory is on the host--> Parked
 //   Resting, Suspending, Measuring, Parking --refused--> Active
-//   Parked --a command, or a wake request--> Waiting --there is room, and it is its turn--> Waking
+//   Parked --a command, or a wake request--> Waiting --its GPUs have room for it--> Waking
 //   Waking --the memory is on the GPUs--> Active
 //   Waking --the worker has found no room--> Waiting
 //
@@ -30,7 +30,7 @@ enum class ParkState : uint8_t {
   kMeasuring,   // kDriver: until NVML reports how much memory the worker has on its GPUs
   kParking,     // a helper, or the worker, moves the memory to the host
   kParked,
-  kWaiting,  // the session waits for room on its GPUs or for its turn
+  kWaiting,  // the session waits for room on its GPUs, or for other sessions that wake
   kWaking,   // a helper, or the worker, moves the memory back
 };
 inline constexpr auto kLastParkState = ParkState::kWaking;

@@ -35,11 +35,12 @@ class PoolDemand {
   PoolDemand(size_t least, size_t most, std::chrono::nanoseconds keep)
       : least_(least), most_(least ? std::max(least, most) : 0), keep_(keep) {}
 
-  // The number of clients that wait for a worker now.
+  // Records the number of clients that wait for a worker now.
   void waiting(size_t clients, Time now);
-  // A client got a worker: the one that has waited longest, or one that did not wait.
+  // Records that a client got a worker: the client that has waited longest, or a client that did
+  // not wait.
   void taken(Time now);
-  // The idle workers that are wanted.
+  // The number of idle workers that are wanted.
   size_t idle(Time now) const;
   // A worker may start for the pool while fewer workers than this number are idle or starting.
   // `young`: the number of young sessions.

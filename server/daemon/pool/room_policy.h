@@ -21,9 +21,9 @@ using DeviceBytes = std::map<uint32_t, uint64_t>;  // by device
 // A session, together with the sessions that would be parked with it.
 struct RoomCandidate {
   uint32_t priority = 0;
-  RoomTime used_at;      // when it was last used
-  RoomTime stays_until;  // until then it stays, because it woke lately
-  RoomTime busy_until;   // it had work in progress lately, and is not asked again before
+  RoomTime used_at;      // when the session was last used
+  RoomTime stays_until;  // until then the session stays, because it woke lately
+  RoomTime busy_until;   // until then the session is not asked again: it had work
   DeviceBytes bytes;     // that its park would free
 };
 
@@ -33,7 +33,7 @@ struct RoomNeed {
 };
 
 struct RoomChoice {
-  std::vector<size_t> victims;  // of the candidates
+  std::vector<size_t> victims;  // indices of candidates
   // Without victims: when victims may be found. None: all candidates together do not suffice.
   std::optional<RoomTime> later;
 };

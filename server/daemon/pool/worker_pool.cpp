@@ -24,7 +24,7 @@ namespace {
 constexpr auto kCollectPause = std::chrono::milliseconds(10);
 constexpr size_t kMostEnded = 256;
 
-// A worker gets the memory that it shares with the daemon, and then the session itself.
+// Sends a worker the memory that it shares with the daemon, and then the session itself.
 Status send_session(int control, const ToWorker& start, const Admission::Permit* permit,
                     const WorkPage& work, int socket) {
   const auto now = WorkerPool::Clock::now();
@@ -138,7 +138,7 @@ Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identi
                  sent.message().c_str());
       ::kill(worker.pid, SIGKILL);
       enter(worker, State::kStopping);
-      if (sent.code() == Code::kInvalidArgument) return sent;  // no worker could take it
+      if (sent.code() == Code::kInvalidArgument) return sent;  // no worker can take this session
       continue;
     }
     socket->reset();
@@ -386,7 +386,7 @@ void WorkerPool::handle(std::span<const pollfd> items) {
 void WorkerPool::read(Worker& worker) {
   Result<std::optional<ToDaemon>> message = worker.reader.read(worker.reports.get());
   if (!message.ok()) {
-    worker.reads_reports = false;  // it died; its pidfd reports that too
+    worker.reads_reports = false;  // the worker died; its pidfd reports that too
     worker.reports.reset();
   } else if (*message && worker.is(State::kStarting)) {
     read_start(worker, std::move(**message));

@@ -116,7 +116,7 @@ class WorkerPool {
   Status restore(const CarriedState& state,
                  std::vector<std::unique_ptr<Admission::Permit>> permits);
 
-  // Ends the workers that are idle or starting. refill() then starts others, with the current
+  // Ends the workers that are idle or starting. refill() then starts new workers, with the current
   // settings.
   void renew_idle();
   // Whether a session of that user can run here. assign() checks it as well.
@@ -124,9 +124,9 @@ class WorkerPool {
   // Whether an idle worker suits the client: the worker has the client's devices and share, and a
   // base that the client does not use.
   bool has_worker_for(const Waiting& client) const;
-  // Assigns a session to such a worker. Returns false without such a worker. On success it takes
-  // the socket and closes it here, and it takes the permit and keeps it until the worker has ended.
-  // An error is the reason why this client can have no session.
+  // Assigns a session to an idle worker that suits the client (has_worker_for()). Returns false
+  // without such a worker. On success, closes the socket here, and keeps the permit until the
+  // worker has ended. An error is the reason why this client can have no session.
   // `key`: see SessionGrant. `peeked`: see worker_messages.h; the same in the functions below.
   // `permit`: may point to null, for a session without limits.
   Result<bool> assign(const wire::Hello& hello, const Identity& identity,
@@ -138,7 +138,7 @@ class WorkerPool {
 
   // Passes on a connection from a worker of another server that serves the same program. Returns
   // false if the worker that the message names is not in this pool, or takes no connection now. On
-  // success it takes the socket and closes it here.
+  // success, closes the socket here.
   bool pass_on(const wire::PeerHello& hello, size_t peeked, UniqueFd* socket);
   // Passes on a connection from a worker that looks up an export of another worker. `user`: of the
   // process at the connection's other end. Returns false if no worker of that user has query.place,
@@ -154,20 +154,21 @@ class WorkerPool {
   // When handle() and refill() must be called again even without an event.
   Clock::time_point next_deadline() const;
 
-  // Asks all workers to end, waits, kills the rest, and waits again. Blocks for at most twice the
-  // stop timeout, and a second for each helper that runs. A process that is stuck in a driver may
-  // survive even that and is left behind. `why`: for clients whose sessions end, and the audit.
+  // Asks all workers to end, waits, kills the workers that still run, and waits again. Blocks for
+  // at most twice the stop timeout, and a second for each helper that runs. A process that is stuck
+  // in a driver may survive even that and is left behind. `why`: for clients whose sessions end,
+  // and the audit.
   void shutdown(const std::string& why = "the server stops");
 
   // Ends the sessions under a lease. The worker reports the reason to its client. A worker that
   // does not end within twice the stop timeout is killed.
   void end_leased(const std::string& lease, const std::string& why);
-  // Ends the session of that worker in the same way. kNotFound without such a session, or if its
-  // owner does not pass `may_end`.
+  // Ends the session of that worker as end_leased() does. kNotFound without such a session, or if
+  // its owner does not pass `may_end`.
   using MayUse = std::function<bool(const Identity& owner)>;
   Status end_session(uint32_t worker_pid, const MayUse& may_end, const std::string& why);
   // worker_pool_park.cpp: begin to park or wake the session of that worker. kUnavailable if its
-  // state does not allow that, kNotFound as above. report() shows the outcome.
+  // state does not allow that, kNotFound as end_session(). report() shows the outcome.
   Status park_session(uint32_t worker_pid, const MayUse& may_park, const Identity& by);
   Status wake_session(uint32_t worker_pid, const MayUse& may_wake, const Identity& by);
   // worker_pool_move.cpp: makes a parked session wake on the GPU `to` instead of `from`. `from` may
@@ -191,7 +192,7 @@ class WorkerPool {
   }
   bool has_helper(pid_t process) const;
   // worker_pool_room.cpp: ends the session of that worker, whose client is disconnected, because
-  // another client waits for its place. `by`: that client, for the log and the audit.
+  // another client needs the session's place. `by`: that client, for the log and the audit.
   void end_lost(uint32_t worker_pid, const std::string& by);
   // The running sessions and their leases.
   std::vector<Leases::Use> uses() const;
@@ -205,8 +206,7 @@ class WorkerPool {
   // them.
   void report(wire::ServerStatus* status, const Viewer& to) const;
   // Adds the sessions that use a GPU, as far as the viewer may see them. `memory_of`: by worker
-  // process.
-  // Returns the room of the user's session with the least room; none without a limit.
+  // process. Returns the room of the user's session with the least room; none without a limit.
   std::optional<Admission::Room> report(wire::GpuReport::Gpu* gpu,
                                         const std::map<uint32_t, uint64_t>& memory_of,
                                         const Viewer& to) const;
@@ -237,14 +237,14 @@ class WorkerPool {
   static constexpr std::chrono::seconds kLongestMeasure{10};
   // How often a waiting session looks for room while other processes use its GPUs.
   static constexpr std::chrono::milliseconds kRoomPause{200};
-  // The parking of a session. Below, "it" is the session.
+  // The parking of a session.
   struct Park {
     ParkState state = ParkState::kActive;
     uint64_t group = 0;         // sessions with the same number are parked together
     bool has_answered = false;  // the worker has answered the last step
     bool owes_answer = false;   // the worker has yet to answer a step that no longer matters
     bool is_measured = false;
-    Clock::time_point since, parked_at;  // `since`: in this state
+    Clock::time_point since, parked_at;  // `since`: when it entered this state
     Clock::time_point waits_since;       // `since` of the state Waiting before this wake
     ParkWay way = ParkWay::kDriver;
     std::map<uint32_t, uint64_t> bytes;  // that the park moves, by device
@@ -258,17 +258,17 @@ class WorkerPool {
     }
     std::optional<Identity> by;               // the requester. None: park_after, another session's
                                               // room, or its own program
-    std::string refused;                      // why it was not parked; empty: it was not refused
+    std::string refused;                      // the reason of the last refused park; empty: none
     std::string logged;                       // the last reason in the log
-    Clock::time_point awake_at{};             // when it last woke
-    uint64_t tried_at = kNeverTried;          // WorkPage::used_at() when park_after tried it
+    Clock::time_point awake_at{};             // when the session last woke
+    uint64_t tried_at = kNeverTried;          // WorkPage::used_at() when park_after last tried
     std::optional<Clock::time_point> try_at;  // when park_after tries again
     Clock::time_point room_asked;             // only later samples of NVML count
-    bool keeps_room = false;                  // others leave room for it (keep_room())
-    bool is_broken = false;                   // its park or wake failed, so the session ends
+    bool keeps_room = false;                  // other sessions leave room (keep_room())
+    bool is_broken = false;                   // a park or wake failed, so the session ends
     // A permutation: where the memory of each GPU goes when the session wakes. Empty: it stays.
     std::map<uint32_t, uint32_t> moves;
-    uint32_t unanswered_moves = 0;  // if not 0, kWakeWanted is ignored
+    uint32_t unanswered_moves = 0;  // unanswered kPlace steps; if not 0, kWakeWanted is ignored
     // ---- worker_pool_oversubscribe.cpp
     struct Wish {
       uint32_t device = 0;
@@ -278,22 +278,24 @@ class WorkerPool {
       uint64_t seen_changes = 0;  // room_changes_ when refuse_at was set
       std::optional<Clock::time_point> refuse_at{}, granted_at{};
     };
-    std::optional<Wish> wish;   // its worker waits for room, in the middle of a command
-    bool is_hopeless = false;   // the parks of all others would not suffice for it
-    // The worker for whose room it is being parked. 0: none. kNewWorker: a worker that starts.
+    std::optional<Wish> wish;   // the worker waits for room, in the middle of a command
+    bool is_hopeless = false;   // parking all other sessions would not make enough room
+    // The worker for whose room the session is being parked. 0: none. kNewWorker: a worker that
+    // starts.
     static constexpr pid_t kNewWorker = -1;
     pid_t room_for = 0;
-    bool is_preempted = false;  // the same, after its work in progress
-    // Until these times, it is not parked for other sessions: it had work (busy_until), cannot be
-    // parked (cannot_until), or did not end its work in time for a preemption (preempt_after).
+    bool is_preempted = false;  // the session makes room after the end of its work
+    // Until these times, the session is not parked for other sessions: it had work (busy_until),
+    // cannot be parked (cannot_until), or did not end its work in time for a preemption
+    // (preempt_after).
     Clock::time_point busy_until{}, cannot_until{}, preempt_after{};
-    Clock::time_point asks_from{};  // when its worker may ask about room again
+    Clock::time_point asks_from{};  // when the worker may ask about room again
     Clock::duration wake_took{};    // how long the last wake took
   };
-  // A worker, with its session while it is busy. Below, "it" is the worker.
+  // A worker, with its session while it is busy.
   struct Worker {
     State state = State::kStarting;
-    Clock::time_point since;  // when it entered the state
+    Clock::time_point since;  // when the worker entered the state
     pid_t pid = -1;
     UniqueFd process;  // pidfd
     std::unique_ptr<WorkerCgroup> cgroup;
@@ -302,36 +304,36 @@ class WorkerPool {
     UniqueFd control;  // for sending only
     UniqueFd reports;  // pipe from the worker (reports.h)
     ReportReader reader;
-    bool reads_reports = true;  // at its start, and while parking needs answers
+    bool reads_reports = true;  // at the worker's start, and while parking needs answers
     WorkerLog log;
     Base base;
-    wire::ServerStatus::Session session;  // while busy, as the members below
-    uint8_t token[16] = {};               // of SessionStart
+    wire::ServerStatus::Session session;  // set while the worker is busy, as the members below
+    uint8_t token[16] = {};               // SessionStart::token
     wire::AttachName name{};              // attach_name() of the token
     // By Attach::index: the least Attach::attempt that is still valid.
     std::array<uint32_t, wire::kMostSockets> attempts{};
     bool reconnects = false;           // attempts after the first are valid
-    Clock::time_point attempted_at{};  // when its client last connected with a valid token
+    Clock::time_point attempted_at{};  // when the client last connected with a valid token
     Identity identity;
     std::unique_ptr<Admission::Permit> permit;
     std::optional<WorkPage> work;
     Park park;
-    std::set<pid_t> shares_with;  // workers that have looked up its exports
-    bool shares_outside = false;  // a worker of another server has done so
-    std::vector<std::pair<ExportCall, UniqueFd>> callers;  // lookups that wait until it is awake
-    std::vector<uint64_t> lost_ranks;                      // RanksLost that it has not received yet
-    std::optional<SessionTotals> totals;  // once it has said that its session is over
-    wire::ExportPlace exports{};          // where other workers look up its exports
+    std::set<pid_t> shares_with;  // workers that have looked up exports of this worker
+    bool shares_outside = false;  // a worker of another server has looked up exports
+    std::vector<std::pair<ExportCall, UniqueFd>> callers;  // lookups that wait for the wake
+    std::vector<uint64_t> lost_ranks;                      // RanksLost that is still to be sent
+    std::optional<SessionTotals> totals;  // set when the worker reports the end of the session
+    wire::ExportPlace exports{};          // where other workers look up this worker's exports
     uint8_t client[16] = {};              // session_name() of Hello::session
     uint32_t index = 0;                   // Hello::worker
     // When to act without an event. Busy: to enforce limits of time, and to send lost_ranks. Ended:
     // to call waitpid().
     Clock::time_point look_at{};
-    std::optional<Clock::time_point> held_since;  // it has ended, and a debugger has its status
-    std::optional<Clock::time_point> kill_at;     // its session should have ended
+    std::optional<Clock::time_point> held_since;  // the worker ended then; a debugger holds it
+    std::optional<Clock::time_point> kill_at;     // the session should have ended by then
     std::string fallback;                         // Hello::fallback
     std::string ended_by;                         // the daemon's reason, for the audit
-    std::string ended_for;         // appended in the log and the audit, not for the client
+    std::string ended_for;         // added to ended_by in the log and the audit, not for the client
     bool lease_ended = false;      // the session's work counts for no lease
     std::vector<std::byte> start;  // the SessionStart, without its key
 
@@ -362,7 +364,7 @@ class WorkerPool {
   bool find_sample(GpuMonitor& monitor, Clock::time_point asked,
                    std::shared_ptr<const GpuSample>* sample) const;
   const GpuSample::Gpu* gpu_of(const GpuSample* sample, uint32_t ordinal) const;
-  // What a park takes in the host's memory besides the memory that the worker has kept.
+  // The host's memory that a park takes besides the memory that the worker has kept.
   static uint64_t more_host_bytes(const Park& park) { return host_bytes(park) - park.kept; }
   Status check_host_memory(const std::vector<Worker*>& members) const;
   Status allow_host_memory(Worker& worker, int64_t bytes) const;
@@ -370,7 +372,8 @@ class WorkerPool {
   Status start_moving(const std::vector<Worker*>& members, ParkTask task);
   uint64_t may_keep(const Worker& worker) const;
   void wake_waiting(GpuMonitor& monitor, Clock::time_point now);
-  // `may_displace`: others may be parked for it. `is_first`: no other session waits for its devices.
+  // `may_displace`: other sessions may be parked for the members. `is_first`: no other session
+  // waits for the members' devices.
   void wake_if_room(const std::vector<Worker*>& members, GpuMonitor& monitor, Clock::time_point now,
                     bool may_displace, bool is_first);
   void end_helpers();
@@ -479,7 +482,7 @@ class WorkerPool {
   void end_orphans();
   // Whether a worker that started after this one's end would end in the same way.
   bool ends_again(const Worker& worker, std::optional<int> status);
-  // The next worker gets a larger base.
+  // Records the failed start. The next worker gets a larger base.
   void did_not_start(const Worker& worker, const Status& status, bool is_lasting);
   void failed(const Status& status, bool is_lasting, const DeviceSets::Key& devices,
               uint32_t sm_percent);
@@ -532,7 +535,7 @@ class WorkerPool {
   };
   std::optional<Crash> crash_;
   bool is_serving_ = false;
-  bool asked_ = false;     // for the devices
+  bool asked_ = false;     // a client has asked for the devices (find_out())
   bool asks_nccl_ = true;  // the next worker reports the NCCL of sessions
   int failures_ = 0;       // in a row
   bool adopts_ = false;

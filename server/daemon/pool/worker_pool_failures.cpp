@@ -130,8 +130,8 @@ WorkerPool::Clock::time_point WorkerPool::enforce_time(Worker& worker, Clock::ti
     next = end;
   }
   if (limits.idle_time.count() == 0 || !worker.work) return next;
-  // The worker reports this time. A worker that lies gets as much time as a client that is never
-  // idle.
+  // The worker itself reports idle_end(). A worker that lies gets as much time as a client that is
+  // never idle.
   const uint64_t says = worker.work->idle_end();
   const auto most = static_cast<uint64_t>((now + limits.idle_time).time_since_epoch().count());
   if (says == 0 || says == WorkPage::kBusy || says > most) {

@@ -1,6 +1,6 @@
-// Sessions that are parked together: those that share memory or events, and those with ranks of one
-// NCCL communicator. Each takes a step of parking only when all can, and one helper moves the
-// memory of all. If one of them cannot be parked, none is.
+// Sessions that are parked together: sessions that share memory or events, and sessions with ranks
+// of one NCCL communicator. Each takes a step of parking only when all can, and one helper moves
+// the memory of all. If one of these sessions cannot be parked, no session of the group is parked.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -39,7 +39,7 @@ bool WorkerPool::pass_on_lookup(Worker& exporter, ExportCall call, UniqueFd* soc
   if (is_here) exporter.shares_with.insert(importer);
   exporter.shares_outside = exporter.shares_outside || !is_here;
   if (exporter.park.state == ParkState::kActive) return pass_on(exporter, std::move(call), socket);
-  // The driver of a parked process cannot share its memory.
+  // The driver of a parked process cannot share its memory, so the lookup waits for the wake.
   if (exporter.callers.size() == kMostCallers) return false;
   exporter.callers.emplace_back(std::move(call), std::move(*socket));
   send_step(exporter, ParkStep::What::kWake);
@@ -83,7 +83,7 @@ std::vector<WorkerPool::Worker*> WorkerPool::group_of(const Worker& worker) {
   return members;
 }
 
-// kUnavailable: the session, or one that is connected with it, cannot be parked now.
+// kUnavailable: the session, or a session that is connected with it, cannot be parked now.
 Status WorkerPool::begin_park(Worker& worker, const std::optional<Identity>& by,
                               std::chrono::milliseconds wait) {
   const std::vector<Worker*> members = connected_with(worker);

@@ -120,7 +120,7 @@ Status WorkerPool::check_move(const Worker& worker, uint32_t from, uint32_t to) 
   return {};
 }
 
-// `moves`: new devices, by the device that the session has now.
+// Replaces devices of the session. `moves`: the new device, by the device that the session has now.
 void WorkerPool::set_devices(Worker& worker, const std::map<uint32_t, uint32_t>& moves,
                              ParkStep::What step) {
   std::map<uint32_t, uint64_t> bytes;
@@ -130,7 +130,7 @@ void WorkerPool::set_devices(Worker& worker, const std::map<uint32_t, uint32_t>&
     bytes[device] = worker.park.bytes[before];
   }
   worker.park.bytes = std::move(bytes);
-  // For a successor, which gets this message (carry()).
+  // Updates the message that a successor gets (carry()).
   Result<ToWorker> message = decode_message<ToWorker>(worker.start);
   if (auto* const start = message.ok() ? std::get_if<SessionStart>(&*message) : nullptr) {
     start->hello.devices = worker.session.devices;

@@ -22,7 +22,7 @@ constexpr auto kRestPatience = 500ms;
 // kStayPatience, plus kIdlePatience.
 constexpr auto kIdlePatience = 1s;
 constexpr std::chrono::nanoseconds kStayPatience = 10s;
-// Workers report what their sessions have shortly after they have answered the program.
+// A worker reports the memory of its session only some time after it has answered the program.
 constexpr auto kReportTime = 100ms;
 // The least time between two messages of a worker about room.
 constexpr auto kAskPause = 1ms;
@@ -85,11 +85,11 @@ void WorkerPool::read_room(Worker& worker, const ParkAnswer& answer) {
                   .since = Clock::now(),
                   .room_changes = room_changes_,
                   .seen_changes = room_changes_};
-  if (park.wish) wish.since = park.wish->since;  // the room was not enough: it keeps its turn
+  if (park.wish) wish.since = park.wish->since;  // the room was too small: it keeps its place
   park.wish = wish;
 }
 
-// The bytes of a device that the session has, wherever they are now.
+// The bytes of a device that the session has, on the GPU or in the host's memory.
 uint64_t WorkerPool::has_on(const Worker& worker, uint32_t device) const {
   const std::vector<uint32_t>& devices = worker.session.devices;
   if (!worker.is(State::kBusy) || std::ranges::find(devices, device) == devices.end()) return 0;
@@ -259,8 +259,8 @@ bool WorkerPool::has_room(const std::vector<Worker*>& members, GpuMonitor& monit
   return false;
 }
 
-// Lets the worker allocate again when sessions have been parked or have ended since it asked. If
-// none can be parked soon, the program gets CUDA_ERROR_OUT_OF_MEMORY.
+// Lets the worker allocate again when sessions have been parked or have ended since it asked. If no
+// session can be parked soon, the program gets CUDA_ERROR_OUT_OF_MEMORY.
 void WorkerPool::serve_wish(Worker& worker, Clock::time_point now, bool may_displace) {
   Park::Wish& wish = *worker.park.wish;
   worker.park.is_hopeless = false;

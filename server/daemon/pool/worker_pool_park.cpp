@@ -21,7 +21,7 @@ constexpr auto kRestPause = std::chrono::milliseconds(200);
 // A session that had work in progress is tried again after the time of park_after, and not before
 // this pause has passed.
 constexpr std::chrono::nanoseconds kLeastBusyPause = std::chrono::milliseconds(100);
-// How long a session that cannot be parked is not asked again to make room for others.
+// How long a session that cannot be parked is not asked again to make room for other sessions.
 constexpr auto kCannotPause = std::chrono::seconds(10);
 // One tenth of the host's available memory stays free.
 constexpr uint64_t kStaysFree = 10;
@@ -176,7 +176,7 @@ void WorkerPool::refuse_park(Worker& worker, const std::string& why) {
   Park& park = worker.park;
   park.refused = why;
   const bool had_work = park.state == ParkState::kResting;
-  // Sessions may be tried often for park_after, or for others' room: logs each reason once.
+  // Sessions may be tried often, for park_after or for other sessions' room: logs each reason once.
   const bool is_news =
       park.by || (!(park.room_for != 0 && had_work) && std::exchange(park.logged, why) != why);
   if (std::exchange(park.room_for, 0) != 0) {
@@ -331,13 +331,13 @@ Status WorkerPool::start_moving(const std::vector<Worker*>& members, ParkTask ta
   return {};
 }
 
-// Sessions that share a GPU wake one after the other. Each looks for room only after the session
-// before has its memory, because the driver cannot repeat a restore that finds no room. The highest
-// priority comes first, and of these the session that has waited longest. A session that finds no
-// room does not hold back the others. Sessions whose workers wait for room have a place in the same
-// queue.
+// Sessions that share a GPU wake one after the other. Each looks for room only after the previous
+// session has its memory, because the driver cannot repeat a restore that finds no room. The
+// highest priority comes first, and of these the session that has waited longest. A session that
+// finds no room does not hold back the others. Sessions whose workers wait for room have a place in
+// the same queue.
 void WorkerPool::wake_waiting(GpuMonitor& monitor, Clock::time_point now) {
-  std::vector<std::vector<Worker*>> waiting;  // those that are parked together
+  std::vector<std::vector<Worker*>> waiting;  // each element: sessions that are parked together
   for (Worker& worker : workers_) {
     if (!worker.is(State::kBusy) || worker.kill_at) continue;
     if (worker.park.wish) waiting.push_back({&worker});
@@ -352,8 +352,8 @@ void WorkerPool::wake_waiting(GpuMonitor& monitor, Clock::time_point now) {
     return std::pair(-int64_t{priority_of(*members.front())},
                      park.wish ? park.wish->since : park.since);
   });
-  std::set<uint32_t> claimed;  // devices for which others come first
-  std::set<uint32_t> awaited;  // devices for which others wait, also those that find no room
+  std::set<uint32_t> claimed;  // devices for which earlier sessions come first
+  std::set<uint32_t> awaited;  // devices for which earlier sessions wait, even without room
   for (const std::vector<Worker*>& members : waiting) {
     Park& first = members.front()->park;
     std::set<uint32_t> devices;
@@ -452,12 +452,12 @@ void WorkerPool::worker_moved(Worker& worker, const ParkAnswer& answer) {
     parks ? is_parked(worker) : is_awake(worker);
   } else if (parks) {
     not_parked(worker, answer.why);
-  } else if (!answer.why.empty()) {  // not only a lack of room
+  } else if (!answer.why.empty()) {  // a failure, not only a lack of room
     lose(worker, answer.why);
   } else {
     const Clock::time_point since = worker.park.waits_since;
     enter(worker, ParkState::kWaiting);
-    worker.park.since = since;  // it keeps its turn
+    worker.park.since = since;  // it keeps its place in the queue
     look_later({&worker}, Clock::now() + kRoomPause);
   }
 }
