@@ -73,7 +73,7 @@ void forget_variables(Variables& variables) {
   for (const auto& [address, buffer_id] : variables.buffer_ids) {
     const auto known = registry.find(address);
     if (!known) unmirror(reinterpret_cast<const void*>(address));
-    if (!known || known->buffer_id != buffer_id) continue;  // it ended with its context
+    if (!known || known->buffer_id != buffer_id) continue;  // the variable ended with its context
     if (is_managed(*known)) unmirror(reinterpret_cast<const void*>(address));
     (void)registry.remove(address);
   }
@@ -200,7 +200,8 @@ void unload(Library& library) {
     kernels.swap(library.kernels);
     ids.swap(library.ids);
   }
-  // Before the unload: after it, the worker reuses the ids of the library's functions.
+  // Destroy the kernels before the unload: after it, the worker reuses the ids of the library's
+  // functions.
   {
     WriterLock gone(kernels_mutex());
     for (const auto& [name, kernel] : kernels) destroy_kernel(kernel);
@@ -292,7 +293,7 @@ CUresult function_in(Kernel& kernel, const Route& route, Function** function) {
   auto* named = find<Function>(created);
   if (!named) return CUDA_ERROR_UNKNOWN;
   MutexLock lock(kernel.mutex);
-  // If two kernels had the same function, both would destroy it.
+  // A worker must not return one function for two kernels: both kernels would destroy it.
   if (named->info && named->kernel != &kernel) {
     return route.session->lose(
         Status(Code::kProtocol, "the worker returned a function that belongs to another kernel"));

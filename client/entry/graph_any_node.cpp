@@ -119,7 +119,7 @@ CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* 
            edge.to_port == 0;
   });
   if (is_plain) return add_node(node, graph, dependencies, count, parameters);
-  // Only cuGraphAddDependencies_v2 takes edge data. So the node is added without edges first.
+  // Add the node without edges first, because only cuGraphAddDependencies_v2 takes edge data.
   CUgraphNode added = nullptr;
   RCUDA_RETURN_IF_CUDA_ERROR(add_node(&added, graph, nullptr, 0, parameters));
   const std::vector<CUgraphNode> to(count, added);

@@ -46,12 +46,12 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle handle, unsi
   allocation.context = route.context;
   allocation.device = route.device;
   allocation.openings = 1;
-  // add() fails if the same memory is already open.
+  // add() fails if this process has already opened the memory.
   Registry& memory = Process::get().memory();
   rcuda::MutexLock lock(openings_mutex);
   if (!memory.add(std::move(allocation))) {
     const auto known = memory.find(opened);
-    if (!known || known->session != route.session || known->openings == 0) {  // in use otherwise
+    if (!known || known->session != route.session || known->openings == 0) {  // used otherwise
       (void)forward_cuIpcCloseMemHandle(opened, &route);
       return CUDA_ERROR_OUT_OF_MEMORY;
     }

@@ -86,8 +86,8 @@ CUresult allocate_in_worker(const Route& route, CUdeviceptr* pointer, size_t byt
   allocation.device = route.device;
   allocation.flags = flags;
   CUdeviceptr address = 0;
-  // A driver packs small allocations into shared pages, so the size is rounded up. In the worker
-  // the memory is attached globally, because the worker's own kernels read it, too.
+  // Round the size up, because a driver packs small allocations into shared pages. In the worker,
+  // the memory is always attached globally, because rcuda's own kernels read it too.
   RCUDA_RETURN_IF_CUDA_ERROR(forward_cuMemAllocManaged(
       &address, (bytes + kLargeBytes - 1) / kLargeBytes * kLargeBytes, CU_MEM_ATTACH_GLOBAL));
   allocation.base = address;
@@ -104,8 +104,8 @@ CUresult allocate_in_worker(const Route& route, CUdeviceptr* pointer, size_t byt
   return CUDA_SUCCESS;
 }
 
-// Checks the whole batch, then notes the locations. Without locations the batch is only discarded,
-// which needs no action: discarded memory may have any contents.
+// Checks the whole batch, then records the locations as hints. Without locations, the call is a
+// discard and does nothing more: discarded memory may have any contents.
 CUresult prefetch_batch(const CUdeviceptr* addresses, const size_t* bytes, size_t count,
                         const CUmemLocation* locations, const size_t* location_starts,
                         size_t location_count, unsigned long long flags, CUstream stream) {

@@ -27,7 +27,8 @@
 namespace rcuda::client {
 namespace {
 
-// Copies the values back into the application's array, because some options return a number there.
+// Copies the option values back into the application's array, because some options return a number
+// there.
 void return_values(const JitOptions& options, void** values) {
   for (size_t i = 0; i < options.values.size(); ++i) values[i] = options.values[i];
 }
@@ -86,7 +87,7 @@ CUresult read_options(unsigned count, const CUjit_option* keys, void* const* val
   return CUDA_SUCCESS;
 }
 
-// A library option may have no value.
+// `values` may be null, because library options may have no value.
 CUresult read_options(unsigned count, const CUlibraryOption* keys, void* const* values,
                       JitOptions* options) {
   if (count == 0) return CUDA_SUCCESS;
@@ -150,7 +151,7 @@ CUresult load_library(CUlibrary* handle, const void* pointer, std::optional<size
     return result;
   }
   for (LoadedFunction& function : functions) add_kernel(*library, route, std::move(function));
-  // After the call, the application may free its log buffers.
+  // Later loads must not write to the log buffers: the application may free them after this call.
   forget_logs(&library->options);
   *handle = reinterpret_cast<CUlibrary>(library);
   return CUDA_SUCCESS;

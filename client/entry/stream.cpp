@@ -51,7 +51,7 @@ int priority_in_range(const Session& session, int priority) {
   return priority > least ? least : priority < greatest ? greatest : priority;
 }
 
-// Gets the stream's object. Only the legacy stream has none, and it cannot capture.
+// Gets the stream's object, or null for the legacy stream, which cannot capture.
 CUresult find_origin(CUstream stream, Stream** origin) {
   RCUDA_ASSIGN_OR_RETURN(const StreamRoute view, view_stream(stream));
   *origin = view.stream;
@@ -72,7 +72,8 @@ CUresult check_wait(CUstream stream, const StreamRoute& view, bool* capturing) {
   return check_unsafe_call();
 }
 
-// Whether a created stream is done. If it is, the caller must finish a Wait.
+// Returns CUDA_SUCCESS if all work of a created stream is done, or CUDA_ERROR_NOT_READY. After
+// CUDA_SUCCESS, the caller must finish a Wait.
 CUresult query(const StreamRoute& view) {
   Session& session = *view.session;
   Timeline& timeline = *view.stream->timeline;
@@ -93,7 +94,8 @@ CUresult query(const StreamRoute& view) {
   return result;
 }
 
-// `begin` starts the worker's capture, in relaxed mode. The client enforces the real mode.
+// `begin` starts the worker's capture, in relaxed mode. The client itself enforces the
+// application's `mode`.
 template <typename Begin>
 CUresult begin_capture(CUstream stream, CUstreamCaptureMode mode, const Begin& begin) {
   if (mode < CU_STREAM_CAPTURE_MODE_GLOBAL || mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
@@ -107,7 +109,7 @@ CUresult begin_capture(CUstream stream, CUstreamCaptureMode mode, const Begin& b
   return result;
 }
 
-// Sets the client's data about a new stream.
+// Stores flags and priority in the object of a new stream.
 void adorn(CUstream stream, unsigned flags, int priority) {
   auto* object = find<Stream>(stream);
   object->flags = flags;
@@ -213,7 +215,7 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
 
 // For a stream of a green context: returns that context and its primary context.
 CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* green) {
-  // In this version of the function, both outputs are optional.
+  // In _v2, both outputs are optional.
   RCUDA_ASSIGN_OR_RETURN(const StreamRoute view, view_stream(stream));
   Context* const found = context_of(view);
   if (context) *context = reinterpret_cast<CUcontext>(&owning_context(*found));

@@ -137,11 +137,11 @@ class Call {
           from_pointer<Handle>(i < ids.size() ? client::wrap_id(*route_, kind, ids[i]) : nullptr);
     }
   }
-  // Takes the first piece; read_rest() requests the others.
+  // Reads the first piece of a blob from the reply; read_rest() requests the other pieces.
   void take_blob(api::Blob* blob);
   CUresult read_rest(api::Blob* blob);
   CUresult bad_reply() const;
-  // Called after a call that destroys an object.
+  // Retires the handle if the call has destroyed its object.
   template <typename Handle>
   static void retire_if_gone(Handle handle, wire::Kind kind, CUresult result) {
     if (api::is_gone(result)) retire(to_pointer(handle), kind);
@@ -168,8 +168,9 @@ class Call {
   uint32_t created_count_ = 0;
 };
 
-// Struct members that name objects or devices are sent as ids and as the worker's ordinals. Members
-// that emit_routing() (api/gen/client.py) uses also choose the call's route.
+// Converts struct members that name objects or devices: objects are sent as ids, devices as the
+// worker's ordinals. Members that emit_routing() (api/gen/client.py) uses also choose the call's
+// route.
 CUresult location_to_wire(CUmemLocation& location, Call& call);
 void location_from_wire(CUmemLocation& location, const Call& call);
 CUresult devices_to_wire(unsigned& mask, Call& call);

@@ -54,7 +54,8 @@ class HeldWrites {
   }
   ~HeldWrites() {
     if (!registered_) return;
-    // If the pages were replaced in the meantime, only the last call has an effect.
+    // Replaced pages are no longer protected and registered. For them, only the last call has an
+    // effect: it wakes the waiting threads.
     uffdio_writeprotect open{range_, UFFDIO_WRITEPROTECT_MODE_DONTWAKE};
     (void)ioctl(fd_, UFFDIO_WRITEPROTECT, &open);
     (void)ioctl(fd_, UFFDIO_UNREGISTER, &range_);
@@ -105,8 +106,8 @@ bool put_in_place(void* pages, void* begin, size_t bytes) {
   return false;
 }
 
-// Calls `replace` while writes are held. If the pages contain this thread's stack, another thread
-// calls it, because this thread would wait for its own writes.
+// Calls `replace` while writes to the pages are held. If the pages contain this thread's stack,
+// another thread calls `replace`, because this thread would block at its first write.
 bool move(void* begin, size_t bytes, const std::function<bool()>& replace) {
   constexpr uintptr_t kFramesBelow = 64 << 10, kFramesAbove = 4 << 10;
   const auto first = reinterpret_cast<uintptr_t>(begin);

@@ -54,7 +54,7 @@ std::vector<MappedPart> moved_parts(const PageRun& run, uint64_t begin, uint64_t
 }
 
 bool are_of(const PageRun& run, uint64_t begin, uint64_t end) {
-  // Any mapping is sufficient, because the bytes are copied.
+  // Pages that were not moved may have any mapping, because their bytes are copied.
   if (run.inode == 0) return cover(mappings_in(begin, end), begin, end);
   return cover(moved_parts(run, begin, end), begin, end);
 }
@@ -70,7 +70,8 @@ std::vector<PageRun*> runs_in(uint64_t begin, uint64_t end) {
   return found;
 }
 
-// Runs without a registration. Their pages could not move off the memfd because memory was pinned.
+// Runs whose registrations have ended, but whose pages could not move off the memfd because another
+// driver had pinned memory.
 std::vector<PageRun>& left_behind() RCUDA_REQUIRES(change_mutex) {
   static auto* instance = new std::vector<PageRun>;
   return *instance;
@@ -121,7 +122,8 @@ void before_fork() RCUDA_ACQUIRE(change_mutex, runs_mutex) {
   };
   for (const auto& [first, run] : runs()) add(run);
   for (const PageRun& run : left_behind()) add(run);
-  // The list of mappings could not be read (no descriptor was free), so the child copies nothing.
+  // `forked` is empty because the list of mappings could not be read (no descriptor was free). So
+  // the child copies nothing.
   if (any_moved && forked.empty()) shared_with_child = true;
   int ends[2];
   if (forked.empty() || ::pipe2(ends, O_CLOEXEC) != 0) ends[0] = ends[1] = -1;

@@ -46,7 +46,7 @@ class FetchesWithWait final : public MirrorQuestions {
   CUresult answer(Question& question, Reply* reply);
 
   Session& session_;
-  std::deque<Question> questions_;  // a call does not move
+  std::deque<Question> questions_;  // a deque, because a PendingCall must not move
   std::vector<MirrorNews> news_;
   std::optional<Session::PendingCall> news_call_;
 };

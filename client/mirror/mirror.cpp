@@ -36,7 +36,7 @@ using Shared = std::shared_ptr<Mirror>;
 constexpr uint64_t kMostBlockBytes = 1u << 30;
 
 std::atomic<size_t> mirror_count{0};
-std::atomic<bool> some_named{false};  // there was a mirror of MirrorUse::kNamed
+std::atomic<bool> some_named{false};  // there is or was a mirror of MirrorUse::kNamed
 // The scratch memory of push().
 std::vector<std::byte>& push_content() RCUDA_REQUIRES(push_mutex) {
   static auto* instance = new std::vector<std::byte>;
@@ -64,7 +64,8 @@ std::vector<Shared> of_session(const Session& session) {
   return chosen([&](const Mirror& mirror) { return mirror.session == &session; });
 }
 
-// The mirrors of a context share a stream.
+// Returns the timeline of the stream in which a context's mirrors exchange bytes; all mirrors of a
+// context share it.
 std::shared_ptr<Timeline> exchanges_in(Session& session, wire::ObjectId context) {
   MutexLock lock(mirrors_mutex);
   for (const Shared& mirror : mirrors()) {
@@ -143,9 +144,9 @@ void withdraw(Mirror& mirror) {
   mirror.lent = mirror.fetched = nullptr;
 }
 
-// The first bytes of a variable are fetched before other threads can push the memory, which is
-// still zero here. The thread-safety analysis is off, because until then no other thread has the
-// mirror.
+// Adds a mirror. The contents of a variable are fetched before the mirror is visible to other
+// threads, because these threads would push the client's memory, which is still zero. The
+// thread-safety analysis is off for this reason.
 CUresult add(Session& session, wire::ObjectId context, std::byte* address, size_t bytes,
              MirroredMemory memory, WriteTracker* tracker = nullptr,
              MirrorUse use = MirrorUse::kAny) RCUDA_NO_THREAD_SAFETY_ANALYSIS {
@@ -241,8 +242,9 @@ bool is_variable_at(const Mirror& mirror, const Session& session, CUdeviceptr ad
          reinterpret_cast<uintptr_t>(mirror.address) == address && mirror.bytes == bytes;
 }
 
-// Ends the mirrors of variables that no longer exist: the worker has reused their memory. A context
-// reset unloads modules without a call that names them.
+// Ends the mirrors of variables in this memory, which the worker has reused: the variables no
+// longer exist. This happens after a context reset, which unloads modules without a call that names
+// them.
 void end_variables_in(const Session& session, CUdeviceptr address, size_t bytes) {
   end_mirrors([&](const Mirror& mirror) {
     return mirror.memory == MirroredMemory::kVariable && mirror.session == &session &&
@@ -384,7 +386,7 @@ CUresult await_pushes(const Route& route) RCUDA_REQUIRES(push_mutex) {
   return result;
 }
 
-// Whether the launch may use the memory. Memory that was never sent always counts as used.
+// Whether the launch may use the memory. Returns true for memory that was never sent.
 bool may_use(const LaunchParameters& launch, const Mirror& mirror) {
   if (mirror.use == MirrorUse::kAny) return true;
   if (mirror.is(MirrorStage::kNew)) return true;
@@ -484,7 +486,8 @@ CUresult pull_mirrors(Session& session, MirrorQuestions* asked) {
   auto* const early = static_cast<FetchesWithWait*>(asked);
   MutexLock lock(pull_mutex);
   const std::vector<SessionOrder> orders = orders_before(session);
-  // Met before the fetch below, so it covers their earlier work, and later waits need not.
+  // Orders whose earlier work is already over. The fetch below covers this work, so later waits
+  // need not cover it.
   std::vector<SessionOrder> met;
   std::ranges::copy_if(orders, std::back_inserter(met), is_met);
   const auto comes_before = [&](Session* other) {

@@ -59,7 +59,7 @@ void unmirror(const void* address);
 // Ends the mirrors of the context's managed memory. Call it before the context ends. (Variables end
 // with their modules. Variables of libraries outlive contexts.)
 void unmirror_context(const Session& session, wire::ObjectId context);
-// Whether any memory is mirrored, so that host memory may be older than the worker's bytes.
+// Whether any memory is mirrored. If so, host memory may be older than the worker's bytes.
 bool any_mirrored();
 // The mirrors of any part of [address, address + bytes): their sessions, and the contexts in which
 // the bytes are exchanged.
@@ -84,8 +84,9 @@ void show_writes(Session& session, bool often);
 std::unique_ptr<MirrorQuestions> ask_with_wait(Session& session, Word word);
 
 // mirrors_arrived() is called before a host function, when the session's worker has sent its bytes.
-// mirrors_leave() is called after the function; then the worker takes over the client's bytes. Only
-// mirrors whose region has bytes of this loan (wire::MirrorLoan) take part.
+// mirrors_leave() is called after the function; then the worker takes over the client's bytes.
+// `loan`: the number of this exchange. Mirrors whose region has no bytes with this number
+// (wire::MirrorLoan) are skipped.
 void mirrors_arrived(Session& session, uint64_t loan);
 void mirrors_leave(Session& session, uint64_t loan);
 

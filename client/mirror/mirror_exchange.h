@@ -81,15 +81,15 @@ struct Mirror {
   std::string name;  // for the log
   // The runs that the worker has reported as changed by the GPU, and that the client lacks.
   std::vector<Run> unfetched RCUDA_GUARDED_BY(pull_mutex);
-  // The number of further small pulls after which the memory of `fetched` is released.
+  // After this number of further small pulls, the memory of `fetched` is released.
   int pulls_to_free RCUDA_GUARDED_BY(pull_mutex) = 0;
   // The bytes at the last exchange, equal on both sides.
   std::unique_ptr<std::byte[], UnmapPages> known RCUDA_GUARDED_BY(mirrors_mutex);
   // By block: whether it was ever sent or fetched. `tracker` reports a fetched block as written,
   // but the block must not be sent back over newer results.
   std::vector<uint8_t> exchanged RCUDA_GUARDED_BY(mirrors_mutex);
-  // By block: 1 if it was exchanged without a note in the worker, so the worker's digests do not
-  // cover it.
+  // By block: 1 if it was exchanged without a note in the worker (note_in_worker()), so the
+  // worker's digests do not cover it.
   std::vector<uint8_t> unnoted RCUDA_GUARDED_BY(mirrors_mutex);
   std::atomic<bool> any_unnoted{false};
   uint64_t version RCUDA_GUARDED_BY(mirrors_mutex) = 0;  // of `known`
@@ -97,7 +97,7 @@ struct Mirror {
   uint64_t sent_versions RCUDA_GUARDED_BY(mirrors_mutex) = 0;
   // MirrorState::answer of the last bytes that the client took over.
   uint64_t answer RCUDA_GUARDED_BY(mirrors_mutex) = 0;
-  // The number of following pulls that fetch all bytes.
+  // This number of following pulls fetches all bytes, without a query for changes.
   int pulls_without_news RCUDA_GUARDED_BY(mirrors_mutex) = 0;
   uint64_t patches RCUDA_GUARDED_BY(mirrors_mutex) = 0;  // so far
   // Patches, in order; the worker may not have them yet.
@@ -158,8 +158,8 @@ std::vector<CUresult> pull(const std::vector<std::shared_ptr<Mirror>>& mirrors,
 // worker has noted that the client gets these bytes.
 void merge(Mirror& mirror, const std::byte* there, const std::vector<Run>& runs, bool noted)
     RCUDA_REQUIRES(mirrors_mutex);
-// Posts a note to the worker: from this point of the mirror's stream on, both sides have the same
-// bytes in the run.
+// Posts a command after which the worker counts the run as equal on both sides, from this point of
+// the mirror's stream on.
 CUresult note_in_worker(const Mirror& mirror, const Run& run);
 
 }  // namespace rcuda::client

@@ -42,7 +42,8 @@ void merge(Mirror& mirror, const std::byte* there, const std::vector<Run>& runs,
 
 namespace {
 
-// Moves to *runs the blocks that the worker has not noted.
+// Adds to *runs the blocks that were exchanged without a note in the worker (Mirror::unnoted), and
+// clears their marks. The worker cannot tell whether the GPU has changed them.
 void take_unnoted(Mirror& mirror, std::vector<Run>* runs) {
   MutexLock lock(mirrors_mutex);
   if (!mirror.any_unnoted.exchange(false)) return;
@@ -79,7 +80,7 @@ void ask_for_all(Pull& pull, CallsInFlight* calls) RCUDA_REQUIRES(pull_mutex) {
              });
 }
 
-// Adds the runs of blocks that the worker names.
+// Adds to the mirror's `unfetched` the runs of changed blocks from the worker's reply.
 CUresult take_runs(Pull& pull, const Reply& reply) RCUDA_REQUIRES(pull_mutex) {
   if (!take_state(pull, reply)) return CUDA_ERROR_UNKNOWN;
   Mirror& mirror = *pull.mirror;
@@ -243,8 +244,8 @@ void free_fetched(Mirror& mirror) RCUDA_REQUIRES(pull_mutex) {
 bool take_over(Pull& pull, bool last) RCUDA_REQUIRES(pull_mutex) {
   Mirror& mirror = *pull.mirror;
   MutexLock lock(mirrors_mutex);
-  // Another thread is freeing the memory. The worker may already have dropped it and refused the
-  // fetch.
+  // The mirror has ended, because another thread frees the memory. The worker may already have
+  // dropped the mirror and refused the fetch, so a failure is not an error.
   if (mirror.is(MirrorStage::kEnded) && pull.result != kSessionLost) {
     pull.result = CUDA_SUCCESS;
     return true;
@@ -254,7 +255,8 @@ bool take_over(Pull& pull, bool last) RCUDA_REQUIRES(pull_mutex) {
   if (failed) return true;
   const bool any = pull.news ? !pull.news->runs.empty() : !mirror.unfetched.empty();
   const bool outdated = is_outdated(mirror, pull.state);
-  // Another exchange took place during the call, so these bytes may be older.
+  // Another exchange took place during the call, so the fetched bytes may be older than the
+  // client's.
   if (any && (mirror.version != pull.version || outdated) && !last) {
     pull.news.reset();
     return false;
@@ -272,9 +274,9 @@ bool take_over(Pull& pull, bool last) RCUDA_REQUIRES(pull_mutex) {
   return true;
 }
 
-// Uses an answer that came with the wait. An incomplete answer is not used if it `may_lack` changes
-// because its slot was small. An answer with changes is used only if all exchanges since the query
-// were patches; merge_fetched() adds the patches that the answer lacks.
+// Uses an answer that the answer came with the wait. An incomplete answer is not used if it
+// `may_lack` changes because its slot was small. An answer with changes is used only if all
+// exchanges since the query were patches; merge_fetched() adds the patches that the answer lacks.
 void take_early(Pull& pull, MirrorNews& news, bool may_lack) {
   if (news.result != CUDA_SUCCESS || (!news.is_complete && may_lack)) return;
   Mirror& mirror = *pull.mirror;

@@ -2,7 +2,7 @@
 // of another server. If work of one session has waited for work of another session, then a wait for
 // the former also covers the latter, so it must fetch the mirrored memory of both.
 //
-// Threads: any. Nothing blocks, except is_met(), as Timeline::has_reached().
+// Threads: any. Only is_met() blocks, like Timeline::has_reached().
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ std::vector<SessionOrder> orders_before(const Session& session);
 // Whether the stream is known to have reached the position, or has ended. Then the earlier work is
 // over. Never true for a stream without a timeline.
 bool is_met(const SessionOrder& order);
-// Later waits of this session need not cover this order.
+// Removes an order that later waits of this session need not cover.
 void forget_order(const Session& session, const SessionOrder& order);
 
 }  // namespace rcuda::client

@@ -27,7 +27,7 @@ struct Group {
 };
 thread_local Group group;
 
-// For failed steps: destroys the communicators that they would have created. A non-blocking
+// Destroys the communicators that failed steps have created in the client. A non-blocking
 // communicator whose handle the program already has stays for ncclCommGetAsyncError, until the
 // program ends it.
 void drop(std::vector<Step>& steps) {
@@ -50,8 +50,8 @@ void take_answer(Step& step, const Answer& answer) {
   if (step.answered) step.answered(answer);
 }
 
-// Destroys the communicators that the steps end, also after an error of NCCL, because the program's
-// handles are invalid after an error as well.
+// Destroys the objects of the communicators that the steps destroy or abort. Does so even if NCCL
+// returned an error, because the program's handles are then invalid, too.
 void end_communicators(const std::vector<Step>& steps) {
   for (const Step& step : steps) {
     if (step.call.verb != Verb::kDestroy && step.call.verb != Verb::kAbort) continue;
@@ -127,7 +127,7 @@ std::vector<Batch*>::iterator next_of(std::vector<Batch*>& pending, Clock::time_
 // Waits for the workers' answers.
 int finish(Batches& batches) {
   // After the first failure, the other workers have this time to report their own errors, which say
-  // more than an abort.
+  // more about the cause than the error of an abort.
   constexpr auto kPatience = std::chrono::seconds(2);
   int result = kSuccess;
   std::vector<Batch*> pending, made;

@@ -22,8 +22,9 @@ Status open_library();
 // The lowest version of the servers' libraries; 0 before open_library() has succeeded.
 int library_version();
 int library_version(const Session& session);
-// Whether any operation may wait for other ranks: this NCCL connects ranks at the first use of an
-// algorithm, or makes them wait for each other in a launch.
+// Whether any operation of the session's NCCL may wait for other ranks, even on existing
+// connections: some versions connect ranks at the first use of an algorithm, or make ranks wait for
+// each other in a launch.
 bool operations_may_wait(const Session& session);
 
 // The current context. As in the CUDA runtime, a thread without a context gets the primary context

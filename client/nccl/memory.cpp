@@ -103,7 +103,7 @@ int ncclMemFree(void* address) {
   const size_t bytes = mapping.mapped();
   if (cuMemUnmap(at, bytes) != CUDA_SUCCESS) {
     MutexLock lock(memory().mutex);
-    memory().mapped[at] = bytes;  // still mapped: the program may call again
+    memory().mapped[at] = bytes;  // still mapped: the program may try again
     return kCudaError;
   }
   return cuMemAddressFree(at, bytes) == CUDA_SUCCESS ? kSuccess : kCudaError;

@@ -24,7 +24,7 @@ nvmlReturn_t find(const Matches& matches, nvmlDevice_t* handle) {
     View view;
     const nvmlReturn_t looked = Pool::get().look(i, &view);
     if (looked == NVML_SUCCESS && matches(view)) return handle_of(i, handle);
-    if (looked != NVML_SUCCESS) result = looked;  // may be the wanted device
+    if (looked != NVML_SUCCESS) result = looked;  // this may be the wanted device
   }
   return result;
 }
@@ -278,7 +278,7 @@ nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned* is) {
   return NVML_SUCCESS;
 }
 
-// Each value has its own result.
+// Each value has its own result, in nvmlReturn.
 nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t* values) {
   View view;
   const nvmlReturn_t result = look(device, &view);

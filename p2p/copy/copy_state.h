@@ -1,4 +1,5 @@
-// CopyState: the states of an outgoing copy, and every transition between them (after()).
+// CopyState: the states of an outgoing copy, and every transition between them (after()). The
+// client's half is the command with which the client requests this side of the copy.
 //
 //   Announced --client's half--> Waiting --stream reached--> Reached --planned--> Planned
 //   Planned --want--> Asking --Target--> Sending           (the destination is registered)
@@ -43,7 +44,7 @@ enum class CopyState : uint8_t {
 inline constexpr auto kLastCopyState = CopyState::kLost;
 
 enum class CopyEvent : uint8_t {
-  kCommand,        // the client's half has come
+  kCommand,        // the client's half has arrived
   kStreamReached,  // the stream has reached the copy, or the copy may overlap with the previous one
   kPlan,
   kWant,     // the registration of the destination has been requested

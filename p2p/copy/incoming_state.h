@@ -1,4 +1,5 @@
-// IncomingState: the states of an incoming copy, and every transition between them (after()).
+// IncomingState: the states of an incoming copy, and every transition between them (after()). The
+// client's half is the command with which the client requests this side of the copy.
 //
 //   Announced --client's half--> Waiting --stream reached--> Ready
 //   Ready --Target with a region--> Offered                (the destination is registered)
@@ -12,7 +13,7 @@
 //   any state but Done --peer lost--> Lost
 //
 // The messages of the sender may arrive before the client's half; they wait until the copy is
-// Ready. A copy in Done is over. A copy in Closing is over when the client's half has come, and
+// Ready. A copy in Done is over. A copy in Closing is over when the client's half has arrived, and
 // everything that was sent has arrived and has been reported as consumed. A copy in Lost is over
 // when its own transfers have ended. Pure functions.
 #pragma once

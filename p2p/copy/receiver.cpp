@@ -78,9 +78,10 @@ Status Receiver::on_chunk(const ChunkMessage& message, const PeerLink& link) {
   return {};
 }
 
-// The most chunks that may be announced and not yet copied in. Each has a slot of at least
-// kAlignment bytes in an inbox, except the single chunk of an empty copy and chunks that the sender
-// has written to the destination (Where::kTarget). `+ kMostCopies` allows for these chunks.
+// The most chunks that may be announced and not yet copied in. A chunk has a slot of at least
+// kAlignment bytes in an inbox. Exceptions are the chunk of an empty copy and a chunk that the
+// sender has written to the destination (Where::kTarget). Both are the only chunk of their copy, so
+// `+ kMostCopies` allows for them.
 uint64_t Receiver::most_arrived(const PeerLink& link) {
   uint64_t inbox_bytes = link.inbox.bytes;
   for (const DeviceBuffer& inbox : link.device_inbox) inbox_bytes += inbox.bytes();
@@ -131,7 +132,7 @@ Status Receiver::on_abort(const EndMessage& message) {
 }
 
 Status Receiver::on_forget(const ForgetMessage& message) {
-  // One handle may be mapped for several devices. The answer is sent after the last unmapping.
+  // One handle may be mapped for several devices. Forgotten is sent after the last unmapping.
   bool in_use = false;
   for (auto& [key, mapping] : mappings_) {
     if (key.second != message.handle) continue;
@@ -248,7 +249,7 @@ bool Receiver::collect_landed(Incoming& copy) {
   return any;
 }
 
-// Ends a copy of which everything has landed, or that has failed, and sends Done.
+// Ends a copy that has failed or whose bytes have all landed, and sends Done.
 Status Receiver::end(Incoming& copy, PeerLink* link, PeerLink* open, bool& moved) {
   const bool landing =
       copy.state == IncomingState::kLanding || copy.state == IncomingState::kPulling;
@@ -256,7 +257,8 @@ Status Receiver::end(Incoming& copy, PeerLink* link, PeerLink* open, bool& moved
       landing && copy.arrived.empty() && copy.landed == copy.request->memory.bytes();
   const bool sends_done = open && (complete || owes_done(copy.state));
   const bool has_failed = fails(copy.state) && !owes_done(copy.state);
-  // The program is notified before the sender, which only releases slots.
+  // Notify the program before the sender: the sender only releases slots when Done arrives, but the
+  // program waits.
   if ((sends_done || has_failed) && copy.request && !copy.finished) {
     moved = true;
     finish(copy, link, copy.failure);
@@ -290,7 +292,8 @@ Status Receiver::answer_want(Incoming& copy, PeerLink& link) {
   return link.mailbox.send(message);
 }
 
-// Maps the peer's memory. The box `source` at this offset must lie inside it.
+// Maps the peer's memory, or finds the existing mapping. The box `source` at `offset` must lie
+// inside the mapping.
 Result<Receiver::PeerMapping*> Receiver::map(int device, const Handle& handle, uint64_t offset,
                                              const Shape& source) {
   const auto key = std::make_pair(device, handle);
@@ -352,8 +355,8 @@ Status Receiver::start_pull(Incoming& copy, PeerLink& link) {
   return {};
 }
 
-// Whether the copy may land: it has no predecessor, or the predecessor is over or has begun to land
-// through the same lane, which is in order.
+// Whether the copy may land: it has no predecessor, the predecessor is over, or all of its chunks
+// so far are queued in the same lane, which is in order.
 bool Receiver::may_follow(const Incoming& copy, uint64_t predecessor) const {
   const auto found = copies_.find(predecessor);
   if (predecessor == 0 || found == copies_.end() || found->second.finished) return true;
@@ -424,8 +427,9 @@ Status Receiver::land(Incoming& copy, const ChunkMessage& chunk, const PeerLink&
   return {};
 }
 
-// Drops the chunks of a copy that the sender has aborted. Waits for chunks that were sent, so that
-// their slots can be reused. Chunks that were only announced never come.
+// Drops the chunks of a copy that the sender has aborted. Waits for the chunks that were sent:
+// their slots can be reused only after their bytes have arrived. Chunks that were only announced
+// never come.
 Status Receiver::drop_arrived(Incoming& copy, PeerLink& link, bool& moved) {
   while (copy.consumed < copy.sent && !copy.arrived.empty()) {
     RCUDA_ASSIGN_OR_RETURN(const bool here, has_come(copy.arrived.front(), link));

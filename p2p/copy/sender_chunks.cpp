@@ -19,8 +19,8 @@ bool Sender::start_chunk(PeerLink& link) {
       continue;
     }
     const auto slot = copy.path->reserve(copy.next, bytes);
-    // The copy whose turn it is waits for a slot, and the other copies wait too. Otherwise smaller
-    // chunks could overtake it forever.
+    // This copy waits for a slot, and the other copies wait too. Otherwise their smaller chunks
+    // could take every slot that becomes free.
     if (!slot) return false;
 
     Chunk chunk{copy.next, *slot, Stage::kCopyingOut, lane, 0};

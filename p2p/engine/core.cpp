@@ -13,8 +13,8 @@ Core::~Core() {
   for (const auto& peer : peers_) {
     peer->lose({Code::kUnavailable, "the session ends"});
   }
-  // DMA in progress must end before its memory is freed. If a device stops responding, the driver
-  // reports an error, so this loop ends.
+  // DMA in progress must end before its memory is freed. The loop ends even if a device stops
+  // responding, because the driver then reports an error.
   while (environment_.lanes.busy() ||
          std::any_of(peers_.begin(), peers_.end(),
                      [](const auto& peer) { return peer->link() || !peer->idle(); })) {

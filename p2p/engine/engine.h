@@ -55,8 +55,9 @@ class Engine {
   // The options of a Link between two engines: `options`, with the values that the engine sets.
   static transport::LinkOptions link_options(transport::LinkOptions options = {});
 
-  // Hands over the connected Link to a peer. `connected`: this side opened it. Copies to the peer,
-  // also earlier requests, begin when both sides have proven that they know the token.
+  // Gives the engine the connected Link to a peer. `connected`: this side opened it. Copies with
+  // the peer, also those requested earlier, begin when both sides have proven that they know the
+  // token.
   void attach(PeerId peer, std::unique_ptr<transport::Link> link, const SessionToken& token,
               bool connected);
   // Ends all copies with the peer, with the error `why`. Call it if no connection to the peer is
@@ -91,8 +92,8 @@ class Engine {
   // expected soon and should find the thread awake.
   void wake();
 
-  // How a contiguous copy of `bytes` to a device of the peer would be made now. Blocks until the
-  // engine thread answers. kUnavailable if the peer is not open.
+  // Returns how a contiguous copy of `bytes` to a device of the peer would be made now. Blocks
+  // until the engine thread answers. kUnavailable if the peer is not open.
   Result<Forecast> plan(PeerId peer, int device, int peer_device, uint64_t bytes);
 
  private:

@@ -26,8 +26,8 @@ constexpr double kLongUs = 5000;
 // for kQuietUs, samples take at most a twentieth of the time.
 constexpr double kQuietUs = 20'000;
 constexpr double kMeasuringShare = 20;
-// In a program that never pauses, a copy disturbs every long sample. So the last attempt counts
-// even if it was disturbed.
+// The last attempt counts even if a copy ran during it: if a program copies all the time, every
+// long sample is disturbed.
 constexpr uint32_t kMostAttempts = 2;
 
 }  // namespace
@@ -254,7 +254,8 @@ void Prober::end_sample(bool good) {
   if (disturbed_ && ++attempts_ < kMostAttempts) return;
   attempts_ = 0;
   const bool echo = job.kind == Kind::kEcho;
-  // A round trip is two messages. If the clock is too coarse for the sample, 1 ns counts.
+  // A round trip is two messages. At least 1 ns, because the clock may be too coarse for the
+  // sample.
   const double value = std::max(echo ? us / 2 : us, 1e-3);
   if (job.taken > 0) job.samples.push_back({echo ? 0 : job.bytes, transfers_, value});
   ++job.taken;

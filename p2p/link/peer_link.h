@@ -38,13 +38,13 @@ struct PeerLink {
       : environment(shared), id(peer), link(std::move(connection)), mailbox(*link) {}
   ~PeerLink();
 
-  // Makes the memory that the peer writes and this side reads and, where GPUDirect works, the
+  // Makes the inboxes, which the peer writes and this side reads, and, where GPUDirect works, the
   // outboxes in GPU memory. Fails if the registration fails.
   Status make_receiving_side();
-  // Makes the parts that write the peer's inbox, from the peer's checked offer.
+  // Makes the outbox, arenas and paths to the peer's inboxes, from the peer's checked offer.
   Status make_sending_side();
 
-  // A device of this side and one of the peer.
+  // State for a pair of devices: one of this worker and one of the peer.
   struct Pair {
     std::optional<Path> device_path;  // none: GPUDirect does not work at one of the ends
     bool ipc = false;                 // the peer can map this side's memory
@@ -67,8 +67,8 @@ struct PeerLink {
 
   Environment& environment;
   const PeerId id;
-  // Destroyed after the other parts, because the mapping of the peer's inbox and the regions belong
-  // to it.
+  // Declared first, so it is destroyed after the members below: the mapping of the peer's inbox and
+  // the regions belong to the Link.
   std::unique_ptr<transport::Link> link;
   Mailbox mailbox;
   bool open = false;  // proofs and offers have been exchanged

@@ -29,8 +29,8 @@ struct LegSample {
 
 // How a leg executes several transfers that are in flight.
 enum class Sharing : uint8_t {
-  kInTurn,    // one after the other (a copy engine): a single transfer shows the occupancy
-  kTogether,  // at the same time (sockets): only a train fills the leg, a single transfer does not
+  kInTurn,    // in turn (a copy engine): one transfer alone fills the leg
+  kTogether,  // at the same time (sockets): only a train of transfers fills the leg
 };
 
 class LegModel {
@@ -53,9 +53,9 @@ class LegModel {
   // of a size improve the model, and the median ignores outliers. Trains (transfers > 1) of the
   // same sizes separate delay from occupancy.
   //
-  // With kTogether only trains give the occupancy of a size. The rest of a single transfer's time
-  // is the delay, which shows how many bytes must be in flight to fill the leg. The least sample
-  // counts instead of the median, and no knot is dropped.
+  // With kTogether the occupancy of a size comes only from trains. The rest of a single transfer's
+  // time is the delay, which shows how many bytes must be in flight to fill the leg. The shortest
+  // sample counts instead of the median, and no knot is dropped.
   static Result<LegModel> fit(std::span<const LegSample> samples,
                               Sharing sharing = Sharing::kInTurn);
 

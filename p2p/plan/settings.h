@@ -16,7 +16,7 @@
 
 namespace rcuda::p2p {
 
-// How copies of up to `up_to` bytes are made.
+// The staging and chunking of copies of at most `up_to` bytes.
 struct SizeRule {
   uint64_t up_to = 0;
   Staging staging = Staging::kHost;

@@ -24,7 +24,7 @@ namespace rcuda::p2p {
 
 // Where a chunk's bytes are when the receiver learns of them. On the wire in ChunkMessage.
 enum class Where : uint32_t {
-  kHostInbox = 1,    // in the receiver's pinned inbox
+  kHostInbox = 1,    // in the receiver's inbox in page-locked host memory
   kDeviceInbox = 2,  // in the receiver's inbox in GPU memory
   kTarget = 3,       // at their destination (registered)
 };
@@ -55,7 +55,7 @@ struct Path {
 
   Where where = Where::kHostInbox;
   uint64_t base = 0;
-  uint64_t bytes = 0;       // the most that reserve() can grant in total
+  uint64_t bytes = 0;       // total size of all slots of reserve()
   Arena* outbox = nullptr;  // null if the path has no outbox; likewise `inbox`
   Arena* inbox = nullptr;
   transport::Link* link = nullptr;  // null: the copy-out itself reaches the peer

@@ -1,7 +1,7 @@
-// Shape: the memory of one half of a copy, a box of bytes with pitches, and the boxes that hold a
-// range of its packed bytes (its rows, one after the other). Sender and receiver cut the same
-// packed stream, each with its own pitches, so 2D and 3D copies travel as plain bytes. Pure values;
-// any thread.
+// Shape: the memory of one half of a copy, a box of bytes with pitches. Its packed bytes are its
+// rows, one after the other, without the padding between them. boxes_of() gives the boxes that hold
+// a range of the packed bytes. Both ends have the same packed bytes, each with its own pitches, so
+// chunks of 2D and 3D copies travel as plain bytes. Pure values; any thread.
 #pragma once
 
 #include <array>

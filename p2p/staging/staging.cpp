@@ -29,8 +29,8 @@ Status HostBuffer::map_file() {
   return {};
 }
 
-// Large pages begin at multiples of their size, so the mapping is one large page longer at first.
-// The excess at both ends is unmapped.
+// Maps one large page more than needed, then unmaps the excess at both ends, so that the buffer
+// begins at a multiple of the large page's size.
 Status HostBuffer::map_large_pages() {
   void* base = ::mmap(nullptr, bytes_ + kLargePage, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
