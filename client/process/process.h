@@ -63,7 +63,7 @@ class Process {
   const std::vector<std::unique_ptr<Session>>& sessions() const { return sessions_; }
   // The client's ordinal of a worker's device; CU_DEVICE_INVALID if the worker has no such device.
   uint32_t ordinal_of(const Session& session, uint32_t worker_ordinal) const;
-  // The session that has the address in its windows; null for host memory.
+  // Returns the session that has the address in its windows, or null for host memory.
   Session* session_of_address(CUdeviceptr address) const;
   Registry& memory() { return memory_; }
   Peers& peers() { return peers_; }
@@ -78,7 +78,7 @@ class Process {
  private:
   Process() = default;
   Status connect();
-  Status try_to_connect();  // the same; an exception becomes an error
+  Status try_to_connect();  // connect(); returns exceptions as errors
   int oldest_driver() const;
   void end();  // at process exit
   // Gives the device another PCI domain if another device of the process has the same PCI address.
@@ -116,7 +116,7 @@ CUresult resolve_object(const void* handle, T** object,
   return *object ? CUDA_SUCCESS : if_none;
 }
 
-// The same for the number of a device.
+// Like resolve_object(), for the ordinal of a device.
 inline CUresult find_device(CUdevice ordinal, Device** device) {
   RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   *device = Process::get().device(ordinal);

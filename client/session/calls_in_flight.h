@@ -50,7 +50,7 @@ class CallsInFlight {
   };
   void take_oldest();
 
-  std::deque<Pending> pending_;  // a call does not move
+  std::deque<Pending> pending_;  // a deque, because a PendingCall must not move
 };
 
 }  // namespace rcuda::client

@@ -31,7 +31,7 @@ class EventState {
   struct Place {
     std::shared_ptr<Timeline> timeline;
     uint64_t position = 0;
-    uint64_t command = 0;  // its number (SentCommand)
+    uint64_t command = 0;  // the number of the record's command (SentCommand)
   };
 
  public:
@@ -53,7 +53,7 @@ class EventState {
     // Call it after the record was sent. Sets the record's position in the timeline, and the number
     // of its command (SentCommand).
     void is_at(Timeline& timeline, uint64_t position, uint64_t command);
-    // The record was refused or not sent: the one before it stays the latest.
+    // The record was refused or not sent: the previous record stays the latest.
     void failed();
 
    private:
@@ -93,7 +93,7 @@ class EventState {
   // Whether the record with the number record_ is done. Written with mutex_ held. Never true if
   // left_to_worker_ is.
   std::atomic<bool> done_{false};
-  Place place_ RCUDA_GUARDED_BY(mutex_);  // of the latest record
+  Place place_ RCUDA_GUARDED_BY(mutex_);  // the position of the latest record
 
   std::optional<Word> word_ RCUDA_GUARDED_BY(mutex_);
   // The record that the worker last watched with word_.

@@ -31,7 +31,8 @@ class LackingCommands {
     return any_ && opcode < api::kMaxOpcodes && opcodes_[opcode];
   }
   bool contains(wire::Custom opcode) const { return contains(static_cast<uint16_t>(opcode)); }
-  // Returns CUDA_ERROR_NOT_SUPPORTED, and logs each command once. `server`: for the message.
+  // Returns CUDA_ERROR_NOT_SUPPORTED. Logs a warning the first time for each command. `server`: the
+  // server's name for the message.
   CUresult refuse(uint16_t opcode, const std::string& server);
 
  private:

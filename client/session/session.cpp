@@ -210,7 +210,7 @@ bool Session::begin(const Route& route, const wire::Command& command, const Call
 }
 
 CUresult Session::finish(PendingCall& call, Reply* reply) {
-  *reply = Reply();  // so that it has no slot of an earlier call
+  *reply = Reply();  // releases the slot of an earlier call
   std::optional<trace::Span> wait;
   if (!call.span) wait.emplace("wait for an answer", "wait");
   const CUresult result = call.sent.is_sent() ? wait_for_reply(call, reply) : call.result;

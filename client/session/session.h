@@ -156,7 +156,8 @@ class Session final : public TimelineHost {
     Reply reply;
     return call(route, command, 0, &reply, sent);
   }
-  // The route of commands that go to no stream. `context`: 0 if the command needs none.
+  // Returns a route for commands that go to no stream. `context`: 0 if the command needs no
+  // context.
   Route in_context(wire::ObjectId context) { return {this, context, 0}; }
 
   // A call in two steps, so that several can be in flight. begin() sends the command. If no reply
@@ -174,8 +175,8 @@ class Session final : public TimelineHost {
   bool begin(const Route& route, const wire::Command& command, const CallOptions& options,
              PendingCall* call);
   CUresult finish(PendingCall& call, Reply* reply);
-  // Waits until finish() can return without a wait, or until the deadline. Returns whether finish()
-  // can.
+  // Waits until the call's reply has arrived or the session is lost, or until the deadline. Returns
+  // whether finish() can return without a wait.
   bool await(const PendingCall& call, std::chrono::steady_clock::time_point deadline);
 
   // Returns the pending asynchronous error, or kSessionLost. An error is reported once, unless it
@@ -204,7 +205,7 @@ class Session final : public TimelineHost {
   Mutex& references_mutex() RCUDA_RETURN_CAPABILITY(references_mutex_) { return references_mutex_; }
 
   WorkerEvents& events() { return *events_; }
-  // Checks the Link first: if it has broken, the session becomes lost.
+  // Returns the state. Checks the Link first: if the Link has broken, the session becomes lost.
   SessionState state();
   // Makes the session lost, unless it has ended: logs the reason and closes the Link. Returns
   // kSessionLost.
@@ -214,7 +215,7 @@ class Session final : public TimelineHost {
   // How long a waiting thread spins before it sleeps.
   std::chrono::nanoseconds spin() const { return channel_->spin(); }
 
-  // See Link::abandon().
+  // Called in a forked child: see Link::abandon().
   void abandon() noexcept;
   // Sends a command, so that the server does not end the session as idle.
   void keep_alive();

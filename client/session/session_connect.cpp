@@ -230,8 +230,8 @@ Status Session::link_up(Approach approach, const SessionOptions& options) {
 Result<std::unique_ptr<Session>> Session::open(const ServerDevices& server,
                                                const SessionOptions& options) {
   Retries retries(options.wait_until.value_or(Clock::time_point()));
-  // A first attempt waits, even if earlier servers have used up the time. A last attempt does not:
-  // the server then reports why it refuses.
+  // The first attempt waits at least 1 ms in the server's queue, even if earlier servers have used
+  // up the time. The last attempt does not wait, so the server reports why it refuses the session.
   for (int64_t least_ms = 1;; least_ms = 0) {
     std::unique_ptr<Session> session(new Session);
     const Status status =

@@ -76,8 +76,8 @@ struct Job {
       job.done.notify_all();
     }
   };
-  // The destructor of Stay blocks until no helper uses the caller's stack, even if an exception
-  // unwinds this stack.
+  // The destructor of Stay blocks until no other thread of the pool uses the caller's stack, even
+  // if an exception unwinds this stack.
   struct Stay {
     Job& job;
     ~Stay() {

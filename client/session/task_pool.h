@@ -1,4 +1,5 @@
-// The threads that copy. The first large pageable copy starts them; all sessions share them.
+// A pool of threads for parallel work such as large copies. Its first use starts the threads; all
+// sessions share them.
 #pragma once
 
 #include <atomic>

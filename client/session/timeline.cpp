@@ -15,7 +15,8 @@ namespace {
 constexpr uint64_t kMost = 1008;
 constexpr uint64_t kBetweenMarks = kMost / 4;
 
-// If a timeline has more host writes in progress, its last range covers all of the further ones.
+// The most host writes in progress that a timeline records separately. The last record's range
+// covers all further writes.
 constexpr size_t kMostHostWrites = 16;
 
 // No thread waits for the worker while it holds this mutex.
@@ -255,7 +256,7 @@ HostWrite::~HostWrite() {
         begun, [&](AddressRange one) { return are_equal(one, memory_); }));
     timeline_->note_host_write(memory_);
   }
-  timeline_->settle_host_writes();  // it may already be done
+  timeline_->settle_host_writes();  // the write may already be done
 }
 
 }  // namespace rcuda::client

@@ -1,4 +1,5 @@
-// How far a worker has got in one queue: a stream, or the legacy default stream of a context.
+// Timeline: how far a worker has got in one queue: a stream, or the legacy default stream of a
+// context.
 //
 // A position counts the places that the sent commands take in the queue: usually one each, two for
 // a copy that is followed by an event. `sent` is the position of the last command. `reached` is the
@@ -152,7 +153,7 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   std::atomic<bool> closed_{false};
   Mutex mutex_;
   std::optional<Word> word_ RCUDA_GUARDED_BY(mutex_);
-  std::deque<Mark> marks_ RCUDA_GUARDED_BY(mutex_);  // not known to be reached, oldest first
+  std::deque<Mark> marks_ RCUDA_GUARDED_BY(mutex_);  // marks not known to be reached, oldest first
   uint64_t failed_at_ RCUDA_GUARDED_BY(mutex_) =
       0;  // position of the last mark that was reached with an error
   CUresult failure_ RCUDA_GUARDED_BY(mutex_) = CUDA_SUCCESS;

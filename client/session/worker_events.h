@@ -70,7 +70,7 @@ class WorkerEvents {
   // Sets *given to the application's parameters of a host function. Returns false if the callback
   // has none.
   bool host_function_given(uint64_t id, CUDA_HOST_NODE_PARAMS* given);
-  // The same for a copy.
+  // Like host_function_given(), for the parameters of a copy.
   bool copy_given(uint64_t id, CUDA_MEMCPY3D* given);
 
   // Whether any callback was ever registered. If not, no function of the program can be pending.

@@ -57,7 +57,7 @@ const Settings& settings();
 // An error names the variable and the accepted values. The settings are then unchanged.
 Status load_settings();
 
-// Applies RCUDA_LOG.
+// Sets the log level and the log file of RCUDA_LOG.
 Status configure_log();
 
 }  // namespace rcuda::client

@@ -67,7 +67,7 @@ struct ThreadLog {
   char name[16] = {};
 };
 
-// The difference between the clocks, measured by the best of the recent round trips.
+// The difference between a server's clock and ours, measured by the best of the recent round trips.
 struct ClockOffset {
   bool known = false;
   int64_t worker_minus_ours_ns = 0;
@@ -272,7 +272,8 @@ void Writer::write_all(bool last) {
   size_t servers = 0;
   {
     MutexLock lock(mutex_);
-    // Two references (logs_ and logs) mean that the thread has ended. This call writes its log.
+    // If only logs_ and logs refer to a log, its thread has ended. This call writes the log for the
+    // last time.
     for (auto& log : logs_) logs.push_back(log);
     std::erase_if(logs_, [](const auto& log) { return log.use_count() == 2; });
     servers = servers_.size();

@@ -41,7 +41,7 @@ extern std::atomic<bool> writing;
 }
 inline bool on() { return internal::writing.load(std::memory_order_relaxed); }
 
-// Creates the file and starts recording. Called once, by cuInit.
+// Creates the file and starts recording and the trace thread. Called once, by cuInit.
 Status start(const std::string& path);
 // Writes the remaining events and closes the file. Called after the sessions have ended.
 void finish();
@@ -50,7 +50,7 @@ void abandon() noexcept;
 
 // Returns the session's number in the trace. `same_clock`: the server runs on this machine.
 uint32_t add_server(const std::string& name, uint32_t worker_pid, bool same_clock);
-// Takes the events that the worker reports. Called by the session's event thread.
+// Records the executions that the worker reports. Called by the session's event thread.
 void server_events(uint32_t server, std::span<const wire::TraceEvent> events);
 // Whether the worker has reported this command or a later one. True if no trace is written.
 bool reported(uint32_t server, uint64_t command);
