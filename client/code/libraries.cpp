@@ -22,8 +22,8 @@ namespace rcuda::client {
 
 namespace {
 
-// A library's variable outlives the context in which it is first looked up. So the client fetches
-// its bytes in the primary context, which a worker always has.
+// Mirrors a library's variable. The variable outlives the context in which it is first looked up,
+// so the client exchanges its bytes in the primary context, which a worker always has.
 CUresult mirror_variable(const Route& route, CUdeviceptr address, size_t bytes) {
   const Device& device = *Process::get().device(static_cast<CUdevice>(route.device));
   return mirror_at(*route.session, device.primary->id, address, bytes);
@@ -91,7 +91,7 @@ SharedMutex& kernels_mutex() {
   return *mutex;
 }
 
-// The library's modules in all contexts.
+// Returns the library's modules in all contexts.
 std::vector<Module*> modules_of(const Library& library) {
   return select<Module>([&](const Module& module) {
     return module.library.load(std::memory_order_acquire) == &library;
@@ -259,7 +259,7 @@ void note_attribute(Kernel& kernel, const Route& route, int which, int value) {
 
 namespace {
 
-// A deep copy, because the function has its own attributes.
+// Copies the kernel's data for one of its functions, because the function has its own attributes.
 std::unique_ptr<FunctionInfo> copy_of(const FunctionInfo& info, const Function& function) {
   auto copy = std::make_unique<FunctionInfo>();
   copy->session = function.session;

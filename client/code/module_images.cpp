@@ -61,8 +61,8 @@ class Questions {
       }
     }
   }
-  // If the worker lacked the image, the query of a function fails. Such a function is queried when
-  // it is looked up.
+  // Reads the answers and adds the functions to *functions. If the worker lacked the image, the
+  // queries fail, and the functions are queried when the application looks them up.
   void take(LoadedFunctions* functions) {
     for (Sent& sent : sent_) {
       LoadedFunction function{sent.name, nullptr};

@@ -34,9 +34,9 @@ struct Extent {
   size_t width_bytes = 0, height = 0, depth = 0;
 };
 bool is_real(const Extent& extent);  // false if a number exceeds any memory
-// Address of the first copied byte of a row. Not for arrays.
+// Returns the address of the first copied byte of a row. Not for arrays.
 uint64_t row_address(const wire::CopyShapeSide& side, size_t y, size_t z);
-// The same as locate() for all rows of a copy. Sets the pitch and the height if they are 0.
+// Like locate(), for all rows of a copy. Sets the pitch and the height of `side` if they are 0.
 CUresult locate_rows(const Extent& extent, Side promised, wire::CopyShapeSide* side,
                      Location* location);
 

@@ -80,7 +80,8 @@ class Halves {
   }
   uint64_t id() const { return out_.id; }  // 0 before the halves are sent
 
-  // For copies whose result no caller receives: the destination's session reports an error.
+  // Makes the destination's session report an error of the copy. For copies whose result no caller
+  // receives.
   void destination_reports() { in_.flags |= wire::kPeerReports; }
 
   CUresult post() { return post_with({}); }

@@ -70,7 +70,7 @@ void end_all(const std::vector<Allocation>& host) {
   for (const Allocation& memory : host) end_host_memory(memory);
 }
 
-// The scheduling flags exclude one another.
+// Checks the flags of a context. The scheduling flags exclude one another.
 bool valid_flags(unsigned flags) {
   constexpr unsigned kOthers = CU_CTX_MAP_HOST | CU_CTX_LMEM_RESIZE_TO_MAX |
                                CU_CTX_COREDUMP_ENABLE | CU_CTX_USER_COREDUMP_ENABLE |

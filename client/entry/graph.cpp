@@ -45,8 +45,9 @@ void release_user_object(UserObject* object, unsigned count) {
   destroy(object);
 }
 
-// For an executable that kernels may launch (CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH), the
-// application gets the worker's handle (graph_exec.h).
+// Called after an instantiation. If kernels may launch the executable
+// (CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH), replaces *executable by the handle of the worker's
+// driver (graph_exec.h).
 CUresult make_launchable_by_kernels(CUgraphExec* executable, CUresult instantiated,
                                     unsigned long long flags) {
   if (instantiated != CUDA_SUCCESS || !(flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH)) {

@@ -141,8 +141,8 @@ std::string attributes_key(const LaunchShape& shape, const CUlaunchAttribute* at
   return key;
 }
 
-// With CUDA_LAUNCH_BLOCKING=1 a launch returns after its kernel has ended. A capture in another
-// stream forbids waits of the application, but not this wait.
+// Returns the result of a launch. With CUDA_LAUNCH_BLOCKING=1, waits until the kernel has ended. A
+// capture in another stream forbids waits by the application, but not this wait.
 CUresult finish(CUresult launched, const Route& route, CUstream stream) {
   if (launched != CUDA_SUCCESS || !driver_variables().launch_blocking) [[likely]]
     return launched;
@@ -281,8 +281,8 @@ CUresult append_launch(const CUDA_LAUNCH_PARAMS& given, const StreamRoute& route
   return CUDA_SUCCESS;
 }
 
-// The streams must be created streams of different devices of one server: kernels of a launch may
-// wait for each other, and GPUs of two servers cannot.
+// Finds the streams of the launches. They must be created streams of different devices of one
+// server, because kernels of one launch may wait for each other, and kernels on two servers cannot.
 CUresult find_streams(std::span<const CUDA_LAUNCH_PARAMS> launches,
                       std::vector<StreamRoute>* streams) {
   for (const CUDA_LAUNCH_PARAMS& launch : launches) {

@@ -44,7 +44,8 @@ CUresult add_function(Module& module, const std::string& name, std::unique_ptr<F
   return CUDA_SUCCESS;
 }
 
-// `bytes`: as for measure_image(). `values`: the application's array that `options` was read from.
+// Loads a module. `bytes`: as for measure_image(). `values`: the application's array from which
+// `options` was read.
 CUresult load_module(CUmodule* handle, const void* pointer, std::optional<size_t> bytes,
                      JitOptions options, void** values = nullptr) {
   RCUDA_ASSIGN_OR_RETURN(const Route route, find_current_route());
@@ -87,7 +88,7 @@ CUresult read_options(unsigned count, const CUjit_option* keys, void* const* val
   return CUDA_SUCCESS;
 }
 
-// `values` may be null, because library options may have no value.
+// Reads library options. `values` may be null, because library options may have no value.
 CUresult read_options(unsigned count, const CUlibraryOption* keys, void* const* values,
                       JitOptions* options) {
   if (count == 0) return CUDA_SUCCESS;
@@ -121,7 +122,7 @@ bool is_preserved(const JitOptions& options) {
   return false;
 }
 
-// `bytes`: as for measure_image().
+// Loads a library. `bytes`: as for measure_image().
 CUresult load_library(CUlibrary* handle, const void* pointer, std::optional<size_t> bytes,
                       JitOptions options) {
   Process& process = Process::get();

@@ -23,7 +23,7 @@
 namespace rcuda::client {
 namespace {
 
-// The route of a stream that a call only queries.
+// Returns the route of a stream for a call that only queries the stream (StreamQuestion).
 CudaResult<StreamRoute> view_stream(CUstream stream) {
   const StreamQuestion question;
   return find_stream_route(stream);
@@ -94,8 +94,8 @@ CUresult query(const StreamRoute& view) {
   return result;
 }
 
-// `begin` starts the worker's capture, in relaxed mode. The client itself enforces the
-// application's `mode`.
+// Begins a capture. `begin` starts it in the worker, in relaxed mode; the client itself enforces
+// the application's `mode`.
 template <typename Begin>
 CUresult begin_capture(CUstream stream, CUstreamCaptureMode mode, const Begin& begin) {
   if (mode < CU_STREAM_CAPTURE_MODE_GLOBAL || mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
@@ -213,7 +213,7 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
   return CUDA_SUCCESS;
 }
 
-// For a stream of a green context: returns that context and its primary context.
+// For a stream of a green context, *green becomes this context and *context its primary context.
 CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* green) {
   // In _v2, both outputs are optional.
   RCUDA_ASSIGN_OR_RETURN(const StreamRoute view, view_stream(stream));
@@ -273,7 +273,7 @@ CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph,
   });
 }
 
-// An invalidated capture ends without a graph: *graph becomes null.
+// If the capture was invalidated, it ends without a graph, and *graph becomes null.
 CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
   if (graph) *graph = nullptr;
   Stream* origin;

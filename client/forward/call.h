@@ -61,8 +61,9 @@ class Call {
   }
   // Returns the stream's id. The command counts in the stream's timeline.
   wire::ObjectId stream(CUstream stream);
-  // A default stream means the default stream of the worker that owns the address. `owner`: the
-  // route of the address's worker; null: look it up. The same for route_address().
+  // Like stream(), but a default stream means the default stream of the worker that owns the
+  // address. `owner`: the route of this worker; null: look it up. route_address() has the same
+  // parameters.
   wire::ObjectId stream_near(CUstream stream, CUdeviceptr address, const Route* owner = nullptr);
   FunctionId function(CUfunction function);
   uint32_t device(CUdevice device);
@@ -106,7 +107,8 @@ class Call {
     return static_cast<uint32_t>(
         std::min(count, (api::kMaxReplyBytes - 256) / arrays / element_bytes));
   }
-  // The same for an array that must be returned completely: an error if it does not fit.
+  // Like room(), for an array that must be returned completely: fixes an error if the array does
+  // not fit.
   uint32_t whole(size_t count, size_t element_bytes, size_t arrays) {
     const uint32_t fits = room(count, element_bytes, arrays);
     if (fits != count) fix(CUDA_ERROR_NOT_SUPPORTED);

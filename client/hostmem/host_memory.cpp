@@ -151,7 +151,7 @@ void mirror_where_needed(void* address, size_t bytes, MirrorUse use = MirrorUse:
   }
 }
 
-// The whole pages that contain the range.
+// Returns the whole pages that contain the range.
 std::pair<uint64_t, size_t> pages_of(uint64_t begin, size_t bytes) {
   const uint64_t first = page_of(begin);
   return {first, whole_pages(begin + bytes - first)};
@@ -249,8 +249,8 @@ void unmap_from_range(void* memory, size_t length) {
   host_range().give_back(reinterpret_cast<uintptr_t>(memory), length);
 }
 
-// The result of a call that has freed memory: like every call, it fails if the current context's
-// session is lost. Lost sessions of other workers do not matter.
+// Returns the result of a call that has freed memory. Like every call, it fails if the current
+// context's session is lost. Lost sessions of other workers do not matter.
 CUresult check_current_session() {
   const auto current = find_current_route();
   return current && current->session->lost() ? kSessionLost : CUDA_SUCCESS;

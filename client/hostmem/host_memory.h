@@ -55,7 +55,7 @@ struct InternalHostMemory {
   size_t bytes = 0;  // whole pages
   transport::RegionId region{};
 };
-// `callback`: see wire::HostExposeBody.
+// Allocates internal memory of at least `bytes`. `callback`: see wire::HostExposeBody.
 CUresult allocate_internal(Session& session, wire::ObjectId context, size_t bytes,
                            uint64_t callback, InternalHostMemory* memory);
 void free_internal(const InternalHostMemory& memory);

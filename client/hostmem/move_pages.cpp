@@ -32,7 +32,8 @@ int held_writes_fd() {
   MutexLock lock(mutex);
   if (owner == getpid()) return fd;
   owner = getpid();
-  // In a privileged process, the writes of system calls can wait too.
+  // Try without UFFD_USER_MODE_ONLY first: in a privileged process, writes by system calls can then
+  // wait, too.
   UniqueFd opened(static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC)));
   if (!opened) {
     opened.reset(static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY)));

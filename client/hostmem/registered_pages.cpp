@@ -28,12 +28,13 @@ std::map<uint64_t, PageRun>& runs() {
   return *instance;
 }
 
-// A child of fork() may still use pages that it could not copy.
+// A child of fork() could not copy all moved pages and may still use them, so they must not be
+// freed in the memfd.
 bool shared_with_child RCUDA_GUARDED_BY(change_mutex) = false;
 
-// The parts of [begin, end) that are still mapped to the run's memfd. The application may have
-// unmapped the rest, because a run can outlive the registration that made it. `all`: the mappings
-// in the range, and perhaps others, in ascending order.
+// Returns the parts of [begin, end) that are still mapped to the run's memfd. The application may
+// have unmapped the rest, because a run can outlive the registration that made it. `all`: the
+// mappings in the range, and perhaps others, in ascending order.
 std::vector<MappedPart> moved_parts(const PageRun& run, uint64_t begin, uint64_t end,
                                     const std::vector<MappedPart>& all) {
   std::vector<MappedPart> parts;
@@ -239,7 +240,8 @@ bool move_run(PageRun* run, int backing, std::span<const MappedPart> parts) {
   return false;
 }
 
-// All callers run inside of use_pages() or leave_pages(), which hold change_mutex.
+// The thread-safety analysis is off: all callers run inside of use_pages() or leave_pages(), which
+// hold change_mutex.
 void give_back(const PageRun& run) RCUDA_NO_THREAD_SAFETY_ANALYSIS {
   for (const MappedPart& part : moved_parts(run, run.first, run.first + run.bytes)) {
     if (!move_off(part, !shared_with_child)) {

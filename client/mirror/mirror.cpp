@@ -37,7 +37,7 @@ constexpr uint64_t kMostBlockBytes = 1u << 30;
 
 std::atomic<size_t> mirror_count{0};
 std::atomic<bool> some_named{false};  // there is or was a mirror of MirrorUse::kNamed
-// The scratch memory of push().
+// The scratch memory for push(); guarded by push_mutex.
 std::vector<std::byte>& push_content() RCUDA_REQUIRES(push_mutex) {
   static auto* instance = new std::vector<std::byte>;
   return *instance;
@@ -48,8 +48,8 @@ std::vector<Shared>& mirrors() RCUDA_REQUIRES(mirrors_mutex) {
   return *instance;
 }
 
-// The thread-safety analysis is off, because some callers' `choose` also needs push_mutex, which
-// those callers hold.
+// Returns the mirrors for which `choose` returns true. The thread-safety analysis is off, because
+// some callers' `choose` also needs push_mutex, which those callers hold.
 template <typename Choose>
 std::vector<Shared> chosen(const Choose& choose) RCUDA_NO_THREAD_SAFETY_ANALYSIS {
   std::vector<Shared> found;
@@ -129,7 +129,7 @@ CUresult introduce(Mirror& mirror, bool* fetched) {
   return result;
 }
 
-// The reverse of introduce().
+// Removes the mirror in the worker and unmaps the region: the reverse of introduce().
 void withdraw(Mirror& mirror) {
   const wire::UnmirrorBody body{{reinterpret_cast<uintptr_t>(mirror.address)}};
   const auto in = [&](wire::ObjectId context) {
@@ -306,7 +306,8 @@ CUresult mirror_managed(Session& session, wire::ObjectId context, CUdeviceptr ad
   if (address != whole_pages(address)) return CUDA_ERROR_NOT_SUPPORTED;
   end_variables_in(session, address, mapped);
   if (!session.windows().open(address, mapped)) return CUDA_ERROR_OUT_OF_MEMORY;
-  // With large pages, write protection is set and lifted once for each large page.
+  // Large pages make the write tracking cheaper: write protection is set and lifted once for each
+  // large page.
   (void)madvise(wanted, mapped, MADV_HUGEPAGE);
   // A child process could not fetch the GPU's changes. With a local GPU, a child process has no
   // access either.

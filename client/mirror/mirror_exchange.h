@@ -75,7 +75,8 @@ struct Mirror {
   WriteTracker* tracker = nullptr;      // null: the application's changes are found by comparing
   std::shared_ptr<Timeline> exchanges;  // of wire::kFetchStream, for both directions
   bool all_written RCUDA_GUARDED_BY(push_mutex) = true;  // `tracker` does not know all writes
-  // At the last push, most of the memory that might have been written had changed.
+  // At the last push, most of the blocks that might have been written had changed. The next push
+  // then does not protect the written pages again, because comparing them costs less.
   bool rewritten RCUDA_GUARDED_BY(push_mutex) = false;
   StateWord<kMirrorTransitions> stage;
   std::string name;  // for the log
@@ -106,8 +107,8 @@ struct Mirror {
   // The changes of the last host function, in order; the worker may not have them yet.
   std::vector<SentBytes> returned RCUDA_GUARDED_BY(mirrors_mutex);
   uint64_t loan RCUDA_GUARDED_BY(mirrors_mutex) = 0;  // the last loan whose bytes were merged
-  // The patches and the loan that the newest answer contained; `recent` and `returned` have only
-  // later changes.
+  // The last patch and the last loan that the newest answer contained; `recent` and `returned` have
+  // only later changes.
   wire::MirrorState confirmed RCUDA_GUARDED_BY(mirrors_mutex){};
   // The two halves of the region. The worker writes and reads `lent` around host functions, and
   // writes `fetched` on request.
@@ -118,14 +119,15 @@ struct Mirror {
   CUdeviceptr in_worker(size_t at) const {  // the address is the same in the worker
     return static_cast<CUdeviceptr>(reinterpret_cast<uintptr_t>(address + at));
   }
-  // The route of the stream in which the mirror's bytes are exchanged. This stream is concurrent
-  // with all streams of the application.
+  // Returns the route of the stream in which the mirror's bytes are exchanged. This stream is
+  // concurrent with all streams of the application.
   Route route() const { return {session, context, 0, exchanges.get()}; }
   bool overlaps(uint64_t at, size_t length) const {
     const auto base = reinterpret_cast<uintptr_t>(address);
     return at < base + bytes && base < at + length;
   }
-  // The end address also counts: a kernel may get it to walk backwards through the memory.
+  // Whether a word of a kernel's parameters is an address in the memory. The end address also
+  // counts: a kernel may get it to walk backwards through the memory.
   bool is_named_by(uint64_t word) const {
     return word - reinterpret_cast<uintptr_t>(address) <= bytes;
   }

@@ -32,7 +32,7 @@ struct SessionOrder {
 void note_order(Session& earlier, const Route& later, const SentCommand& sent, bool mirrored);
 // Whether note_order() has been called.
 bool any_order();
-// The orders whose earlier work a wait of this session may cover.
+// Returns the orders whose earlier work a wait of this session may cover.
 std::vector<SessionOrder> orders_before(const Session& session);
 // Whether the stream is known to have reached the position, or has ended. Then the earlier work is
 // over. Never true for a stream without a timeline.

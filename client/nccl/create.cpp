@@ -130,7 +130,7 @@ int init_here(void** comm, int ranks, int rank, std::span<const UniqueId> ids,
   return place ? init(*place, comm, ranks, rank, ids, given) : refuse(result_of(place.error()));
 }
 
-// The primary context of a device. Like the CUDA runtime, the client never releases it.
+// Returns the primary context of a device. Like the CUDA runtime, the client never releases it.
 CudaResult<Route> place_of(int ordinal) {
   const Device* const device = Process::get().device(ordinal);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;

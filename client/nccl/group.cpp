@@ -154,7 +154,7 @@ int finish(Batches& batches) {
 
 using State = std::shared_ptr<std::atomic<int>>;
 
-// The states of the non-blocking communicators.
+// Returns the states of the non-blocking communicators in the steps.
 std::vector<State> states_of(const std::vector<Step>& steps) {
   std::vector<State> states;
   for (const Step& step : steps) {

@@ -15,7 +15,7 @@ namespace {
 
 struct Memory {
   Mutex mutex;
-  // The size of each mapping, by its address.
+  // The mappings of ncclMemAlloc: size by address.
   std::unordered_map<CUdeviceptr, size_t> mapped RCUDA_GUARDED_BY(mutex);
   // The program's address of each window, by the worker's handle of the window. Two workers may
   // return the same handle.

@@ -26,7 +26,7 @@ void append(const Step& step, std::vector<std::byte>* bytes) {
   bytes->resize((bytes->size() + 7) & ~size_t{7});
 }
 
-// The streams of the batch, each once.
+// Returns the streams of the batch, each once.
 std::vector<const StreamRoute*> streams_of(const Batch& batch) {
   std::vector<const StreamRoute*> streams;
   for (const Step& step : batch.steps) {

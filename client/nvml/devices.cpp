@@ -47,7 +47,8 @@ PciAddress address_of(const View& view) {
   return parse_pci_address(view.pci_bus_id).value_or(PciAddress{});
 }
 
-// `pci` may be of a version without busId, so busId is written only if `with_bus_id` is set.
+// Writes the PCI data of a device. `with_bus_id`: also writes busId, which older versions of the
+// struct lack.
 nvmlReturn_t get_pci(nvmlDevice_t handle, nvmlPciInfo_t* pci, bool with_bus_id) {
   View view;
   if (const nvmlReturn_t result = look(handle, &view); result != NVML_SUCCESS) return result;

@@ -38,8 +38,8 @@ std::string driver_version(uint32_t* cuda_version) {
   return version;
 }
 
-// Like cuDriverGetVersion(): the version of the oldest server, or of the client if the client is
-// older.
+// Returns the same version as cuDriverGetVersion(): that of the oldest server, or of the client if
+// the client is older.
 nvmlReturn_t get_cuda_version(int* version) {
   if (!version) return NVML_ERROR_INVALID_ARGUMENT;
   uint32_t cuda = 0;

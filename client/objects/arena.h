@@ -60,8 +60,8 @@ class Arena {
     slots_.give(slot);
   }
 
-  // The serial of the object that is now in the slot of `object`; 0 if the slot is free. `object`
-  // may be destroyed.
+  // Returns the serial of the object that is now in the slot of `object`; 0 if the slot is free.
+  // `object` may be destroyed.
   static uint64_t serial_at(const T* object) {
     return reinterpret_cast<const Slot*>(object)->serial.load(std::memory_order_acquire);
   }
@@ -151,7 +151,7 @@ class Ref {
 
   // Returns the object, or null if it is destroyed, even if another object uses its slot now.
   T* get() const { return object_ && Arena<T>::serial_at(object_) == serial_ ? object_ : nullptr; }
-  // The object's handle, even if the object is destroyed.
+  // Returns the object's handle, even if the object is destroyed.
   T* handle() const { return object_; }
 
   bool operator==(const Ref&) const = default;

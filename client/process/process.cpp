@@ -63,7 +63,7 @@ Result<bool> connects_eagerly(size_t servers) {
                                             std::to_string(servers) + ": use RCUDA_P2P=lazy");
 }
 
-// The devices of the pool that CUDA_VISIBLE_DEVICES selects.
+// Returns the devices of the pool that CUDA_VISIBLE_DEVICES selects.
 Result<std::vector<DeviceAddress>> selected_devices(const std::vector<DeviceAddress>& pool,
                                                     const Environment& environment,
                                                     Clock::time_point deadline) {

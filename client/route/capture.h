@@ -48,7 +48,7 @@ CUresult check_legacy_stream();
 // Returns CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED if a stream of the context captures, because a wait
 // for the context would include that stream. Invalidates those captures.
 CUresult check_context_wait(const Context& context);
-// Invalidates the stream's capture, if it has one, because a call on the stream was refused.
+// Invalidates the stream's capture, if any. Called when a call on the stream was refused.
 void invalidate_capture(CUstream stream);
 
 // While an instance exists, the thread's calls only query streams, so check_legacy_stream() does

@@ -45,8 +45,9 @@ CudaResult<Route> find_work_route(CUstream stream);
 // posts a command. The legacy default stream has the errors of check_legacy_stream() (capture.h).
 // CUDA_ERROR_INVALID_HANDLE if the handle is not a live stream.
 CudaResult<StreamRoute> find_stream_route(CUstream stream);
-// The same stream for commands that run in the context of `route`. CUDA_ERROR_INVALID_HANDLE if the
-// stream belongs to another session; the legacy default stream is that of the route's context.
+// Returns the route of a stream for commands that run in the context of `route`.
+// CUDA_ERROR_INVALID_HANDLE if the stream belongs to another session. The legacy default stream is
+// that of the route's context.
 CudaResult<StreamRoute> find_stream_route(CUstream stream, const Route& route);
 // find_stream_route(stream), then pace(): for calls that send work to the stream. Blocks while the
 // stream's queue is full.

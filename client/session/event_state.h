@@ -63,7 +63,8 @@ class EventState {
     Place place_;
   };
 
-  // From now on, the event may have records that only the worker knows. Permanent.
+  // Called when the event may get records that only the worker knows. From now on, each query asks
+  // the worker.
   void leave_to_worker();
 
   // Whether the latest record is done. kUnknown: ask the worker; *record is the number of the
@@ -96,7 +97,7 @@ class EventState {
   Place place_ RCUDA_GUARDED_BY(mutex_);  // the position of the latest record
 
   std::optional<Word> word_ RCUDA_GUARDED_BY(mutex_);
-  // The record that the worker last watched with word_.
+  // The number of the record for whose end the worker was last asked to write word_ (kWatchEvent).
   uint64_t watched_ RCUDA_GUARDED_BY(mutex_) = 0;
   PendingAnswer pending_;  // about the record with the number record_
 };

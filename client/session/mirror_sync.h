@@ -116,7 +116,7 @@ class MirrorSync {
   std::atomic<uint64_t> fetched_waits_{UINT64_MAX};
   std::atomic<uint64_t> work_sent_{0};
   Mutex mutex_;
-  // The points of the last fetch_after_call() and await_writes().
+  // The points of the last fetch_after_call() (freed_) and await_writes() (awaited_).
   Point freed_ RCUDA_GUARDED_BY(mutex_);
   Point awaited_ RCUDA_GUARDED_BY(mutex_);
 };

@@ -61,11 +61,11 @@ bool may_write(const wire::Command& command, const Timeline* timeline, uint64_t 
   return room > 0 && !api::traits_of(command.opcode).waits_for_device && !is_of_fetches(timeline);
 }
 
-// The number of places that the command takes in a driver's queue. `moves_bytes`: the medium moves
-// the bytes of page-locked memory, in parts. In this case a copy of such memory takes one place,
-// and two more for each part. They are for a GPU-written word and an event, or for a further copy
-// and the wait or host function before it. If the bytes of a staged copy come after the command,
-// the stream waits for them, which takes one more place.
+// Returns the number of places that the command takes in a driver's queue. `moves_bytes`: the
+// medium moves the bytes of page-locked memory, in parts. In this case a copy of such memory takes
+// one place, and two more for each part. They are for a GPU-written word and an event, or for a
+// further copy and the wait or host function before it. If the bytes of a staged copy come after
+// the command, the stream waits for them, which takes one more place.
 uint64_t room_of(const wire::Command& command, bool moves_bytes) {
   const api::CommandTraits& traits = api::traits_of(command.opcode);
   const std::span<const std::byte> body = command.body;
@@ -321,8 +321,8 @@ CUresult Session::take_error() {
     return CUDA_SUCCESS;
   const auto result = static_cast<CUresult>(wire::CompletionWord::result(error));
   if (result == kSessionLost || cuda::is_sticky(result)) return result;
-  // The error leaves the context usable, so it is reported once. Another thread may have reported a
-  // later error by now.
+  // The context stays usable, so report the error only once. Meanwhile another thread may have
+  // reported this error or a later one.
   uint64_t reported = reported_error_.load();
   do {
     if (wire::CompletionWord::sequence(reported) >= wire::CompletionWord::sequence(error)) {

@@ -111,7 +111,8 @@ class Session final : public TimelineHost {
   bool encrypted() const { return encrypted_; }
   // RCUDA_SECURITY=tls: only media that encrypt are chosen, also between servers.
   bool must_encrypt() const { return must_encrypt_; }
-  // How long lost connections may take to come back (RCUDA_RECONNECT), also between servers.
+  // The time in which lost connections may be restored (RCUDA_RECONNECT); it also holds between
+  // servers.
   uint32_t reconnect_ms() const { return reconnect_ms_; }
   uint64_t serial() const { return serial_; }        // unique among all sessions, also ended ones
   uint32_t index() const { return index_; }          // among the process's sessions, from 0
@@ -125,7 +126,8 @@ class Session final : public TimelineHost {
   transport::Arrivals& arrivals() { return arrivals_; }
   Ids& ids() { return ids_; }
   const LackingCommands& lacking() const { return lacking_; }
-  // The device addresses of this session. Pages that the application accesses are opened here.
+  // The device addresses of this session. open() makes those pages accessible that the application
+  // itself accesses.
   AddressWindows& windows() { return windows_; }
   // Whether the worker may return this range as memory of its device. If not, ends the session and
   // logs the server and `what`, for example "managed memory".
@@ -151,7 +153,7 @@ class Session final : public TimelineHost {
   // counts as a wait: afterwards the host sees what the GPU wrote (mirror_sync.h).
   CUresult call(const Route& route, const wire::Command& command, size_t reply_bytes, Reply* reply,
                 SentCommand* sent = nullptr);
-  // The same for a command whose reply has no body.
+  // Like call() above, for a command whose reply has no body.
   CUresult call(const Route& route, const wire::Command& command, SentCommand* sent = nullptr) {
     Reply reply;
     return call(route, command, 0, &reply, sent);
@@ -281,7 +283,8 @@ class Session final : public TimelineHost {
   MirrorSync mirrors_{*this, timelines_};
 };
 
-// The calling thread's number, from 1, in order of first use.
+// Returns the calling thread's number, counted from 1 in the order in which threads first call this
+// function.
 uint32_t thread_number();
 
 }  // namespace rcuda::client

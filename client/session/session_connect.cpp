@@ -28,9 +28,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Window = wire::ClientWindow;
 
-// How long a waiting thread spins before it sleeps. A local driver spins until the wait ends.
-// Waking a thread whose core sleeps may take 100 us, which matters for waits of less than some
-// milliseconds. With few cores, a spinning thread may keep the worker from running, and with
+// Returns how long a waiting thread spins before it sleeps. A local driver spins until the wait
+// ends. Waking a thread whose core sleeps may take 100 us, which matters for waits of less than
+// some milliseconds. With few cores, a spinning thread may keep the worker from running, and with
 // copies_by_cpu also the threads that move the bytes.
 std::chrono::nanoseconds spin_time(const transport::MediumTraits& medium) {
   const unsigned cores = usable_processors();

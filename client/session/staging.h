@@ -69,7 +69,8 @@ class Staging {
   // slots, so a stream that is stalled does not stop the copies of other streams.
   Slot acquire(const Timeline* user);
   void release(const Slot& slot);
-  // The slot's memory. Null if the medium cannot map it; the caller then needs fill() and drain().
+  // Returns the slot's memory, or null if the medium cannot map it; the caller then needs fill()
+  // and drain().
   std::byte* memory(const Slot& slot) { return mapping_ ? mapping_ + slot.offset : nullptr; }
   CUresult fill(const Slot& slot, const void* source, size_t bytes);
   CUresult drain(const Slot& slot, void* destination, size_t bytes);

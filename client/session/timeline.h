@@ -105,7 +105,7 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
 
   // Whether work of any timeline of the process may still write to page-locked memory.
   static bool host_writes_pending();
-  // The same for memory that overlaps `memory`.
+  // Whether work of any timeline of the process may still write to memory that overlaps `memory`.
   static bool may_write(AddressRange memory);
 
   // The last push of mirrored memory for which the queue waits. Guarded by a lock of
@@ -171,7 +171,8 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
 class HostWrite {
  public:
   static constexpr AddressRange kAll{0, UINT64_MAX};
-  // `memory`: the bytes that the command may write. `timeline` may be null: then nothing happens.
+  // `memory`: the bytes that the command may write. `timeline`: the command's; if it is null, the
+  // object does nothing.
   explicit HostWrite(Timeline* timeline, AddressRange memory = kAll);
   ~HostWrite();
   HostWrite(const HostWrite&) = delete;

@@ -57,7 +57,8 @@ class Timelines {
   // Whether waits have covered all work.
   bool is_awaited(Scope scope, wire::ObjectId context);
 
-  // The number of waits. It grows before any work counts as covered by the wait.
+  // Returns the number of waits that have ended. It grows before any work counts as covered by the
+  // wait.
   uint64_t waits() const { return waits_.load(); }
   // waits() without the calling thread's own consecutive waits in this session. After the thread
   // has waited in another session, its earlier waits here are counted too.

@@ -346,7 +346,7 @@ void Writer::write_server(uint32_t index, Server& server, bool last) {
       server.calls.erase(call);
     }
   }
-  if (!server.same_clock && !server.clock.known && !last) return;  // kept until the clock is known
+  if (!server.same_clock && !server.clock.known && !last) return;  // keep until it is known
   if (!server.unwritten.empty()) {
     server.worst_uncertainty_ns =
         std::max(server.worst_uncertainty_ns, server.clock.uncertainty_ns);
@@ -455,7 +455,7 @@ void server_events(uint32_t index, std::span<const wire::TraceEvent> events) {
   server->events.insert(server->events.end(), events.begin(), events.end());
   for (const wire::TraceEvent& event : events) {
     if (event.flags & wire::TraceEvent::kOnDevice) continue;
-    // The maximum, because a postponed command is reported after later commands.
+    // Keep the maximum, because a postponed command is reported after later commands.
     server->reported = std::max(server->reported.load(), event.command);
   }
 }

@@ -82,7 +82,8 @@ class CommandSpan {
   ~CommandSpan();
   CommandSpan(const CommandSpan&) = delete;
   CommandSpan& operator=(const CommandSpan&) = delete;
-  // The flags of the command's header. They make the worker report the command.
+  // Returns the flags for the command's header. With kFlagTraced, the worker reports the command's
+  // execution.
   uint16_t flags() const { return begin_ns_ ? wire::kFlagTraced : wire::kFlagNone; }
   // Sets the command's number. If it is 0, or sent() is never called, the command was not sent and
   // is not recorded.

@@ -139,10 +139,10 @@ class DeviceOps {
   virtual bool pause(Pause what) = 0;
   virtual void resume() = 0;
 
-  // In a pause: page-lock host memory for every device (CUDA: cuMemHostRegister, portable).
+  // In a pause: page-locks host memory for every device (CUDA: cuMemHostRegister, portable).
   virtual Status register_host(void* base, size_t bytes) = 0;
   virtual void unregister_host(void* base) = 0;
-  // In a pause: allocate and free staging buffers in GPU memory.
+  // In a pause: allocates and frees staging buffers in GPU memory.
   virtual Result<DeviceAddress> allocate(int device, size_t bytes) = 0;
   virtual void free(int device, DeviceAddress address) = 0;
 

@@ -59,7 +59,7 @@ enum class CopyEvent : uint8_t {
 };
 inline constexpr auto kLastCopyEvent = CopyEvent::kPeerLost;
 
-// The next state; none if the event is impossible in that state.
+// Returns the next state, or nullopt if the event is impossible in `state`.
 std::optional<CopyState> after(CopyState state, CopyEvent event);
 
 // Whether the copy has not begun and has no error. Copies after it in its stream wait for it.

@@ -63,8 +63,8 @@ class Half {
     if (!lost_.ok()) fail(copy, lost_, Event::kPeerLost);
     return &copy;
   }
-  // The state must allow the event. A message of the peer may arrive in any state, so the caller
-  // checks it before the call.
+  // Moves the copy to its next state. The state must allow the event. A message of the peer may
+  // arrive in any state, so the caller checks it before the call.
   void move(Copy& copy, Event event) {
     const auto next = after(copy.state, event);
     assert(next);

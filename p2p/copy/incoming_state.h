@@ -53,7 +53,7 @@ enum class IncomingEvent : uint8_t {
 };
 inline constexpr auto kLastIncomingEvent = IncomingEvent::kPeerLost;
 
-// The next state; none if the event is impossible in that state.
+// Returns the next state, or nullopt if the event is impossible in `state`.
 std::optional<IncomingState> after(IncomingState state, IncomingEvent event);
 
 // Whether the copy ends with an error.

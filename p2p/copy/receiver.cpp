@@ -27,7 +27,7 @@ void Receiver::close_mappings() {
   mappings_.clear();
 }
 
-// The number of chunks that the sender has announced.
+// Returns the number of chunks that the sender has announced.
 uint64_t Receiver::announced(const Incoming& copy) {
   return copy.consumed + copy.landing.size() + copy.arrived.size();
 }
@@ -78,10 +78,10 @@ Status Receiver::on_chunk(const ChunkMessage& message, const PeerLink& link) {
   return {};
 }
 
-// The most chunks that may be announced and not yet copied in. A chunk has a slot of at least
-// kAlignment bytes in an inbox. Exceptions are the chunk of an empty copy and a chunk that the
-// sender has written to the destination (Where::kTarget). Both are the only chunk of their copy, so
-// `+ kMostCopies` allows for them.
+// Returns the most chunks that may be announced and not yet copied in. A chunk has a slot of at
+// least kAlignment bytes in an inbox. Exceptions are the chunk of an empty copy and a chunk that
+// the sender has written to the destination (Where::kTarget). Both are the only chunk of their
+// copy, so `+ kMostCopies` allows for them.
 uint64_t Receiver::most_arrived(const PeerLink& link) {
   uint64_t inbox_bytes = link.inbox.bytes;
   for (const DeviceBuffer& inbox : link.device_inbox) inbox_bytes += inbox.bytes();
@@ -311,7 +311,8 @@ Result<Receiver::PeerMapping*> Receiver::map(int device, const Handle& handle, u
   return &known->second;
 }
 
-// Only errors of the Link are returned; an error of the copy fails the copy.
+// Maps the source and queues the copy from it. Returns only errors of the Link; any other error
+// fails the copy.
 Status Receiver::start_pull(Incoming& copy, PeerLink& link) {
   const PeerCopy& request = *copy.request;
   const PullMessage& pull = copy.pull;

@@ -188,7 +188,7 @@ Status Sender::advance(Outgoing& copy, PeerLink* link, bool& moved) {
   return {};
 }
 
-// Notes that the copy has sent everything.
+// Called when the copy has sent everything: moves it to kSent and counts it as ending.
 void Sender::rest(Outgoing& copy) {
   move(copy, CopyEvent::kAllSent);
   copy.ending.take(environment_.ending_copies);

@@ -21,7 +21,7 @@ Core::~Core() {
     run_round();
   }
   (void)release_unused();
-  // The session ends and no stream is held any more, so the result does not matter.
+  // The result does not matter: the session ends, and no stream is held any more.
   (void)environment_.ops.pause(Pause::kWork);
   peers_.clear();
   environment_.drop_device_memory();

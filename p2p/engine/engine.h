@@ -52,7 +52,8 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // The options of a Link between two engines: `options`, with the values that the engine sets.
+  // Returns the options for a Link between two engines: `options`, changed where the engine needs
+  // other values.
   static transport::LinkOptions link_options(transport::LinkOptions options = {});
 
   // Gives the engine the connected Link to a peer. `connected`: this side opened it. Copies with
@@ -64,9 +65,9 @@ class Engine {
   // possible, or if the peer must not be used any more.
   void lose(PeerId peer, const Status& why);
 
-  // This worker's half of a copy. The copy takes its place in the stream before copy() returns, so
-  // work that the caller queues in the stream afterwards waits for it. The stream may be held only
-  // if the peer is open or lost, because connecting waits until no stream is held.
+  // Queues this worker's half of a copy. The copy takes its place in the stream before copy()
+  // returns, so work that the caller queues in the stream afterwards waits for the copy. The stream
+  // may be held only if the peer is open or lost, because connecting waits until no stream is held.
   //
   // Errors: `failure`, an error that the caller has already found; kInvalidArgument if device,
   // shape or id is invalid; or the driver's error. After an error nothing is queued, the stream is

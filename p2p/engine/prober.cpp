@@ -109,8 +109,8 @@ Result<bool> Prober::advance(bool busy) {
   return false;
 }
 
-// An echo uses nothing that other probers measure, and the peer may never answer it. So it does not
-// block other probers.
+// Begins a sample. An echo does not block other probers, because it uses nothing that they measure,
+// and the peer may never answer it.
 void Prober::begin_sample() {
   running_ = true;
   if (jobs_.front().kind != Kind::kEcho) environment_.measuring = this;
@@ -184,9 +184,9 @@ void Prober::start_transfers() {
   }
 }
 
-// Also ends the sample, because registration blocks. The time includes the deregistration: both
-// ends deregister the memory before the copy is over, because the program may free the memory after
-// the copy.
+// Takes a whole sample of registration, which blocks. The time includes the deregistration: both
+// ends of a copy deregister the memory before the copy is over, because the program may free the
+// memory after the copy.
 void Prober::start_registration(DeviceAddress scratch) {
   const Job& job = jobs_.front();
   transfers_ = 1;

@@ -47,7 +47,7 @@ class Mailbox {
   Result<bool> flush();
   bool waiting() const { return !waiting_.empty() || !gathered_.empty(); }
 
-  // The next message, valid until the next call. Empty if no message has arrived.
+  // Returns the next message, which is valid until the next call. Empty if no message has arrived.
   Result<std::span<const std::byte>> next();
   bool pending() const { return !frame_.empty() || reader_.pending(); }
   uint64_t next_offset() const { return reader_.next_offset(); }

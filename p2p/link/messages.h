@@ -237,12 +237,12 @@ struct MappableMessage : MessageOf<MessageKind::kMappable> {
 };
 static_assert(sizeof(MappableMessage) == 16);
 
-// The kind of the first message of a frame. kProtocol if the frame is too short for a kind, or the
-// kind is unknown.
+// Returns the kind of the first message of a frame. kProtocol if the frame is too short for a kind,
+// or the kind is unknown.
 Result<MessageKind> kind_of(std::span<const std::byte> frame);
 
-// The size of the first message of a frame: the size of its kind, or the whole frame if it is
-// shorter or the kind is unknown.
+// Returns the size of the first message of a frame: the size of its kind, or of the whole frame if
+// the frame is shorter or the kind is unknown.
 size_t first_message_bytes(std::span<const std::byte> frame);
 
 // Returns the frame as a message of this type. kProtocol if its size is not exactly the size of the

@@ -54,13 +54,13 @@ struct PeerLink {
     LegModel pull_leg;  // this side pulls; reported to the peer
   };
   Pair& pair(int device, int peer_device) { return pairs[{device, peer_device}]; }
-  // The planner of one pair of GPUs. The first call makes it.
+  // Returns the planner of one pair of GPUs. The first call makes it.
   Planner& planner(int device, int peer_device);
   Capabilities capabilities(int device, int peer_device);
   // Counts a transfer that is about to start. Returns its callback, which reports the end of the
   // transfer to Peer::transferred with these two numbers.
   transport::TransferDone begin_transfer(uint64_t copy, uint64_t number);
-  // The measurements so far of copies from `device` to `peer_device`.
+  // Returns the measurements so far of copies from `device` to `peer_device`.
   PairModel model(int device, int peer_device);
   // Updates the planners' models from the measurements so far.
   void refresh_models();

@@ -52,7 +52,8 @@ class StagingArena {
   uint64_t bytes() const;  // of all buffers
 
  private:
-  // The number of slices per peer: an inbox, and an outbox if the peer cannot map the inbox.
+  // Returns the number of slices per peer: an inbox, and an outbox if the peer cannot map the
+  // inbox.
   uint64_t slices_per_peer() const { return mappable_ == Mappable::kYes ? 1 : 2; }
   Result<std::shared_ptr<HostBuffer>> make_buffer(uint64_t bytes);
 

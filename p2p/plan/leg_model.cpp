@@ -145,7 +145,8 @@ struct Trains {
   double delay_us = 0;
 };
 
-// A train of k transfers takes delay + k × occupancy, a single transfer delay + occupancy.
+// Computes occupancies and delay: a train of k transfers takes delay + k × occupancy, a single
+// transfer delay + occupancy.
 Trains compare_trains(const Samples& samples, Sharing sharing) {
   Trains trains;
   std::vector<double> delays;
@@ -156,7 +157,7 @@ Trains compare_trains(const Samples& samples, Sharing sharing) {
     const double one = typical(single->second, sharing);
     const double in_train = typical(times, sharing);
     const double occupancy = (in_train * k - one) / (k - 1);
-    // With noise, the transfers after the first might seem to take no time.
+    // Clamp, because with noise the transfers after the first might seem to take no time.
     trains.occupancies[bytes] = std::clamp(occupancy, std::min(in_train / 2, one), one);
     delays.push_back(std::clamp(one - occupancy, 0.0, one));
   }
@@ -215,7 +216,7 @@ LegModel LegModel::sooner(double us) const {
 
 namespace {
 
-// The knot at the right end of the piece that contains `bytes`, or of the nearest piece.
+// Returns the knot at the right end of the piece that contains `bytes`, or of the nearest piece.
 auto right_of(const std::vector<LegModel::Knot>& knots, uint64_t bytes) {
   const auto right = std::lower_bound(
       knots.begin() + 1, knots.end(), bytes,

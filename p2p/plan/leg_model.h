@@ -43,7 +43,7 @@ class LegModel {
   };
 
   LegModel() = default;
-  // The simplest leg: it is busy for latency_us + n/gbps, and delivers delay_us later.
+  // Makes the simplest model: the leg is busy for latency_us + n/gbps, and delivers delay_us later.
   static LegModel linear(double latency_us, double gbps, double delay_us = 0);
   // Makes a model from knots. kInvalidArgument if the sizes do not increase from knot to knot, or
   // if the occupancies decrease.
@@ -59,15 +59,15 @@ class LegModel {
   static Result<LegModel> fit(std::span<const LegSample> samples,
                               Sharing sharing = Sharing::kInTurn);
 
-  // The same leg with every delay reduced by `us`, but not below 0.
+  // Returns the same leg with every delay reduced by `us`, but not below 0.
   LegModel sooner(double us) const;
 
   bool empty() const { return knots_.empty(); }
   double occupancy_us(uint64_t bytes) const;
   double delay_us(uint64_t bytes) const;
-  // One transfer on an idle leg, from issue to delivery.
+  // Returns the time of one transfer on an idle leg, from issue to delivery.
   double time_us(uint64_t bytes) const { return occupancy_us(bytes) + delay_us(bytes); }
-  // The bandwidth of the last piece, which large transfers approach.
+  // Returns the bandwidth of the last piece, which large transfers approach.
   double peak_gbps() const;
 
   const std::vector<Knot>& knots() const { return knots_; }

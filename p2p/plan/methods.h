@@ -57,9 +57,9 @@ struct Method {
   uint32_t setup_messages = 0;               // before the first chunk
 };
 
-// All methods. The planner takes the first of methods with equal cost.
+// Returns all methods. Of methods with equal cost, the planner takes the first.
 std::span<const Method> methods();
-// The row of a plan.
+// Returns the method of a plan.
 const Method& method_of(const Plan& plan);
 
 // Returns the name of a requirement of the method that the two ends do not meet, or null if they

@@ -33,7 +33,7 @@ enum class Route : uint8_t {
 
 const char* to_string(Staging staging);
 const char* to_string(Route route);
-// The route of copies over a Link with these traits.
+// Returns the route of copies over a Link with these traits.
 Route route_of(const transport::MediumTraits& traits);
 
 // The size of chunks, and how many are in flight at most: between the begin of their copy-out and

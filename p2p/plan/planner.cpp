@@ -39,7 +39,7 @@ unsigned size_class(uint64_t bytes) {
   return octave * 4 + static_cast<unsigned>((bytes >> (octave - 2)) & 3);
 }
 
-// The chunkings that the planner compares.
+// Returns the chunkings that the planner compares.
 std::vector<Chunking> chunkings_of(uint64_t bytes, uint64_t staging_bytes) {
   std::vector<Chunking> chunkings;
   if (bytes <= staging_bytes) chunkings.push_back({bytes, 1});
@@ -75,7 +75,8 @@ Plan fitted(Plan plan, uint64_t planned, uint64_t bytes) {
   return plan;
 }
 
-// The value by which plans are compared: the prediction and, over sockets, the cost of its turns.
+// Returns the value by which plans are compared: the predicted time and, over sockets, the cost of
+// the plan's turns.
 double preference_us(const Plan& plan, uint64_t bytes) {
   if (plan.route != Route::kTcp) return plan.predicted_us;
   const uint64_t in_flight = plan.chunking.chunk_bytes * plan.chunking.depth;

@@ -31,9 +31,9 @@ class Planner {
   // Returns the plan for a copy. `contiguous`: both ends are contiguous ranges, so GPUDirect
   // without staging is possible.
   Result<Plan> plan(uint64_t bytes, bool contiguous);
-  // The plan for a copy that directly follows another copy in its stream. The two copies overlap,
-  // so the plan does not minimise the time of the single copy. It has equal chunks with a low cost
-  // per byte.
+  // Returns the plan for a copy that directly follows another copy in its stream. The two copies
+  // overlap, so the plan does not minimise the time of the single copy. It has equal chunks with a
+  // low cost per byte.
   Result<Plan> plan_in_train(uint64_t bytes, bool contiguous);
   // Returns the plan for a copy whose memory cannot be mapped or registered: staged in host memory
   // by host_rules(). `reason`: the text for Plan::reason.
@@ -45,8 +45,8 @@ class Planner {
   std::vector<Plan> candidates(uint64_t bytes, bool contiguous) const;
   // Returns the predicted time of a plan; 0 if a leg has not been measured.
   double predict_us(const Plan& plan, uint64_t bytes) const;
-  // The table of methods for a contiguous copy, one line each: "host over shm", a tab, and the
-  // predicted time with the best chunking, or the missing requirement. The planned method has a
+  // Returns the table of methods for a contiguous copy, one line each: "host over shm", a tab, and
+  // the predicted time with the best chunking, or the missing requirement. The planned method has a
   // star.
   std::string table(uint64_t bytes);
 

@@ -47,9 +47,9 @@ struct PlannerOptions {
   }
 };
 
-// A strategy is "auto", one of the names, or a name with a chunking ("v4b:256Kx8", for sweeps). A
-// path is "auto", "ipc" or a medium. kInvalidArgument names the malformed setting and the valid
-// values.
+// Parses both settings. A strategy is "auto", one of the names, or a name with a chunking
+// ("v4b:256Kx8", for sweeps). A path is "auto", "ipc" or a medium. kInvalidArgument names the
+// malformed setting and the valid values.
 Result<PlannerOptions> parse_planner_options(std::string_view strategy, std::string_view path);
 
 }  // namespace rcuda::p2p

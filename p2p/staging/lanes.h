@@ -37,8 +37,8 @@ class Lanes {
   // after it has accepted others, copy() returns a ticket: finished() reports the refusal when the
   // accepted boxes have ended, because until then the memory is in use.
   Result<Ticket> copy(int device, Lane lane, std::span<const CopyBox> boxes, uint64_t bytes);
-  // The state as of the last refresh(). An error is final: the caller must not ask for this ticket
-  // again.
+  // Whether the copies of this ticket had ended at the last refresh(). An error is final: after it,
+  // the caller must not query this ticket again.
   Result<bool> finished(int device, Lane lane, Ticket ticket);
 
  private:

@@ -74,7 +74,7 @@ struct Path {
   // Reserves a slot for the chunk [offset, offset + bytes) of a copy. nullopt: no slot is free now.
   std::optional<Slot> reserve(uint64_t offset, uint64_t bytes);
   void release(const Slot& slot);
-  // `immediate`: 0 for none.
+  // Starts the transfer of a chunk. `immediate`: 0 for none.
   void transfer(const Slot& slot, uint32_t immediate, transport::Company company,
                 transport::TransferDone done);
 };

@@ -25,8 +25,8 @@ struct Shape {
 
   uint64_t bytes() const { return width_bytes * height * depth; }
   bool contiguous() const;
-  // The distance from the begin of the first byte to the end of the last byte. Only for a shape
-  // that passed check().
+  // Returns the distance from the begin of the first byte to the end of the last byte. Only for a
+  // shape that passed check().
   uint64_t extent_bytes() const;
   // Whether the range from its first to its last byte overlaps this range. Only for a shape that
   // passed check().
@@ -48,12 +48,12 @@ struct Boxes {
 
 enum class Direction : bool { kPack, kUnpack };
 
-// The boxes that copy packed bytes [begin, begin + bytes) of `shape` to (kPack) or from (kUnpack)
-// the contiguous memory at `packed`. The range lies within the shape.
+// Returns the boxes that copy packed bytes [begin, begin + bytes) of `shape` to (kPack) or from
+// (kUnpack) the contiguous memory at `packed`. The range lies within the shape.
 Boxes boxes_of(const Shape& shape, uint64_t begin, uint64_t bytes, uint64_t packed,
                Direction direction);
-// The box that copies `source` to `destination`. The shapes are both contiguous and of equal size,
-// or have equal width, height and depth.
+// Returns the box that copies `source` to `destination`. The shapes are both contiguous and of
+// equal size, or have equal width, height and depth.
 CopyBox box_between(const Shape& destination, const Shape& source);
 
 }  // namespace rcuda::p2p

@@ -64,8 +64,8 @@ Result<DeviceBuffer> DeviceBuffer::create(DeviceOps& ops, int device, size_t byt
 
 MappedInbox::~MappedInbox() {
   if (registered_) ops_.unregister_host(data_);
-  // An error means that the Link is broken and has dropped the announcement of the region. The
-  // mapping then ends with the Link.
+  // Ignore an error: it means that the Link is broken and has dropped the region, and the mapping
+  // then ends with the Link.
   (void)link_.unmap(region_);
 }
 
