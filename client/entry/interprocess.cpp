@@ -51,7 +51,8 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle handle, unsi
   rcuda::MutexLock lock(openings_mutex);
   if (!memory.add(std::move(allocation))) {
     const auto known = memory.find(opened);
-    if (!known || known->session != route.session || known->openings == 0) {  // used otherwise
+    if (!known || known->session != route.session || known->openings == 0) {
+      // Other memory of this process has the address.
       (void)forward_cuIpcCloseMemHandle(opened, &route);
       return CUDA_ERROR_OUT_OF_MEMORY;
     }

@@ -123,7 +123,7 @@ void ask(const std::vector<Pull*>& pulls) RCUDA_REQUIRES(pull_mutex) {
   std::map<Session*, std::pair<std::vector<Pull*>, std::vector<MirrorNews>>> small;
   CallsInFlight calls;
   for (Pull* const pull : pulls) {
-    if (pull->news) continue;  // came with the wait
+    if (pull->news) continue;  // the answer came with the wait
     Mirror& mirror = *pull->mirror;
     {
       MutexLock lock(mirrors_mutex);
@@ -274,9 +274,9 @@ bool take_over(Pull& pull, bool last) RCUDA_REQUIRES(pull_mutex) {
   return true;
 }
 
-// Uses an answer that the answer came with the wait. An incomplete answer is not used if it
-// `may_lack` changes because its slot was small. An answer with changes is used only if all
-// exchanges since the query were patches; merge_fetched() adds the patches that the answer lacks.
+// Uses an answer that came with the wait. An incomplete answer is not used if it `may_lack` changes
+// because its slot was small. An answer with changes is used only if all exchanges since the query
+// were patches; merge_fetched() adds the patches that the answer lacks.
 void take_early(Pull& pull, MirrorNews& news, bool may_lack) {
   if (news.result != CUDA_SUCCESS || (!news.is_complete && may_lack)) return;
   Mirror& mirror = *pull.mirror;

@@ -27,8 +27,8 @@ int library_version(const Session& session);
 // each other in a launch.
 bool operations_may_wait(const Session& session);
 
-// Returns the current context. As in the CUDA runtime, a thread without a context gets the primary
-// context of device 0.
+// Returns the route of the current context. As in the CUDA runtime, a thread without a context gets
+// the primary context of device 0.
 CudaResult<Route> find_place();
 
 }  // namespace rcuda::client::nccl

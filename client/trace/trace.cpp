@@ -346,7 +346,8 @@ void Writer::write_server(uint32_t index, Server& server, bool last) {
       server.calls.erase(call);
     }
   }
-  if (!server.same_clock && !server.clock.known && !last) return;  // keep until it is known
+  // Keep the events until the clock's offset is known.
+  if (!server.same_clock && !server.clock.known && !last) return;
   if (!server.unwritten.empty()) {
     server.worst_uncertainty_ns =
         std::max(server.worst_uncertainty_ns, server.clock.uncertainty_ns);

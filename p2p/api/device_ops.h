@@ -133,8 +133,8 @@ class DeviceOps {
   // resume(). Otherwise requests it and returns false; the thread that grants it wakes the engine.
   // The engine calls resume() after each round of work.
   //
-  // kHolds is for work that must be done soon (connecting; freeing memory that a peer has asked to
-  // free): once it has been requested, no further stream is held until it ends. kWork is for work
+  // kHolds is for work that must be done soon (connecting; unmapping memory that a peer wants to
+  // free). Once it has been requested, no further stream is held until it ends. kWork is for work
   // that can wait: it begins only when the program has no work, which may be never.
   virtual bool pause(Pause what) = 0;
   virtual void resume() = 0;

@@ -13,7 +13,7 @@
 //   any state but Done --peer lost--> Lost
 //
 // The messages of the sender may arrive before the client's half; they wait until the copy is
-// Ready. A copy in Done is over. A copy in Closing is over when the client's half has arrived, and
+// Ready. A copy in Done is over. A copy in Closing is over when the client's half has come, and
 // everything that was sent has arrived and has been reported as consumed. A copy in Lost is over
 // when its own transfers have ended. Pure functions.
 #pragma once
@@ -40,7 +40,7 @@ enum class IncomingState : uint8_t {
 inline constexpr auto kLastIncomingState = IncomingState::kLost;
 
 enum class IncomingEvent : uint8_t {
-  kCommand,        // the client's half has come
+  kCommand,        // the client's half has arrived
   kStreamReached,  // the stream has reached the copy, and the Link is open
   kOffer,          // the destination's region has been sent
   kPull,           // the copy of the mapped source has been queued

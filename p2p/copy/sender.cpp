@@ -374,7 +374,7 @@ void Sender::finish(Outgoing& copy, PeerLink* link, const Status& status) {
     RCUDA_DEBUG("peer copy %llu to peer %u: %s", static_cast<unsigned long long>(copy.id), peer_,
                 status.message().c_str());
   }
-  // Before report(), so that a program which has seen the copy end also finds it counted.
+  // Before report(), so that a program that has seen the end of the copy also finds it counted.
   if (status.ok() && copy.plan && environment_.options.on_sent) {
     environment_.options.on_sent(*copy.plan);
   }

@@ -55,7 +55,7 @@ struct Path {
 
   Where where = Where::kHostInbox;
   uint64_t base = 0;
-  uint64_t bytes = 0;       // total size of all slots of reserve()
+  uint64_t bytes = 0;       // the most that all slots of reserve() take together
   Arena* outbox = nullptr;  // null if the path has no outbox; likewise `inbox`
   Arena* inbox = nullptr;
   transport::Link* link = nullptr;  // null: the copy-out itself reaches the peer
