@@ -262,7 +262,7 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
   for (CUdeviceptr at = address; at < address + bytes;) {
     const auto mapping = registry().find(at);
     if (!mapping || mapping->base != at || mapping->placement != Placement::kMapped) break;
-    if (!registry().remove(at)) break;  // another thread was first
+    if (!registry().remove(at)) break;  // another thread has unmapped it
     mappings.push_back(*mapping);
     at += mapping->bytes;
   }

@@ -80,7 +80,7 @@ bool valid_flags(unsigned flags) {
          schedule == CU_CTX_SCHED_YIELD || schedule == CU_CTX_SCHED_BLOCKING_SYNC;
 }
 
-// Ends the primary context. The worker makes a new one at once.
+// Ends the primary context. The worker makes a new primary context at once.
 void end_primary(CUdevice dev, Device& device) RCUDA_REQUIRES(device.mutex) {
   Process::get().peers().forget(*device.session);
   device.primary->given_back.store(true, std::memory_order_release);
@@ -235,8 +235,9 @@ CUresult cuCtxDestroy_v2(CUcontext handle) {
   return result;
 }
 
-// The usage count (deprecated). cuCtxDestroy ignores it, and primary contexts have none. A green
-// context counts as its primary context (580 on an H100).
+// cuCtxAttach and cuCtxDetach change the usage count of a context (deprecated). cuCtxDestroy
+// ignores the count, and primary contexts have none. A green context counts as its primary context
+// (580 on an H100).
 
 CUresult cuCtxAttach(CUcontext* handle, unsigned flags) {
   Context* context;

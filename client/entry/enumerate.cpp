@@ -87,7 +87,7 @@ CUresult cuFuncGetName(const char** name, CUfunction function) {
   size_t bytes = text.size();
   RCUDA_RETURN_IF_CUDA_ERROR(forward_rcuda_function_name(function, text.data(), &bytes));
   if (bytes == 0 || bytes > text.size() || text[bytes - 1] != '\0') return CUDA_ERROR_UNKNOWN;
-  // The application may keep the pointer forever.
+  // Names are never freed, because the application may keep the pointer.
   static rcuda::Mutex mutex;
   static auto* const names = new std::unordered_set<std::string>;
   rcuda::MutexLock lock(mutex);

@@ -79,7 +79,8 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
   const Route owner = route_of(*known);
   const CUresult result = forward_cuIpcCloseMemHandle(address, &owner);
   if (rcuda::api::is_gone(result)) return result;
-  // Other threads may have opened or closed the memory meanwhile.
+  // The worker did not close the memory, so count the opening again. Other threads may have opened
+  // or closed the memory meanwhile.
   lock.lock();
   if (const auto now = memory.find(address)) {
     memory.update(address, [](Allocation& found) { ++found.openings; });

@@ -73,7 +73,8 @@ bool is_in_worker() {
   return sessions.size() == 1 && !sessions.front()->traits().shares_pages;
 }
 
-// Returns CUDA_ERROR_NOT_SUPPORTED if the memory can only be in the client.
+// Allocates managed memory of the worker's driver, and mirrors it. Returns CUDA_ERROR_NOT_SUPPORTED
+// if the memory can only be in the client.
 CUresult allocate_in_worker(const Route& route, CUdeviceptr* pointer, size_t bytes,
                             unsigned flags) {
   RCUDA_RETURN_IF_CUDA_ERROR(check_unsafe_call());

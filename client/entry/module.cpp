@@ -367,7 +367,7 @@ CUresult cuLibraryGetUnifiedFunction(void**, CUlibrary handle, const char*) {
 
 CUresult cuLibraryGetManaged(CUdeviceptr* address, size_t* bytes, CUlibrary library,
                              const char* name) {
-  if (!address && !bytes) return CUDA_ERROR_INVALID_VALUE;  // one may be null
+  if (!address && !bytes) return CUDA_ERROR_INVALID_VALUE;  // one output may be null
   CUdeviceptr found = 0;
   size_t size = 0;
   RCUDA_RETURN_IF_CUDA_ERROR(forward_cuLibraryGetManaged(&found, &size, library, name));

@@ -70,7 +70,7 @@ class Call {
   void route_address(CUdeviceptr address, const Route* owner = nullptr);
   void route_anywhere();
   void route_location(const CUmemLocation& location);
-  void route_current();                   // unless a worker has been chosen
+  void route_current();                   // if no worker has been chosen yet
   void pace() { client::pace(*route_); }  // before work is sent to a stream
 
   // Body.

@@ -130,7 +130,7 @@ CUresult record(const Route& route, void* address, size_t bytes, Placement place
              : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
 }
 
-// Whether the session's worker can map pages of this process that have a backing.
+// Whether the session's worker can map pages of this process that have a backing (a memory file).
 bool shares_pages(const std::unique_ptr<Session>& session) {
   return session->traits().shares_pages;
 }
@@ -396,7 +396,7 @@ CUresult free_host(void* address) {
       (found->placement != Placement::kHost && found->placement != Placement::kManaged)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (!registry.remove(found->base)) return CUDA_ERROR_INVALID_VALUE;  // another thread was first
+  if (!registry.remove(found->base)) return CUDA_ERROR_INVALID_VALUE;  // already freed
   stop_mirroring(address);
   await_mirrored(*found, false);
   end_host_memory(*found);
@@ -547,7 +547,7 @@ CUresult unregister_host(void* address) {
   if (found->base != begin || found->placement != Placement::kRegistered) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (!registry.remove(found->base)) return CUDA_ERROR_INVALID_VALUE;  // another thread was first
+  if (!registry.remove(found->base)) return CUDA_ERROR_INVALID_VALUE;  // already freed
   stop_mirroring(address);
   await_mirrored(*found, true);
   end_host_memory(*found);

@@ -32,7 +32,8 @@ namespace {
 
 using Shared = std::shared_ptr<Mirror>;
 
-// No worker chooses larger blocks (server/executor/mirrors/block_digests.h).
+// The limit for the block size in a worker's reply. Workers choose smaller blocks
+// (server/executor/mirrors/block_digests.h).
 constexpr uint64_t kMostBlockBytes = 1u << 30;
 
 std::atomic<size_t> mirror_count{0};
@@ -135,7 +136,7 @@ void withdraw(Mirror& mirror) {
   const auto in = [&](wire::ObjectId context) {
     return mirror.session->call(mirror.session->in_context(context), body);
   };
-  // The context may have ended.
+  // If the context has ended, name no context.
   if (in(mirror.context) != CUDA_SUCCESS) (void)in(0);
   (void)mirror.session->link().unexpose(mirror.region);
   MutexLock pulling(pull_mutex);
@@ -280,7 +281,7 @@ CUresult mirror_at(Session& session, wire::ObjectId context, CUdeviceptr address
     }
   }
   end_variables_in(session, address, bytes);
-  // Several variables may share a page.
+  // Open each page only once: several variables may share a page.
   for (uintptr_t at = page_of(address); at < address + bytes; at += page_bytes()) {
     const bool ours = [&] {
       MutexLock lock(mirrors_mutex);
@@ -374,7 +375,7 @@ bool is_mirrored(const Session& session, uint64_t address, size_t bytes) {
 
 namespace {
 
-uint64_t pushes RCUDA_GUARDED_BY(push_mutex) = 0;  // so far, of all sessions
+uint64_t pushes RCUDA_GUARDED_BY(push_mutex) = 0;  // number of pushes of all sessions
 
 // Makes the route's stream wait for all pushes so far, unless it already does.
 CUresult await_pushes(const Route& route) RCUDA_REQUIRES(push_mutex) {

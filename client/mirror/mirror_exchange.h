@@ -93,7 +93,7 @@ struct Mirror {
   // worker's digests do not cover it.
   std::vector<uint8_t> unnoted RCUDA_GUARDED_BY(mirrors_mutex);
   std::atomic<bool> any_unnoted{false};
-  uint64_t version RCUDA_GUARDED_BY(mirrors_mutex) = 0;  // of `known`
+  uint64_t version RCUDA_GUARDED_BY(mirrors_mutex) = 0;  // grows when `known` changes
   // How often `version` grew only because of bytes that were sent as patches.
   uint64_t sent_versions RCUDA_GUARDED_BY(mirrors_mutex) = 0;
   // MirrorState::answer of the last bytes that the client took over.
@@ -101,7 +101,7 @@ struct Mirror {
   // This number of following pulls fetches all bytes, without a query for changes.
   int pulls_without_news RCUDA_GUARDED_BY(mirrors_mutex) = 0;
   uint64_t patches RCUDA_GUARDED_BY(mirrors_mutex) = 0;  // so far
-  // Patches, in order; the worker may not have them yet.
+  // The last patches, in order; the worker may not have them yet.
   std::deque<SentBytes> recent RCUDA_GUARDED_BY(mirrors_mutex);
   size_t recent_bytes RCUDA_GUARDED_BY(mirrors_mutex) = 0;  // memory that `recent` takes
   // The changes of the last host function, in order; the worker may not have them yet.

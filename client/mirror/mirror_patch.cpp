@@ -110,7 +110,7 @@ uint64_t note_patch(Mirror& mirror, const Run& run, const std::byte* content, co
     wire::copy_marked(mirror.known.get() + piece.at, content + at, piece.bytes, mask + at / 8);
   });
   SentBytes sent = sent_bytes(mirror.patches + 1, run, mask);
-  if (sent.run.bytes == 0) return mirror.patches;  // the old bytes are back
+  if (sent.run.bytes == 0) return mirror.patches;  // equal to the old bytes again
   ++mirror.patches;
   mirror.recent_bytes += bytes_of(sent);
   mirror.recent.push_back(std::move(sent));
@@ -187,7 +187,7 @@ void merge_fetched(Mirror& mirror, std::byte* there, const std::vector<Run>& run
   std::vector<Run> replaced;
   bring_up_to_date(mirror, there, [&](const Run& run) { replaced.push_back(run); });
   merge(mirror, there, runs, true);
-  // The worker has noted its own bytes for these runs.
+  // For these runs, the worker has noted its own, older bytes.
   for (const Run& run : replaced) mirror.note_missing(run);
 }
 

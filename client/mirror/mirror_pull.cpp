@@ -68,7 +68,7 @@ bool take_state(Pull& pull, const Reply& reply) {
   return true;
 }
 
-// Requests the bytes of the whole mirror.
+// Requests the bytes of the whole mirror, and sets `unfetched` to all of it.
 void ask_for_all(Pull& pull, CallsInFlight* calls) RCUDA_REQUIRES(pull_mutex) {
   Mirror& mirror = *pull.mirror;
   mirror.unfetched = {{0, mirror.bytes}};
@@ -159,7 +159,7 @@ void ask(const std::vector<Pull*>& pulls) RCUDA_REQUIRES(pull_mutex) {
   }
 }
 
-// Fetches the mirrors whose changes did not fit into the answer.
+// Fetches all bytes of the mirrors whose changes did not fit into the answer.
 void fetch_rest(const std::vector<Pull*>& pulls) RCUDA_REQUIRES(pull_mutex) {
   CallsInFlight calls;
   for (Pull* const pull : pulls) {

@@ -35,8 +35,8 @@ CUresult send(const Route& route, const std::byte* to, const std::byte* from, si
 std::vector<Run> written(Mirror& mirror) RCUDA_REQUIRES(push_mutex) {
   std::vector<Run> runs;
   if (mirror.tracker && !std::exchange(mirror.all_written, false)) {
-    // If most pages are written again, comparing a page costs less than the fault of a protected
-    // page.
+    // If most pages are written again before each push, comparing a page costs less than the fault
+    // of a protected page.
     if (mirror.tracker->take(mirror.address, mirror.bytes, &runs, !mirror.rewritten)) return runs;
     runs.clear();
   }

@@ -36,7 +36,7 @@ struct LaunchParameters {
     std::memcpy(&value, bytes.data() + at, sizeof value);
     return value;
   }
-  // Calls visit(at) for each word that may be an address.
+  // Calls visit(at) with the offset of each 64-bit word, which may be an address.
   template <typename Visit>
   void each_word(const Visit& visit) const {
     for (size_t at = 0; at + sizeof(uint64_t) <= bytes.size(); at += sizeof(uint64_t)) visit(at);

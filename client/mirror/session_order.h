@@ -30,7 +30,7 @@ struct SessionOrder {
 // `sent`: the command that waits. `mirrored`: any_mirrored(). If it is false, the orders are not
 // kept, because this work cannot use memory that is mirrored later.
 void note_order(Session& earlier, const Route& later, const SentCommand& sent, bool mirrored);
-// Whether note_order() has been called.
+// Whether any order has ever been noted.
 bool any_order();
 // Returns the orders whose earlier work a wait of this session may cover.
 std::vector<SessionOrder> orders_before(const Session& session);

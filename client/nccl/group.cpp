@@ -42,7 +42,7 @@ void take_answer(Step& step, const Answer& answer) {
   if (Communicator* const created = step.created.get()) {
     created->ranks = answer.ranks;
     created->rank = answer.rank;
-    if (answer.ranks == 0) {  // ncclCommSplit without a color
+    if (answer.ranks == 0) {  // ncclCommSplit with no color: no communicator
       if (step.handle) *step.handle = nullptr;
       destroy(created);
     }
@@ -110,7 +110,7 @@ void abort_waiting(const Batch& batch) {
 // Waits until a batch has its answer, and returns the batch. At `*patience`, aborts the
 // communicators of the batches without an answer.
 std::vector<Batch*>::iterator next_of(std::vector<Batch*>& pending, Clock::time_point* patience) {
-  // await() waits for one batch only, so the other batches are checked after this time.
+  // await() waits for one batch only, so the other batches are checked at this interval.
   constexpr auto kLook = std::chrono::milliseconds(100);
   for (;;) {
     const auto over = std::ranges::find_if(
@@ -124,7 +124,7 @@ std::vector<Batch*>::iterator next_of(std::vector<Batch*>& pending, Clock::time_
   }
 }
 
-// Waits for the workers' answers.
+// Waits for the workers' answers. Returns the first error, or kSuccess.
 int finish(Batches& batches) {
   // After the first failure, the other workers have this time to report their own errors, which say
   // more about the cause than the error of an abort.

@@ -19,7 +19,7 @@ struct Step {
   Call call;
   std::vector<std::byte> tail;
   Session* session = nullptr;
-  CUstream stream = nullptr;                // as the program gave it
+  CUstream stream = nullptr;                // the program's argument
   std::optional<StreamRoute> route = {};    // of operations
   std::shared_ptr<Timeline> timeline = {};  // keeps the timeline alive if the stream ends
   Ref<Communicator> communicator = {};      // used by the call

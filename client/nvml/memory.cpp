@@ -13,7 +13,7 @@ namespace {
 
 constexpr unsigned kNoInstance = ~0u;  // the GPU is not partitioned
 
-// The part of a device's memory that this user may use.
+// The device memory that this user may use, in bytes.
 struct Memory {
   uint64_t total = 0, used = wire::kUnknownFigure, reserved = 0;
   uint64_t taken() const { return std::min(used + reserved, total); }

@@ -12,7 +12,7 @@ namespace {
 struct Pair {
   View one, other;
   bool same_server() const { return one.server == other.server; }
-  // Null if the server does not report the path.
+  // Returns the path between the two GPUs, or null if their server does not report it.
   const wire::GpuReport::Path* path() const {
     const auto& paths = one.gpu().paths;
     return other.place < paths.size() ? &paths[other.place] : nullptr;

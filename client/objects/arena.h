@@ -39,7 +39,7 @@ class Arena {
     return at(index)->object_if_alive();
   }
 
-  // Returns null when no slot or no memory is left.
+  // Creates an object. Returns null if no slot or no memory is left.
   template <typename... Arguments>
   T* create(const Identity& identity, Arguments&&... arguments) {
     auto* slot = static_cast<Slot*>(slots_.take());
@@ -104,13 +104,14 @@ class Arena {
   Mutex search_mutex_;  // held while select() reads objects that other threads may destroy
 };
 
-// Returns null if the handle is not a live object of this type.
+// Returns the object of the handle, or null if the handle is not a live object of this type.
 template <typename T>
 T* find(const void* handle) {
   return Arena<T>::get().find(handle);
 }
 
-// Returns null if four million objects of the type are alive, or if no memory is left.
+// Creates an object. Returns null if four million objects of the type are alive, or if no memory is
+// left.
 template <typename T, typename... Arguments>
 T* create(const Identity& identity, Arguments&&... arguments) {
   return Arena<T>::get().create(identity, std::forward<Arguments>(arguments)...);

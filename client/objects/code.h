@@ -65,7 +65,7 @@ struct FunctionInfo {
   using OccupancyQuestion = std::tuple<uint32_t, int, size_t, unsigned, int32_t, int32_t>;
   Mutex occupancy_mutex;
   std::map<OccupancyQuestion, int> occupancy RCUDA_GUARDED_BY(occupancy_mutex);
-  // The same for cuOccupancyMaxActiveClusters, by the bytes of its query.
+  // Earlier answers of cuOccupancyMaxActiveClusters, by the bytes of the query.
   std::map<std::string, int> active_clusters RCUDA_GUARDED_BY(occupancy_mutex);
 
   // Launch attributes that the driver has accepted, with the launch shapes that it checks them
@@ -120,7 +120,7 @@ struct Module : Object {
   std::atomic<Library*> library{nullptr};  // null for a module of cuModuleLoad*
   Mutex mutex;
   std::unordered_map<std::string, Function*> functions RCUDA_GUARDED_BY(mutex);
-  // The variables that the application has looked up.
+  // The variables that the application has looked up, by name.
   std::unordered_map<std::string, Global> globals RCUDA_GUARDED_BY(mutex);
 };
 
@@ -172,7 +172,7 @@ struct LogBuffers {
   bool any() const { return info.capacity != 0 || error.capacity != 0 || wall_time; }
 };
 
-// Inputs that are being linked (cuLinkCreate).
+// A CUlinkState: inputs that the worker's driver links (cuLinkCreate).
 struct LinkState : Object {
   static constexpr wire::Kind kKind = wire::Kind::kLinkState;
   explicit LinkState(const Identity& identity) : Object(kKind, identity) {}

@@ -234,7 +234,7 @@ Status Process::connect() {
       const wire::ObjectId primary = wire::primary_context_id(i);
       device->primary = create<Context>({primary, primary, session, server.ordinals[i]});
       if (!device->primary) return Status(Code::kOutOfMemory, "no address space for handles");
-      device->primary->given_back = true;  // until cuDevicePrimaryCtxRetain
+      device->primary->given_back = true;  // not active until cuDevicePrimaryCtxRetain
       remember_named(device->primary);     // the worker may name it by its id
       tell_apart(device.get());
       devices_[server.ordinals[i]] = std::move(device);

@@ -33,7 +33,7 @@ struct Device {
   Session* session = nullptr;
   uint32_t ordinal = 0;  // the worker's number of the device
   wire::DeviceInfo info;
-  Context* primary = nullptr;  // its primary context; never null
+  Context* primary = nullptr;  // the device's primary context; never null
   Mutex mutex;
   uint32_t primary_references RCUDA_GUARDED_BY(mutex) = 0;
   unsigned primary_flags RCUDA_GUARDED_BY(mutex) = 0;
@@ -90,7 +90,7 @@ class Process {
   std::atomic<bool> connecting_{false};
   // The result of check() outside of host functions.
   std::atomic<CUresult> state_{CUDA_ERROR_NOT_INITIALIZED};
-  // This process was forked from a process that had sessions or was connecting.
+  // True if this process was forked from a process that had sessions or was connecting.
   std::atomic<bool> forked_{false};
   CUresult init_result_ RCUDA_GUARDED_BY(mutex_) = CUDA_ERROR_NOT_INITIALIZED;
   std::vector<std::unique_ptr<Session>> sessions_;

@@ -46,7 +46,7 @@ struct Allocation {
   uint64_t buffer_id = 0;       // CU_POINTER_ATTRIBUTE_BUFFER_ID: unique in the process
   CUmemoryPool pool = nullptr;  // kDeviceAsync: the pool; null for the device's current pool
   bool sync_memops = false;     // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
-  bool of_graph = false;        // kDeviceAsync: each launch of a graph allocates it anew
+  bool of_graph = false;        // kDeviceAsync: allocated by each launch of a graph
   bool reachable = false;       // host memory: kernels of every session can use it
   // The sessions that know this host memory, and its region in each; null for other memory. Copies
   // of the Allocation share the list.

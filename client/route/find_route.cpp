@@ -75,7 +75,7 @@ wire::ObjectId home_of(const Route& route, wire::Kind kind, wire::ObjectId id) {
   }
 }
 
-// Destroys the object but keeps its id in use.
+// Destroys the client's object but does not release its id.
 void forget(Object* object) {
   forget_named(*object);
   destroy_object(object);

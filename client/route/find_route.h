@@ -49,8 +49,8 @@ CudaResult<StreamRoute> find_stream_route(CUstream stream);
 // CUDA_ERROR_INVALID_HANDLE if the stream belongs to another session. The legacy default stream is
 // that of the route's context.
 CudaResult<StreamRoute> find_stream_route(CUstream stream, const Route& route);
-// find_stream_route(stream), then pace(): for calls that send work to the stream. Blocks while the
-// stream's queue is full.
+// Calls find_stream_route(stream), then pace(), for calls that send work to the stream. Blocks
+// while the stream's queue is full.
 CudaResult<StreamRoute> find_paced_stream(CUstream stream);
 // Returns the route of the worker that owns an address, or of the current context if no worker owns
 // it.
@@ -75,8 +75,8 @@ CUresult check_current();
 // Checks the contexts of a copy like find_work_route(), but a destroyed current context is an
 // error, as with a driver.
 CUresult check_copy(CUstream stream);
-// For calls that need no context but fail, as with a driver, if the current context is destroyed:
-// check_current() without CUDA_ERROR_INVALID_CONTEXT.
+// Like check_current(), but a thread without a current context is not an error. For calls that need
+// no context but fail, as with a driver, if the current context is destroyed.
 CUresult check_not_destroyed();
 
 // Returns the application's ordinal of a device that the route's worker has named.

@@ -107,7 +107,8 @@ Status AddressWindows::reserve(const std::vector<wire::AddressWindow>& windows,
   for (const wire::AddressWindow& window : windows) {
     const bool is_reserved = map_free(window.base, window.bytes, PROT_NONE);
     const int error = errno;
-    // The kernel reports a limit (ENOMEM) only if the addresses are free.
+    // ENOMEM means that a limit prevents the reservation; the kernel reports it only if the
+    // addresses are free.
     if (is_reserved || error == ENOMEM) {
       windows_.push_back({window.base, window.bytes, is_reserved});
       continue;

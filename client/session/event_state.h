@@ -27,7 +27,8 @@
 namespace rcuda::client {
 
 class EventState {
-  // A record in the timeline of its stream. Without a timeline only the worker knows the record.
+  // The position of a record in the timeline of its stream. If `timeline` is null, only the worker
+  // knows the position.
   struct Place {
     std::shared_ptr<Timeline> timeline;
     uint64_t position = 0;
@@ -91,8 +92,8 @@ class EventState {
   Mutex mutex_;
   uint64_t record_ RCUDA_GUARDED_BY(mutex_) = 0;  // grows before and after each record is sent
   bool left_to_worker_ RCUDA_GUARDED_BY(mutex_) = false;
-  // Whether the record with the number record_ is done. Written with mutex_ held. Never true if
-  // left_to_worker_ is.
+  // Whether the record with the number record_ is done. Written with mutex_ held. Stays false if
+  // left_to_worker_ is true.
   std::atomic<bool> done_{false};
   Place place_ RCUDA_GUARDED_BY(mutex_);  // the position of the latest record
 

@@ -24,8 +24,9 @@ namespace rcuda::client {
 
 class LackingCommands {
  public:
-  // `opcodes`: from the Welcome; numbers that this build does not use are ignored. An error names a
-  // command that every session needs.
+  // Stores the commands that the worker lacks. `opcodes`: from the Welcome; numbers that this build
+  // does not use are ignored. Returns an error, which names the command, if every session needs one
+  // of them.
   Status set(const std::vector<uint32_t>& opcodes);
   bool contains(uint16_t opcode) const {
     return any_ && opcode < api::kMaxOpcodes && opcodes_[opcode];

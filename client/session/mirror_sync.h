@@ -112,7 +112,7 @@ class MirrorSync {
   Session& session_;
   Timelines& timelines_;
   std::atomic<const MirrorHooks*> hooks_{nullptr};
-  // Timelines::waits() when the last fetch of all mirrored memory began.
+  // The value of Timelines::waits() when the last fetch of all mirrored memory began.
   std::atomic<uint64_t> fetched_waits_{UINT64_MAX};
   std::atomic<uint64_t> work_sent_{0};
   Mutex mutex_;

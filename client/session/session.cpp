@@ -111,7 +111,8 @@ CUresult Session::send(wire::CommandHeader header, Timeline* timeline, const wir
                 exact_bytes_text(wire::kMaxCommandBytes).c_str());
     return CUDA_ERROR_INVALID_VALUE;
   }
-  // The Link may stay open for a moment after the loss, and the worker would execute the command.
+  // Refuse the command: the Link may stay open for a moment after the loss, and the worker would
+  // still execute the command.
   if (state_.get() == SessionState::kLost) return kSessionLost;
   if (wake_wait_.count() != 0) [[unlikely]] {
     const uint64_t park_word = channel_->park_word();
@@ -253,7 +254,8 @@ CUresult Session::call(const Route& route, const wire::Command& command, size_t 
 
 template <typename Ready>
 CUresult Session::wait_until(const Ready& ready) {
-  // lost() is called before ready(), because the worker's last answer may arrive in between.
+  // Call lost() before ready(): the worker's last answer may arrive between the two calls, and then
+  // counts.
   const bool over = lost();
   if (ready()) return CUDA_SUCCESS;
   if (over) return kSessionLost;
@@ -343,8 +345,8 @@ CUresult Session::lose(const Status& why) {
   {
     MutexLock lock(loss_mutex_);
     if (is_over(state_.get())) return kSessionLost;
-    // Logged before the state changes: the program may exit as soon as another thread's call has
-    // returned the error.
+    // Log the loss before the state changes: the program may exit as soon as another thread's call
+    // has returned the error.
     const std::string reason = why.code() == Code::kUnavailable ? why.context() : why.message();
     RCUDA_ERROR("%s is lost: %s; every call on its devices returns an error from now on",
                 name_.c_str(), reason.c_str());

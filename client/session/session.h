@@ -62,14 +62,14 @@ class Staging;
 
 // The place of a command among all commands of its session, and in its timeline.
 struct SentCommand {
-  uint64_t number = 0;    // in the session, from 1; 0: it was not sent
+  uint64_t number = 0;    // in the session, from 1; 0: the command was not sent
   uint64_t position = 0;  // in the route's timeline
   bool is_sent() const { return number != 0; }
 };
 
 struct CallOptions {
   size_t reply_bytes = 0;  // capacity for the reply's body
-  bool patient = true;     // see begin()
+  bool patient = true;     // whether begin() may wait for a reply slot
   // The caller calls finish() directly after begin(). Otherwise a trace shows the command as posted
   // and the wait separately, because slices that overlap on one thread cannot be drawn.
   bool at_once = false;
@@ -121,8 +121,8 @@ class Session final : public TimelineHost {
   transport::Link& link() { return *link_; }
   Staging& staging() { return *staging_; }
   ShadowRegions& shadows() { return shadows_; }
-  // The worker's writes with immediates. The loss of the session does not end a wait for such a
-  // write, so callers wait with wait_for().
+  // Records the worker's writes with immediates. The loss of the session does not complete a write,
+  // so callers wait with wait_for().
   transport::Arrivals& arrivals() { return arrivals_; }
   Ids& ids() { return ids_; }
   const LackingCommands& lacking() const { return lacking_; }
@@ -214,7 +214,7 @@ class Session final : public TimelineHost {
   CUresult lose(const Status& why);
   // The traits of the session's medium: a copy of link().traits().
   const transport::MediumTraits& traits() const { return traits_; }
-  // How long a waiting thread spins before it sleeps.
+  // Returns how long a waiting thread spins before it sleeps.
   std::chrono::nanoseconds spin() const { return channel_->spin(); }
 
   // Called in a forked child: see Link::abandon().

@@ -55,7 +55,7 @@ class WaitReport {
  private:
   static constexpr auto kPause = std::chrono::seconds(5);
   const std::string server_;
-  uint32_t told_ = 0;  // the place
+  uint32_t told_ = 0;  // the place that was last logged
   Clock::time_point told_at_{};
 };
 
@@ -95,7 +95,7 @@ Session::Session()
 // The connection on which the client requests the session.
 struct Session::Approach {
   wire::Connection connection;
-  std::string why;  // the reason for its medium; empty: the user has chosen the medium
+  std::string why;  // the reason for the medium; empty: the user has chosen it
 };
 
 Result<wire::Hello> make_hello() {
@@ -182,7 +182,7 @@ Status Session::keep_welcome(wire::Welcome welcome, const std::vector<wire::Addr
   }
   RCUDA_RETURN_IF_ERROR(windows_.reserve(welcome_.windows, taken).with_context(address));
   if (!windows_.are_reserved()) {
-    // Harmless: within such a limit, a program has too few mappings to reach the windows.
+    // No warning: within such a limit, a program has too few mappings to reach the windows.
     RCUDA_INFO(
         "cannot reserve the device addresses of %s: the address space is limited (ulimit -v); the "
         "session works without that",

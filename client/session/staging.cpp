@@ -138,7 +138,7 @@ std::optional<Staging::Slot> Staging::take(const Timeline* user, bool only_ready
                        std::count_if(used_.begin(), used_.end(), is_of_user);
   Slot slot;
   if (static_cast<size_t>(of_user) < most && !ready_.empty()) {
-    // The most recently used slot: its pages are mapped and may be in caches.
+    // Take the most recently used slot: its pages are mapped and may be in caches.
     slot = ready_.back();
     ready_.pop_back();
   } else {

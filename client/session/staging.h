@@ -81,11 +81,11 @@ class Staging {
   // Like acquire(), but does not block. Returns nullopt if no slot is ready for `user`.
   std::optional<Slot> try_acquire(const Timeline* user);
   bool is_ready(const Slot& slot) const;
-  void collect() RCUDA_REQUIRES(mutex_);  // moves slots from used_ to ready_
+  void collect() RCUDA_REQUIRES(mutex_);  // moves unused slots to ready_
   // Returns the next slot for `user`: a ready slot, or else, unless `only_ready`, the slot that
   // this user released first, which may not be ready yet.
   std::optional<Slot> take(const Timeline* user, bool only_ready);
-  Slot take_any();  // for a lost session, whose words the worker no longer writes
+  Slot take_any();  // for a lost session: the worker writes no more words
 
   // Whether the route's stream can wait for bytes that arrive after their command.
   bool fills_after_command(const Route& route) const;

@@ -72,8 +72,8 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   WithLegacy with_legacy() const { return with_legacy_.load(std::memory_order_relaxed); }
   void set_with_legacy(WithLegacy relation) { with_legacy_.store(relation); }
 
-  // Counts a command that enters the ring and takes `room` places of the queue. Returns the
-  // command's position.
+  // Counts a command that enters the ring and takes `room` places in the driver's queue. Returns
+  // the command's position.
   uint64_t count(uint64_t room = 1);
   uint64_t sent() const { return sent_.load(std::memory_order_acquire); }
   bool is_level() const { return reached_.load(std::memory_order_acquire) >= sent(); }

@@ -52,9 +52,9 @@ class Timelines {
   // Call it after a wait that was sent after now() has succeeded. In addition to done(), records
   // that the output of kernels is printed.
   void waited(const Positions& positions);
-  // Whether all work is known to be done.
+  // Whether all work of this scope is known to be done.
   bool is_quiet(Scope scope, wire::ObjectId context);
-  // Whether waits have covered all work.
+  // Whether waits have covered all work of this scope.
   bool is_awaited(Scope scope, wire::ObjectId context);
 
   // Returns the number of waits that have ended. It grows before any work counts as covered by the

@@ -44,8 +44,8 @@ CUresult Wait::run_command(const wire::Command& command) {
   } else if (!is_for_event) {
     covered_ = covered_from(route_);
   }
-  // The host's writes are sent before a copy: a running kernel may wait for them, and the copy may
-  // block the worker's driver, and later commands, until this kernel ends.
+  // Send the host's writes before a copy: a running kernel may wait for them, and until this kernel
+  // ends, the copy may block the worker's driver and later commands.
   if (!only_waits) mirrors.show_writes();
   asked_ = mirrors.ask(word_->get());
   SentCommand sent;

@@ -32,7 +32,7 @@ class Wait {
   Wait(const Wait&) = delete;
   Wait& operator=(const Wait&) = delete;
 
-  // Sets `body.word` and `body.sequence`.
+  // Sends the command and waits for its word. Sets `body.word` and `body.sequence`.
   template <typename Body>
   CUresult run(Body body) {
     const Word word = take_word();

@@ -212,8 +212,8 @@ void WorkerEvents::run_events() {
         readable = false;  // an unreadable event stays in the ring
       }
       {
-        // With the mutex, a thread that has just checked is_drained() is waiting before the
-        // notification.
+        // Take the mutex once, so that a thread that has just checked is_drained() sleeps before
+        // the notification, not after it.
         MutexLock lock(drained_mutex_);
       }
       drained_.notify_all();

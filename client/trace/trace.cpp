@@ -38,7 +38,7 @@ namespace {
 constexpr auto kWriteInterval = std::chrono::milliseconds(100);
 // Limit per thread and write interval: 56 MiB. Further records are dropped and counted.
 constexpr size_t kMaxRecords = 1u << 20;
-// Upper bound for the drift between the disciplined clocks of two machines.
+// Upper bound for the drift between the clocks of two machines that run NTP or PTP.
 constexpr double kDriftPerNs = 100e-6;
 // The timeline shows servers as processes, with process ids that no real process has.
 constexpr uint32_t kFirstServerPid = 5'000'000;
@@ -94,7 +94,7 @@ struct Server {
   uint32_t worker_pid = 0;
   bool same_clock = false;
   ClockOffset clock;
-  double worst_uncertainty_ns = 0;  // of the events that are written
+  double worst_uncertainty_ns = 0;  // the largest of all written events
   Mutex mutex;                      // also held while `reported` changes
   std::vector<wire::TraceEvent> events RCUDA_GUARDED_BY(mutex);
   std::atomic<uint64_t> reported{0};  // the latest command that the worker has reported

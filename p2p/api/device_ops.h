@@ -50,7 +50,7 @@ using Ticket = uint64_t;  // 0: nothing was issued
 enum class Lane : uint8_t { kOut, kIn, kLocal };
 inline constexpr size_t kLaneCount = 3;
 
-// A place in a stream; 0: none.
+// Identifies a place in a stream; 0: none.
 enum class StreamPlace : uint64_t { kNone = 0 };
 
 // A stream of the program, in the implementer's terms (CUDA: the CUstream and its context). If it

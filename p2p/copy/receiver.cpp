@@ -50,7 +50,8 @@ Status Receiver::on_chunk(const ChunkMessage& message, const PeerLink& link) {
       inbox_bytes = link.inbox.bytes;
       break;
     case Where::kDeviceInbox:
-      // The client's half names the device. land() checks the slot in that device's inbox.
+      // Not checked here: the device is known only from the client's half. land() checks the slot
+      // in that device's inbox.
       inbox_bytes = UINT64_MAX;
       break;
     case Where::kTarget:
@@ -198,8 +199,8 @@ Status Receiver::advance(Incoming& copy, PeerLink* link, bool& moved) {
     moved |= start_landing(copy, *open);
   }
   moved |= collect_landed(copy);
-  // Consumed is sent as chunks land, not only at the end, because the sender may wait for a slot.
-  // After the last chunk only Done is sent.
+  // Send Consumed as chunks land, not only at the end, because the sender may wait for a slot.
+  // After the last chunk, send only Done.
   const bool more_to_come =
       !copy.landing.empty() || (copy.request && copy.landed < copy.request->memory.bytes());
   if (open && !fails(copy.state) && more_to_come && copy.slot_wanted) {

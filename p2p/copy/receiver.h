@@ -43,7 +43,7 @@ struct Incoming {
   StreamPlace place = StreamPlace::kNone;
   IncomingState state = IncomingState::kAnnounced;
   Status failure;         // the first error; set when fails(state)
-  bool finished = false;  // the client's half is over; waits only for the sender
+  bool finished = false;  // the end was reported; waits only for the sender
   Choice choice = Choice::kNone;
   PullMessage pull;                                         // kPull
   std::optional<Handle> mapped;                             // kPull: the mapping in use
@@ -94,7 +94,7 @@ class Receiver : public Half<Incoming, IncomingEvent> {
   struct PeerMapping {
     MappedMemory memory;
     uint32_t uses = 0;
-    std::optional<uint64_t> forget_request;  // close when unused, then send Forgotten
+    std::optional<uint64_t> forget_request;  // the sender's Forget: close when unused, then answer
   };
 
   Result<Incoming*> begin_choice(uint64_t id, Choice choice);

@@ -1,4 +1,4 @@
-// The chunks of outgoing copies: copy-out, the transfer, announcing, and releasing their slots.
+// The chunks of outgoing copies: copy-out, transfer, announcement, and the release of their slots.
 #include <algorithm>
 
 #include "p2p/copy/sender.h"

@@ -307,7 +307,7 @@ void Engine::lose(PeerId peer, const Status& why) {
 }
 
 Status Engine::copy(PeerCopy copy, Status failure) {
-  // Without a valid id, the peer's half cannot be notified.
+  // Return at once: without a valid id, the peer's half cannot be notified.
   RCUDA_RETURN_IF_ERROR(check_id(copy.id));
   if (failure.ok()) failure = copy.memory.check();
   if (failure.ok() && (copy.device < 0 || copy.device >= device_count_)) {
@@ -324,7 +324,8 @@ Status Engine::copy(PeerCopy copy, Status failure) {
     }
   }
   if (!failure.ok()) {
-    // The peer's half must end as well: a half that fails notifies it.
+    // Queue the copy in spite of the error: the peer's half must end as well, and a half that fails
+    // notifies it.
     copy.memory = {};
     copy.device = 0;
     copy.done = {};

@@ -153,7 +153,8 @@ bool Peer::receive() {
     }
   }
   if (!moved && lost_.ok()) {
-    // Checked after the last message, because messages sent before the Link broke still count.
+    // Check the Link after the last message, because messages sent before the Link broke still
+    // count.
     const Status status = link_->link->status();
     if (!status.ok()) {
       lose(status);

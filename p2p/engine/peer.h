@@ -108,7 +108,7 @@ class Peer {
   bool measure_ = false;
   Status lost_;
   bool said_lost_ = false;
-  Lanes::Moment last_copies_;  // taken when the peer was lost
+  Lanes::Moment last_copies_;  // the copies queued when the peer was lost
 
   SessionToken token_{};
   bool connected_ = false;

@@ -47,8 +47,8 @@ class Prober {
   void echoed(uint64_t tag);
   void transferred(const Status& status);
 
-  // Call it when the peer is lost. A sample in progress never ends and no longer keeps other
-  // probers from measuring.
+  // Call it when the peer is lost, because a sample in progress then never ends. Lets other probers
+  // measure.
   void abandon();
 
   // Whether nothing is left to measure.
@@ -91,7 +91,7 @@ class Prober {
   Environment& environment_;
   PeerLink& link_;
   std::deque<Job> jobs_;
-  Path* path_ = nullptr;  // of slot_
+  Path* path_ = nullptr;  // the path of slot_
   std::optional<Slot> slot_;
 
   bool running_ = false;

@@ -106,9 +106,9 @@ struct Environment {
   DeviceAddress existing_scratch(int device) const {
     return scratch_[static_cast<size_t>(device)].buffer.address();
   }
-  // The same memory, exported for peers on this host: they map it to check whether they can map
-  // this worker's memory. The first call allocates it, in a pause. nullopt if it cannot be
-  // exported, or if no plan may map memory.
+  // Returns the memory of scratch(), exported for peers on this host: they map it to check whether
+  // they can map this worker's memory. The first call allocates it, in a pause. nullopt if it
+  // cannot be exported, or if no plan may map memory.
   const std::optional<ExportedMemory>& probe_memory(int device);
   void drop_device_memory() { scratch_.clear(); }  // in a pause
   double now_us() const { return static_cast<double>(now_ns()) * 1e-3; }
@@ -146,7 +146,7 @@ struct Environment {
  private:
   struct Scratch {
     DeviceBuffer buffer;
-    bool tried = false;  // exporting it has been tried
+    bool tried = false;  // whether exporting it has been tried
     std::optional<ExportedMemory> exported;
   };
   std::vector<Scratch> scratch_;  // by device

@@ -84,7 +84,7 @@ inline constexpr uint32_t kMaxDevices = 16;
 inline constexpr uint32_t kMaxErrorText = 200;
 inline constexpr uint32_t kMaxLegKnots = 64;
 
-// How every message begins.
+// The beginning of every message.
 template <MessageKind Kind>
 struct MessageOf {
   MessageKind kind = Kind;
@@ -136,8 +136,8 @@ struct ChunkMessage : MessageOf<MessageKind::kChunk> {
   uint64_t slot = 0;   // offset in the inbox
   uint64_t total = 0;  // bytes of the copy; the receiver compares it with its own half
   // 0: the bytes have arrived. Otherwise the chunk has arrived when `bytes` bytes have come with
-  // this immediate. No other chunk in flight over the Link has the same immediate. If Abort says
-  // that the chunk was not sent, its bytes never come.
+  // this immediate, which no other chunk in flight over the Link has. The bytes of a chunk that was
+  // not sent according to Abort never come.
   uint32_t immediate = 0;
   // 1: the receiver must send Consumed as soon as the chunk has landed, because the sender may wait
   // for the slot. 0: Done frees the slot early enough, because the sender has started the last

@@ -58,7 +58,7 @@ struct PeerLink {
   Planner& planner(int device, int peer_device);
   Capabilities capabilities(int device, int peer_device);
   // Counts a transfer that is about to start. Returns its callback, which reports the end of the
-  // transfer to Peer::transferred with these two numbers.
+  // transfer to Peer::transferred, with the copy's id and the chunk's number.
   transport::TransferDone begin_transfer(uint64_t copy, uint64_t number);
   // Returns the measurements so far of copies from `device` to `peer_device`.
   PairModel model(int device, int peer_device);

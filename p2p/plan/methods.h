@@ -47,7 +47,7 @@ struct Capabilities {
 
 using Leg = LegModel PairModel::*;
 
-// A row of the table.
+// A row of the table: one method.
 struct Method {
   Staging staging;
   Route route;

@@ -217,7 +217,7 @@ Result<Plan> Planner::plan(uint64_t bytes, bool contiguous) {
   return fresh;
 }
 
-// Equal chunks, and enough of them to keep the staging memory in use all the time.
+// Plans equal chunks, and enough of them to keep the staging memory in use all the time.
 Result<Plan> Planner::plan_in_train(uint64_t bytes, bool contiguous) {
   Result<Plan> plan = this->plan(bytes, contiguous);
   if (!plan || !options_.automatic() || plan->staging != Staging::kHost) return plan;

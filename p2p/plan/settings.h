@@ -23,7 +23,7 @@ struct SizeRule {
   Chunking chunking;  // has_buffers(staging) only
 };
 
-// Staging in host memory by the size of the copy (the strategy v4b).
+// Returns the rules for staging in host memory, by the size of the copy (the strategy v4b).
 std::span<const SizeRule> host_rules();
 
 struct PlannerOptions {

@@ -29,7 +29,7 @@ enum class Where : uint32_t {
   kTarget = 3,       // at their destination (registered)
 };
 
-// Room for one chunk at both ends.
+// Staging memory for one chunk at both ends.
 struct Slot {
   uint64_t local = 0;   // address where copy-out writes, or (direct) of the source bytes
   uint64_t remote = 0;  // offset in the receiver's inbox or target
@@ -37,17 +37,17 @@ struct Slot {
 };
 
 struct Path {
-  // shm: the peer's inbox is mapped at `base`.
+  // Makes a shm path. The peer's inbox is mapped at `base`.
   static Path shared(uint64_t base, Arena& inbox) {
     return {.base = base, .bytes = inbox.bytes(), .inbox = &inbox};
   }
-  // wire: from this side's outbox at `base` to the region of the peer's inbox.
+  // Makes a wire path, from this side's outbox at `base` to the region of the peer's inbox.
   static Path wire(transport::Link& link, Where where, uint64_t base, Arena& outbox,
                    transport::RegionId region, Arena& inbox) {
     const uint64_t bytes = std::min(outbox.bytes(), inbox.bytes());
     return {where, base, bytes, &outbox, &inbox, &link, region};
   }
-  // direct: from the source at `base` to the region of the destination, for one copy.
+  // Makes a direct path for one copy, from the source at `base` to the region of the destination.
   static Path direct(transport::Link& link, uint64_t base, uint64_t bytes,
                      transport::RegionId region) {
     return {Where::kTarget, base, bytes, nullptr, nullptr, &link, region};
