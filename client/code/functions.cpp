@@ -19,7 +19,7 @@ namespace {
 
 // Returns false if the answer is malformed.
 bool read_function_info(std::span<const std::byte> answer, FunctionInfo* info) {
-  // FunctionInfoReply without its header. The parameters follow.
+  // The body of FunctionInfoReply, which precedes the parameters.
   struct Fixed {
     uint32_t parameter_count, reserved;
     int32_t attributes[wire::kFunctionAttributeCount];
@@ -86,7 +86,7 @@ CUresult ask_function(Session& session, wire::ObjectId context, wire::ObjectId o
   FunctionQuestion question;
   RCUDA_RETURN_IF_CUDA_ERROR(question.send(session, context, owner, is_kernel, name));
   CUresult result = question.answer(info);
-  if (result == CUDA_ERROR_NOT_READY) result = CUDA_ERROR_INVALID_HANDLE;  // the owner is missing
+  if (result == CUDA_ERROR_NOT_READY) result = CUDA_ERROR_INVALID_HANDLE;  // no such owner
   if (result != CUDA_SUCCESS) note_refusal(result);
   return result;
 }

@@ -21,7 +21,7 @@ namespace rcuda::client {
 
 // ---- functions ---------------------------------------------------------------------------------
 
-// Records in `info` the value of an attribute that was sent to the worker.
+// Stores in `info` the value of an attribute after it was sent to the worker.
 void note_attribute(FunctionInfo& info, int which, int value);
 
 // A query about a function or kernel, in two steps: send() and answer().
@@ -65,8 +65,8 @@ CUresult resolve_callable(CUfunction handle, const Route& route, Callable* calla
 // memory is also mirrored, at this address. Errors: those of record_memory() and mirror_at().
 CUresult add_variable(Variables& variables, CUdeviceptr address, size_t bytes, const Route& route,
                       bool managed);
-// Call it before the unload is sent: the unload frees the memory, and another thread may then get
-// the same addresses.
+// Removes the variables from the Registry and ends their mirrors. Call it before the unload is
+// sent: the unload frees the memory, and another thread may then get the same addresses.
 void forget_variables(Variables& variables);
 
 // ---- libraries ---------------------------------------------------------------------------------

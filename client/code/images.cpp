@@ -79,8 +79,8 @@ CUresult read_answer(Session& session, Session::PendingCall& question, bool* pre
   return CUDA_SUCCESS;
 }
 
-// Whether the image is sent in commands. Over shared memory it is not, because slots cost no round
-// trip there.
+// Whether the image is sent in commands instead of through staging slots: if it is small, and not
+// over shared memory, where slots cost no round trip.
 bool goes_in_commands(const Session& session, const ImageParts& image) {
   size_t bytes = 0;
   for (const std::span<const std::byte> part : image.parts) bytes += part.size();
@@ -96,9 +96,9 @@ bool goes_with_question(Session& session, const ImageParts& image)
                               [&](const ImageHash& hash) { return images.knows(hash); });
 }
 
-// Queries the parts in [first, last), and adds the parts that the worker lacks to `missing`. Sends
-// all queries, calls `also`, and then reads the answers. `with_bytes`: sends each part after its
-// query, so no part is missing.
+// Asks the worker which parts in [first, last) it has, and adds the parts that it lacks to
+// `missing`. Sends all queries, calls `also`, and then reads the answers. `with_bytes`: also sends
+// the bytes of each part after its query, so no part is missing.
 CUresult ask(Session& session, wire::ObjectId context, const ImageParts& image, size_t first,
              size_t last, bool with_bytes, std::vector<size_t>* missing,
              const std::function<void()>& also) RCUDA_REQUIRES(session.image_mutex()) {
@@ -151,7 +151,8 @@ CUresult send_missing(Session& session, wire::ObjectId context, const ImageParts
   return CUDA_SUCCESS;
 }
 
-// If the worker still lacks an image, the bytes that it received do not match the hash.
+// The result of a load after the image was sent. CUDA_ERROR_NOT_READY means that the worker still
+// lacks the image: the bytes that it received do not match the hash.
 CUresult loaded(CUresult result) {
   return result == CUDA_ERROR_NOT_READY ? CUDA_ERROR_INVALID_IMAGE : result;
 }

@@ -27,7 +27,8 @@ std::vector<wire::JitOption> numbers(std::span<const Key> keys, void* const* val
   return numbers;
 }
 
-// The option's value is the size itself (an unsigned int), not a pointer to the size.
+// Reads the size of a log buffer. The option's value is the size itself (an unsigned int), not a
+// pointer to the size.
 void take_capacity(LogBuffer* buffer, void** value) {
   buffer->capacity = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(*value));
   buffer->size_value = value;

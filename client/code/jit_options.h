@@ -13,7 +13,8 @@
 
 namespace rcuda::client {
 
-// `values`: the array that gets the sizes; it must outlive the result.
+// Finds the log buffers among the options. `values`: the array of option values, into which
+// fill_logs() writes the sizes; it must outlive the result.
 LogBuffers log_buffers(std::span<const CUjit_option> options, void** values);
 // Removes the options of the logs, so that later loads do not write to the application's buffers.
 void forget_logs(JitOptions* options);

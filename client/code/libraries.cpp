@@ -22,8 +22,8 @@ namespace rcuda::client {
 
 namespace {
 
-// A library's variable outlives the context in which it is first looked up. So the client fetches
-// its bytes in the primary context, which a worker always has.
+// Mirrors a library's variable. The variable outlives the context in which it is first looked up,
+// so the client exchanges its bytes in the primary context, which a worker always has.
 CUresult mirror_variable(const Route& route, CUdeviceptr address, size_t bytes) {
   const Device& device = *Process::get().device(static_cast<CUdevice>(route.device));
   return mirror_at(*route.session, device.primary->id, address, bytes);
@@ -73,7 +73,7 @@ void forget_variables(Variables& variables) {
   for (const auto& [address, buffer_id] : variables.buffer_ids) {
     const auto known = registry.find(address);
     if (!known) unmirror(reinterpret_cast<const void*>(address));
-    if (!known || known->buffer_id != buffer_id) continue;  // it ended with its context
+    if (!known || known->buffer_id != buffer_id) continue;  // the variable ended with its context
     if (is_managed(*known)) unmirror(reinterpret_cast<const void*>(address));
     (void)registry.remove(address);
   }
@@ -91,7 +91,7 @@ SharedMutex& kernels_mutex() {
   return *mutex;
 }
 
-// The library's modules in all contexts.
+// Returns the library's modules in all contexts.
 std::vector<Module*> modules_of(const Library& library) {
   return select<Module>([&](const Module& module) {
     return module.library.load(std::memory_order_acquire) == &library;
@@ -200,7 +200,8 @@ void unload(Library& library) {
     kernels.swap(library.kernels);
     ids.swap(library.ids);
   }
-  // Before the unload: after it, the worker reuses the ids of the library's functions.
+  // Destroy the kernels before the unload: after it, the worker reuses the ids of the library's
+  // functions.
   {
     WriterLock gone(kernels_mutex());
     for (const auto& [name, kernel] : kernels) destroy_kernel(kernel);
@@ -258,7 +259,7 @@ void note_attribute(Kernel& kernel, const Route& route, int which, int value) {
 
 namespace {
 
-// A deep copy, because the function has its own attributes.
+// Copies the kernel's data for one of its functions, because the function has its own attributes.
 std::unique_ptr<FunctionInfo> copy_of(const FunctionInfo& info, const Function& function) {
   auto copy = std::make_unique<FunctionInfo>();
   copy->session = function.session;
@@ -292,7 +293,7 @@ CUresult function_in(Kernel& kernel, const Route& route, Function** function) {
   auto* named = find<Function>(created);
   if (!named) return CUDA_ERROR_UNKNOWN;
   MutexLock lock(kernel.mutex);
-  // If two kernels had the same function, both would destroy it.
+  // A worker must not return one function for two kernels: both kernels would destroy it.
   if (named->info && named->kernel != &kernel) {
     return route.session->lose(
         Status(Code::kProtocol, "the worker returned a function that belongs to another kernel"));

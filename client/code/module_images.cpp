@@ -27,8 +27,8 @@ void append(const std::vector<Item>& items, std::vector<std::byte>* bytes) {
 }
 
 // The most functions that are queried during a load. A program that loads many functions uses few
-// of them, and the worker needs about 10 us for each answer. Over shared memory, a round trip takes
-// no longer than that.
+// of them, and the worker needs about 10 us for each answer. Over shared memory, a later round trip
+// takes no longer than that.
 size_t most_asked(const Session& session) {
   constexpr size_t kOverNetwork = 4;
   return session.traits().shares_pages ? 1 : kOverNetwork;
@@ -61,8 +61,8 @@ class Questions {
       }
     }
   }
-  // If the worker lacked the image, the query of a function fails. Such a function is queried when
-  // it is looked up.
+  // Reads the answers and adds the functions to *functions. If the worker lacked the image, the
+  // queries fail, and the functions are queried when the application looks them up.
   void take(LoadedFunctions* functions) {
     for (Sent& sent : sent_) {
       LoadedFunction function{sent.name, nullptr};
@@ -80,7 +80,7 @@ class Questions {
     std::string name;
     FunctionQuestion question;
   };
-  std::deque<Sent> sent_;  // a deque: a sent question must not move
+  std::deque<Sent> sent_;  // a deque, because a sent question must not move
 };
 
 }  // namespace

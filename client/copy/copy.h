@@ -35,7 +35,7 @@ struct LinearCopy {
 };
 CUresult copy_linear(const LinearCopy& copy);
 
-// A null context in `shape` is the current context.
+// Makes a 2D or 3D copy. A null context in `shape` is the current context.
 CUresult copy_shape(const CUDA_MEMCPY3D_PEER& shape, CUstream stream, bool synchronous);
 
 }  // namespace rcuda::client

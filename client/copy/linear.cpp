@@ -32,10 +32,11 @@ constexpr size_t kSmallOverSockets = 256u << 10;
 // through the worker's shadow than through the staging region: 1.4 times as fast for 1 MB, 1.1
 // times for 16 MB, 0.8 times for 64 MB (H100, loopback).
 constexpr size_t kMostInShadow = 32u << 20;
-// A driver stages pageable memory of up to 64 KB itself, so such a copy never waits for its stream.
+// Copies to the device of up to this size do not wait for a staging slot: a driver copies up to 64
+// KB of pageable memory itself, so that the caller never waits for the stream.
 constexpr size_t kStagedByDrivers = 64u << 10;
 
-// The memory of a copy, to compare with the memory of other copies in progress. Returns all
+// Returns the memory of a copy, for the comparison with other copies in progress. Returns all
 // addresses for memory that the application has registered: it may be mapped at several addresses,
 // so two copies may overlap although their addresses do not.
 AddressRange memory_of_copy(uint64_t address, size_t bytes) {
@@ -66,14 +67,15 @@ wire::CopyBody body_of(const LinearCopy& copy, const CopyStream& stream,
   return body;
 }
 
-// A round trip. Returns the worker's answer, so a refusal comes from this call.
+// Sends the copy and waits for the worker's answer, so that this call returns a refusal.
 CUresult ask_to_copy(const CopyStream& stream, const wire::CopyBody& body) {
   return stream.route.session->call(stream.route, body);
 }
 
 CUresult copy_in_worker(const CopyStream& stream, wire::CopyBody body, const CopyPlan& plan) {
   Session& session = *stream.route.session;
-  // Where pages are shared, the worker does not fetch the source.
+  // kSourceReady allows the worker to fetch the source early. Where pages are shared, it fetches
+  // nothing.
   if (!session.traits().shares_pages && source_is_settled(body.source, body.bytes)) {
     body.flags |= wire::kSourceReady;
     if (!plan.captures && !plan.mirrored) {
@@ -130,8 +132,8 @@ CUresult copy_to_pageable(const CopyStream& stream, void* destination, CUdevicep
   return result == CUDA_SUCCESS ? wait.finish() : result;
 }
 
-// Adds the copy to the graph that the stream captures. A round trip: if the worker refuses the
-// copy, the stand-ins are removed.
+// Adds the copy to the graph that the stream captures. Waits for the worker's answer: if the worker
+// refuses the copy, the stand-ins are removed.
 CUresult capture_copy(const LinearCopy& copy, const Location& destination, const Location& source,
                       const CopyStream& stream) {
   Session& session = *stream.route.session;

@@ -13,8 +13,8 @@ namespace rcuda::client {
 namespace {
 
 // Whether a worker can copy the registered memory. A copy can use only one region, and a Link that
-// shares pages reaches only regions with a backing. Other memory is copied like pageable memory, by
-// this process's CPU.
+// shares pages reaches only regions with a backing (a memory file). Other memory is copied like
+// pageable memory, by this process's CPU.
 bool is_one_region(uint64_t address, size_t bytes) {
   if (pieces_in_runs(address, bytes).size() != 1) return false;
   const auto& sessions = Process::get().sessions();

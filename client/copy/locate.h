@@ -33,24 +33,26 @@ CUresult locate(uint64_t address, size_t bytes, Side side, Location* location);
 struct Extent {
   size_t width_bytes = 0, height = 0, depth = 0;
 };
-bool is_real(const Extent& extent);  // returns false if a number is larger than any memory
-// Address of the first copied byte of a row. Not for arrays.
+bool is_real(const Extent& extent);  // false if a number exceeds any memory
+// Returns the address of the first copied byte of a row. Not for arrays.
 uint64_t row_address(const wire::CopyShapeSide& side, size_t y, size_t z);
-// The same as locate() for all rows of a copy. Sets the pitch and the height if they are 0.
+// Like locate(), for all rows of a copy. Sets the pitch and the height of `side` if they are 0.
 CUresult locate_rows(const Extent& extent, Side promised, wire::CopyShapeSide* side,
                      Location* location);
 
-// The stream of a copy on the worker that owns the device memory. `owner` null: any worker. Blocks
-// while the queue of the stream is full. If the copy was issued in another session's stream,
-// stream_at() waits for that stream, and the copy runs in the owner's default stream.
+// The stream in which a copy runs, on the worker that owns the device memory. stream_at() finds it.
+// `handle`: the stream in which the application issued the copy. `owner`: the owning context of the
+// device memory; nullopt if there is none. If `handle` is a stream of another session, stream_at()
+// waits for that stream, and the copy runs in the owner's default stream. Otherwise stream_at()
+// blocks while the queue of the stream is full.
 struct CopyStream {
   StreamRoute route;
   bool is_elsewhere = false;  // the copy was issued in another session's stream
 };
 CudaResult<CopyStream> stream_at(const std::optional<Route>& owner, CUstream handle);
 
-// Whether the memory is of a pool of another device than the stream's. The driver then checks the
-// access rights of the pool, so the copy is a round trip, and a refusal comes from the call itself.
+// Whether the memory belongs to a pool of another device than the stream's. The driver then checks
+// the access rights of the pool, so the caller waits for the answer and returns a refusal.
 inline bool needs_access(const Location& location, const CopyStream& stream) {
   return location.of_pool && location.owner->device != stream.route.device;
 }

@@ -24,7 +24,8 @@ namespace {
 
 CUresult either(CUresult first, CUresult second) { return first != CUDA_SUCCESS ? first : second; }
 
-// Sends a command. Errors of earlier commands are left for take_errors().
+// Sends a command. Does not return errors of earlier commands; the caller gets them from
+// take_errors().
 CUresult send(const Route& route, const wire::Command& command) {
   return route.session->post(route, command);
 }
@@ -79,7 +80,8 @@ class Halves {
   }
   uint64_t id() const { return out_.id; }  // 0 before the halves are sent
 
-  // For copies whose result no caller receives: the destination's session reports an error.
+  // Makes the destination's session report an error of the copy. For copies whose result no caller
+  // receives.
   void destination_reports() { in_.flags |= wire::kPeerReports; }
 
   CUresult post() { return post_with({}); }
@@ -88,7 +90,7 @@ class Halves {
     const WaitWord word(destination_.words());
     CUresult result = post_with(word.get());
     // The destination's worker writes the word even if a half was refused. If this worker is lost,
-    // wait_word() returns that.
+    // wait_word() returns kSessionLost.
     if (posted_) {
       result = either(result, destination_.wait_word(word.get()));
       News::add();
@@ -123,8 +125,8 @@ class Halves {
     in_.sequence = word.sequence;
     const CUresult sent = send(*out_route_, out_);
     if (source_.lost()) return kSessionLost;
-    // Sends this half even if the first half was refused (RCUDA_SYNC): this half then ends with the
-    // same error.
+    // Send the second half even if the first was refused (with RCUDA_SYNC, send() returns a
+    // refusal): the second half then ends with the same error.
     const CUresult received = send(*in_route_, in_);
     posted_ = true;
     return either(sent, received);
@@ -161,7 +163,7 @@ CUresult signal_then_await(const Earlier& earlier, const StreamRoute& later) {
   body.is_event = earlier.is_event;
   body.place = earlier.id;
   const CUresult signalled = send(earlier.worker, body);
-  // Sends no PeerAwait: its stream would wait for a signal of the lost worker.
+  // Send no PeerAwait: the stream would wait for a signal of the lost worker.
   if (signalling.lost()) return kSessionLost;
   body.copy = 0;
   body.is_event = 0;
@@ -231,7 +233,8 @@ CUresult copy_and_wait(const CopyBetweenServers& copy, const StreamRoute& issued
   for (size_t i = 0; i < sides.size(); ++i) {
     Timelines& timelines = sides[i]->session->timelines();
     before[i] = timelines.now(kScope, sides[i]->context);
-    // A quiet default stream has no work to wait for, so the copy is not ordered in it.
+    // If the default stream is quiet, it has no work to wait for, and the copy need not be ordered
+    // in it.
     if (!timelines.is_quiet(kScope, sides[i]->context)) {
       halves.order_with(in_default_stream(*sides[i]), false);
     }

@@ -17,7 +17,7 @@
 
 namespace rcuda::client {
 
-// One side: device memory of a worker.
+// One side of a copy between servers: device memory of a worker.
 struct PeerSide {
   Route owner;
   uint64_t address = 0;
@@ -39,8 +39,8 @@ CUresult copy_between_servers(const CopyBetweenServers& copy, CUstream stream, b
 // their place in a stream. If the copy fails, the program's next call that uses the destination's
 // server reports the error.
 void copy_between_servers_now(const CopyBetweenServers& copy);
-// cuStreamWaitEvent for a stream and an event of different servers. `stream`: the route of
-// `handle`.
+// Implements cuStreamWaitEvent for a stream and an event of different servers. `stream`: the route
+// of `handle`.
 CUresult wait_across_servers(CUstream handle, const StreamRoute& stream, CUevent event_handle,
                              const Event& event);
 

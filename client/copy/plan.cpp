@@ -52,7 +52,7 @@ CUresult prepare_copy(const Location& destination, const Location& source, CUstr
     return CUDA_SUCCESS;
   }
   if (!to_device && !from_device && (pageable || !worker_copies_host)) {
-    // The host's copy comes after all earlier work in the stream.
+    // This process copies, after all earlier work in the stream.
     plan->way = CopyWay::kOnHost;
     return synchronize(plan->stream->route);
   }

@@ -40,7 +40,8 @@ struct CopyPlan {
   bool waits = false;                // the caller waits until the copy has ended
 };
 
-// `worker_copies_host`: a worker can also copy from page-locked memory to page-locked memory.
+// Plans a copy, and waits for everything that must end before it. `worker_copies_host`: for this
+// shape, a worker can also copy from page-locked memory to page-locked memory.
 CUresult prepare_copy(const Location& destination, const Location& source, CUstream stream,
                       bool synchronous, bool worker_copies_host, CopyPlan* plan);
 

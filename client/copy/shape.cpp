@@ -65,8 +65,8 @@ CUresult describe(CUmemorytype type, const void* host, CUdeviceptr device, CUarr
   return CUDA_SUCCESS;
 }
 
-// Sends one piece of a copy. Unlike post(), it does not take errors of earlier commands: the caller
-// does that after the last piece.
+// Sends one piece of a copy. Unlike post(), does not return errors of earlier commands; the caller
+// calls take_error() after the last piece.
 CUresult post_piece(const CopyStream& where, wire::CopyShapeBody body,
                     SentCommand* sent = nullptr) {
   body.stream = where.route.id;
@@ -266,8 +266,8 @@ CUresult copy_linear_sides(const ShapeSide& destination, const ShapeSide& source
   return issue_between_servers(copy, stream, synchronous);
 }
 
-// A packed buffer in the device memory of an array's worker, because other workers cannot address
-// the array.
+// A packed copy of an array's bytes in device memory of the same worker, because other workers
+// cannot address the array.
 class BesideArray {
  public:
   CUresult make(const Route& owner, const Extent& extent) {
@@ -350,7 +350,7 @@ CUresult copy_addressed(const ShapeSide& destination, const ShapeSide& source, c
   }
   const HostWrite writing(destination.home == Home::kDevice ? nullptr : route.timeline);
   // Except in a peer copy, the driver decides whether the stream may copy another device's memory.
-  // The client waits for the answer, so that a refusal comes from this call.
+  // The client waits for the answer, so that this call returns a refusal.
   const auto foreign = [&](const ShapeSide& side) {
     return side.home == Home::kDevice && side.wire.context == 0 &&
            side.owner->device != route.device;

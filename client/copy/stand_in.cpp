@@ -37,7 +37,7 @@ class Memory {
     const size_t span = (rows_.slices - 1) * rows_.slice_bytes +
                         (rows_.rows - 1) * rows_.pitch_bytes + rows_.width_bytes;
     RCUDA_RETURN_IF_CUDA_ERROR(allocate_internal(session, context, span, callback, &memory_));
-    before_peer(this);  // move() runs after a command with this memory has reached the worker
+    before_peer(this);  // for ThreadSanitizer: move() runs after the worker got this memory
     MutexLock lock(originals_mutex);
     originals()[address()] = rows_.first;
     return CUDA_SUCCESS;

@@ -29,7 +29,8 @@ struct StandIn {
   uint64_t first = 0;     // corresponds to HostRows::first; the layout is the same
   uint64_t callback = 0;  // remove_callback() frees the stand-in, unless a graph already holds it
 };
-// `is_source`: the copy reads the stand-in; otherwise the copy writes to it.
+// Makes a stand-in for `rows`. `is_source`: the copy reads the stand-in; otherwise the copy writes
+// to it.
 CUresult make_stand_in(Session& session, wire::ObjectId context, const HostRows& rows,
                        bool is_source, StandIn* made);
 

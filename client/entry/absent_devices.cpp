@@ -1,5 +1,5 @@
-// Calls for which a driver (580 on an H100) does not return CUDA_ERROR_INVALID_DEVICE if a device
-// does not exist. It returns CUDA_ERROR_INVALID_VALUE, or ignores the device.
+// Calls that, in a driver (580 on an H100), do not return CUDA_ERROR_INVALID_DEVICE for a device
+// that does not exist. They return CUDA_ERROR_INVALID_VALUE, or ignore the device.
 #include <cuda.h>
 
 #include "client/objects/arena.h"

@@ -30,7 +30,8 @@ namespace {
 
 Registry& registry() { return Process::get().memory(); }
 
-// Memory of pools and mapped memory belong to a device, not to a context, which may end earlier.
+// Records an allocation. Only memory of cuMemAlloc belongs to the route's context. Other memory
+// belongs to the device and may outlive that context, so it is recorded with the primary context.
 CUresult record(const Route& route, CUdeviceptr address, size_t bytes, Placement placement,
                 bool of_graph = false, CUmemoryPool pool = nullptr) {
   Allocation allocation;
@@ -58,7 +59,7 @@ bool is_device(Placement placement) {
 // this call, not an error of an earlier command.
 template <typename Send>
 CUresult free_with(const Allocation& allocation, bool is_own, const Send& send) {
-  // Fails if another thread was first.
+  // Fails if another thread has freed the memory meanwhile.
   if (!registry().remove(allocation.base)) return CUDA_ERROR_INVALID_VALUE;
   const Route owner = route_of(allocation);
   const CUresult result = send(&owner);
@@ -85,8 +86,8 @@ CUresult free_device(CUdeviceptr address) {
                    [=](const Route* owner) { return forward_cuMemFree_v2(address, owner); });
 }
 
-// In a capturing stream, the allocation or free becomes a graph node. In any other stream it is
-// executed, which a capture may forbid.
+// Checks an allocation or free in a stream. In a capturing stream it becomes a graph node. In any
+// other stream it is executed, which a capture of this or another thread may forbid.
 CUresult check_beside_capture(CUstream stream) {
   return !any_capture() || may_capture(stream) ? CUDA_SUCCESS : check_unsafe_call();
 }
@@ -99,7 +100,8 @@ CUresult record_async(const Route& route, CUdeviceptr address, size_t bytes, CUs
   return record(route, address, bytes, Placement::kDeviceAsync, may_capture(stream), pool);
 }
 
-// Logs once why a reservation failed. A local driver might grant it.
+// Logs once that the addresses of the session do not suffice for a reservation, because a local
+// driver might have granted it.
 void tell_window(const Session& session, size_t bytes) {
   static std::atomic<bool> told{false};
   if (told.exchange(true)) return;
@@ -191,8 +193,8 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
   return free_with(*allocation, allocation->session->answers(kOpcode), send);
 }
 
-// The node owns the address from now on, so other nodes can use it. The memory itself exists from a
-// launch until it is freed.
+// From now on the node owns the address, so other nodes can name it. The memory behind it exists
+// from each launch until it is freed.
 CUresult cuGraphAddMemAllocNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
                                 size_t count, CUDA_MEM_ALLOC_NODE_PARAMS* parameters) {
   if (!parameters) return CUDA_ERROR_INVALID_VALUE;
@@ -221,7 +223,8 @@ CUresult cuGraphAddMemAllocNode(CUgraphNode* node, CUgraph graph, const CUgraphN
 CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignment, CUdeviceptr hint,
                              unsigned long long flags) {
   RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
-  // A hint in another worker's window would make the memory look like that worker's.
+  // Ignore a hint outside of this worker's window: at an address in another worker's window, the
+  // memory would seem to belong to that worker.
   rcuda::client::Session* const session = any_route().session;
   if (!rcuda::wire::contains(session->welcome().windows, hint)) hint = 0;
   const CUresult result = forward_cuMemAddressReserve(address, bytes, alignment, hint, flags);
@@ -233,7 +236,7 @@ CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignmen
 }
 
 CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
-  // The record is removed first, as in free_with().
+  // Remove the record before the worker frees the addresses, as in free_with().
   RCUDA_ASSIGN_OR_RETURN(const Route owner, find_address_route(address));
   rcuda::client::Session* const session = registry().reserved_by(address);
   const size_t reserved = registry().unreserve(address);
@@ -254,12 +257,12 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
 }
 
 CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
-  // One unmap may cover several maps. Their records are removed first, as in free_with().
+  // One unmap may cover several mappings. Remove their records first, as in free_with().
   std::vector<Allocation> mappings;
   for (CUdeviceptr at = address; at < address + bytes;) {
     const auto mapping = registry().find(at);
     if (!mapping || mapping->base != at || mapping->placement != Placement::kMapped) break;
-    if (!registry().remove(at)) break;  // another thread was first
+    if (!registry().remove(at)) break;  // another thread has unmapped it
     mappings.push_back(*mapping);
     at += mapping->bytes;
   }

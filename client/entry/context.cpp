@@ -24,7 +24,8 @@ namespace {
 
 CUresult check() { return Process::get().check(); }
 
-// Returns the context of a handle; null means the current one. The context may be inactive.
+// Returns the context of a handle, or the current context if the handle is null. The context may be
+// a primary context that the application has released (given_back).
 CUresult context_or_current(CUcontext handle, Context** context) {
   RCUDA_RETURN_IF_CUDA_ERROR(check());
   const Ref<Context> found = handle ? Ref(find<Context>(handle)) : current_context();
@@ -59,7 +60,7 @@ std::vector<Allocation> forget_context(const Context& context, RetiredEarly* ret
   retire_all<Array>(context, retired);
   retire_all<LinkState>(context, retired);
   std::vector<Allocation> host = Process::get().memory().remove_context(context.device, context.id);
-  // Ends the mirroring of its managed memory before the worker may reuse the addresses.
+  // End the mirroring of the context's managed memory before the worker may reuse the addresses.
   unmirror_context(*context.session, context.id);
   std::erase_if(host, [](const Allocation& memory) { return memory.session != nullptr; });
   return host;
@@ -69,7 +70,7 @@ void end_all(const std::vector<Allocation>& host) {
   for (const Allocation& memory : host) end_host_memory(memory);
 }
 
-// The scheduling flags exclude one another.
+// Checks the flags of a context. The scheduling flags exclude one another.
 bool valid_flags(unsigned flags) {
   constexpr unsigned kOthers = CU_CTX_MAP_HOST | CU_CTX_LMEM_RESIZE_TO_MAX |
                                CU_CTX_COREDUMP_ENABLE | CU_CTX_USER_COREDUMP_ENABLE |
@@ -79,7 +80,7 @@ bool valid_flags(unsigned flags) {
          schedule == CU_CTX_SCHED_YIELD || schedule == CU_CTX_SCHED_BLOCKING_SYNC;
 }
 
-// Ends the primary context. The worker makes a new one at once.
+// Ends the primary context. The worker makes a new primary context at once.
 void end_primary(CUdevice dev, Device& device) RCUDA_REQUIRES(device.mutex) {
   Process::get().peers().forget(*device.session);
   device.primary->given_back.store(true, std::memory_order_release);
@@ -90,8 +91,8 @@ void end_primary(CUdevice dev, Device& device) RCUDA_REQUIRES(device.mutex) {
   end_all(host);
 }
 
-// A driver ends a context only when all contexts of its device are idle (580 on an H200). Other
-// threads may keep using the device.
+// Waits until every context of the ending context's device has been idle, as a driver does before
+// it ends a context (580 on an H200). Other threads may keep using the device.
 void await_device(const Context& ending) {
   if (ending.given_back) return;
   std::vector<wire::ObjectId> contexts;
@@ -234,8 +235,9 @@ CUresult cuCtxDestroy_v2(CUcontext handle) {
   return result;
 }
 
-// The usage count (deprecated). cuCtxDestroy ignores it, and primary contexts have none. A green
-// context counts as its primary context (580 on an H100).
+// cuCtxAttach and cuCtxDetach change the usage count of a context (deprecated). cuCtxDestroy
+// ignores the count, and primary contexts have none. A green context counts as its primary context
+// (580 on an H100).
 
 CUresult cuCtxAttach(CUcontext* handle, unsigned flags) {
   Context* context;
@@ -317,9 +319,9 @@ CUresult cuCtxGetFlags(unsigned* flags) {
   if (!flags) return CUDA_ERROR_INVALID_VALUE;
   *flags = context->flags;
   if (context->id >= rcuda::wire::kFirstCreatedContext) return CUDA_SUCCESS;
-  // A driver itself adds CU_CTX_MAP_HOST to primary contexts (CUDA's documentation of
-  // cudaGetDeviceFlags: "cudaDeviceMapHost ... is implicit in runtime API flags"). Only this flag
-  // is taken from the worker: its scheduling flags concern its own threads, not the client's.
+  // A driver adds CU_CTX_MAP_HOST to primary contexts (CUDA's documentation of cudaGetDeviceFlags:
+  // "cudaDeviceMapHost ... is implicit in runtime API flags"). Take only this flag from the worker:
+  // the other flags describe the scheduling of the worker's own threads.
   Device& device = *Process::get().device(static_cast<CUdevice>(context->device));
   int implied = device.implied_flags.load(std::memory_order_relaxed);
   if (implied < 0 && !context->given_back) {
@@ -367,8 +369,8 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
   return result;
 }
 
-// Answers are cached until they may change, because cuDNN calls this for each kernel that it makes
-// for a shape.
+// Answers are cached until they may change, because cuDNN calls this function for each kernel that
+// it builds.
 CUresult cuCtxGetLimit(size_t* value, CUlimit limit) {
   Context* context;
   RCUDA_RETURN_IF_CUDA_ERROR(find_alive(nullptr, &context));
@@ -391,7 +393,7 @@ CUresult cuCtxGetId(CUcontext handle, unsigned long long* id) {
 CUresult cuCtxGetApiVersion(CUcontext handle, unsigned* version) {
   Context* context;
   RCUDA_RETURN_IF_CUDA_ERROR(context_or_current(handle, &context));
-  if (context->given_back) return CUDA_ERROR_INVALID_CONTEXT;  // unlike other calls
+  if (context->given_back) return CUDA_ERROR_INVALID_CONTEXT;  // other calls: CONTEXT_IS_DESTROYED
   if (!version) return CUDA_ERROR_INVALID_VALUE;
   *version = 3020;  // the driver's answer for every context since CUDA 3.2
   return CUDA_SUCCESS;
@@ -422,7 +424,7 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer_handle, unsigned flags) {
   if (!peer) return CUDA_ERROR_INVALID_CONTEXT;
   if (peer->given_back) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  // Kernels cannot reach another server's memory; copies need no permission.
+  // Kernels cannot reach another server's memory. Copies between servers work without this call.
   if (peer->session != context->session) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
   return forward_cuCtxEnablePeerAccess(peer_handle, flags);
 }

@@ -27,9 +27,9 @@ CUresult attribute(const Device& device, int attribute, int* value) {
   return CUDA_SUCCESS;
 }
 
-// How two devices can access each other's memory. Devices of one worker: as its driver reports.
-// Devices of different servers: not at all. Copies between them work, but kernels cannot reach the
-// other device.
+// Returns a P2P attribute of two devices. For devices of one worker, this is the driver's value.
+// For devices of different servers it is 0: kernels cannot reach the other device. (Copies between
+// the devices work.)
 int peer_attribute(const Device& device, const Device& peer, int attribute) {
   if (device.session != peer.session) return 0;
   constexpr size_t kAttributes = 4;

@@ -27,7 +27,7 @@ CUresult collect_names(unsigned limit, const Ask& ask, std::vector<std::string>*
   while (found->size() < limit) {
     size_t bytes = names.size();
     RCUDA_RETURN_IF_CUDA_ERROR(ask(static_cast<unsigned>(found->size()), names.data(), &bytes));
-    // No more names, or a name that does not fit into a reply.
+    // Stop if there are no more names, or if the next name does not fit into a reply.
     if (bytes == 0 || bytes > names.size() || names[bytes - 1] != '\0') break;
     for (size_t at = 0; at < bytes && found->size() < limit; at += found->back().size() + 1) {
       found->emplace_back(names.data() + at);
@@ -87,7 +87,7 @@ CUresult cuFuncGetName(const char** name, CUfunction function) {
   size_t bytes = text.size();
   RCUDA_RETURN_IF_CUDA_ERROR(forward_rcuda_function_name(function, text.data(), &bytes));
   if (bytes == 0 || bytes > text.size() || text[bytes - 1] != '\0') return CUDA_ERROR_UNKNOWN;
-  // The application may keep the pointer forever.
+  // Names are never freed, because the application may keep the pointer.
   static rcuda::Mutex mutex;
   static auto* const names = new std::unordered_set<std::string>;
   rcuda::MutexLock lock(mutex);

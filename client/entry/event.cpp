@@ -27,7 +27,8 @@ CUresult find_event(CUevent handle, Event** event) {
   return resolve_object(handle, event, CUDA_ERROR_INVALID_HANDLE);
 }
 
-// The result of a call that has found an event done, or has waited for it.
+// Returns the result of a call that has found an event done, or has waited for it. Finishes the
+// wait.
 CUresult finished(const Event& event, CUresult result) {
   return result == CUDA_SUCCESS ? Wait(route_of(event)).finish() : result;
 }
@@ -72,7 +73,7 @@ CUresult record(CUevent handle, CUstream stream, unsigned flags) {
       (route.context != event->context && owning_context_id(route) != event->context)) {
     return CUDA_ERROR_INVALID_HANDLE;
   }
-  if (flags) event->state.leave_to_worker();  // a graph node, whose launches record it
+  if (flags) event->state.leave_to_worker();  // a graph node, which records it at each launch
   const CUresult result = send_record(*event, route, flags);
   if (result != CUDA_SUCCESS || !(event->flags & CU_EVENT_INTERPROCESS)) return result;
   // After this call, the application may notify another process, which then queries its own worker.

@@ -23,8 +23,8 @@ struct Fill {
   bool synchronous = false;
 };
 
-// Checks that the area lies in device-accessible memory of one allocation and is aligned to the
-// element.
+// Finds the area's memory. Checks that it lies in one allocation that the device can access, and
+// that it is aligned to the element.
 CUresult check(const Fill& fill, Location* location) {
   if (fill.destination % fill.element_bytes != 0) return CUDA_ERROR_INVALID_VALUE;
   size_t row_bytes, bytes;
@@ -66,8 +66,8 @@ CUresult fill_by(const Fill& fill, CUstream stream, const Forward& forward) {
              : result;
 }
 
-// Each launch of the graph fills the node's memory in place, so page-locked memory there is
-// mirrored from now on.
+// Begins to mirror page-locked memory that a memset node fills, because each launch of the graph
+// writes to the worker's copy of the memory.
 void mirror_filled(const CUDA_MEMSET_NODE_PARAMS* fill) {
   const auto route = find_any_route();  // the command that follows returns the error
   if (fill && route) mirror_reachable(*route, reinterpret_cast<const void*>(fill->dst));

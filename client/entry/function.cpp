@@ -70,8 +70,8 @@ CudaResult<KernelOn> kernel_on(CUkernel handle, CUdevice ordinal) {
   return KernelOn{kernel, route, info};
 }
 
-// A function has its own context. A kernel that is passed as a function means its function in the
-// current context.
+// Returns the route of a function, which belongs to a context. For a kernel that is passed as a
+// function, this is the route of the current context.
 CudaResult<Route> route_of_callable(CUfunction handle) {
   RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   if (const auto* function = find<Function>(handle)) return route_of(*function);
@@ -131,7 +131,7 @@ CUresult cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction handle) {
   RCUDA_RETURN_IF_CUDA_ERROR(find_callable(handle, &callable));
   if (!state) return CUDA_ERROR_INVALID_VALUE;
   if (callable.is_kernel) return CUDA_ERROR_INVALID_HANDLE;
-  *state = CU_FUNCTION_LOADING_STATE_LOADED;  // the worker has reported its parameters
+  *state = CU_FUNCTION_LOADING_STATE_LOADED;  // the worker has reported its data
   return CUDA_SUCCESS;
 }
 
@@ -144,7 +144,7 @@ CUresult cuFuncLoad(CUfunction handle) {
 CUresult cuFuncGetAttribute(int* value, CUfunction_attribute which, CUfunction handle) {
   Callable callable;
   RCUDA_RETURN_IF_CUDA_ERROR(find_callable(handle, &callable));
-  // Like cuFuncIsLoaded() and cuFuncLoad(), this call does not accept a kernel as a function.
+  // This call does not accept a kernel as a function, like cuFuncIsLoaded() and cuFuncLoad().
   return callable.is_kernel ? CUDA_ERROR_INVALID_HANDLE
                             : read_attribute(*callable.info, which, value);
 }

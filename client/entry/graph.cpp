@@ -27,7 +27,7 @@ namespace {
 // CUDA limits the counts of references to INT_MAX.
 bool is_count(unsigned count) { return count > 0 && count <= INT_MAX; }
 
-// Takes `count` references. Returns false, and takes none, if there are fewer.
+// Subtracts `count` references. Returns false and changes nothing if there are fewer.
 bool take(std::atomic<unsigned>* references, unsigned count) {
   unsigned have = references->load();
   do {
@@ -45,8 +45,9 @@ void release_user_object(UserObject* object, unsigned count) {
   destroy(object);
 }
 
-// For a graph that kernels may launch, returns the worker's handle to the application
-// (graph_exec.h).
+// Called after an instantiation. If kernels may launch the executable
+// (CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH), replaces *executable by the handle of the worker's
+// driver (graph_exec.h).
 CUresult make_launchable_by_kernels(CUgraphExec* executable, CUresult instantiated,
                                     unsigned long long flags) {
   if (instantiated != CUDA_SUCCESS || !(flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH)) {

@@ -16,8 +16,8 @@
 namespace rcuda::client {
 namespace {
 
-// The newer structs of cuda.h begin with the members of the older structs, which the entry points
-// take.
+// Converts a newer struct of cuda.h to the older struct that the entry point takes. The newer
+// struct begins with the members of the older.
 template <typename Older, typename Newer>
 Older older(const Newer& given) {
   static_assert(sizeof(Older) <= sizeof(Newer));
@@ -40,7 +40,8 @@ CUresult add_conditional_node(CUgraphNode* node, CUgraph graph, const CUgraphNod
   RCUDA_RETURN_IF_CUDA_ERROR(forward_rcuda_graph_add_conditional(
       node, graph, dependencies, count, parameters->handle, parameters->type,
       context_or_current(parameters->ctx), bodies.data(), &body_count));
-  // The node owns the array, which the application reads as long as the node exists.
+  // The node owns the array of bodies, because the application may read it as long as the node
+  // exists.
   auto& kept = find<GraphNode>(*node)->answers().bodies = std::move(bodies);
   parameters->phGraph_out = kept.data();
   return CUDA_SUCCESS;
@@ -119,7 +120,7 @@ CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* 
            edge.to_port == 0;
   });
   if (is_plain) return add_node(node, graph, dependencies, count, parameters);
-  // Only cuGraphAddDependencies_v2 takes edge data. So the node is added without edges first.
+  // Add the node without edges first, because only cuGraphAddDependencies_v2 takes edge data.
   CUgraphNode added = nullptr;
   RCUDA_RETURN_IF_CUDA_ERROR(add_node(&added, graph, nullptr, 0, parameters));
   const std::vector<CUgraphNode> to(count, added);

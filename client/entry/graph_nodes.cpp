@@ -188,7 +188,7 @@ bool peer_copy_given(CUgraphNode handle, const Object& node, CUDA_MEMCPY3D* give
 CUresult check_change(CUgraphNode handle, const Object& node, const CUDA_MEMCPY3D& given,
                       bool in_executable, std::optional<CopyBetweenServers>* between) {
   RCUDA_RETURN_IF_CUDA_ERROR(copy_between_servers_of(given, between));
-  // Saves programs with one server a round trip: they have no copies between servers.
+  // Programs with one server have no copies between servers. Save them the round trip.
   if (Process::get().sessions().size() < 2) return CUDA_SUCCESS;
   CUDA_MEMCPY3D had;
   if (!peer_copy_given(handle, node, &had)) {
@@ -252,7 +252,7 @@ CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode handle, CUDA_KERNEL_NODE_PARA
   const Route route = launched_in ? route_of(*launched_in) : route_of_graph(*node);
   CUkernel kernel = nullptr;
   if (kernel_id != 0) {
-    // A kernel belongs to all sessions and has its own id in each.
+    // Look the kernel up by session: a kernel exists in several sessions, with its own id in each.
     Kernel* known = find_kernel(*node->session, kernel_id);
     if (!known) return CUDA_ERROR_INVALID_HANDLE;
     kernel = reinterpret_cast<CUkernel>(known);
@@ -289,7 +289,8 @@ CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode handle, CUDA_KERNEL_NODE_PARA
   return CUDA_SUCCESS;
 }
 
-// A driver also writes to `value`: the handle by which kernels update the node.
+// A driver also writes to `value`, although it is const: the handle by which kernels update the
+// node.
 CUresult cuGraphKernelNodeSetAttribute(CUgraphNode node, CUkernelNodeAttrID attribute,
                                        const CUkernelNodeAttrValue* value) {
   const CUresult result = forward_cuGraphKernelNodeSetAttribute(node, attribute, value);

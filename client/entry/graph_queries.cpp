@@ -16,7 +16,8 @@
 namespace rcuda::client {
 namespace {
 
-// A reply holds at least this many elements. No known node has more.
+// The most elements that the client fetches for a node. A reply has room for them, and no known
+// node has more.
 constexpr size_t kMostAccess = 64;       // devices
 constexpr size_t kMostOperations = 256;  // CUDA allows this many in one batch
 

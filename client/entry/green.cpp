@@ -19,7 +19,7 @@
 namespace rcuda::client {
 namespace {
 
-// Stored in a resource's padding, after the worker's number.
+// The client's data in a CUdevResource. It is in the resource's padding, after the worker's number.
 struct Owner {
   uint32_t magic;
   uint32_t device;

@@ -46,12 +46,13 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle handle, unsi
   allocation.context = route.context;
   allocation.device = route.device;
   allocation.openings = 1;
-  // add() fails if the same memory is already open.
+  // add() fails if this process has already opened the memory.
   Registry& memory = Process::get().memory();
   rcuda::MutexLock lock(openings_mutex);
   if (!memory.add(std::move(allocation))) {
     const auto known = memory.find(opened);
-    if (!known || known->session != route.session || known->openings == 0) {  // in use otherwise
+    if (!known || known->session != route.session || known->openings == 0) {
+      // Other memory of this process has the address.
       (void)forward_cuIpcCloseMemHandle(opened, &route);
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -78,7 +79,8 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
   const Route owner = route_of(*known);
   const CUresult result = forward_cuIpcCloseMemHandle(address, &owner);
   if (rcuda::api::is_gone(result)) return result;
-  // Other threads may have opened or closed the memory meanwhile.
+  // The worker did not close the memory, so count the opening again. Other threads may have opened
+  // or closed the memory meanwhile.
   lock.lock();
   if (const auto now = memory.find(address)) {
     memory.update(address, [](Allocation& found) { ++found.openings; });

@@ -28,8 +28,8 @@
 namespace rcuda::client {
 namespace {
 
-// The tail of a launch command: parameters and attributes. Only a tail of more than a page needs
-// the heap.
+// The tail of a launch command: parameters, then attributes. Allocates only if the tail is larger
+// than `inline_`.
 class LaunchTail {
  public:
   void reserve(size_t bytes) {
@@ -50,7 +50,7 @@ class LaunchTail {
   size_t size_ = 0;
 };
 
-// All blocks of a cooperative launch must be resident on the device at once.
+// Checks that all blocks of a cooperative launch fit on the device at the same time.
 CUresult check_cooperative(CUfunction function, const LaunchShape& shape, const StreamRoute& route,
                            const Device& device) {
   int blocks = 0;
@@ -68,7 +68,8 @@ CUresult check_cooperative(CUfunction function, const LaunchShape& shape, const 
   return wanted > resident ? CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE : CUDA_SUCCESS;
 }
 
-// Copies attributes unchanged, except that event handles (in two kinds of attributes) become ids.
+// Copies the attributes to `out`. In two kinds of attributes, replaces the event's handle by its
+// id.
 CUresult pack_attributes(const CUlaunchAttribute* attributes, unsigned count, const Route& route,
                          std::byte* out) {
   for (unsigned i = 0; i < count; ++i) {
@@ -82,7 +83,7 @@ CUresult pack_attributes(const CUlaunchAttribute* attributes, unsigned count, co
     if (event) {
       auto* recorded = find<Event>(*event);
       if (!recorded || recorded->session != route.session) return CUDA_ERROR_INVALID_HANDLE;
-      recorded->state.leave_to_worker();  // the launch records it
+      recorded->state.leave_to_worker();  // the launch records the event
       *event = reinterpret_cast<CUevent>(static_cast<uintptr_t>(recorded->id));
     }
     std::memcpy(out + i * sizeof attribute, &attribute, sizeof attribute);
@@ -140,8 +141,8 @@ std::string attributes_key(const LaunchShape& shape, const CUlaunchAttribute* at
   return key;
 }
 
-// With CUDA_LAUNCH_BLOCKING=1 a launch returns after its kernel has ended. A capture in another
-// stream forbids waits of the application, but not this wait.
+// Returns the result of a launch. With CUDA_LAUNCH_BLOCKING=1, waits until the kernel has ended. A
+// capture in another stream forbids waits by the application, but not this wait.
 CUresult finish(CUresult launched, const Route& route, CUstream stream) {
   if (launched != CUDA_SUCCESS || !driver_variables().launch_blocking) [[likely]]
     return launched;
@@ -280,8 +281,8 @@ CUresult append_launch(const CUDA_LAUNCH_PARAMS& given, const StreamRoute& route
   return CUDA_SUCCESS;
 }
 
-// The streams must be created streams of different devices of one server: kernels of a launch may
-// wait for each other, and GPUs of two servers cannot.
+// Finds the streams of the launches. They must be created streams of different devices of one
+// server, because kernels of one launch may wait for each other, and kernels on two servers cannot.
 CUresult find_streams(std::span<const CUDA_LAUNCH_PARAMS> launches,
                       std::vector<StreamRoute>* streams) {
   for (const CUDA_LAUNCH_PARAMS& launch : launches) {
@@ -306,7 +307,8 @@ CUresult launch_on_devices(std::span<const CUDA_LAUNCH_PARAMS> launches, unsigne
   for (const StreamRoute& stream : streams) pace(stream);
   const wire::LaunchOnDevicesBody body{static_cast<uint32_t>(launches.size()), flags};
   CUresult result = streams.front().session->call(streams.front(), {body, tail});
-  // Each stream's timeline counts its own commands.
+  // The command above counts in the timeline of the first stream only. NoteWork makes the timelines
+  // of the other streams count their launch.
   for (size_t i = 1; i < streams.size() && result == CUDA_SUCCESS; ++i) {
     RCUDA_RETURN_IF_CUDA_ERROR(post(streams[i], wire::NoteWorkBody{streams[i].id}));
   }

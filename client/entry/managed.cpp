@@ -73,7 +73,8 @@ bool is_in_worker() {
   return sessions.size() == 1 && !sessions.front()->traits().shares_pages;
 }
 
-// Returns CUDA_ERROR_NOT_SUPPORTED if the memory can only be in the client.
+// Allocates managed memory of the worker's driver, and mirrors it. Returns CUDA_ERROR_NOT_SUPPORTED
+// if the memory can only be in the client.
 CUresult allocate_in_worker(const Route& route, CUdeviceptr* pointer, size_t bytes,
                             unsigned flags) {
   RCUDA_RETURN_IF_CUDA_ERROR(check_unsafe_call());
@@ -86,8 +87,8 @@ CUresult allocate_in_worker(const Route& route, CUdeviceptr* pointer, size_t byt
   allocation.device = route.device;
   allocation.flags = flags;
   CUdeviceptr address = 0;
-  // A driver packs small allocations into shared pages, so the size is rounded up. In the worker
-  // the memory is attached globally, because the worker's own kernels read it, too.
+  // Round the size up, because a driver packs small allocations into shared pages. In the worker,
+  // the memory is always attached globally, because rcuda's own kernels read it too.
   RCUDA_RETURN_IF_CUDA_ERROR(forward_cuMemAllocManaged(
       &address, (bytes + kLargeBytes - 1) / kLargeBytes * kLargeBytes, CU_MEM_ATTACH_GLOBAL));
   allocation.base = address;
@@ -104,8 +105,8 @@ CUresult allocate_in_worker(const Route& route, CUdeviceptr* pointer, size_t byt
   return CUDA_SUCCESS;
 }
 
-// Checks the whole batch, then notes the locations. Without locations the batch is only discarded,
-// which needs no action: discarded memory may have any contents.
+// Checks the whole batch, then records the locations as hints. Without locations, the call is a
+// discard and does nothing more: discarded memory may have any contents.
 CUresult prefetch_batch(const CUdeviceptr* addresses, const size_t* bytes, size_t count,
                         const CUmemLocation* locations, const size_t* location_starts,
                         size_t location_count, unsigned long long flags, CUstream stream) {

@@ -70,7 +70,8 @@ CUresult check_wait(const Route& route, CUdeviceptr address) {
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-// Visits each word of a batch. waitValue and writeValue have the address at the same offset.
+// Calls `wait` or `write` for each word of a batch. The members waitValue and writeValue have the
+// address at the same offset.
 template <typename Wait, typename Write>
 CUresult for_each_word(std::span<const CUstreamBatchMemOpParams> operations, const Wait& wait,
                        const Write& write) {

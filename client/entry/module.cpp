@@ -27,7 +27,8 @@
 namespace rcuda::client {
 namespace {
 
-// Copies the values back into the application's array, because some options return a number there.
+// Copies the option values back into the application's array, because some options return a number
+// there.
 void return_values(const JitOptions& options, void** values) {
   for (size_t i = 0; i < options.values.size(); ++i) values[i] = options.values[i];
 }
@@ -43,7 +44,8 @@ CUresult add_function(Module& module, const std::string& name, std::unique_ptr<F
   return CUDA_SUCCESS;
 }
 
-// `bytes`: as for measure_image(). `values`: the application's array that `options` was read from.
+// Loads a module. `bytes`: as for measure_image(). `values`: the application's array from which
+// `options` was read.
 CUresult load_module(CUmodule* handle, const void* pointer, std::optional<size_t> bytes,
                      JitOptions options, void** values = nullptr) {
   RCUDA_ASSIGN_OR_RETURN(const Route route, find_current_route());
@@ -86,7 +88,7 @@ CUresult read_options(unsigned count, const CUjit_option* keys, void* const* val
   return CUDA_SUCCESS;
 }
 
-// A library option may have no value.
+// Reads library options. `values` may be null, because library options may have no value.
 CUresult read_options(unsigned count, const CUlibraryOption* keys, void* const* values,
                       JitOptions* options) {
   if (count == 0) return CUDA_SUCCESS;
@@ -120,7 +122,7 @@ bool is_preserved(const JitOptions& options) {
   return false;
 }
 
-// `bytes`: as for measure_image().
+// Loads a library. `bytes`: as for measure_image().
 CUresult load_library(CUlibrary* handle, const void* pointer, std::optional<size_t> bytes,
                       JitOptions options) {
   Process& process = Process::get();
@@ -150,7 +152,7 @@ CUresult load_library(CUlibrary* handle, const void* pointer, std::optional<size
     return result;
   }
   for (LoadedFunction& function : functions) add_kernel(*library, route, std::move(function));
-  // After the call, the application may free its log buffers.
+  // Later loads must not write to the log buffers: the application may free them after this call.
   forget_logs(&library->options);
   *handle = reinterpret_cast<CUlibrary>(library);
   return CUDA_SUCCESS;
@@ -365,7 +367,7 @@ CUresult cuLibraryGetUnifiedFunction(void**, CUlibrary handle, const char*) {
 
 CUresult cuLibraryGetManaged(CUdeviceptr* address, size_t* bytes, CUlibrary library,
                              const char* name) {
-  if (!address && !bytes) return CUDA_ERROR_INVALID_VALUE;  // one may be null
+  if (!address && !bytes) return CUDA_ERROR_INVALID_VALUE;  // one output may be null
   CUdeviceptr found = 0;
   size_t size = 0;
   RCUDA_RETURN_IF_CUDA_ERROR(forward_cuLibraryGetManaged(&found, &size, library, name));

@@ -19,7 +19,7 @@
 namespace rcuda::client {
 namespace {
 
-// Answers per function and kind of query; further queries are round trips.
+// The most cached answers per function and kind of query. Further queries are round trips.
 constexpr size_t kMostKept = 1024;
 
 int32_t attribute(const FunctionInfo& info, CUfunction_attribute which) {

@@ -24,7 +24,7 @@ CUcontext context_handle(const Allocation& allocation) {
       context_of({device->session, allocation.context, allocation.device}));
 }
 
-// Null for memory that belongs to no pool, and for memory of graphs.
+// Returns the pool of the memory, or null for memory of graphs and other memory without a pool.
 CUresult find_pool(const Allocation& allocation, CUmemoryPool* pool) {
   *pool = allocation.pool;
   if (allocation.placement != Placement::kDeviceAsync || allocation.of_graph || *pool) {
@@ -33,8 +33,8 @@ CUresult find_pool(const Allocation& allocation, CUmemoryPool* pool) {
   return forward_cuDeviceGetMemPool(pool, static_cast<CUdevice>(allocation.device));
 }
 
-// The range that CUDA reports for an address. For mapped memory it is the whole reservation, not
-// the mapping.
+// Returns the range that CUDA reports for an address: the allocation, or for mapped memory the
+// whole reservation.
 Registry::Reserved range_of(const Allocation& allocation) {
   if (allocation.placement == Placement::kMapped) {
     if (const auto reserved = Process::get().memory().reservation(allocation.base)) {
@@ -190,7 +190,8 @@ CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute which, CUd
   }
   // A driver refuses this for memory of cuMemMap (580 on an H100).
   if (Process::get().memory().reserved_by(address)) return CUDA_ERROR_NOT_SUPPORTED;
-  // Only stored: copies of this memory are already as synchronous as their functions document.
+  // The value is only stored, because rcuda's copies of this memory are already synchronous where
+  // CUDA documents it.
   Process::get().memory().update(allocation->base, [value](Allocation& found) {
     found.sync_memops = *static_cast<const unsigned*>(value);
   });

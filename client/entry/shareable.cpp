@@ -207,7 +207,8 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   auto* allocation = find_allocation(handle);
   if (!allocation) return CUDA_ERROR_INVALID_VALUE;
   forget_closed();
-  // Before the mutex is locked, another thread may release the last reference.
+  // Look the handle up again: before the mutex was locked, another thread may have released the
+  // last reference.
   const Session* const session = allocation->session;
   rcuda::MutexLock lock(allocation->session->references_mutex());
   allocation = find_allocation(handle);

@@ -23,7 +23,7 @@
 namespace rcuda::client {
 namespace {
 
-// The route of a stream that a call only queries.
+// Returns the route of a stream for a call that only queries the stream (StreamQuestion).
 CudaResult<StreamRoute> view_stream(CUstream stream) {
   const StreamQuestion question;
   return find_stream_route(stream);
@@ -51,7 +51,7 @@ int priority_in_range(const Session& session, int priority) {
   return priority > least ? least : priority < greatest ? greatest : priority;
 }
 
-// Gets the stream's object. Only the legacy stream has none, and it cannot capture.
+// Gets the stream's object, or null for the legacy stream, which cannot capture.
 CUresult find_origin(CUstream stream, Stream** origin) {
   RCUDA_ASSIGN_OR_RETURN(const StreamRoute view, view_stream(stream));
   *origin = view.stream;
@@ -72,7 +72,8 @@ CUresult check_wait(CUstream stream, const StreamRoute& view, bool* capturing) {
   return check_unsafe_call();
 }
 
-// Whether a created stream is done. If it is, the caller must finish a Wait.
+// Returns CUDA_SUCCESS if all work of a created stream is done, or CUDA_ERROR_NOT_READY. After
+// CUDA_SUCCESS, the caller must finish a Wait.
 CUresult query(const StreamRoute& view) {
   Session& session = *view.session;
   Timeline& timeline = *view.stream->timeline;
@@ -93,7 +94,8 @@ CUresult query(const StreamRoute& view) {
   return result;
 }
 
-// `begin` starts the worker's capture, in relaxed mode. The client enforces the real mode.
+// Begins a capture. `begin` starts it in the worker, in relaxed mode; the client itself enforces
+// the application's `mode`.
 template <typename Begin>
 CUresult begin_capture(CUstream stream, CUstreamCaptureMode mode, const Begin& begin) {
   if (mode < CU_STREAM_CAPTURE_MODE_GLOBAL || mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
@@ -107,7 +109,7 @@ CUresult begin_capture(CUstream stream, CUstreamCaptureMode mode, const Begin& b
   return result;
 }
 
-// Sets the client's data about a new stream.
+// Stores flags and priority in the object of a new stream.
 void adorn(CUstream stream, unsigned flags, int priority) {
   auto* object = find<Stream>(stream);
   object->flags = flags;
@@ -211,9 +213,9 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
   return CUDA_SUCCESS;
 }
 
-// For a stream of a green context: returns that context and its primary context.
+// For a stream of a green context, *green becomes this context and *context its primary context.
 CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* green) {
-  // In this version of the function, both outputs are optional.
+  // In _v2, both outputs are optional.
   RCUDA_ASSIGN_OR_RETURN(const StreamRoute view, view_stream(stream));
   Context* const found = context_of(view);
   if (context) *context = reinterpret_cast<CUcontext>(&owning_context(*found));
@@ -271,7 +273,7 @@ CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph,
   });
 }
 
-// An invalidated capture ends without a graph: *graph becomes null.
+// If the capture was invalidated, it ends without a graph, and *graph becomes null.
 CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
   if (graph) *graph = nullptr;
   Stream* origin;

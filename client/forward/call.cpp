@@ -91,7 +91,8 @@ wire::ObjectId Call::stream_near(CUstream stream, CUdeviceptr address, const Rou
 
 FunctionId Call::function(CUfunction function) {
   FunctionId found;
-  // A kernel stays a kernel: its function in a context may have other attributes.
+  // Send a kernel as a kernel, not as its function in the context: the function may have other
+  // attributes.
   found.is_kernel = is_kernel(function);
   found.id = handle(function, found.is_kernel ? wire::Kind::kKernel : wire::Kind::kFunction,
                     CUDA_ERROR_INVALID_HANDLE);
@@ -153,7 +154,8 @@ CUresult Call::post(api::Opcode opcode) {
   if (!may_send()) return result_;
   bool refused = false;
   const CUresult result = client::post(*route_, {opcode, in_.body()}, &refused);
-  // Any other error is that of an earlier command: the object of this one will exist.
+  // If this command was not refused, `result` is the error of an earlier command, and the worker
+  // makes the object.
   if (refused) retire_created();
   return result;
 }

@@ -61,15 +61,16 @@ class Call {
   }
   // Returns the stream's id. The command counts in the stream's timeline.
   wire::ObjectId stream(CUstream stream);
-  // A default stream means the default stream of the worker that owns the address. `owner`: the
-  // route of the address's worker; null: look it up. The same for route_address().
+  // Like stream(), but a default stream means the default stream of the worker that owns the
+  // address. `owner`: the route of this worker; null: look it up. route_address() has the same
+  // parameters.
   wire::ObjectId stream_near(CUstream stream, CUdeviceptr address, const Route* owner = nullptr);
   FunctionId function(CUfunction function);
   uint32_t device(CUdevice device);
   void route_address(CUdeviceptr address, const Route* owner = nullptr);
   void route_anywhere();
   void route_location(const CUmemLocation& location);
-  void route_current();                   // unless a worker has been chosen
+  void route_current();                   // if no worker has been chosen yet
   void pace() { client::pace(*route_); }  // before work is sent to a stream
 
   // Body.
@@ -106,7 +107,8 @@ class Call {
     return static_cast<uint32_t>(
         std::min(count, (api::kMaxReplyBytes - 256) / arrays / element_bytes));
   }
-  // The same for an array that must be returned completely: an error if it does not fit.
+  // Like room(), for an array that must be returned completely: fixes an error if the array does
+  // not fit.
   uint32_t whole(size_t count, size_t element_bytes, size_t arrays) {
     const uint32_t fits = room(count, element_bytes, arrays);
     if (fits != count) fix(CUDA_ERROR_NOT_SUPPORTED);
@@ -137,11 +139,11 @@ class Call {
           from_pointer<Handle>(i < ids.size() ? client::wrap_id(*route_, kind, ids[i]) : nullptr);
     }
   }
-  // Takes the first piece; read_rest() requests the others.
+  // Reads the first piece of a blob from the reply; read_rest() requests the other pieces.
   void take_blob(api::Blob* blob);
   CUresult read_rest(api::Blob* blob);
   CUresult bad_reply() const;
-  // Called after a call that destroys an object.
+  // Retires the handle if the call has destroyed its object.
   template <typename Handle>
   static void retire_if_gone(Handle handle, wire::Kind kind, CUresult result) {
     if (api::is_gone(result)) retire(to_pointer(handle), kind);
@@ -168,8 +170,9 @@ class Call {
   uint32_t created_count_ = 0;
 };
 
-// Struct members that name objects or devices are sent as ids and as the worker's ordinals. Members
-// that emit_routing() (api/gen/client.py) uses also choose the call's route.
+// Converts struct members that name objects or devices: objects are sent as ids, devices as the
+// worker's ordinals. Members that emit_routing() (api/gen/client.py) uses also choose the call's
+// route.
 CUresult location_to_wire(CUmemLocation& location, Call& call);
 void location_from_wire(CUmemLocation& location, const Call& call);
 CUresult devices_to_wire(unsigned& mask, Call& call);

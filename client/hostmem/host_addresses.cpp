@@ -7,14 +7,14 @@ namespace rcuda::client {
 namespace {
 
 constexpr size_t kUnit = 64u << 10;
-// The quiet part of each 4 GiB: the limits of the lower half of its addresses. As an integer this
+// The limits of the lower half (32 bits) of the addresses for small allocations. As an integer this
 // half is -0.94e9 to -0.13e9, as a float -1.3e5 to -1e34.
 constexpr uint64_t kQuietBegin = 0xc800'0000;
 constexpr uint64_t kQuietEnd = 0xf800'0000;
 static_assert(HostAddresses::kMostQuietBytes + kUnit <= kQuietEnd - kQuietBegin);
 constexpr uint64_t k4GiB = 1ull << 32;
 
-// The size of an allocation with the guard after it.
+// Returns the size of an allocation with the guard after it.
 size_t guarded(size_t bytes) { return (bytes + kUnit - 1) / kUnit * kUnit + kUnit; }
 
 }  // namespace

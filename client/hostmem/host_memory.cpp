@@ -39,8 +39,8 @@ HostAddresses& host_range() {
 }
 
 UniqueFd make_backing(size_t bytes) {
-  // An empty file (shared_memory.h) is not possible: move_run() fills the file before a worker
-  // receives it and can size it.
+  // Do not make an empty file that a worker enlarges later (shared_memory.h): move_run() fills the
+  // file before a worker receives it.
   return may_make_files_of(bytes) ? make_memory_file("rcuda-host", bytes) : UniqueFd();
 }
 
@@ -94,8 +94,8 @@ void unexpose_all(const Exposures& exposures, uint64_t address, const Route& rou
   }
 }
 
-// Exposes the memory to every session, or to none if one fails. Skips lost sessions of other
-// servers: the route's GPUs do not need them.
+// Exposes the memory to every session, or to none if one exposure fails. Skips lost sessions of
+// other servers: the route's GPUs do not need them.
 CUresult expose_to_all(const Route& route, void* address, size_t bytes, int backing, unsigned flags,
                        Exposures* exposures) {
   for (const auto& session : Process::get().sessions()) {
@@ -130,7 +130,7 @@ CUresult record(const Route& route, void* address, size_t bytes, Placement place
              : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
 }
 
-// Whether the session's worker can map pages of this process that have a backing.
+// Whether the session's worker can map pages of this process that have a backing (a memory file).
 bool shares_pages(const std::unique_ptr<Session>& session) {
   return session->traits().shares_pages;
 }
@@ -151,7 +151,7 @@ void mirror_where_needed(void* address, size_t bytes, MirrorUse use = MirrorUse:
   }
 }
 
-// The whole pages that contain the range.
+// Returns the whole pages that contain the range.
 std::pair<uint64_t, size_t> pages_of(uint64_t begin, size_t bytes) {
   const uint64_t first = page_of(begin);
   return {first, whole_pages(begin + bytes - first)};
@@ -181,7 +181,7 @@ class Unmirrored {
     ranges_.erase(reinterpret_cast<uintptr_t>(address));
     count_.store(ranges_.size(), std::memory_order_relaxed);
   }
-  // The range that contains the address; 0 bytes if no range does.
+  // Returns the range that contains the address; 0 bytes if no range does.
   std::pair<uint64_t, size_t> find(const void* address) {
     if (empty()) return {};
     MutexLock lock(mutex_);
@@ -220,11 +220,11 @@ Unmirrored& unmirrored() {
   return *instance;
 }
 
-// Held while memory becomes mirrored. During that time, other threads must not use the memory in
-// their work or free it.
+// Held while memory becomes mirrored, so that meanwhile other threads neither send work that uses
+// the memory nor free it.
 Mutex mirroring_mutex;
 
-// After this call no work makes the memory mirrored.
+// After this call, no launch or other work begins to mirror the memory.
 void stop_mirroring(const void* address) {
   MutexLock lock(mirroring_mutex);
   unmirrored().remove(address);
@@ -249,8 +249,8 @@ void unmap_from_range(void* memory, size_t length) {
   host_range().give_back(reinterpret_cast<uintptr_t>(memory), length);
 }
 
-// The result of a call that has freed memory: like every call, it fails if the current context's
-// session is lost. Lost sessions of other workers do not matter.
+// Returns the result of a call that has freed memory. Like every call, it fails if the current
+// context's session is lost. Lost sessions of other workers do not matter.
 CUresult check_current_session() {
   const auto current = find_current_route();
   return current && current->session->lost() ? kSessionLost : CUDA_SUCCESS;
@@ -371,10 +371,10 @@ void end_host_memory(const Allocation& memory) {
 
 namespace {
 
-// Each host function exchanges the bytes of mirrored memory, so queued host functions must end
-// before the mirror ends. Without host functions, the end of the mirror itself waits for the
-// device. `stays`: the application keeps the memory, so the wait also fetches the results of the
-// GPU's work in the context that registered the memory.
+// Waits before mirrors of the memory end. Each host function exchanges the bytes of mirrored
+// memory, so queued host functions must end first. Without host functions, the end of the mirror
+// itself waits for the device. `stays`: the application keeps the memory, so the wait also fetches
+// the results of the GPU's work in the context that registered the memory.
 void await_mirrored(const Allocation& memory, bool stays) {
   const std::vector<Route> mirrored = mirrored_in(memory.base, memory.bytes);
   const Device* const device = Process::get().device(static_cast<CUdevice>(memory.device));
@@ -396,7 +396,7 @@ CUresult free_host(void* address) {
       (found->placement != Placement::kHost && found->placement != Placement::kManaged)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (!registry.remove(found->base)) return CUDA_ERROR_INVALID_VALUE;  // another thread was first
+  if (!registry.remove(found->base)) return CUDA_ERROR_INVALID_VALUE;  // already freed
   stop_mirroring(address);
   await_mirrored(*found, false);
   end_host_memory(*found);
@@ -425,9 +425,10 @@ CUresult check_pinning(const std::vector<MappedPart>& parts, uint64_t first, siz
   return CUDA_ERROR_INVALID_VALUE;
 }
 
-// Lets every worker use the pages. The pages move onto a memfd, which workers of this machine map.
-// Pages that a file, another process or another driver also uses cannot move. Every worker then has
-// pages of its own, and the memory is mirrored. `all`: the mappings of the run, and perhaps others.
+// Makes a new run usable by every worker. Its pages move onto a memfd, which workers of this
+// machine map. Pages that a file, another process or another driver also uses cannot move. Every
+// worker then has its own pages, and the memory is mirrored. `all`: the mappings of the run, and
+// perhaps others.
 CUresult make_run(const Route& route, unsigned flags, const std::vector<MappedPart>& all,
                   PageRun* run) {
   void* const pages = reinterpret_cast<void*>(run->first);
@@ -546,7 +547,7 @@ CUresult unregister_host(void* address) {
   if (found->base != begin || found->placement != Placement::kRegistered) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (!registry.remove(found->base)) return CUDA_ERROR_INVALID_VALUE;  // another thread was first
+  if (!registry.remove(found->base)) return CUDA_ERROR_INVALID_VALUE;  // already freed
   stop_mirroring(address);
   await_mirrored(*found, true);
   end_host_memory(*found);

@@ -35,16 +35,16 @@ CUresult allocate_host(void** address, size_t bytes, unsigned flags, bool manage
 CUresult free_host(void* address);
 CUresult register_host(void* address, size_t bytes, unsigned flags);
 CUresult unregister_host(void* address);
-// Ends host memory as free_host() and unregister_host() do, after the caller has removed it from
+// Unmirrors and unexposes host memory and frees its pages. Call it after removing the memory from
 // the registry.
 void end_host_memory(const Allocation& memory);
 // Begins to mirror the page-locked memory that these parameters of a kernel of `route` point to,
 // where necessary. The calling thread needs no current context.
 void mirror_reachable(const Route& route, const LaunchParameters& parameters);
 void mirror_reachable(const Route& route, const void* address);
-// The same for memory that a fill or a memory operation in the stream accesses. Also sends the
-// application's changes to the worker. In a capturing stream it sends nothing, because each launch
-// of the graph sends them.
+// Like mirror_reachable(), for memory that a fill or a memory operation in the stream accesses.
+// Also sends the application's changes to the worker, except in a capturing stream: there, each
+// launch of the graph sends them.
 CUresult mirror_for(const Route& route, CUstream stream, uint64_t address);
 
 // This library's own memory, which the worker of one session has at the same address. The
@@ -55,7 +55,7 @@ struct InternalHostMemory {
   size_t bytes = 0;  // whole pages
   transport::RegionId region{};
 };
-// `callback`: see wire::HostExposeBody.
+// Allocates internal memory of at least `bytes`. `callback`: see wire::HostExposeBody.
 CUresult allocate_internal(Session& session, wire::ObjectId context, size_t bytes,
                            uint64_t callback, InternalHostMemory* memory);
 void free_internal(const InternalHostMemory& memory);

@@ -32,7 +32,8 @@ int held_writes_fd() {
   MutexLock lock(mutex);
   if (owner == getpid()) return fd;
   owner = getpid();
-  // In a privileged process, the writes of system calls can wait too.
+  // Try without UFFD_USER_MODE_ONLY first: in a privileged process, writes by system calls can then
+  // wait, too.
   UniqueFd opened(static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC)));
   if (!opened) {
     opened.reset(static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY)));
@@ -54,7 +55,8 @@ class HeldWrites {
   }
   ~HeldWrites() {
     if (!registered_) return;
-    // If the pages were replaced in the meantime, only the last call has an effect.
+    // Replaced pages are no longer protected and registered. For them, only the last call has an
+    // effect: it wakes the waiting threads.
     uffdio_writeprotect open{range_, UFFDIO_WRITEPROTECT_MODE_DONTWAKE};
     (void)ioctl(fd_, UFFDIO_WRITEPROTECT, &open);
     (void)ioctl(fd_, UFFDIO_UNREGISTER, &range_);
@@ -105,8 +107,8 @@ bool put_in_place(void* pages, void* begin, size_t bytes) {
   return false;
 }
 
-// Calls `replace` while writes are held. If the pages contain this thread's stack, another thread
-// calls it, because this thread would wait for its own writes.
+// Calls `replace` while writes to the pages are held. If the pages contain this thread's stack,
+// another thread calls `replace`, because this thread would block at its first write.
 bool move(void* begin, size_t bytes, const std::function<bool()>& replace) {
   constexpr uintptr_t kFramesBelow = 64 << 10, kFramesAbove = 4 << 10;
   const auto first = reinterpret_cast<uintptr_t>(begin);

@@ -28,12 +28,13 @@ std::map<uint64_t, PageRun>& runs() {
   return *instance;
 }
 
-// A child of fork() may still use pages that it could not copy.
+// A child of fork() could not copy all moved pages and may still use them, so they must not be
+// freed in the memfd.
 bool shared_with_child RCUDA_GUARDED_BY(change_mutex) = false;
 
-// The parts of [begin, end) that are still mapped to the run's memfd. The application may have
-// unmapped the rest, because a run can outlive the registration that made it. `all`: the mappings
-// in the range, and perhaps others, in ascending order.
+// Returns the parts of [begin, end) that are still mapped to the run's memfd. The application may
+// have unmapped the rest, because a run can outlive the registration that made it. `all`: the
+// mappings in the range, and perhaps others, in ascending order.
 std::vector<MappedPart> moved_parts(const PageRun& run, uint64_t begin, uint64_t end,
                                     const std::vector<MappedPart>& all) {
   std::vector<MappedPart> parts;
@@ -54,7 +55,7 @@ std::vector<MappedPart> moved_parts(const PageRun& run, uint64_t begin, uint64_t
 }
 
 bool are_of(const PageRun& run, uint64_t begin, uint64_t end) {
-  // Any mapping is sufficient, because the bytes are copied.
+  // Pages that were not moved may have any mapping, because their bytes are copied.
   if (run.inode == 0) return cover(mappings_in(begin, end), begin, end);
   return cover(moved_parts(run, begin, end), begin, end);
 }
@@ -70,7 +71,8 @@ std::vector<PageRun*> runs_in(uint64_t begin, uint64_t end) {
   return found;
 }
 
-// Runs without a registration. Their pages could not move off the memfd because memory was pinned.
+// Runs whose registrations have ended, but whose pages could not move off the memfd because another
+// driver had pinned memory.
 std::vector<PageRun>& left_behind() RCUDA_REQUIRES(change_mutex) {
   static auto* instance = new std::vector<PageRun>;
   return *instance;
@@ -121,7 +123,8 @@ void before_fork() RCUDA_ACQUIRE(change_mutex, runs_mutex) {
   };
   for (const auto& [first, run] : runs()) add(run);
   for (const PageRun& run : left_behind()) add(run);
-  // The list of mappings could not be read (no descriptor was free), so the child copies nothing.
+  // `forked` is empty because the list of mappings could not be read (no descriptor was free). So
+  // the child copies nothing.
   if (any_moved && forked.empty()) shared_with_child = true;
   int ends[2];
   if (forked.empty() || ::pipe2(ends, O_CLOEXEC) != 0) ends[0] = ends[1] = -1;
@@ -237,7 +240,8 @@ bool move_run(PageRun* run, int backing, std::span<const MappedPart> parts) {
   return false;
 }
 
-// All callers run inside of use_pages() or leave_pages(), which hold change_mutex.
+// The thread-safety analysis is off: all callers run inside of use_pages() or leave_pages(), which
+// hold change_mutex.
 void give_back(const PageRun& run) RCUDA_NO_THREAD_SAFETY_ANALYSIS {
   for (const MappedPart& part : moved_parts(run, run.first, run.first + run.bytes)) {
     if (!move_off(part, !shared_with_child)) {

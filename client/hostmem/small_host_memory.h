@@ -1,8 +1,8 @@
 // Small mapped allocations, many in one region.
 //
 // Memory that kernels may use at any time is mirrored where pages are not shared (mirror.h). Each
-// launch compares every mirror, and each wait asks about every mirror, so thousands of mirrors
-// would cost milliseconds. So small allocations share regions, as in a local driver. If there are
+// launch compares every mirror, and each wait queries every mirror, so thousands of mirrors would
+// cost milliseconds. So small allocations share regions, as in a local driver. If there are
 // thousands of them, they also share cache lines (SmallPieces).
 // Threads: any. Blocking: both functions if a region begins or ends; give_back_small() also waits
 // until the devices are idle.

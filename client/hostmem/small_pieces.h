@@ -36,7 +36,7 @@ class SmallPieces {
   bool has(uint64_t address) const { return pieces_.contains(address); }
   // Frees a piece of take(). If the chunk has no other piece, removes the chunk and returns it.
   std::optional<Chunk> give_back(uint64_t address);
-  // The size of all chunks together.
+  // Returns the size of all chunks together.
   size_t bytes() const { return bytes_; }
 
  private:

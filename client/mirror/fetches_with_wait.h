@@ -32,7 +32,7 @@ class FetchesWithWait final : public MirrorQuestions {
   // Merges the answer for this mirror. Returns false if there is no answer for it, or if other
   // bytes may be newer. The caller then fetches the mirror as usual.
   bool take(Mirror& mirror) RCUDA_REQUIRES(pull_mutex);
-  // The answers for the mirrors that share a query. Call it once.
+  // Returns the answers for the mirrors that share a query. Call it once.
   std::vector<MirrorNews> news();
 
  private:
@@ -46,7 +46,7 @@ class FetchesWithWait final : public MirrorQuestions {
   CUresult answer(Question& question, Reply* reply);
 
   Session& session_;
-  std::deque<Question> questions_;  // a call does not move
+  std::deque<Question> questions_;  // a deque, because a PendingCall must not move
   std::vector<MirrorNews> news_;
   std::optional<Session::PendingCall> news_call_;
 };

@@ -32,12 +32,13 @@ namespace {
 
 using Shared = std::shared_ptr<Mirror>;
 
-// No worker chooses larger blocks (server/executor/mirrors/block_digests.h).
+// The limit for the block size in a worker's reply. Workers choose smaller blocks
+// (server/executor/mirrors/block_digests.h).
 constexpr uint64_t kMostBlockBytes = 1u << 30;
 
 std::atomic<size_t> mirror_count{0};
-std::atomic<bool> some_named{false};  // there was a mirror of MirrorUse::kNamed
-// The scratch memory of push().
+std::atomic<bool> some_named{false};  // there is or was a mirror of MirrorUse::kNamed
+// The scratch memory for push(); guarded by push_mutex.
 std::vector<std::byte>& push_content() RCUDA_REQUIRES(push_mutex) {
   static auto* instance = new std::vector<std::byte>;
   return *instance;
@@ -48,8 +49,8 @@ std::vector<Shared>& mirrors() RCUDA_REQUIRES(mirrors_mutex) {
   return *instance;
 }
 
-// The thread-safety analysis is off, because some callers' `choose` also needs push_mutex, which
-// those callers hold.
+// Returns the mirrors for which `choose` returns true. The thread-safety analysis is off, because
+// some callers' `choose` also needs push_mutex, which those callers hold.
 template <typename Choose>
 std::vector<Shared> chosen(const Choose& choose) RCUDA_NO_THREAD_SAFETY_ANALYSIS {
   std::vector<Shared> found;
@@ -64,7 +65,8 @@ std::vector<Shared> of_session(const Session& session) {
   return chosen([&](const Mirror& mirror) { return mirror.session == &session; });
 }
 
-// The mirrors of a context share a stream.
+// Returns the timeline of the stream in which a context's mirrors exchange bytes; all mirrors of a
+// context share it.
 std::shared_ptr<Timeline> exchanges_in(Session& session, wire::ObjectId context) {
   MutexLock lock(mirrors_mutex);
   for (const Shared& mirror : mirrors()) {
@@ -128,13 +130,13 @@ CUresult introduce(Mirror& mirror, bool* fetched) {
   return result;
 }
 
-// The reverse of introduce().
+// Removes the mirror in the worker and unmaps the region: the reverse of introduce().
 void withdraw(Mirror& mirror) {
   const wire::UnmirrorBody body{{reinterpret_cast<uintptr_t>(mirror.address)}};
   const auto in = [&](wire::ObjectId context) {
     return mirror.session->call(mirror.session->in_context(context), body);
   };
-  // The context may have ended.
+  // If the context has ended, name no context.
   if (in(mirror.context) != CUDA_SUCCESS) (void)in(0);
   (void)mirror.session->link().unexpose(mirror.region);
   MutexLock pulling(pull_mutex);
@@ -143,9 +145,9 @@ void withdraw(Mirror& mirror) {
   mirror.lent = mirror.fetched = nullptr;
 }
 
-// The first bytes of a variable are fetched before other threads can push the memory, which is
-// still zero here. The thread-safety analysis is off, because until then no other thread has the
-// mirror.
+// Adds a mirror. The contents of a variable are fetched before the mirror is visible to other
+// threads, because these threads would push the client's memory, which is still zero. The
+// thread-safety analysis is off for this reason.
 CUresult add(Session& session, wire::ObjectId context, std::byte* address, size_t bytes,
              MirroredMemory memory, WriteTracker* tracker = nullptr,
              MirrorUse use = MirrorUse::kAny) RCUDA_NO_THREAD_SAFETY_ANALYSIS {
@@ -241,8 +243,9 @@ bool is_variable_at(const Mirror& mirror, const Session& session, CUdeviceptr ad
          reinterpret_cast<uintptr_t>(mirror.address) == address && mirror.bytes == bytes;
 }
 
-// Ends the mirrors of variables that no longer exist: the worker has reused their memory. A context
-// reset unloads modules without a call that names them.
+// Ends the mirrors of variables in this memory, which the worker has reused: the variables no
+// longer exist. This happens after a context reset, which unloads modules without a call that names
+// them.
 void end_variables_in(const Session& session, CUdeviceptr address, size_t bytes) {
   end_mirrors([&](const Mirror& mirror) {
     return mirror.memory == MirroredMemory::kVariable && mirror.session == &session &&
@@ -278,7 +281,7 @@ CUresult mirror_at(Session& session, wire::ObjectId context, CUdeviceptr address
     }
   }
   end_variables_in(session, address, bytes);
-  // Several variables may share a page.
+  // Open each page only once: several variables may share a page.
   for (uintptr_t at = page_of(address); at < address + bytes; at += page_bytes()) {
     const bool ours = [&] {
       MutexLock lock(mirrors_mutex);
@@ -304,7 +307,8 @@ CUresult mirror_managed(Session& session, wire::ObjectId context, CUdeviceptr ad
   if (address != whole_pages(address)) return CUDA_ERROR_NOT_SUPPORTED;
   end_variables_in(session, address, mapped);
   if (!session.windows().open(address, mapped)) return CUDA_ERROR_OUT_OF_MEMORY;
-  // With large pages, write protection is set and lifted once for each large page.
+  // Large pages make the write tracking cheaper: write protection is set and lifted once for each
+  // large page.
   (void)madvise(wanted, mapped, MADV_HUGEPAGE);
   // A child process could not fetch the GPU's changes. With a local GPU, a child process has no
   // access either.
@@ -371,7 +375,7 @@ bool is_mirrored(const Session& session, uint64_t address, size_t bytes) {
 
 namespace {
 
-uint64_t pushes RCUDA_GUARDED_BY(push_mutex) = 0;  // so far, of all sessions
+uint64_t pushes RCUDA_GUARDED_BY(push_mutex) = 0;  // number of pushes of all sessions
 
 // Makes the route's stream wait for all pushes so far, unless it already does.
 CUresult await_pushes(const Route& route) RCUDA_REQUIRES(push_mutex) {
@@ -384,7 +388,7 @@ CUresult await_pushes(const Route& route) RCUDA_REQUIRES(push_mutex) {
   return result;
 }
 
-// Whether the launch may use the memory. Memory that was never sent always counts as used.
+// Whether the launch may use the memory. Returns true for memory that was never sent.
 bool may_use(const LaunchParameters& launch, const Mirror& mirror) {
   if (mirror.use == MirrorUse::kAny) return true;
   if (mirror.is(MirrorStage::kNew)) return true;
@@ -484,7 +488,8 @@ CUresult pull_mirrors(Session& session, MirrorQuestions* asked) {
   auto* const early = static_cast<FetchesWithWait*>(asked);
   MutexLock lock(pull_mutex);
   const std::vector<SessionOrder> orders = orders_before(session);
-  // Met before the fetch below, so it covers their earlier work, and later waits need not.
+  // Orders whose earlier work is already over. The fetch below covers this work, so later waits
+  // need not cover it.
   std::vector<SessionOrder> met;
   std::ranges::copy_if(orders, std::back_inserter(met), is_met);
   const auto comes_before = [&](Session* other) {

@@ -44,25 +44,25 @@ void mirror(Session& session, wire::ObjectId context, void* address, size_t byte
 // Mirrors a managed variable at the worker's address, after opening its pages in the session's
 // windows. An address outside of the windows ends the session (kSessionLost).
 CUresult mirror_at(Session& session, wire::ObjectId context, CUdeviceptr address, size_t bytes);
-// The same for managed memory that the worker has just allocated: whole pages. Returns
-// CUDA_ERROR_NOT_SUPPORTED in three cases: the address is not a multiple of this process's page
-// size (which may be larger than the worker's); the worker cannot find changes; or it would have to
-// read more than `device_bytes` to find them.
+// Like mirror_at(), for managed memory that the worker has just allocated, and for whole pages.
+// Returns CUDA_ERROR_NOT_SUPPORTED in three cases: the address is not a multiple of this process's
+// page size (which may be larger than the worker's); the worker cannot find changes; or the worker
+// would have to read more than `device_bytes` to find them.
 CUresult mirror_managed(Session& session, wire::ObjectId context, CUdeviceptr address, size_t bytes,
                         size_t device_bytes);
-// If the memory is mirrored: notes that from now on any launch may use it (MirrorUse::kAny).
+// If the memory is mirrored, records that from now on any launch may use it (MirrorUse::kAny).
 void any_launch_may_use(const void* address);
-// The same for all memory whose address is a whole parameter, not part of a larger parameter.
+// Does the same for all memory whose address is a whole parameter, not part of a larger parameter.
 void any_launch_may_use(const LaunchParameters& parameters);
 // Ends the mirrors at this address. The memory of a managed allocation is also unmapped.
 void unmirror(const void* address);
 // Ends the mirrors of the context's managed memory. Call it before the context ends. (Variables end
 // with their modules. Variables of libraries outlive contexts.)
 void unmirror_context(const Session& session, wire::ObjectId context);
-// Whether any memory is mirrored, so that host memory may be older than the worker's bytes.
+// Whether any memory is mirrored. If so, host memory may be older than the worker's bytes.
 bool any_mirrored();
-// The mirrors of any part of [address, address + bytes): their sessions, and the contexts in which
-// the bytes are exchanged.
+// Returns a route for each mirror of any part of [address, address + bytes): its session, and the
+// context in which its bytes are exchanged.
 std::vector<Route> mirrored_in(uint64_t address, size_t bytes);
 // Whether any part of [address, address + bytes) is mirrored with this worker.
 bool is_mirrored(const Session& session, uint64_t address, size_t bytes);
@@ -84,8 +84,9 @@ void show_writes(Session& session, bool often);
 std::unique_ptr<MirrorQuestions> ask_with_wait(Session& session, Word word);
 
 // mirrors_arrived() is called before a host function, when the session's worker has sent its bytes.
-// mirrors_leave() is called after the function; then the worker takes over the client's bytes. Only
-// mirrors whose region has bytes of this loan (wire::MirrorLoan) take part.
+// mirrors_leave() is called after the function; then the worker takes over the client's bytes.
+// `loan`: the number of this exchange. Mirrors whose region has no bytes with this number
+// (wire::MirrorLoan) are skipped.
 void mirrors_arrived(Session& session, uint64_t loan);
 void mirrors_leave(Session& session, uint64_t loan);
 

@@ -75,39 +75,40 @@ struct Mirror {
   WriteTracker* tracker = nullptr;      // null: the application's changes are found by comparing
   std::shared_ptr<Timeline> exchanges;  // of wire::kFetchStream, for both directions
   bool all_written RCUDA_GUARDED_BY(push_mutex) = true;  // `tracker` does not know all writes
-  // At the last push, most of the memory that might have been written had changed.
+  // At the last push, most of the blocks that might have been written had changed. The next push
+  // then does not protect the written pages again, because comparing them costs less.
   bool rewritten RCUDA_GUARDED_BY(push_mutex) = false;
   StateWord<kMirrorTransitions> stage;
   std::string name;  // for the log
   // The runs that the worker has reported as changed by the GPU, and that the client lacks.
   std::vector<Run> unfetched RCUDA_GUARDED_BY(pull_mutex);
-  // The number of further small pulls after which the memory of `fetched` is released.
+  // After this number of further small pulls, the memory of `fetched` is released.
   int pulls_to_free RCUDA_GUARDED_BY(pull_mutex) = 0;
   // The bytes at the last exchange, equal on both sides.
   std::unique_ptr<std::byte[], UnmapPages> known RCUDA_GUARDED_BY(mirrors_mutex);
   // By block: whether it was ever sent or fetched. `tracker` reports a fetched block as written,
   // but the block must not be sent back over newer results.
   std::vector<uint8_t> exchanged RCUDA_GUARDED_BY(mirrors_mutex);
-  // By block: 1 if it was exchanged without a note in the worker, so the worker's digests do not
-  // cover it.
+  // By block: 1 if it was exchanged without a note in the worker (note_in_worker()), so the
+  // worker's digests do not cover it.
   std::vector<uint8_t> unnoted RCUDA_GUARDED_BY(mirrors_mutex);
   std::atomic<bool> any_unnoted{false};
-  uint64_t version RCUDA_GUARDED_BY(mirrors_mutex) = 0;  // of `known`
+  uint64_t version RCUDA_GUARDED_BY(mirrors_mutex) = 0;  // grows when `known` changes
   // How often `version` grew only because of bytes that were sent as patches.
   uint64_t sent_versions RCUDA_GUARDED_BY(mirrors_mutex) = 0;
   // MirrorState::answer of the last bytes that the client took over.
   uint64_t answer RCUDA_GUARDED_BY(mirrors_mutex) = 0;
-  // The number of following pulls that fetch all bytes.
+  // This number of following pulls fetches all bytes, without a query for changes.
   int pulls_without_news RCUDA_GUARDED_BY(mirrors_mutex) = 0;
   uint64_t patches RCUDA_GUARDED_BY(mirrors_mutex) = 0;  // so far
-  // Patches, in order; the worker may not have them yet.
+  // The last patches, in order; the worker may not have them yet.
   std::deque<SentBytes> recent RCUDA_GUARDED_BY(mirrors_mutex);
   size_t recent_bytes RCUDA_GUARDED_BY(mirrors_mutex) = 0;  // memory that `recent` takes
   // The changes of the last host function, in order; the worker may not have them yet.
   std::vector<SentBytes> returned RCUDA_GUARDED_BY(mirrors_mutex);
   uint64_t loan RCUDA_GUARDED_BY(mirrors_mutex) = 0;  // the last loan whose bytes were merged
-  // The patches and the loan that the newest answer contained; `recent` and `returned` have only
-  // later changes.
+  // The last patch and the last loan that the newest answer contained; `recent` and `returned` have
+  // only later changes.
   wire::MirrorState confirmed RCUDA_GUARDED_BY(mirrors_mutex){};
   // The two halves of the region. The worker writes and reads `lent` around host functions, and
   // writes `fetched` on request.
@@ -118,14 +119,15 @@ struct Mirror {
   CUdeviceptr in_worker(size_t at) const {  // the address is the same in the worker
     return static_cast<CUdeviceptr>(reinterpret_cast<uintptr_t>(address + at));
   }
-  // The route of the stream in which the mirror's bytes are exchanged. This stream is concurrent
-  // with all streams of the application.
+  // Returns the route of the stream in which the mirror's bytes are exchanged. This stream is
+  // concurrent with all streams of the application.
   Route route() const { return {session, context, 0, exchanges.get()}; }
   bool overlaps(uint64_t at, size_t length) const {
     const auto base = reinterpret_cast<uintptr_t>(address);
     return at < base + bytes && base < at + length;
   }
-  // The end address also counts: a kernel may get it to walk backwards through the memory.
+  // Whether a word of a kernel's parameters is an address in the memory. The end address also
+  // counts: a kernel may get it to walk backwards through the memory.
   bool is_named_by(uint64_t word) const {
     return word - reinterpret_cast<uintptr_t>(address) <= bytes;
   }
@@ -158,8 +160,8 @@ std::vector<CUresult> pull(const std::vector<std::shared_ptr<Mirror>>& mirrors,
 // worker has noted that the client gets these bytes.
 void merge(Mirror& mirror, const std::byte* there, const std::vector<Run>& runs, bool noted)
     RCUDA_REQUIRES(mirrors_mutex);
-// Posts a note to the worker: from this point of the mirror's stream on, both sides have the same
-// bytes in the run.
+// Posts a command after which the worker counts the run as equal on both sides, from this point of
+// the mirror's stream on.
 CUresult note_in_worker(const Mirror& mirror, const Run& run);
 
 }  // namespace rcuda::client

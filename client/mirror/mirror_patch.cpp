@@ -32,7 +32,7 @@ wire::BlockDigest digest_of(const Mirror& mirror, size_t at, const std::byte* co
   return wire::block_digest(content, bytes, at);
 }
 
-// The part with the marked bytes.
+// Returns the part of the run from the first to the last marked byte.
 SentBytes sent_bytes(uint64_t number, const Run& run, const uint8_t* mask) {
   const wire::MarkedPart part = wire::marked_part(run.bytes, mask);
   const uint8_t* const first = mask + part.at / 8;
@@ -110,12 +110,12 @@ uint64_t note_patch(Mirror& mirror, const Run& run, const std::byte* content, co
     wire::copy_marked(mirror.known.get() + piece.at, content + at, piece.bytes, mask + at / 8);
   });
   SentBytes sent = sent_bytes(mirror.patches + 1, run, mask);
-  if (sent.run.bytes == 0) return mirror.patches;  // the old bytes are back
+  if (sent.run.bytes == 0) return mirror.patches;  // equal to the old bytes again
   ++mirror.patches;
   mirror.recent_bytes += bytes_of(sent);
   mirror.recent.push_back(std::move(sent));
-  // Every answer about the mirror confirms patches, but a program may run for a long time without a
-  // wait.
+  // Answers about the mirror remove patches from `recent`, but a program may run for a long time
+  // without a wait. So join the patches when they take too much memory.
   const size_t most_bytes = mirror.bytes / 4 + (256 << 10);
   if (mirror.recent_bytes > most_bytes) join_recent(mirror);
   return mirror.patches;
@@ -187,7 +187,7 @@ void merge_fetched(Mirror& mirror, std::byte* there, const std::vector<Run>& run
   std::vector<Run> replaced;
   bring_up_to_date(mirror, there, [&](const Run& run) { replaced.push_back(run); });
   merge(mirror, there, runs, true);
-  // The worker has noted its own bytes for these runs.
+  // For these runs, the worker has noted its own, older bytes.
   for (const Run& run : replaced) mirror.note_missing(run);
 }
 

@@ -21,7 +21,8 @@ namespace rcuda::client {
 CUresult send_patch(const Mirror& mirror, uint64_t number, const Run& run, const std::byte* content,
                     const uint8_t* mask) RCUDA_REQUIRES(push_mutex);
 
-// Notes, before the patch is sent, that both sides have it. Returns the number of the patch.
+// Records in `known` and `recent`, before the patch is sent, that both sides have its bytes.
+// Returns the number of the patch.
 uint64_t note_patch(Mirror& mirror, const Run& run, const std::byte* content, const uint8_t* mask)
     RCUDA_REQUIRES(mirrors_mutex);
 // Puts the changes of a host function into `lent`, from which the worker takes them over.

@@ -42,7 +42,8 @@ void merge(Mirror& mirror, const std::byte* there, const std::vector<Run>& runs,
 
 namespace {
 
-// Moves to *runs the blocks that the worker has not noted.
+// Adds to *runs the blocks that were exchanged without a note in the worker (Mirror::unnoted), and
+// clears their marks. The worker cannot tell whether the GPU has changed them.
 void take_unnoted(Mirror& mirror, std::vector<Run>* runs) {
   MutexLock lock(mirrors_mutex);
   if (!mirror.any_unnoted.exchange(false)) return;
@@ -67,7 +68,7 @@ bool take_state(Pull& pull, const Reply& reply) {
   return true;
 }
 
-// Requests the bytes of the whole mirror.
+// Requests the bytes of the whole mirror, and sets `unfetched` to all of it.
 void ask_for_all(Pull& pull, CallsInFlight* calls) RCUDA_REQUIRES(pull_mutex) {
   Mirror& mirror = *pull.mirror;
   mirror.unfetched = {{0, mirror.bytes}};
@@ -79,7 +80,7 @@ void ask_for_all(Pull& pull, CallsInFlight* calls) RCUDA_REQUIRES(pull_mutex) {
              });
 }
 
-// Adds the runs of blocks that the worker names.
+// Adds to the mirror's `unfetched` the runs of changed blocks from the worker's reply.
 CUresult take_runs(Pull& pull, const Reply& reply) RCUDA_REQUIRES(pull_mutex) {
   if (!take_state(pull, reply)) return CUDA_ERROR_UNKNOWN;
   Mirror& mirror = *pull.mirror;
@@ -122,7 +123,7 @@ void ask(const std::vector<Pull*>& pulls) RCUDA_REQUIRES(pull_mutex) {
   std::map<Session*, std::pair<std::vector<Pull*>, std::vector<MirrorNews>>> small;
   CallsInFlight calls;
   for (Pull* const pull : pulls) {
-    if (pull->news) continue;  // came with the wait
+    if (pull->news) continue;  // the answer came with the wait
     Mirror& mirror = *pull->mirror;
     {
       MutexLock lock(mirrors_mutex);
@@ -158,7 +159,7 @@ void ask(const std::vector<Pull*>& pulls) RCUDA_REQUIRES(pull_mutex) {
   }
 }
 
-// Fetches the mirrors whose changes did not fit into the answer.
+// Fetches all bytes of the mirrors whose changes did not fit into the answer.
 void fetch_rest(const std::vector<Pull*>& pulls) RCUDA_REQUIRES(pull_mutex) {
   CallsInFlight calls;
   for (Pull* const pull : pulls) {
@@ -243,8 +244,8 @@ void free_fetched(Mirror& mirror) RCUDA_REQUIRES(pull_mutex) {
 bool take_over(Pull& pull, bool last) RCUDA_REQUIRES(pull_mutex) {
   Mirror& mirror = *pull.mirror;
   MutexLock lock(mirrors_mutex);
-  // Another thread is freeing the memory. The worker may already have dropped it and refused the
-  // fetch.
+  // The mirror has ended, because another thread frees the memory. The worker may already have
+  // dropped the mirror and refused the fetch, so a failure is not an error.
   if (mirror.is(MirrorStage::kEnded) && pull.result != kSessionLost) {
     pull.result = CUDA_SUCCESS;
     return true;
@@ -254,7 +255,8 @@ bool take_over(Pull& pull, bool last) RCUDA_REQUIRES(pull_mutex) {
   if (failed) return true;
   const bool any = pull.news ? !pull.news->runs.empty() : !mirror.unfetched.empty();
   const bool outdated = is_outdated(mirror, pull.state);
-  // Another exchange took place during the call, so these bytes may be older.
+  // Another exchange took place during the call, so the fetched bytes may be older than the
+  // client's.
   if (any && (mirror.version != pull.version || outdated) && !last) {
     pull.news.reset();
     return false;

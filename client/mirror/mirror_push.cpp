@@ -18,8 +18,8 @@ namespace {
 // sent.
 constexpr size_t kBatchBytes = 16 << 20;
 
-// Does not report errors of earlier commands: these bytes are sent anyway, and the launch that
-// follows reports the errors.
+// Sends bytes to the worker's copy. Does not return errors of earlier commands: the bytes are sent
+// anyway, and the launch that follows returns those errors.
 CUresult send(const Route& route, const std::byte* to, const std::byte* from, size_t bytes) {
   const auto destination = static_cast<CUdeviceptr>(reinterpret_cast<uintptr_t>(to));
   if (bytes > wire::kMaxInlineBytes) {
@@ -30,12 +30,13 @@ CUresult send(const Route& route, const std::byte* to, const std::byte* from, si
   return route.session->post(route, {body, {from, bytes}});
 }
 
-// Where the application may have written since the last call: whole blocks, in ascending order.
+// Returns the blocks to which the application may have written since the last call, in ascending
+// order.
 std::vector<Run> written(Mirror& mirror) RCUDA_REQUIRES(push_mutex) {
   std::vector<Run> runs;
   if (mirror.tracker && !std::exchange(mirror.all_written, false)) {
-    // If most pages are written again, comparing a page costs less than the fault of a protected
-    // page.
+    // If most pages are written again before each push, comparing a page costs less than the fault
+    // of a protected page.
     if (mirror.tracker->take(mirror.address, mirror.bytes, &runs, !mirror.rewritten)) return runs;
     runs.clear();
   }
@@ -100,11 +101,11 @@ CUresult push_blocks(Mirror& mirror, const Run& run, const std::byte* content) {
   return CUDA_SUCCESS;
 }
 
-// Both sides count as having a patch as soon as it is found, so that bytes of a fetch in the
-// meantime are compared with it.
+// Records each patch as known to both sides before it is sent, so that a fetch in the meantime
+// compares the worker's bytes with the patched bytes.
 CUresult push_patches(Mirror& mirror, const std::vector<Run>& runs, const Batch& batch,
                       size_t* sent_bytes) RCUDA_REQUIRES(push_mutex) {
-  std::vector<std::pair<Run, uint64_t>> patches;  // with their numbers
+  std::vector<std::pair<Run, uint64_t>> patches;  // runs with the numbers of their patches
   MutexLock lock(mirrors_mutex);
   for (const Run& run : changed(mirror, runs, batch)) {
     patches.emplace_back(run,
@@ -126,7 +127,8 @@ CUresult push_patches(Mirror& mirror, const std::vector<Run>& runs, const Batch&
   lock.lock();
   for (size_t i = sent; i < patches.size(); ++i) note_exchanged(mirror, patches[i].first, false);
   if (mirror.version == version) return result;
-  // The digests lack the bytes that other exchanges brought in the meantime.
+  // Other exchanges took place meanwhile. The digests sent with the patches do not cover their
+  // bytes.
   for (const auto& [run, number] : patches) mirror.note_missing(run);
   return result;
 }
@@ -156,7 +158,7 @@ CUresult note_in_worker(const Mirror& mirror, const Run& run) {
 }
 
 CUresult push(Mirror& mirror, std::vector<std::byte>* content, size_t* sent_bytes) {
-  std::vector<Run> batch;  // of runs that lie in kBatchBytes of memory
+  std::vector<Run> batch;  // runs that together span at most kBatchBytes
   const size_t sent_before = *sent_bytes;
   const auto send_batch = [&]() RCUDA_REQUIRES(push_mutex) {
     if (batch.empty()) return CUDA_SUCCESS;

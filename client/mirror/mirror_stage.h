@@ -23,7 +23,7 @@ inline constexpr auto kLastMirrorStage = MirrorStage::kEnded;
 enum class MirrorEvent : uint8_t {
   kExchange,     // push() has sent, or merge() has taken over bytes
   kFetch,        // a fetch after a wait has taken over everything that is new
-  kFailedFetch,  // such a fetch has failed
+  kFailedFetch,  // a fetch after a wait has failed
   kRemoval,      // unmirror(), unmirror_context(), or the end of a variable
 };
 inline constexpr auto kLastMirrorEvent = MirrorEvent::kRemoval;
@@ -35,7 +35,7 @@ inline constexpr Transition<MirrorStage, MirrorEvent> kMirrorTransitions[] = {
     {MirrorStage::kNew, MirrorEvent::kRemoval, MirrorStage::kEnded},
     {MirrorStage::kCurrent, MirrorEvent::kRemoval, MirrorStage::kEnded},
     {MirrorStage::kStale, MirrorEvent::kRemoval, MirrorStage::kEnded},
-    // The first fetch of a variable; kExchange follows if it brought bytes.
+    // The first fetch of a variable; kExchange follows if the fetch brought bytes.
     {MirrorStage::kNew, MirrorEvent::kFetch, MirrorStage::kNew},
     {MirrorStage::kNew, MirrorEvent::kFailedFetch, MirrorStage::kNew},
     {MirrorStage::kCurrent, MirrorEvent::kExchange, MirrorStage::kCurrent},

@@ -16,11 +16,12 @@ namespace rcuda::client {
 // use the memory (graphs, copies, fills, host functions) sends them in any case.
 enum class MirrorUse {
   kAny,  // all launches
-  // Launches with an address of the memory in their parameters. This value is for memory of more
-  // than kAlwaysSentBytes whose address kernels got only inside of a larger parameter. Such a word
-  // may be unused and hold an old address, and comparing large memory takes longer than a launch.
-  // Smaller memory may hold flags that a kernel waits for, so every launch must send them. While
-  // work with an address of the memory runs, waits send the host's changes to it (show_writes()).
+  // Only launches with an address of the memory in their parameters. This value is for memory of
+  // more than kAlwaysSentBytes whose address kernels got only inside of a larger parameter. Such a
+  // part of a parameter may be unused and hold an old address, and comparing large memory takes
+  // longer than a launch. Smaller memory is always kAny: it may hold flags that a kernel waits for,
+  // so every launch must send them. While work with an address of the memory runs, waits also send
+  // the host's changes (show_writes()).
   kNamed,
 };
 inline constexpr size_t kAlwaysSentBytes = 64 << 10;
@@ -35,12 +36,12 @@ struct LaunchParameters {
     std::memcpy(&value, bytes.data() + at, sizeof value);
     return value;
   }
-  // Calls visit(at) for each word that may be an address.
+  // Calls visit(at) with the offset of each 64-bit word, which may be an address.
   template <typename Visit>
   void each_word(const Visit& visit) const {
     for (size_t at = 0; at + sizeof(uint64_t) <= bytes.size(); at += sizeof(uint64_t)) visit(at);
   }
-  // Whether this word is a parameter of its own.
+  // Whether the word at this offset is a whole parameter, not part of a larger parameter.
   bool is_whole(size_t at) const {
     if (layout.empty()) return true;
     return std::any_of(layout.begin(), layout.end(), [at](const wire::ParameterInfo& parameter) {

@@ -16,7 +16,8 @@ Mutex mutex;
 Orders& orders RCUDA_GUARDED_BY(mutex) = *new Orders;
 std::atomic<bool> any{false};
 
-// A later signal to the same stream also covers the earlier signals.
+// Adds an order. It replaces an earlier order with the same session and stream, because the later
+// position covers the earlier work as well.
 void add(std::vector<SessionOrder>& known, const SessionOrder& order) {
   const auto same = std::ranges::find_if(known, [&](const SessionOrder& one) {
     return one.earlier == order.earlier && one.stream == order.stream;
@@ -24,7 +25,7 @@ void add(std::vector<SessionOrder>& known, const SessionOrder& order) {
   if (same == known.end()) {
     known.push_back(order);
   } else if (same->timeline.expired() || same->position < order.position) {
-    *same = order;  // another stream may have the address of one that has ended
+    *same = order;  // expired: a new stream at the old stream's address
   }
 }
 

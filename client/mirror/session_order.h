@@ -2,7 +2,7 @@
 // of another server. If work of one session has waited for work of another session, then a wait for
 // the former also covers the latter, so it must fetch the mirrored memory of both.
 //
-// Threads: any. Nothing blocks, except is_met(), as Timeline::has_reached().
+// Threads: any. Only is_met() blocks, like Timeline::has_reached().
 #pragma once
 
 #include <cstdint>
@@ -30,14 +30,14 @@ struct SessionOrder {
 // `sent`: the command that waits. `mirrored`: any_mirrored(). If it is false, the orders are not
 // kept, because this work cannot use memory that is mirrored later.
 void note_order(Session& earlier, const Route& later, const SentCommand& sent, bool mirrored);
-// Whether note_order() has been called.
+// Whether any order has ever been noted.
 bool any_order();
-// The orders whose earlier work a wait of this session may cover.
+// Returns the orders whose earlier work a wait of this session may cover.
 std::vector<SessionOrder> orders_before(const Session& session);
 // Whether the stream is known to have reached the position, or has ended. Then the earlier work is
 // over. Never true for a stream without a timeline.
 bool is_met(const SessionOrder& order);
-// Later waits of this session need not cover this order.
+// Removes an order that later waits of this session need not cover.
 void forget_order(const Session& session, const SessionOrder& order);
 
 }  // namespace rcuda::client

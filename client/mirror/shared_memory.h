@@ -17,7 +17,8 @@ namespace rcuda::client {
 // Link::expose(), or to none. Returns null if that fails.
 void* map_shared(const char* name, void* wanted, size_t bytes, bool workers_map, UniqueFd* backing);
 
-// Whether the memory may be touched. Call it after the memory was exposed.
+// Waits until a worker has given an empty file its size. Returns whether the memory may be touched.
+// Call it after the memory was exposed.
 bool is_usable(const UniqueFd& backing, size_t bytes);
 
 }  // namespace rcuda::client

@@ -23,7 +23,7 @@ namespace rcuda::client::nccl {
 
 using namespace rcuda::nccl;
 
-// Its id is unique among all communicators of the process.
+// The client's object. Its id is unique among all communicators of the process.
 struct Communicator : Object {
   explicit Communicator(const Identity& identity) : Object(wire::Kind::kNone, identity) {}
 
@@ -49,7 +49,8 @@ struct Communicator : Object {
     return posts_.fetch_add(1, std::memory_order_relaxed) % kOften == kOften - 1;
   }
 
-  // Whether the operation was made before with this peer or root, so that its connections exist.
+  // Whether an operation of this kind with this peer or root was made before, so that its
+  // connections exist.
   bool is_connected(const Call& call) const {
     MutexLock lock(mutex_);
     return connected_.contains(key_of(call));

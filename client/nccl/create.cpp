@@ -61,7 +61,7 @@ std::vector<std::byte> creation_tail(const Config& config, bool has_config,
   return bytes;
 }
 
-// Makes the object of a new communicator, and names it in the step.
+// Makes the object of a new communicator, and enters its id in the step's call.
 int create_object(const Route& place, bool blocking, void** handle, Step* step) {
   Identity identity;
   identity.id = ++last_id;
@@ -130,7 +130,7 @@ int init_here(void** comm, int ranks, int rank, std::span<const UniqueId> ids,
   return place ? init(*place, comm, ranks, rank, ids, given) : refuse(result_of(place.error()));
 }
 
-// The primary context of a device. Like the CUDA runtime, the client never releases it.
+// Returns the primary context of a device. Like the CUDA runtime, the client never releases it.
 CudaResult<Route> place_of(int ordinal) {
   const Device* const device = Process::get().device(ordinal);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
@@ -264,7 +264,7 @@ int ncclCommShrink(void* comm, int* excluded, int excluded_count, void** created
                 std::as_bytes(std::span(excluded, static_cast<size_t>(excluded_count))));
 }
 
-// Existing ranks pass their communicator, new ranks pass null.
+// Ranks of the existing communicator pass it in `comm`, new ranks pass null.
 int ncclCommGrow(void* comm, int ranks, const UniqueId* id, int rank, void** created,
                  Config* config) {
   Step step;
@@ -325,7 +325,7 @@ int ncclCommMemStats(void* comm, int which, uint64_t* value) {
   return asked.result;
 }
 
-// The same texts as NCCL's.
+// Returns the same texts as NCCL.
 const char* ncclGetErrorString(int result) {
   static constexpr const char* kTexts[] = {
       "no error",

@@ -27,7 +27,7 @@ struct Group {
 };
 thread_local Group group;
 
-// For failed steps: destroys the communicators that they would have created. A non-blocking
+// Destroys the communicators that failed steps have created in the client. A non-blocking
 // communicator whose handle the program already has stays for ncclCommGetAsyncError, until the
 // program ends it.
 void drop(std::vector<Step>& steps) {
@@ -42,7 +42,7 @@ void take_answer(Step& step, const Answer& answer) {
   if (Communicator* const created = step.created.get()) {
     created->ranks = answer.ranks;
     created->rank = answer.rank;
-    if (answer.ranks == 0) {  // ncclCommSplit without a color
+    if (answer.ranks == 0) {  // ncclCommSplit with no color: no communicator
       if (step.handle) *step.handle = nullptr;
       destroy(created);
     }
@@ -50,8 +50,8 @@ void take_answer(Step& step, const Answer& answer) {
   if (step.answered) step.answered(answer);
 }
 
-// Destroys the communicators that the steps end, also after an error of NCCL, because the program's
-// handles are invalid after an error as well.
+// Destroys the objects of the communicators that the steps destroy or abort. Does so even if NCCL
+// returned an error, because the program's handles are then invalid, too.
 void end_communicators(const std::vector<Step>& steps) {
   for (const Step& step : steps) {
     if (step.call.verb != Verb::kDestroy && step.call.verb != Verb::kAbort) continue;
@@ -110,7 +110,7 @@ void abort_waiting(const Batch& batch) {
 // Waits until a batch has its answer, and returns the batch. At `*patience`, aborts the
 // communicators of the batches without an answer.
 std::vector<Batch*>::iterator next_of(std::vector<Batch*>& pending, Clock::time_point* patience) {
-  // await() waits for one batch only, so the other batches are checked after this time.
+  // await() waits for one batch only, so the other batches are checked at this interval.
   constexpr auto kLook = std::chrono::milliseconds(100);
   for (;;) {
     const auto over = std::ranges::find_if(
@@ -124,10 +124,10 @@ std::vector<Batch*>::iterator next_of(std::vector<Batch*>& pending, Clock::time_
   }
 }
 
-// Waits for the workers' answers.
+// Waits for the workers' answers. Returns the first error, or kSuccess.
 int finish(Batches& batches) {
   // After the first failure, the other workers have this time to report their own errors, which say
-  // more than an abort.
+  // more about the cause than the error of an abort.
   constexpr auto kPatience = std::chrono::seconds(2);
   int result = kSuccess;
   std::vector<Batch*> pending, made;
@@ -154,7 +154,7 @@ int finish(Batches& batches) {
 
 using State = std::shared_ptr<std::atomic<int>>;
 
-// The states of the non-blocking communicators.
+// Returns the states of the non-blocking communicators in the steps.
 std::vector<State> states_of(const std::vector<Step>& steps) {
   std::vector<State> states;
   for (const Step& step : steps) {

@@ -28,7 +28,8 @@ namespace {
 
 std::atomic<int> version{0};
 
-// The program's variables for the workers, each as NAME=value with a zero after it.
+// Returns the environment variables of the program that are sent to the workers, each as NAME=value
+// with a terminating zero.
 std::string variables_of_program() {
   std::string all;
   for (const std::string_view name : kProgramVariables) {
@@ -43,7 +44,7 @@ struct Opening {
   Session::PendingCall call;
 };
 
-// The answer of a worker. known() has an answer for each Session::index().
+// The answer of a worker about its NCCL. known() has one for each session, by Session::index().
 struct Known {
   int version = 0;
   bool operations_wait = true;
@@ -101,8 +102,8 @@ Result<int> open_on_servers() {
   return lowest;
 }
 
-// Opens the program's own library. `why`: the reason, for the log. `is_chosen`: the reason needs no
-// warning.
+// Opens the program's own library. `why`: the reason, for the log. `is_chosen`: the user has chosen
+// the library, so log no warning.
 const Functions* use_local(const std::string& why, bool is_chosen) {
   static LocalLibrary* const library = [] {
     Result<LocalLibrary> found = open_local_library();
@@ -123,7 +124,7 @@ const Functions* use_local(const std::string& why, bool is_chosen) {
   return &library->functions;
 }
 
-// Applies RCUDA_NCCL.
+// Chooses the servers' NCCL or the program's own, as RCUDA_NCCL says.
 const Functions* choose() {
   const CUresult ready = Process::get().initialize();
   const std::string_view choice = settings().nccl.get();
@@ -194,7 +195,7 @@ CudaResult<Route> find_place() {
 
 }  // namespace rcuda::client::nccl
 
-// The functions for libnccl.so.2 (client/nccl_stub).
+// Returns the functions that libnccl.so.2 (client/nccl_stub) calls.
 extern "C" __attribute__((visibility("default"))) const rcuda::nccl::Functions*
 rcuda_nccl_functions() {
   static const rcuda::nccl::Functions* const chosen = rcuda::client::nccl::choose();

@@ -13,21 +13,22 @@
 
 namespace rcuda::client::nccl {
 
-// The ncclResult_t for an error of the client or of a worker.
+// Returns the ncclResult_t for an error of the client or of a worker.
 int result_of(CUresult error);
 
 // Connects to the servers and makes each worker load its NCCL. An error names the server without
 // NCCL, and the reason.
 Status open_library();
-// The lowest version of the servers' libraries; 0 before open_library() has succeeded.
+// Returns the lowest version of the servers' libraries; 0 before open_library() has succeeded.
 int library_version();
 int library_version(const Session& session);
-// Whether any operation may wait for other ranks: this NCCL connects ranks at the first use of an
-// algorithm, or makes them wait for each other in a launch.
+// Whether any operation of the session's NCCL may wait for other ranks, even on existing
+// connections: some versions connect ranks at the first use of an algorithm, or make ranks wait for
+// each other in a launch.
 bool operations_may_wait(const Session& session);
 
-// The current context. As in the CUDA runtime, a thread without a context gets the primary context
-// of device 0.
+// Returns the route of the current context. As in the CUDA runtime, a thread without a context gets
+// the primary context of device 0.
 CudaResult<Route> find_place();
 
 }  // namespace rcuda::client::nccl

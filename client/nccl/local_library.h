@@ -17,8 +17,8 @@ struct LocalLibrary {
 
 // Opens the libnccl.so.2 that the program would have without rcuda. Searches the folders that
 // loaded libraries name (RPATH), the packages of a Python environment, LD_LIBRARY_PATH and the
-// system's folders. The library is opened by its path and in a scope of its own, because rcuda's
-// library has the same name. It is never closed. Errors: kNotFound.
+// system's folders. Opens the library by its path, with RTLD_LOCAL and RTLD_DEEPBIND, because
+// rcuda's library has the same name and symbols. It is never closed. Errors: kNotFound.
 Result<LocalLibrary> open_local_library();
 
 }  // namespace rcuda::client::nccl

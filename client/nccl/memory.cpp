@@ -17,7 +17,7 @@ namespace {
 
 struct Memory {
   Mutex mutex;
-  // The size of each mapping, by its address.
+  // The mappings of ncclMemAlloc: size by address.
   std::unordered_map<CUdeviceptr, size_t> mapped RCUDA_GUARDED_BY(mutex);
   // The program's address of each window, by the worker's handle of the window. Two workers may
   // return the same handle.
@@ -116,7 +116,7 @@ int ncclMemFree(void* address) {
   const size_t bytes = mapping.mapped();
   if (cuMemUnmap(at, bytes) != CUDA_SUCCESS) {
     MutexLock lock(memory().mutex);
-    memory().mapped[at] = bytes;  // still mapped: the program may call again
+    memory().mapped[at] = bytes;  // still mapped: the program may try again
     return kCudaError;
   }
   return cuMemAddressFree(at, bytes) == CUDA_SUCCESS ? kSuccess : kCudaError;

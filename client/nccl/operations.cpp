@@ -44,7 +44,8 @@ bool is_valid(const Communicator& communicator, const Call& call) {
   return call.peer >= 0 && call.peer < communicator.ranks;
 }
 
-// A default stream is the default stream of the communicator's context, as in NCCL.
+// Makes a step of an operation and submits it. A default stream means the default stream of the
+// communicator's context, as in NCCL.
 int operate(Call call, void* comm, void* stream, std::vector<std::byte> tail = {}) {
   Communicator* const communicator = find<Communicator>(comm);
   if (!communicator || !is_valid(*communicator, call)) return refuse(kInvalidArgument);
@@ -103,7 +104,7 @@ int read_config(const OperationConfig& given, const Session* session, OperationT
   if (!config.launch_event) return kSuccess;
   auto* const event = find<Event>(config.launch_event);
   if (!event || event->session != session) return kInvalidArgument;
-  event->state.leave_to_worker();  // the operation records it
+  event->state.leave_to_worker();  // the operation records the event
   tail->event = event->id;
   return kSuccess;
 }
@@ -272,7 +273,7 @@ int ncclRedOpCreatePreMulSum(int* operation, void* scalar, int datatype, int res
   step.call.datatype = datatype;
   step.call.value = residence;
   constexpr int kHostImmediate = 1;
-  if (residence == kHostImmediate) {  // read before the call returns
+  if (residence == kHostImmediate) {  // NCCL reads the scalar during this call
     const auto* const first = static_cast<const std::byte*>(scalar);
     step.tail.assign(first, first + bytes);
   }

@@ -26,7 +26,7 @@ void append(const Step& step, std::vector<std::byte>* bytes) {
   bytes->resize((bytes->size() + 7) & ~size_t{7});
 }
 
-// The streams of the batch, each once.
+// Returns the streams of the batch, each once.
 std::vector<const StreamRoute*> streams_of(const Batch& batch) {
   std::vector<const StreamRoute*> streams;
   for (const Step& step : batch.steps) {
@@ -72,20 +72,22 @@ void post_batch(Batch& batch, std::span<const std::byte> bytes) {
   const std::vector<const StreamRoute*> streams = streams_of(batch);
   batch.is_posted = true;
   batch.sent = batch.session->post(*streams.front(), {body, bytes});
-  // Each stream's timeline counts its own commands.
+  // The command above counts in the timeline of the first stream only. NoteWork makes the timelines
+  // of the other streams count it.
   for (size_t i = 1; i < streams.size() && batch.sent == CUDA_SUCCESS; ++i) {
     batch.sent = batch.session->post(*streams[i], wire::NoteWorkBody{streams[i]->id});
   }
 }
 
-// Counts the batch's work, which is now in the streams, in the timelines of the streams.
+// Makes the timelines of the batch's streams count its work, which is now in the streams.
 void note_work(Batch& batch) {
   for (const StreamRoute* stream : streams_of(batch)) {
     (void)batch.session->post(*stream, wire::NoteWorkBody{stream->id});
   }
 }
 
-// Begins the call. If the batch does not fit into one command, NcclParts carry its first calls.
+// Sends the batch as a call, whose answer finish() receives. If the batch does not fit into one
+// command, NcclParts commands carry its first calls.
 void begin_batch(Batch& batch) {
   static std::atomic<uint64_t> batches{0};
   const Route route = batch.session->in_context(batch.steps.front().call.context);

@@ -1,4 +1,4 @@
-// Sends the calls of a group to one worker, and takes its answers (NcclCalls and NcclPost of
+// Sends the calls of a group to one worker, and receives the answers (NcclCalls and NcclPost of
 // api/table/commands.toml).
 //
 // Threads: any. Blocking: send() while the ring or a stream's queue is full; finish() until the
@@ -26,8 +26,8 @@ struct Batch {
 };
 
 void send(Batch& batch);
-// Waits until finish() can return without waiting, or until the deadline. Returns whether finish()
-// can.
+// Waits until the worker has answered, or until the deadline. Returns whether finish() can return
+// without waiting.
 bool await(const Batch& batch, std::chrono::steady_clock::time_point deadline);
 // Returns an ncclResult_t. `answered`: called with each answer.
 int finish(Batch& batch, const std::function<void(Step&, const Answer&)>& answered);

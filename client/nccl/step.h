@@ -19,9 +19,9 @@ struct Step {
   Call call;
   std::vector<std::byte> tail;
   Session* session = nullptr;
-  CUstream stream = nullptr;                // as the program gave it
+  CUstream stream = nullptr;                // the program's argument
   std::optional<StreamRoute> route = {};    // of operations
-  std::shared_ptr<Timeline> timeline = {};  // keeps the route's timeline when its stream ends
+  std::shared_ptr<Timeline> timeline = {};  // keeps the timeline alive if the stream ends
   Ref<Communicator> communicator = {};      // used by the call
   Ref<Communicator> created = {};
   void** handle = nullptr;  // the program's variable for the new communicator

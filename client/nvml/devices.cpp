@@ -24,7 +24,7 @@ nvmlReturn_t find(const Matches& matches, nvmlDevice_t* handle) {
     View view;
     const nvmlReturn_t looked = Pool::get().look(i, &view);
     if (looked == NVML_SUCCESS && matches(view)) return handle_of(i, handle);
-    if (looked != NVML_SUCCESS) result = looked;  // may be the wanted device
+    if (looked != NVML_SUCCESS) result = looked;  // this may be the wanted device
   }
   return result;
 }
@@ -47,7 +47,8 @@ PciAddress address_of(const View& view) {
   return parse_pci_address(view.pci_bus_id).value_or(PciAddress{});
 }
 
-// `pci` may be of a version without busId, so busId is written only if `with_bus_id` is set.
+// Writes the PCI data of a device. `with_bus_id`: also writes busId, which older versions of the
+// struct lack.
 nvmlReturn_t get_pci(nvmlDevice_t handle, nvmlPciInfo_t* pci, bool with_bus_id) {
   View view;
   if (const nvmlReturn_t result = look(handle, &view); result != NVML_SUCCESS) return result;
@@ -278,7 +279,7 @@ nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned* is) {
   return NVML_SUCCESS;
 }
 
-// Each value has its own result.
+// Each value has its own result, in nvmlReturn.
 nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t* values) {
   View view;
   const nvmlReturn_t result = look(device, &view);

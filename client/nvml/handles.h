@@ -8,7 +8,7 @@
 
 namespace rcuda::client::nvml {
 
-// The first step of functions that need nvmlInit. Returns NVML_ERROR_UNINITIALIZED before nvmlInit.
+// Functions that need nvmlInit call it first. Returns NVML_ERROR_UNINITIALIZED before nvmlInit.
 nvmlReturn_t check_initialized();
 
 nvmlReturn_t handle_of(uint32_t index, nvmlDevice_t* handle);

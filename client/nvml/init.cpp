@@ -16,7 +16,7 @@ namespace {
 
 std::atomic<int> users{0};  // calls of nvmlInit minus calls of nvmlShutdown
 
-// A handle is the address of the device's element in `places`, so it differs from all other
+// The handle of a device is the address of its element in `places`, so it differs from all other
 // pointers.
 constexpr uint32_t kMostDevices = 4096;
 char places[kMostDevices];
@@ -38,8 +38,8 @@ std::string driver_version(uint32_t* cuda_version) {
   return version;
 }
 
-// Like cuDriverGetVersion(): the version of the oldest server, or of the client if the client is
-// older.
+// Returns the same version as cuDriverGetVersion(): that of the oldest server, or of the client if
+// the client is older.
 nvmlReturn_t get_cuda_version(int* version) {
   if (!version) return NVML_ERROR_INVALID_ARGUMENT;
   uint32_t cuda = 0;
@@ -110,7 +110,8 @@ nvmlReturn_t nvmlInit_v2() {
   return NVML_SUCCESS;
 }
 nvmlReturn_t nvmlInit() { return nvmlInit_v2(); }
-// The flags only allow missing GPUs; here nvmlInit_v2 also succeeds without GPUs.
+// The only published flags allow missing GPUs. They can be ignored, because rcuda's nvmlInit_v2
+// succeeds without GPUs.
 nvmlReturn_t nvmlInitWithFlags(unsigned) { return nvmlInit_v2(); }
 
 nvmlReturn_t nvmlShutdown() {

@@ -13,7 +13,7 @@ namespace {
 
 constexpr unsigned kNoInstance = ~0u;  // the GPU is not partitioned
 
-// The part of a device's memory that this user may use.
+// The device memory that this user may use, in bytes.
 struct Memory {
   uint64_t total = 0, used = wire::kUnknownFigure, reserved = 0;
   uint64_t taken() const { return std::min(used + reserved, total); }
@@ -36,7 +36,7 @@ nvmlReturn_t processes_of(nvmlDevice_t handle, std::vector<wire::GpuReport::Proc
 }
 
 void write(const wire::GpuReport::Process& process, nvmlProcessInfo_v1_t* to) {
-  *to = {process.pid, process.used_bytes};  // both use the same value for unknown
+  *to = {process.pid, process.used_bytes};  // an unknown size has the same value in both
 }
 void write(const wire::GpuReport::Process& process, nvmlProcessInfo_v2_t* to) {
   *to = {process.pid, process.used_bytes, kNoInstance, kNoInstance};
@@ -72,7 +72,7 @@ using namespace rcuda::client::nvml;
 
 extern "C" {
 
-// In this version, `used` includes the memory that the driver reserves.
+// In this version of the function, `used` includes the memory that the driver reserves.
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t* memory) {
   View view;
   if (const nvmlReturn_t result = look(device, &view, true); result != NVML_SUCCESS) return result;
@@ -96,8 +96,8 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t* me
   return NVML_SUCCESS;
 }
 
-// PyTorch calls the first of these functions when memory runs out, and treats any result except
-// success as a bug.
+// Must succeed: PyTorch calls this function when memory runs out, and treats any other result as a
+// bug.
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned* count,
                                                   nvmlProcessInfo_v1_t* list) {
   return list_processes(device, count, list);

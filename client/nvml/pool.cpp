@@ -24,7 +24,7 @@ constexpr auto kListPause = std::chrono::seconds(5);
 // look() needs for GPUs of all servers.
 constexpr auto kRetryForOthers = std::chrono::seconds(60);
 
-// Returns the position of a GPU in the report, or the number of GPUs if it is not there.
+// Returns the position of a GPU in the report, or report.gpus.size() if the report lacks the GPU.
 size_t place_of(const wire::GpuReport& report, uint32_t gpu) {
   const auto found = std::find_if(report.gpus.begin(), report.gpus.end(),
                                   [gpu](const auto& one) { return one.ordinal == gpu; });
@@ -99,7 +99,7 @@ bool Pool::shows_neighbours(const View& view) {
   return all > 1 && visible.ok() && of_server(visible->devices) == all;
 }
 
-// The UUIDs of a server that does not answer are empty.
+// Returns the UUIDs of all devices; the UUID is empty if the device's server does not answer.
 Result<std::vector<std::string>> Pool::uuids() {
   std::vector<std::string> all;
   for (const Device& device : devices_) {
@@ -123,7 +123,7 @@ nvmlReturn_t Pool::read_list() {
   };
   if (const Status status = load_settings(); !status.ok()) return fail(status);
   if (settings().log.get().find(':') != std::string::npos) {
-    set_log_level(LogLevel::kOff);  // the file belongs to the CUDA library of this process
+    set_log_level(LogLevel::kOff);  // RCUDA_LOG names a file, to which librcuda.so writes
   } else if (const Status status = configure_log(); !status.ok()) {
     return fail(status);
   }
@@ -158,7 +158,8 @@ nvmlReturn_t Pool::read_list() {
   return NVML_SUCCESS;
 }
 
-// Afterwards the server has a fresh report or no report.
+// Queries the server, unless its report is fresh or the last query failed a moment ago. Afterwards
+// `report` is fresh or null.
 void Pool::ask(Server* server, bool now) {
   const bool asked = server->asked_at != Clock::time_point::min();
   const auto age = asked ? Clock::now() - server->asked_at : Clock::duration::max();

@@ -1,5 +1,6 @@
-// Pool: the GPUs of RCUDA_DEVICES as NVML shows them, all of them in the order of the list. NVML
-// ignores CUDA_VISIBLE_DEVICES; only queries about NVLinks depend on it (shows_neighbours()).
+// Pool: the GPUs of RCUDA_DEVICES as NVML shows them: all GPUs, in the order of the list. NVML
+// ignores CUDA_VISIBLE_DEVICES, so here only queries about NVLinks depend on it
+// (shows_neighbours()).
 //
 // The servers are queried without a session (common/messages/gpu_report.h), so nothing here starts
 // CUDA or a thread, and a program may fork afterwards. A report is reused for a fifth of a second,
@@ -31,7 +32,7 @@ namespace rcuda::client::nvml {
 struct View {
   uint32_t index = 0;      // in the pool
   uint32_t server = 0;     // equal for GPUs of one server
-  size_t place = 0;        // in the report
+  size_t place = 0;        // index in report->gpus
   std::string pci_bus_id;  // differs from that of every other GPU of the pool
   std::shared_ptr<const wire::GpuReport> report;
   const wire::GpuReport::Gpu& gpu() const { return report->gpus[place]; }
@@ -63,7 +64,7 @@ class Pool {
   };
   struct Device {
     uint32_t server = 0;
-    uint32_t gpu = 0;  // the server's number
+    uint32_t gpu = 0;  // the number of the GPU on its server
     std::string pci_bus_id;
   };
 

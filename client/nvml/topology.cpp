@@ -12,7 +12,7 @@ namespace {
 struct Pair {
   View one, other;
   bool same_server() const { return one.server == other.server; }
-  // Null if the server does not report the path.
+  // Returns the path between the two GPUs, or null if their server does not report it.
   const wire::GpuReport::Path* path() const {
     const auto& paths = one.gpu().paths;
     return other.place < paths.size() ? &paths[other.place] : nullptr;
@@ -140,7 +140,7 @@ nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t device, nvmlGpuFabricInfo_t
   return NVML_SUCCESS;
 }
 
-// Later versions of the struct append members to those of version 2.
+// Accepts versions of the struct from 2 on: later versions append members to those of version 2.
 nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGpuFabricInfo_v2_t* info) {
   uint32_t index = 0;
   if (const nvmlReturn_t result = index_of(device, &index); result != NVML_SUCCESS) return result;

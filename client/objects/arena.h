@@ -39,7 +39,7 @@ class Arena {
     return at(index)->object_if_alive();
   }
 
-  // Returns null when no slot or no memory is left.
+  // Creates an object. Returns null if no slot or no memory is left.
   template <typename... Arguments>
   T* create(const Identity& identity, Arguments&&... arguments) {
     auto* slot = static_cast<Slot*>(slots_.take());
@@ -60,8 +60,8 @@ class Arena {
     slots_.give(slot);
   }
 
-  // The serial of the object that is now in the slot of `object`; 0 if the slot is free. `object`
-  // may be destroyed.
+  // Returns the serial of the object that is now in the slot of `object`; 0 if the slot is free.
+  // `object` may be destroyed.
   static uint64_t serial_at(const T* object) {
     return reinterpret_cast<const Slot*>(object)->serial.load(std::memory_order_acquire);
   }
@@ -104,13 +104,14 @@ class Arena {
   Mutex search_mutex_;  // held while select() reads objects that other threads may destroy
 };
 
-// Returns null if the handle is not a live object of this type.
+// Returns the object of the handle, or null if the handle is not a live object of this type.
 template <typename T>
 T* find(const void* handle) {
   return Arena<T>::get().find(handle);
 }
 
-// Returns null if four million objects of the type are alive, or if no memory is left.
+// Creates an object. Returns null if four million objects of the type are alive, or if no memory is
+// left.
 template <typename T, typename... Arguments>
 T* create(const Identity& identity, Arguments&&... arguments) {
   return Arena<T>::get().create(identity, std::forward<Arguments>(arguments)...);
@@ -151,7 +152,7 @@ class Ref {
 
   // Returns the object, or null if it is destroyed, even if another object uses its slot now.
   T* get() const { return object_ && Arena<T>::serial_at(object_) == serial_ ? object_ : nullptr; }
-  // The object's handle, even if the object is destroyed.
+  // Returns the object's handle, even if the object is destroyed.
   T* handle() const { return object_; }
 
   bool operator==(const Ref&) const = default;

@@ -46,8 +46,8 @@ struct JitOptions {
   std::vector<void*> library_values;
 };
 
-// Grows when a kernel is launched in another context than before, and with launches of graphs,
-// because such launches may enlarge the stack of the context's threads.
+// A count for KnownLimits. Grows when a kernel is launched in another context than before, and when
+// a graph is launched, because such launches may enlarge the stack of the context's threads.
 inline std::atomic<uint64_t> stack_change_count{0};
 inline uint64_t stack_changes() { return stack_change_count.load(std::memory_order_acquire); }
 inline void note_stack_change() { stack_change_count.fetch_add(1, std::memory_order_acq_rel); }
@@ -65,12 +65,12 @@ struct FunctionInfo {
   using OccupancyQuestion = std::tuple<uint32_t, int, size_t, unsigned, int32_t, int32_t>;
   Mutex occupancy_mutex;
   std::map<OccupancyQuestion, int> occupancy RCUDA_GUARDED_BY(occupancy_mutex);
-  // The same for cuOccupancyMaxActiveClusters, by the bytes of its query.
+  // Earlier answers of cuOccupancyMaxActiveClusters, by the bytes of the query.
   std::map<std::string, int> active_clusters RCUDA_GUARDED_BY(occupancy_mutex);
 
   // Launch attributes that the driver has accepted, with the launch shapes that it checks them
-  // against. A launch with other attributes is a round trip, so that a refusal comes from the
-  // launch itself.
+  // against. A launch with other attributes waits for the worker's answer, so that the call returns
+  // a refusal.
   Mutex launches_mutex;
   std::set<std::string> accepted_launches RCUDA_GUARDED_BY(launches_mutex);  // their keys
 
@@ -97,7 +97,7 @@ struct Function : Object {
   explicit Function(const Identity& identity, std::unique_ptr<FunctionInfo> known = nullptr)
       : Object(kKind, identity), info(std::move(known)) {}
 
-  // Null for a function that the worker named, until the client has its data.
+  // Null for a function that the worker has named and whose data the client has not queried yet.
   std::unique_ptr<FunctionInfo> info;
   const Kernel* kernel = nullptr;  // of a library kernel's function; otherwise null
 };
@@ -120,7 +120,7 @@ struct Module : Object {
   std::atomic<Library*> library{nullptr};  // null for a module of cuModuleLoad*
   Mutex mutex;
   std::unordered_map<std::string, Function*> functions RCUDA_GUARDED_BY(mutex);
-  // The variables that the application has looked up.
+  // The variables that the application has looked up, by name.
   std::unordered_map<std::string, Global> globals RCUDA_GUARDED_BY(mutex);
 };
 
@@ -154,9 +154,9 @@ struct Kernel : Object {
   std::atomic<FunctionInfo*> first_info{nullptr};
   uint32_t first_device = 0;
   Mutex mutex;
-  // by the client's device ordinal
+  // key: the client's device ordinal
   std::unordered_map<uint32_t, std::unique_ptr<FunctionInfo>> infos RCUDA_GUARDED_BY(mutex);
-  // by the client's device ordinal and the context
+  // key: the client's device ordinal and the context's id
   std::unordered_map<uint64_t, Function*> functions RCUDA_GUARDED_BY(mutex);
 };
 
@@ -172,7 +172,7 @@ struct LogBuffers {
   bool any() const { return info.capacity != 0 || error.capacity != 0 || wall_time; }
 };
 
-// Inputs that are being linked (cuLinkCreate).
+// A CUlinkState: inputs that the worker's driver links (cuLinkCreate).
 struct LinkState : Object {
   static constexpr wire::Kind kKind = wire::Kind::kLinkState;
   explicit LinkState(const Identity& identity) : Object(kKind, identity) {}

@@ -8,7 +8,8 @@
 namespace rcuda::client {
 namespace {
 
-// Worker handles and their graphs. Never destroyed, like the arenas.
+// The executables whose application handle is the worker driver's handle, by this handle. Never
+// destroyed, like the arenas.
 struct WorkerHandles {
   std::atomic<size_t> count{0};  // of `graphs`; find() takes no lock if it is 0
   SharedMutex mutex;

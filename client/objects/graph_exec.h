@@ -20,10 +20,11 @@ struct GraphExec : Object {
   explicit GraphExec(const Identity& identity) : Object(kKind, identity) {}
   ~GraphExec();
 
-  // The handle that the application has.
+  // Returns the handle that the application has.
   CUgraphExec handle() const;
-  // Makes the worker's handle of the graph the application's handle. Returns false if the handle is
-  // null, equals the handle of another graph, or may equal a handle that the client will make.
+  // From now on, the application's handle is `handle`, the handle of the worker's driver. Returns
+  // false if `handle` is null, equals the handle of another graph, or may equal a handle that the
+  // client will make.
   bool use_worker_handle(CUgraphExec handle);
 
  private:

@@ -64,7 +64,7 @@ auto with_type(wire::Kind kind, const Use& use) {
   return decltype(use.template operator()<Context>())();
 }
 
-// Returns null if the handle is not a live object of the kind.
+// Returns the object of the handle, or null if the handle is not a live object of the kind.
 Object* find_object(const void* handle, wire::Kind kind);
 // Creates an object of a type that needs only an identity. Returns null for other types, and if
 // four million objects of the type are alive.

@@ -28,7 +28,7 @@ Name name_of(wire::Kind kind, const Identity& identity) {
   return {identity.session->serial(), kind, identity.id};
 }
 
-// No thread waits for the worker while it holds this mutex.
+// Guards objects(). No thread waits for the worker while it holds this mutex.
 Mutex mutex;
 std::unordered_map<Name, Object*, HashName>& objects() RCUDA_REQUIRES(mutex) {
   static auto* instance = new std::unordered_map<Name, Object*, HashName>;

@@ -22,9 +22,9 @@ T* named(const Identity& identity) {
   return static_cast<T*>(named(T::kKind, identity));
 }
 
-// The context of a route.
+// Returns the context of a route.
 Context* context_of(const Route& route);
-// The legacy default stream of the route's context.
+// Returns the legacy default stream of the route's context.
 StreamRoute in_default_stream(const Route& route);
 
 }  // namespace rcuda::client

@@ -13,7 +13,7 @@ constexpr size_t kPieceBytes = 1u << 20;
 
 }  // namespace
 
-// PROT_NONE: no overcommit policy counts a range without access as memory.
+// Reserves the range with PROT_NONE: no overcommit policy counts a range without access as memory.
 Slots::Slots(size_t slot_bytes) : slot_bytes_(slot_bytes) {
   void* memory = mmap(nullptr, kMost * slot_bytes, PROT_NONE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -20,8 +20,8 @@ class Timeline;
 
 // A queue of commands: a stream, or a context for its legacy default stream.
 struct WorkQueue : Object {
-  // Null only without a session. Shared, because events that were recorded in the stream may
-  // outlive the stream and need its timeline.
+  // Null only if the queue has no session. Shared, because events that were recorded in the stream
+  // may outlive the stream and need its timeline.
   const std::shared_ptr<Timeline> timeline;
 
  protected:
@@ -58,14 +58,14 @@ struct Context : WorkQueue {
   ~Context();
 
   unsigned flags = 0;  // as given at creation
-  // A primary context that is not active: it was released or reset, or never retained.
+  // True for a primary context that is not active: it was released or reset, or never retained.
   std::atomic<bool> given_back{false};
   // A green context owns only streams. Other objects created in it belong to the device's primary
   // context, which the green context keeps active. Its CUgreenCtx is its CUcontext, as with a
   // driver. `green` is set last during creation: other threads may find the context earlier.
   std::atomic<bool> green{false};
   unsigned multiprocessors = 0;    // of a green context
-  std::atomic<uint32_t> usage{1};  // of cuCtxAttach and cuCtxDetach
+  std::atomic<uint32_t> usage{1};  // the count of cuCtxAttach and cuCtxDetach
   KnownLimits limits;
 };
 

@@ -48,12 +48,13 @@ std::string numbered_variable(uint32_t number);
 // Returns the devices in the application's order. Returns kNotFound if no variable is set.
 Result<std::vector<DeviceAddress>> devices_from(const Environment& environment);
 
-// The devices of the pool that CUDA_VISIBLE_DEVICES selects: by their positions in the pool, or by
-// their UUIDs. `uuids` is called only for a list of UUIDs. It returns one UUID for each device.
+// visible_devices() returns the devices of the pool that CUDA_VISIBLE_DEVICES selects: by their
+// positions in the pool, or by their UUIDs. `uuids` returns one UUID for each device of the pool;
+// it is called only if the variable has UUIDs.
 using PoolUuids = std::function<Result<std::vector<std::string>>()>;
 struct VisibleSelection {
   std::vector<DeviceAddress> devices;
-  std::string problem;       // why the list ended early; empty if it did not
+  std::string problem;       // why the list ends early; empty if it is complete
   bool named_twice = false;  // a device is named twice: the list is invalid, no device is visible
 };
 Result<VisibleSelection> visible_devices(const std::vector<DeviceAddress>& pool,

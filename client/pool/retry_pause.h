@@ -1,6 +1,6 @@
-// How long a waiting program pauses before it asks a server again: 1 s at first, then twice as long
-// each time, at most 10 s. The limit bounds the load of a server that drains for hours and refuses
-// each attempt. Not thread-safe; does not block.
+// The pauses between a program's attempts to reach a server: 1 s at first, then twice as long each
+// time, at most 10 s. The pauses bound the load of a server that drains for hours and refuses each
+// attempt. Not thread-safe; does not block.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,8 @@ namespace rcuda::client {
 
 class RetryPause {
  public:
-  // Returns 0 if the program must not try again. `left`: the time until the program's deadline.
+  // Returns the next pause, or 0 if the program must not try again. `left`: the time until the
+  // program's deadline.
   std::chrono::milliseconds next(std::chrono::milliseconds left) {
     if (left <= std::chrono::milliseconds(0)) return {};
     const std::chrono::milliseconds pause = std::min(pause_, left);

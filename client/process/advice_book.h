@@ -17,12 +17,12 @@ class AdviceBook {
   // `memory` outlives this object.
   explicit AdviceBook(const Registry& memory) : memory_(memory) {}
 
-  // The advice for a live allocation. New memory starts without advice, even at the address of
-  // freed memory. The reference is valid until the next call.
+  // Returns the advice for a live allocation. New memory starts without advice, even at the address
+  // of freed memory. The reference is valid until the next call.
   cuda::ManagedAdvice& of(const Allocation& allocation);
 
-  // The number of entries. It includes entries of freed memory, which are removed when the number
-  // next doubles.
+  // Returns the number of entries. It includes entries of freed memory, which are removed when the
+  // number next doubles.
   size_t size() const { return advices_.size(); }
 
  private:

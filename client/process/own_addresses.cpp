@@ -10,7 +10,8 @@
 namespace rcuda::client {
 namespace {
 
-// Margin around each mapping: heaps and new mappings usually grow next to existing ones.
+// Margin in bytes around each mapping, because the process usually makes new mappings next to
+// existing ones.
 constexpr uint64_t kRoom = 16 * wire::kWindowUnit;
 
 constexpr wire::AddressWindow kUsual = {wire::kHostRangeBase, wire::kHostRangeBytes};

@@ -16,7 +16,8 @@ bool is_loopback(const std::string& host) {
   return host == "localhost" || host == "::1" || host.rfind("127.", 0) == 0;
 }
 
-// Ignores the result of the post: if the session is lost, its next call reports the loss.
+// Introduces `other` to the worker of `to`. Ignores the result of the post: if the session is lost,
+// its next call reports the loss.
 void post_introduction(Session& to, const Session& other, wire::PeerIntroduceBody body,
                        bool connects) {
   const std::string& host = other.server().host;

@@ -42,7 +42,7 @@ class Peers {
   // same order. Otherwise two workers could wait for each other's halves.
   Mutex& pairs_mutex() RCUDA_RETURN_CAPABILITY(pairs_mutex_) { return pairs_mutex_; }
 
-  // A number for a copy or a signal, used once.
+  // Returns a new id for a copy or a signal; each id is used once.
   uint64_t next_id() { return next_id_.fetch_add(1, std::memory_order_relaxed); }
 
  private:

@@ -63,7 +63,7 @@ Result<bool> connects_eagerly(size_t servers) {
                                             std::to_string(servers) + ": use RCUDA_P2P=lazy");
 }
 
-// The devices of the pool that CUDA_VISIBLE_DEVICES selects.
+// Returns the devices of the pool that CUDA_VISIBLE_DEVICES selects.
 Result<std::vector<DeviceAddress>> selected_devices(const std::vector<DeviceAddress>& pool,
                                                     const Environment& environment,
                                                     Clock::time_point deadline) {
@@ -123,7 +123,7 @@ CUresult Process::initialize() {
     init_result_ = CUDA_SUCCESS;
     state_.store(CUDA_SUCCESS, std::memory_order_release);
   } else {
-    // The error that programs expect on a machine without a GPU.
+    // NO_DEVICE is the error that programs expect on a machine without a GPU.
     init_result_ = status.cuda() == CUDA_ERROR_INVALID_DEVICE ? CUDA_ERROR_INVALID_DEVICE
                                                               : CUDA_ERROR_NO_DEVICE;
     devices_.clear();
@@ -184,7 +184,8 @@ Status Process::connect() {
   options.wake_wait = set.wake_wait.milliseconds();
   options.hello = std::move(hello);
   options.hello.reconnect_ms = static_cast<uint32_t>(set.reconnect.milliseconds().count());
-  // The workers know the valid values, and refuse the session for any other value.
+  // Not checked here: the workers know the valid values, and refuse the session for any other
+  // value.
   options.hello.p2p_strategy = set.p2p_strategy.get();
   options.hello.p2p_path = set.p2p_path.get();
 
@@ -233,8 +234,8 @@ Status Process::connect() {
       const wire::ObjectId primary = wire::primary_context_id(i);
       device->primary = create<Context>({primary, primary, session, server.ordinals[i]});
       if (!device->primary) return Status(Code::kOutOfMemory, "no address space for handles");
-      device->primary->given_back = true;  // until cuDevicePrimaryCtxRetain
-      remember_named(device->primary);     // the worker also uses this id
+      device->primary->given_back = true;  // not active until cuDevicePrimaryCtxRetain
+      remember_named(device->primary);     // the worker may name it by its id
       tell_apart(device.get());
       devices_[server.ordinals[i]] = std::move(device);
     }
@@ -296,7 +297,8 @@ int Process::oldest_driver() const {
 
 void Process::fork_child() noexcept {
   trace::abandon();
-  // A thread of the parent may have held mutex_, which then stays locked in this child.
+  // Another thread of the parent may have been connecting, with mutex_ held. Then mutex_ stays
+  // locked in this child, so no call may take it.
   if (connecting_.load()) forked_.store(true);
   if (state_.load() == CUDA_ERROR_DEINITIALIZED) return;
   if (state_.exchange(CUDA_ERROR_NOT_INITIALIZED) != CUDA_SUCCESS) return;

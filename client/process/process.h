@@ -33,7 +33,7 @@ struct Device {
   Session* session = nullptr;
   uint32_t ordinal = 0;  // the worker's number of the device
   wire::DeviceInfo info;
-  Context* primary = nullptr;  // its primary context; never null
+  Context* primary = nullptr;  // the device's primary context; never null
   Mutex mutex;
   uint32_t primary_references RCUDA_GUARDED_BY(mutex) = 0;
   unsigned primary_flags RCUDA_GUARDED_BY(mutex) = 0;
@@ -42,7 +42,7 @@ struct Device {
   // The result of creating a new primary context in the worker after the previous context ended.
   CUresult renewed RCUDA_GUARDED_BY(mutex) = CUDA_SUCCESS;
 
-  // The attribute's value from the worker; 0 for attributes that the worker did not send.
+  // Returns the attribute's value from the worker; 0 for attributes that the worker did not send.
   int attribute(CUdevice_attribute which) const {
     const auto index = static_cast<size_t>(which);
     return index < info.attributes.size() ? info.attributes[index] : 0;
@@ -61,14 +61,15 @@ class Process {
   size_t device_count() const { return devices_.size(); }
   Device* device(CUdevice ordinal) const;  // null if there is no such device
   const std::vector<std::unique_ptr<Session>>& sessions() const { return sessions_; }
-  // The client's ordinal of a worker's device; CU_DEVICE_INVALID if the worker has no such device.
+  // Returns the client's ordinal of a worker's device; CU_DEVICE_INVALID if the worker has no such
+  // device.
   uint32_t ordinal_of(const Session& session, uint32_t worker_ordinal) const;
-  // The session that has the address in its windows; null for host memory.
+  // Returns the session that has the address in its windows, or null for host memory.
   Session* session_of_address(CUdeviceptr address) const;
   Registry& memory() { return memory_; }
   Peers& peers() { return peers_; }
-  // The driver version that this library reports: the version of the oldest driver of all servers,
-  // or of cuda.h if that is older. Connects if no call has tried to connect.
+  // Returns the driver version that this library reports: the version of the oldest driver of all
+  // servers, or of cuda.h if cuda.h is older. Connects if no call has tried to connect.
   int driver_version();
   // Whether the worker of any session lacks the command. False until the sessions are connected.
   static bool lacks_command(uint16_t opcode);
@@ -78,7 +79,7 @@ class Process {
  private:
   Process() = default;
   Status connect();
-  Status try_to_connect();  // the same; an exception becomes an error
+  Status try_to_connect();  // connect(); returns exceptions as errors
   int oldest_driver() const;
   void end();  // at process exit
   // Gives the device another PCI domain if another device of the process has the same PCI address.
@@ -89,7 +90,7 @@ class Process {
   std::atomic<bool> connecting_{false};
   // The result of check() outside of host functions.
   std::atomic<CUresult> state_{CUDA_ERROR_NOT_INITIALIZED};
-  // This process was forked from a process that had sessions or was connecting.
+  // True if this process was forked from a process that had sessions or was connecting.
   std::atomic<bool> forked_{false};
   CUresult init_result_ RCUDA_GUARDED_BY(mutex_) = CUDA_ERROR_NOT_INITIALIZED;
   std::vector<std::unique_ptr<Session>> sessions_;
@@ -116,14 +117,15 @@ CUresult resolve_object(const void* handle, T** object,
   return *object ? CUDA_SUCCESS : if_none;
 }
 
-// The same for the number of a device.
+// Like resolve_object(), for the ordinal of a device.
 inline CUresult find_device(CUdevice ordinal, Device** device) {
   RCUDA_RETURN_IF_CUDA_ERROR(Process::get().check());
   *device = Process::get().device(ordinal);
   return *device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
-// The calling thread's stack of current contexts. Another thread may destroy a context in it.
+// These functions access the calling thread's stack of current contexts. Another thread may destroy
+// a context in the stack.
 Ref<Context> current_context();
 void set_current_context(Context* context);
 void push_context(Context* context);

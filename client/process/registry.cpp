@@ -41,7 +41,7 @@ void Registry::forget_stale(const Allocation& allocation) {
   while (it != allocations_.end() && it->first < allocation.base + allocation.bytes) {
     const bool goes_unannounced = it->second.placement == Placement::kGlobal ||
                                   it->second.placement == Placement::kDeviceAsync;
-    // A worker reuses only its own addresses.
+    // A worker reuses only its own addresses, so an entry of another session is not stale.
     const bool of_another = allocation.session && it->second.session != allocation.session;
     const bool stale =
         goes_unannounced && !of_another && it->first + it->second.bytes > allocation.base;

@@ -46,7 +46,7 @@ struct Allocation {
   uint64_t buffer_id = 0;       // CU_POINTER_ATTRIBUTE_BUFFER_ID: unique in the process
   CUmemoryPool pool = nullptr;  // kDeviceAsync: the pool; null for the device's current pool
   bool sync_memops = false;     // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
-  bool of_graph = false;        // kDeviceAsync: each launch of a graph allocates it anew
+  bool of_graph = false;        // kDeviceAsync: allocated by each launch of a graph
   bool reachable = false;       // host memory: kernels of every session can use it
   // The sessions that know this host memory, and its region in each; null for other memory. Copies
   // of the Allocation share the list.
@@ -67,9 +67,9 @@ class Registry {
   // a worker has returned, use record_memory() (worker_memory.h), which ends the session in the
   // second case.
   bool add(Allocation allocation);
-  // The allocation that contains the address.
+  // Returns the allocation that contains the address.
   std::optional<Allocation> find(uint64_t address) const;
-  std::optional<Allocation> remove(uint64_t base);  // the allocation that begins there
+  std::optional<Allocation> remove(uint64_t base);  // the allocation at `base`
   // Whether any known allocation overlaps [address, address + bytes).
   bool overlaps(uint64_t address, size_t bytes) const;
   // Whether an allocation of a graph was ever added.
@@ -89,7 +89,7 @@ class Registry {
     size_t bytes = 0;
     Session* session = nullptr;
   };
-  // The reservation that contains the address.
+  // Returns the reservation that contains the address.
   std::optional<Reserved> reservation(uint64_t address) const;
   Session* reserved_by(uint64_t address) const;  // null if it is not reserved
   // Calls `change` with the allocation that begins at `base`, if it exists. `change` must not

@@ -10,8 +10,8 @@
 
 namespace rcuda::client {
 
-// Corrects the attributes that the server has reported. Shorter lists stay short: an attribute
-// beyond the end is unknown.
+// Corrects the attributes that the server has reported. Does not extend a short list: attributes
+// beyond its end are unknown.
 void correct_attributes(wire::DeviceInfo* info);
 
 }  // namespace rcuda::client

@@ -1,4 +1,4 @@
-// Memory at addresses that a worker has returned. The worker is not trusted with them
+// Records memory at addresses that a worker has returned. The client does not trust these addresses
 // (docs/security.md).
 //
 // Threads: any. Nothing blocks.

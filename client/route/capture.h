@@ -23,15 +23,15 @@ struct Stream;
 
 // `origin`: the stream on which the capture began.
 void capture_begun(const Stream* origin, CUstreamCaptureMode mode);
-// Does nothing if no capture began on the stream.
+// Ends the capture that began on the stream, if any.
 void capture_ended(const Stream* origin);
 // Removes the captures of a context that ends. Its streams end with it.
 void captures_lost(const Context& context);
-// False if another thread began the capture and only that thread may end it. True if no capture
-// began on the stream.
+// Whether the calling thread may end the capture that began on the stream. False if only the thread
+// that began the capture may end it. True if no capture began on the stream.
 bool may_end_capture(const Stream* origin);
 
-// Whether the stream captures now. A round trip if any_capture(), otherwise free.
+// Whether the stream captures now. Queries the worker only if any_capture().
 bool may_capture(CUstream stream);
 
 // cuThreadExchangeStreamCaptureMode: sets the calling thread's mode to *mode and returns the old
@@ -48,7 +48,7 @@ CUresult check_legacy_stream();
 // Returns CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED if a stream of the context captures, because a wait
 // for the context would include that stream. Invalidates those captures.
 CUresult check_context_wait(const Context& context);
-// Invalidates the stream's capture, if it has one, because a call on the stream was refused.
+// Invalidates the stream's capture, if any. Called when a call on the stream was refused.
 void invalidate_capture(CUstream stream);
 
 // While an instance exists, the thread's calls only query streams, so check_legacy_stream() does

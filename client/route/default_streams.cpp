@@ -17,7 +17,7 @@ namespace {
 class ThreadStreams {
  public:
   ~ThreadStreams() {
-    // The thread ends. Its work continues, as with cudaStreamDestroy.
+    // The thread ends. Work in its streams continues, as after cudaStreamDestroy.
     for (const Known& known : streams_) {
       if (Stream* stream = known.stream.get()) {
         if (!any_capture()) stream->timeline->mark_end();
@@ -41,7 +41,7 @@ class ThreadStreams {
 
  private:
   struct Known {
-    const Context* context;  // its stream ends before another context can get this address
+    const Context* context;  // the stream ends before another context gets this address
     Ref<Stream> stream;
   };
 

@@ -26,7 +26,8 @@ CUresult find_current(Context** context) {
              : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
-// `route`: the command runs in the context of this route; null: in the stream's own context.
+// Returns the route of the legacy default stream of `context`. `route`: the context in which the
+// command runs; null: the stream's own context.
 CudaResult<StreamRoute> legacy_stream(Context& context, const Route* route) {
   const bool is_on_worker = route && route->session == context.session;
   const bool is_current =
@@ -59,8 +60,8 @@ CudaResult<StreamRoute> find_stream(const void* handle, const Route* route) {
       {in.session, in.context, in.device, stream->timeline.get()}, stream->id, stream};
 }
 
-// The context of a new object. An object that belongs to no context gets the primary context of its
-// device, which always exists.
+// Returns the context of a new object. An object that belongs to no context gets the primary
+// context of its device, which always exists.
 wire::ObjectId home_of(const Route& route, wire::Kind kind, wire::ObjectId id) {
   switch (kind) {
     case wire::Kind::kContext:
@@ -74,7 +75,7 @@ wire::ObjectId home_of(const Route& route, wire::Kind kind, wire::ObjectId id) {
   }
 }
 
-// Destroys the object but keeps its id in use.
+// Destroys the client's object but does not release its id.
 void forget(Object* object) {
   forget_named(*object);
   destroy_object(object);

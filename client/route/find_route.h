@@ -32,55 +32,58 @@ struct Object;
 
 // ---- the route of a call -----------------------------------------------------------------------
 
-// The current context. Errors: CUDA_ERROR_NOT_INITIALIZED before cuInit, CUDA_ERROR_INVALID_CONTEXT
-// without a current context, CUDA_ERROR_CONTEXT_IS_DESTROYED if the current context was destroyed
-// or is a primary context that is no longer active.
+// Returns the route of the current context. Errors: CUDA_ERROR_NOT_INITIALIZED before cuInit,
+// CUDA_ERROR_INVALID_CONTEXT without a current context, CUDA_ERROR_CONTEXT_IS_DESTROYED if the
+// current context was destroyed or is a primary context that is no longer active.
 CudaResult<Route> find_current_route();
-// For work in a stream: the current context. Without a valid current context: the context of the
-// stream, unless the stream is a default stream.
+// Returns the route for work in a stream: the current context. Without a valid current context,
+// returns the context of the stream, or an error for a default stream.
 CudaResult<Route> find_work_route(CUstream stream);
-// A stream in its own context; a null stream is the default stream. Resolves CU_STREAM_LEGACY,
-// CU_STREAM_PER_THREAD and the per-thread flag of common/interop/default_stream.h. Creates the
-// thread's default stream at its first use, which posts a command. The legacy default stream has
-// the errors of check_legacy_stream() (capture.h). CUDA_ERROR_INVALID_HANDLE if the handle is not a
-// live stream.
+// Returns the route of a stream in its own context. Null is the default stream. Resolves
+// CU_STREAM_LEGACY, CU_STREAM_PER_THREAD and the per-thread flag of
+// common/interop/default_stream.h. Creates the thread's default stream at its first use, which
+// posts a command. The legacy default stream has the errors of check_legacy_stream() (capture.h).
+// CUDA_ERROR_INVALID_HANDLE if the handle is not a live stream.
 CudaResult<StreamRoute> find_stream_route(CUstream stream);
-// The same stream for commands that run in the context of `route`. CUDA_ERROR_INVALID_HANDLE if the
-// stream belongs to another session; the legacy default stream is that of the route's context.
+// Returns the route of a stream for commands that run in the context of `route`.
+// CUDA_ERROR_INVALID_HANDLE if the stream belongs to another session. The legacy default stream is
+// that of the route's context.
 CudaResult<StreamRoute> find_stream_route(CUstream stream, const Route& route);
-// find_stream_route(stream), then pace(): for calls that send work to the stream. Blocks while the
-// stream's queue is full.
+// Calls find_stream_route(stream), then pace(), for calls that send work to the stream. Blocks
+// while the stream's queue is full.
 CudaResult<StreamRoute> find_paced_stream(CUstream stream);
-// The worker that owns an address. If no worker owns it: the current context.
+// Returns the route of the worker that owns an address, or of the current context if no worker owns
+// it.
 CudaResult<Route> find_address_route(CUdeviceptr address);
-// The worker of a device. `ordinal` becomes the worker's own number of the device.
+// Returns the route of a device. *ordinal becomes the worker's own number of the device.
 CudaResult<Route> find_device_route(CUdevice device, uint32_t* ordinal);
-// For commands that need no context: the current context, otherwise a context of the first session.
+// Returns a route for commands that need no context: the current context, or a context of the first
+// session if there is no current context.
 CudaResult<Route> find_any_route();
-// The same for callers that have already checked that the process has a session.
+// Like find_any_route(), for callers that have already checked that the process has a session.
 Route any_route();
-// The worker and context of an object, or of memory that has a session.
+// Returns the worker and context of an object, or of memory that has a session.
 Route route_of(const Identity& object);
 Route route_of(const Allocation& memory);
-// The worker of a graph, a node or an executable. These objects belong to no context. Their
-// commands run in the current context if it is on the same worker, otherwise in the object's own
-// context.
+// Returns the route of a graph, a node or an executable. In CUDA these objects belong to no
+// context. Their commands run in the current context if it is on the same worker, otherwise in the
+// context in which the object was created.
 Route route_of_graph(const Object& object);
 
-// The error of find_current_route().
+// Returns the error of find_current_route(), or CUDA_SUCCESS.
 CUresult check_current();
-// For copies: the error of find_work_route(), but a destroyed current context is an error, as with
-// a driver.
+// Checks the contexts of a copy like find_work_route(), but a destroyed current context is an
+// error, as with a driver.
 CUresult check_copy(CUstream stream);
-// For calls that need no context but fail, as with a driver, if the current context is destroyed:
-// check_current() without CUDA_ERROR_INVALID_CONTEXT.
+// Like check_current(), but a thread without a current context is not an error. For calls that need
+// no context but fail, as with a driver, if the current context is destroyed.
 CUresult check_not_destroyed();
 
-// The application's number of a device that the route's worker named.
+// Returns the application's ordinal of a device that the route's worker has named.
 int client_ordinal(const Route& route, uint32_t worker_ordinal);
 
-// While an InContext exists, the route's context is the calling thread's current context. For calls
-// that use the current context although another context is meant.
+// While an InContext exists, the route's context is the calling thread's current context. For
+// functions of the API that always use the current context, when they must run in another context.
 class InContext {
  public:
   explicit InContext(const Route& route);
@@ -145,7 +148,8 @@ CUresult post(const Route& route, const wire::Command& command, bool* refused = 
 // Logs that the worker's reply to this command is malformed. Returns CUDA_ERROR_UNKNOWN.
 CUresult malformed_reply(const Route& route, uint16_t opcode);
 
-// A round trip. Returns the worker's CUresult. `reply_bytes`: capacity for the reply's body.
+// Sends the command and waits for its reply. Returns the worker's CUresult. `reply_bytes`: capacity
+// for the reply's body.
 CUresult call(const Route& route, const wire::Command& command, size_t reply_bytes, Reply* reply);
 
 }  // namespace rcuda::client

@@ -12,7 +12,8 @@
 namespace rcuda::client {
 namespace {
 
-// `in_graph`: the mirrored memory is not sent, because each launch of the graph sends it.
+// Posts the host function, after changes of mirrored memory. `in_graph`: sends no mirrored memory,
+// because each launch of the graph sends it.
 CUresult send(const Route& route, const wire::LaunchHostBody& body, bool in_graph) {
   if (!in_graph) {
     if (CUresult result = push_mirrors(route); result != CUDA_SUCCESS) {

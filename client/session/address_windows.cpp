@@ -15,7 +15,8 @@
 namespace rcuda::client {
 namespace {
 
-// The base in which a worker's driver starts, and the window of the session.
+// The most windows in a Welcome: the base in which the worker's driver starts, and the session's
+// own window.
 constexpr size_t kMostWindows = 2;
 
 bool contains(uint64_t base, uint64_t size, uint64_t address, uint64_t bytes) {
@@ -78,7 +79,7 @@ bool map_free(uint64_t address, uint64_t bytes, int access) {
   return false;
 }
 
-// Replaces pages that this object has mapped.
+// Replaces pages of an existing reservation by new pages of zeros.
 bool replace(uint64_t address, size_t bytes, int access) {
   void* const wanted = reinterpret_cast<void*>(address);
   return ::mmap(wanted, bytes, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
@@ -106,7 +107,8 @@ Status AddressWindows::reserve(const std::vector<wire::AddressWindow>& windows,
   for (const wire::AddressWindow& window : windows) {
     const bool is_reserved = map_free(window.base, window.bytes, PROT_NONE);
     const int error = errno;
-    // The kernel reports a limit (ENOMEM) only if the addresses are free.
+    // ENOMEM means that a limit prevents the reservation; the kernel reports it only if the
+    // addresses are free.
     if (is_reserved || error == ENOMEM) {
       windows_.push_back({window.base, window.bytes, is_reserved});
       continue;

@@ -11,7 +11,8 @@ void CallsInFlight::add(const Route& route, const wire::Command& command, size_t
   pending.session = route.session;
   pending.timeline = route.timeline;
   pending.take = std::move(take);
-  // A thread that holds slots must not wait for slots of other threads, which could deadlock.
+  // Only the first call waits for a free slot. A thread that holds slots must not wait for slots of
+  // other threads: they could deadlock.
   const auto options = [&] {
     return CallOptions{.reply_bytes = reply_bytes, .patient = pending_.size() == 1};
   };
@@ -46,7 +47,8 @@ void CallsInFlight::take_oldest() {
   {
     Reply reply;
     const CUresult result = oldest.session->finish(oldest.call, &reply);
-    // The worker answers a copy when its stream has reached the copy.
+    // The worker answers a copy when its stream has reached the copy, so everything up to the copy
+    // is done.
     if (result == CUDA_SUCCESS && oldest.timeline)
       oldest.timeline->waited(oldest.call.sent.position);
     oldest.take(result, reply);

@@ -24,8 +24,8 @@ class CallsInFlight {
  public:
   // The most bytes that a call may request for the body of its reply.
   static constexpr size_t kMostReplyBytes = wire::ClientWindow::kLargeReplyBytes - 1024;
-  // Receives the result and the answer, on the thread of the CallsInFlight. Must not use the
-  // CallsInFlight.
+  // A function that receives the result and the answer of a call, on the thread of the
+  // CallsInFlight. It must not use the CallsInFlight.
   using Take = std::function<void(CUresult, const Reply&)>;
 
   CallsInFlight() = default;
@@ -38,7 +38,7 @@ class CallsInFlight {
   // replies. Sets *result only on the first error.
   void add_copy(const Route& route, std::byte* to, CUdeviceptr from, size_t bytes,
                 CUresult* result);
-  // Waits for all answers and passes each to its Take.
+  // Waits for all answers and passes each to the Take of its call.
   void finish();
 
  private:
@@ -50,7 +50,7 @@ class CallsInFlight {
   };
   void take_oldest();
 
-  std::deque<Pending> pending_;  // a call does not move
+  std::deque<Pending> pending_;  // a deque, because a PendingCall must not move
 };
 
 }  // namespace rcuda::client

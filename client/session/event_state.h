@@ -27,11 +27,12 @@
 namespace rcuda::client {
 
 class EventState {
-  // A record in the timeline of its stream. Without a timeline only the worker knows the record.
+  // The position of a record in the timeline of its stream. If `timeline` is null, only the worker
+  // knows the position.
   struct Place {
     std::shared_ptr<Timeline> timeline;
     uint64_t position = 0;
-    uint64_t command = 0;  // its number (SentCommand)
+    uint64_t command = 0;  // the number of the record's command (SentCommand)
   };
 
  public:
@@ -53,7 +54,7 @@ class EventState {
     // Call it after the record was sent. Sets the record's position in the timeline, and the number
     // of its command (SentCommand).
     void is_at(Timeline& timeline, uint64_t position, uint64_t command);
-    // The record was refused or not sent: the one before it stays the latest.
+    // The record was refused or not sent: the previous record stays the latest.
     void failed();
 
    private:
@@ -63,7 +64,8 @@ class EventState {
     Place place_;
   };
 
-  // From now on, the event may have records that only the worker knows. Permanent.
+  // Called when the event may get records that only the worker knows. From now on, each query asks
+  // the worker.
   void leave_to_worker();
 
   // Whether the latest record is done. kUnknown: ask the worker; *record is the number of the
@@ -90,13 +92,13 @@ class EventState {
   Mutex mutex_;
   uint64_t record_ RCUDA_GUARDED_BY(mutex_) = 0;  // grows before and after each record is sent
   bool left_to_worker_ RCUDA_GUARDED_BY(mutex_) = false;
-  // Whether the record with the number record_ is done. Written with mutex_ held. Never true if
-  // left_to_worker_ is.
+  // Whether the record with the number record_ is done. Written with mutex_ held. Stays false if
+  // left_to_worker_ is true.
   std::atomic<bool> done_{false};
-  Place place_ RCUDA_GUARDED_BY(mutex_);  // of the latest record
+  Place place_ RCUDA_GUARDED_BY(mutex_);  // the position of the latest record
 
   std::optional<Word> word_ RCUDA_GUARDED_BY(mutex_);
-  // The record that the worker last watched with word_.
+  // The number of the record for whose end the worker was last asked to write word_ (kWatchEvent).
   uint64_t watched_ RCUDA_GUARDED_BY(mutex_) = 0;
   PendingAnswer pending_;  // about the record with the number record_
 };

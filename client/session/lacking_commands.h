@@ -24,14 +24,16 @@ namespace rcuda::client {
 
 class LackingCommands {
  public:
-  // `opcodes`: from the Welcome; numbers that this build does not use are ignored. An error names a
-  // command that every session needs.
+  // Stores the commands that the worker lacks. `opcodes`: from the Welcome; numbers that this build
+  // does not use are ignored. Returns an error, which names the command, if every session needs one
+  // of them.
   Status set(const std::vector<uint32_t>& opcodes);
   bool contains(uint16_t opcode) const {
     return any_ && opcode < api::kMaxOpcodes && opcodes_[opcode];
   }
   bool contains(wire::Custom opcode) const { return contains(static_cast<uint16_t>(opcode)); }
-  // Returns CUDA_ERROR_NOT_SUPPORTED, and logs each command once. `server`: for the message.
+  // Returns CUDA_ERROR_NOT_SUPPORTED. Logs a warning the first time for each command. `server`: the
+  // server's name for the message.
   CUresult refuse(uint16_t opcode, const std::string& server);
 
  private:

@@ -75,7 +75,8 @@ class MirrorSync {
   // pageable memory to mirrored memory, which Session::send() cannot recognise.
   void note_write() { work_sent_.fetch_add(1, std::memory_order_relaxed); }
   // The state of a stream's work before a call. Programs often make many frees or copies in a row.
-  // Of two such calls with the same point, only the first fetches.
+  // If two calls in a row have the same point, no work was sent between them, and only the first
+  // fetches.
   struct Point {
     wire::ObjectId context = 0, stream = 0;
     uint64_t work = UINT64_MAX;
@@ -87,8 +88,8 @@ class MirrorSync {
   // Fetches the GPU's changes after a call that returns when the device is idle. `point`: the state
   // before the call.
   CUresult fetch_after_call(const Point& point);
-  // Calls `wait`, so that the host sees the GPU's writes. Does nothing if the GPU cannot have
-  // written since the last such call.
+  // Calls `wait`, so that the host sees the GPU's writes. Does nothing if `point` equals that of
+  // the last await_writes(): then the GPU cannot have written since.
   template <typename Wait>
   CUresult await_writes(const Point& point, const Wait& wait) {
     return unless_known(&awaited_, point, wait);
@@ -111,11 +112,11 @@ class MirrorSync {
   Session& session_;
   Timelines& timelines_;
   std::atomic<const MirrorHooks*> hooks_{nullptr};
-  // Timelines::waits() when the last fetch of all mirrored memory began.
+  // The value of Timelines::waits() when the last fetch of all mirrored memory began.
   std::atomic<uint64_t> fetched_waits_{UINT64_MAX};
   std::atomic<uint64_t> work_sent_{0};
   Mutex mutex_;
-  // The points of the last fetch_after_call() and await_writes().
+  // The points of the last fetch_after_call() (freed_) and await_writes() (awaited_).
   Point freed_ RCUDA_GUARDED_BY(mutex_);
   Point awaited_ RCUDA_GUARDED_BY(mutex_);
 };

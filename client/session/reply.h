@@ -8,7 +8,7 @@
 namespace rcuda::client {
 
 // The permanent result of every call after a worker or its server is lost. The CUDA runtime's text
-// for it: "all CUDA-capable devices are busy or unavailable".
+// for this error is "all CUDA-capable devices are busy or unavailable".
 inline constexpr CUresult kSessionLost = CUDA_ERROR_DEVICE_UNAVAILABLE;
 
 using wire::Reply;

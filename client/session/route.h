@@ -31,7 +31,7 @@ struct StreamRoute : Route {
   Stream* const stream;     // null for the legacy default stream
 };
 
-// The id of the route's stream; 0 for the legacy default stream or if there is no stream.
+// Returns the id of the route's stream; 0 for the legacy default stream or if there is no stream.
 wire::ObjectId stream_id(const Route& route);
 // Blocks while the queue of the route's stream is full. Call it before work is sent to the stream.
 void pace(const Route& route);

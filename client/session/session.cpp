@@ -61,11 +61,11 @@ bool may_write(const wire::Command& command, const Timeline* timeline, uint64_t 
   return room > 0 && !api::traits_of(command.opcode).waits_for_device && !is_of_fetches(timeline);
 }
 
-// The number of places that the command takes in a driver's queue. `moves_bytes`: the medium moves
-// the bytes of page-locked memory, in parts. In this case a copy of such memory takes one place,
-// and two more for each part. They are for a GPU-written word and an event, or for a further copy
-// and the wait or host function before it. If the bytes of a staged copy come after the command,
-// the stream waits for them, which takes one more place.
+// Returns the number of places that the command takes in a driver's queue. `moves_bytes`: the
+// medium moves the bytes of page-locked memory, in parts. In this case a copy of such memory takes
+// one place, and two more for each part. They are for a GPU-written word and an event, or for a
+// further copy and the wait or host function before it. If the bytes of a staged copy come after
+// the command, the stream waits for them, which takes one more place.
 uint64_t room_of(const wire::Command& command, bool moves_bytes) {
   const api::CommandTraits& traits = api::traits_of(command.opcode);
   const std::span<const std::byte> body = command.body;
@@ -111,7 +111,8 @@ CUresult Session::send(wire::CommandHeader header, Timeline* timeline, const wir
                 exact_bytes_text(wire::kMaxCommandBytes).c_str());
     return CUDA_ERROR_INVALID_VALUE;
   }
-  // The Link may stay open for a moment after the loss, and the worker would execute the command.
+  // Refuse the command: the Link may stay open for a moment after the loss, and the worker would
+  // still execute the command.
   if (state_.get() == SessionState::kLost) return kSessionLost;
   if (wake_wait_.count() != 0) [[unlikely]] {
     const uint64_t park_word = channel_->park_word();
@@ -210,7 +211,7 @@ bool Session::begin(const Route& route, const wire::Command& command, const Call
 }
 
 CUresult Session::finish(PendingCall& call, Reply* reply) {
-  *reply = Reply();  // so that it has no slot of an earlier call
+  *reply = Reply();  // releases the slot of an earlier call
   std::optional<trace::Span> wait;
   if (!call.span) wait.emplace("wait for an answer", "wait");
   const CUresult result = call.sent.is_sent() ? wait_for_reply(call, reply) : call.result;
@@ -253,7 +254,8 @@ CUresult Session::call(const Route& route, const wire::Command& command, size_t 
 
 template <typename Ready>
 CUresult Session::wait_until(const Ready& ready) {
-  // lost() is called before ready(), because the worker's last answer may arrive in between.
+  // Call lost() before ready(): the worker's last answer may arrive between the two calls, and then
+  // counts.
   const bool over = lost();
   if (ready()) return CUDA_SUCCESS;
   if (over) return kSessionLost;
@@ -321,8 +323,8 @@ CUresult Session::take_error() {
     return CUDA_SUCCESS;
   const auto result = static_cast<CUresult>(wire::CompletionWord::result(error));
   if (result == kSessionLost || cuda::is_sticky(result)) return result;
-  // The error leaves the context usable, so it is reported once. Another thread may have reported a
-  // later error by now.
+  // The context stays usable, so report the error only once. Meanwhile another thread may have
+  // reported this error or a later one.
   uint64_t reported = reported_error_.load();
   do {
     if (wire::CompletionWord::sequence(reported) >= wire::CompletionWord::sequence(error)) {
@@ -343,8 +345,8 @@ CUresult Session::lose(const Status& why) {
   {
     MutexLock lock(loss_mutex_);
     if (is_over(state_.get())) return kSessionLost;
-    // Logged before the state changes: the program may exit as soon as another thread's call has
-    // returned the error.
+    // Log the loss before the state changes: the program may exit as soon as another thread's call
+    // has returned the error.
     const std::string reason = why.code() == Code::kUnavailable ? why.context() : why.message();
     RCUDA_ERROR("%s is lost: %s; every call on its devices returns an error from now on",
                 name_.c_str(), reason.c_str());

@@ -62,14 +62,14 @@ class Staging;
 
 // The place of a command among all commands of its session, and in its timeline.
 struct SentCommand {
-  uint64_t number = 0;    // in the session, from 1; 0: it was not sent
+  uint64_t number = 0;    // in the session, from 1; 0: the command was not sent
   uint64_t position = 0;  // in the route's timeline
   bool is_sent() const { return number != 0; }
 };
 
 struct CallOptions {
   size_t reply_bytes = 0;  // capacity for the reply's body
-  bool patient = true;     // see begin()
+  bool patient = true;     // whether begin() may wait for a reply slot
   // The caller calls finish() directly after begin(). Otherwise a trace shows the command as posted
   // and the wait separately, because slices that overlap on one thread cannot be drawn.
   bool at_once = false;
@@ -111,7 +111,8 @@ class Session final : public TimelineHost {
   bool encrypted() const { return encrypted_; }
   // RCUDA_SECURITY=tls: only media that encrypt are chosen, also between servers.
   bool must_encrypt() const { return must_encrypt_; }
-  // How long lost connections may take to come back (RCUDA_RECONNECT), also between servers.
+  // The time in which lost connections may be restored (RCUDA_RECONNECT); it also holds between
+  // servers.
   uint32_t reconnect_ms() const { return reconnect_ms_; }
   uint64_t serial() const { return serial_; }        // unique among all sessions, also ended ones
   uint32_t index() const { return index_; }          // among the process's sessions, from 0
@@ -120,12 +121,13 @@ class Session final : public TimelineHost {
   transport::Link& link() { return *link_; }
   Staging& staging() { return *staging_; }
   ShadowRegions& shadows() { return shadows_; }
-  // The worker's writes with immediates. The loss of the session does not end a wait for such a
-  // write, so callers wait with wait_for().
+  // Records the worker's writes with immediates. The loss of the session does not complete a write,
+  // so callers wait with wait_for().
   transport::Arrivals& arrivals() { return arrivals_; }
   Ids& ids() { return ids_; }
   const LackingCommands& lacking() const { return lacking_; }
-  // The device addresses of this session. Pages that the application accesses are opened here.
+  // The device addresses of this session. open() makes those pages accessible that the application
+  // itself accesses.
   AddressWindows& windows() { return windows_; }
   // Whether the worker may return this range as memory of its device. If not, ends the session and
   // logs the server and `what`, for example "managed memory".
@@ -151,12 +153,13 @@ class Session final : public TimelineHost {
   // counts as a wait: afterwards the host sees what the GPU wrote (mirror_sync.h).
   CUresult call(const Route& route, const wire::Command& command, size_t reply_bytes, Reply* reply,
                 SentCommand* sent = nullptr);
-  // The same for a command whose reply has no body.
+  // Like call() above, for a command whose reply has no body.
   CUresult call(const Route& route, const wire::Command& command, SentCommand* sent = nullptr) {
     Reply reply;
     return call(route, command, 0, &reply, sent);
   }
-  // The route of commands that go to no stream. `context`: 0 if the command needs none.
+  // Returns a route for commands that go to no stream. `context`: 0 if the command needs no
+  // context.
   Route in_context(wire::ObjectId context) { return {this, context, 0}; }
 
   // A call in two steps, so that several can be in flight. begin() sends the command. If no reply
@@ -174,8 +177,8 @@ class Session final : public TimelineHost {
   bool begin(const Route& route, const wire::Command& command, const CallOptions& options,
              PendingCall* call);
   CUresult finish(PendingCall& call, Reply* reply);
-  // Waits until finish() can return without a wait, or until the deadline. Returns whether finish()
-  // can.
+  // Waits until the call's reply has arrived or the session is lost, or until the deadline. Returns
+  // whether finish() can return without a wait.
   bool await(const PendingCall& call, std::chrono::steady_clock::time_point deadline);
 
   // Returns the pending asynchronous error, or kSessionLost. An error is reported once, unless it
@@ -204,17 +207,17 @@ class Session final : public TimelineHost {
   Mutex& references_mutex() RCUDA_RETURN_CAPABILITY(references_mutex_) { return references_mutex_; }
 
   WorkerEvents& events() { return *events_; }
-  // Checks the Link first: if it has broken, the session becomes lost.
+  // Returns the state. Checks the Link first: if the Link has broken, the session becomes lost.
   SessionState state();
   // Makes the session lost, unless it has ended: logs the reason and closes the Link. Returns
   // kSessionLost.
   CUresult lose(const Status& why);
   // The traits of the session's medium: a copy of link().traits().
   const transport::MediumTraits& traits() const { return traits_; }
-  // How long a waiting thread spins before it sleeps.
+  // Returns how long a waiting thread spins before it sleeps.
   std::chrono::nanoseconds spin() const { return channel_->spin(); }
 
-  // See Link::abandon().
+  // Called in a forked child: see Link::abandon().
   void abandon() noexcept;
   // Sends a command, so that the server does not end the session as idle.
   void keep_alive();
@@ -280,7 +283,8 @@ class Session final : public TimelineHost {
   MirrorSync mirrors_{*this, timelines_};
 };
 
-// The calling thread's number, from 1, in order of first use.
+// Returns the calling thread's number, counted from 1 in the order in which threads first call this
+// function.
 uint32_t thread_number();
 
 }  // namespace rcuda::client

@@ -28,9 +28,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Window = wire::ClientWindow;
 
-// How long a waiting thread spins before it sleeps. A local driver spins until the wait ends.
-// Waking a thread whose core sleeps may take 100 us, which matters for waits of less than some
-// milliseconds. With few cores, a spinning thread may keep the worker from running, and with
+// Returns how long a waiting thread spins before it sleeps. A local driver spins until the wait
+// ends. Waking a thread whose core sleeps may take 100 us, which matters for waits of less than
+// some milliseconds. With few cores, a spinning thread may keep the worker from running, and with
 // copies_by_cpu also the threads that move the bytes.
 std::chrono::nanoseconds spin_time(const transport::MediumTraits& medium) {
   const unsigned cores = usable_processors();
@@ -55,7 +55,7 @@ class WaitReport {
  private:
   static constexpr auto kPause = std::chrono::seconds(5);
   const std::string server_;
-  uint32_t told_ = 0;  // the place
+  uint32_t told_ = 0;  // the place that was last logged
   Clock::time_point told_at_{};
 };
 
@@ -95,7 +95,7 @@ Session::Session()
 // The connection on which the client requests the session.
 struct Session::Approach {
   wire::Connection connection;
-  std::string why;  // the reason for its medium; empty: the user has chosen the medium
+  std::string why;  // the reason for the medium; empty: the user has chosen it
 };
 
 Result<wire::Hello> make_hello() {
@@ -182,7 +182,7 @@ Status Session::keep_welcome(wire::Welcome welcome, const std::vector<wire::Addr
   }
   RCUDA_RETURN_IF_ERROR(windows_.reserve(welcome_.windows, taken).with_context(address));
   if (!windows_.are_reserved()) {
-    // Harmless: within such a limit, a program has too few mappings to reach the windows.
+    // No warning: within such a limit, a program has too few mappings to reach the windows.
     RCUDA_INFO(
         "cannot reserve the device addresses of %s: the address space is limited (ulimit -v); the "
         "session works without that",
@@ -230,8 +230,8 @@ Status Session::link_up(Approach approach, const SessionOptions& options) {
 Result<std::unique_ptr<Session>> Session::open(const ServerDevices& server,
                                                const SessionOptions& options) {
   Retries retries(options.wait_until.value_or(Clock::time_point()));
-  // A first attempt waits, even if earlier servers have used up the time. A last attempt does not:
-  // the server then reports why it refuses.
+  // The first attempt waits at least 1 ms in the server's queue, even if earlier servers have used
+  // up the time. The last attempt does not wait, so the server reports why it refuses the session.
   for (int64_t least_ms = 1;; least_ms = 0) {
     std::unique_ptr<Session> session(new Session);
     const Status status =

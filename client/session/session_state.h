@@ -22,7 +22,7 @@ inline constexpr auto kLastSessionState = SessionState::kEnded;
 
 enum class SessionEvent : uint8_t {
   kReady,  // Session::open(), at its end
-  kLoss,   // Session::lose(), in any thread, or in several
+  kLoss,   // Session::lose(), in one or several threads
   kEnd,    // Session::end()
 };
 inline constexpr auto kLastSessionEvent = SessionEvent::kEnd;

@@ -138,7 +138,7 @@ std::optional<Staging::Slot> Staging::take(const Timeline* user, bool only_ready
                        std::count_if(used_.begin(), used_.end(), is_of_user);
   Slot slot;
   if (static_cast<size_t>(of_user) < most && !ready_.empty()) {
-    // The most recently used slot: its pages are mapped and may be in caches.
+    // Take the most recently used slot: its pages are mapped and may be in caches.
     slot = ready_.back();
     ready_.pop_back();
   } else {
@@ -224,7 +224,8 @@ CUresult Staging::drain(const Slot& slot, void* destination, size_t bytes) {
 
 namespace {
 
-// Whether the side that has the bytes writes them without a request, as over sockets.
+// Whether the side that has the bytes of a copy writes them to the other side without a request, as
+// over sockets.
 bool goes_unasked(const transport::MediumTraits& traits) {
   return traits.copies_by_cpu && traits.has_immediates;
 }
@@ -241,15 +242,16 @@ struct Landed {
   }
 };
 
-// The exposed destination of a copy, into which the worker writes. It is open only for copies of
-// one part, and only over media for which goes_unasked() is true.
+// The destination of a copy to the host, exposed so that the worker writes into it. is_open() is
+// false for copies of several parts and for media that are not goes_unasked(): then the client
+// fetches the bytes.
 class Landing {
  public:
   Landing(Session& session, std::span<const Staging::Part> parts) : session_(session) {
     if (parts.size() != 1 || !goes_unasked(session.traits())) return;
     const Result<transport::Region> exposed =
         session.link().expose(parts.front().to, parts.front().bytes);
-    if (!exposed) return;  // if the Link is lost, the copy's commands fail
+    if (!exposed) return;  // the Link is lost; the copy's commands will fail
     begin_ = parts.front().to;
     region_ = exposed->id;
   }
@@ -257,7 +259,7 @@ class Landing {
   ~Landing() {
     if (!begin_) return;
     (void)session_.link().unexpose(region_);
-    session_.arrivals().withdraw(region_);  // chunks that the worker refused do not arrive
+    session_.arrivals().withdraw(region_);  // refused chunks never arrive
   }
   Landing(const Landing&) = delete;
 

@@ -40,8 +40,9 @@ class Staging {
   // for waits and events.
   static constexpr uint32_t kMostSlots = wire::ClientWindow::kCompletionCount / 2;
 
-  // Both copy in the order of the route's stream. They return errors of the copy itself. After such
-  // an error, a part of the copy may have been sent. They do not report errors of earlier commands.
+  // Copies in the order of the route's stream. Both functions return errors of the copy itself,
+  // after which a part of the copy may have been sent. They do not return errors of earlier
+  // commands.
   CUresult to_device(const Route& route, CUdeviceptr destination, const void* source, size_t bytes);
   CUresult to_host(const Route& route, void* destination, CUdeviceptr source, size_t bytes);
   struct Part {
@@ -49,7 +50,7 @@ class Staging {
     CUdeviceptr from;
     size_t bytes;
   };
-  // The same for several parts, which are in flight together.
+  // Copies several parts, which are in flight together.
   CUresult to_host(const Route& route, std::span<const Part> parts);
   // Whether at least half of the slots are ready, so that a copy of one slot does not block.
   bool has_room();
@@ -68,7 +69,8 @@ class Staging {
   // slots, so a stream that is stalled does not stop the copies of other streams.
   Slot acquire(const Timeline* user);
   void release(const Slot& slot);
-  // The slot's memory. Null if the medium cannot map it; the caller then needs fill() and drain().
+  // Returns the slot's memory, or null if the medium cannot map it; the caller then needs fill()
+  // and drain().
   std::byte* memory(const Slot& slot) { return mapping_ ? mapping_ + slot.offset : nullptr; }
   CUresult fill(const Slot& slot, const void* source, size_t bytes);
   CUresult drain(const Slot& slot, void* destination, size_t bytes);
@@ -79,11 +81,11 @@ class Staging {
   // Like acquire(), but does not block. Returns nullopt if no slot is ready for `user`.
   std::optional<Slot> try_acquire(const Timeline* user);
   bool is_ready(const Slot& slot) const;
-  void collect() RCUDA_REQUIRES(mutex_);  // moves slots from used_ to ready_
-  // The next slot for `user`: a ready slot, or else, unless `only_ready`, the slot that this user
-  // released first.
+  void collect() RCUDA_REQUIRES(mutex_);  // moves unused slots to ready_
+  // Returns the next slot for `user`: a ready slot, or else, unless `only_ready`, the slot that
+  // this user released first, which may not be ready yet.
   std::optional<Slot> take(const Timeline* user, bool only_ready);
-  Slot take_any();  // for a lost session, whose words the worker no longer writes
+  Slot take_any();  // for a lost session: the worker writes no more words
 
   // Whether the route's stream can wait for bytes that arrive after their command.
   bool fills_after_command(const Route& route) const;

@@ -52,8 +52,9 @@ struct Job {
     ended = true;
     if (!thrown) thrown = std::move(why);
   }
-  // Spins first, because a running task ends before a sleeping thread would wake up. Does not spin
-  // with few processors, because the task may need this processor.
+  // Waits until all tasks have finished. Spins first, because a running task ends before a sleeping
+  // thread would wake up. Does not spin with few processors, because the task may need this
+  // processor.
   void wait() {
     const auto spin = copy_threads() < 4 ? std::chrono::microseconds(0) : kSpin;
     const auto spin_end = std::chrono::steady_clock::now() + spin;
@@ -76,8 +77,8 @@ struct Job {
       job.done.notify_all();
     }
   };
-  // The destructor of Stay blocks until no helper uses the caller's stack, even if an exception
-  // unwinds this stack.
+  // The destructor of Stay blocks until no other thread of the pool uses the caller's stack, even
+  // if an exception unwinds this stack.
   struct Stay {
     Job& job;
     ~Stay() {
@@ -104,7 +105,7 @@ class Pool {
       thread.detach();
       ++threads_;
     }
-    // The caller works too, so the job ends even without helpers.
+    // The caller works too, so the job ends even if no thread helps.
     for (size_t i = 0; i < std::min(helpers, threads_); ++i) queue_.push_back(job);
     ready_.notify_all();
   }

@@ -1,4 +1,5 @@
-// The threads that copy. The first large pageable copy starts them; all sessions share them.
+// A pool of threads for parallel work such as large copies. Its first use starts the threads; all
+// sessions share them.
 #pragma once
 
 #include <atomic>
@@ -9,8 +10,8 @@
 
 namespace rcuda::client {
 
-// The number of threads that one copy may use, including the caller: RCUDA_COPY_THREADS, or the
-// number of processors that the process may use, up to 8.
+// Returns the number of threads that one copy may use, including the caller: RCUDA_COPY_THREADS, or
+// the number of processors that the process may use, up to 8.
 size_t copy_threads();
 
 // Runs task(0) ... task(count - 1) once each, on the caller and up to copy_threads() - 1 other

@@ -15,7 +15,8 @@ namespace {
 constexpr uint64_t kMost = 1008;
 constexpr uint64_t kBetweenMarks = kMost / 4;
 
-// If a timeline has more host writes in progress, its last range covers all of the further ones.
+// The most host writes in progress that a timeline records separately. The last record's range
+// covers all further writes.
 constexpr size_t kMostHostWrites = 16;
 
 // No thread waits for the worker while it holds this mutex.
@@ -67,7 +68,8 @@ uint64_t Timeline::count(uint64_t room) {
 
 void Timeline::advance(uint64_t position) {
   if (reached_.load(std::memory_order_acquire) >= position) return;
-  // Called before the new position becomes visible: a thread that acts on it must find the news.
+  // Before the new position becomes visible: a thread that sees the position must also see the
+  // higher count.
   News::add();
   raise(reached_, position);
   if (writes_host_.load(std::memory_order_acquire)) settle_host_writes();
@@ -150,7 +152,7 @@ Progress Timeline::progress(uint64_t position, CUresult* result) {
 void Timeline::found_busy(uint64_t news) {
   MutexLock lock(mutex_);
   collect();
-  // At most one mark is in progress, however often the stream is polled.
+  // Place a mark only if none is in progress, however often the stream is polled.
   if (marks_.empty() && !place_mark()) return;  // no word is free: each query asks the worker
   busy_.set({word_->index, marks_.front().sequence}, news);
 }
@@ -255,7 +257,7 @@ HostWrite::~HostWrite() {
         begun, [&](AddressRange one) { return are_equal(one, memory_); }));
     timeline_->note_host_write(memory_);
   }
-  timeline_->settle_host_writes();  // it may already be done
+  timeline_->settle_host_writes();  // the write may already be done
 }
 
 }  // namespace rcuda::client

@@ -1,4 +1,5 @@
-// How far a worker has got in one queue: a stream, or the legacy default stream of a context.
+// Timeline: how far a worker has got in one queue: a stream, or the legacy default stream of a
+// context.
 //
 // A position counts the places that the sent commands take in the queue: usually one each, two for
 // a copy that is followed by an event. `sent` is the position of the last command. `reached` is the
@@ -71,8 +72,8 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   WithLegacy with_legacy() const { return with_legacy_.load(std::memory_order_relaxed); }
   void set_with_legacy(WithLegacy relation) { with_legacy_.store(relation); }
 
-  // Counts a command that enters the ring and takes `room` places of the queue. Returns the
-  // command's position.
+  // Counts a command that enters the ring and takes `room` places in the driver's queue. Returns
+  // the command's position.
   uint64_t count(uint64_t room = 1);
   uint64_t sent() const { return sent_.load(std::memory_order_acquire); }
   bool is_level() const { return reached_.load(std::memory_order_acquire) >= sent(); }
@@ -104,7 +105,7 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
 
   // Whether work of any timeline of the process may still write to page-locked memory.
   static bool host_writes_pending();
-  // The same for memory that overlaps `memory`.
+  // Whether work of any timeline of the process may still write to memory that overlaps `memory`.
   static bool may_write(AddressRange memory);
 
   // The last push of mirrored memory for which the queue waits. Guarded by a lock of
@@ -152,7 +153,7 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   std::atomic<bool> closed_{false};
   Mutex mutex_;
   std::optional<Word> word_ RCUDA_GUARDED_BY(mutex_);
-  std::deque<Mark> marks_ RCUDA_GUARDED_BY(mutex_);  // not known to be reached, oldest first
+  std::deque<Mark> marks_ RCUDA_GUARDED_BY(mutex_);  // marks not known to be reached, oldest first
   uint64_t failed_at_ RCUDA_GUARDED_BY(mutex_) =
       0;  // position of the last mark that was reached with an error
   CUresult failure_ RCUDA_GUARDED_BY(mutex_) = CUDA_SUCCESS;
@@ -170,7 +171,8 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
 class HostWrite {
  public:
   static constexpr AddressRange kAll{0, UINT64_MAX};
-  // `memory`: the bytes that the command may write. `timeline` may be null: then nothing happens.
+  // `memory`: the bytes that the command may write. `timeline`: the command's; if it is null, the
+  // object does nothing.
   explicit HostWrite(Timeline* timeline, AddressRange memory = kAll);
   ~HostWrite();
   HostWrite(const HostWrite&) = delete;

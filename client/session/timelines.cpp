@@ -49,7 +49,8 @@ void Timelines::erase_ended(OfContext& context) {
 }
 
 void Timelines::end_context(wire::ObjectId context) {
-  // Destroyed after the lock is released: the last reference to a timeline releases its word.
+  // Declared before the lock, so destroyed after it: the destructor of a timeline releases the
+  // timeline's word.
   OfContext ended;
   MutexLock lock(mutex_);
   const auto found = contexts_.find(context);

@@ -1,5 +1,5 @@
-// All timelines of a session. They show whether a context is idle, so that a synchronisation with
-// nothing to wait for costs no round trip.
+// Timelines: all timelines of a session. They show whether a context is idle, so that a
+// synchronisation with nothing to wait for costs no round trip.
 //
 // A context is quiet when two conditions hold: the timelines of its streams and of its legacy
 // default stream are level, and all unplaced commands are known to be done. Unplaced commands were
@@ -38,7 +38,7 @@ class Timelines {
   // Counts a command that enters the ring and may queue work on an unknown stream.
   void count_unplaced() { unplaced_.fetch_add(1, std::memory_order_acq_rel); }
 
-  // The positions that a wait covers if it is sent after now().
+  // The work so far, which a wait covers that is sent after now().
   struct Positions {
     wire::ObjectId context = 0;
     Scope scope = Scope::kContext;
@@ -46,17 +46,19 @@ class Timelines {
     std::vector<std::pair<std::shared_ptr<Timeline>, uint64_t>> timelines;
   };
   Positions now(Scope scope, wire::ObjectId context);
-  // Call it when the work at these positions is known to be done: a command has succeeded that was
-  // sent after now() and executed after the work.
+  // Call it when the work at these positions is known to be done: when a command that was sent
+  // after now(), and that the worker executes after this work, has succeeded.
   void done(const Positions& positions);
-  // Call it after a wait, sent after now(), has succeeded: kernel output is then printed, too.
+  // Call it after a wait that was sent after now() has succeeded. In addition to done(), records
+  // that the output of kernels is printed.
   void waited(const Positions& positions);
-  // Whether all work is known to be done.
+  // Whether all work of this scope is known to be done.
   bool is_quiet(Scope scope, wire::ObjectId context);
-  // Whether waits have covered all work.
+  // Whether waits have covered all work of this scope.
   bool is_awaited(Scope scope, wire::ObjectId context);
 
-  // The number of waits. It grows before any work counts as covered by the wait.
+  // Returns the number of waits that have ended. It grows before any work counts as covered by the
+  // wait.
   uint64_t waits() const { return waits_.load(); }
   // waits() without the calling thread's own consecutive waits in this session. After the thread
   // has waited in another session, its earlier waits here are counted too.

@@ -23,7 +23,8 @@ bool is_awaited(const Route& route) {
   return route.session->timelines().is_awaited(Scope::kDefaultStream, route.context);
 }
 
-// Ends a call that has nothing to wait for.
+// Ends a call whose work other waits have already covered. Fetches mirrored memory if no fetch has
+// begun since the last wait.
 CUresult finish_awaited(const Route& route) {
   Session& session = *route.session;
   return session.mirrors().is_fetched() ? session.take_error() : Wait(route).finish();
@@ -43,8 +44,8 @@ CUresult Wait::run_command(const wire::Command& command) {
   } else if (!is_for_event) {
     covered_ = covered_from(route_);
   }
-  // The host's writes are sent before a copy: a running kernel may wait for them, and the copy may
-  // block the worker's driver, and later commands, until this kernel ends.
+  // Send the host's writes before a copy: a running kernel may wait for them, and until this kernel
+  // ends, the copy may block the worker's driver and later commands.
   if (!only_waits) mirrors.show_writes();
   asked_ = mirrors.ask(word_->get());
   SentCommand sent;
@@ -52,7 +53,7 @@ CUresult Wait::run_command(const wire::Command& command) {
   // Commands that signal are never refused as lacking (lacking_commands.h). So if this command was
   // not sent, the session is lost, which also ends the fetches.
   if (!sent.is_sent()) return session().lost() ? kSessionLost : result;
-  if (only_waits) mirrors.show_writes();  // compares memory while the worker waits
+  if (only_waits) mirrors.show_writes();  // here, to compare memory while the worker waits
   // The worker writes the word even if it refuses the command.
   const CUresult waited = session().wait_word(word_->get());
   News::add();

@@ -32,7 +32,7 @@ class Wait {
   Wait(const Wait&) = delete;
   Wait& operator=(const Wait&) = delete;
 
-  // Sets `body.word` and `body.sequence`.
+  // Sends the command and waits for its word. Sets `body.word` and `body.sequence`.
   template <typename Body>
   CUresult run(Body body) {
     const Word word = take_word();
@@ -40,8 +40,8 @@ class Wait {
     body.sequence = word.sequence;
     return run_command(body);
   }
-  // Requests mirrored memory as it is when the stream reaches this point. Returns whether it
-  // requested any.
+  // Requests mirrored memory as it is when the stream reaches this point. Returns true if it
+  // requested any memory.
   bool start();
   CUresult finish();
 
@@ -60,7 +60,7 @@ class Wait {
 // Blocks until everything posted so far on the route's stream is done. Sends nothing if other
 // waits have covered that already.
 CUresult synchronize(const Route& route);
-// The same for everything posted in the context.
+// Like synchronize(), for everything posted in the context.
 CUresult synchronize_context(Session& session, wire::ObjectId context);
 // Calls synchronize(), so that the host sees the GPU's writes. Does nothing if the GPU cannot have
 // written since the last such call.

@@ -212,8 +212,8 @@ void WorkerEvents::run_events() {
         readable = false;  // an unreadable event stays in the ring
       }
       {
-        // With the mutex, a thread that has just checked is_drained() is waiting before the
-        // notification.
+        // Take the mutex once, so that a thread that has just checked is_drained() sleeps before
+        // the notification, not after it.
         MutexLock lock(drained_mutex_);
       }
       drained_.notify_all();
@@ -319,8 +319,8 @@ void WorkerEvents::host_callback(const wire::HostCallbackEvent& event) {
   if (shared && shared->is_internal) {
     enqueue(copies_, [this, event, shared = std::move(shared)]() mutable {
       shared->function();
-      // Released before the acknowledgement: while the worker waits, it keeps its reference, so
-      // this reference is not the last.
+      // Released before the acknowledgement. Until then the worker's graph holds the callback, so
+      // this is not the last reference, and its destructor does not run here.
       shared.reset();
       acknowledge(event);
     });

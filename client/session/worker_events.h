@@ -70,10 +70,11 @@ class WorkerEvents {
   // Sets *given to the application's parameters of a host function. Returns false if the callback
   // has none.
   bool host_function_given(uint64_t id, CUDA_HOST_NODE_PARAMS* given);
-  // The same for a copy.
+  // Like host_function_given(), for the parameters of a copy.
   bool copy_given(uint64_t id, CUDA_MEMCPY3D* given);
 
-  // Whether any callback was ever registered. If not, no function of the program can be pending.
+  // Whether any callback was ever registered. If none was, no function of the program can be
+  // pending.
   bool has_had_callbacks();
 
   // Removes a function whose id the worker does not know; nothing is called. Returns false if the

@@ -1,4 +1,5 @@
-// At the end of the process, sessions end while other threads may be inside calls.
+// The results of calls at the end of the process, when sessions end while other threads may be
+// inside calls.
 //
 // These calls fail with CUDA_ERROR_DEINITIALIZED, as with a local driver that has shut down, not
 // with the error of a lost server. The runtime turns CUDA_ERROR_DEINITIALIZED into

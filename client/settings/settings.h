@@ -54,10 +54,11 @@ struct Settings {
 };
 
 const Settings& settings();
-// An error names the variable and the accepted values. The settings are then unchanged.
+// Reads the variables. An error names the variable and the accepted values, and leaves the settings
+// unchanged.
 Status load_settings();
 
-// Applies RCUDA_LOG.
+// Sets the log level and the log file of RCUDA_LOG.
 Status configure_log();
 
 }  // namespace rcuda::client

@@ -38,7 +38,7 @@ namespace {
 constexpr auto kWriteInterval = std::chrono::milliseconds(100);
 // Limit per thread and write interval: 56 MiB. Further records are dropped and counted.
 constexpr size_t kMaxRecords = 1u << 20;
-// Upper bound for the drift between the disciplined clocks of two machines.
+// Upper bound for the drift between the clocks of two machines that run NTP or PTP.
 constexpr double kDriftPerNs = 100e-6;
 // The timeline shows servers as processes, with process ids that no real process has.
 constexpr uint32_t kFirstServerPid = 5'000'000;
@@ -67,7 +67,7 @@ struct ThreadLog {
   char name[16] = {};
 };
 
-// The difference between the clocks, measured by the best of the recent round trips.
+// The difference between a server's clock and ours, measured by the best of the recent round trips.
 struct ClockOffset {
   bool known = false;
   int64_t worker_minus_ours_ns = 0;
@@ -94,7 +94,7 @@ struct Server {
   uint32_t worker_pid = 0;
   bool same_clock = false;
   ClockOffset clock;
-  double worst_uncertainty_ns = 0;  // of the events that are written
+  double worst_uncertainty_ns = 0;  // the largest of all written events
   Mutex mutex;                      // also held while `reported` changes
   std::vector<wire::TraceEvent> events RCUDA_GUARDED_BY(mutex);
   std::atomic<uint64_t> reported{0};  // the latest command that the worker has reported
@@ -272,7 +272,8 @@ void Writer::write_all(bool last) {
   size_t servers = 0;
   {
     MutexLock lock(mutex_);
-    // Two references (logs_ and logs) mean that the thread has ended. This call writes its log.
+    // If only logs_ and logs refer to a log, its thread has ended. This call writes the log for the
+    // last time.
     for (auto& log : logs_) logs.push_back(log);
     std::erase_if(logs_, [](const auto& log) { return log.use_count() == 2; });
     servers = servers_.size();
@@ -345,7 +346,8 @@ void Writer::write_server(uint32_t index, Server& server, bool last) {
       server.calls.erase(call);
     }
   }
-  if (!server.same_clock && !server.clock.known && !last) return;  // kept until the clock is known
+  // Keep the events until the clock's offset is known.
+  if (!server.same_clock && !server.clock.known && !last) return;
   if (!server.unwritten.empty()) {
     server.worst_uncertainty_ns =
         std::max(server.worst_uncertainty_ns, server.clock.uncertainty_ns);
@@ -454,7 +456,7 @@ void server_events(uint32_t index, std::span<const wire::TraceEvent> events) {
   server->events.insert(server->events.end(), events.begin(), events.end());
   for (const wire::TraceEvent& event : events) {
     if (event.flags & wire::TraceEvent::kOnDevice) continue;
-    // The maximum, because a postponed command is reported after later commands.
+    // Keep the maximum, because a postponed command is reported after later commands.
     server->reported = std::max(server->reported.load(), event.command);
   }
 }

@@ -41,7 +41,7 @@ extern std::atomic<bool> writing;
 }
 inline bool on() { return internal::writing.load(std::memory_order_relaxed); }
 
-// Creates the file and starts recording. Called once, by cuInit.
+// Creates the file and starts recording and the trace thread. Called once, by cuInit.
 Status start(const std::string& path);
 // Writes the remaining events and closes the file. Called after the sessions have ended.
 void finish();
@@ -50,7 +50,7 @@ void abandon() noexcept;
 
 // Returns the session's number in the trace. `same_clock`: the server runs on this machine.
 uint32_t add_server(const std::string& name, uint32_t worker_pid, bool same_clock);
-// Takes the events that the worker reports. Called by the session's event thread.
+// Records the executions that the worker reports. Called by the session's event thread.
 void server_events(uint32_t server, std::span<const wire::TraceEvent> events);
 // Whether the worker has reported this command or a later one. True if no trace is written.
 bool reported(uint32_t server, uint64_t command);
@@ -82,7 +82,8 @@ class CommandSpan {
   ~CommandSpan();
   CommandSpan(const CommandSpan&) = delete;
   CommandSpan& operator=(const CommandSpan&) = delete;
-  // The flags of the command's header. They make the worker report the command.
+  // Returns the flags for the command's header. With kFlagTraced, the worker reports the command's
+  // execution.
   uint16_t flags() const { return begin_ns_ ? wire::kFlagTraced : wire::kFlagNone; }
   // Sets the command's number. If it is 0, or sent() is never called, the command was not sent and
   // is not recorded.

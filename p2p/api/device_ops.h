@@ -50,7 +50,7 @@ using Ticket = uint64_t;  // 0: nothing was issued
 enum class Lane : uint8_t { kOut, kIn, kLocal };
 inline constexpr size_t kLaneCount = 3;
 
-// A place in a stream; 0: none.
+// Identifies a place in a stream; 0: none.
 enum class StreamPlace : uint64_t { kNone = 0 };
 
 // A stream of the program, in the implementer's terms (CUDA: the CUstream and its context). If it
@@ -86,13 +86,13 @@ struct CopyBox {
 struct ExportedMemory {
   static constexpr size_t kHandleBytes = 128;
   std::array<std::byte, kHandleBytes> handle{};  // opaque; compared bytewise
-  uint64_t offset = 0;                           // of the given address in the mapped memory
+  uint64_t offset = 0;                           // of the given address from MappedMemory::base
 };
 
 // Exported memory of another process, mapped in this one.
 struct MappedMemory {
   DeviceAddress base = 0;
-  uint64_t bytes = 0;  // from `base`, as reported by this side's driver
+  uint64_t bytes = 0;  // size of the mapping, from this side's driver
 };
 
 // Device memory as a file descriptor that the drivers of RDMA adapters accept.
@@ -110,7 +110,8 @@ class DeviceOps {
  public:
   virtual ~DeviceOps() = default;
 
-  // The worker's devices. The index is the `device` of the other functions. The list is constant.
+  // Returns the worker's devices; the list never changes. The other functions take an index into it
+  // as `device`.
   virtual std::vector<EngineDevice> devices() = 0;
 
   // Issues copies on a lane, in order. Returns the ticket of the last copy and does not wait for
@@ -121,26 +122,27 @@ class DeviceOps {
 
   virtual Result<StreamPlace> enter(StreamRef stream, bool hold) = 0;
   virtual Result<bool> reached(StreamPlace place) = 0;
-  // Called exactly once per place, whether it has been reached or not. An error becomes the
-  // stream's asynchronous error (CUDA: kept by the worker and returned by the program's next call).
+  // Called exactly once per place, whether it has been reached or not. An error in `status` becomes
+  // the stream's asynchronous error (CUDA: the worker keeps it, and the program's next call returns
+  // it).
   virtual void release(StreamPlace place, const Status& status) = 0;
-  // Whether a stream is held.
+  // Whether any stream is held.
   virtual bool holding() = 0;
 
   // Returns true if a pause of this kind, or a stronger one, is in progress; it lasts until
   // resume(). Otherwise requests it and returns false; the thread that grants it wakes the engine.
   // The engine calls resume() after each round of work.
   //
-  // kHolds is for work that cannot continue without a pause (connecting, freeing memory for which a
-  // peer waits). Once it has been requested, no further stream is held until it ends. kWork begins
-  // when the program happens to have no work, which may be never.
+  // kHolds is for work that must be done soon (connecting; unmapping memory that a peer wants to
+  // free). Once it has been requested, no further stream is held until it ends. kWork is for work
+  // that can wait: it begins only when the program has no work, which may be never.
   virtual bool pause(Pause what) = 0;
   virtual void resume() = 0;
 
-  // In a pause: page-lock host memory for every device (CUDA: cuMemHostRegister, portable).
+  // In a pause: page-locks host memory for every device (CUDA: cuMemHostRegister, portable).
   virtual Status register_host(void* base, size_t bytes) = 0;
   virtual void unregister_host(void* base) = 0;
-  // In a pause: allocate and free staging buffers in GPU memory.
+  // In a pause: allocates and frees staging buffers in GPU memory.
   virtual Result<DeviceAddress> allocate(int device, size_t bytes) = 0;
   virtual void free(int device, DeviceAddress address) = 0;
 
@@ -151,15 +153,15 @@ class DeviceOps {
   virtual Result<MappedMemory> open(int device, const ExportedMemory& memory) = 0;
   virtual void close(int device, DeviceAddress base) = 0;
 
-  // In a pause: returns whether the Link's adapter reads and writes this device's memory in place.
-  // Makes a probe transfer, because a successful registration proves nothing. A proof counts for
-  // all Links of the adapter; without one, each call probes again. Logs the result. Blocks for
-  // milliseconds; up to a second for each of four copies if the device's queues are full, and as
-  // long as Link::loop_back() if the adapter does not answer.
+  // In a pause: returns whether the Link's adapter can read and write this device's memory
+  // directly. Makes a probe transfer, because a successful registration proves nothing. A success
+  // counts for all Links of the adapter; after a failure, the next call probes again. Logs the
+  // result. Blocks for milliseconds; longer if the device's queues are full (up to a second for
+  // each of four copies), or if the adapter does not answer (as long as Link::loop_back()).
   virtual bool prove_gpudirect(int device, transport::Link& link) = 0;
-  // Returns the dma-buf with which to register this memory, or none: register it by its address.
-  // The device's probe has proven this way of registration. kUnsupported if the probe has proven
-  // neither, or if this memory has no dma-buf.
+  // Returns the dma-buf with which to register this memory, or nullopt if it must be registered by
+  // its address. prove_gpudirect() has found which of the two works for the device. kUnsupported if
+  // neither works, or if this memory has no dma-buf.
   virtual Result<std::optional<DmaBuf>> dma_buf(int device, DeviceAddress address,
                                                 size_t bytes) = 0;
 };

@@ -22,7 +22,7 @@ constexpr Transition<State, Event> kTransitions[] = {
     {State::kPulling, Event::kStage, State::kSending},
     {State::kPlanned, Event::kAllSent, State::kSent},
     {State::kSending, Event::kAllSent, State::kSent},
-    // The caller checks that everything has been sent.
+    // Possible only after everything has been sent, which the caller checks.
     {State::kSending, Event::kDone, State::kDone},
     {State::kSent, Event::kDone, State::kDone},
     {State::kPulling, Event::kDone, State::kDone},

@@ -1,4 +1,5 @@
-// CopyState: the states of an outgoing copy, and every transition between them (after()).
+// CopyState: the states of an outgoing copy, and every transition between them (after()). The
+// client's half is the command with which the client requests this side of the copy.
 //
 //   Announced --client's half--> Waiting --stream reached--> Reached --planned--> Planned
 //   Planned --want--> Asking --Target--> Sending           (the destination is registered)
@@ -43,7 +44,7 @@ enum class CopyState : uint8_t {
 inline constexpr auto kLastCopyState = CopyState::kLost;
 
 enum class CopyEvent : uint8_t {
-  kCommand,        // the client's half has come
+  kCommand,        // the client's half has arrived
   kStreamReached,  // the stream has reached the copy, or the copy may overlap with the previous one
   kPlan,
   kWant,     // the registration of the destination has been requested
@@ -58,7 +59,7 @@ enum class CopyEvent : uint8_t {
 };
 inline constexpr auto kLastCopyEvent = CopyEvent::kPeerLost;
 
-// The next state; none if the event is impossible in that state.
+// Returns the next state, or nullopt if the event is impossible in `state`.
 std::optional<CopyState> after(CopyState state, CopyEvent event);
 
 // Whether the copy has not begun and has no error. Copies after it in its stream wait for it.

@@ -45,8 +45,9 @@ class Half {
     copy.id = id;
     return copy;
   }
-  // Adds the client's half. `failure`: ok, or the error with which the half ends. Returns null for
-  // a second half with the same id, which is an error of the client; the first half continues.
+  // Adds this side's half, as the client sent it. `failure`: ok, or the error with which the half
+  // ends. Returns null for a second half with the same id, which is an error of the client; the
+  // first half continues.
   Copy* add_half(PeerCopy request, StreamPlace place, const Status& failure) {
     Copy& copy = find_or_make(request.id);
     if (copy.request) {
@@ -62,7 +63,8 @@ class Half {
     if (!lost_.ok()) fail(copy, lost_, Event::kPeerLost);
     return &copy;
   }
-  // The state must allow the event. So the caller must check messages of the peer before the call.
+  // Moves the copy to its next state. The state must allow the event. A message of the peer may
+  // arrive in any state, so the caller checks it before the call.
   void move(Copy& copy, Event event) {
     const auto next = after(copy.state, event);
     assert(next);
@@ -89,9 +91,8 @@ class Half {
   const PeerId peer_;
   std::map<uint64_t, Copy> copies_;
   // The ids of the copies that may advance without a message of the peer. A round looks only at
-  // these: a program may have queued thousands of copies in one stream, and if a copy waits, all
-  // later copies wait. The peer may also have sent messages for thousands of copies before this
-  // side's halves come.
+  // these, because copies_ may have thousands of entries: copies that wait for an earlier copy in
+  // the same stream, or copies whose half on this side has not arrived.
   std::set<uint64_t> awake_;
   Status lost_;
 };

@@ -1,4 +1,5 @@
-// IncomingState: the states of an incoming copy, and every transition between them (after()).
+// IncomingState: the states of an incoming copy, and every transition between them (after()). The
+// client's half is the command with which the client requests this side of the copy.
 //
 //   Announced --client's half--> Waiting --stream reached--> Ready
 //   Ready --Target with a region--> Offered                (the destination is registered)
@@ -39,7 +40,7 @@ enum class IncomingState : uint8_t {
 inline constexpr auto kLastIncomingState = IncomingState::kLost;
 
 enum class IncomingEvent : uint8_t {
-  kCommand,        // the client's half has come
+  kCommand,        // the client's half has arrived
   kStreamReached,  // the stream has reached the copy, and the Link is open
   kOffer,          // the destination's region has been sent
   kPull,           // the copy of the mapped source has been queued
@@ -52,7 +53,7 @@ enum class IncomingEvent : uint8_t {
 };
 inline constexpr auto kLastIncomingEvent = IncomingEvent::kPeerLost;
 
-// The next state; none if the event is impossible in that state.
+// Returns the next state, or nullopt if the event is impossible in `state`.
 std::optional<IncomingState> after(IncomingState state, IncomingEvent event);
 
 // Whether the copy ends with an error.

@@ -27,7 +27,7 @@ void Receiver::close_mappings() {
   mappings_.clear();
 }
 
-// The number of chunks that the sender has announced.
+// Returns the number of chunks that the sender has announced.
 uint64_t Receiver::announced(const Incoming& copy) {
   return copy.consumed + copy.landing.size() + copy.arrived.size();
 }
@@ -50,7 +50,8 @@ Status Receiver::on_chunk(const ChunkMessage& message, const PeerLink& link) {
       inbox_bytes = link.inbox.bytes;
       break;
     case Where::kDeviceInbox:
-      // The client's half names the device. land() checks the slot in that device's inbox.
+      // Not checked here: the device is known only from the client's half. land() checks the slot
+      // in that device's inbox.
       inbox_bytes = UINT64_MAX;
       break;
     case Where::kTarget:
@@ -78,9 +79,10 @@ Status Receiver::on_chunk(const ChunkMessage& message, const PeerLink& link) {
   return {};
 }
 
-// The most chunks that may be announced and not yet copied in. Each has a slot of at least
-// kAlignment bytes in an inbox, except the single chunk of an empty copy and chunks that the sender
-// has written to the destination (Where::kTarget). `+ kMostCopies` allows for these chunks.
+// Returns the most chunks that may be announced and not yet copied in. A chunk has a slot of at
+// least kAlignment bytes in an inbox. Exceptions are the chunk of an empty copy and a chunk that
+// the sender has written to the destination (Where::kTarget). Both are the only chunk of their
+// copy, so `+ kMostCopies` allows for them.
 uint64_t Receiver::most_arrived(const PeerLink& link) {
   uint64_t inbox_bytes = link.inbox.bytes;
   for (const DeviceBuffer& inbox : link.device_inbox) inbox_bytes += inbox.bytes();
@@ -131,7 +133,7 @@ Status Receiver::on_abort(const EndMessage& message) {
 }
 
 Status Receiver::on_forget(const ForgetMessage& message) {
-  // One handle may be mapped for several devices. The answer is sent after the last unmapping.
+  // One handle may be mapped for several devices. Forgotten is sent after the last unmapping.
   bool in_use = false;
   for (auto& [key, mapping] : mappings_) {
     if (key.second != message.handle) continue;
@@ -197,8 +199,8 @@ Status Receiver::advance(Incoming& copy, PeerLink* link, bool& moved) {
     moved |= start_landing(copy, *open);
   }
   moved |= collect_landed(copy);
-  // Consumed is sent as chunks land, not only at the end, because the sender may wait for a slot.
-  // After the last chunk only Done is sent.
+  // Send Consumed as chunks land, not only at the end, because the sender may wait for a slot.
+  // After the last chunk, send only Done.
   const bool more_to_come =
       !copy.landing.empty() || (copy.request && copy.landed < copy.request->memory.bytes());
   if (open && !fails(copy.state) && more_to_come && copy.slot_wanted) {
@@ -248,7 +250,7 @@ bool Receiver::collect_landed(Incoming& copy) {
   return any;
 }
 
-// Ends a copy of which everything has landed, or that has failed, and sends Done.
+// Ends a copy that has failed or whose bytes have all landed, and sends Done.
 Status Receiver::end(Incoming& copy, PeerLink* link, PeerLink* open, bool& moved) {
   const bool landing =
       copy.state == IncomingState::kLanding || copy.state == IncomingState::kPulling;
@@ -256,7 +258,8 @@ Status Receiver::end(Incoming& copy, PeerLink* link, PeerLink* open, bool& moved
       landing && copy.arrived.empty() && copy.landed == copy.request->memory.bytes();
   const bool sends_done = open && (complete || owes_done(copy.state));
   const bool has_failed = fails(copy.state) && !owes_done(copy.state);
-  // The program is notified before the sender, which only releases slots.
+  // Notify the program before the sender: the sender only releases slots when Done arrives, but the
+  // program waits.
   if ((sends_done || has_failed) && copy.request && !copy.finished) {
     moved = true;
     finish(copy, link, copy.failure);
@@ -290,7 +293,8 @@ Status Receiver::answer_want(Incoming& copy, PeerLink& link) {
   return link.mailbox.send(message);
 }
 
-// Maps the peer's memory. The box `source` at this offset must lie inside it.
+// Maps the peer's memory, or finds the existing mapping. The box `source` at `offset` must lie
+// inside the mapping.
 Result<Receiver::PeerMapping*> Receiver::map(int device, const Handle& handle, uint64_t offset,
                                              const Shape& source) {
   const auto key = std::make_pair(device, handle);
@@ -308,7 +312,8 @@ Result<Receiver::PeerMapping*> Receiver::map(int device, const Handle& handle, u
   return &known->second;
 }
 
-// Only errors of the Link are returned; an error of the copy fails the copy.
+// Maps the source and queues the copy from it. Returns only errors of the Link; any other error
+// fails the copy.
 Status Receiver::start_pull(Incoming& copy, PeerLink& link) {
   const PeerCopy& request = *copy.request;
   const PullMessage& pull = copy.pull;
@@ -352,8 +357,8 @@ Status Receiver::start_pull(Incoming& copy, PeerLink& link) {
   return {};
 }
 
-// Whether the copy may land: it has no predecessor, or the predecessor is over or has begun to land
-// through the same lane, which is in order.
+// Whether the copy may land: it has no predecessor, the predecessor is over, or all of its chunks
+// so far are queued in the same lane, which is in order.
 bool Receiver::may_follow(const Incoming& copy, uint64_t predecessor) const {
   const auto found = copies_.find(predecessor);
   if (predecessor == 0 || found == copies_.end() || found->second.finished) return true;
@@ -424,8 +429,9 @@ Status Receiver::land(Incoming& copy, const ChunkMessage& chunk, const PeerLink&
   return {};
 }
 
-// Drops the chunks of a copy that the sender has aborted. Waits for chunks that were sent, so that
-// their slots can be reused. Chunks that were only announced never come.
+// Drops the chunks of a copy that the sender has aborted. Waits for the chunks that were sent:
+// their slots can be reused only after their bytes have arrived. Chunks that were only announced
+// never come.
 Status Receiver::drop_arrived(Incoming& copy, PeerLink& link, bool& moved) {
   while (copy.consumed < copy.sent && !copy.arrived.empty()) {
     RCUDA_ASSIGN_OR_RETURN(const bool here, has_come(copy.arrived.front(), link));

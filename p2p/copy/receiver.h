@@ -1,7 +1,7 @@
 // Receiver: the incoming copies from one peer. p2p/copy/incoming_state.h has the states of a copy
-// and a drawing of them. A copy waits for the stream of this side, if it has one, and sends Ready
-// to the sender. Then every chunk that has arrived is copied in, consumed chunks are reported to
-// the sender, and the copy ends with Done.
+// and a drawing of them. If the copy has a place in a stream of this worker, it waits until the
+// stream reaches the place. It then sends Ready to the sender. Every chunk that has arrived is
+// copied in, consumed chunks are reported to the sender, and the copy ends with Done.
 //
 // Chunks may arrive before the client's half; they wait in the inbox. A copy that fails lets
 // transfers in progress end and sends Done with the error. The copy is over when the sender's Abort
@@ -34,8 +34,8 @@ struct Incoming {
     bool slot_wanted = false;
   };
 
-  // How the sender has begun. Want and Pull are requests. Chunks follow after the answer to a Want,
-  // or after a refusal of a Pull.
+  // The first message of the sender for this copy. Want and Pull are requests. Chunks follow after
+  // the answer to a Want, or after a refusal of a Pull.
   enum class Choice : uint8_t { kNone, kWant, kPull, kChunks };
 
   uint64_t id = 0;
@@ -43,20 +43,20 @@ struct Incoming {
   StreamPlace place = StreamPlace::kNone;
   IncomingState state = IncomingState::kAnnounced;
   Status failure;         // the first error; set when fails(state)
-  bool finished = false;  // the client's half is over; waits only for the sender
+  bool finished = false;  // the end was reported; waits only for the sender
   Choice choice = Choice::kNone;
   PullMessage pull;                                         // kPull
   std::optional<Handle> mapped;                             // kPull: the mapping in use
   transport::RegionId target = transport::RegionId::kNone;  // the destination, if registered
   std::deque<ChunkMessage> arrived;                         // announced; not yet being copied in
   std::deque<Landing> landing;
-  uint64_t next = 0;         // packed offset of the next chunk to be announced
+  uint64_t next = 0;         // offset in the packed bytes of the next chunk to be announced
   uint64_t landed = 0;       // bytes at their destination
   uint64_t chunk_bytes = 0;  // of the largest chunk so far
   uint64_t consumed = 0;     // chunks that have landed or are dropped
-  uint64_t reported = 0;     // of these, chunks that the sender knows of
+  uint64_t reported = 0;     // the value of `consumed` last sent in Consumed
   bool slot_wanted = false;  // the sender waits for the slot of a landed chunk
-  uint64_t sent = 0;         // aborted: chunks that have arrived or are in flight
+  uint64_t sent = 0;         // after Abort: chunks that have arrived or are in flight
 };
 
 class Receiver : public Half<Incoming, IncomingEvent> {
@@ -64,8 +64,8 @@ class Receiver : public Half<Incoming, IncomingEvent> {
   Receiver(Environment& environment, PeerId peer) : Half(environment, peer) {}
   ~Receiver() { close_mappings(); }
 
-  // `failure`: ok, or why the copy could not take its place in the stream; the copy then ends with
-  // this error.
+  // `failure`: ok, or the error because of which the copy has no place in the stream. The copy then
+  // ends with this error.
   void add(PeerCopy copy, StreamPlace place, const Status& failure) {
     (void)add_half(std::move(copy), place, failure);
   }
@@ -94,7 +94,7 @@ class Receiver : public Half<Incoming, IncomingEvent> {
   struct PeerMapping {
     MappedMemory memory;
     uint32_t uses = 0;
-    std::optional<uint64_t> forget_request;  // close when unused, then send Forgotten
+    std::optional<uint64_t> forget_request;  // the sender's Forget: close when unused, then answer
   };
 
   Result<Incoming*> begin_choice(uint64_t id, Choice choice);
@@ -123,7 +123,7 @@ class Receiver : public Half<Incoming, IncomingEvent> {
 
   uint64_t arrived_ = 0;  // the sum of the sizes of Incoming::arrived
   std::map<std::pair<int, Handle>, PeerMapping> mappings_;
-  std::deque<uint64_t> forgotten_;  // requests that must be answered
+  std::deque<uint64_t> forgotten_;  // requests to answer with Forgotten
 };
 
 }  // namespace rcuda::p2p

@@ -60,7 +60,7 @@ Status Sender::on_target(const TargetMessage& message, PeerLink& link) {
   if (message.refused != 0) {
     refused = {Code::kUnsupported, "the destination could not be registered"};
   } else {
-    // Registers the source without a pause: see pause.h, rule 4.
+    // Register the source without a pause: see pause.h, rule 4.
     const auto own = expose_device_memory(environment_.ops, *link.link, copy.request->device,
                                           memory.address, copy.total, For::kThisSide);
     if (own) {
@@ -188,7 +188,7 @@ Status Sender::advance(Outgoing& copy, PeerLink* link, bool& moved) {
   return {};
 }
 
-// Notes that the copy has sent everything.
+// Called when the copy has sent everything: moves it to kSent and counts it as ending.
 void Sender::rest(Outgoing& copy) {
   move(copy, CopyEvent::kAllSent);
   copy.ending.take(environment_.ending_copies);
@@ -212,8 +212,8 @@ Status Sender::begin(Outgoing& copy, PeerLink& link, bool& moved) {
   }
   // A staged copy begins before Ready only if it has no stream of the destination to wait for and
   // is first in line.
-  //  - Copy-out reads the source. It must not do so before the destination's stream has reached the
-  //    copy.
+  //  - Copy-out reads the source, and CUDA allows this only after the destination's stream has
+  //    reached the copy.
   //  - Its chunks occupy slots in the peer's inbox until the peer's half has come, and that half
   //    may wait for other copies. So no other copy may need these slots. The first in line may
   //    begin, because commands before it never wait for a later copy. Copies that have sent
@@ -264,8 +264,8 @@ bool Sender::has_legs(const Outgoing& copy) const {
   return environment_.running_copies == (waited_for ? environment_.ending_copies : 0);
 }
 
-// Whether the stream has reached the copy, the copy may overlap with the one before it, or the
-// query has failed.
+// Returns true if the stream has reached the copy, if the copy may overlap with its predecessor, or
+// if the query of the stream has failed.
 bool Sender::has_reached(Outgoing& copy, PeerLink& link) {
   if (copy.place == StreamPlace::kNone) return true;
   if (may_overlap(copy, link)) {
@@ -277,9 +277,9 @@ bool Sender::has_reached(Outgoing& copy, PeerLink& link) {
   return !reached || *reached;
 }
 
-// A copy directly after another copy in its stream need not wait for the end of the other copy if
-// both use the same lanes at both ends, because lanes are in order. Chunks on a wire may overtake
-// one another, so chunks are announced in order.
+// Whether the copy may begin before its predecessor in the stream has ended. It may if both use the
+// same lanes at both ends, because lanes are in order. Chunks on a wire may overtake one another,
+// so the chunks of both copies are announced in order.
 bool Sender::may_overlap(Outgoing& copy, PeerLink& link) {
   if (copy.predecessor == 0 || copy.request->peer_has_stream || link.unanswered > 0) return false;
   const auto found = copies_.find(copy.predecessor);
@@ -374,7 +374,7 @@ void Sender::finish(Outgoing& copy, PeerLink* link, const Status& status) {
     RCUDA_DEBUG("peer copy %llu to peer %u: %s", static_cast<unsigned long long>(copy.id), peer_,
                 status.message().c_str());
   }
-  // on_sent() runs before the program can learn of the end.
+  // Before report(), so that a program that has seen the end of the copy also finds it counted.
   if (status.ok() && copy.plan && environment_.options.on_sent) {
     environment_.options.on_sent(*copy.plan);
   }

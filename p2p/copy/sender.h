@@ -2,9 +2,9 @@
 // drawing of them. sender.cpp moves copies from state to state, sender_chunks.cpp handles their
 // chunks.
 //
-// A chunk is copied out, transferred, announced and consumed. Done frees the slots of the last
-// chunks. A chunk with an immediate is announced when its copy-out begins. So its message arrives
-// before its bytes, and one frame announces all chunks that begin together.
+// A chunk is copied out, transferred, announced and consumed. Done frees the slots that were not
+// yet reported as consumed. A chunk with an immediate is announced when its copy-out begins. So the
+// announcement arrives before the bytes, and one frame announces all chunks that begin together.
 //
 // A copy that fails starts nothing more, lets transfers in progress end, and sends Abort. The copy
 // is over when Done has arrived and the receiver has consumed all chunks that were sent. Then the
@@ -26,8 +26,8 @@ namespace rcuda::p2p {
 
 // One outgoing copy.
 struct Outgoing {
-  // kSent: the bytes have arrived, or are in flight with an immediate. kKept: they will not be
-  // sent.
+  // kSent: the chunk's bytes have arrived, or are in flight with an immediate. kKept: the bytes
+  // will not be sent.
   enum class Stage : uint8_t { kCopyingOut, kTransferring, kSent, kKept };
 
   struct Chunk {
@@ -42,7 +42,8 @@ struct Outgoing {
     bool with_peer() const { return announced && stage == Stage::kSent; }
   };
 
-  // Adds one to a counter until it is destroyed. The counter outlives it.
+  // Increments a counter in take() and decrements it in the destructor. The counter outlives the
+  // object.
   class Count {
    public:
     Count() = default;
@@ -62,10 +63,10 @@ struct Outgoing {
   std::optional<PeerCopy> request;  // none: the peer's half came first
   StreamPlace place = StreamPlace::kNone;
   uint64_t predecessor = 0;  // the copy directly before it in the stream, if to the same peer
-  uint64_t overlapped = 0;   // the predecessor, if the two overlap: its chunks come first
+  uint64_t overlapped = 0;   // the predecessor, if the two overlap; its chunks are announced first
   uint64_t successor = 0;    // the copy that sleeps until this one begins
   CopyState state = CopyState::kAnnounced;
-  bool finished = false;     // the program knows of the end
+  bool finished = false;     // the end has been reported to the program
   Status failure;            // the first error; set when fails(state)
   bool peer_ready = false;   // Ready has come; it may come in any state
   std::optional<Plan> plan;  // from kPlanned on; earlier if the copy may overlap
@@ -75,21 +76,21 @@ struct Outgoing {
   transport::RegionId exposed = transport::RegionId::kNone;  // the source, if registered
   uint64_t total = 0;
   uint64_t next = 0;          // packed bytes started so far
-  std::deque<Chunk> flight;   // chunks [gone, gone + size)
-  uint64_t gone = 0;          // chunks that are consumed and whose transfers have ended
-  uint64_t consumed = 0;      // chunks, as reported by the receiver
+  std::deque<Chunk> flight;   // the chunks from number `gone` on
+  uint64_t gone = 0;          // number of chunks consumed, with their transfers ended
+  uint64_t consumed = 0;      // number of chunks that the receiver has reported
   Count running;              // in Environment::running_copies, while it runs
-  Count ending, ending_here;  // in ending_copies and ending_, once it has sent everything
+  Count ending, ending_here;  // in ending_copies and ending_, after all is sent
   transport::Company company = transport::Company::kMany;
 };
 
 class Sender : public Half<Outgoing, CopyEvent> {
  public:
   Sender(Environment& environment, PeerId peer) : Half(environment, peer) {}
-  ~Sender() { copies_.clear(); }  // their destructors change ending_
+  ~Sender() { copies_.clear(); }  // first: each Outgoing decrements ending_
 
-  // `predecessor`: see Peer::add. `failure`: ok, or why the copy could not take its place in the
-  // stream; the copy then ends with this error.
+  // `predecessor`: see Peer::add. `failure`: ok, or the error because of which the copy has no
+  // place in the stream. The copy then ends with this error.
   void add(PeerCopy copy, StreamPlace place, uint64_t predecessor, const Status& failure);
 
   // Messages of the peer. kProtocol if a message is impossible in the current state.
@@ -101,7 +102,7 @@ class Sender : public Half<Outgoing, CopyEvent> {
   // Advances every copy as far as possible. Returns true if something happened. Errors are those of
   // the mailbox.
   Result<bool> advance(PeerLink* link);
-  // Starts at most one chunk, of the copy whose turn it is. Returns true if something happened.
+  // Starts at most one chunk; the copies take turns. Returns true if something happened.
   bool start_chunk(PeerLink& link);
   void transferred(const Transfer& transfer);
 
@@ -143,7 +144,7 @@ class Sender : public Half<Outgoing, CopyEvent> {
   void finish(Outgoing& copy, PeerLink* link, const Status& status);
 
   uint32_t ending_ = 0;  // the number of copies that have sent everything
-  uint64_t turn_ = 0;    // the copy that started the last chunk; the next copy has the next turn
+  uint64_t turn_ = 0;    // id of the copy that started the last chunk; the copy after it is next
 };
 
 }  // namespace rcuda::p2p

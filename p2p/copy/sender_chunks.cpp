@@ -1,4 +1,4 @@
-// The chunks of outgoing copies: copy-out, the transfer, announcing, and releasing their slots.
+// The chunks of outgoing copies: copy-out, transfer, announcement, and the release of their slots.
 #include <algorithm>
 
 #include "p2p/copy/sender.h"
@@ -19,8 +19,8 @@ bool Sender::start_chunk(PeerLink& link) {
       continue;
     }
     const auto slot = copy.path->reserve(copy.next, bytes);
-    // The copy whose turn it is waits for a slot, and the other copies wait too. Otherwise smaller
-    // chunks could overtake it forever.
+    // This copy waits for a slot, and the other copies wait too. Otherwise their smaller chunks
+    // could take every slot that becomes free.
     if (!slot) return false;
 
     Chunk chunk{copy.next, *slot, Stage::kCopyingOut, lane, 0};
@@ -108,7 +108,8 @@ Status Sender::advance_chunks(Outgoing& copy, PeerLink* link, bool& moved) {
   return announce(copy, *link, moved);
 }
 
-// Announces the chunks that have arrived and those that report their own arrival.
+// Announces chunks in order, up to the first that has neither arrived at the receiver nor reports
+// its own arrival.
 Status Sender::announce(Outgoing& copy, PeerLink& link, bool& moved) {
   const bool crowd = copies_.size() > ending_ + 1;
   const auto announces = [](const Chunk& chunk) {
@@ -149,7 +150,7 @@ Status Sender::abort(Outgoing& copy, PeerLink& link, bool& moved) {
   return link.mailbox.send(message);
 }
 
-// The number of chunks that have been sent and announced to the receiver.
+// Returns the number of chunks, from the first, that have been sent and announced.
 uint64_t Sender::with_peer(const Outgoing& copy) {
   const auto first_other = std::find_if(copy.flight.begin(), copy.flight.end(),
                                         [](const Chunk& chunk) { return !chunk.with_peer(); });
@@ -178,8 +179,8 @@ void Sender::drop_back(Outgoing& copy) {
   copy.flight.pop_back();
 }
 
-// The receiver may report a chunk as consumed before this side knows that the chunk's transfer has
-// ended. Until then the transfer may use the slot.
+// Releases the slots of consumed chunks. The receiver may report a chunk as consumed before this
+// side knows that the chunk's transfer has ended; until then the transfer may use the slot.
 void Sender::release_consumed(Outgoing& copy) {
   while (copy.gone < copy.consumed && !copy.flight.front().under_way) release_front(copy);
 }

@@ -13,15 +13,15 @@ Core::~Core() {
   for (const auto& peer : peers_) {
     peer->lose({Code::kUnavailable, "the session ends"});
   }
-  // DMA in progress must end before its memory is freed. If a device stops responding, the driver
-  // reports an error, so this loop ends.
+  // DMA in progress must end before its memory is freed. The loop ends even if a device stops
+  // responding, because the driver then reports an error.
   while (environment_.lanes.busy() ||
          std::any_of(peers_.begin(), peers_.end(),
                      [](const auto& peer) { return peer->link() || !peer->idle(); })) {
     run_round();
   }
   (void)release_unused();
-  // The session ends and no stream is held any more, so the result does not matter.
+  // The result does not matter: the session ends, and no stream is held any more.
   (void)environment_.ops.pause(Pause::kWork);
   peers_.clear();
   environment_.drop_device_memory();

@@ -26,13 +26,14 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // While device work is in progress the engine thread polls without pause for kSpin, then with
-// yields until kYield, then with sleeps of a sixteenth of the time it has waited. So it is at most
-// 6 % late, and a copy that waits for a kernel of some seconds costs no CPU time.
+// yields until kYield, then with sleeps of a sixteenth of the time it has waited, at most
+// kLongestNap. So it notices the end of the work at most 6 % late, and a copy that waits for a
+// kernel of some seconds costs almost no CPU time.
 constexpr auto kSpin = std::chrono::microseconds(30);
 constexpr auto kYield = std::chrono::milliseconds(3);
 constexpr auto kLongestNap = std::chrono::milliseconds(1);
-// After the last copy the engine thread polls for messages for this time before it sleeps, so a
-// program that copies in a loop finds it awake. The time is short on hosts with few processors,
+// The time for which the engine thread polls for messages after the last copy before it sleeps. So
+// a program that copies in a loop finds it awake. The time is short on hosts with few processors,
 // because a spinning thread may keep others from running.
 std::chrono::nanoseconds linger() {
   return std::chrono::microseconds(usable_processors() >= 8 ? 1000 : 100);
@@ -122,16 +123,16 @@ class Engine::Runner {
 
     const transport::Link& link() const { return link_; }
     void interrupt() { link_.interrupt(); }
-    // Called by the engine thread before it sleeps: stores the offset of the next message. Unread
-    // messages of a lost peer do not count.
+    // Called by the engine thread before it sleeps: stores the offset of the next message. A lost
+    // peer's messages do not wake the engine thread.
     void look_out() {
       listens_ = peer_.lost().ok();
       next_offset_ = peer_.next_message_offset();
     }
 
    private:
-    // While the runner's mutex is held and awake_ is false, the engine thread takes no message, so
-    // next_offset_ is valid.
+    // Whether run() must stop sleeping on the Link. While the runner's mutex is held and awake_ is
+    // false, the engine thread takes no message, so next_offset_ is valid.
     bool enough() {
       MutexLock lock(runner_.mutex_);
       if (retired_ || runner_.awake_) return true;
@@ -306,7 +307,7 @@ void Engine::lose(PeerId peer, const Status& why) {
 }
 
 Status Engine::copy(PeerCopy copy, Status failure) {
-  // Without a valid id, the peer's half cannot be notified.
+  // Return at once: without a valid id, the peer's half cannot be notified.
   RCUDA_RETURN_IF_ERROR(check_id(copy.id));
   if (failure.ok()) failure = copy.memory.check();
   if (failure.ok() && (copy.device < 0 || copy.device >= device_count_)) {
@@ -323,7 +324,8 @@ Status Engine::copy(PeerCopy copy, Status failure) {
     }
   }
   if (!failure.ok()) {
-    // The peer's half must end as well: a half that fails notifies it.
+    // Queue the copy in spite of the error: the peer's half must end as well, and a half that fails
+    // notifies it.
     copy.memory = {};
     copy.device = 0;
     copy.done = {};
@@ -348,7 +350,7 @@ Status Engine::signal(PeerId peer, uint64_t id, StreamRef stream,
 Status Engine::await(PeerId peer, uint64_t id, StreamRef stream) {
   RCUDA_RETURN_IF_ERROR(check_id(id));
   const Result<StreamPlace> entered = ops_.enter(stream, true);
-  // Without a place, the core must still expect the signal, because the peer sends it in any case.
+  // The core must expect the signal even without a place, because the peer sends it in any case.
   const StreamPlace place = entered ? *entered : StreamPlace::kNone;
   runner_->post(
       [this, peer, id, stream, place] { runner_->core().peer(peer).await(id, stream, place); });

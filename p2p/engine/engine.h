@@ -52,20 +52,22 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // The options of a Link between two engines: `options`, with the values that the engine sets.
+  // Returns the options for a Link between two engines: `options`, changed where the engine needs
+  // other values.
   static transport::LinkOptions link_options(transport::LinkOptions options = {});
 
-  // Hands over the connected Link to a peer. `connected`: this side opened it. Copies to the peer,
-  // also earlier requests, begin when both sides have proven that they know the token.
+  // Gives the engine the connected Link to a peer. `connected`: this side opened it. Copies with
+  // the peer, also those requested earlier, begin when both sides have proven that they know the
+  // token.
   void attach(PeerId peer, std::unique_ptr<transport::Link> link, const SessionToken& token,
               bool connected);
   // Ends all copies with the peer, with the error `why`. Call it if no connection to the peer is
   // possible, or if the peer must not be used any more.
   void lose(PeerId peer, const Status& why);
 
-  // This worker's half of a copy. The copy takes its place in the stream before copy() returns, so
-  // work that the caller queues in the stream afterwards waits for it. The stream may be held only
-  // if the peer is open or lost, because connecting waits until no stream is held.
+  // Queues this worker's half of a copy. The copy takes its place in the stream before copy()
+  // returns, so work that the caller queues in the stream afterwards waits for the copy. The stream
+  // may be held only if the peer is open or lost, because connecting waits until no stream is held.
   //
   // Errors: `failure`, an error that the caller has already found; kInvalidArgument if device,
   // shape or id is invalid; or the driver's error. After an error nothing is queued, the stream is
@@ -91,8 +93,8 @@ class Engine {
   // expected soon and should find the thread awake.
   void wake();
 
-  // How a contiguous copy of `bytes` to a device of the peer would be made now. Blocks until the
-  // engine thread answers. kUnavailable if the peer is not open.
+  // Returns how a contiguous copy of `bytes` to a device of the peer would be made now. Blocks
+  // until the engine thread answers. kUnavailable if the peer is not open.
   Result<Forecast> plan(PeerId peer, int device, int peer_device, uint64_t bytes);
 
  private:

@@ -98,8 +98,8 @@ void Peer::signal(uint64_t id, StreamRef stream, StreamPlace place, const Status
   environment_.places.add(place, stream);
   if (!lost_.ok()) say_lost();
   if (!lost_.ok()) return environment_.places.release(place, {});
-  // The stream cannot be observed, so it has failed. The next advance_signals() notifies the
-  // waiting side.
+  // The place could not be taken because the stream has failed. The next advance_signals() sends
+  // the failure to the waiting side.
   if (!failure.ok())
     RCUDA_DEBUG("signal %llu of a failed stream", static_cast<unsigned long long>(id));
   signals_.push_back({id, place, failure, std::move(outcome)});
@@ -153,7 +153,8 @@ bool Peer::receive() {
     }
   }
   if (!moved && lost_.ok()) {
-    // Checked after the last message, because messages sent before the Link broke still count.
+    // Check the Link after the last message, because messages sent before the Link broke still
+    // count.
     const Status status = link_->link->status();
     if (!status.ok()) {
       lose(status);

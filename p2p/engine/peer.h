@@ -108,7 +108,7 @@ class Peer {
   bool measure_ = false;
   Status lost_;
   bool said_lost_ = false;
-  Lanes::Moment last_copies_;  // taken when the peer was lost
+  Lanes::Moment last_copies_;  // the copies queued when the peer was lost
 
   SessionToken token_{};
   bool connected_ = false;
@@ -123,8 +123,8 @@ class Peer {
   std::map<uint64_t, Status> early_;         // signals that came before await(), with their status
   std::map<uint64_t, std::function<void()>> forgetting_;
   uint64_t next_forget_ = 1;
-  // The mappings of the peer's probe memory, which show that this worker can map the peer's memory.
-  // Unmapped when the peer is lost.
+  // The mappings of the peer's probe memory (Environment::probe_memory). Unmapped when the peer is
+  // lost.
   std::vector<Prober::Mapped> mapped_;
 };
 

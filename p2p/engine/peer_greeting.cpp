@@ -19,8 +19,8 @@ namespace {
 // on the same host.
 constexpr uint64_t kMaxInboxBytes = 1ull << 30;
 
-// The size must be a multiple of the alignment. The arena rounds the size of a chunk up, so a chunk
-// as large as the inbox would otherwise never fit.
+// Whether a peer's inbox may have this size. It must be a multiple of the alignment: the arena
+// rounds the size of a chunk up, so a chunk as large as the inbox would otherwise never fit.
 bool is_inbox_size(uint64_t bytes) {
   return bytes > 0 && bytes <= kMaxInboxBytes && bytes % Arena::kAlignment == 0;
 }
@@ -123,8 +123,8 @@ Status Peer::open_link() {
   return send_legs();
 }
 
-// If this side can map the peer's memory, it can pull from the peer. The peer plans the copies to
-// this side, so it gets the result.
+// Tries to map the peer's probe memory for each device, and sends the results (Mappable): the peer
+// plans the copies to this side, and if this side can map the peer's memory, it can pull.
 Status Peer::map_probe_memory() {
   if (get_text(link_->offer.host) != host_identity()) return {};
   const size_t offered = std::min<size_t>(environment_.devices.size(), kMaxDevices);

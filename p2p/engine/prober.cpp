@@ -26,8 +26,8 @@ constexpr double kLongUs = 5000;
 // for kQuietUs, samples take at most a twentieth of the time.
 constexpr double kQuietUs = 20'000;
 constexpr double kMeasuringShare = 20;
-// In a program that never pauses, a copy disturbs every long sample. So the last attempt counts
-// even if it was disturbed.
+// The last attempt counts even if a copy ran during it: if a program copies all the time, every
+// long sample is disturbed.
 constexpr uint32_t kMostAttempts = 2;
 
 }  // namespace
@@ -72,7 +72,7 @@ void Prober::plan(const std::vector<Mapped>& mapped) {
     LegModel& leg = link_.pair(memory.device, memory.peer_device).pull_leg;
     want({"mapped copy", &leg, Kind::kLane, memory.device, Lane::kLocal, memory.base});
   }
-  want({"message", &link_.message, Kind::kEcho});  // the next job uses it
+  want({"message", &link_.message, Kind::kEcho});  // the fit of the next job uses it
   if (link_.host_path->needs_transfer()) want({"wire", &link_.wire, Kind::kWire});
   for (auto& [devices, pair] : link_.pairs) {
     if (!pair.device_path) continue;
@@ -109,8 +109,8 @@ Result<bool> Prober::advance(bool busy) {
   return false;
 }
 
-// An echo uses nothing that other probers measure, and the peer may never answer it. So it does not
-// block other probers.
+// Begins a sample. An echo does not block other probers, because it uses nothing that they measure,
+// and the peer may never answer it.
 void Prober::begin_sample() {
   running_ = true;
   if (jobs_.front().kind != Kind::kEcho) environment_.measuring = this;
@@ -184,9 +184,9 @@ void Prober::start_transfers() {
   }
 }
 
-// Also ends the sample, because registration blocks. The time includes the deregistration: both
-// ends deregister the memory before the copy is over, because the program may free the memory after
-// the copy.
+// Takes a whole sample of registration, which blocks. The time includes the deregistration: both
+// ends of a copy deregister the memory before the copy is over, because the program may free the
+// memory after the copy.
 void Prober::start_registration(DeviceAddress scratch) {
   const Job& job = jobs_.front();
   transfers_ = 1;
@@ -254,7 +254,8 @@ void Prober::end_sample(bool good) {
   if (disturbed_ && ++attempts_ < kMostAttempts) return;
   attempts_ = 0;
   const bool echo = job.kind == Kind::kEcho;
-  // A round trip is two messages. If the clock is too coarse for the sample, 1 ns counts.
+  // A round trip is two messages. At least 1 ns, because the clock may be too coarse for the
+  // sample.
   const double value = std::max(echo ? us / 2 : us, 1e-3);
   if (job.taken > 0) job.samples.push_back({echo ? 0 : job.bytes, transfers_, value});
   ++job.taken;

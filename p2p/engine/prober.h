@@ -4,11 +4,11 @@
 // of the peer; a message. The prober also makes one transfer on every known leg, because drivers
 // delay work until a stream or an engine is first used.
 //
-// All probers of the engine together have one transfer or short train in progress at a time. A
-// sample that a copy with any peer disturbed is repeated once. While copies keep coming, samples
-// take at most a twentieth of the time. A sample borrows its staging memory from the path, as a
-// chunk does. Sizes stop growing when a sample takes long, so that a slow link is not measured for
-// seconds.
+// All probers of the engine together have one transfer or short train in progress at a time. If a
+// copy with any peer runs during a sample, the sample is repeated once. While copies keep coming,
+// samples take at most a twentieth of the time. A sample reserves its staging memory from the path,
+// as a chunk does. Sizes stop growing when a sample takes long, so that a slow link is not measured
+// for seconds.
 //
 // Used only by the engine thread. Nothing blocks except calls in a pause (allocating and
 // registering memory). Results go to Environment::legs and to the PeerLink.
@@ -27,7 +27,7 @@ namespace rcuda::p2p {
 
 class Prober {
  public:
-  // Transfer::copy of the prober's transfers.
+  // The value of Transfer::copy for the prober's transfers, which belong to no copy.
   static constexpr uint64_t kTransfer = UINT64_MAX;
   static constexpr uint64_t kLargestBytes = 16ull << 20;
 
@@ -47,8 +47,8 @@ class Prober {
   void echoed(uint64_t tag);
   void transferred(const Status& status);
 
-  // Call it when the peer is lost. A sample in progress never ends and no longer keeps other
-  // probers from measuring.
+  // Call it when the peer is lost, because a sample in progress then never ends. Lets other probers
+  // measure.
   void abandon();
 
   // Whether nothing is left to measure.
@@ -64,8 +64,8 @@ class Prober {
     Lane lane = Lane::kOut;
     DeviceAddress mapped = 0;  // the source of a copy from mapped memory; otherwise 0
     Path* path = nullptr;      // of a wire; null: the path through host memory
-    // The leg is already measured. One transfer is made, so that no copy pays for the driver's work
-    // at the first use.
+    // The leg is already measured, so the prober makes only one transfer: the driver's work at the
+    // first use then delays no copy.
     bool known = false;
     uint64_t bytes = 0;  // of the next sample
     uint32_t taken = 0;  // samples of that size
@@ -91,7 +91,7 @@ class Prober {
   Environment& environment_;
   PeerLink& link_;
   std::deque<Job> jobs_;
-  Path* path_ = nullptr;  // of slot_
+  Path* path_ = nullptr;  // the path of slot_
   std::optional<Slot> slot_;
 
   bool running_ = false;

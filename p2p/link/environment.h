@@ -37,8 +37,8 @@ struct Arrival {
   uint64_t bytes = 0;
 };
 
-// Events that threads of the Links report to the engine thread. These threads share no other state
-// with it.
+// A list of events that threads of the Links report to the engine thread. These threads share no
+// other state with it.
 template <typename Event>
 class Reports {
  public:
@@ -69,7 +69,7 @@ class Reports {
   std::atomic<bool> empty_{true};
 };
 
-// Memory of this process that peers have mapped. The memory is freed after the peers have unmapped
+// Memory of this process that peers have mapped. It is freed only after all of them have unmapped
 // it.
 struct Exported {
   int device = 0;
@@ -106,9 +106,9 @@ struct Environment {
   DeviceAddress existing_scratch(int device) const {
     return scratch_[static_cast<size_t>(device)].buffer.address();
   }
-  // The same memory, exported for peers on this host: they map it to check whether they can map
-  // this worker's memory. The first call allocates it, in a pause. nullopt if it cannot be
-  // exported, or if no plan may map memory.
+  // Returns the memory of scratch(), exported for peers on this host: they map it to check whether
+  // they can map this worker's memory. The first call allocates it, in a pause. nullopt if it
+  // cannot be exported, or if no plan may map memory.
   const std::optional<ExportedMemory>& probe_memory(int device);
   void drop_device_memory() { scratch_.clear(); }  // in a pause
   double now_us() const { return static_cast<double>(now_ns()) * 1e-3; }
@@ -123,15 +123,15 @@ struct Environment {
   StagingArena other_staging;
   Lanes lanes;
   StreamPlaces places;
-  // Callbacks of Links push into these lists. Both are shared, so that the order of destruction
-  // does not matter.
+  // Callbacks of Links push into these lists. The callbacks also own them, so a callback may run
+  // after the Environment is destroyed.
   const std::shared_ptr<Reports<Transfer>> transfers;
   const std::shared_ptr<Reports<Arrival>> arrivals;
   // Called before a peer's Link is destroyed, if set.
   std::function<void(const transport::Link*)> before_drop;
   // The prober that is taking a sample. There is at most one, because probers use the same legs.
   const Prober* measuring = nullptr;
-  bool measures = false;  // the first peer is open, so its legs are measured (Peer::measure_)
+  bool measures = false;  // a peer has been open; the first measures its legs at once
   std::vector<Exported> exported;
 
   // The number of running copies, and of copies that have sent everything and wait only for Done.
@@ -146,7 +146,7 @@ struct Environment {
  private:
   struct Scratch {
     DeviceBuffer buffer;
-    bool tried = false;  // exporting it has been tried
+    bool tried = false;  // whether exporting it has been tried
     std::optional<ExportedMemory> exported;
   };
   std::vector<Scratch> scratch_;  // by device

@@ -31,9 +31,9 @@ class Mailbox {
         reader_(link, PeerWindow::layout()) {}
   static Status check_windows(transport::Link& link);
 
-  // `about`: the size of the chunk that the message is about. For a large chunk the engine thread
-  // sends the message itself, which takes little time compared with the chunk. A thread of the Link
-  // would have to stay awake to send it, and would take a core from the threads that move the
+  // `about`: the size of the chunk that the message concerns. The message of a large chunk is sent
+  // by the engine thread itself, which takes little time compared with the chunk. A thread of the
+  // Link would have to stay awake to send it, and would take a core from the threads that move the
   // bytes.
   template <typename Message>
   Status send(const Message& message, When when = When::kNow, uint64_t about = 0) {
@@ -47,7 +47,7 @@ class Mailbox {
   Result<bool> flush();
   bool waiting() const { return !waiting_.empty() || !gathered_.empty(); }
 
-  // The next message, valid until the next call. Empty if no message has arrived.
+  // Returns the next message, which is valid until the next call. Empty if no message has arrived.
   Result<std::span<const std::byte>> next();
   bool pending() const { return !frame_.empty() || reader_.pending(); }
   uint64_t next_offset() const { return reader_.next_offset(); }

@@ -44,11 +44,11 @@
 
 namespace rcuda::p2p {
 
-// The windows of a Link between two engines: one ring in each direction and its two flow-control
-// words (common/wire/ring.h).
+// The layout of the windows of a Link between two engines: one ring in each direction, with its two
+// flow-control words `consumed` and `want` (common/wire/ring.h).
 struct PeerWindow {
-  static constexpr uint64_t kConsumed = 0;  // of the ring that this window's owner writes
-  static constexpr uint64_t kWant = 64;     // of the ring in this window
+  static constexpr uint64_t kConsumed = 0;  // for the ring that this window's owner writes
+  static constexpr uint64_t kWant = 64;     // for the ring in this window
   static constexpr uint64_t kRing = 4096;
   static constexpr uint64_t kRingBytes = 256u << 10;
   static constexpr uint64_t kBytes = kRing + kRingBytes;
@@ -84,7 +84,7 @@ inline constexpr uint32_t kMaxDevices = 16;
 inline constexpr uint32_t kMaxErrorText = 200;
 inline constexpr uint32_t kMaxLegKnots = 64;
 
-// How every message begins.
+// The beginning of every message.
 template <MessageKind Kind>
 struct MessageOf {
   MessageKind kind = Kind;
@@ -131,19 +131,19 @@ static_assert(sizeof(ReadyMessage) == 16);
 struct ChunkMessage : MessageOf<MessageKind::kChunk> {
   Where where = Where::kHostInbox;
   uint64_t copy = 0;
-  uint64_t offset = 0;  // in the packed stream; chunks of a copy are announced in order
+  uint64_t offset = 0;  // in the packed bytes (staging/shape.h); announced in order
   uint64_t bytes = 0;
   uint64_t slot = 0;   // offset in the inbox
-  uint64_t total = 0;  // of the copy; lets the receiver detect a disagreement of the halves
+  uint64_t total = 0;  // bytes of the copy; the receiver compares it with its own half
   // 0: the bytes have arrived. Otherwise the chunk has arrived when `bytes` bytes have come with
-  // this immediate. No other chunk in flight over the Link has the same immediate. If Abort says
-  // that the chunk was not sent, its bytes never come.
+  // this immediate, which no other chunk in flight over the Link has. The bytes of a chunk that was
+  // not sent according to Abort never come.
   uint32_t immediate = 0;
-  // 1: the sender waits for slots, so Consumed must be sent as soon as the chunk has landed. 0: the
-  // sender has no other copy to this peer with anything to send, and has started the last chunk of
-  // this copy, so Done frees the slots early enough.
+  // 1: the receiver must send Consumed as soon as the chunk has landed, because the sender may wait
+  // for the slot. 0: Done frees the slot early enough, because the sender has started the last
+  // chunk of this copy and has nothing else to send to this peer.
   uint32_t slot_wanted = 0;
-  uint64_t predecessor = 0;  // the previous copy of the train; must not be overtaken; 0: none
+  uint64_t predecessor = 0;  // the previous copy of the train, which must land first; 0: none
 };
 static_assert(sizeof(ChunkMessage) == 64);
 
@@ -213,13 +213,13 @@ struct EchoMessage {
   uint64_t tag = 0;
 };
 
-// A leg of copies from the peer to the sender of this message. The sender has measured it for the
-// peer's planner.
+// A leg of copies from the peer to the side that sends this message. The sending side has measured
+// the leg for the peer's planner.
 enum class ReportedLeg : uint32_t { kCopyIn = 0, kWithin = 1, kIpc = 2 };
 struct LegMessage : MessageOf<MessageKind::kLeg> {
   ReportedLeg leg = ReportedLeg::kCopyIn;
   uint32_t device = 0;       // of the side that sends this message
-  uint32_t peer_device = 0;  // ipc: of the other side, the source
+  uint32_t peer_device = 0;  // ipc: the source device on the receiving side
   uint32_t knot_count = 0;
   uint32_t reserved = 0;
   double delay_us = 0;  // for all sizes, as for copy engines
@@ -228,8 +228,8 @@ struct LegMessage : MessageOf<MessageKind::kLeg> {
 };
 static_assert(sizeof(LegMessage) == 32 + kMaxLegKnots * 16);
 
-// A worker on the same host sends it once for each pair of a peer's device with probe memory and a
-// device of its own.
+// The result of mapping the peer's probe memory. A worker on the same host sends it once for each
+// pair of a peer's device with probe memory and a device of its own.
 struct MappableMessage : MessageOf<MessageKind::kMappable> {
   uint32_t sender_device = 0;  // of the side that receives this message and will send copies
   uint32_t device = 0;         // of the side that sends this message
@@ -237,15 +237,16 @@ struct MappableMessage : MessageOf<MessageKind::kMappable> {
 };
 static_assert(sizeof(MappableMessage) == 16);
 
-// The kind of the first message of a frame. kProtocol if the frame is too short for a kind, or the
-// kind is unknown.
+// Returns the kind of the first message of a frame. kProtocol if the frame is too short for a kind,
+// or the kind is unknown.
 Result<MessageKind> kind_of(std::span<const std::byte> frame);
 
-// The size of the first message of a frame: the size of its kind, or the whole frame if it is
-// shorter or the kind is unknown.
+// Returns the size of the first message of a frame: the size of its kind, or of the whole frame if
+// the frame is shorter or the kind is unknown.
 size_t first_message_bytes(std::span<const std::byte> frame);
 
-// The frame as a message of this type. kProtocol unless the size is exactly that of the type.
+// Returns the frame as a message of this type. kProtocol if its size is not exactly the size of the
+// type.
 template <typename Message>
 Result<Message> parse(std::span<const std::byte> frame) {
   static_assert(std::is_trivially_copyable_v<Message> && sizeof(Message) % 8 == 0);
@@ -260,8 +261,8 @@ Result<Message> parse(std::span<const std::byte> frame) {
 
 EndMessage make_end(MessageKind kind, uint64_t copy, const Status& status);
 SignalMessage make_signal(uint64_t signal, const Status& status);
-// Returns the status in a message. The text of an EndMessage is cut at kMaxErrorText bytes and gets
-// blanks for control characters.
+// Returns the status in a message. Of the text of an EndMessage, takes at most kMaxErrorText bytes
+// and replaces control characters by blanks.
 Status status_of(const EndMessage& message);
 Status status_of(const SignalMessage& message);
 

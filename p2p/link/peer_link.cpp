@@ -29,8 +29,8 @@ Result<bool> Arrivals::complete(uint32_t immediate, uint64_t bytes) {
              : Status(Code::kProtocol, "the peer sent too many bytes for a chunk");
 }
 
-// Threads of the Link and adapters use the buffers until unexpose(). After close(), unexpose() does
-// not wait for the peer.
+// Threads of the Link and adapters use the buffers until unexpose() returns. close() comes first,
+// because unexpose() then does not wait for the peer.
 PeerLink::~PeerLink() {
   link->close();
   if (outbox.buffer) link->take_back(outbox.data(), outbox.bytes);
@@ -59,8 +59,8 @@ Status PeerLink::make_receiving_side() {
       RCUDA_INFO("no GPU memory for GPUDirect staging on device %zu; host memory is used", device);
       continue;
     }
-    // Registered once. Without a registration, the Link would copy with the CPU instead of the
-    // adapter.
+    // Register the outbox once, for all copies. Without a registration the Link would copy with the
+    // CPU instead of the adapter.
     const auto exposed = expose_device_memory(environment.ops, *link, static_cast<int>(device),
                                               out->address(), size, For::kThisSide);
     if (!exposed) {
@@ -98,7 +98,8 @@ Status PeerLink::make_sending_side() {
       Slice slice,
       environment.other_staging.take(offer.inbox_bytes).with_context("peer-to-peer outbox"));
   if (medium.has_adapter) {
-    // Registered once for all copies. Otherwise the Link would register or copy every chunk.
+    // Register the outbox once, for all copies. Otherwise the Link would register or copy every
+    // chunk.
     RCUDA_ASSIGN_OR_RETURN(const transport::Region exposed,
                            link->expose_device(slice.data(), slice.bytes, {.for_peer = false})
                                .with_context("peer-to-peer outbox"));

@@ -38,13 +38,13 @@ struct PeerLink {
       : environment(shared), id(peer), link(std::move(connection)), mailbox(*link) {}
   ~PeerLink();
 
-  // Makes the memory that the peer writes and this side reads and, where GPUDirect works, the
+  // Makes the inboxes, which the peer writes and this side reads, and, where GPUDirect works, the
   // outboxes in GPU memory. Fails if the registration fails.
   Status make_receiving_side();
-  // Makes the parts that write the peer's inbox, from the peer's checked offer.
+  // Makes the outbox, arenas and paths to the peer's inboxes, from the peer's checked offer.
   Status make_sending_side();
 
-  // A device of this side and one of the peer.
+  // State for a pair of devices: one of this worker and one of the peer.
   struct Pair {
     std::optional<Path> device_path;  // none: GPUDirect does not work at one of the ends
     bool ipc = false;                 // the peer can map this side's memory
@@ -54,21 +54,21 @@ struct PeerLink {
     LegModel pull_leg;  // this side pulls; reported to the peer
   };
   Pair& pair(int device, int peer_device) { return pairs[{device, peer_device}]; }
-  // The planner of one pair of GPUs. The first call makes it.
+  // Returns the planner of one pair of GPUs. The first call makes it.
   Planner& planner(int device, int peer_device);
   Capabilities capabilities(int device, int peer_device);
   // Counts a transfer that is about to start. Returns its callback, which reports the end of the
-  // transfer to Peer::transferred with these two numbers.
+  // transfer to Peer::transferred, with the copy's id and the chunk's number.
   transport::TransferDone begin_transfer(uint64_t copy, uint64_t number);
-  // The measurements so far of copies from `device` to `peer_device`.
+  // Returns the measurements so far of copies from `device` to `peer_device`.
   PairModel model(int device, int peer_device);
   // Updates the planners' models from the measurements so far.
   void refresh_models();
 
   Environment& environment;
   const PeerId id;
-  // Destroyed after the other parts, because the mapping of the peer's inbox and the regions belong
-  // to it.
+  // Declared first, so it is destroyed after the members below: the mapping of the peer's inbox and
+  // the regions belong to the Link.
   std::unique_ptr<transport::Link> link;
   Mailbox mailbox;
   bool open = false;  // proofs and offers have been exchanged

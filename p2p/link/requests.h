@@ -31,12 +31,12 @@ struct PeerCopy {
   // The program's stream, if it belongs to this worker. The copy starts when the stream reaches it,
   // and the stream continues when the copy is over at both ends.
   std::optional<StreamRef> stream;
-  // False: the caller waits for `done` before it queues anything else in the stream, so the stream
-  // need not be held. (A held stream notices its release some microseconds late.)
+  // Whether the stream is held until the copy is over. False if the caller waits for `done` before
+  // it queues anything else in the stream: not holding saves some microseconds, because a held
+  // stream notices its release late.
   bool hold = true;
-  // Whether this half reports an error of the copy also to the stream (DeviceOps::release), not
-  // only to `done`. Both halves have the same error, so the client requests this for at most one
-  // half.
+  // Whether this half reports an error of the copy to the stream (DeviceOps::release) in addition
+  // to `done`. Both halves have the same error, so the client requests this for at most one half.
   bool reports = true;
   // Outgoing: the peer's half has a stream as well, and the copy waits until that stream reaches
   // it.
@@ -46,11 +46,11 @@ struct PeerCopy {
   std::function<void(const Status&)> done;
 };
 
-// An event for a stream of another worker.
+// An event of this side for which a stream of another worker waits (Engine::signal).
 struct Signal {
   uint64_t id = 0;
   StreamPlace place =
-      StreamPlace::kNone;  // none: the stream cannot be observed, because of `failure`
+      StreamPlace::kNone;  // none: the place could not be taken, because of `failure`
   Status failure;
   std::shared_ptr<const Status> outcome;  // of a copy before the place; may be null
 };
@@ -62,7 +62,7 @@ struct MemoryRelease {
   std::function<void()> done;
 };
 
-// How a copy would be made.
+// How a copy would be made now (Engine::plan).
 struct Forecast {
   Plan plan;
   std::string table;      // Planner::table()
@@ -92,7 +92,7 @@ struct EngineOptions {
   // Called once for a peer whose connection is lost, when copies or waits for events fail; only on
   // the side that made the connection. On the engine thread; must not block.
   std::function<void(PeerId, const Status& why)> on_lost;
-  // Called with the plan of a copy to a peer when the copy has ended without an error. On the
+  // Called with the plan of an outgoing copy when the copy has ended without an error. On the
   // engine thread; must not block.
   std::function<void(const Plan&)> on_sent;
 

@@ -5,8 +5,9 @@
 //
 // A slice is never reused: a lost peer on this host may still have DMA in flight to the pages that
 // it has mapped. When no peer has a slice any more, the memory is freed. The next peer starts a new
-// arena if, in addition, no peer has a buffer of its own. All peers of an arena belong to one
-// session, and so to one user: a peer that maps one slice has a descriptor of the whole arena.
+// arena if, in addition, no peer has a buffer of its own. A peer that maps one slice gets a
+// descriptor of the whole arena. That is safe, because all peers of an arena belong to one session,
+// and so to one user.
 //
 // Peers beyond the expected number get buffers of their own from the rest of the limit. Owned by
 // the engine's Environment, used only by the engine thread. take() and the destruction of the last
@@ -38,8 +39,8 @@ struct Slice {
 
 class StagingArena {
  public:
-  // kYes: the arena has an inbox for each peer. kNo: it has an inbox and an outbox for each peer.
-  // `options` and `ops` outlive the arena.
+  // `mappable`: kYes: the arena has an inbox for each peer. kNo: it has an inbox and an outbox for
+  // each peer. `options` and `ops` outlive the arena.
   StagingArena(DeviceOps& ops, const EngineOptions& options, Mappable mappable)
       : ops_(ops), options_(options), mappable_(mappable) {}
 
@@ -51,7 +52,8 @@ class StagingArena {
   uint64_t bytes() const;  // of all buffers
 
  private:
-  // The number of slices per peer: an inbox, and an outbox if the peer cannot map the inbox.
+  // Returns the number of slices per peer: an inbox, and an outbox if the peer cannot map the
+  // inbox.
   uint64_t slices_per_peer() const { return mappable_ == Mappable::kYes ? 1 : 2; }
   Result<std::shared_ptr<HostBuffer>> make_buffer(uint64_t bytes);
 

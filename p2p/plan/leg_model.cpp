@@ -9,7 +9,8 @@ namespace rcuda::p2p {
 namespace {
 
 constexpr double kStraightLineTolerance = 0.02;
-// The second knot of a linear leg. The size has no influence, because the pieces are extrapolated.
+// The size of the second knot of a linear leg. Any size would do, because the last piece is
+// extrapolated.
 constexpr uint64_t kLinearKnotBytes = uint64_t{1} << 20;
 
 double median(std::vector<double> values) {
@@ -103,7 +104,7 @@ Result<LegModel> LegModel::from_knots(std::vector<Knot> knots) {
 
 namespace {
 
-// Samples, grouped by the size of their transfers.
+// Samples in microseconds, by the size of their transfers.
 struct Samples {
   std::map<uint64_t, std::vector<double>> singles;
   std::map<uint64_t, std::vector<double>> per_transfer_in_trains;
@@ -130,20 +131,22 @@ Result<Samples> by_size(std::span<const LegSample> samples) {
   return sorted;
 }
 
-// Of legs over sockets (kTogether), the shortest sample: other activity can only lengthen a
-// transfer, so this sample is nearest to the undisturbed time. Of other legs, the median.
+// Returns the representative sample. For legs over sockets (kTogether) this is the shortest: other
+// activity can only lengthen a transfer, so it is nearest to the undisturbed time. For other legs
+// it is the median.
 double typical(const std::vector<double>& times, Sharing sharing) {
   return sharing == Sharing::kTogether ? *std::min_element(times.begin(), times.end())
                                        : median(times);
 }
 
-// The occupancies by transfer size, and the delay, that trains show.
+// The result of compare_trains(): the occupancy for each transfer size, and the delay.
 struct Trains {
   std::map<uint64_t, double> occupancies;
   double delay_us = 0;
 };
 
-// A train of k transfers takes delay + k × occupancy, a single transfer delay + occupancy.
+// Computes occupancies and delay: a train of k transfers takes delay + k × occupancy, a single
+// transfer delay + occupancy.
 Trains compare_trains(const Samples& samples, Sharing sharing) {
   Trains trains;
   std::vector<double> delays;
@@ -154,11 +157,12 @@ Trains compare_trains(const Samples& samples, Sharing sharing) {
     const double one = typical(single->second, sharing);
     const double in_train = typical(times, sharing);
     const double occupancy = (in_train * k - one) / (k - 1);
-    // With noise, the transfers after the first might seem to take no time.
+    // Clamp, because with noise the transfers after the first might seem to take no time.
     trains.occupancies[bytes] = std::clamp(occupancy, std::min(in_train / 2, one), one);
     delays.push_back(std::clamp(one - occupancy, 0.0, one));
   }
-  // The noise of large transfers hides a delay of microseconds, so the smallest sizes decide.
+  // The noise of large transfers hides a delay of microseconds, so only the smaller half of the
+  // sizes counts.
   if (!delays.empty()) {
     delays.resize((delays.size() + 1) / 2);
     trains.delay_us = median(delays);
@@ -189,7 +193,8 @@ Result<LegModel> LegModel::fit(std::span<const LegSample> given, Sharing sharing
     knots.push_back(
         {bytes, by_train ? shared->second : std::max(median(times) - trains.delay_us, 0.0)});
     if (!by_train || knots.size() < 2) continue;
-    // The bandwidth does not fall with the size of the transfers.
+    // Bandwidth does not fall as transfers grow, so limit the time to the bandwidth of the knot
+    // before.
     const Knot& before = knots[knots.size() - 2];
     const double growth = static_cast<double>(bytes) / static_cast<double>(before.bytes);
     knots.back().us = std::min(knots.back().us, before.us * growth);
@@ -211,7 +216,7 @@ LegModel LegModel::sooner(double us) const {
 
 namespace {
 
-// The knot at the right end of the piece that contains `bytes`, or of the nearest piece.
+// Returns the knot at the right end of the piece that contains `bytes`, or of the nearest piece.
 auto right_of(const std::vector<LegModel::Knot>& knots, uint64_t bytes) {
   const auto right = std::lower_bound(
       knots.begin() + 1, knots.end(), bytes,

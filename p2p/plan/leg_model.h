@@ -29,8 +29,8 @@ struct LegSample {
 
 // How a leg executes several transfers that are in flight.
 enum class Sharing : uint8_t {
-  kInTurn,    // one after the other (a copy engine): a single transfer shows the occupancy
-  kTogether,  // at the same time (sockets): only a train fills the leg, a single transfer does not
+  kInTurn,    // in turn (a copy engine): one transfer alone fills the leg
+  kTogether,  // at the same time (sockets): only a train of transfers fills the leg
 };
 
 class LegModel {
@@ -43,7 +43,7 @@ class LegModel {
   };
 
   LegModel() = default;
-  // The simplest leg: it is busy for latency_us + n/gbps, and delivers delay_us later.
+  // Makes the simplest model: the leg is busy for latency_us + n/gbps, and delivers delay_us later.
   static LegModel linear(double latency_us, double gbps, double delay_us = 0);
   // Makes a model from knots. kInvalidArgument if the sizes do not increase from knot to knot, or
   // if the occupancies decrease.
@@ -53,21 +53,21 @@ class LegModel {
   // of a size improve the model, and the median ignores outliers. Trains (transfers > 1) of the
   // same sizes separate delay from occupancy.
   //
-  // With kTogether only trains give the occupancy of a size. The rest of a single transfer's time
-  // is the delay, which shows how many bytes must be in flight to fill the leg. The least sample
-  // counts instead of the median, and no knot is dropped.
+  // With kTogether the occupancy of a size comes only from trains. The rest of a single transfer's
+  // time is the delay, which shows how many bytes must be in flight to fill the leg. The shortest
+  // sample counts instead of the median, and no knot is dropped.
   static Result<LegModel> fit(std::span<const LegSample> samples,
                               Sharing sharing = Sharing::kInTurn);
 
-  // The same leg with every delay reduced by `us`, but not below 0.
+  // Returns the same leg with every delay reduced by `us`, but not below 0.
   LegModel sooner(double us) const;
 
   bool empty() const { return knots_.empty(); }
   double occupancy_us(uint64_t bytes) const;
   double delay_us(uint64_t bytes) const;
-  // One transfer on an idle leg, from issue to delivery.
+  // Returns the time of one transfer on an idle leg, from issue to delivery.
   double time_us(uint64_t bytes) const { return occupancy_us(bytes) + delay_us(bytes); }
-  // The bandwidth of the last piece, which large transfers approach.
+  // Returns the bandwidth of the last piece, which large transfers approach.
   double peak_gbps() const;
 
   const std::vector<Knot>& knots() const { return knots_; }

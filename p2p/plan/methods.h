@@ -47,7 +47,7 @@ struct Capabilities {
 
 using Leg = LegModel PairModel::*;
 
-// A row of the table.
+// A row of the table: one method.
 struct Method {
   Staging staging;
   Route route;
@@ -57,16 +57,16 @@ struct Method {
   uint32_t setup_messages = 0;               // before the first chunk
 };
 
-// All methods. The planner takes the first of methods with equal cost.
+// Returns all methods. Of methods with equal cost, the planner takes the first.
 std::span<const Method> methods();
-// The row of a plan.
+// Returns the method of a plan.
 const Method& method_of(const Plan& plan);
 
-// The property that the two ends lack for the method; null if they lack none. `contiguous`: both
-// halves of the copy are contiguous ranges.
+// Returns the name of a requirement of the method that the two ends do not meet, or null if they
+// meet all. `contiguous`: both halves of the copy are contiguous ranges.
 const char* lacking(const Method& method, const Capabilities& can, bool contiguous);
 
-// How long a copy takes; 0 if a leg has not been measured.
+// Returns the predicted time of a copy; 0 if a leg has not been measured.
 double cost_us(const Method& method, const PairModel& model, uint64_t bytes, Chunking chunking);
 
 }  // namespace rcuda::p2p

@@ -16,7 +16,8 @@ enum class Staging : uint8_t {
   kDevice,      // in buffers of GPU memory at both ends (GPUDirect)
   kHost,        // in page-locked host memory at both ends
 };
-// Whether a copy is cut into chunks. Without buffers it moves as a whole.
+// Whether a copy with this staging is cut into chunks. Without staging buffers the copy moves as a
+// whole.
 constexpr bool has_buffers(Staging staging) {
   return staging == Staging::kDevice || staging == Staging::kHost;
 }
@@ -32,17 +33,17 @@ enum class Route : uint8_t {
 
 const char* to_string(Staging staging);
 const char* to_string(Route route);
-// The route of copies over a Link with these traits.
+// Returns the route of copies over a Link with these traits.
 Route route_of(const transport::MediumTraits& traits);
 
-// At most `depth` chunks of `chunk_bytes` are in flight: between the begin of their copy-out and
+// The size of chunks, and how many are in flight at most: between the begin of their copy-out and
 // the end of their copy-in.
 struct Chunking {
   uint64_t chunk_bytes = 0;
   uint32_t depth = 1;
   friend bool operator==(const Chunking&, const Chunking&) = default;
 };
-// "4 x 1 MiB"
+// For example "4 x 1 MiB": depth, then chunk size.
 std::string to_string(const Chunking& chunking);
 
 struct Plan {
@@ -52,7 +53,7 @@ struct Plan {
   double predicted_us = 0;  // 0: legs not measured
   std::string reason;       // one line
 };
-// "host over shm, 4 x 1 MiB, 310us predicted: least of 61 candidates"
+// For example "host over shm, 4 x 1 MiB, 310us predicted: least of 61 candidates".
 std::string to_string(const Plan& plan);
 
 }  // namespace rcuda::p2p

@@ -14,9 +14,10 @@ constexpr uint64_t kLargestChunk = uint64_t{16} << 20;
 constexpr uint32_t kDepths[] = {2, 3, 4, 8, 16};
 constexpr uint32_t kEqualParts[] = {2, 3, 4, 6, 8};
 constexpr uint64_t kChunkAlignment = 4096;
-// The cost over sockets of each turn of the chunks in flight, in addition to the legs. Threads of
-// both hosts wake one another, and the time for that varies. Measured with fourteen chunkings of 1
-// to 64 MB over the loopback of two H200s' host (docs/p2p_measurements.md): 125 to 260 us.
+// The cost over sockets of each turn of the chunks in flight (`depth` chunks), in addition to the
+// legs. Threads of both hosts wake one another, and the time for that varies. Measured with
+// fourteen chunkings of 1 to 64 MB over the loopback of a host with two H200
+// (docs/p2p_measurements.md): 125 to 260 us.
 constexpr double kTcpTurnUs = 150;
 // Chunks of copies in a train. On an H200 a chunk costs 3 us in addition to the time of its bytes,
 // which is 4 % of the time of 2 MB. The last chunk of the last copy overlaps with nothing, so a
@@ -38,7 +39,7 @@ unsigned size_class(uint64_t bytes) {
   return octave * 4 + static_cast<unsigned>((bytes >> (octave - 2)) & 3);
 }
 
-// The chunkings that the planner compares.
+// Returns the chunkings that the planner compares.
 std::vector<Chunking> chunkings_of(uint64_t bytes, uint64_t staging_bytes) {
   std::vector<Chunking> chunkings;
   if (bytes <= staging_bytes) chunkings.push_back({bytes, 1});
@@ -74,7 +75,8 @@ Plan fitted(Plan plan, uint64_t planned, uint64_t bytes) {
   return plan;
 }
 
-// The value by which plans are compared: the prediction and the costs that it does not include.
+// Returns the value by which plans are compared: the predicted time and, over sockets, the cost of
+// the plan's turns.
 double preference_us(const Plan& plan, uint64_t bytes) {
   if (plan.route != Route::kTcp) return plan.predicted_us;
   const uint64_t in_flight = plan.chunking.chunk_bytes * plan.chunking.depth;
@@ -132,8 +134,8 @@ std::vector<Plan> Planner::candidates(uint64_t bytes, bool contiguous) const {
   return plans;
 }
 
-// The rule of a session without measurements: four chunks in flight, of 64 KB to 4 MB each. On the
-// target hardware such chunks were good for staging in host memory.
+// The rule for copies before the legs have been measured: four chunks in flight, of 64 KB to 4 MB
+// each. On the target hardware such chunks were good for staging in host memory.
 SizeRule Planner::unmeasured_rule(uint64_t bytes) const {
   constexpr uint32_t kDepth = 4;
   const uint64_t chunk = std::clamp(std::bit_floor(std::max<uint64_t>(bytes / 4, 1)),
@@ -142,8 +144,8 @@ SizeRule Planner::unmeasured_rule(uint64_t bytes) const {
   return {bytes, Staging::kHost, {std::min(chunk, most), kDepth}};
 }
 
-// The first possible method with this staging, or null. `heed_path`: only methods of the route that
-// RCUDA_P2P_PATH names.
+// Returns the first possible method with this staging, or null. `heed_path`: only methods of the
+// route that RCUDA_P2P_PATH names.
 const Method* Planner::find_method(Staging staging, bool contiguous, bool heed_path) const {
   for (const Method& method : methods()) {
     if (method.staging != staging || lacking(method, capabilities_, contiguous)) continue;
@@ -152,7 +154,8 @@ const Method* Planner::find_method(Staging staging, bool contiguous, bool heed_p
   return nullptr;
 }
 
-// The plan by a rule, or in host memory by `host_rule` if the rule's staging is not possible.
+// Returns the plan by `rule`, or in host memory by `host_rule` if the rule's staging is not
+// possible.
 Result<Plan> Planner::follow(const SizeRule& rule, const SizeRule& host_rule, uint64_t bytes,
                              bool contiguous, std::string reason) const {
   const Method* method = find_method(rule.staging, contiguous, true);
@@ -185,7 +188,8 @@ Result<Plan> Planner::plan_in_host(uint64_t bytes, std::string reason) const {
   return follow(rule, rule, bytes, true, std::move(reason));
 }
 
-// The plan with the shortest predicted time.
+// Returns the plan with the shortest predicted time, or a plan by rule if the legs have not been
+// measured.
 Result<Plan> Planner::choose(uint64_t bytes, bool contiguous) const {
   std::vector<Plan> plans = candidates(bytes, contiguous);
   if (plans.empty()) {  // the legs have not been measured
@@ -213,7 +217,7 @@ Result<Plan> Planner::plan(uint64_t bytes, bool contiguous) {
   return fresh;
 }
 
-// Equal chunks, and enough of them to keep the staging memory in use all the time.
+// Plans equal chunks, and enough of them to keep the staging memory in use all the time.
 Result<Plan> Planner::plan_in_train(uint64_t bytes, bool contiguous) {
   Result<Plan> plan = this->plan(bytes, contiguous);
   if (!plan || !options_.automatic() || plan->staging != Staging::kHost) return plan;

@@ -28,24 +28,25 @@ class Planner {
  public:
   Planner(PlannerOptions options, Capabilities capabilities, PairModel model);
 
-  // The plan for a copy. `contiguous`: both ends are contiguous ranges, so GPUDirect without
-  // staging is possible.
+  // Returns the plan for a copy. `contiguous`: both ends are contiguous ranges, so GPUDirect
+  // without staging is possible.
   Result<Plan> plan(uint64_t bytes, bool contiguous);
-  // The plan for a copy that directly follows another copy in its stream. The two copies overlap,
-  // so the plan does not minimise the time of the single copy. It has equal chunks with a low cost
-  // per byte.
+  // Returns the plan for a copy that directly follows another copy in its stream. The two copies
+  // overlap, so the plan does not minimise the time of the single copy. It has equal chunks with a
+  // low cost per byte.
   Result<Plan> plan_in_train(uint64_t bytes, bool contiguous);
-  // The plan for a copy whose memory cannot be mapped or registered: staged in host memory by
-  // host_rules(). `reason`: why.
+  // Returns the plan for a copy whose memory cannot be mapped or registered: staged in host memory
+  // by host_rules(). `reason`: the text for Plan::reason.
   Result<Plan> plan_in_host(uint64_t bytes, std::string reason) const;
 
-  // Every candidate with its prediction, best first. Over sockets the order also includes a cost
-  // for each turn of the chunks in flight, which the predictions do not include.
+  // Returns every candidate with its prediction, best first. Over sockets the order also includes a
+  // cost for each turn of the chunks in flight, which the predictions do not include. A turn is the
+  // transfer of `depth` chunks, that is, of all that may be in flight at the same time.
   std::vector<Plan> candidates(uint64_t bytes, bool contiguous) const;
-  // The predicted time of a plan; 0 if a leg has not been measured.
+  // Returns the predicted time of a plan; 0 if a leg has not been measured.
   double predict_us(const Plan& plan, uint64_t bytes) const;
-  // The table of methods for a contiguous copy, one line each: "host over shm", a tab, and the
-  // predicted time with the best chunking, or the missing requirement. The planned method has a
+  // Returns the table of methods for a contiguous copy, one line each: "host over shm", a tab, and
+  // the predicted time with the best chunking, or the missing requirement. The planned method has a
   // star.
   std::string table(uint64_t bytes);
 
@@ -64,8 +65,8 @@ class Planner {
   PlannerOptions options_;
   Capabilities capabilities_;
   PairModel model_;
-  // Plans without a setting by size class and contiguity. Planning takes 9 us in the mean and 22 us
-  // at the most; the first copy of a size class waits for it.
+  // The plans that choose() made, by size class and contiguity. Planning takes 9 us in the mean and
+  // 22 us at the most; the first copy of a size class waits for it.
   struct Cached {
     uint64_t bytes = 0;  // the size of the copy for which it was made
     Plan plan;

@@ -6,9 +6,9 @@
 namespace rcuda::p2p {
 namespace {
 
-// The first kExactTurns turns of the chunks in flight, and kExactExtraChunks further chunks, are
-// evaluated exactly. The rest is extrapolated: by then the transient of the recurrence is over, or
-// its remaining error is smaller than the error of the measurements.
+// The first kExactTurns * depth + kExactExtraChunks chunks are evaluated exactly. The rest is
+// extrapolated: by then the transient of the recurrence is over, or its remaining error is smaller
+// than the error of the measurements.
 constexpr uint64_t kExactTurns = 6;
 constexpr uint64_t kExactExtraChunks = 32;
 
@@ -38,7 +38,7 @@ class Recurrence {
     return ready;
   }
 
-  // Lets `chunks` chunks pass, each of which takes `us` in the steady state.
+  // Advances all times by `chunks` chunks of `us` each, without evaluating them (steady state).
   void skip(uint64_t chunks, double us) {
     const double shift = static_cast<double>(chunks) * us;
     for (double& end : ends_) end += shift;

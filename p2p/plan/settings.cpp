@@ -45,7 +45,7 @@ constexpr Strategy kStrategies[] = {
     {"paper", kHybrid, kV4b}, {"ipc", kIpc, kV4b},
 };
 
-// "256Kx8"
+// Parses a chunking such as "256Kx8": chunk size, then depth.
 std::optional<Chunking> parse_chunking(std::string_view text) {
   const size_t times = text.find('x');
   if (times == std::string_view::npos) return std::nullopt;

@@ -16,14 +16,14 @@
 
 namespace rcuda::p2p {
 
-// How copies of up to `up_to` bytes are made.
+// The staging and chunking of copies of at most `up_to` bytes.
 struct SizeRule {
   uint64_t up_to = 0;
   Staging staging = Staging::kHost;
   Chunking chunking;  // has_buffers(staging) only
 };
 
-// Staging in host memory by the size of the copy (the strategy v4b).
+// Returns the rules for staging in host memory, by the size of the copy (the strategy v4b).
 std::span<const SizeRule> host_rules();
 
 struct PlannerOptions {
@@ -47,9 +47,9 @@ struct PlannerOptions {
   }
 };
 
-// A strategy is "auto", one of the names, or a name with a chunking ("v4b:256Kx8", for sweeps). A
-// path is "auto", "ipc" or a medium. kInvalidArgument names the malformed setting and the valid
-// values.
+// Parses both settings. A strategy is "auto", one of the names, or a name with a chunking
+// ("v4b:256Kx8", for sweeps). A path is "auto", "ipc" or a medium. kInvalidArgument names the
+// malformed setting and the valid values.
 Result<PlannerOptions> parse_planner_options(std::string_view strategy, std::string_view path);
 
 }  // namespace rcuda::p2p

@@ -1,6 +1,7 @@
-// Registers GPU memory with a Link that reaches it in place (verbs): as dma-buf, or by its address,
-// which nvidia-peermem and softgpu's plain memory support. Only a probe transfer
-// (DeviceOps::prove_gpudirect) shows which way works. Blocks for the registration.
+// Registers GPU memory with a Link whose adapter reads and writes it directly (verbs). The memory
+// is registered as dma-buf, or by its address, which nvidia-peermem and softgpu's plain memory
+// support. Only a probe transfer (DeviceOps::prove_gpudirect) shows which way works. Blocks for the
+// registration.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +16,7 @@ namespace rcuda::p2p {
 // Which side uses the memory (DeviceMemory::for_peer).
 enum class For : bool { kThisSide, kPeer };
 
-// `dma_buf`: the dma-buf of this memory; none: registers the memory by its address.
+// `dma_buf`: the dma-buf of this memory; if it is nullopt, registers the memory by its address.
 Result<transport::Region> expose_device_memory(const std::optional<DmaBuf>& dma_buf,
                                                transport::Link& link, DeviceAddress address,
                                                size_t bytes, For whom);

@@ -1,7 +1,7 @@
-// Lanes: the engine's view of the devices' copy queues. It polls each busy lane once per round. It
-// limits the queued work, so that a small copy does not wait for all chunks in flight of a large
-// copy. An error of a lane becomes the error of everything queued on it. Owned by the engine
-// thread; nothing blocks.
+// Lanes: the engine's view of the devices' copy queues (DeviceOps). It polls each busy lane once
+// per round. It limits the queued work, so that a small copy does not wait for all chunks in flight
+// of a large copy. An error of a lane becomes the error of everything queued on it. Owned by the
+// engine thread; nothing blocks.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ class Lanes {
 
   // Polls the busy lanes; called once per round. Returns true if a lane has made progress.
   bool refresh();
-  // Whether a lane has queued work. Only polling shows when it ends.
+  // Whether any lane has queued work. Only polling shows when the work ends.
   bool busy() const;
 
   // A point in time. passed() returns true once everything that was queued before it has ended,
@@ -30,22 +30,22 @@ class Lanes {
   Moment now() const;
   bool passed(const Moment& moment) const;
 
-  // Whether another chunk should be queued. Two chunks may always be queued, more only while they
-  // are small.
+  // Whether another chunk of `bytes` should be queued on the lane. Two chunks may always be queued,
+  // more only while they are small (kSmallBytesQueued in all).
   bool has_room(int device, Lane lane, uint64_t bytes) const;
-  // If the driver refuses a box while earlier boxes are in progress, copy() returns a ticket. The
-  // ticket ends with the refusal when these boxes have ended; until then the memory is in use. If
-  // copy() returns an error, nothing is in progress.
+  // Queues copies. Returns an error only if no box is in progress. If the driver refuses a box
+  // after it has accepted others, copy() returns a ticket: finished() reports the refusal when the
+  // accepted boxes have ended, because until then the memory is in use.
   Result<Ticket> copy(int device, Lane lane, std::span<const CopyBox> boxes, uint64_t bytes);
-  // The state as of the last refresh(). An error is final: the caller must not ask for this ticket
-  // again.
+  // Whether the copies of this ticket had ended at the last refresh(). An error is final: after it,
+  // the caller must not query this ticket again.
   Result<bool> finished(int device, Lane lane, Ticket ticket);
 
  private:
   struct Issued {
     Ticket ticket;
     uint64_t bytes;
-    Status refused;  // the error with which it ends, if any
+    Status refused;  // if the driver refused one of its boxes: that error
   };
   struct State {
     std::deque<Issued> issued;

@@ -24,12 +24,12 @@ namespace rcuda::p2p {
 
 // Where a chunk's bytes are when the receiver learns of them. On the wire in ChunkMessage.
 enum class Where : uint32_t {
-  kHostInbox = 1,    // in the receiver's pinned inbox
+  kHostInbox = 1,    // in the receiver's inbox in page-locked host memory
   kDeviceInbox = 2,  // in the receiver's inbox in GPU memory
   kTarget = 3,       // at their destination (registered)
 };
 
-// Room for one chunk at both ends.
+// Staging memory for one chunk at both ends.
 struct Slot {
   uint64_t local = 0;   // address where copy-out writes, or (direct) of the source bytes
   uint64_t remote = 0;  // offset in the receiver's inbox or target
@@ -37,17 +37,17 @@ struct Slot {
 };
 
 struct Path {
-  // shm: the peer's inbox is mapped at `base`.
+  // Makes a shm path. The peer's inbox is mapped at `base`.
   static Path shared(uint64_t base, Arena& inbox) {
     return {.base = base, .bytes = inbox.bytes(), .inbox = &inbox};
   }
-  // wire: from this side's outbox at `base` to the region of the peer's inbox.
+  // Makes a wire path, from this side's outbox at `base` to the region of the peer's inbox.
   static Path wire(transport::Link& link, Where where, uint64_t base, Arena& outbox,
                    transport::RegionId region, Arena& inbox) {
     const uint64_t bytes = std::min(outbox.bytes(), inbox.bytes());
     return {where, base, bytes, &outbox, &inbox, &link, region};
   }
-  // direct: from the source at `base` to the region of the destination, for one copy.
+  // Makes a direct path for one copy, from the source at `base` to the region of the destination.
   static Path direct(transport::Link& link, uint64_t base, uint64_t bytes,
                      transport::RegionId region) {
     return {Where::kTarget, base, bytes, nullptr, nullptr, &link, region};
@@ -55,7 +55,7 @@ struct Path {
 
   Where where = Where::kHostInbox;
   uint64_t base = 0;
-  uint64_t bytes = 0;       // the most that reserve() can grant in total
+  uint64_t bytes = 0;       // the most that all slots of reserve() take together
   Arena* outbox = nullptr;  // null if the path has no outbox; likewise `inbox`
   Arena* inbox = nullptr;
   transport::Link* link = nullptr;  // null: the copy-out itself reaches the peer
@@ -74,7 +74,7 @@ struct Path {
   // Reserves a slot for the chunk [offset, offset + bytes) of a copy. nullopt: no slot is free now.
   std::optional<Slot> reserve(uint64_t offset, uint64_t bytes);
   void release(const Slot& slot);
-  // `immediate`: 0 for none.
+  // Starts the transfer of a chunk. `immediate`: 0 for none.
   void transfer(const Slot& slot, uint32_t immediate, transport::Company company,
                 transport::TransferDone done);
 };

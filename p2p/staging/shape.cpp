@@ -51,7 +51,7 @@ Boxes boxes_of(const Shape& shape, uint64_t begin, uint64_t bytes, uint64_t pack
   const uint64_t slice_packed = shape.width_bytes * shape.height;
   const bool single = shape.contiguous();
   for (uint64_t done = 0; done < bytes;) {
-    // The next byte is `x` bytes into a row of a slice.
+    // The next byte to copy: byte `x` of row `row` of slice `slice`.
     const uint64_t at = begin + done, left = bytes - done;
     const uint64_t slice = at / slice_packed;
     const uint64_t row = at % slice_packed / shape.width_bytes;

@@ -1,7 +1,7 @@
-// Shape: the memory of one half of a copy, a box of bytes with pitches, and the boxes that hold a
-// range of its packed bytes (its rows, one after the other). Sender and receiver cut the same
-// packed stream, each with its own pitches, so 2D and 3D copies travel as plain bytes. Pure values;
-// any thread.
+// Shape: the memory of one half of a copy, a box of bytes with pitches. Its packed bytes are its
+// rows, one after the other, without the padding between them. boxes_of() gives the boxes that hold
+// a range of the packed bytes. Both ends have the same packed bytes, each with its own pitches, so
+// chunks of 2D and 3D copies travel as plain bytes. Pure values; any thread.
 #pragma once
 
 #include <array>
@@ -25,8 +25,8 @@ struct Shape {
 
   uint64_t bytes() const { return width_bytes * height * depth; }
   bool contiguous() const;
-  // The distance from the begin of the first byte to the end of the last byte. Only for a shape
-  // that passed check().
+  // Returns the distance from the begin of the first byte to the end of the last byte. Only for a
+  // shape that passed check().
   uint64_t extent_bytes() const;
   // Whether the range from its first to its last byte overlaps this range. Only for a shape that
   // passed check().
@@ -48,12 +48,12 @@ struct Boxes {
 
 enum class Direction : bool { kPack, kUnpack };
 
-// The boxes that copy packed bytes [begin, begin + bytes) of `shape` to (kPack) or from (kUnpack)
-// the contiguous memory at `packed`. The range lies within the shape.
+// Returns the boxes that copy packed bytes [begin, begin + bytes) of `shape` to (kPack) or from
+// (kUnpack) the contiguous memory at `packed`. The range lies within the shape.
 Boxes boxes_of(const Shape& shape, uint64_t begin, uint64_t bytes, uint64_t packed,
                Direction direction);
-// The box that copies `source` to `destination`. The shapes are both contiguous and of equal size,
-// or have equal width, height and depth.
+// Returns the box that copies `source` to `destination`. The shapes are both contiguous and of
+// equal size, or have equal width, height and depth.
 CopyBox box_between(const Shape& destination, const Shape& source);
 
 }  // namespace rcuda::p2p

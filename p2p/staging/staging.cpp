@@ -29,8 +29,8 @@ Status HostBuffer::map_file() {
   return {};
 }
 
-// Large pages begin at multiples of their size, so the mapping is one large page longer at first.
-// The excess at both ends is unmapped.
+// Maps one large page more than needed, then unmaps the excess at both ends, so that the buffer
+// begins at a multiple of the large page's size.
 Status HostBuffer::map_large_pages() {
   void* base = ::mmap(nullptr, bytes_ + kLargePage, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -64,8 +64,8 @@ Result<DeviceBuffer> DeviceBuffer::create(DeviceOps& ops, int device, size_t byt
 
 MappedInbox::~MappedInbox() {
   if (registered_) ops_.unregister_host(data_);
-  // An error means that the Link is broken and has dropped the announcement of the region. The
-  // mapping then ends with the Link.
+  // Ignore an error: it means that the Link is broken and has dropped the region, and the mapping
+  // then ends with the Link.
   (void)link_.unmap(region_);
 }
 

@@ -17,9 +17,9 @@ namespace rcuda::p2p {
 // Whether a peer on this host will map the memory.
 enum class Mappable : bool { kNo, kYes };
 
-// Memory that is registered with CUDA. Mappable memory is a memfd. Other memory is anonymous, in
-// pages as large as the kernel grants: large pages are faster to populate, to page-lock and to walk
-// through, and by default a memfd gets no 2 MB pages.
+// Host memory that is registered with CUDA. Mappable memory is a memfd. Other memory is anonymous,
+// because a memfd gets no 2 MB pages by default, and large pages are faster to populate, to
+// page-lock and to access.
 class HostBuffer {
  public:
   ~HostBuffer();

@@ -1,7 +1,7 @@
-// StreamPlaces: which places have been reached by their streams. A query of the driver costs a
-// microsecond, and a program may queue hundreds of copies in one stream. So only the first place of
-// each stream is queried, once per round; no later place can be reached before it. Used only by the
-// engine thread.
+// StreamPlaces: records which places have been reached by their streams. A query of the driver
+// costs a microsecond, and a program may queue hundreds of copies in one stream. So only the first
+// place of each stream is queried, once per round; no later place can be reached before it. Used
+// only by the engine thread.
 #pragma once
 
 #include <array>
@@ -20,16 +20,16 @@ class StreamPlaces {
  public:
   explicit StreamPlaces(DeviceOps& ops) : ops_(ops) {}
 
-  // Call add() in the sequence in which the places were taken. StreamPlace::kNone is not in a
-  // stream; add() and release() ignore it.
+  // Call add() in the order in which the places were taken. StreamPlace::kNone is not in a stream;
+  // add() and release() ignore it.
   void add(StreamPlace place, StreamRef stream);
   void release(StreamPlace place, const Status& status);
   void next_round() { ++round_; }
   Result<bool> reached(StreamPlace place);
 
  private:
-  // Stream, context and, if the place is an event, the place itself: places of events are in no
-  // order with each other.
+  // The key of streams_: stream, context and, if the place is an event, the place itself, because
+  // events are not ordered among each other.
   using Stream = std::array<uint64_t, 3>;
   struct Waiting {
     std::deque<StreamPlace> places;  // not yet known to be reached, in stream order
