@@ -1,4 +1,4 @@
-// Lists in texts: of messages, and of files. Any thread; nothing blocks.
+// Writes and reads lists in messages and files. Any thread; nothing blocks.
 #pragma once
 
 #include <algorithm>

@@ -39,7 +39,7 @@ class SettingBase {
   // "the environment", "rcuda.toml:3", "--port"; empty for the default.
   const std::string& origin() const { return origin_; }
 
-  // Adds the line of the file that has set the value to an error of the value: "rcuda.toml:3: ...".
+  // Prefixes an error of the value with the line of the file that set the value: "rcuda.toml:3: ".
   Status at_origin(Status status) const;
 
   // Sets the value from text. `origin` is the source of the text, `name` the setting's name there.
@@ -180,7 +180,7 @@ class Duration : public SettingBase {
            const char* help)
       : SettingBase(registry, variable, help), value_(initial) {}
   std::chrono::nanoseconds get() const { return value_; }
-  // Rounded up: only 0 becomes 0, which may have a special meaning.
+  // Rounded up, so that only a time of 0 becomes 0. For some settings 0 has a special meaning.
   std::chrono::milliseconds milliseconds() const {
     return std::chrono::ceil<std::chrono::milliseconds>(value_);
   }

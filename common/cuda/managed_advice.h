@@ -1,4 +1,5 @@
-// A program's advice about a range of managed memory, and its answers to cuMemRangeGetAttribute.
+// ManagedAdvice: keeps a program's advice about a range of managed memory, and answers
+// cuMemRangeGetAttribute from it.
 //
 // A plain value; its owner guards it. Callers have checked the locations.
 #pragma once
@@ -98,7 +99,7 @@ class ManagedAdvice {
   bool read_mostly_ = false;
   CUmemLocation preferred_{};  // CU_MEM_LOCATION_TYPE_INVALID: none
   CUmemLocation prefetched_{};
-  std::vector<int> accessed_by_;  // by ordinal, the host last
+  std::vector<int> accessed_by_;  // ordinals, ascending; the host (a negative number) last
 };
 
 }  // namespace rcuda::cuda

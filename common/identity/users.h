@@ -1,5 +1,5 @@
-// Names of this machine's users and groups. Any thread. Blocking: as the system's user database,
-// which may be on the network (LDAP), so a poll loop must not call.
+// Names of this machine's users and groups. Any thread. Blocking: on the system's user database,
+// which may be on the network (LDAP). Do not call from a poll loop.
 #pragma once
 
 #include <string>

@@ -9,7 +9,7 @@
 namespace rcuda::image {
 namespace {
 
-// More than the translation units of any program.
+// Bounds the prelinked containers of a wrapper. More than the translation units of any program.
 constexpr size_t kMaxContainers = 1u << 20;
 
 // Compares byte by byte, because `bytes` may be shorter than the magic.

@@ -15,7 +15,7 @@
 
 namespace rcuda::wire {
 
-// A figure that the server's NVML does not report.
+// The value of a figure that the server's NVML does not report.
 inline constexpr uint64_t kUnknownFigure = ~uint64_t{0};
 
 struct GpuReport {

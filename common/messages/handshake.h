@@ -61,7 +61,8 @@
 
 namespace rcuda::wire {
 
-// A client may abandon a server after a few of these intervals without a message.
+// The time between two Queued messages. A client may abandon a server that sends nothing for a few
+// of these intervals.
 inline constexpr std::chrono::seconds kQueuedInterval{1};
 
 // Media are sent by name. A side that does not have the requested medium refuses it.
@@ -87,9 +88,11 @@ struct Hello {
   uint32_t servers = 0;                // the number of workers that the client will have
   uint32_t devices_left = 0;           // on this server and on later servers
   std::string p2p_strategy, p2p_path;  // RCUDA_P2P_STRATEGY and RCUDA_P2P_PATH of the client
-  uint32_t wait_ms = 0;       // how long the client waits for its turn (RCUDA_WAIT); 0: it does not
-  uint32_t reconnect_ms = 0;  // how long a session waits for lost sockets (RCUDA_RECONNECT); 0: not
-  std::string lease;          // the id of the lease for these devices; empty: none
+  // How long the client waits in the server's queue (RCUDA_WAIT). 0: it does not wait.
+  uint32_t wait_ms = 0;
+  // How long a session waits for lost sockets (RCUDA_RECONNECT). 0: a lost socket ends the session.
+  uint32_t reconnect_ms = 0;
+  std::string lease;  // the id of the lease for these devices; empty: none
   // With `lease`: tls::lease_proof() for this connection; zero: none. The daemon does not pass it
   // to the worker.
   uint8_t lease_proof[32] = {};
@@ -135,13 +138,13 @@ struct Endpoint {
   bool operator==(const Endpoint&) const = default;
 };
 
-// Asks for a ticket for one TCP connection. Names both ends as the client sees them.
+// Requests a ticket for one TCP connection. Contains both ends of it as the client sees them.
 struct TicketQuery {
   static constexpr char kName[] = "TicketQuery";
   Endpoint client, server;
 };
 
-// Valid once, on that connection only.
+// Valid once, and only on the TCP connection that the TicketQuery named.
 struct Ticket {
   static constexpr char kName[] = "Ticket";
   uint8_t secret[32] = {};

@@ -37,10 +37,10 @@ struct Multimem {
 inline constexpr int kUndefined = INT_MIN;  // an int of a Config that NCCL chooses
 inline constexpr unsigned kConfigMagic = 0xcafebeef;
 inline constexpr int kNoColor = -1;          // of a split: the rank joins no part
-inline constexpr int kBuiltInOperators = 5;  // sum to average
+inline constexpr int kBuiltInOperators = 5;  // ncclSum to ncclAvg
 
-// The configuration of a communicator. Later releases append members; `size` shows with
-// which members the program was compiled.
+// The configuration of a communicator. Later releases of NCCL append members; `size` shows which
+// members the program was compiled with.
 struct Config {
   size_t size = sizeof(Config);
   unsigned magic = kConfigMagic;

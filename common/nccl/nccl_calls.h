@@ -1,6 +1,6 @@
-// Calls of NCCL as a client sends them to its worker: NcclCalls and NcclPost of
-// api/table/commands.toml carry a batch of them. Plain values. Everything comes from the peer
-// unchecked.
+// Calls of NCCL as a client sends them to its worker. The commands NcclCalls and NcclPost
+// (api/table/commands.toml) contain a batch of calls. Plain values. The receiver must check every
+// value.
 #pragma once
 
 #include <cstddef>

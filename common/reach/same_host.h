@@ -28,11 +28,12 @@ Result<Endpoint> own_endpoint(int socket);   // getsockname()
 Result<Endpoint> peer_endpoint(int socket);  // getpeername()
 
 bool is_ipv4(const Endpoint& endpoint);
-// ::1 or in 127.0.0.0/8. The loopback interface has one address of that network, but all of them
-// reach this machine.
+// Whether the address is ::1 or in 127.0.0.0/8. The loopback interface has only one address of that
+// network, but all addresses of the network reach this machine.
 bool is_loopback(const Endpoint& endpoint);
-// Loopback, link-local, or of a network that the internet does not route (RFC 1918, RFC 4193). The
-// unspecified address is not private: it means all addresses of a machine.
+// Whether the address is loopback, link-local, or of a network that the internet does not route
+// (RFC 1918, RFC 4193). The unspecified address is not private: it means all addresses of a
+// machine.
 bool is_private(const Endpoint& endpoint);
 // Whether one of the addresses is this machine's. Queries the kernel's interfaces.
 Result<bool> any_on_this_machine(std::span<const Endpoint> endpoints);

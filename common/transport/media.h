@@ -1,6 +1,6 @@
 // The media that Links use. One table (media_table.cpp) serves client, server, connections between
 // workers, tools and tests. It holds each medium's name and traits, and the functions that check
-// and make a Link. docs/architecture.md says how to add one. Any thread may call.
+// and make a Link. docs/architecture.md says how to add a medium. Any thread may call.
 #pragma once
 
 #include <memory>
@@ -20,8 +20,8 @@ struct Medium {
   // Whether make() can work on this side of a control socket; kUnsupported with the reason if it
   // cannot. Null: it always can. May block while a library is loaded.
   Status (*usable_over)(int control_socket) = nullptr;
-  // Whether this host is fit for the medium, for users who did not choose the medium; kUnsupported
-  // with the reason if not. Null: every host is fit. Loads no library.
+  // Called only if the user did not choose the medium. Returns whether this host is fit for the
+  // medium; kUnsupported with the reason if not. Null: every host is fit. Loads no library.
   Status (*fit_host)() = nullptr;
   Result<std::unique_ptr<Link>> (*make)(Bootstrap bootstrap, const LinkOptions& options) = nullptr;
 
