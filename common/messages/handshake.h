@@ -2,8 +2,8 @@
 //
 //   client -> daemon   Hello: which devices, over which medium; and the client's description of
 //                      itself, for the log. The client's host is a part of the owner
-//   daemon -> client   Queued: at once, and every second while the client's turn has not come or no
-//                      worker is free
+//   daemon -> client   Queued: at once, and every second while the client waits in the queue or for
+//                      a free worker
 //   daemon -> worker   the socket and the Hello, over their socket pair
 //   worker -> client   Welcome: devices with all attributes, window of addresses, staging; or
 //                      Refusal

@@ -81,7 +81,7 @@ struct ServerStatus {
   std::string nccl;  // of sessions: its version and path, or why it is missing; empty: unknown yet
   uint32_t idle_workers = 0;
   uint32_t max_sessions = 0;
-  uint32_t waiting = 0;  // clients whose turn has not come
+  uint32_t waiting = 0;  // clients in the queue of the admission
   bool draining = false;
   std::vector<Device> devices;
   std::vector<Leased> leased;  // devices with leases

@@ -125,7 +125,7 @@ static_assert(sizeof(MirrorPiece) == 8);
 // The most blocks of 4 KB in a MirrorPatch: bytes, marks and digests fit into a command.
 inline constexpr uint32_t kMostPatchBlocks = 12;
 
-// Blocks of a mirror that the GPU has changed (MirrorChanges).
+// Consecutive blocks of a mirror that the GPU has changed (MirrorChanges).
 struct MirrorRun {
   uint64_t first, count;
 };

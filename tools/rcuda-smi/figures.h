@@ -1,4 +1,4 @@
-// Figures of one look at a server; nullopt for a figure that the server does not know.
+// Figures from a Look (look.h); nullopt for a figure that the server does not know.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// The output of rcuda-smi: one look at a server as text or JSON, and the activity between two
-// looks.
+// The output of rcuda-smi. A Look is the state of a server at one time. It is printed as text or
+// JSON; two Looks at a server show its activity in between.
 //
 // Any thread. Pure, except for look(), which queries the servers and blocks for a few seconds at
 // most.

@@ -10,8 +10,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Smaller pieces cost more than a second stream gains. Pieces without an immediate cost more,
-// because the peer answers each of them with a message.
+// The least bytes of a piece. With smaller pieces, the cost of a second stream is higher than its
+// gain. Pieces without an immediate cost more, because the peer answers each with a message.
 constexpr uint64_t kMinPieceBytes = 128u << 10;
 constexpr uint64_t kMinPieceBytesWithImmediate = 32u << 10;
 // With many transfers in progress, whole transfers keep all streams busy, and each piece adds cost.

@@ -56,7 +56,7 @@ ibv_gid gid_of(const Address& address) {
   return gid;
 }
 
-// The device that rdma_cm would use for a local address, or null.
+// Returns an id for the device that rdma_cm uses for a local address, or null if there is none.
 CmId bind(const Address& address) {
   rdma_cm_id* id = nullptr;
   if (rdma_create_id(nullptr, &id, nullptr, RDMA_PS_TCP) != 0) return nullptr;

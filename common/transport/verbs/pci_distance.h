@@ -34,11 +34,11 @@ struct PciRoute {
 };
 PciRoute pci_route(const PciDevice& a, const PciDevice& b);
 
-// Smaller is nearer.
+// The distance between two devices. A smaller value is nearer.
 struct PciDistance {
   enum class Level { kSameSwitch, kSameRootComplex, kSameNumaNode, kFar };
   Level level = Level::kFar;
-  size_t bridges = 0;  // between the two, below the bridges that they share
+  size_t bridges = 0;  // between the two devices, without the bridges that they share
   auto operator<=>(const PciDistance&) const = default;
 };
 PciDistance pci_distance(const PciDevice& a, const PciDevice& b);
