@@ -71,7 +71,7 @@ __global__ void fill(float* data, size_t count, int rank) {
     data[i] = value(rank, i);
 }
 
-// Which values the result must have.
+// The expected contents of an operation's result.
 enum class Result { kSum, kPartOfSum, kPartOfEach, kPartForMe, kOfNeighbour };
 
 __global__ void check(const float* data, size_t count, size_t part, Result result, int rank,

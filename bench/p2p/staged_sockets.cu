@@ -289,7 +289,7 @@ class End {
   std::vector<std::thread> threads_;
 };
 
-// Pairs of connected sockets over the loopback device.
+// Makes pairs of connected sockets over the loopback device.
 void connect_streams(int count, std::vector<int>* senders, std::vector<int>* receivers) {
   sockaddr_in address{};
   address.sin_family = AF_INET;

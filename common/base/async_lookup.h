@@ -71,7 +71,7 @@ class AsyncLookup {
     MutexLock lock(state_->mutex);
     return state_->answers.count(key) != 0;
   }
-  // The questions that have not begun.
+  // Returns the number of questions that have not begun.
   size_t waiting() const {
     MutexLock lock(state_->mutex);
     return state_->asked.size();

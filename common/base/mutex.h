@@ -106,7 +106,7 @@ class RCUDA_SCOPED_CAPABILITY WriterLock {
   std::unique_lock<std::shared_mutex> lock_;
 };
 
-// Its functions are those of std::condition_variable.
+// Has the functions of std::condition_variable.
 class CondVar {
  public:
   void notify_one() noexcept { condition_.notify_one(); }

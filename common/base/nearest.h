@@ -12,7 +12,7 @@ namespace rcuda {
 // is similar.
 std::string nearest(std::string_view word, const std::vector<std::string>& names);
 
-// "; did you mean NAME?", or an empty text.
+// Returns "; did you mean NAME?" for an error message, or an empty text if no name is similar.
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& names);
 
 }  // namespace rcuda

@@ -91,11 +91,11 @@ struct LeaseKey {
   LeaseSecret secret = kNoLeaseSecret;
 };
 
-// Eight lower-case hexadecimal digits.
+// Whether the text is a lease's id: eight lower-case hexadecimal digits.
 bool is_lease_id(std::string_view text);
 // Returns the key as an entry of RCUDA_LEASE.
 std::string format(const LeaseKey& key);
-// kInvalidArgument names the entry by its number.
+// Parses RCUDA_LEASE. kInvalidArgument names the malformed entry by its number.
 Result<std::vector<LeaseKey>> parse_lease_keys(std::string_view text);
 // Returns the key for a server, as RCUDA_DEVICES names the server. Case does not matter.
 std::optional<LeaseKey> find_lease_key(const std::vector<LeaseKey>& keys, std::string_view host,

@@ -48,7 +48,7 @@ template <typename T>
 concept Number =
     (std::integral<T> && !std::same_as<T, bool>) || std::same_as<T, std::chrono::nanoseconds>;
 
-// Items of a list have no name.
+// Visits an item of a list, which has no name.
 template <typename Visitor, typename Item>
 void visit_item(Visitor& visit, Item& item) {
   if constexpr (Number<Item>) {
@@ -96,7 +96,7 @@ class MessageWriter {
   void object(const char* /*name*/, Struct& object) {
     fields(*this, object);
   }
-  // A message in a message, with its own length.
+  // Writes a message inside this message, with its own length.
   template <typename Message>
   void message(const char* name, const Message& message) {
     const std::vector<std::byte> body = encode(message);

@@ -79,7 +79,7 @@ Result<std::pair<MessageType, std::vector<std::byte>>> read_message(
 // A message that arrives in pieces.
 class PartialMessage {
  public:
-  // `most`: the longest body.
+  // `most`: the largest accepted size of the body, in bytes.
   explicit PartialMessage(uint32_t most) : most_(most) {}
 
   // Calls `receive(data, bytes)` and adds the bytes that it returns, until it returns none or the

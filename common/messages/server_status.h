@@ -14,7 +14,7 @@
 namespace rcuda::wire {
 
 inline constexpr size_t kMaxUserTotals = 256;
-inline constexpr uint32_t kMaxCodes = 64;  // above the values of Code
+inline constexpr uint32_t kMaxCodes = 64;  // more than Code has values
 
 // The state of a server, for rcuda-smi.
 struct ServerStatus {
@@ -38,8 +38,8 @@ struct ServerStatus {
     Work work{};                             // so far
     uint32_t losses = 0;                     // of the connection, so far
     std::optional<uint64_t> lost_seconds{};  // since the last loss; none: connected
-    // docs/parking.md: "parking", "parked", "waiting" for room or "waking"; empty: in none of these
-    // states.
+    // The session's state of parking (docs/parking.md): "parking", "parked", "waiting" for free GPU
+    // memory, or "waking". Empty: in none of these states.
     std::string park{};
     std::string park_way{};       // "driver" or "worker"; empty: it is not parked
     std::string park_refused{};   // why the last attempt to park it failed; empty: it did not fail
@@ -67,8 +67,8 @@ struct ServerStatus {
     // How often sessions were parked and woken, and the time for which the woken sessions were
     // parked.
     uint64_t parks = 0, wakes = 0, parked_seconds = 0;
-    // parks_for_room: the parks that made room for other sessions. room_refusals: how often no park
-    // could make room.
+    // parks_for_room: the number of parks that made room for another session. room_refusals: the
+    // number of allocations that failed because no session could be parked.
     uint64_t parks_for_room = 0, room_refusals = 0;
   };
   std::string server;          // host name

@@ -25,7 +25,7 @@ struct UniqueId {
   char bytes[128];
 };
 
-// A team of ranks, of the device API.
+// ncclTeam_t of NCCL's device API: a subset of the ranks.
 struct Team {
   int ranks, rank, stride;
 };
@@ -83,7 +83,7 @@ struct SignalWait {
   int count, peer, signal, context;
 };
 
-// The bytes of one element of a data type; 0 if there is no such type.
+// Returns the size of one element of a data type, in bytes; 0 if there is no such type.
 constexpr size_t bytes_of_type(int datatype) {
   constexpr size_t kBytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
   constexpr int kCount = sizeof kBytes / sizeof *kBytes;

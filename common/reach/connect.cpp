@@ -63,7 +63,7 @@ bool is_this_machine(const addrinfo* addresses) {
   return found.ok() && *found;
 }
 
-// A `timeout` of zero means no limit.
+// Sets SO_SNDTIMEO. A `timeout` of zero means no limit.
 void set_send_timeout(int socket, std::chrono::microseconds timeout) {
   const timeval value{timeout.count() / 1'000'000, timeout.count() % 1'000'000};
   setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &value, sizeof value);
@@ -389,7 +389,8 @@ struct FurtherSockets {
   uint8_t token[16] = {};
   std::optional<tls::Key> key;
 
-  // Fills in the name and the token of `attach`.
+  // Opens a socket and sends `attach`, with the session's name and the token for its index and
+  // attempt.
   Result<Socket> open(Attach attach, Clock::time_point deadline) const {
     RCUDA_ASSIGN_OR_RETURN(UniqueFd socket, connect_again(worker, deadline));
     std::ranges::copy(attach_name(token), attach.session);

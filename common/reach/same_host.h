@@ -15,14 +15,15 @@
 
 namespace rcuda::wire {
 
-// The effective user of the process that connected or listens at the other end of a Unix socket.
+// Returns the effective user of the process that connected or listens at the other end of a Unix
+// socket.
 Result<uid_t> peer_user(int local_socket);
 
 // The error for a user of this machine that the server does not serve: kDenied. `server`, `client`:
 // their users, such as "ada (uid 1000)".
 Status not_served(uint16_t port, const std::string& server, const std::string& client);
 
-// The endpoint of an IPv4 or IPv6 address; the unspecified endpoint for any other family.
+// Returns the endpoint of an IPv4 or IPv6 address; the unspecified endpoint for any other family.
 Endpoint endpoint_of(const sockaddr* address);
 Result<Endpoint> own_endpoint(int socket);   // getsockname()
 Result<Endpoint> peer_endpoint(int socket);  // getpeername()

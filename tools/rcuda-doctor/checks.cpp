@@ -33,7 +33,8 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, error);
 }
 
-// The IPv4 address in a GID: "0000:0000:0000:0000:0000:ffff:0a4d:0001" holds 10.77.0.1.
+// Returns the IPv4 address in a GID: 10.77.0.1 for "0000:0000:0000:0000:0000:ffff:0a4d:0001". Empty
+// if the GID contains no IPv4 address.
 std::string ipv4_of(const std::string& gid) {
   constexpr char kPrefix[] = "0000:0000:0000:0000:0000:ffff:";
   if (gid.rfind(kPrefix, 0) != 0 || gid.size() != 39) return {};

@@ -324,7 +324,7 @@ struct Arguments {
   int from = -1, to = -1, gpu = -1;  // GPUs
 };
 
-// The commands. Each has the option --json.
+// The subcommands of rcuda-smi. Each has the option --json.
 struct Commands {
   config::CommandLine &top, &topology, &end, &park, &wake, &move, &drain, &resume, &reload;
 };

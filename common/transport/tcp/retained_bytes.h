@@ -55,7 +55,7 @@ class RetainedBytes {
   // Appends the first `bytes` of `pieces` at this place of the stream. At most room() of them may
   // lie outside of the piece `kept`, because append() copies these.
   void append(uint64_t place, std::span<const iovec> pieces, size_t bytes, const KeptPiece& kept);
-  // Bytes before this place are not needed any more.
+  // Releases the bytes before this place.
   void release(uint64_t place);
   // Copies the bytes of this memory that are retained by their address only. The caller must have
   // ruled out further append() of this memory, which must not change before the return.
@@ -87,7 +87,7 @@ class RetainedBytes {
     std::vector<uint32_t> uses RCUDA_GUARDED_BY(mutex){};  // of each block, by segments and copy()
     // The block that was freed last is at the end.
     std::vector<int> free RCUDA_GUARDED_BY(mutex), free_to_own RCUDA_GUARDED_BY(mutex);
-    // The block that append() fills, and where.
+    // The block that append() fills, and the number of its bytes that are filled.
     int current RCUDA_GUARDED_BY(mutex) = kNoBlock;
     size_t filled RCUDA_GUARDED_BY(mutex) = 0;
   };

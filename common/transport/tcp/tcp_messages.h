@@ -70,7 +70,7 @@ struct RegionPlace {
 };
 static_assert(sizeof(RegionPlace) == 16);
 
-// The end of a write in order.
+// The payload of a kEndOfWrite.
 struct EndOfWrite {
   uint64_t bytes = 0;
   uint32_t number = 0;

@@ -43,7 +43,7 @@ class TcpSender {
   // for the answer (`wake`), and is kept for the next put with Wake::kWithNext. Returns false once
   // stopped.
   bool send(std::span<const Bytes> pieces, size_t total, Wake wake);
-  // Sends `heartbeat` now, and as later heartbeats.
+  // Sends `heartbeat` now, and instead of the earlier heartbeat from now on.
   void change_heartbeat(Bytes heartbeat);
   // Appends a message to the gathered bytes. It goes with the next send() or flush().
   bool keep(std::span<const Bytes> pieces, size_t total);

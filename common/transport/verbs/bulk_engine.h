@@ -53,7 +53,7 @@ class BulkEngine {
 
   void start(ibv_pd* pd, std::vector<ibv_qp*> qps, ibv_cq* cq, uint64_t max_message_bytes);
 
-  // The peer's regions, as announced. Called by the control thread.
+  // Called by the control thread when the peer announces or withdraws a region.
   Status add_remote(uint64_t id, uint64_t bytes, uint64_t address, uint64_t rkey);
   Status retire_remote(uint64_t id);
 
@@ -69,7 +69,7 @@ class BulkEngine {
   void poll();
   // Fails transfers that waited too long for an announcement. Returns the time of the next call.
   std::chrono::steady_clock::time_point expire();
-  // From now on nothing is posted.
+  // Nothing is posted any more, and operations that have not been posted fail with `why`.
   void stop(const Status& why);
   // After stop(): returns when no thread uses the queue pairs.
   void quiesce();

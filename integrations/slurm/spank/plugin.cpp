@@ -139,7 +139,8 @@ std::optional<Grant> ask_controller(uint32_t job, std::string* error) {
   return found;
 }
 
-// The path of librcuda.so: named in plugstack.conf, or in the tree where this plug-in is installed.
+// Returns the path of librcuda.so: the path in plugstack.conf, or else the library in the tree
+// where this plug-in is installed.
 std::string library_path(int count, char** arguments) {
   constexpr std::string_view kOption = "library=";
   for (int i = 0; i < count; ++i) {
