@@ -98,7 +98,7 @@ struct Operation {
   const char* name;
   Result result;
   double (*bus)(double ranks);     // bus bandwidth / algorithm bandwidth
-  bool sends_part, receives_part;  // a rank's part of the size, otherwise all of it
+  bool sends_part, receives_part;  // true: one rank's part of the data; false: all of it
   void (*call)(const Ranks&, const float* from, float* to, size_t count, size_t part);
 };
 

@@ -27,7 +27,7 @@ const char* const kNames[kKinds] = {"to host", "to device", "within device", "fi
 
 struct Memory {
   CUdeviceptr device = 0, host = 0, words = 0;
-  volatile unsigned* gate = nullptr;  // the first of `words`
+  volatile unsigned* gate = nullptr;  // the word for which streams wait: the first of `words`
 };
 
 void check(CUresult result, const char* what) {

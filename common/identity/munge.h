@@ -28,7 +28,7 @@ inline constexpr size_t kMostPayloadBytes = 4096;
 inline constexpr size_t kMostCredentialBytes = 16 << 10;
 
 struct Settings {
-  std::string socket;                 // munged's; empty: the library's own default
+  std::string socket;                 // path of munged's socket; empty: libmunge's default
   std::chrono::seconds lifetime{60};  // of a credential; covers the difference of two clocks, too
 };
 

@@ -24,7 +24,7 @@ using Secret = std::array<uint8_t, 32>;
 using Hash = std::array<uint8_t, 32>;  // SHA-256
 
 struct Token {
-  std::string id;  // is_token_id()
+  std::string id;  // is_token_id(id) is true
   Secret secret{};
   Hash fingerprint{};
   bool operator==(const Token&) const = default;

@@ -25,7 +25,7 @@ struct GpuReport {
   // A session on the GPU that the client may see.
   struct Process {
     std::string host;  // of the client
-    uint32_t pid = 0;  // the client's
+    uint32_t pid = 0;  // of the client's process
     uint64_t used_bytes = kUnknownFigure;
     uint64_t quota_bytes = 0;  // the session's smallest limit on this GPU; 0: no limit
   };

@@ -107,7 +107,7 @@ struct Queued {
 // Opens a further socket of a session.
 struct Attach {
   static constexpr char kName[] = "Attach";
-  uint8_t session[8] = {};  // attach_name() of Welcome's token: which session it claims
+  uint8_t session[8] = {};  // attach_name() of Welcome's token, which names the session
   uint8_t token[16] = {};   // attach_token() of Welcome's token, index and attempt
   uint32_t index = 0;
   // 0: this is the first socket with its index. Otherwise the socket replaces a lost socket; each
@@ -155,23 +155,23 @@ enum class Method : uint32_t { kToken = 1, kCertificate = 2, kMunge = 3 };
 struct Challenge {
   static constexpr char kName[] = "Challenge";
   uint8_t nonce[32] = {};
-  identity::Chain chain;  // the server's
+  identity::Chain chain;  // the server's certificates
   std::string signature;  // tls::sign() of the server
 };
 
 struct Authenticate {
   static constexpr char kName[] = "Authenticate";
   Method method{};
-  std::string id;          // kToken
+  std::string id;          // kToken: the token's id
   uint8_t mac[32] = {};    // kToken: tls::token_proof()
-  identity::Chain chain;   // kCertificate: the client's
+  identity::Chain chain;   // kCertificate: the client's certificates
   std::string signature;   // kCertificate: tls::sign() of the client
   std::string credential;  // kMunge: the payload is what munge_payload() returns
 };
 
 struct Authenticated {
   static constexpr char kName[] = "Authenticated";
-  std::string credential;  // kMunge; otherwise empty
+  std::string credential;  // kMunge: the daemon's credential; otherwise empty
 };
 
 struct DeviceInfo {

@@ -63,7 +63,7 @@ struct LeaseInfo {
   bool oversubscribed = false;
   uint64_t created = 0;
   uint64_t until = 0;     // seconds since 1970, as `created`; 0: no end
-  uint32_t sessions = 0;  // in progress
+  uint32_t sessions = 0;  // sessions in progress
   // The work of the lease's sessions since the server's start, including sessions in progress.
   // `device_ms` adds each session's time, multiplied by the number of its devices.
   uint64_t begun = 0;  // number of sessions

@@ -36,7 +36,7 @@ struct Multimem {
 
 inline constexpr int kUndefined = INT_MIN;  // an int of a Config that NCCL chooses
 inline constexpr unsigned kConfigMagic = 0xcafebeef;
-inline constexpr int kNoColor = -1;          // of a split: the rank joins no part
+inline constexpr int kNoColor = -1;          // of a split: the rank joins no new communicator
 inline constexpr int kBuiltInOperators = 5;  // ncclSum to ncclAvg
 
 // The configuration of a communicator. Later releases of NCCL append members; `size` shows which

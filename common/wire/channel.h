@@ -108,7 +108,7 @@ class Channel {
               transport::Wake wake = transport::Wake::kYes) {
     return send(header, command, wake, [](uint64_t) {});
   }
-  uint64_t commands();  // how many have been sent
+  uint64_t commands();  // the number of commands sent so far
 
   // Takes a slot for a reply of `reply_bytes`, without its header, and a number for the call. If
   // `patient`, waits while all slots are in use; otherwise returns false if at most a quarter of

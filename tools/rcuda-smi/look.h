@@ -21,7 +21,7 @@ namespace rcuda::smi {
 
 struct Look {
   std::string server;  // host:port
-  Status error;        // why the other members are empty
+  Status error;        // why the server's status is missing; the other members are then empty
   wire::ServerStatus status;
   wire::GpuReport gpus;  // empty if the server does not report it
   Status gpus_error;     // why only gpus is empty

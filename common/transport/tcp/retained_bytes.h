@@ -70,7 +70,7 @@ class RetainedBytes {
   struct Segment {
     uint64_t place;
     Part part;
-    int block = kNoBlock;  // with the bytes of `part`
+    int block = kNoBlock;  // the block that contains the bytes of `part`
     uint64_t end() const { return place + part.bytes; }
     bool is_own() const { return block != kNoBlock || part.memory; }
   };
@@ -84,7 +84,7 @@ class RetainedBytes {
   struct State {
     Mutex mutex;
     std::deque<Segment> segments RCUDA_GUARDED_BY(mutex);  // in order of their places
-    std::vector<uint32_t> uses RCUDA_GUARDED_BY(mutex){};  // of each block, by segments and copy()
+    std::vector<uint32_t> uses RCUDA_GUARDED_BY(mutex){};  // of each block: segments and copy()
     // The block that was freed last is at the end.
     std::vector<int> free RCUDA_GUARDED_BY(mutex), free_to_own RCUDA_GUARDED_BY(mutex);
     // The block that append() fills, and the number of its bytes that are filled.

@@ -88,9 +88,9 @@ class TcpSender {
   std::vector<std::byte> pending_ RCUDA_GUARDED_BY(mutex_);
   // Used only by the thread that set sending_; sent before pending_.
   std::vector<std::byte> outgoing_;
-  size_t sent_ = 0;  // of outgoing_
+  size_t sent_ = 0;  // bytes of outgoing_ that are sent
   bool sending_ RCUDA_GUARDED_BY(mutex_) = false;
-  bool flusher_asleep_ RCUDA_GUARDED_BY(mutex_) = false;  // and not called yet
+  bool flusher_asleep_ RCUDA_GUARDED_BY(mutex_) = false;  // and has not been called yet
   // False while the flusher wakes up after a call.
   bool flusher_awake_ RCUDA_GUARDED_BY(mutex_) = false;
   bool stopped_ RCUDA_GUARDED_BY(mutex_) = false;

@@ -94,7 +94,7 @@ class BulkEngine {
     std::byte* local = nullptr;
     uint32_t bytes = 0;
     uint32_t immediate = 0;
-    std::shared_ptr<Registration> registration;  // null: through a slot
+    std::shared_ptr<Registration> registration;  // null: the bytes are copied through a slot
     int slot = -1;
     size_t queue = 0;
     std::shared_ptr<PendingTransfer> transfer;
@@ -123,7 +123,7 @@ class BulkEngine {
   void report(const Outcomes& outcomes, const std::vector<uint64_t>& retired);
   void receive(const ibv_wc& completion);
 
-  static constexpr size_t kMaxPosted = 32;  // in one call
+  static constexpr size_t kMaxPosted = 32;  // work requests of one ibv_post_send() call
   static constexpr size_t kSlots = 8;
   static constexpr size_t kSlotBytes = 256u << 10;
 

@@ -91,7 +91,7 @@ int take_bind(int, const char* text, int) {
 
 template <size_t kBytes>
 char* text(const char (&constant)[kBytes]) {
-  return const_cast<char*>(constant);  // Slurm's structure is older than const
+  return const_cast<char*>(constant);  // Slurm's structure has char*, but Slurm only reads the text
 }
 
 spank_option option_table[] = {
