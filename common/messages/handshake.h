@@ -86,7 +86,7 @@ struct Hello {
   std::vector<AddressWindow> taken;
   uint32_t worker = 0;                 // index of this worker among the client's workers, from 0
   uint32_t servers = 0;                // the number of workers that the client will have
-  uint32_t devices_left = 0;           // on this server and on later servers
+  uint32_t devices_left = 0;           // devices on this server and on servers that welcome later
   std::string p2p_strategy, p2p_path;  // RCUDA_P2P_STRATEGY and RCUDA_P2P_PATH of the client
   // How long the client waits in the server's queue (RCUDA_WAIT). 0: it does not wait.
   uint32_t wait_ms = 0;
