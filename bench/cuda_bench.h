@@ -19,7 +19,7 @@
     }                                                                            \
   } while (0)
 
-// Polls without a pause.
+// Polls the event without pauses until it has completed.
 inline void await(cudaEvent_t event) {
   cudaError_t result;
   while ((result = cudaEventQuery(event)) == cudaErrorNotReady) {

@@ -19,7 +19,8 @@ inline double median(std::vector<double> values) {
   return *middle;
 }
 
-// Powers of two from 4, and 200 KB, where the published hybrid switches.
+// The powers of two from 4 that lie in [least, most], and 200 KB, the size at which the published
+// strategy `hybrid` changes its method.
 inline std::vector<uint64_t> sizes_between(uint64_t least, uint64_t most) {
   std::vector<uint64_t> sizes;
   for (uint64_t bytes = 4; bytes <= most; bytes *= 2) {

@@ -1,22 +1,23 @@
-# Where the CUDA toolkit is. Only its headers are needed to build; nvcc builds the test programs. A build for another
-# machine uses the headers of this one, and a stub made of them.
+# Finds the CUDA toolkit. rcuda itself needs only its headers; the test programs also need nvcc. A cross build uses the
+# headers of the build machine, and a stub generated from them.
 #
-# RCUDA_NVCC              nvcc: of CUDA_HOME, /usr/local/cuda, PATH, or what scripts/setup installed
-# RCUDA_CUDA_INCLUDE_DIR  its headers
-# RCUDA_CUDA_STUB         libcuda.so to link against: the toolkit's stub, or one made of its headers
+# RCUDA_NVCC              nvcc of CUDA_HOME, /usr/local/cuda, PATH, or the toolkit that scripts/setup installed
+# RCUDA_CUDA_INCLUDE_DIR  the folder of the toolkit's headers
+# RCUDA_CUDA_STUB         libcuda.so to link against: the toolkit's stub, or a stub generated from the headers
 
 find_package(Python3 3.11 REQUIRED COMPONENTS Interpreter)
-# PATH may have a script that starts Python, such as pyenv's: each test would wait for the script as well.
+# Resolves a script that starts Python, such as pyenv's in PATH. Each test would wait for that script as well.
 execute_process(COMMAND "${Python3_EXECUTABLE}" -c "import sys; print(sys.executable)"
   OUTPUT_VARIABLE interpreter OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
 set(Python3_EXECUTABLE "${interpreter}")
-# Without site-packages it starts twice as fast: for scripts that hundreds of tests start and that need none.
+# For scripts that need no installed packages. Python starts twice as fast without site-packages (-S), and hundreds of
+# tests start such scripts.
 set(RCUDA_QUICK_PYTHON "${interpreter}" -S)
 
 set(toolkit_of_setup "${CMAKE_CURRENT_SOURCE_DIR}/build/wheels/toolkit")
 find_program(RCUDA_NVCC nvcc HINTS $ENV{CUDA_HOME}/bin /usr/local/cuda/bin PATHS "${toolkit_of_setup}/bin")
 if(RCUDA_NVCC STREQUAL "${toolkit_of_setup}/bin/nvcc")
-  # Not headers that lie elsewhere without a compiler.
+  # Uses only the headers that belong to this nvcc, not those of an incomplete toolkit in /usr/local/cuda.
   find_path(RCUDA_CUDA_INCLUDE_DIR cuda.h PATHS "${toolkit_of_setup}/include"
     NO_DEFAULT_PATH NO_CMAKE_FIND_ROOT_PATH)
 else()
@@ -36,9 +37,9 @@ endif()
 
 add_library(rcuda_cuda_headers INTERFACE)
 target_include_directories(rcuda_cuda_headers SYSTEM INTERFACE "${RCUDA_CUDA_INCLUDE_DIR}")
-# All versions of every function are declared under their own names (cuMemAlloc_v2, ...): this
-# project defines and calls symbols, so the header's renaming macros would only mislead.
-# Definitions of driver functions are exported although everything else is compiled hidden.
+# The first macro makes cuda.h declare all versions of every function under their own names (cuMemAlloc_v2, ...).
+# This project defines and calls the symbols themselves, so macros that rename functions would mislead. The second
+# macro exports the definitions of driver functions; everything else is compiled with hidden visibility.
 target_compile_definitions(rcuda_cuda_headers INTERFACE
   __CUDA_API_VERSION_INTERNAL __CUDA_API_PUSH_VISIBILITY_DEFAULT)
 

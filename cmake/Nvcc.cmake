@@ -1,9 +1,9 @@
-# What nvcc compiles and links while the tests and benchmarks are built: device code needs no GPU to compile. Without
-# nvcc it is an error to call any of these functions.
+# Functions that compile and link the CUDA sources of the tests and benchmarks with nvcc, which needs no GPU. Call them
+# only if nvcc was found (RCUDA_NVCC).
 
 # rcuda_nvcc_file(OUTPUT SOURCE [FLAG ...])
-# Compiles one source to OUTPUT (absolute): an object, or what a flag asks for (-fatbin, -cubin, -ptx). ccache keeps
-# those only with -c, which changes nothing of them.
+# Compiles one source to OUTPUT (an absolute path): an object file, or the kind of file that a flag selects (-fatbin,
+# -cubin, -ptx). Passes -c with those flags, too: it does not change their output, but ccache caches only with -c.
 function(rcuda_nvcc_file output source)
   get_filename_component(folder "${output}" DIRECTORY)
   get_filename_component(source "${source}" ABSOLUTE)

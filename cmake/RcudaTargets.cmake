@@ -1,8 +1,8 @@
-# Warnings, sanitizers and the one way libraries and tests of this repository are declared.
+# Compiler options (warnings, sanitizers), and the functions that declare the libraries and tests of this repository.
 
 find_package(Threads REQUIRED)
 
-# Tests end early that hang. ThreadSanitizer makes those with many threads twenty times slower.
+# Multiplies the time limits of tests. ThreadSanitizer makes tests with many threads twenty times slower.
 set(RCUDA_TIMEOUT_FACTOR 1)
 if(RCUDA_SANITIZE MATCHES "thread")
   set(RCUDA_TIMEOUT_FACTOR 5)
@@ -14,7 +14,8 @@ target_compile_options(rcuda_options INTERFACE
   -Wall -Wextra -Wno-missing-field-initializers $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
 target_link_libraries(rcuda_options INTERFACE Threads::Threads)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  # GCC collects garbage below this many KB only, which a file here rarely exceeds: 6 % of the compile time.
+  # GCC collects garbage only when its heap exceeds this many KB, which is rare for the files here. Saves 6 % of the
+  # compile time.
   target_compile_options(rcuda_options INTERFACE --param=ggc-min-heapsize=524288)
 endif()
 if(RCUDA_SANITIZE)
@@ -24,9 +25,9 @@ if(RCUDA_SANITIZE)
     # cuda.h's enumerations grow: a value from a newer program, driver or peer is data, not a bug.
     target_compile_options(rcuda_options INTERFACE -fno-sanitize-recover=undefined -fno-sanitize=enum)
   endif()
-  # A program that is not built with a sanitizer can load libraries of ours that are, if the
-  # sanitizer's runtime comes first. A program may leave its memory, and the process of a session its
-  # threads, to the end of the process.
+  # A program without a sanitizer can load rcuda's libraries that are built with one, if the sanitizer's runtime is
+  # loaded first. Such a program may exit with memory that it has not freed, and a worker with running threads. So the
+  # environment below turns the checks for leaks of memory and threads off.
   set(runtime asan)
   if(RCUDA_SANITIZE MATCHES "thread")
     set(runtime tsan)
@@ -40,15 +41,15 @@ if(RCUDA_SANITIZE)
     "TSAN_OPTIONS=report_thread_leaks=0:suppressions=${CMAKE_SOURCE_DIR}/cmake/tsan_suppressions.txt"
     CACHE INTERNAL
     "What else is in its environment")
-  # Tests of ours leave nothing behind, but for those that hold a client's process (KEEPS_THREADS).
+  # rcuda's own tests must free their memory and end their threads, except for tests with KEEPS_THREADS.
   set(RCUDA_TEST_ENVIRONMENT
     "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/cmake/tsan_suppressions.txt"
     CACHE INTERNAL "What is in a test's environment")
 endif()
 
-# To parse the standard library takes a third of a file's compile time or more. So GCC does it once for libraries
-# and once for tests, with GoogleTest. Files include what they use all the same: other compilers (wheels,
-# scripts/fuzz) and debian/rules build without this.
+# Parsing the standard library takes at least a third of a file's compile time. With this option, GCC parses it once
+# for libraries and once, with GoogleTest, for tests. Each source must still include the headers that it uses: other
+# compilers (wheels, scripts/fuzz) and debian/rules build without precompiled headers.
 option(RCUDA_PRECOMPILE "Precompile the standard library's headers" OFF)
 set(RCUDA_STANDARD_HEADERS
   <algorithm> <array> <atomic> <chrono> <condition_variable> <cstring> <deque> <functional> <map> <memory> <mutex>
@@ -66,9 +67,9 @@ if(RCUDA_PRECOMPILE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
         CXX_COMPILER_LAUNCHER "${CMAKE_SOURCE_DIR}/cmake/with_checksum;${CMAKE_CXX_COMPILER_LAUNCHER}")
     endif()
   endfunction()
-  # GCC 12 warns of the library's own code, wrongly, as if it were the program's.
+  # With precompiled headers, GCC 12 reports false warnings about the standard library's code as if it were ours.
   target_compile_options(rcuda_options INTERFACE -Wno-array-bounds -Wno-stringop-overflow)
-  # Without these two, ccache keeps nothing that has precompiled headers.
+  # ccache caches compilations with precompiled headers only with -fpch-preprocess and this CCACHE_SLOPPINESS.
   target_compile_options(rcuda_options INTERFACE -fpch-preprocess)
   if(CMAKE_CXX_COMPILER_LAUNCHER MATCHES "ccache$")
     set(CMAKE_CXX_COMPILER_LAUNCHER
@@ -77,16 +78,18 @@ if(RCUDA_PRECOMPILE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   rcuda_precompile(rcuda_precompiled HEADERS ${RCUDA_STANDARD_HEADERS})
 endif()
 
-# rcuda_use_precompiled(TARGET): TARGET is compiled with the precompiled headers of libraries, if there are any.
+# rcuda_use_precompiled(TARGET): compiles TARGET with the precompiled headers of libraries. Does nothing without
+# RCUDA_PRECOMPILE.
 function(rcuda_use_precompiled target)
   if(TARGET rcuda_precompiled)
     target_precompile_headers(${target} REUSE_FROM rcuda_precompiled)
   endif()
 endfunction()
 
-# rcuda_include_first(TARGET HEADER): each source of TARGET begins with HEADER. Call this after
-# rcuda_use_precompiled(). GCC accepts a precompiled header only as the first include, but CMake puts it last.
-# ccache caches nothing that names the header twice. So this function passes the option instead of CMake.
+# rcuda_include_first(TARGET HEADER): includes HEADER before the first line of each source of TARGET. Call this after
+# rcuda_use_precompiled(). GCC accepts a precompiled header only as the first include, but CMake would put it after
+# HEADER, and ccache caches no command that names the precompiled header twice. So this function turns CMake's option
+# for the precompiled header off, and passes its own.
 function(rcuda_include_first target header)
   get_target_property(precompiled ${target} PRECOMPILE_HEADERS_REUSE_FROM)
   if(precompiled)
@@ -116,17 +119,17 @@ find_program(RCUDA_LLD ld.lld)
 
 # rcuda_test(NAME SOURCES a_test.cpp ... [DEPS target ...] [LABELS unit] [TIMEOUT seconds]
 #            [KEEPS_THREADS] [EACH_ALONE])
-# One GoogleTest binary, registered as one CTest test; EACH_ALONE: every test as one, in a process of its own.
-# KEEPS_THREADS: some run until the process ends. The target rcuda_unit_tests builds all of them; they have the
-# label gtest.
+# Declares a GoogleTest binary and registers it as one CTest test with the label gtest. The target rcuda_unit_tests
+# builds all such binaries. EACH_ALONE: registers each test of the binary as a CTest test, which runs in its own
+# process. KEEPS_THREADS: threads of the tests may still run when the process ends.
 function(rcuda_test name)
   cmake_parse_arguments(ARG "EACH_ALONE;KEEPS_THREADS" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   find_package(GTest REQUIRED)
   include(GoogleTest)
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE rcuda_options ${ARG_DEPS} GTest::gmock GTest::gtest_main)
-  # Full optimisation would be a third of a test's compile time, for code that runs once. Only sanitizers read the
-  # debug information.
+  # Full optimisation would take a third of a test's compile time, for code that runs once. Debug information is left
+  # out because only sanitizers read it.
   set(options $<$<CONFIG:Release>:-O1> $<$<CONFIG:Release>:-g0>)
   target_compile_options(${name} PRIVATE ${options})
   if(TARGET rcuda_precompiled AND NOT TARGET rcuda_precompiled_tests)
@@ -138,7 +141,7 @@ function(rcuda_test name)
   if(TARGET rcuda_precompiled_tests)
     target_precompile_headers(${name} REUSE_FROM rcuda_precompiled_tests)
   endif()
-  if(RCUDA_LLD)  # sixty programs that hold most of the code each
+  if(RCUDA_LLD)  # links faster: each of sixty test programs contains most of the code
     target_link_options(${name} PRIVATE -fuse-ld=lld)
   endif()
   if(NOT TARGET rcuda_unit_tests)
@@ -165,7 +168,8 @@ function(rcuda_test name)
 endfunction()
 
 # rcuda_left_out(NAME REASON)
-# Tests that this build cannot have count as a skipped one: left_out.NAME, which says the reason.
+# Adds a CTest test left_out.NAME, which is reported as skipped with REASON. Call it for tests that this build cannot
+# contain.
 function(rcuda_left_out name reason)
   message(STATUS "${name}: ${reason}: left out of the tests")
   add_test(NAME left_out.${name} COMMAND ${CMAKE_COMMAND} -E echo "SKIPPED ${name}: ${reason}")

@@ -43,7 +43,7 @@ print(end - begin)
 
 
 def session_start(build, environment):
-    """Milliseconds."""
+    """Returns the milliseconds of cuInit() in a new client process."""
     result = subprocess.run([sys.executable, "-c", CLIENT, os.path.join(build, "lib/librcuda.so")],
                             env=dict(os.environ, **environment), capture_output=True, text=True,
                             timeout=120)
@@ -115,7 +115,8 @@ def beside_strangers(server, ways, arguments):
         values = []
         for _ in range(arguments.runs):
             values.append(session_start(*ways[way]))
-            time.sleep(1)  # until the pool has another worker; a status would have to pass the strangers, too
+            # Until the server has a new idle worker. A status request would queue after the strangers.
+            time.sleep(1)
         print_row(way, values)
     strangers.stop()
     print(f"\n{strangers.opened} connections of strangers, {strangers.dropped} of them dropped")

@@ -45,7 +45,7 @@ void launch(int* values, size_t count) {
 
 bool count_bytes = false;
 
-// The bytes that the loopback interface has carried.
+// Returns the number of bytes that the loopback interface has sent since the boot.
 double loopback_bytes() {
   std::ifstream file("/sys/class/net/lo/statistics/tx_bytes");
   double bytes = 0;

@@ -129,7 +129,7 @@ void bench_ring(Link& client, Link& server, int count) {
   report_counters("frame", client, before, count);
 }
 
-// Transfers of one thread: one at a time, and eight in flight, as in a pipeline.
+// Measures transfers that one thread starts: one at a time, and eight in flight, as in a pipeline.
 void bench_transfers(Link& link, transport::RegionId region, std::byte* local, size_t most,
                      int scale) {
   constexpr int kUnderWay = 8;
@@ -180,7 +180,7 @@ int bench(const Medium& medium) {
     std::fprintf(stderr, "%s: %s\n", medium.name(), pair.status().message().c_str());
     return 1;
   }
-  // Emulated hardware is slow, so it gets fewer repetitions.
+  // Fewer repetitions for verbs, because emulated adapters are slow.
   const int scale = medium.usable_over ? 500 : 1;
   std::printf("%s\n", medium.name());
   bench_put(*pair->client, 1'000'000 / scale);

@@ -21,7 +21,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Allocations, comparisons and jumps, as in an interpreter.
+// The measured work: allocations, comparisons and jumps, as in an interpreter.
 double work_ms() {
   const Clock::time_point begin = Clock::now();
   std::map<std::string, int> counts;

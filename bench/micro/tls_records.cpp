@@ -36,7 +36,7 @@ constexpr size_t kReceiveBytes = 128 << 10;
   std::exit(1);
 }
 
-// Two ends of a TCP connection.
+// Returns the two ends of a TCP connection over loopback.
 std::pair<UniqueFd, UniqueFd> make_connection() {
   const UniqueFd listener(::socket(AF_INET, SOCK_STREAM, 0));
   sockaddr_in address{};
@@ -67,7 +67,7 @@ double processor_us() {
   return us(usage.ru_utime) + us(usage.ru_stime);
 }
 
-// `pass(from, to)` carries one message.
+// `pass(from, to)` sends one message from one end to the other, and receives it there.
 void measure(const char* what, int count, const std::function<void(int, int)>& pass) {
   const auto rounds = [&](int number) {
     for (int i = 0; i < number; ++i) {

@@ -71,7 +71,7 @@ __global__ void fill(float* data, size_t count, int rank) {
     data[i] = value(rank, i);
 }
 
-// Which values the result must have.
+// The expected contents of an operation's result.
 enum class Result { kSum, kPartOfSum, kPartOfEach, kPartForMe, kOfNeighbour };
 
 __global__ void check(const float* data, size_t count, size_t part, Result result, int rank,
@@ -98,7 +98,7 @@ struct Operation {
   const char* name;
   Result result;
   double (*bus)(double ranks);     // bus bandwidth / algorithm bandwidth
-  bool sends_part, receives_part;  // a rank's part of the size, otherwise all of it
+  bool sends_part, receives_part;  // true: one rank's part of the data; false: all of it
   void (*call)(const Ranks&, const float* from, float* to, size_t count, size_t part);
 };
 

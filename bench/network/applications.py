@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""PyTorch programs over networks of several speeds, against the same GPU natively.
+"""Compares PyTorch programs over networks of several speeds with the same programs on the local GPU.
 
     applications.py --build FOLDER [--round-trips 0,50,200,1000,10000] [--rates 100,10,1] [--rounds 1]
 
@@ -22,7 +22,7 @@ import sys
 
 from network import HERE, Network
 
-# The remote figures include the time that the loopback and the proxy themselves add.
+# The remote figures include the time that the loopback device and the proxy add.
 
 
 def steps(environment, programs):

@@ -36,7 +36,7 @@ using std::chrono::microseconds;
 constexpr size_t kMostWaiting = 64 << 20;
 constexpr size_t kPiece = 64 << 10;
 
-// One direction of the cable. Thread-safe.
+// One direction of the simulated cable, which all connections share. Thread-safe.
 class Cable {
  public:
   Cable(microseconds delay, double gigabits) : delay_(delay), bytes_per_s_(gigabits * 1e9 / 8) {}

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How many round trips the calls of a program take over TCP.
+"""Measures how many round trips each call of the driver API takes over TCP.
 
     round_trips.py --build FOLDER [--before FOLDER] [--driver softgpu] [--delay-ms 20] [--rounds 15]
     round_trips.py --build FOLDER [--driver softgpu] [--delay-ms 20] --program COMMAND...
@@ -101,7 +101,7 @@ def calls(driver):
 
     def beside_a_variable(run):
         def run_beside():
-            if not found.value:  # with the first turn, which does not count
+            if not found.value:  # in the first round, which is not counted
                 module = driver.make("cuModuleLoadData", ctypes.addressof(shared))
                 driver.cuModuleGetGlobal_v2(ctypes.byref(found), ctypes.c_void_p(), module, ctypes.addressof(variable))
             run()
@@ -138,13 +138,13 @@ def calls(driver):
 
 
 def beside_managed(driver, stream, synchronize, count=8, size=1 << 20):
-    """Waits of a program with several managed allocations, each too large to be sent as a whole."""
+    """Waits of a program with several managed allocations. Each is so large that only its changed parts are sent."""
     memory = []
     values = itertools.count(1)
 
     def fill_some_of(filled):
         def run():
-            if not memory:  # with the first turn, which does not count
+            if not memory:  # in the first round, which is not counted
                 memory.extend(driver.make("cuMemAllocManaged", size, 1) for _ in range(count))
             for address in memory[:filled]:
                 driver.cuMemsetD32Async(address + size // 2, next(values), 16, stream)
@@ -188,7 +188,7 @@ def steps(driver):
         b".version 7.0\n.target sm_52\n.address_size 64\n.visible .entry one() { ret; }\n")
     function = driver.make("cuModuleGetFunction", driver.make("cuModuleLoadData", ctypes.addressof(image)),
                            ctypes.create_string_buffer(b"one"))
-    # the priority, and whether it may begin while the launch before it ends
+    # The launch's priority, and programmatic serialization: it may begin before the previous launch has ended.
     attributes = (Attribute * 2)(Attribute(8, 0, 0), Attribute(6, 0, 1))
     config = LaunchConfig((ctypes.c_uint * 7)(1, 1, 1, 32, 1, 1, 0), first, attributes, 2)
     called = HOST_FUNCTION(lambda _: None)
@@ -256,7 +256,7 @@ def client(rounds):
     timed = steps(driver) | timed  # calls() comes last: it makes managed memory, which each later wait fetches
     for what, run in timed.items():
         times = []
-        for _ in range(rounds + 1):  # the first may have to prepare something
+        for _ in range(rounds + 1):  # the first round also pays for initialization
             synchronize()
             queue_work()
             begin = time.perf_counter()
@@ -266,8 +266,8 @@ def client(rounds):
 
 
 def measure(build, arguments):
-    """{what: milliseconds}."""
-    # A second device of NVIDIA may be missing.
+    """Returns {name of the call: milliseconds}."""
+    # A machine may have only one NVIDIA GPU; softgpu always has two devices.
     both = arguments.driver == "softgpu"
     os.environ.setdefault("SOFTGPU_DEVICES", "2")
     network = Network(build, arguments.driver, devices=(0, 1) if both else (0,))
@@ -315,7 +315,7 @@ def program(arguments):
                 sent[name][event["name"].split()[-1]] += 1
             if event["cat"] == "post":
                 continue
-            # Answers to commands that were sent together arrive together, so only the first wait takes time.
+            # Replies to commands that were sent together arrive together, so only the first wait takes time.
             waits[name] += event["dur"] > round_trip_us / 2
             waited[name] += event["dur"] / round_trip_us
     print(f"| {'call':32} | calls | waits | round trips | commands")

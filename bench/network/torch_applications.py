@@ -1,4 +1,4 @@
-"""Typical programs with PyTorch. Prints the milliseconds of a step of each.
+"""Typical PyTorch programs. Prints the milliseconds of a step of each program.
 
 Each step ends with one value (or one small array) that the program reads, so it has to wait once.
 The models have the shapes of GPT-2 and ResNet-50, and random weights.
@@ -87,7 +87,7 @@ def milliseconds(step, warm_up, count):
 
 
 def decode(measure=milliseconds, sequences=1):
-    """A token of the last of several sequences of equal length: after the first sequence, cuDNN has its kernels."""
+    """A token of the last of `sequences` sequences of equal length. cuDNN prepares its kernels in the first one."""
     model = Gpt2().cuda().half().eval()
     with torch.inference_mode():
         prompt = torch.randint(0, 50257, (1, 64), device="cuda")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures the loss of `auto` if no leg is measured (EngineOptions::measure).
+"""Measures how much bandwidth the strategy `auto` loses if no leg is measured (EngineOptions::measure).
 
     bench/p2p/ablation.py --build build/release [--quick]
     bench/p2p/ablation.py --build build/release --driver nvidia       # two workers on one GPU
@@ -31,7 +31,7 @@ import time
 
 MECHANISMS = ["nothing", "prober"]
 
-# name: (environment of both sides, of the destination only)
+# name: (environment of both processes, additional environment of the destination)
 LINKS = {
     "fast": ({"SOFTGPU_PCIE_LATENCY_US": "5"}, {}),
     "slow": ({"SOFTGPU_PCIE_GBPS": "2", "SOFTGPU_PCIE_LATENCY_US": "10"}, {}),

@@ -56,7 +56,7 @@ namespace {
 
 using namespace rcuda;
 
-constexpr int kAhead = 8;
+constexpr int kAhead = 8;  // halves that the destination starts before the source's halves
 constexpr int kFirst = 3;  // copies whose times decide how many follow
 
 struct Options {
@@ -186,7 +186,7 @@ class Worker {
     }
     barrier();
   }
-  // Waits while the legs are measured in the background.
+  // Waits until the legs have been measured in the background.
   void settle() {
     std::this_thread::sleep_for(std::chrono::milliseconds(1500));
     barrier();
@@ -294,7 +294,7 @@ class Worker {
                 median({half, times.end()}));
     std::fflush(stdout);
   }
-  // Sends the number of copies that follow from the source to the destination.
+  // Called by the source: sends the number of copies that follow to the destination.
   void tell(int copies) {
     if (::write(partner_, &copies, sizeof copies) != sizeof copies) die("partner gone");
   }
@@ -453,7 +453,8 @@ int main(int argc, char** argv) {
     die("no loopback port");
   }
   ::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length);
-  // A control connection per run, of the medium's kind, made before either process has threads.
+  // One control connection per run. Unix or TCP, depending on the medium. Made before the fork,
+  // while this process has no threads.
   std::vector<int> controls[2];
   const bool local =
       test::medium_named(options.medium).traits.reach == transport::Reach::kThisMachine;

@@ -118,7 +118,7 @@ class Pair {
     CHECK(cudaStreamSynchronize(stream_));
     return us_since(begin) / copies;
   }
-  // One blocking copy. The destination is overwritten before it and compared after it.
+  // Times one blocking copy. Overwrites the destination before the copy and compares it afterwards.
   double checked_us(uint64_t bytes) {
     spoil(bytes);
     const Clock::time_point begin = Clock::now();

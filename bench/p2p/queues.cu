@@ -1,5 +1,6 @@
-// The number of streams that can wait before another stream makes no progress. Streams share a
-// GPU's queues, and the engine for copies between servers needs a free one (docs/p2p.md, "Queues").
+// Measures how many streams can wait before one more stream makes no progress. Streams share a
+// GPU's hardware queues, and the engine for copies between servers needs a free queue (docs/p2p.md,
+// "Queues").
 //
 //   CUDA_DEVICE_MAX_CONNECTIONS=8 queues [--most STREAMS] [--patience MS]
 //
@@ -26,7 +27,7 @@ const char* const kNames[kKinds] = {"to host", "to device", "within device", "fi
 
 struct Memory {
   CUdeviceptr device = 0, host = 0, words = 0;
-  volatile unsigned* gate = nullptr;  // the first of `words`
+  volatile unsigned* gate = nullptr;  // the word for which streams wait: the first of `words`
 };
 
 void check(CUresult result, const char* what) {
@@ -74,7 +75,7 @@ bool gets_on(CUstream stream) {
 // Up to `most` streams that wait for the gate and have work after the wait.
 class Waiting {
  public:
-  // Makes all streams now: none can be made while all queues for kernels wait.
+  // Creates all streams now: no stream can be created while all queues for kernels wait.
   Waiting(const Memory& memory, int most) : memory_(memory) {
     for (int i = 0; i < most; ++i) streams_.push_back(make_stream(0));
   }
@@ -98,8 +99,8 @@ class Waiting {
   size_t waiting_ = 0;
 };
 
-// Returns the number of waiting streams at which a stream of `context` with this kind of work
-// stops; -1 if it never does.
+// Returns the number of waiting streams at which a stream of `context` with this kind of work makes
+// no more progress; -1 if it always makes progress.
 int streams_until_stuck(const Memory& memory, Kind kind, CUcontext own, CUcontext context,
                         int priority, int most) {
   check(cuCtxSetCurrent(context), "a context");
@@ -122,7 +123,7 @@ int streams_until_stuck(const Memory& memory, Kind kind, CUcontext own, CUcontex
   return found;
 }
 
-// The same for three lanes like those of the engine, which are always busy.
+// As streams_until_stuck(), for three busy streams like the lanes of the engine.
 int streams_until_a_lane_is_stuck(const Memory& memory, int priority, int most) {
   const std::vector<Kind> kinds = {kToHost, kToDevice, kWithinDevice};
   std::vector<CUstream> lanes;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures the start of a session over several servers, by the number of servers, on softgpu.
+"""Measures how the start time of a session grows with its number of servers, on softgpu.
 
     bench/p2p/session_start.py --build build/release [--servers 1,2,4,8,16] [--gpus 4] [--rounds 3]
                                [--mode eager,lazy]

@@ -4,10 +4,10 @@
 //   simulated --link NAME [--measure on|off] [--sizes 64K,1M,...] [--passes start,settled,loaded]
 //   simulated --list
 //
-// A pass is one turn through all sizes: `start` right after the peers are connected, `settled` when
-// all legs are measured, `loaded` with buses half as fast as they were measured. CSV, in simulated
-// us: the mean of single copies (except in `start`, of their last half), and the time per copy of a
-// train.
+// A pass goes through all sizes once: `start` right after the peers are connected, `settled` when
+// all legs are measured, `loaded` with buses half as fast as they were measured. Prints CSV, in
+// simulated us: the mean of single copies (in `settled` and `loaded`, of their last half), and the
+// time per copy of a train.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -82,7 +82,8 @@ class Pair {
     world_.move_bytes = false;
   }
 
-  // An engine does not end while work is in flight, and time passes only while the world runs.
+  // Runs the simulated world until both engines are idle. Otherwise the engines' destructors would
+  // wait forever for work in flight, because simulated time passes only while the world runs.
   ~Pair() { world_.settle(cores()); }
 
   // Lets half a second pass, in steps, because simulated time passes only with events.

@@ -267,7 +267,7 @@ int listen_on(const Options& options, sockaddr_in* address) {
   return listener;
 }
 
-// Null without --memory.
+// Returns memory that both processes share; null without --memory.
 char* share_memory(const Options& options) {
   if (!options.memory) return nullptr;
   void* const shared = ::mmap(nullptr, options.memory_bytes(), PROT_READ | PROT_WRITE,

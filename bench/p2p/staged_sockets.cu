@@ -1,7 +1,7 @@
 // The shortest time of a copy between two GPUs over sockets: two processes with a GPU each, which
-// only copy out of one GPU, through the sockets and into the other. With one of the GPUs only, the
-// other end is plain memory: the shortest time of a program's copy to a GPU behind sockets
-// (`--gpus destination`), and from it (`--gpus source`).
+// only copy out of one GPU, through the sockets and into the other. With --gpus destination or
+// --gpus source, the other end is plain memory: this is the shortest time of a program's copy to or
+// from a remote GPU.
 //
 //   staged_sockets [--streams 4] [--rounds 20] [--most BYTES] [--gpus both|source|destination]
 //
@@ -289,7 +289,7 @@ class End {
   std::vector<std::thread> threads_;
 };
 
-// Pairs of connected sockets over the loopback device.
+// Makes pairs of connected sockets over the loopback device.
 void connect_streams(int count, std::vector<int>* senders, std::vector<int>* receivers) {
   sockaddr_in address{};
   address.sin_family = AF_INET;

@@ -106,7 +106,7 @@ def huge_gib(pid):
 
 
 def hold(count):
-    """Holds `count` bytes with known contents. For each line of stdin, checks them."""
+    """Holds `count` bytes of GPU memory with known contents. Checks them once for each line of stdin."""
     driver = Driver()
     piece = min(count, 64 * MIB)
     pieces = [driver.allocate(piece) for _ in range(count // piece)]

@@ -1,8 +1,8 @@
-// Single copies and their waits, by memory and size. Prints "name value" lines, medians in
-// microseconds: page-locked memory with an asynchronous call and a wait (`async`), the call alone
-// (`issue`), a blocking call (`blocking`), and pageable memory with a blocking call. The host's
-// bytes change from copy to copy, so they are not in the processor's caches. remote_vs_native.py
-// --copies runs it.
+// Measures single copies and their waits, by kind of host memory and size. Prints "name value"
+// lines, medians in microseconds: page-locked memory with an asynchronous call and a wait
+// (`async`), the call alone (`issue`), a blocking call (`blocking`), and pageable memory with a
+// blocking call. Each copy uses other host memory than the previous copy, so its bytes are not in
+// the processor's caches. remote_vs_native.py --copies runs this program.
 //
 //   copies [SIZE]...      default: 512k 1m 4m 16m 64m
 #include <algorithm>

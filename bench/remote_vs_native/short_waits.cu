@@ -32,7 +32,7 @@ constexpr const char* kNames[] = {"launch_us",        "pinned_d2h_4b_us",  "pinn
                                   "pinned_h2d_4k_us", "pinned_d2h_64k_us", "pinned_h2d_64k_us",
                                   "host_function_us"};
 
-// In the order of kNames. Each returns when its work is done.
+// The functions to measure, in the order of kNames. Each returns when its work is done.
 std::vector<std::function<void()>> all_work() {
   const size_t most = 64 << 10;
   static cudaStream_t stream;
@@ -65,7 +65,7 @@ std::vector<std::function<void()>> all_work() {
           call};
 }
 
-// `perform` does the work of this index, and returns when it is done.
+// Times perform(index) for each kind of work. It returns when the work is done.
 void measure(const std::function<void(size_t)>& perform) {
   for (size_t i = 0; i < std::size(kNames); ++i) {
     std::vector<double> times;
@@ -114,7 +114,7 @@ int measure_least() {
     while (words.done.load(std::memory_order_acquire) != number) {
     }
   };
-  // A server without a GPU has ended.
+  // The second process exits if it finds no GPU.
   while (words.done.load(std::memory_order_acquire) != 1) {
     if (waitpid(server, nullptr, WNOHANG) != 0) return 1;
   }

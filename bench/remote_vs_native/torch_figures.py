@@ -91,7 +91,7 @@ def thread_seconds(process):
             fields = rest.split()
             seconds[name] += (int(fields[11]) + int(fields[12])) * TICK
     except OSError:
-        pass  # it has ended
+        pass  # the process has ended
     return seconds
 
 

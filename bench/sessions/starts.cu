@@ -32,7 +32,7 @@ constexpr int kSize = 64;  // of the square matrices, and of the transform
 
 __global__ void twice(float* value) { *value *= 2; }
 
-// The newest of the library's versions that is installed.
+// Opens the newest installed version of the library.
 void* open_library(const std::string& name) {
   for (int version = 13; version >= 10; --version) {
     if (void* library = dlopen((name + ".so." + std::to_string(version)).c_str(), RTLD_NOW))
@@ -65,7 +65,7 @@ float first_of(const float* memory) {
   return value;
 }
 
-// 4 on the diagonal, 0 elsewhere.
+// Returns a matrix with 4 on the diagonal and 0 elsewhere.
 std::vector<float> diagonal() {
   std::vector<float> values(kSize * kSize, 0.0f);
   for (int i = 0; i < kSize; ++i) values[i * (kSize + 1)] = 4;

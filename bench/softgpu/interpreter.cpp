@@ -1,5 +1,5 @@
-// How fast softgpu interprets PTX: thread-instructions per second of an arithmetic kernel
-// (Mandelbrot) and of a shared-memory matrix product, on one core and on all of them.
+// Measures how fast softgpu interprets PTX: thread-instructions per second of an arithmetic kernel
+// (Mandelbrot) and of a shared-memory matrix product, on one core and on all cores.
 //
 //   interpreter [KERNELS.ptx]
 //
@@ -33,7 +33,7 @@ constexpr int kRepetitions = 3;
 
 struct Rate {
   double wall = 0;      // million thread-instructions per second
-  double per_core = 0;  // ... of processor time
+  double per_core = 0;  // million thread-instructions per second of processor time
 };
 
 double processor_seconds() {

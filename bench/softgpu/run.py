@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""softgpu's speed: the interpreter's rates, and thrust::sort of a million ints on two cores.
+"""Measures softgpu's speed: the interpreter's rates, and thrust::sort of a million ints on two cores.
 
     run.py --build BUILD
 

@@ -301,7 +301,7 @@ unsigned long long count_on_gpus(const Options& options, int gpus, Stages& stage
   return total;
 }
 
-// The textbook algorithm. It shares only the edges with the code above.
+// Counts with the textbook algorithm, for --check. Shares only the edges with the code above.
 unsigned long long count_on_cpu(const Options& options) {
   const uint32_t vertices = 1u << options.scale;
   const uint64_t made = static_cast<uint64_t>(vertices) * options.edge_factor;

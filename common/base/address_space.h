@@ -15,14 +15,14 @@ struct AddressRange {
   uint64_t begin = 0, end = 0;
 };
 
-// Every mapping, sorted; they do not overlap. The range of the main thread's stack includes the
-// addresses below it into which it may grow.
+// Returns every mapping, sorted and without overlaps. The range of the main thread's stack includes
+// the addresses below it into which it may grow.
 Result<std::vector<AddressRange>> own_mappings();
 
 void sort_by_begin(std::vector<AddressRange>* ranges);
 
-// The parts of [from, to) that no range of `used` covers. `used` is sorted by `begin`; its ranges
-// may overlap.
+// Returns the parts of [from, to) that no range of `used` covers. `used` is sorted by `begin`; its
+// ranges may overlap.
 std::vector<AddressRange> gaps(const std::vector<AddressRange>& used, uint64_t from, uint64_t to);
 
 }  // namespace rcuda

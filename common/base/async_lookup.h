@@ -7,7 +7,7 @@
 //
 // Threads: one thread calls; a question runs on another thread, perhaps after this object is
 // destroyed. Blocking: never, not even the destructor; a question that hangs keeps its thread until
-// it returns. Errors: kOutOfMemory if there is no thread or no descriptor.
+// it returns. Errors: kOutOfMemory if no thread or no descriptor can be created.
 #pragma once
 
 #include <cstddef>
@@ -48,7 +48,8 @@ class AsyncLookup {
   AsyncLookup(const AsyncLookup&) = delete;
   AsyncLookup& operator=(const AsyncLookup&) = delete;
 
-  // A key has one question at a time: take() or forget() it before the next ask().
+  // Starts or queues the question. A key may have only one question at a time: call take() or
+  // forget() before the next ask() with the same key.
   Status ask(const Key& key, Question question) {
     if (!state_->event) return Status(Code::kOutOfMemory, "no descriptor for answers (ulimit -n)");
     MutexLock lock(state_->mutex);
@@ -70,7 +71,7 @@ class AsyncLookup {
     MutexLock lock(state_->mutex);
     return state_->answers.count(key) != 0;
   }
-  // The questions that have not begun.
+  // Returns the number of questions that have not begun.
   size_t waiting() const {
     MutexLock lock(state_->mutex);
     return state_->asked.size();

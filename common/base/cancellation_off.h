@@ -1,4 +1,4 @@
-// While it exists, pthread_cancel() does not end the calling thread.
+// CancellationOff: while the object exists, pthread_cancel() does not end the calling thread.
 //
 // rcuda runs on the threads of programs that may cancel them. A cancellation unwinds the stack from
 // any blocking system call. Some of the functions on that stack must finish their work (a frame in
@@ -13,7 +13,8 @@ namespace rcuda {
 class CancellationOff {
  public:
   CancellationOff() { ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
-  // A thread that may be cancelled anywhere (PTHREAD_CANCEL_ASYNCHRONOUS) is unwound from here.
+  // noexcept(false): with PTHREAD_CANCEL_ASYNCHRONOUS, a pending cancellation unwinds the stack
+  // from this call.
   ~CancellationOff() noexcept(false) { ::pthread_setcancelstate(before_, nullptr); }
   CancellationOff(const CancellationOff&) = delete;
   CancellationOff& operator=(const CancellationOff&) = delete;

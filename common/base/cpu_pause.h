@@ -1,8 +1,8 @@
 #pragma once
 
-// cpu_pause(): informs the processor that this thread polls memory. Call it between two reads. On a
-// core with two threads, the other thread gets the core's units. Takes from a few to some hundred
-// cycles.
+// cpu_pause(): informs the processor that this thread polls memory. Call it between two reads. The
+// other hardware thread of the core then gets more of the core's execution units. Takes from a few
+// to some hundred cycles.
 
 namespace rcuda {
 

@@ -54,8 +54,8 @@ UniqueFd FileCache::open(const std::string& name) const {
   if (!folder_) return file;
   file = UniqueFd(::openat(folder_.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
   if (!file) return file;
-  // A mapping keeps the open file, and so the lock. remove_unused() may have removed the file
-  // before this lock.
+  // Mappings made from this descriptor keep the file open after close(), and so they keep the lock.
+  // No links: remove_unused() removed the file before this lock was taken.
   struct stat status;
   const bool locked = ::flock(file.get(), LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK;
   if (!locked || ::fstat(file.get(), &status) != 0 || status.st_nlink == 0) return {};
@@ -93,7 +93,8 @@ Status FileCache::name(const std::string& temporary, const std::string& name) co
 
 Status FileCache::insert(const std::string& name,
                          std::initializer_list<std::span<const std::byte>> parts) const {
-  // Random, because processes of other hosts and containers may share the folder and their numbers.
+  // Random, not the process id: processes on other hosts or in containers may share this folder and
+  // have the same id.
   const std::string temporary = kTemporaryPrefix + std::to_string(random_number());
   const UniqueFd file(
       ::openat(folder_.get(), temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));

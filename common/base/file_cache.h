@@ -22,7 +22,7 @@ namespace rcuda {
 
 class FileCache {
  public:
-  FileCache() = default;  // keeps nothing
+  FileCache() = default;  // a cache that keeps no files
   FileCache(UniqueFd folder, uint64_t max_bytes);
 
   bool keeps_files() const { return static_cast<bool>(folder_); }

@@ -51,8 +51,8 @@ inline bool append_to_end(int file, std::string* text, size_t most = SIZE_MAX) {
   return true;
 }
 
-// The text of a small file, such as those of /proc; empty if it cannot be read. Uses no stream of
-// the standard library: that would register a handler for the program's exit.
+// Returns the text of a small file, such as a file of /proc; empty if it cannot be read. Uses no
+// stream of the standard library, because a stream would register an exit handler.
 inline std::string read_text(const std::string& path) {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   std::string text;
@@ -60,7 +60,7 @@ inline std::string read_text(const std::string& path) {
   return text;
 }
 
-// The first line of a small file, without its newline.
+// Returns the first line of a small file, without its newline.
 inline std::string read_line(const std::string& path) {
   std::string text = read_text(path);
   text.resize(std::min(text.find('\n'), text.size()));

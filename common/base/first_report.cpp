@@ -47,7 +47,8 @@ uint64_t key_of(const std::string& text) {
   return std::max<uint64_t>(std::hash<std::string>()(all), 1);
 }
 
-// Returns false if the list has the key already. A full list takes no more.
+// Adds the key, and returns false if the list has it already. Returns true for every new key if the
+// list is full, so such a text may be reported more than once.
 bool add(Reports* reports, uint64_t key) {
   for (auto& slot : *reports) {
     uint64_t known = 0;

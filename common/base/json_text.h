@@ -6,8 +6,9 @@
 
 namespace rcuda {
 
-// JSON's form of a text, with its quotation marks, in one line. Characters that are not printable
-// (printable.h) are escaped: JSON is shown on terminals. Bytes that are not UTF-8 become "?".
+// Returns the text as a JSON string on one line, with its quotation marks. Characters that are not
+// printable (printable.h) are escaped, because users print JSON on terminals. Bytes that are not
+// UTF-8 become "?".
 std::string json_text(std::string_view text);
 
 }  // namespace rcuda

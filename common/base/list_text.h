@@ -1,4 +1,4 @@
-// Lists in texts: of messages, and of files. Any thread; nothing blocks.
+// Writes and reads lists in messages and files. Any thread; nothing blocks.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace rcuda {
 
-// "0, 1 and 2".
+// Returns the numbers as a list for messages: "0, 1 and 2".
 inline std::string list_of(const std::vector<uint32_t>& numbers) {
   std::string text;
   for (size_t i = 0; i < numbers.size(); ++i) {
@@ -26,7 +26,7 @@ inline void append_item(std::string* list, std::string_view item,
   *list += item;
 }
 
-// "0,1,2".
+// Returns the numbers as a list for files and settings: "0,1,2".
 inline std::string comma_list(const std::vector<uint32_t>& numbers) {
   std::string text;
   for (const uint32_t number : numbers) append_item(&text, std::to_string(number), ",");

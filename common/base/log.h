@@ -25,7 +25,7 @@ inline bool log_enabled(LogLevel level) {
 }
 
 void set_log_level(LogLevel level);
-// "trace", "debug", "info", "warn", "error" or "off"; false for anything else.
+// `name`: "trace", "debug", "info", "warn", "error" or "off". Returns false for any other name.
 bool set_log_level(const char* name);
 // The program's name in every line, after the time: "rcuda", "rcuda-server", "softgpu". The string
 // is copied. Later lines go to stderr, so call it before the functions below.

@@ -1,4 +1,4 @@
-// The text with ASCII letters in lower case, whatever locale the program has set. Any thread.
+// lower(): converts ASCII letters to lower case, independently of the program's locale. Any thread.
 #pragma once
 
 #include <string>

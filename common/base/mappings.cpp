@@ -91,7 +91,7 @@ bool is_written_back(int maps, const MappedPart& part) {
   return false;
 }
 
-// A line of the file, without its newline: "begin-end rwxp offset device inode path".
+// Parses a line of /proc/self/maps, without its newline: "begin-end rwxp offset device inode path".
 bool parse(const char* line, MappedPart* part, const char** path) {
   char* next = nullptr;
   part->begin = std::strtoull(line, &next, 16);
@@ -216,7 +216,8 @@ bool says_pinned(const char* status) {
 
 bool any_page_pinned() {
   const UniqueFd status = open_own("status");
-  if (!status && (errno == EMFILE || errno == ENFILE)) return true;  // unknown: assume that one is
+  // Unknown because of a limit of descriptors: assume that a page is pinned.
+  if (!status && (errno == EMFILE || errno == ENFILE)) return true;
   std::string text;
   if (status) (void)append_to_end(status.get(), &text);
   return says_pinned(text.c_str());

@@ -31,7 +31,8 @@ std::vector<MappedPart> mappings_in(uint64_t begin, uint64_t end);
 // For use without /proc. Returns the whole range as one part, marked as writable and shared,
 // because the memory may be both. Returns no part if a page of the range is not mapped.
 std::vector<MappedPart> unlisted_mappings_in(uint64_t begin, uint64_t end);
-// The same as mappings_in(), but from the lines of /proc/self/maps: the only way before Linux 6.11.
+// As mappings_in(), but reads the lines of /proc/self/maps, which is the only way before Linux
+// 6.11.
 std::vector<MappedPart> listed_mappings_in(uint64_t begin, uint64_t end);
 // Calls visit(mapping, path) for each line of /proc/self/maps, in ascending order, until it returns
 // false. The path is empty for anonymous memory. Returns false if the file cannot be opened; errno
@@ -40,7 +41,7 @@ bool each_mapping(const std::function<bool(const MappedPart&, const char* path)>
 // Returns the parts of `parts` that lie in [begin, end).
 std::vector<MappedPart> parts_in(const std::vector<MappedPart>& parts, uint64_t begin,
                                  uint64_t end);
-// How often the functions above have queried the kernel, for tests.
+// For tests: the number of queries to the kernel that the functions above have made.
 uint64_t mapping_queries();
 // Whether the parts cover all of [begin, end).
 bool cover(const std::vector<MappedPart>& parts, uint64_t begin, uint64_t end);
@@ -62,7 +63,7 @@ Pinning pinning_of(const std::vector<MappedPart>& parts, uint64_t begin, uint64_
 // fixed buffers of io_uring, registrations of RDMA adapters. The device uses the physical pages, so
 // their memory must not move to other pages. The kernel does not report which pages are pinned.
 bool any_page_pinned();
-// any_page_pinned() for a given text of /proc/self/status.
+// As any_page_pinned(), for a text that was read from /proc/self/status.
 bool says_pinned(const char* status);
 
 }  // namespace rcuda

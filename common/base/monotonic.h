@@ -1,4 +1,5 @@
-// Nanoseconds of the monotonic clock. Any thread; nothing blocks.
+// monotonic_ns(): a time of the monotonic clock as a number of nanoseconds. Any thread; nothing
+// blocks.
 #pragma once
 
 #include <chrono>

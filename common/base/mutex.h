@@ -13,8 +13,8 @@
 //   void call_out(MutexLock& lock) RCUDA_REQUIRES(mutex_, lock);              // locks it again
 //   void notify(MutexLock& lock) RCUDA_REQUIRES(mutex_) RCUDA_RELEASE(lock);  // leaves it unlocked
 //
-// Clang does not look into constructors and destructors, does not know that two expressions name
-// the same mutex, and does not see that a CondVar gets a lock that was unlocked.
+// The analysis has gaps: it skips constructors and destructors, does not know that two expressions
+// name the same mutex, and does not notice when an unlocked lock is passed to a CondVar.
 #pragma once
 
 #include <chrono>
@@ -106,7 +106,7 @@ class RCUDA_SCOPED_CAPABILITY WriterLock {
   std::unique_lock<std::shared_mutex> lock_;
 };
 
-// Its functions are those of std::condition_variable.
+// Has the functions of std::condition_variable.
 class CondVar {
  public:
   void notify_one() noexcept { condition_.notify_one(); }

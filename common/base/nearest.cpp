@@ -29,7 +29,7 @@ size_t distance(std::string_view a, std::string_view b) {
 
 std::string nearest(std::string_view word, const std::vector<std::string>& names) {
   constexpr size_t kMostLetters = 64;    // a longer word is not a misspelt name
-  constexpr size_t kLeastBeginning = 3;  // of a name
+  constexpr size_t kLeastBeginning = 3;  // letters that word and name must share as a beginning
   if (word.size() > kMostLetters) return {};
   std::string best;
   size_t least = std::clamp<size_t>(word.size() / 3, 1, 3) + 1;

@@ -7,12 +7,12 @@
 
 namespace rcuda {
 
-// Returns the name that is most like the word: a few letters are wrong, missing, swapped or too
-// many, or the word begins with the name, or the name with the word. Returns an empty text if no
-// name is similar.
+// Returns the name that is most similar to the word. Similar: a few letters are wrong, missing,
+// extra or swapped, or one of the two texts begins with the other. Returns an empty text if no name
+// is similar.
 std::string nearest(std::string_view word, const std::vector<std::string>& names);
 
-// "; did you mean NAME?", or an empty text.
+// Returns "; did you mean NAME?" for an error message, or an empty text if no name is similar.
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& names);
 
 }  // namespace rcuda

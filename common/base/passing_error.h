@@ -1,4 +1,5 @@
-// Errors of system calls that a restart may fix: the cause lies outside of a program's settings.
+// may_pass(): whether a later attempt may succeed after this errno, because its cause is outside of
+// the program's settings.
 #pragma once
 
 #include <cerrno>

@@ -12,7 +12,7 @@
 
 namespace rcuda {
 
-// `base` lies at the beginning of a page.
+// `base` must be the beginning of a page.
 void populate_pages(std::byte* base, size_t bytes);
 
 }  // namespace rcuda

@@ -1,5 +1,5 @@
-// Texts that come from a peer, on their way to a terminal, a log, a table or JSON. A peer may send
-// any bytes, and they must neither control a terminal nor look like other lines.
+// Makes texts of a peer safe to write to a terminal, a log, a table or JSON. A peer may send any
+// bytes, and they must neither control a terminal nor look like additional lines.
 //
 // Not printable are control characters (C0, DEL, C1), the separators of lines and paragraphs, the
 // controls of bidirectional text, and bytes that are not UTF-8 (some terminals obey a single byte

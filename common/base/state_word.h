@@ -63,7 +63,7 @@ class StateWord {
   }
 
  private:
-  std::atomic<State> state_{kTable[0].from};  // of the first row
+  std::atomic<State> state_{kTable[0].from};  // the table's first row defines the initial state
 };
 
 }  // namespace rcuda

@@ -19,7 +19,7 @@ T& of_this_thread() {
   static const pthread_key_t key = [] {
     pthread_key_t created{};
     const auto end = [](void* ended) {
-      object = nullptr;  // reset first: the destructor may ask for a new object
+      object = nullptr;  // reset first: the destructor may call of_this_thread() again
       delete static_cast<T*>(ended);
     };
     if (pthread_key_create(&created, end) != 0) std::abort();

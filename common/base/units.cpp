@@ -21,7 +21,7 @@ struct TimeUnit {
   bool is_printed;
 };
 constexpr uint64_t kSecondNs = 1'000'000'000;
-// The largest first.
+// In descending order.
 constexpr TimeUnit kTimeUnits[] = {
     {"w", 604'800'000'000'000, false},
     {"d", 86'400'000'000'000, true},
@@ -60,7 +60,7 @@ std::string unit_of(std::string_view text) {
   return lower(text);
 }
 
-// The exponent of a unit of size; nullopt if there is no such unit.
+// Returns the binary exponent of a unit of size (10 for KiB); nullopt if there is no such unit.
 std::optional<int> shift_of(const std::string& unit) {
   if (unit.empty()) return 0;
   for (size_t i = 0; i < std::size(kSizeUnits); ++i) {
@@ -94,7 +94,7 @@ uint64_t in_unit(const Number& number, uint64_t unit) {
   return number.whole * unit + static_cast<uint64_t>(part);
 }
 
-// "1.5 GiB" with a printf format for the number.
+// Returns a text such as "1.5 GiB". `format`: the printf format of the number.
 std::string size_text(const char* format, uint64_t bytes, size_t unit) {
   char text[40];
   std::snprintf(text, sizeof text, format,
@@ -102,7 +102,7 @@ std::string size_text(const char* format, uint64_t bytes, size_t unit) {
   return std::string(text) + " " + kSizeUnits[unit];
 }
 
-// The largest unit in which the size is at least 1.
+// Returns the index of the largest unit that is not larger than the size.
 size_t size_unit(uint64_t bytes) {
   size_t unit = 0;
   while (unit + 1 < std::size(kSizeUnits) && bytes >> (kShift * (unit + 1)) != 0) ++unit;

@@ -21,29 +21,29 @@ namespace rcuda {
 // The longest time that parse_time() accepts: about a hundred years.
 inline constexpr std::chrono::hours kLongestTime{100 * 366 * 24};
 
-// "80us", "10m", "1.5h", "2d". Returns nullopt for other texts, and for times above kLongestTime. A
-// fraction of a nanosecond is dropped.
+// Parses "80us", "10m", "1.5h", "2d". Returns nullopt for other texts, and for times above
+// kLongestTime. A fraction of a nanosecond is dropped.
 std::optional<std::chrono::nanoseconds> parse_time(std::string_view text);
-// The life of a token or a lease: "never" (it does not end) becomes 0, a time of a second or more
-// becomes whole seconds, rounded up. Returns nullopt for other texts. "ever" is an earlier word for
-// never.
+// Parses the lifetime of a token or a lease. "never" (it does not end) becomes 0, as does "ever",
+// an older spelling. A time of a second or more becomes whole seconds, rounded up. Returns nullopt
+// for other texts.
 std::optional<std::chrono::seconds> parse_life(std::string_view text);
 inline constexpr char kLifeForms[] = "a time from now such as 90m, 12h, 30d or 8w, or never";
-// "4096", "64M", "1.5G". Returns nullopt for other texts, and for sizes that do not fit 64 bits. A
-// fraction of a byte is dropped.
+// Parses "4096", "64M", "1.5G". Returns nullopt for other texts, and for sizes that do not fit 64
+// bits. A fraction of a byte is dropped.
 std::optional<uint64_t> parse_bytes(std::string_view text);
 
-// "10s", "90m", "2d": a whole number of the largest unit that fits. parse_time() of the text
-// returns the same time.
+// Returns a text such as "10s", "90m" or "2d", in the largest unit that divides the time.
+// parse_time() of the text returns the same time.
 std::string time_text(std::chrono::nanoseconds time);
 // Returns a measured time, rounded, in the largest unit in which the number is at least 1 (for
 // minutes and longer units: at least 2). A number below 100 has one digit after the point. "4.7ms",
 // "12s", "90s", "2.5h".
 std::string rounded_time_text(std::chrono::nanoseconds time);
 std::string microseconds_text(double us);
-// "64 MiB", "1.5 GiB", with four significant digits.
+// Returns a text such as "64 MiB" or "1.5 GiB", with four significant digits.
 std::string bytes_text(uint64_t bytes);
-// The same without rounding: parse_bytes() of the text returns the same size.
+// As bytes_text(), but not rounded: parse_bytes() of the text returns the same size.
 std::string exact_bytes_text(uint64_t bytes);
 
 }  // namespace rcuda

@@ -17,7 +17,7 @@ namespace rcuda {
 
 class Unsent {
  public:
-  // The previous message must be done.
+  // Sets the message to send. The previous message must be done.
   void put(std::vector<std::byte> message) {
     message_ = std::move(message);
     sent_ = 0;

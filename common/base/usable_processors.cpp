@@ -12,8 +12,8 @@
 namespace rcuda {
 namespace {
 
-// The quota in processors, rounded up. 0 if the group has no quota ("max 100000", "-1 100000") or
-// the text is malformed.
+// Returns the quota in processors, rounded up. Returns 0 if the group has no quota ("max 100000",
+// "-1 100000") or the text is malformed.
 unsigned quota_of(const std::string& quota_and_period) {
   long long quota = 0, period = 0;
   if (std::sscanf(quota_and_period.c_str(), "%lld %lld", &quota, &period) != 2) return 0;
@@ -25,8 +25,8 @@ unsigned smaller_quota(unsigned one, unsigned other) {
   return one == 0 || other == 0 ? std::max(one, other) : std::min(one, other);
 }
 
-// The smallest quota of `group` (a path) and of the groups above it. A container may see the last
-// group of the path as the mount's root; files that do not exist there count as no quota.
+// Returns the smallest quota of `group` (a path) and of the groups above it. A container may see
+// the last group of the path as the mount's root. Files that do not exist there count as no quota.
 unsigned quota_along(const std::string& mount, std::string group, bool is_v2) {
   for (unsigned least = 0;; group.resize(group.rfind('/'))) {
     if (group == "/") group.clear();
@@ -38,8 +38,8 @@ unsigned quota_along(const std::string& mount, std::string group, bool is_v2) {
   }
 }
 
-// The processors of the affinity mask. sched_getaffinity() fails on a machine with more processors
-// than a cpu_set_t.
+// Returns the number of processors of the affinity mask. sched_getaffinity() fails on a machine
+// with more processors than a cpu_set_t has bits.
 unsigned allowed_processors() {
   cpu_set_t allowed;
   if (::sched_getaffinity(0, sizeof allowed, &allowed) == 0) return CPU_COUNT(&allowed);

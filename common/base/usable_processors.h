@@ -14,8 +14,8 @@ namespace rcuda {
 // quota from a few small files of the kernel; each call reads the caller's affinity mask.
 unsigned usable_processors();
 
-// The smallest quota of this process's groups and of all groups above them; 0: no quota. `groups`
-// is the text of /proc/self/cgroup, which names the process's groups. `mount`: normally
+// Returns the smallest quota of this process's groups and of all groups above them; 0: no quota.
+// `groups` is the text of /proc/self/cgroup, which names the process's groups. `mount`: normally
 // /sys/fs/cgroup.
 unsigned quota_processors(const std::string& mount, std::string_view groups);
 

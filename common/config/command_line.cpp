@@ -14,19 +14,19 @@
 namespace rcuda::config {
 namespace {
 
-// The subcommand on the command line, or the program itself.
+// Returns the innermost subcommand on the command line, or the program itself.
 const CLI::App& chosen(const CLI::App& program) {
   const auto subcommands = program.get_subcommands();
   return subcommands.empty() ? program : chosen(*subcommands.front());
 }
 
-// "rcuda-lease take"
+// Returns the program's name with its subcommands on the command line: "rcuda-lease take".
 std::string path_of(const CLI::App& program) {
   const auto subcommands = program.get_subcommands();
   return program.get_name() + (subcommands.empty() ? "" : " " + path_of(*subcommands.front()));
 }
 
-// The long names ("--for") of the options of a program or subcommand.
+// Returns the long names ("--for") of the options of a program or subcommand.
 std::vector<std::string> option_names(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) {
@@ -48,7 +48,7 @@ std::string unknown_option_of(const CLI::App& program, const std::string& word) 
   return "unknown option " + name + did_you_mean(name, option_names(chosen(program)));
 }
 
-// The error's text without a full stop at its end, because the caller appends to it.
+// Returns the error's text without a full stop at its end, because the caller appends to it.
 std::string text_of(const CLI::ParseError& error, const CLI::App& program) {
   const bool is_extra = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
   const std::vector<std::string> unknown = program.remaining(true);

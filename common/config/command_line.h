@@ -92,14 +92,14 @@ class CommandLine {
   // The error for a word that looks like an option but is not an option of this program or of the
   // subcommand on the command line. It names the nearest option.
   std::string unknown_option(const std::string& word) const;
-  // parse() then does not report unknown variables, because the program reports them itself.
+  // For a program that reports unknown environment variables itself: parse() does not report them.
   void leave_variables() { reports_variables_ = false; }
 
-  // Returns the exit status with which the program must end: 0 after --help or --version,
-  // kWrongUse after an error. parse() prints the error with the program's name and, for a misspelt
-  // option, the nearest one. Returns nullopt if the program continues. If so, parse() warns of
-  // variables of the environment that rcuda does not know, unless leave_rest() or
-  // leave_variables() was called (a program that is started with the rest warns itself).
+  // Returns nullopt if the program continues. Otherwise returns the exit status with which the
+  // program must end: 0 after --help or --version, kWrongUse after an error. Prints the error with
+  // the program's name and, for a misspelt option, the nearest option. If the program continues,
+  // also reports unknown environment variables that begin with RCUDA_, unless leave_variables() or
+  // leave_rest() was called. (The program that is started with the rest reports them itself.)
   [[nodiscard]] std::optional<int> parse(int argc, const char* const* argv);
   static constexpr int kWrongUse = 2;
   // Whether parse() found this subcommand.

@@ -133,8 +133,8 @@ std::string Integer::accepted() const {
 
 std::string Decimal::text() const { return decimal_text(value_); }
 
-// Digits, and perhaps a point and digits. std::from_chars() of a double would bring a handler for
-// the program's exit into the client library.
+// Accepts digits, optionally followed by a point and more digits. std::from_chars() for double is
+// not used because it would add an exit handler to the client library.
 bool Decimal::parse(std::string_view text) {
   const size_t point = std::min(text.find('.'), text.size());
   const std::string_view fraction = text.substr(std::min(point + 1, text.size()));

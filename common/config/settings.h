@@ -21,7 +21,7 @@ namespace rcuda::config {
 
 class Registry;
 
-// "2", "1.5": the shortest text of this number.
+// Returns the shortest text of this number: "2", "1.5".
 std::string decimal_text(double number);
 
 class SettingBase {
@@ -39,7 +39,7 @@ class SettingBase {
   // "the environment", "rcuda.toml:3", "--port"; empty for the default.
   const std::string& origin() const { return origin_; }
 
-  // Adds the line of the file that has set the value to an error of the value: "rcuda.toml:3: ...".
+  // Prefixes an error of the value with the line of the file that set the value: "rcuda.toml:3: ".
   Status at_origin(Status status) const;
 
   // Sets the value from text. `origin` is the source of the text, `name` the setting's name there.
@@ -69,11 +69,13 @@ class Registry {
   SettingBase* find_key(std::string_view key) const;
 
   Status load_environment();
-  // The keys of all settings.
+  // Returns the keys of all settings.
   std::vector<std::string> keys() const;
-  // "NAME=value" for every setting that differs from its default, for the environment of a child.
+  // Returns "NAME=value" for every setting that differs from its default, for the environment of a
+  // child.
   std::vector<std::string> environment() const;
-  // Two lines per setting: its variable, value, origin and accepted values; its help.
+  // Returns two lines for each setting: first its variable, value, origin and accepted values, then
+  // its help.
   std::string describe() const;
 
  private:
@@ -97,7 +99,7 @@ class String : public SettingBase {
   std::string value_;
 };
 
-// "1", "0", "true", "false", "yes", "no", "on", "off".
+// A yes or no: "1", "0", "true", "false", "yes", "no", "on", "off".
 class Bool : public SettingBase {
  public:
   Bool(Registry& registry, const char* variable, bool initial, const char* help)
@@ -180,7 +182,7 @@ class Duration : public SettingBase {
            const char* help)
       : SettingBase(registry, variable, help), value_(initial) {}
   std::chrono::nanoseconds get() const { return value_; }
-  // Rounded up: only 0 becomes 0, which may have a special meaning.
+  // Rounded up, so that only a time of 0 becomes 0. For some settings 0 has a special meaning.
   std::chrono::milliseconds milliseconds() const {
     return std::chrono::ceil<std::chrono::milliseconds>(value_);
   }
@@ -196,7 +198,7 @@ class Duration : public SettingBase {
   std::chrono::nanoseconds value_;
 };
 
-// "0,2,3". An empty text is an empty list.
+// A list of numbers, such as the devices "0,2,3". An empty text is an empty list.
 class OrdinalList : public SettingBase {
  public:
   OrdinalList(Registry& registry, const char* variable, const char* help)

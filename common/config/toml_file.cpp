@@ -34,7 +34,8 @@ std::string at(const std::string& path, size_t line) {
   return path + ":" + std::to_string(line) + ": ";
 }
 
-// The text of a list of texts and whole numbers; nullopt for another list.
+// Returns the items of a list with commas between them. Returns nullopt if an item is neither a
+// text nor a whole number.
 std::optional<std::string> joined(const toml::array& list) {
   std::string text;
   for (const toml::node& item : list) {
@@ -102,7 +103,7 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
 }
 
-// The line with this number, from 1.
+// Returns the line with this number. The first line has the number 1.
 std::string_view line_of(std::string_view text, size_t number) {
   for (; number > 1 && !text.empty(); --number) {
     text.remove_prefix(std::min(text.find('\n'), text.size() - 1) + 1);
@@ -111,7 +112,7 @@ std::string_view line_of(std::string_view text, size_t number) {
   return trimmed(text.substr(0, std::min(text.find('\n'), kMost)));
 }
 
-// The line without a comment.
+// Returns the line without its comment.
 std::string_view without_comment(std::string_view line) {
   char quote = 0;
   for (size_t i = 0; i < line.size(); ++i) {
@@ -161,7 +162,7 @@ std::string explain(std::string_view line, std::string_view description) {
   return "the value of " + name + " is not usable: " + kForms + reason;
 }
 
-// The whole file.
+// Reads the whole file.
 Result<std::string> read_text_of(const std::string& path) {
   std::error_code error;
   errno = 0;

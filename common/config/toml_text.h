@@ -12,7 +12,8 @@
 
 namespace rcuda::config {
 
-// The number, from 1, of the first line with a character outside ASCII that is not a comment.
+// Returns the number (from 1) of the first line that is not a comment line and has a character
+// outside ASCII. Returns nullopt if there is no such line.
 inline std::optional<size_t> foreign_character(std::string_view text) {
   size_t line = 1;
   bool blank = true, comment = false;

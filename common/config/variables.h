@@ -18,7 +18,7 @@ namespace rcuda::config {
 std::vector<std::string> unknown_variables(const char* const* environment,
                                            const Registry* server = nullptr);
 
-// The names of the variables of programs, without RCUDA_.
+// Returns the variables that every program accepts without a warning, without the prefix RCUDA_.
 std::vector<std::string> program_variables();
 
 }  // namespace rcuda::config

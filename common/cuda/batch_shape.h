@@ -31,9 +31,9 @@ inline bool is_source_order(CUmemcpySrcAccessOrder order) {
   return order >= CU_MEMCPY_SRC_ACCESS_ORDER_STREAM && order <= CU_MEMCPY_SRC_ACCESS_ORDER_ANY;
 }
 
-// The unit of the operation's extents and offsets, in bytes: an element of the array if an array
-// takes part, otherwise a byte. `bytes_of` gives the element size of an array: CUresult(CUarray,
-// size_t* bytes).
+// Sets *bytes to the unit of the operation's extents and offsets: the size of an array's element if
+// one side is an array, otherwise 1. `bytes_of` returns the element size of an array:
+// CUresult(CUarray, size_t* bytes).
 template <typename BytesOf>
 CUresult element_bytes(const CUDA_MEMCPY3D_BATCH_OP& operation, const BytesOf& bytes_of,
                        size_t* bytes) {

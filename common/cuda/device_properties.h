@@ -1,4 +1,5 @@
-// The answer of cuDeviceGetProperties (deprecated): the values of some attributes as one struct.
+// Computes the result of cuDeviceGetProperties (deprecated): some attributes of a device in one
+// struct.
 #pragma once
 
 #include <cuda.h>

@@ -1,4 +1,5 @@
-// A program's advice about a range of managed memory, and its answers to cuMemRangeGetAttribute.
+// ManagedAdvice: keeps a program's advice about a range of managed memory, and answers
+// cuMemRangeGetAttribute from it.
 //
 // A plain value; its owner guards it. Callers have checked the locations.
 #pragma once
@@ -18,7 +19,7 @@ class ManagedAdvice {
            advice == CU_MEM_ADVISE_SET_ACCESSED_BY || advice == CU_MEM_ADVISE_UNSET_ACCESSED_BY;
   }
 
-  // CUDA_ERROR_INVALID_VALUE for an unknown advice.
+  // Records an advice. Returns CUDA_ERROR_INVALID_VALUE if the advice is unknown.
   CUresult take(CUmem_advise advice, const CUmemLocation& location) {
     switch (advice) {
       case CU_MEM_ADVISE_SET_READ_MOSTLY:
@@ -46,7 +47,7 @@ class ManagedAdvice {
 
   void prefetched_to(const CUmemLocation& location) { prefetched_ = location; }
 
-  // CUDA_ERROR_INVALID_VALUE for an unknown attribute or a wrong size.
+  // Returns CUDA_ERROR_INVALID_VALUE for an unknown attribute or a wrong size.
   CUresult get(CUmem_range_attribute attribute, void* data, size_t bytes) const {
     switch (attribute) {
       case CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY:
@@ -98,7 +99,7 @@ class ManagedAdvice {
   bool read_mostly_ = false;
   CUmemLocation preferred_{};  // CU_MEM_LOCATION_TYPE_INVALID: none
   CUmemLocation prefetched_{};
-  std::vector<int> accessed_by_;  // by ordinal, the host last
+  std::vector<int> accessed_by_;  // ordinals, ascending; the host (a negative number) last
 };
 
 }  // namespace rcuda::cuda

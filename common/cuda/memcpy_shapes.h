@@ -45,7 +45,7 @@ inline CUDA_MEMCPY3D_PEER peer_shape(const CUDA_MEMCPY2D& copy) {
   return shape;
 }
 
-// The inverse, for a copy whose contexts are null.
+// The inverse of peer_shape(), for a copy whose contexts are null.
 inline CUDA_MEMCPY3D without_contexts(CUDA_MEMCPY3D_PEER shape) {
   shape.srcContext = shape.dstContext = nullptr;
   return std::bit_cast<CUDA_MEMCPY3D>(shape);

@@ -1,4 +1,4 @@
-// A CUresult as a Status. Any thread; nothing blocks.
+// Converts a CUresult to a Status. Any thread; nothing blocks.
 #pragma once
 
 #include <string>

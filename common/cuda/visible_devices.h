@@ -29,7 +29,7 @@ struct VisibleDevices {
   bool named_twice = false;       // cuInit returns CUDA_ERROR_INVALID_DEVICE
 };
 
-// Whether selecting needs the devices' UUIDs.
+// Whether the list has UUIDs, so that select_devices() needs the devices' UUIDs.
 inline bool lists_uuids(std::string_view list) {
   return list.starts_with("GPU-") || list.starts_with("MIG-");
 }

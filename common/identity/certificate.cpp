@@ -20,7 +20,7 @@ namespace rcuda::identity {
 namespace {
 
 constexpr size_t kMostBytes = 1 << 20;
-constexpr size_t kMostCommonName = 64;  // X.520
+constexpr size_t kMostCommonName = 64;  // the limit of X.520
 
 using Bio = std::unique_ptr<BIO, decltype([](BIO* bio) { BIO_free(bio); })>;
 

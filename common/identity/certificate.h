@@ -59,9 +59,10 @@ Result<Certificate> load_or_make_certificate(const std::string& path, const std:
 // Makes a new key and its certificate. Stores neither.
 Result<Certificate> make_certificate(const std::string& host);
 
-// The SHA-256 of the public key (SubjectPublicKeyInfo in DER). Also for a peer's certificate.
+// Returns the SHA-256 of the public key (SubjectPublicKeyInfo in DER), also of a peer's
+// certificate.
 Result<Hash> fingerprint_of(const x509_st* certificate);
-// The fingerprint for messages, written as in tokens.
+// Returns the fingerprint as text, as in tokens, for messages.
 std::string fingerprint_text(const Certificate& certificate);
 
 }  // namespace rcuda::identity

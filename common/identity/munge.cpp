@@ -66,7 +66,7 @@ std::string socket_of(const Library& library, Context* context) {
   return path != nullptr ? path : "";
 }
 
-// The cause and remedy of an error, for an administrator. Null: use libmunge's own text.
+// Returns the cause and remedy of an error, for an administrator. Null: use libmunge's own text.
 const char* meaning_of(Error error) {
   switch (error) {
     case Error::kInvalid:

@@ -6,7 +6,7 @@
 // it refuses the credential as replayed afterwards. A credential names its maker, not its receiver:
 // the payload must bind it to the connection (a nonce of the server, the TLS exporter's value).
 // Threads: any. Blocking: one exchange with munged over its local socket, about 0.1 ms; several
-// seconds if munged hangs or has ended without removing its socket, so a poll loop must not call.
+// seconds if munged hangs or has ended without removing its socket. Do not call from a poll loop.
 // SIGPIPE is never raised. Errors name the remedy: kUnavailable if this machine has no MUNGE,
 // kDenied if MUNGE refuses.
 #pragma once
@@ -28,7 +28,7 @@ inline constexpr size_t kMostPayloadBytes = 4096;
 inline constexpr size_t kMostCredentialBytes = 16 << 10;
 
 struct Settings {
-  std::string socket;                 // munged's; empty: the library's own default
+  std::string socket;                 // path of munged's socket; empty: libmunge's default
   std::chrono::seconds lifetime{60};  // of a credential; covers the difference of two clocks, too
 };
 

@@ -53,7 +53,8 @@ struct Library {
   Error (*decode)(const char* credential, Context*, void** payload, int* bytes, uid_t*, gid_t*);
 };
 
-// Loaded once per process and never unloaded. kUnavailable if it is not installed. Any thread.
+// Returns libmunge, which is loaded once per process and never unloaded. kUnavailable if it is not
+// installed. Any thread.
 const Result<Library>& library();
 
 }  // namespace rcuda::identity::munge

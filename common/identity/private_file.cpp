@@ -78,8 +78,8 @@ class Temporary {
   bool renamed_ = false;
 };
 
-// Writes a rename or link to the disk. Some file systems cannot sync a folder, so errors do not
-// count.
+// Writes a rename or link to the disk. Ignores errors, because some file systems cannot sync a
+// folder.
 void sync_folder_of(const std::string& path) {
   const UniqueFd folder(::open(folder_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (folder) (void)::fsync(folder.get());

@@ -24,20 +24,20 @@ using Secret = std::array<uint8_t, 32>;
 using Hash = std::array<uint8_t, 32>;  // SHA-256
 
 struct Token {
-  std::string id;  // is_token_id()
+  std::string id;  // is_token_id(id) is true
   Secret secret{};
   Hash fingerprint{};
   bool operator==(const Token&) const = default;
 };
 
-// Eight lower-case hexadecimal digits.
+// Whether the text is a token's id: eight lower-case hexadecimal digits.
 bool is_token_id(std::string_view text);
 
 std::string format(const Token& token);
 // Accepts exactly what format() returns. kInvalidArgument otherwise.
 Result<Token> parse_token(std::string_view text);
 
-// A token with a random id and secret.
+// Returns a token with a random id and secret.
 Result<Token> new_token(const Hash& fingerprint);
 
 // A secret has 256 random bits, so one pass of SHA-256 without salt is enough.

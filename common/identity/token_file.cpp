@@ -16,7 +16,7 @@ constexpr size_t kMostBytes = 1 << 20;
 
 Status refused(const std::string& why) { return Status(Code::kInvalidArgument, why); }
 
-// The words of a line up to a comment.
+// Returns the words of a line, without its comment.
 std::vector<std::string_view> words_of(std::string_view line) {
   constexpr std::string_view kSpaces = " \t\r";
   std::vector<std::string_view> words;

@@ -29,9 +29,9 @@ class TokenFile {
   // kNotFound if there is no such file; kDenied if other users have access to it.
   static Result<TokenFile> load(const std::string& path);
 
-  // `host` is without brackets.
+  // Returns the token for a server. `host`: without brackets.
   std::optional<Token> find(std::string_view host, uint16_t port) const;
-  // The servers of the lines, for messages: "node1, node2:9000, every server".
+  // Returns the servers that the lines name, for messages: "node1, node2:9000, every server".
   std::string servers() const;
 
  private:
@@ -45,7 +45,8 @@ class TokenFile {
   friend Result<bool> add_token(const std::string& path, std::string_view line);
   friend Status remove_token(const std::string& path, std::string_view server);
 
-  // The text of the file without the line for that server. `found`: whether there is such a line.
+  // Returns the text of the file without the line for that server. `found`: whether the file has
+  // such a line.
   static Result<std::string> without(const std::string& path, const std::string& host,
                                      uint16_t port, bool* found);
   static Result<Line> parse_line(const std::vector<std::string_view>& words);
@@ -54,7 +55,7 @@ class TokenFile {
   std::vector<Line> lines_;
 };
 
-// The token file in config_folder(); empty if there is no such folder.
+// Returns the path of the token file in config_folder(); empty if config_folder() is empty.
 std::string default_token_file();
 
 // Puts a line ("node1 rcuda1.…") into the file, which is made with its folders if it is not there.

@@ -1,5 +1,5 @@
-// Names of this machine's users and groups. Any thread. Blocking: as the system's user database,
-// which may be on the network (LDAP), so a poll loop must not call.
+// Names of this machine's users and groups. Any thread. Blocking: on the system's user database,
+// which may be on the network (LDAP). Do not call from a poll loop.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace rcuda::identity {
 
 // Returns the user's name; the decimal uid if the user has no name, as in some containers.
 std::string user_name(uid_t uid);
-// "ada (uid 1000)", for messages; "uid 1000" if the user has no name.
+// Returns "ada (uid 1000)", for messages; "uid 1000" if the user has no name.
 std::string user_and_number(uid_t uid);
 
 // Returns the group's name; the decimal gid if the group has no name.

@@ -10,8 +10,8 @@
 
 namespace rcuda::image {
 
-// The size of the image: the end of its headers, sections and segments. `bytes` may be longer.
-// kInvalidArgument if it is shorter or not an ELF64 image.
+// Returns the size of the image: the largest end of its headers, sections and segments. `bytes` may
+// be longer. kInvalidArgument if `bytes` is shorter or is not an ELF64 image.
 Result<uint64_t> elf_size(Bytes bytes);
 
 // Section headers and names of an image that elf_size() accepted.
@@ -25,7 +25,7 @@ struct ElfSections {
 };
 Result<ElfSections> elf_sections(Bytes image);
 
-// The string at `offset` of a string table, without its NUL; "" if the string has no NUL.
+// Returns the string at `offset` of a string table, without its NUL; "" if no NUL ends it.
 std::string_view string_at(Bytes table, uint64_t offset);
 
 }  // namespace rcuda::image

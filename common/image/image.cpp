@@ -9,7 +9,7 @@
 namespace rcuda::image {
 namespace {
 
-// More than the translation units of any program.
+// Bounds the prelinked containers of a wrapper. More than the translation units of any program.
 constexpr size_t kMaxContainers = 1u << 20;
 
 // Compares byte by byte, because `bytes` may be shorter than the magic.
@@ -61,7 +61,7 @@ Result<Image> inspect_bare(Bytes bytes) {
   return image;
 }
 
-// All memory from `pointer` on; the headers give the length.
+// Returns all memory from `pointer` on. The caller then takes the length from the image's headers.
 Bytes unbounded(const void* pointer) {
   const uint64_t room =
       std::numeric_limits<uint64_t>::max() / 2 - reinterpret_cast<uintptr_t>(pointer);

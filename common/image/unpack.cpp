@@ -11,8 +11,9 @@ namespace rcuda::image {
 namespace {
 
 constexpr uint64_t kLargestImage = 1ull << 30;
+// The best compression ratios of the formats. In LZ4, one byte adds at most 255 bytes to a match.
 constexpr uint64_t kLz4BestRatio = 255;
-// Four bytes can encode a block of 128 KiB in which one byte repeats.
+// In zstd, four bytes can encode a block of 128 KiB in which one byte repeats.
 constexpr uint64_t kZstdBestRatio = (128u << 10) / 4;
 
 Status malformed(const char* what) {

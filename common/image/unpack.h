@@ -20,8 +20,8 @@ Result<std::string> decompress(const Entry& entry);
 // same major version. If no PTX fits, returns the oldest. nullptr without PTX.
 const Entry* select_ptx(const std::vector<Entry>& entries, uint32_t sm);
 
-// The PTX texts to link into one program: one text, or one per translation unit of a version 2
-// wrapper. An ELF image has none.
+// Returns the PTX texts to link into one program: one text, or one text per translation unit of a
+// version 2 wrapper. An ELF image has no PTX.
 Result<std::vector<std::string>> ptx_units(const Image& image, uint32_t sm);
 
 }  // namespace rcuda::image

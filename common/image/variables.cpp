@@ -21,7 +21,7 @@ uint64_t product(uint64_t a, uint64_t b) {
   return __builtin_mul_overflow(a, b, &result) ? UINT64_MAX : result;
 }
 
-// A plain number; UINT64_MAX for any other constant expression.
+// Returns the value of a plain number, or UINT64_MAX for any other constant expression.
 uint64_t plain_number(std::string_view word) {
   if (word.ends_with('U')) word.remove_suffix(1);
   const bool hexadecimal = word.starts_with("0x") || word.starts_with("0X");
@@ -45,7 +45,7 @@ uint64_t extent(Words& words, std::string_view close, bool* open) {
 // Reads a declaration from after ".global" up to its ";".
 uint64_t declared_bytes(Words& words) {
   uint64_t element = 0, vector = 1, padding = 0, bytes = 0;
-  // For each variable that the declaration lists.
+  // State of the variable that is being read; a declaration may list several variables.
   uint64_t elements = 1, initialised = 1, depth = 0;
   bool open = false, initialiser = false;
   const auto add = [&] {
@@ -93,8 +93,8 @@ Result<uint64_t> elf_variable_bytes(Bytes image) {
 
 Bytes bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
 
-// The bytes of the variables in the entry that needs most, among the entries that the driver may
-// choose.
+// Returns the bytes of variables in an entry of the container. Of the entries that the driver may
+// choose, takes the entry with the most bytes.
 Result<uint64_t> container_variable_bytes(Bytes container, uint32_t sm) {
   RCUDA_ASSIGN_OR_RETURN(const std::vector<Entry> list, entries(container));
   uint64_t most = 0;
@@ -112,8 +112,8 @@ Result<uint64_t> container_variable_bytes(Bytes container, uint32_t sm) {
 
 }  // namespace
 
-// A declaration is outside of parameter lists, and begins a statement if it is inside of a
-// function. The `.global` of an instruction (ld.global) does not begin a statement.
+// Adds up the declarations with `.global`. A declaration is never in a parameter list, and inside a
+// function it begins a statement. The `.global` of an instruction (ld.global) does neither.
 uint64_t ptx_variable_bytes(std::string_view text) {
   Words words(text);
   uint64_t bytes = 0, braces = 0, parentheses = 0;

@@ -158,7 +158,8 @@ CUresult library_stream_property(CUcontext, uint64_t, uint32_t* property) {
   return CUDA_SUCCESS;
 }
 
-// Maps pairs of multiprocessors to graphics clusters. cuBLASLt on sm_90 crashes without it.
+// The topology map assigns pairs of multiprocessors to graphics clusters. cuBLASLt on sm_90 crashes
+// without this map.
 constexpr unsigned kClusters = 8;
 
 CUresult topology_map(uint8_t** map, uint32_t* count) {
@@ -184,7 +185,7 @@ uint32_t enumerate_functions(CUcontext, CUmodule module, void (*visit)(void*, CU
   return 1;
 }
 
-// Features that the runtime does not need.
+// For slots of optional features: the runtime works without them.
 CUresult declined() { return CUDA_ERROR_NOT_SUPPORTED; }
 
 CUresult integrity_check(uint32_t version, uint64_t seconds, uint8_t* answer);

@@ -48,8 +48,8 @@ CUresult get_export_table(const void** table, const CUuuid* id);
 // take. NVIDIA's runtime takes its own lock in a destructor, and holds this lock during some calls
 // of the driver.
 void context_destroyed(CUcontext context);
-// The same for a caller that holds such a lock: releases the lock meanwhile. Returns when the
-// context has no values, including values that other threads stored meanwhile.
+// As above, for a caller that holds such a lock: unlocks it while the destructors run. Returns when
+// the context has no values, including values that other threads have stored in the meantime.
 void context_destroyed(CUcontext context, MutexLock& lock) RCUDA_REQUIRES(lock);
 
 }  // namespace rcuda::interop

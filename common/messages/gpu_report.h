@@ -15,7 +15,7 @@
 
 namespace rcuda::wire {
 
-// A figure that the server's NVML does not report.
+// The value of a figure that the server's NVML does not report.
 inline constexpr uint64_t kUnknownFigure = ~uint64_t{0};
 
 struct GpuReport {
@@ -25,7 +25,7 @@ struct GpuReport {
   // A session on the GPU that the client may see.
   struct Process {
     std::string host;  // of the client
-    uint32_t pid = 0;  // the client's
+    uint32_t pid = 0;  // of the client's process
     uint64_t used_bytes = kUnknownFigure;
     uint64_t quota_bytes = 0;  // the session's smallest limit on this GPU; 0: no limit
   };

@@ -2,8 +2,8 @@
 //
 //   client -> daemon   Hello: which devices, over which medium; and the client's description of
 //                      itself, for the log. The client's host is a part of the owner
-//   daemon -> client   Queued: at once, and every second while the client's turn has not come or no
-//                      worker is free
+//   daemon -> client   Queued: at once, and every second while the client waits in the queue or for
+//                      a free worker
 //   daemon -> worker   the socket and the Hello, over their socket pair
 //   worker -> client   Welcome: devices with all attributes, window of addresses, staging; or
 //                      Refusal
@@ -61,7 +61,8 @@
 
 namespace rcuda::wire {
 
-// A client may abandon a server after a few of these intervals without a message.
+// The time between two Queued messages. A client may abandon a server that sends nothing for a few
+// of these intervals.
 inline constexpr std::chrono::seconds kQueuedInterval{1};
 
 // Media are sent by name. A side that does not have the requested medium refuses it.
@@ -85,11 +86,13 @@ struct Hello {
   std::vector<AddressWindow> taken;
   uint32_t worker = 0;                 // index of this worker among the client's workers, from 0
   uint32_t servers = 0;                // the number of workers that the client will have
-  uint32_t devices_left = 0;           // on this server and on later servers
+  uint32_t devices_left = 0;           // devices on this server and on servers that welcome later
   std::string p2p_strategy, p2p_path;  // RCUDA_P2P_STRATEGY and RCUDA_P2P_PATH of the client
-  uint32_t wait_ms = 0;       // how long the client waits for its turn (RCUDA_WAIT); 0: it does not
-  uint32_t reconnect_ms = 0;  // how long a session waits for lost sockets (RCUDA_RECONNECT); 0: not
-  std::string lease;          // the id of the lease for these devices; empty: none
+  // How long the client waits in the server's queue (RCUDA_WAIT). 0: it does not wait.
+  uint32_t wait_ms = 0;
+  // How long a session waits for lost sockets (RCUDA_RECONNECT). 0: a lost socket ends the session.
+  uint32_t reconnect_ms = 0;
+  std::string lease;  // the id of the lease for these devices; empty: none
   // With `lease`: tls::lease_proof() for this connection; zero: none. The daemon does not pass it
   // to the worker.
   uint8_t lease_proof[32] = {};
@@ -104,7 +107,7 @@ struct Queued {
 // Opens a further socket of a session.
 struct Attach {
   static constexpr char kName[] = "Attach";
-  uint8_t session[8] = {};  // attach_name() of Welcome's token: which session it claims
+  uint8_t session[8] = {};  // attach_name() of Welcome's token, which names the session
   uint8_t token[16] = {};   // attach_token() of Welcome's token, index and attempt
   uint32_t index = 0;
   // 0: this is the first socket with its index. Otherwise the socket replaces a lost socket; each
@@ -135,13 +138,13 @@ struct Endpoint {
   bool operator==(const Endpoint&) const = default;
 };
 
-// Asks for a ticket for one TCP connection. Names both ends as the client sees them.
+// Requests a ticket for one TCP connection. Contains both ends of it as the client sees them.
 struct TicketQuery {
   static constexpr char kName[] = "TicketQuery";
   Endpoint client, server;
 };
 
-// Valid once, on that connection only.
+// Valid once, and only on the TCP connection that the TicketQuery named.
 struct Ticket {
   static constexpr char kName[] = "Ticket";
   uint8_t secret[32] = {};
@@ -152,23 +155,23 @@ enum class Method : uint32_t { kToken = 1, kCertificate = 2, kMunge = 3 };
 struct Challenge {
   static constexpr char kName[] = "Challenge";
   uint8_t nonce[32] = {};
-  identity::Chain chain;  // the server's
+  identity::Chain chain;  // the server's certificates
   std::string signature;  // tls::sign() of the server
 };
 
 struct Authenticate {
   static constexpr char kName[] = "Authenticate";
   Method method{};
-  std::string id;          // kToken
+  std::string id;          // kToken: the token's id
   uint8_t mac[32] = {};    // kToken: tls::token_proof()
-  identity::Chain chain;   // kCertificate: the client's
+  identity::Chain chain;   // kCertificate: the client's certificates
   std::string signature;   // kCertificate: tls::sign() of the client
   std::string credential;  // kMunge: the payload is what munge_payload() returns
 };
 
 struct Authenticated {
   static constexpr char kName[] = "Authenticated";
-  std::string credential;  // kMunge; otherwise empty
+  std::string credential;  // kMunge: the daemon's credential; otherwise empty
 };
 
 struct DeviceInfo {

@@ -50,7 +50,7 @@ struct LeaseRequest {
   uint32_t count = 0;
   bool shared = false;   // kTake: others may have leases of the same devices
   uint64_t seconds = 0;  // kTake, kExtend: from now; 0: no end
-  bool waits = false;    // kTake: the client asks again while devices are taken
+  bool waits = false;    // kTake: the client repeats the request while devices are leased to others
   // kTake: the server may oversubscribe the leased devices, if it oversubscribes any.
   bool oversubscribed = false;
 };
@@ -63,7 +63,7 @@ struct LeaseInfo {
   bool oversubscribed = false;
   uint64_t created = 0;
   uint64_t until = 0;     // seconds since 1970, as `created`; 0: no end
-  uint32_t sessions = 0;  // in progress
+  uint32_t sessions = 0;  // sessions in progress
   // The work of the lease's sessions since the server's start, including sessions in progress.
   // `device_ms` adds each session's time, multiplied by the number of its devices.
   uint64_t begun = 0;  // number of sessions
@@ -91,11 +91,11 @@ struct LeaseKey {
   LeaseSecret secret = kNoLeaseSecret;
 };
 
-// Eight lower-case hexadecimal digits.
+// Whether the text is a lease's id: eight lower-case hexadecimal digits.
 bool is_lease_id(std::string_view text);
 // Returns the key as an entry of RCUDA_LEASE.
 std::string format(const LeaseKey& key);
-// kInvalidArgument names the entry by its number.
+// Parses RCUDA_LEASE. kInvalidArgument names the malformed entry by its number.
 Result<std::vector<LeaseKey>> parse_lease_keys(std::string_view text);
 // Returns the key for a server, as RCUDA_DEVICES names the server. Case does not matter.
 std::optional<LeaseKey> find_lease_key(const std::vector<LeaseKey>& keys, std::string_view host,

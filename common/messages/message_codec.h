@@ -39,7 +39,7 @@ namespace rcuda::wire {
 inline constexpr uint32_t kMaxString = 4096;
 inline constexpr uint32_t kMaxDevices = 1024;
 
-// The length of a text, in bytes.
+// The limits of a text's length, in bytes.
 struct TextLimits {
   size_t least = 0, most = kMaxString;
 };
@@ -48,7 +48,7 @@ template <typename T>
 concept Number =
     (std::integral<T> && !std::same_as<T, bool>) || std::same_as<T, std::chrono::nanoseconds>;
 
-// Items of a list have no name.
+// Visits an item of a list, which has no name.
 template <typename Visitor, typename Item>
 void visit_item(Visitor& visit, Item& item) {
   if constexpr (Number<Item>) {
@@ -96,7 +96,7 @@ class MessageWriter {
   void object(const char* /*name*/, Struct& object) {
     fields(*this, object);
   }
-  // A message in a message, with its own length.
+  // Writes a message inside this message, with its own length.
   template <typename Message>
   void message(const char* name, const Message& message) {
     const std::vector<std::byte> body = encode(message);
@@ -114,7 +114,7 @@ class MessageWriter {
   std::vector<std::byte> out_;
 };
 
-// The least bytes of an item of a list: an item whose strings and lists are empty.
+// The shortest encoding of an item of a list, in bytes: its strings and lists are empty.
 template <typename Item>
 size_t least_bytes() {
   static const size_t bytes = [] {
@@ -197,7 +197,8 @@ class MessageReader {
     if (!decoded.ok()) return fail();
     message = std::move(decoded).value();
   }
-  // Rejects values that are in bounds but invalid.
+  // Makes decoding fail if `valid` is false. For rules that the limits of single fields cannot
+  // express.
   void check(bool valid) {
     if (!valid) fail();
   }

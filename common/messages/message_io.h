@@ -17,9 +17,9 @@
 
 namespace rcuda::wire {
 
-// The version of the framing. Builds whose messages differ refuse each other by protocol_hash.h and
-// forms.h; this version then stays the same. Commands that differ are not used
-// (api/command_hashes.h).
+// The version of the framing. It stays the same when only messages change: builds whose messages
+// differ refuse each other by protocol_hash.h and forms.h. Builds whose commands differ do not use
+// these commands (api/command_hashes.h).
 inline constexpr uint32_t kProtocolVersion = 2;
 
 inline constexpr uint32_t kMagic = 0x41445543u;  // "CUDA" in memory order
@@ -79,7 +79,7 @@ Result<std::pair<MessageType, std::vector<std::byte>>> read_message(
 // A message that arrives in pieces.
 class PartialMessage {
  public:
-  // `most`: the longest body.
+  // `most`: the largest accepted size of the body, in bytes.
   explicit PartialMessage(uint32_t most) : most_(most) {}
 
   // Calls `receive(data, bytes)` and adds the bytes that it returns, until it returns none or the

@@ -14,7 +14,7 @@
 namespace rcuda::wire {
 
 inline constexpr size_t kMaxUserTotals = 256;
-inline constexpr uint32_t kMaxCodes = 64;  // above the values of Code
+inline constexpr uint32_t kMaxCodes = 64;  // more than Code has values
 
 // The state of a server, for rcuda-smi.
 struct ServerStatus {
@@ -33,17 +33,17 @@ struct ServerStatus {
     std::string medium;
     uint64_t seconds = 0;
     std::vector<uint32_t> devices;
-    std::string job{};                       // of the session's lease
+    std::string job{};                       // the job of the session's lease; empty: none
     uint32_t priority = 0;                   // docs/parking.md#priorities
     Work work{};                             // so far
-    uint32_t losses = 0;                     // of the connection, so far
+    uint32_t losses = 0;                     // how often the connection was lost so far
     std::optional<uint64_t> lost_seconds{};  // since the last loss; none: connected
-    // docs/parking.md: "parking", "parked", "waiting" for room or "waking"; empty: in none of these
-    // states.
+    // The session's state of parking (docs/parking.md): "parking", "parked", "waiting" for free GPU
+    // memory, or "waking". Empty: in none of these states.
     std::string park{};
     std::string park_way{};       // "driver" or "worker"; empty: it is not parked
     std::string park_refused{};   // why the last attempt to park it failed; empty: it did not fail
-    uint64_t parked_bytes = 0;    // of GPU memory that are in the host's memory now
+    uint64_t parked_bytes = 0;    // bytes of GPU memory that are in the host's memory now
     uint64_t parked_seconds = 0;  // since the session was parked
   };
   struct Leased {
@@ -67,8 +67,8 @@ struct ServerStatus {
     // How often sessions were parked and woken, and the time for which the woken sessions were
     // parked.
     uint64_t parks = 0, wakes = 0, parked_seconds = 0;
-    // parks_for_room: the parks that made room for other sessions. room_refusals: how often no park
-    // could make room.
+    // parks_for_room: the number of parks that made room for another session. room_refusals: the
+    // number of allocations that failed because no session could be parked.
     uint64_t parks_for_room = 0, room_refusals = 0;
   };
   std::string server;          // host name
@@ -78,10 +78,10 @@ struct ServerStatus {
   // and the token's roles.
   std::string user, method, roles;
   std::string driver;
-  std::string nccl;  // of sessions: its version and path, or why it is missing; empty: unknown yet
+  std::string nccl;  // sessions' NCCL: version and path, or why it is missing; empty: not known yet
   uint32_t idle_workers = 0;
   uint32_t max_sessions = 0;
-  uint32_t waiting = 0;  // clients whose turn has not come
+  uint32_t waiting = 0;  // clients in the queue of the admission
   bool draining = false;
   std::vector<Device> devices;
   std::vector<Leased> leased;  // devices with leases

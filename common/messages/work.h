@@ -1,6 +1,7 @@
-// The work of a session, as counters. A counter is a line of kWorkNames; the code that carries
-// counters from the worker to the metrics (pages, messages, the audit) handles any list. For
-// several sessions together, counters are added, and the largest peak counts.
+// The work of a session, as counters. To add a counter, add it to Counter and kWorkNames: the code
+// that passes counters from the worker to the metrics (ledger pages, messages, the audit) handles
+// every counter of the list. The total of several sessions is the sum of each counter, except that
+// kPeakMemory is the largest peak.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +26,8 @@ enum class Counter : size_t {
   kBytesToServer,  // to another server's device
   kBytesFromServer,
   kPeakMemory,  // bytes: the most that the session held on one device (MemoryMeter)
-  kPeerCopies,  // successful copies to another server; by route and staging from here on
+  kPeerCopies,  // the first of the counters of successful copies to another server, one for each
+                // pair of route and staging
 };
 
 // The names in the audit. Counters of copies to another server are "peer_copies_", the route, "_"

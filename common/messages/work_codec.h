@@ -1,5 +1,5 @@
-// Work in a message: its nonzero counters by name. So builds with different counters understand
-// each other.
+// Encodes Work in a message, as the names and values of its nonzero counters. Builds with different
+// counters can read each other's messages, because a reader skips unknown names.
 #pragma once
 
 #include <algorithm>

@@ -25,7 +25,7 @@ struct UniqueId {
   char bytes[128];
 };
 
-// A team of ranks, of the device API.
+// ncclTeam_t of NCCL's device API: a subset of the ranks.
 struct Team {
   int ranks, rank, stride;
 };
@@ -36,11 +36,11 @@ struct Multimem {
 
 inline constexpr int kUndefined = INT_MIN;  // an int of a Config that NCCL chooses
 inline constexpr unsigned kConfigMagic = 0xcafebeef;
-inline constexpr int kNoColor = -1;          // of a split: the rank joins no part
-inline constexpr int kBuiltInOperators = 5;  // sum to average
+inline constexpr int kNoColor = -1;          // of a split: the rank joins no new communicator
+inline constexpr int kBuiltInOperators = 5;  // ncclSum to ncclAvg
 
-// The configuration of a communicator. Later releases append members; `size` shows with
-// which members the program was compiled.
+// The configuration of a communicator. Later releases of NCCL append members; `size` shows which
+// members the program was compiled with.
 struct Config {
   size_t size = sizeof(Config);
   unsigned magic = kConfigMagic;
@@ -122,7 +122,7 @@ struct SimulationInfo {
   float microseconds = -1;
 };
 
-// The bytes of one element of a data type; 0 if there is no such type.
+// Returns the size of one element of a data type, in bytes; 0 if there is no such type.
 constexpr size_t bytes_of_type(int datatype) {
   constexpr size_t kBytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
   constexpr int kCount = sizeof kBytes / sizeof *kBytes;

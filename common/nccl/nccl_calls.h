@@ -1,6 +1,6 @@
-// Calls of NCCL as a client sends them to its worker: NcclCalls and NcclPost of
-// api/table/commands.toml carry a batch of them. Plain values. Everything comes from the peer
-// unchecked.
+// Calls of NCCL as a client sends them to its worker. The commands NcclCalls and NcclPost
+// (api/table/commands.toml) contain a batch of calls. Plain values. The receiver must check every
+// value.
 #pragma once
 
 #include <cstddef>
@@ -78,7 +78,7 @@ struct Call {
   uint32_t tail_bytes = 0;    // follow this struct, padded to 8 bytes
   uint64_t source = 0, target = 0, count = 0;
   int32_t datatype = 0, operation = 0;
-  int32_t peer = 0;  // also a root
+  int32_t peer = 0;  // a peer's rank, or the root's rank
   int32_t value = 0;
 };
 static_assert(sizeof(Call) == 64);

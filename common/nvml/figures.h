@@ -94,9 +94,9 @@
   X(nvmlDeviceGetNvLinkCapability, unsigned, kNvmlNvLinks, 6) \
   X(nvmlDeviceGetClock, unsigned, 4, 4)
 
-// X(number): a field of nvmlDeviceGetFieldValues(), without a scope: ECC's mode and errors; times
-// of throttling; the memory's temperature, energy, links, PCIe replays; power and temperature
-// limits; the recommended action.
+// X(number): a field of nvmlDeviceGetFieldValues() that has no scope. One line for each group:
+// ECC's mode and errors; times of throttling; the memory's temperature, energy, links, PCIe
+// replays; power and temperature limits; the recommended action.
 // clang-format off
 #define RCUDA_NVML_FIELDS(X) \
   X(1) X(2) X(3) X(4) \
@@ -142,7 +142,7 @@ enum Figure : uint32_t {
 #define PLACE_PAIR(name, type) figure_##name, last_of_##name = figure_##name + 1,
 #define PLACE_GRID(name, type, count, others) \
   figure_##name, last_of_##name = figure_##name + (count) * (others)-1,
-// The field's type (nvmlValueType_t), and the value.
+// A field has two figures: its type (nvmlValueType_t) and its value.
 #define PLACE_FIELD(number) field_##number, last_of_##number = field_##number + 1,
   RCUDA_NVML_VALUES(PLACE_VALUES) RCUDA_NVML_CHOICES(PLACE_CHOICE) RCUDA_NVML_PAIRS(PLACE_PAIR)
       RCUDA_NVML_GRIDS(PLACE_GRID) RCUDA_NVML_FIELDS(PLACE_FIELD)

@@ -59,7 +59,7 @@ enum nvmlGpuP2PStatus_t : unsigned {
   NVML_P2P_STATUS_UNKNOWN = 6,
 };
 
-// The nearest common ancestor of two devices.
+// The nearest common ancestor of two devices in the PCI tree.
 enum nvmlGpuTopologyLevel_t : unsigned {
   NVML_TOPOLOGY_INTERNAL = 0,
   NVML_TOPOLOGY_SINGLE = 10,
@@ -70,7 +70,7 @@ enum nvmlGpuTopologyLevel_t : unsigned {
 };
 
 inline constexpr unsigned kNvmlNvLinks = 18;
-// The device at the other end of a link.
+// The kind of the device at the other end of an NVLink.
 enum nvmlIntNvLinkDeviceType_t : unsigned {
   NVML_NVLINK_DEVICE_TYPE_GPU = 0,
   NVML_NVLINK_DEVICE_TYPE_IBMNPU = 1,

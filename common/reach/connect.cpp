@@ -63,7 +63,7 @@ bool is_this_machine(const addrinfo* addresses) {
   return found.ok() && *found;
 }
 
-// A `timeout` of zero means no limit.
+// Sets SO_SNDTIMEO. A `timeout` of zero means no limit.
 void set_send_timeout(int socket, std::chrono::microseconds timeout) {
   const timeval value{timeout.count() / 1'000'000, timeout.count() % 1'000'000};
   setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &value, sizeof value);
@@ -112,8 +112,8 @@ int connect_address(const addrinfo& address, Clock::time_point deadline, UniqueF
   return 0;
 }
 
-// Each address gets an equal share of the remaining time, so one that does not answer (IPv6 behind
-// a firewall) leaves time for the others.
+// Each address gets an equal share of the remaining time, so an address that does not answer (IPv6
+// that a firewall drops) leaves time for the other addresses.
 Result<UniqueFd> connect_any(const addrinfo* addresses, const std::string& where,
                              Clock::time_point deadline) {
   int left = 0;
@@ -124,8 +124,8 @@ Result<UniqueFd> connect_any(const addrinfo* addresses, const std::string& where
     UniqueFd socket;
     const int result = connect_address(*address, now + (deadline - now) / left--, &socket);
     if (result == 0) return socket;
-    // Report the error of an address that refuses: it says more than that of an unreachable
-    // address.
+    // Keeps a refusal in preference to later errors, because it says more than an error of an
+    // unreachable address.
     if (error != ECONNREFUSED) error = result;
   }
   std::string remedy = "check host and port, and that rcuda-server runs there";
@@ -150,7 +150,7 @@ Status meet_worker(Connection* connection, Clock::time_point deadline) {
   return {};
 }
 
-// If the worker refuses the connection's medium, the connection falls back.
+// If the worker chose the fallback (Welcome::fell_back), makes it the connection's medium, too.
 Result<Welcome> welcomed(Connection* connection, Result<Welcome> welcome) {
   if (!welcome || welcome->fell_back.empty()) return welcome;
   if (!connection->fallback) {
@@ -389,7 +389,8 @@ struct FurtherSockets {
   uint8_t token[16] = {};
   std::optional<tls::Key> key;
 
-  // Fills in the name and the token of `attach`.
+  // Opens a socket and sends `attach`, with the session's name and the token for its index and
+  // attempt.
   Result<Socket> open(Attach attach, Clock::time_point deadline) const {
     RCUDA_ASSIGN_OR_RETURN(UniqueFd socket, connect_again(worker, deadline));
     std::ranges::copy(attach_name(token), attach.session);

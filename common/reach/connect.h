@@ -62,7 +62,7 @@ std::string choose_medium(Connection* connection);
 Result<bool> present_ticket(int socket, const std::vector<uid_t>& trusted,
                             std::chrono::steady_clock::time_point deadline);
 
-// Explains the error of a handshake in which no rcuda-server answered.
+// Returns the error of a handshake with the explanation that no rcuda-server answered.
 Status no_server(const Status& status);
 
 // Requests a session and waits for the Welcome of a worker, which is then at the other end. Sets

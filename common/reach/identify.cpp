@@ -21,7 +21,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// `here`: the address is this machine's. `tokens`: describe_tokens().
+// Returns the error for a user without credentials. `here`: the address is this machine's.
+// `tokens`: the text of describe_tokens().
 Status no_credentials(const std::string& where, bool here, const std::string& tokens) {
   const std::string nobody_here =
       "no rcuda-server of this machine has that port (ss -xl shows @rcuda-PORT of each; or a "

@@ -17,7 +17,7 @@
 namespace rcuda::wire {
 namespace {
 
-// An Encoder's body with each kind of item.
+// Adds an Encoder's body that has an item of each kind.
 void add_encoding(MessageWriter* out) {
   Encoder encoder;
   encoder.value(uint8_t{1});

@@ -3,9 +3,9 @@
 //
 // The second attempt takes another socket (kFallbackSocket): the client opens it, the worker
 // accepts it. Each side keeps the first connection open until it has a Link over the second. So the
-// end of the first connection means that the peer is gone, not that it tries the other medium. A
-// first medium that fails must report this to its peer over the connection (verbs: a refusal);
-// otherwise the peer notices it only at its timeout.
+// end of the first connection means that the peer is gone, not that it tries the other medium. If
+// the first medium fails on one side, it must report this to the peer over the first connection
+// (verbs: a refusal). Otherwise the peer waits until its timeout.
 //
 // Threads: any. Blocking: until the Link is made, or the time of each attempt has passed.
 #pragma once

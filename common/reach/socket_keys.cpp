@@ -32,7 +32,7 @@ tls::Key key_of(const uint8_t (&secret)[16]) {
   return key;
 }
 
-// The first bytes of the derived key.
+// Returns the first bytes of the key that `label` derives from `key`, as many as `Bytes` holds.
 template <typename Bytes>
 Bytes derive(const tls::Key& key, const std::string& label) {
   const tls::Key derived = tls::derive(key, label);

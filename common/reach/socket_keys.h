@@ -26,16 +26,17 @@ std::string socket_label(uint32_t index, uint32_t attempt);
 std::string peer_attach_label(uint32_t link, uint32_t stream, uint32_t attempt);
 std::string peer_socket_label(uint32_t link, uint32_t stream, uint32_t attempt);
 
-// The name of a session on connections between workers. It does not reveal the session's id.
+// Sets `name` to the session's name on connections between workers. It does not reveal the
+// session's id.
 void session_name(const uint8_t (&session)[16], uint8_t (&name)[16]);
 // Returns Attach::session, which names a session without revealing its token.
 AttachName attach_name(const uint8_t (&token)[16]);
 // Returns Attach::token. The Attach crosses the network in the clear. `token`: from Welcome.
 AttachToken attach_token(const uint8_t (&token)[16], uint32_t index, uint32_t attempt);
-// The TLS key of a socket between client and worker. `key`: the session's.
+// Returns the TLS key of a socket between client and worker. `key`: the session's key.
 tls::Key socket_key(const tls::Key& key, uint32_t index, uint32_t attempt);
-// The TLS key of a socket between two workers. `secret`: the secret that the client gave to both;
-// `link`, `stream` and `attempt`: as in PeerHello.
+// Returns the TLS key of a socket between two workers. `secret`: the secret that the client gave to
+// both workers; `link`, `stream` and `attempt`: as in PeerHello.
 tls::Key peer_socket_key(const tls::Key& secret, uint32_t link, uint32_t stream, uint32_t attempt);
 // Returns PeerHello::token, for a PeerHello that replaces a socket.
 AttachToken peer_attach_token(const tls::Key& secret, uint32_t link, uint32_t stream,

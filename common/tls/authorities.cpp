@@ -76,7 +76,7 @@ constexpr Algorithm kAlgorithms[] = {
     {"\x30\x0d\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x01\x0d\x05\x00"sv, "RSA", "SHA512"},
     {"\x30\x05\x06\x03\x2b\x65\x70"sv, "ED25519", nullptr}};
 
-// A certificate that is split, but not parsed.
+// The parts of a certificate, split without the X.509 parser.
 struct Parts {
   Bytes content, signature;
   const Algorithm* algorithm = nullptr;
@@ -141,8 +141,8 @@ Result<std::shared_ptr<const Authorities>> Authorities::read(const std::string& 
   return std::shared_ptr<const Authorities>(made);
 }
 
-// The certificates of the chain, from the client's on. Empty unless each is signed by the next or
-// by an authority.
+// Returns the certificates of the chain, the client's first. Returns none unless each certificate
+// is signed by the next certificate or by an authority.
 std::vector<Owned<X509>> Authorities::read_signed(const identity::Chain& chain) const {
   std::vector<Owned<X509>> read;
   if (chain.size() > identity::kMostCertificates) return {};

@@ -19,7 +19,7 @@ Result<std::unique_ptr<Connection>> connect(int socket,
 class Acceptor {
  public:
   static Result<Acceptor> create();
-  // The server's end of a connection; shake_hands() comes next.
+  // Returns the server's end of a connection. The caller calls shake_hands() next.
   Result<std::unique_ptr<Connection>> accept(int socket) const;
 
  private:

@@ -48,7 +48,7 @@ int find_key(SSL* ssl, const unsigned char* name, size_t bytes, SSL_SESSION** se
 Result<Owned<SSL_CTX>> make_keyed_context() {
   Result<Owned<SSL_CTX>> context = make_context(TLS_method());
   if (!context) return context;
-  // The key's hash must be the hash of the cipher.
+  // Only this cipher suite, because the key is bound to its hash (session_of()).
   SSL_CTX_set_ciphersuites(context->get(), "TLS_AES_128_GCM_SHA256");
   SSL_CTX_set_psk_use_session_callback(context->get(), use_key);
   SSL_CTX_set_psk_find_session_callback(context->get(), find_key);

@@ -32,7 +32,7 @@ using Owned = std::unique_ptr<T, Free>;
 
 // Call it before every other function of OpenSSL in a process that uses this folder.
 void initialise();
-// A context for TLS 1.3 only, with AES-128-GCM first. Calls initialise().
+// Returns a context for TLS 1.3 only, which prefers AES-128-GCM. Calls initialise().
 Result<Owned<SSL_CTX>> make_context(const SSL_METHOD* method);
 // Returns kDenied with `what` and OpenSSL's reason. Clears the thread's error queue.
 Status ssl_error(const std::string& what);
@@ -42,7 +42,7 @@ Status ssl_error(const std::string& what);
 Status check_chain(
     const std::vector<Owned<X509>>& chain, X509_STORE* authorities, const char* purpose,
     const std::function<int(X509_VERIFY_PARAM*)>& set = [](X509_VERIFY_PARAM*) { return 1; });
-// A BIO that receives and sends by a RecordBuffer. Null: no memory.
+// Returns a BIO that receives and sends through a RecordBuffer; null if there is no memory.
 BIO* make_bio(RecordBuffer* buffer);
 
 }  // namespace rcuda::tls

@@ -28,7 +28,7 @@
 
 namespace rcuda::tls {
 
-// `exported`: Connection::exported(kProofLabel).
+// Returns the binding of a connection. `exported`: Connection::exported(kProofLabel).
 Key binding_of(const uint8_t (&nonce)[32], const Key& exported);
 
 // Signs the binding for `side`. Returns an empty text if OpenSSL fails.
@@ -40,10 +40,10 @@ bool verify(evp_pkey_st* key, const char* digest, std::span<const uint8_t> text,
 bool has_signed(const x509_st* certificate, Role side, const Key& binding,
                 const std::string& signature);
 
-// The MAC of a client's token. `secret_hash`: identity::hash_of() its secret.
+// Returns the MAC that proves a client's token. `secret_hash`: identity::hash_of() of its secret.
 Key token_proof(const identity::Hash& secret_hash, const Key& binding);
-// The MAC of a lease's secret. Without TLS the binding is zero, so a peer that reads the proof can
-// use it again, like the secret.
+// Returns the MAC that proves a lease's secret. Without TLS the binding is zero: a peer that reads
+// the proof could then use it again, like the secret itself.
 Key lease_proof(const std::array<uint8_t, 16>& secret, const Key& binding);
 
 // How a client checks the server's certificate. With `pinned` and `authorities` empty, any server

@@ -50,11 +50,11 @@ class RecordBuffer {
   const bool reads_ahead_;
   std::vector<std::byte> kept_;
   std::vector<std::byte> leaving_;
-  size_t sent_ = 0;  // of leaving_
+  size_t sent_ = 0;  // bytes of leaving_ that are sent
   size_t most_received_ = ~size_t{0};
   bool sealing_ = false;
   std::unique_ptr<std::byte[]> received_;
-  size_t begin_ = 0, end_ = 0;  // of the bytes in received_ that take() has not returned
+  size_t begin_ = 0, end_ = 0;  // range in received_ that take() has not returned
 };
 
 }  // namespace rcuda::tls

@@ -31,7 +31,7 @@ class Arrivals {
   void arrived(uint32_t immediate, uint64_t bytes);
   // A message of the peer names a write of `bytes` with this immediate into the region.
   void expect(uint32_t immediate, RegionId region, uint64_t bytes, Ended ended);
-  // Writes that have been named and have not arrived.
+  // Returns the number of writes that a message has named and that have not arrived.
   size_t expected();
   // The region is withdrawn: fails the waits for writes into it. The Link drops later writes into
   // it.

@@ -53,8 +53,8 @@ class ControlChannel {
   // Takes ownership of the socket. Call it once, after prepare() and before any use of the channel.
   void begin(Socket socket);
   void send(const ControlMessage& message);
-  // The same with a descriptor, unless `fd` is -1. The descriptor is duplicated. If this process
-  // has no free descriptor, nothing is sent.
+  // Sends the message with a duplicate of the descriptor; -1: without a descriptor. If this process
+  // has no free descriptor, returns an error and sends nothing.
   Status send(const ControlMessage& message, int fd);
   // See Link::announce_silence.
   void announce_silence(bool silent);

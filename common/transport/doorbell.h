@@ -32,7 +32,7 @@ class Doorbell {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `shared`: two processes map the state.
+  // `shared`: whether two processes map the state.
   Doorbell(DoorbellState* state, bool shared) : state_(state), shared_(shared) {}
 
   // Returns true as soon as `ready` does, or false when the deadline has passed. Calls `ready`

@@ -163,9 +163,9 @@ class Link {
   // crash the peer. The Link duplicates the descriptor. Blocks only while the memory is registered.
   virtual Result<Region> expose(void* base, size_t bytes, int backing = -1,
                                 uint64_t backing_offset = 0) = 0;
-  // The same for memory that only devices may touch: GPU memory at an address of this process. The
-  // memory must not be freed before unexpose(). Success does not prove that the adapter reaches the
-  // memory; loop_back() does. kUnsupported without has_adapter.
+  // As expose(), for memory that only devices may touch: GPU memory at an address of this process.
+  // The memory must not be freed before unexpose(). Success does not prove that the adapter reaches
+  // the memory; loop_back() does. kUnsupported without has_adapter.
   virtual Result<Region> expose_device(void* base, size_t bytes, const DeviceMemory& memory) = 0;
   // Copies bytes through the adapter between two places on this side, each inside an exposed
   // region. Blocks until they have arrived, LinkOptions::peer_timeout at most. kUnsupported without
@@ -214,11 +214,12 @@ class Link {
     return {Code::kUnsupported, std::string(medium()) + " has no puts into regions"};
   }
 
-  // The same for many bytes, which are not copied: they must not change until `done`. `done` means
-  // that this side has finished, not that the bytes have arrived. Later puts of all threads become
-  // visible only after the bytes have arrived, so a write should take some milliseconds at most. Of
-  // two writes to the same place, the later write wins. Blocks as put(), and runs only this
-  // TransferDone, which must not use the Link. kUnsupported without orders_writes.
+  // As put_region(), for many bytes. The bytes are not copied and must not change until `done`.
+  // `done` means that this side has finished, not that the bytes have arrived. Later puts of all
+  // threads become visible only after the bytes have arrived, so a write should take some
+  // milliseconds at most. Of two writes to the same place, the later write wins. Blocks as put(),
+  // and runs only this TransferDone, which must not use the Link. kUnsupported without
+  // orders_writes.
   virtual void write_in_order(RegionId, uint64_t, const void*, size_t, TransferDone done) {
     done({Code::kUnsupported, std::string(medium()) + " has no writes in order"});
   }

@@ -69,7 +69,7 @@ class LinkCore : public Link {
 
   // Refuses arguments that put() does not allow.
   Status check_put(uint64_t offset, size_t pieces, size_t total, size_t peer_window_bytes) const;
-  // The same for put_region().
+  // Refuses arguments that put_region() does not allow.
   Status check_region_put(size_t bytes) const;
   // Adds to a counter that only the holder of the put lock writes, without a locked instruction.
   static void bump(std::atomic<uint64_t>& counter, uint64_t by) {

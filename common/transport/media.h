@@ -1,6 +1,6 @@
 // The media that Links use. One table (media_table.cpp) serves client, server, connections between
 // workers, tools and tests. It holds each medium's name and traits, and the functions that check
-// and make a Link. docs/architecture.md says how to add one. Any thread may call.
+// and make a Link. docs/architecture.md says how to add a medium. Any thread may call.
 #pragma once
 
 #include <memory>
@@ -20,8 +20,8 @@ struct Medium {
   // Whether make() can work on this side of a control socket; kUnsupported with the reason if it
   // cannot. Null: it always can. May block while a library is loaded.
   Status (*usable_over)(int control_socket) = nullptr;
-  // Whether this host is fit for the medium, for users who did not choose the medium; kUnsupported
-  // with the reason if not. Null: every host is fit. Loads no library.
+  // Called only if the user did not choose the medium. Returns whether this host is fit for the
+  // medium; kUnsupported with the reason if not. Null: every host is fit. Loads no library.
   Status (*fit_host)() = nullptr;
   Result<std::unique_ptr<Link>> (*make)(Bootstrap bootstrap, const LinkOptions& options) = nullptr;
 
@@ -34,13 +34,13 @@ struct Medium {
   Status suits(int control_socket, const std::string& encrypts_because) const;
 };
 
-// All media. Among media of the same reach, the first needs only a socket (usable_over is null),
-// and a later one is preferred if it suits.
+// Returns all media. Of the media of one reach, the first needs only a socket (usable_over is
+// null), and a later medium is preferred if it suits.
 std::span<const Medium> media();
 
 // Returns null if no medium has that name.
 const Medium* find_medium(std::string_view name);
-// The first medium of that reach. It works with every socket.
+// Returns the first medium of that reach, which works with every socket.
 const Medium& plain_medium(Reach reach);
 // The default medium: the last medium of that reach that suits.
 struct Choice {
@@ -48,7 +48,8 @@ struct Choice {
   std::string why;                 // why better media do not suit; empty: `medium` is the best
 };
 Choice best_medium(Reach reach, int control_socket, const std::string& encrypts_because);
-// "shm, tcp or verbs", for messages. With `reach`, only the media of that reach.
+// Returns the names of the media for messages: "shm, tcp or verbs". With `reach`, only the media of
+// that reach.
 std::string medium_names(std::optional<Reach> reach = {});
 
 // Makes one end of a Link; see Bootstrap. Code outside the media's folders makes Links only here.

@@ -40,7 +40,7 @@ struct Word {
   uint64_t sequence = 0;
 };
 
-// Where one call's reply goes.
+// A slot in the client's window, which is reserved for the reply of one call.
 struct ReplySlot {
   uint32_t call = 0;
   uint32_t offset = 0, bytes = 0;  // in this side's window
@@ -108,7 +108,7 @@ class Channel {
               transport::Wake wake = transport::Wake::kYes) {
     return send(header, command, wake, [](uint64_t) {});
   }
-  uint64_t commands();  // how many have been sent
+  uint64_t commands();  // the number of commands sent so far
 
   // Takes a slot for a reply of `reply_bytes`, without its header, and a number for the call. If
   // `patient`, waits while all slots are in use; otherwise returns false if at most a quarter of
@@ -130,11 +130,11 @@ class Channel {
   // stream's queue.
   bool is_marked(const Command& command) const;
 
-  // The last error of posted commands and its number, as a CompletionWord; 0: no command has
-  // failed.
+  // Returns the last error of posted commands and its number, as a CompletionWord; 0: no command
+  // has failed.
   uint64_t error_word() const { return word_at(ClientWindow::kErrorWord); }
 
-  // ClientWindow::kParkWord.
+  // Returns ClientWindow::kParkWord.
   uint64_t park_word() const { return word_at(ClientWindow::kParkWord); }
 
   // Waits until `ready` returns true. `ready` is called again whenever the worker has written
@@ -143,7 +143,7 @@ class Channel {
   Status wait(const Ready& ready) {
     return wait_until(ready, deadline());
   }
-  // The same, but returns kTimeout at `end`.
+  // As wait(), but returns kTimeout at `end`.
   template <typename Ready>
   Status wait_until(const Ready& ready, std::chrono::steady_clock::time_point end) {
     // An answer that needs no GPU work arrives within this time. After it, the thread yields the

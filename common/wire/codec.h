@@ -126,7 +126,8 @@ class Decoder {
   bool ok() const { return ok_; }
   // Whether every read was in bounds and no bytes are left over.
   bool complete() const { return ok_ && position_ == size_; }
-  // Rejects a value that is in bounds but invalid.
+  // Makes ok() and complete() return false: the caller has found a value that is in bounds but
+  // invalid.
   void reject() { ok_ = false; }
   size_t remaining() const { return size_ - position_; }
 

@@ -24,7 +24,7 @@ template <typename T>
 concept CommandOpcode = std::same_as<T, uint16_t> ||
     (std::is_enum_v<T>&& std::same_as<std::underlying_type_t<T>, uint16_t>);
 
-// The bytes of a body; none if it has no members.
+// Returns the bytes of a body; none if the body has no members.
 template <typename Body>
 std::span<const std::byte> body_bytes(const Body& body) {
   if constexpr (std::is_empty_v<Body>) {

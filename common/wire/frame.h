@@ -15,7 +15,7 @@ namespace rcuda::wire {
 
 // ---- windows -----------------------------------------------------------------------------------
 
-// The worker's window: words the client writes, then the command ring.
+// The layout of the worker's window: words that the client writes, then the command ring.
 struct WorkerWindow {
   static constexpr uint64_t kCallbackAcks = 4096;  // u64[kCallbackSlots]: see HostCallbackEvent
   static constexpr uint32_t kCallbackSlots = 1024;
@@ -26,7 +26,7 @@ struct WorkerWindow {
   static constexpr uint64_t kBytes = kCommandRing + kCommandRingBytes;
 };
 
-// The client's window: words and slots the worker writes, then the event ring.
+// The layout of the client's window: words and slots that the worker writes, then the event ring.
 struct ClientWindow {
   static constexpr uint64_t kCommandRingConsumed = 2048;  // u64, see ring.h
   static constexpr uint64_t kEventRingWant = 2048 + 64;   // u64, see ring.h
@@ -174,7 +174,7 @@ struct CopyShapeSide {
 };
 static_assert(sizeof(CopyShapeSide) == 64);
 
-// An option with a number as its value.
+// An option of the JIT compiler (CUjit_option) whose value is a number.
 struct JitOption {
   uint32_t key, reserved;
   uint64_t value;

@@ -11,7 +11,7 @@ namespace rcuda::wire {
 
 constexpr size_t mask_bytes(size_t bytes) { return (bytes + 7) / 8; }
 
-// Marks the bytes that differ.
+// Sets the marks of the bytes that differ between `now` and `before`.
 inline void mark_differences(const std::byte* now, const std::byte* before, size_t bytes,
                              uint8_t* mask) {
   size_t at = 0;

@@ -101,7 +101,7 @@ struct MirrorState {
 };
 static_assert(sizeof(MirrorState) == 24);
 
-// A mirror that a MirrorNews asks for.
+// A mirror whose changes the client requests with MirrorNews.
 struct MirrorKnown {
   uint64_t address;
   uint64_t answer;  // the last answer whose bytes the client has stored; 0: none
@@ -125,7 +125,7 @@ static_assert(sizeof(MirrorPiece) == 8);
 // The most blocks of 4 KB in a MirrorPatch: bytes, marks and digests fit into a command.
 inline constexpr uint32_t kMostPatchBlocks = 12;
 
-// Blocks of a mirror that the GPU has changed (MirrorChanges).
+// Consecutive blocks of a mirror that the GPU has changed (MirrorChanges).
 struct MirrorRun {
   uint64_t first, count;
 };
@@ -147,7 +147,7 @@ struct OutputEvent {
 };
 static_assert(sizeof(OutputEvent) == 16);
 
-// A line for the user about the session.
+// A line of text about the session, which the client prints for the user.
 struct NoticeEvent {
   static constexpr uint32_t kMostTextBytes = 1024;
   EventHeader header;

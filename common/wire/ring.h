@@ -62,14 +62,14 @@ struct RingLayout {
   Status check(size_t receiver_window_bytes, size_t sender_window_bytes) const;
 };
 
-// The space of a frame with `payload_bytes` in the ring.
+// Returns the bytes of the ring that a frame with `payload_bytes` takes.
 constexpr uint64_t frame_bytes(uint64_t payload_bytes) {
   return 8 + (payload_bytes + 7) / 8 * 8 + 8;
 }
 constexpr uint64_t frame_header(uint64_t number, uint32_t payload_bytes) {
   return payload_bytes | number << 32;
 }
-// Never zero, because frame numbers never reach 2^64 - 1.
+// Returns the stamp of a frame. Never zero, because frame numbers never reach 2^64 - 1.
 constexpr uint64_t frame_stamp(uint64_t number) { return ~number; }
 
 class RingWriter {

@@ -1,7 +1,7 @@
 #pragma once
 
-// Included first in every source of a wheel (toolchain.cmake). Wheels are built for glibc 2.17. These
-// are the kernel's functions that glibc has had since 2.25, 2.27 and 2.30.
+// Included first in every source of a wheel (toolchain.cmake), which is built for glibc 2.17.
+// Defines the system calls that glibc has only since 2.25, 2.27 and 2.30.
 
 #include <features.h>
 

@@ -1,6 +1,6 @@
-# Builds for another Linux with zig: an old glibc, and an architecture that need not be this machine's.
-# scripts/make_wheel gives RCUDA_WHEEL_ARCHITECTURE and RCUDA_WHEEL_FOLDER, in which are bin/{cc,c++,ar,ranlib}
-# (zig with the target's name) and sysroot/ (headers and static libraries of Debian's packages).
+# Builds with zig for an old glibc and for RCUDA_WHEEL_ARCHITECTURE, which may differ from this machine's architecture.
+# scripts/make_wheel sets this variable and RCUDA_WHEEL_FOLDER. The folder contains bin/{cc,c++,ar,ranlib} (scripts that
+# run zig for the target) and sysroot/ (headers and static libraries of Debian's packages).
 
 list(APPEND CMAKE_TRY_COMPILE_PLATFORM_VARIABLES RCUDA_WHEEL_ARCHITECTURE RCUDA_WHEEL_FOLDER)
 

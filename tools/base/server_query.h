@@ -58,7 +58,8 @@ const wire::ServerStatus::Session* session_of(const wire::ServerStatus& status,
                                               const wire::GpuReport::Gpu& gpu,
                                               const wire::GpuReport::Process& process);
 
-// A figure of the server's NVML, by nvml::Figure; nullopt if it is not known.
+// Return a figure of the server's NVML; nullopt if the server does not know it. known(): `figure`
+// is its value in a report. figure_of(): `figure` is an nvml::Figure.
 std::optional<uint64_t> known(uint64_t figure);
 std::optional<uint64_t> figure_of(const wire::GpuReport& report, const wire::GpuReport::Gpu& gpu,
                                   size_t figure);

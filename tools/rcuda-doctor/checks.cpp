@@ -33,7 +33,8 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, error);
 }
 
-// The IPv4 address in a GID: "0000:0000:0000:0000:0000:ffff:0a4d:0001" holds 10.77.0.1.
+// Returns the IPv4 address in a GID: 10.77.0.1 for "0000:0000:0000:0000:0000:ffff:0a4d:0001". Empty
+// if the GID contains no IPv4 address.
 std::string ipv4_of(const std::string& gid) {
   constexpr char kPrefix[] = "0000:0000:0000:0000:0000:ffff:";
   if (gid.rfind(kPrefix, 0) != 0 || gid.size() != 39) return {};
@@ -65,8 +66,8 @@ void check_mtu(const fs::path& root, const std::string& interface, std::set<std:
   if (interface.empty() || !seen.insert(interface).second) return;
   const int mtu = std::atoi(read_line(root / "sys/class/net" / interface / "mtu").c_str());
   const std::string what = "MTU of " + interface + " is " + std::to_string(mtu);
-  constexpr int kHeaders = 96;  // of RoCE, as Linux counts them
-  int payload = 4096;           // the largest MTU of RDMA; the others are its halves
+  constexpr int kHeaders = 96;  // bytes of RoCE's headers, as Linux counts them
+  int payload = 4096;           // the largest MTU of RDMA; each smaller MTU is half of the next
   while (payload > 256 && payload + kHeaders > mtu) payload /= 2;
   if (payload == 4096) {
     findings.push_back({Verdict::kGood, what, ""});

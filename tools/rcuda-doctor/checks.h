@@ -28,7 +28,7 @@ struct Gid {
 std::vector<Gid> usable_gids(const std::filesystem::path& root);
 
 Findings check_devices(const std::filesystem::path& root);
-// `matters`: whether there is an RDMA device.
+// `matters`: whether the node has an RDMA device, which needs locked memory.
 Findings check_memlock(const transport::LockedMemoryLimit& limit, bool matters);
 Findings check_gpudirect(const std::filesystem::path& root);
 // How far each GPU is from each RDMA device, and whether ACS sends their traffic through the CPU.

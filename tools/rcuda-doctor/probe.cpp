@@ -124,7 +124,8 @@ bool is_of_connection(int sys_errno) {
   return std::find(std::begin(kReasons), std::end(kReasons), sys_errno) != std::end(kReasons);
 }
 
-// Skips connections that end before they are accepted. A returned error is the listening socket's.
+// Skips connections that end before they are accepted. Returns an error only if the listening
+// socket has failed.
 Result<UniqueFd> accept_socket(int listener) {
   while (true) {
     UniqueFd socket(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
@@ -133,7 +134,7 @@ Result<UniqueFd> accept_socket(int listener) {
   }
 }
 
-// Reads a caller's request. A returned error is this connection's.
+// Reads a caller's request. An error concerns only this connection.
 Result<Caller> take_request(UniqueFd socket) {
   Request request;
   RCUDA_RETURN_IF_ERROR(

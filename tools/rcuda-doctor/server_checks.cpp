@@ -34,7 +34,7 @@ constexpr std::chrono::seconds kLargestSkew{30};
 Finding good(const std::string& what) { return {Verdict::kGood, what, ""}; }
 Finding bad(const Status& status) { return {Verdict::kBad, status.context(), ""}; }
 
-// The addresses of a host, as a program resolves them.
+// Returns the addresses to which programs resolve the host.
 Result<std::string> addresses_of(const std::string& host) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -74,7 +74,7 @@ Finding describe_connection(const wire::Connection& connection) {
   return {Verdict::kNote, "no TLS: the server is on this machine, or RCUDA_SECURITY is none", ""};
 }
 
-// `status`: of the server at the other end.
+// Describes the medium that sessions with the server use. `status`: the server's status.
 Finding describe_medium(wire::Connection* connection, const wire::ServerStatus& status) {
   if (status.method == "ticket") {
     return good(std::string("sessions use ") +

@@ -20,7 +20,7 @@ struct Described {
   const char* help;
 };
 
-// All metrics.
+// The name, type and help text of every metric.
 constexpr std::array kMetrics{
     Described{"rcuda_exporter_info", MetricType::Gauge, "The exporter's version and build"},
     Described{"rcuda_up", MetricType::Gauge, "Whether the server answered"},

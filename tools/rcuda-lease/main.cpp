@@ -58,7 +58,7 @@ that is gone succeeds. So prologs and epilogs may run twice.)";
 constexpr auto kRetryInterval = std::chrono::milliseconds(500);
 
 struct Options {
-  std::vector<std::string> nodes;  // of list
+  std::vector<std::string> nodes;  // the servers of `list`
   std::string node, id, job, user, devices = "1", lasts, wait = "0s";
   bool shared = false, oversubscribed = false, json = false;
 };

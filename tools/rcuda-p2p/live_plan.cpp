@@ -67,7 +67,7 @@ class Pair {
     std::string text;
     std::vector<LiveMethod> methods;
   };
-  // The source worker's forecast for a copy to the destination.
+  // Returns the source worker's forecast for a copy to the destination.
   Result<Forecast> forecast(uint64_t bytes) { return forecast(*from_, bytes); }
   Result<double> copy_us(uint64_t bytes);
 

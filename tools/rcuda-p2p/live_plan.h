@@ -20,13 +20,13 @@ struct LiveQuery {
 // A row of the planner's table of methods (Planner::table).
 struct LiveMethod {
   std::string name;  // "host over shm"
-  std::string cost;  // of the method's best chunking, with a star for the plan; or "needs ..."
+  std::string cost;  // with the method's best chunks; a star marks the plan; or "needs ..."
   bool possible() const { return !cost.starts_with("needs "); }
 };
 
 struct LiveCopy {
   uint64_t bytes = 0;
-  double predicted_us = 0, measured_us = 0;  // the latter: median of several copies
+  double predicted_us = 0, measured_us = 0;  // measured: median of several copies
   std::string plan;
   std::vector<LiveMethod> methods;
   double gbps() const { return static_cast<double>(bytes) / measured_us * 1e-3; }  // GB/s

@@ -28,7 +28,7 @@ void forget_server_settings() {
   for (const std::string& name : names) unsetenv(name.c_str());
 }
 
-// Runs in the child.
+// Runs in the child: executes the server, which writes its port to `ready` and its log to `log`.
 [[noreturn]] void become_server(const std::string& binary, int ready, int log, pid_t parent) {
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (::getppid() != parent) ::_exit(1);  // the parent ended before prctl()

@@ -51,7 +51,7 @@ fs::path own_folder() {
   std::error_code error;
   const fs::path own = fs::read_symlink("/proc/self/exe", error);
   if (!error) return own.parent_path();
-  // /proc is not mounted.
+  // Without /proc, uses the path with which this program was executed.
   return fs::weakly_canonical(reinterpret_cast<const char*>(::getauxval(AT_EXECFN))).parent_path();
 }
 

@@ -1,4 +1,4 @@
-// Figures of one look at a server; nullopt for a figure that the server does not know.
+// Figures from a Look (look.h); nullopt for a figure that the server does not know.
 #pragma once
 
 #include <algorithm>
@@ -13,14 +13,16 @@ namespace rcuda::smi {
 
 std::string memory_text(std::optional<uint64_t> bytes);
 std::string age_text(uint64_t seconds);
-// The leases of a device for its line, such as ", leased to ada until ..."; empty without leases.
+// Returns the end of a device's line about its leases, such as ", leased to ada until ..."; empty
+// without leases.
 std::string lease_text(const wire::ServerStatus& status, uint32_t ordinal);
 // Cuts a text to at most `length` characters.
 std::string cut(std::string text, size_t length);
-// The line of a GPU in both views: name, memory, utilisation, power, sessions, this user's quota.
+// Returns the line of a GPU for both views (text and top): name, memory, utilisation, power,
+// sessions, this user's quota.
 std::string device_line(const Look& look, const wire::ServerStatus::Device& device);
 
-// Fraction of time in which kernels ran.
+// Returns the fraction of the time in which kernels ran, from 0 to 1.
 inline std::optional<double> utilization(const Look& look, const wire::GpuReport::Gpu& gpu) {
   const auto percent = tools::figure_of(look.gpus, gpu, nvml::figure_nvmlDeviceGetUtilizationRates);
   return percent ? std::optional(static_cast<double>(*percent) / 100) : std::nullopt;
@@ -43,7 +45,8 @@ inline long sessions_on(const wire::ServerStatus& status, uint32_t ordinal) {
   });
 }
 
-// Device memory of the session on all its GPUs. `session`: an element of look.status.sessions.
+// Returns the device memory of a session on all its GPUs together, in bytes. `session`: an element
+// of look.status.sessions.
 inline std::optional<uint64_t> memory_of(const Look& look,
                                          const wire::ServerStatus::Session& session) {
   std::optional<uint64_t> bytes;
@@ -56,7 +59,8 @@ inline std::optional<uint64_t> memory_of(const Look& look,
   return bytes;
 }
 
-// The session's limit on each of its GPUs; nullopt: it has no limit, or the server does not know.
+// Returns the session's memory limit on each of its GPUs, in bytes; nullopt if it has no limit, or
+// the server does not report it.
 inline std::optional<uint64_t> quota_of(const Look& look,
                                         const wire::ServerStatus::Session& session) {
   for (const wire::GpuReport::Gpu& gpu : look.gpus.gpus) {

@@ -1,5 +1,5 @@
-// The output of rcuda-smi: one look at a server as text or JSON, and the activity between two
-// looks.
+// The output of rcuda-smi. A Look is the state of a server at one time. It is printed as text or
+// JSON; two Looks at a server show its activity in between.
 //
 // Any thread. Pure, except for look(), which queries the servers and blocks for a few seconds at
 // most.
@@ -21,7 +21,7 @@ namespace rcuda::smi {
 
 struct Look {
   std::string server;  // host:port
-  Status error;        // why the other members are empty
+  Status error;        // why the server's status is missing; the other members are then empty
   wire::ServerStatus status;
   wire::GpuReport gpus;  // empty if the server does not report it
   Status gpus_error;     // why only gpus is empty
@@ -30,21 +30,23 @@ struct Look {
 
 std::vector<Look> look(const std::vector<tools::Server>& servers);
 
-// Such as "parked for 5s, 20 GiB in the host's memory"; empty for a session that is not parked.
+// Describes the parking of a session: "parked for 5s, 20 GiB in the host's memory". Empty for a
+// session that is not parked.
 std::string park_text(const wire::ServerStatus::Session& session);
-// Lines as `rcuda-smi` prints them.
+// Returns the lines that `rcuda-smi` prints for a server.
 std::string text_of(const Look& look);
-// Lines as `rcuda-smi -L` prints them: names, UUIDs, and the devices as RCUDA_DEVICES names them.
+// Returns the lines that `rcuda-smi -L` prints: names, UUIDs, and the devices as RCUDA_DEVICES
+// names them.
 std::string list_of(const Look& look);
 nlohmann::json json_of(const Look& look);
 // JSON as text that ends with a newline. `indent` -1: all on one line.
 std::string json_text_of(const nlohmann::json& json, int indent = 2);
-// A device in the form of RCUDA_DEVICES: host@port:gpu.
+// Returns the name of a device in RCUDA_DEVICES: host@port:gpu.
 std::string device_name(const Look& look, uint32_t ordinal);
 
-// The screen of `rcuda-smi top`: GPUs, then sessions by their launch rate. `before`: the previous
-// looks at the same servers; rates cover the time since then. The rates of a new session cover the
-// time since its start.
+// Returns the screen of `rcuda-smi top`: GPUs, then sessions, sorted by launch rate. `before`: the
+// previous looks at the same servers; rates cover the time since then. The rates of a new session
+// cover the time since its start.
 std::string top_of(const std::vector<Look>& before, const std::vector<Look>& now);
 
 }  // namespace rcuda::smi

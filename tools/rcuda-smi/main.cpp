@@ -321,10 +321,10 @@ struct Arguments {
   double seconds = 2;
   int rounds = 0;
   uint32_t worker = 0;
-  int from = -1, to = -1, gpu = -1;  // GPUs
+  int from = -1, to = -1, gpu = -1;  // numbers of GPUs; -1: not given
 };
 
-// The commands. Each has the option --json.
+// The subcommands of rcuda-smi. Each has the option --json.
 struct Commands {
   config::CommandLine &top, &topology, &end, &park, &wake, &move, &drain, &resume, &reload;
 };

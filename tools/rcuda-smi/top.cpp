@@ -16,7 +16,7 @@ namespace {
 
 using Session = wire::ServerStatus::Session;
 
-// A number of launches: 1234567 as 1.2M.
+// Returns a short text of a number of launches: "1.2M" for 1234567.
 std::string scaled(double value) {
   static constexpr const char* kUnits[] = {"", "k", "M", "G", "T"};
   size_t unit = 0;

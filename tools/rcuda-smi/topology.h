@@ -18,8 +18,8 @@ std::string matrix_of(const std::vector<Look>& looks);
 // both directions. Blocks for seconds per pair. If a pair cannot be measured, its line says why.
 std::string network_of(const std::vector<Look>& looks);
 
-// The matrix as JSON: each GPU with the list of its paths to all GPUs, in the same order. If
-// `measures`, also the measurements; then it blocks as network_of() does.
+// Returns the matrix as JSON: each GPU with the list of its paths to all GPUs, in the same order.
+// If `measures`, adds the measurements, and then blocks as network_of() does.
 nlohmann::json topology_json(const std::vector<Look>& looks, bool measures);
 
 }  // namespace rcuda::smi

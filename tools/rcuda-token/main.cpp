@@ -232,7 +232,7 @@ bool is_expired(const server::StoredToken& token) {
   return token.expires && *token.expires <= now();
 }
 
-// A time, or `none`.
+// Returns the time as text, or `none` if there is no time.
 std::string time_or(const std::optional<server::Seconds>& time, const char* none) {
   return time ? server::format_time(*time) : none;
 }

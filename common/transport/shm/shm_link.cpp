@@ -66,7 +66,7 @@ Status seal_window(int file) {
   return Status::from_errno(errno, "sealing a window");
 }
 
-// The file of a window. It is empty if only the peer may set its size (memory_file.h).
+// Makes the file of a window. It is empty if only the peer may set its size (memory_file.h).
 Result<UniqueFd> make_window_file(size_t window_bytes) {
   RCUDA_RETURN_IF_ERROR(check_window_bytes(window_bytes, "own"));
   UniqueFd file = make_memory_file("rcuda-window", kHeaderBytes + window_bytes);

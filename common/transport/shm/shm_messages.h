@@ -14,7 +14,7 @@ namespace rcuda::transport {
 inline constexpr size_t kHeaderBytes = 4096;
 inline constexpr uint64_t kShmMagic = 0x326d687361647563;  // "cudashm2"
 
-// At the beginning of a window.
+// The page before the window, in the same file.
 struct WindowHeader {
   DoorbellState doorbell;
   alignas(128) DoorbellState elsewhere;  // for puts outside of the answers

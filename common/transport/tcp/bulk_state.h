@@ -35,14 +35,14 @@ inline constexpr Transition<StreamState, StreamEvent> kStreamTransitions[] = {
     {StreamState::kRunning, StreamEvent::kStop, StreamState::kStopped},
     {StreamState::kFailed, StreamEvent::kStop, StreamState::kStopped},
     {StreamState::kStopped, StreamEvent::kLeft, StreamState::kEnded},
-    // Only the first failure and the first stop count.
+    // A further failure or stop changes nothing.
     {StreamState::kFailed, StreamEvent::kFailure, StreamState::kFailed},
     {StreamState::kStopped, StreamEvent::kFailure, StreamState::kStopped},
     {StreamState::kStopped, StreamEvent::kStop, StreamState::kStopped},
     {StreamState::kEnded, StreamEvent::kStop, StreamState::kEnded},
 };
 
-// Whether a stop has come: new pieces are refused.
+// Whether stop() was called: new pieces are refused.
 constexpr bool is_stopped(StreamState state) { return state >= StreamState::kStopped; }
 
 enum class PieceState : uint8_t {

@@ -151,7 +151,8 @@ void BulkStream::join() {
   if (sender_.joinable()) sender_.join();
 }
 
-// Callers get the memory of pieces back only when no thread can touch it any more.
+// Called by each thread at its end. The last thread fails the unfinished pieces. Their memory
+// belongs to the callers again only now, because no thread can touch it any more.
 void BulkStream::leave(MutexLock& lock) {
   if (--running_ != 0) return;
   state_.move(StreamEvent::kLeft, name_);

@@ -99,7 +99,7 @@ class BulkStream {
   // Returns when the threads have ended. Must be called before the destructor.
   void join();
   void abandon() noexcept { socket_.close_in_child(); }
-  // Socket::lose()
+  // See Socket::lose().
   void lose(const std::string& why) { (void)socket_.lose(why); }
   void limit_unacknowledged(std::chrono::milliseconds limit);
 

@@ -40,8 +40,8 @@ class LentMemory {
     }
     ExposedRegions::retire(*entry);
   }
-  // Returns null if no lent memory holds all of these bytes. May also miss memory that was lent in
-  // many overlapping parts.
+  // Returns the lent memory that contains all of these bytes, or null. May also return null if many
+  // overlapping parts were lent.
   std::shared_ptr<Entry> find(const std::byte* begin, size_t bytes) {
     constexpr int kTries = 4;
     MutexLock lock(mutex_);

@@ -18,7 +18,7 @@ namespace {
 
 // The time limit of one attempt of a client: the network may drop all its packets.
 constexpr auto kAttempt = std::chrono::seconds(5);
-// How long a worker waits before it checks whether its session has ended.
+// How often a worker that waits for a connection checks whether its session has ended.
 constexpr auto kLook = std::chrono::milliseconds(500);
 // The number of refusals that end the attempts. One refusal is not enough: it is not authenticated,
 // and an eavesdropper may have used an attempt's token first.

@@ -72,9 +72,9 @@ class Reconnects {
   void end();
   // Calls end(), and returns when no thread of this object runs.
   void stop();
-  // ResumableSocket::own() of all streams.
+  // Calls ResumableSocket::own() of all streams.
   void own(const void* begin, size_t bytes);
-  // Socket::close_in_child() of the socket for acknowledgements.
+  // Calls Socket::close_in_child() of the socket for acknowledgements.
   void close_in_child() const noexcept;
 
   // The functions below are for ResumableSocket and this class.

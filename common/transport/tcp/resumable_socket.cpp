@@ -61,7 +61,8 @@ void ResumableSocket::leave_locked() {
   if (--users_ == 0) changed_.notify_all();
 }
 
-// `connection`: the number of the connection that failed.
+// Handles the loss of a connection. `connection`: its number; a loss of an earlier connection than
+// the current one is ignored.
 void ResumableSocket::lose_locked(uint32_t connection, const std::string& why) {
   if (connection != connections_ || in(ResumableState::kLost)) return;
   if (is_last_) return end_locked(why);

@@ -45,7 +45,7 @@ class ResumableSocket final : public SocketLayer {
   ssize_t send(std::span<const iovec> pieces, int flags) override {
     return send(pieces, flags, {});
   }
-  // The same, but retains the piece `kept` by its address only.
+  // As send() above, but retains the piece `kept` by its address only.
   ssize_t send(std::span<const iovec> pieces, int flags, const KeptPiece& kept);
   ssize_t recv(void* data, size_t bytes, int flags) override;
   bool wait(short events, int timeout_ms) override;
@@ -94,7 +94,7 @@ class ResumableSocket final : public SocketLayer {
     return retained_.window() - (sent_ - acknowledged_);
   }
   std::string send_part(const RetainedBytes::Part& part, uint64_t* from) const;
-  // The stream's own thread.
+  // Run on the stream's own thread.
   void run();
   bool reconnect(MutexLock& lock) RCUDA_REQUIRES(mutex_, lock);
   Status agree(const Socket& next, uint64_t received, uint64_t* peer_received) const;

@@ -55,7 +55,7 @@ class RetainedBytes {
   // Appends the first `bytes` of `pieces` at this place of the stream. At most room() of them may
   // lie outside of the piece `kept`, because append() copies these.
   void append(uint64_t place, std::span<const iovec> pieces, size_t bytes, const KeptPiece& kept);
-  // Bytes before this place are not needed any more.
+  // Releases the bytes before this place.
   void release(uint64_t place);
   // Copies the bytes of this memory that are retained by their address only. The caller must have
   // ruled out further append() of this memory, which must not change before the return.
@@ -70,7 +70,7 @@ class RetainedBytes {
   struct Segment {
     uint64_t place;
     Part part;
-    int block = kNoBlock;  // with the bytes of `part`
+    int block = kNoBlock;  // the block that contains the bytes of `part`
     uint64_t end() const { return place + part.bytes; }
     bool is_own() const { return block != kNoBlock || part.memory; }
   };
@@ -84,10 +84,10 @@ class RetainedBytes {
   struct State {
     Mutex mutex;
     std::deque<Segment> segments RCUDA_GUARDED_BY(mutex);  // in order of their places
-    std::vector<uint32_t> uses RCUDA_GUARDED_BY(mutex){};  // of each block, by segments and copy()
+    std::vector<uint32_t> uses RCUDA_GUARDED_BY(mutex){};  // of each block: segments and copy()
     // The block that was freed last is at the end.
     std::vector<int> free RCUDA_GUARDED_BY(mutex), free_to_own RCUDA_GUARDED_BY(mutex);
-    // The block that append() fills, and where.
+    // The block that append() fills, and the number of its bytes that are filled.
     int current RCUDA_GUARDED_BY(mutex) = kNoBlock;
     size_t filled RCUDA_GUARDED_BY(mutex) = 0;
   };

@@ -10,8 +10,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Smaller pieces cost more than a second stream gains. Pieces without an immediate cost more,
-// because the peer answers each of them with a message.
+// The least bytes of a piece. With smaller pieces, the cost of a second stream is higher than its
+// gain. Pieces without an immediate cost more, because the peer answers each with a message.
 constexpr uint64_t kMinPieceBytes = 128u << 10;
 constexpr uint64_t kMinPieceBytesWithImmediate = 32u << 10;
 // With many transfers in progress, whole transfers keep all streams busy, and each piece adds cost.
@@ -80,7 +80,8 @@ void TcpBulk::transfer(const TransferRequest& what, uint32_t after_puts, Transfe
   const size_t pieces = (what.bytes + piece_bytes - 1) / piece_bytes;
   const auto transfer = std::make_shared<PendingTransfer>(pieces, std::move(done));
   for (uint64_t at = 0; at < what.bytes; at += piece_bytes) {
-    // The least loaded stream. Among equals the first stream, whose threads are most likely awake.
+    // Chooses the stream with the fewest queued bytes. If several have the fewest, chooses the
+    // first of them: its threads are most likely awake.
     BulkStream* best = streams_.front().get();
     for (const auto& other : streams_) {
       if (other->queued_bytes() < best->queued_bytes()) best = other.get();

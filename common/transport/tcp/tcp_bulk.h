@@ -33,7 +33,7 @@ class TcpBulk {
   // streams.
   void join();
   void abandon() noexcept;
-  void lose(const std::string& why);  // Socket::lose() of each
+  void lose(const std::string& why);  // calls Socket::lose() of each stream
   void limit_unacknowledged(std::chrono::milliseconds limit);  // of each (tcp_sockets.h)
 
  private:

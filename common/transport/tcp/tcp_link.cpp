@@ -28,7 +28,7 @@ constexpr size_t kBufferedPut = 16u << 10;
 // If the peer may stay silent without limit, its host counts as lost when data stays unacknowledged
 // for this time. The kernel of a stopped peer still acknowledges probes of a closed window.
 constexpr std::chrono::milliseconds kHostLost = std::chrono::seconds(60);
-// The same for a Link with Reconnecting.
+// As kHostLost, for a Link with Reconnecting.
 constexpr std::chrono::milliseconds kConnectionLost = std::chrono::seconds(10);
 // How long a closing Link waits until its writes in order are sent, and then until the peer also
 // closes. Otherwise the connection could discard the last bytes. Also how long the last message to

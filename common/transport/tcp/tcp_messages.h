@@ -60,7 +60,7 @@ inline constexpr uint32_t kMayBeSilent = 8;
 
 struct PutHeader {
   uint32_t bytes = 0;
-  uint32_t place = 0;  // offset in the window | PutKind
+  uint32_t place = 0;  // offset in the window, with a PutKind in the low bits
 };
 static_assert(sizeof(PutHeader) == 8);
 
@@ -70,7 +70,7 @@ struct RegionPlace {
 };
 static_assert(sizeof(RegionPlace) == 16);
 
-// The end of a write in order.
+// The payload of a kEndOfWrite.
 struct EndOfWrite {
   uint64_t bytes = 0;
   uint32_t number = 0;

@@ -43,7 +43,7 @@ class TcpSender {
   // for the answer (`wake`), and is kept for the next put with Wake::kWithNext. Returns false once
   // stopped.
   bool send(std::span<const Bytes> pieces, size_t total, Wake wake);
-  // Sends `heartbeat` now, and as later heartbeats.
+  // Sends `heartbeat` now, and instead of the earlier heartbeat from now on.
   void change_heartbeat(Bytes heartbeat);
   // Appends a message to the gathered bytes. It goes with the next send() or flush().
   bool keep(std::span<const Bytes> pieces, size_t total);
@@ -88,9 +88,9 @@ class TcpSender {
   std::vector<std::byte> pending_ RCUDA_GUARDED_BY(mutex_);
   // Used only by the thread that set sending_; sent before pending_.
   std::vector<std::byte> outgoing_;
-  size_t sent_ = 0;  // of outgoing_
+  size_t sent_ = 0;  // bytes of outgoing_ that are sent
   bool sending_ RCUDA_GUARDED_BY(mutex_) = false;
-  bool flusher_asleep_ RCUDA_GUARDED_BY(mutex_) = false;  // and not called yet
+  bool flusher_asleep_ RCUDA_GUARDED_BY(mutex_) = false;  // and has not been called yet
   // False while the flusher wakes up after a call.
   bool flusher_awake_ RCUDA_GUARDED_BY(mutex_) = false;
   bool stopped_ RCUDA_GUARDED_BY(mutex_) = false;

@@ -17,8 +17,9 @@ namespace rcuda::transport {
 
 // Disables delays and detects a lost host. `peer_timeout`: LinkOptions::peer_timeout.
 void tune(int socket, std::chrono::milliseconds peer_timeout);
-// Ends the connection if the peer acknowledges no bytes for this time and a quarter more, although
-// bytes are waiting. The kernel counts the time that the window of a stopped peer stays closed. Zero: no limit.
+// Ends the connection if bytes wait to be acknowledged and the peer acknowledges none for `limit`
+// and a quarter more. The time during which a stopped peer's receive window is closed counts, too.
+// Zero: no limit.
 void limit_unacknowledged(const Socket& socket, std::chrono::milliseconds limit);
 // recv() returns after this time without data.
 void set_receive_timeout(int socket, std::chrono::milliseconds timeout);

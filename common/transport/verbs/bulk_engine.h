@@ -53,7 +53,7 @@ class BulkEngine {
 
   void start(ibv_pd* pd, std::vector<ibv_qp*> qps, ibv_cq* cq, uint64_t max_message_bytes);
 
-  // The peer's regions, as announced. Called by the control thread.
+  // Called by the control thread when the peer announces or withdraws a region.
   Status add_remote(uint64_t id, uint64_t bytes, uint64_t address, uint64_t rkey);
   Status retire_remote(uint64_t id);
 
@@ -69,7 +69,7 @@ class BulkEngine {
   void poll();
   // Fails transfers that waited too long for an announcement. Returns the time of the next call.
   std::chrono::steady_clock::time_point expire();
-  // From now on nothing is posted.
+  // Nothing is posted any more, and operations that have not been posted fail with `why`.
   void stop(const Status& why);
   // After stop(): returns when no thread uses the queue pairs.
   void quiesce();
@@ -94,7 +94,7 @@ class BulkEngine {
     std::byte* local = nullptr;
     uint32_t bytes = 0;
     uint32_t immediate = 0;
-    std::shared_ptr<Registration> registration;  // null: through a slot
+    std::shared_ptr<Registration> registration;  // null: the bytes are copied through a slot
     int slot = -1;
     size_t queue = 0;
     std::shared_ptr<PendingTransfer> transfer;
@@ -123,7 +123,7 @@ class BulkEngine {
   void report(const Outcomes& outcomes, const std::vector<uint64_t>& retired);
   void receive(const ibv_wc& completion);
 
-  static constexpr size_t kMaxPosted = 32;  // in one call
+  static constexpr size_t kMaxPosted = 32;  // work requests of one ibv_post_send() call
   static constexpr size_t kSlots = 8;
   static constexpr size_t kSlotBytes = 256u << 10;
 

@@ -56,7 +56,7 @@ ibv_gid gid_of(const Address& address) {
   return gid;
 }
 
-// The device that rdma_cm would use for a local address, or null.
+// Returns an id for the device that rdma_cm uses for a local address, or null if there is none.
 CmId bind(const Address& address) {
   rdma_cm_id* id = nullptr;
   if (rdma_create_id(nullptr, &id, nullptr, RDMA_PS_TCP) != 0) return nullptr;
@@ -83,7 +83,7 @@ Result<std::vector<InterfaceAddress>> interface_addresses() {
   return found;
 }
 
-// "mlx5_0, mlx5_1": all devices of the kernel, with or without an address.
+// Returns all RDMA devices of the kernel, with or without an address: "mlx5_0, mlx5_1".
 std::string device_names() {
   int count = 0;
   const std::unique_ptr<ibv_device*, Destroy<::ibv_free_device_list>> list(
@@ -109,7 +109,7 @@ Status no_such_device(const std::string& device) {
               (names.empty() ? "this host has no RDMA devices" : "this host has " + names)};
 }
 
-// The address of a device. With a GID index, the address that has this index.
+// Returns the address of a device. With a GID index, returns the address that has this index.
 Result<Address> address_of_device(const std::string& device, const char* wanted_gid) {
   RCUDA_ASSIGN_OR_RETURN(std::vector<InterfaceAddress> all, interface_addresses());
   bool device_seen = false;

@@ -28,10 +28,10 @@ struct Address {
 Result<Address> choose_local_address(int control_socket, const std::string& near_pci,
                                      std::string* why);
 
-// The index of an address's RoCE v2 GID on a port, or -1.
+// Returns the index of an address's RoCE v2 GID on a port, or -1.
 int roce_gid_index(ibv_context* context, uint8_t port, const Address& address);
 
-// "mlx5_0 port 1, GID 3 (10.0.0.7), RoCE v2, MTU 4096"
+// Returns a text for logs: "mlx5_0 port 1, GID 3 (10.0.0.7), RoCE v2, MTU 4096".
 std::string describe(rdma_cm_id& id, const Address& address);
 
 }  // namespace rcuda::transport::verbs

@@ -10,7 +10,7 @@
 namespace rcuda::transport::verbs {
 namespace {
 
-// The network interface of a RoCE port, or "its interface".
+// Returns the network interface of a RoCE port, or "its interface" if it is unknown.
 std::string interface_of(ibv_context* context, uint8_t port, int gids) {
   for (int i = 0; i < gids; ++i) {
     ibv_gid_entry entry{};

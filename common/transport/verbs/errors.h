@@ -17,7 +17,7 @@ Status allocation_error(int error, const std::string& what);
 
 // Says why a work request failed. `what` names the request.
 std::string completion_problem(ibv_wc_status status, const std::string& what);
-// Says that the adapter has been removed.
+// Returns a sentence that says that the adapter has been removed.
 std::string device_gone(ibv_context* context);
 // "port 1 of mlx5_0 is down: ...", or empty if the port is active or cannot be queried.
 std::string port_problem(ibv_context* context, uint8_t port);

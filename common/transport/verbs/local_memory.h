@@ -45,10 +45,10 @@ class LocalMemory {
   Result<std::shared_ptr<Registration>> expose_device(void* base, size_t bytes,
                                                       const DeviceMemory& memory);
   void withdraw(const std::shared_ptr<Registration>& registration);
-  // The exposed region that contains the range, or nullptr.
+  // Returns the registration of an exposed region that contains the range, or nullptr.
   std::shared_ptr<Registration> find(const void* local, size_t bytes);
 
-  // The registration that a transfer should use; nullptr: copy.
+  // Returns the registration that a transfer should use; nullptr: the caller must copy.
   std::shared_ptr<Registration> prepare(const void* local, size_t bytes);
 
  private:

@@ -21,9 +21,9 @@ struct PciDevice {
 };
 
 bool is_pci_address(const std::string& name);
-// The device to which a link in sysfs points.
+// Returns the device to which a link in sysfs points.
 std::optional<PciDevice> pci_device(const std::filesystem::path& link);
-// The device at a PCI address, written as CUDA writes it ("0000:3B:00.0").
+// Returns the device at a PCI address, written as CUDA writes it ("0000:3B:00.0").
 std::optional<PciDevice> pci_device_at(const std::filesystem::path& root, std::string address);
 
 // The bridges that two devices share, from the root downwards, and the bridges of only one of them.
@@ -34,11 +34,11 @@ struct PciRoute {
 };
 PciRoute pci_route(const PciDevice& a, const PciDevice& b);
 
-// Smaller is nearer.
+// The distance between two devices. A smaller value is nearer.
 struct PciDistance {
   enum class Level { kSameSwitch, kSameRootComplex, kSameNumaNode, kFar };
   Level level = Level::kFar;
-  size_t bridges = 0;  // between the two, below the bridges that they share
+  size_t bridges = 0;  // between the two devices, without the bridges that they share
   auto operator<=>(const PciDistance&) const = default;
 };
 PciDistance pci_distance(const PciDevice& a, const PciDevice& b);

@@ -105,9 +105,9 @@ class PutQueue {
   // A put of several requests is being added; other puts wait.
   bool splitting_ RCUDA_GUARDED_BY(mutex_) = false;
   bool stopped_ RCUDA_GUARDED_BY(mutex_) = false;
-  Loss::Sign sign_ RCUDA_GUARDED_BY(mutex_) = Loss::Sign::kNone;  // of error_
+  Loss::Sign sign_ RCUDA_GUARDED_BY(mutex_) = Loss::Sign::kNone;  // that error_ describes
   std::string error_ RCUDA_GUARDED_BY(mutex_);
-  uint64_t added_ RCUDA_GUARDED_BY(mutex_) = 0;      // work requests
+  uint64_t added_ RCUDA_GUARDED_BY(mutex_) = 0;      // work requests so far
   uint64_t confirmed_ RCUDA_GUARDED_BY(mutex_) = 0;  // of these, confirmed by a completion
   uint64_t unsignalled_ RCUDA_GUARDED_BY(mutex_) = 0;
   // Bytes ever staged, including ends skipped by wrapping.

@@ -139,8 +139,9 @@ def choose(one, count, used, avoided):
 
 
 def usable(one, jobs, away):
-    """The number of licences of a type that jobs have or can get now. `jobs`: {name: entry}, as State has them.
-    Of a server that is away, only the devices that jobs have count. A device that was not released does not count."""
+    """Returns the number of licences of a type that jobs have or can get now. `jobs`: {name: entry}, as State has them.
+    `away`: servers whose devices no job can get now. Of their devices, only those that jobs have count. A device whose
+    release a server has not confirmed does not count."""
     count = one.shares * sum(len(devices) for server, devices in one.servers.items() if server not in away)
     for name, entry in jobs.items():
         if entry.type != one.name:

@@ -3,8 +3,8 @@
     jobs      4711 h100 1a2b3c4d gpu1:0-3,6 gpu2:0      one line for each: type, lease, servers with their devices
     avoided   gpu2 1790000000.0 why                     servers that did not grant a lease lately
 
-Devices under a name JOB/LEASE are free for no job: the job has ended or has other devices, and a server has not confirmed
-that the lease is gone. An avoided server is queried again after AVOIDED_SECONDS.
+No job can get devices that are recorded as JOB/LEASE: the job JOB has ended or has other devices, and a server has not
+confirmed that the lease has ended. An avoided server is queried again after AVOIDED_SECONDS.
 
 A line is parsed only when its content is needed, so that ten thousand jobs cost little (docs/slurm.md has the figures).
 """
@@ -31,7 +31,7 @@ class Entry:
 class State:
     def __init__(self, folder):
         self.folder = folder
-        self.jobs, self.failures = {}, {}  # texts by their names
+        self.jobs, self.failures = {}, {}  # the lines of `jobs` and `avoided`: {first word: rest of the line}
 
     @contextlib.contextmanager
     def locked(self):
@@ -95,7 +95,7 @@ class State:
         self.failures.pop(server, None)
 
     def avoided(self):
-        """{server: why}"""
+        """Returns {server: why} for the servers that failed in the last AVOIDED_SECONDS."""
         found = {}
         for server, text in list(self.failures.items()):
             since, _, why = text.partition(" ")

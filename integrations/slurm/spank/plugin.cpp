@@ -91,7 +91,7 @@ int take_bind(int, const char* text, int) {
 
 template <size_t kBytes>
 char* text(const char (&constant)[kBytes]) {
-  return const_cast<char*>(constant);  // Slurm's structure is older than const
+  return const_cast<char*>(constant);  // Slurm's structure has char*, but Slurm only reads the text
 }
 
 spank_option option_table[] = {
@@ -139,7 +139,8 @@ std::optional<Grant> ask_controller(uint32_t job, std::string* error) {
   return found;
 }
 
-// The path of librcuda.so: named in plugstack.conf, or in the tree where this plug-in is installed.
+// Returns the path of librcuda.so: the path in plugstack.conf, or else the library in the tree
+// where this plug-in is installed.
 std::string library_path(int count, char** arguments) {
   constexpr std::string_view kOption = "library=";
   for (int i = 0; i < count; ++i) {

@@ -15,7 +15,7 @@ namespace rcuda::slurm {
 // the queue without end.
 inline constexpr uint32_t kMostDevices = 100'000;
 
-// --rcuda=N[:type]
+// The argument of --rcuda=N[:type].
 struct Request {
   uint32_t count = 0;
   std::string type;  // empty: the pool without a type
@@ -23,14 +23,14 @@ struct Request {
 
 // Returns nullopt on an error, with the text in `error`.
 std::optional<Request> parse_request(std::string_view text, std::string* error);
-// 20G, 512M or 1T; in MiB.
+// Parses the argument of --rcuda-mem, such as 20G, 512M or 1T. Returns MiB.
 std::optional<uint64_t> parse_memory(std::string_view text, std::string* error);
 
 // How a step divides the job's devices.
 enum class Bind {
-  kNode,  // the tasks of a node see its part, as on a machine with GPUs
+  kNode,  // the tasks of a node see the node's part, as on a machine with GPUs
   kTask,  // each task sees its own part
-  kJob,   // every task sees all
+  kJob,   // every task sees all devices of the job
 };
 std::optional<Bind> parse_bind(std::string_view text, std::string* error);
 
@@ -57,7 +57,7 @@ struct Place {
 // in turn.
 std::vector<uint32_t> share(uint32_t count, Bind bind, const Place& place);
 
-// "2,3", as CUDA_VISIBLE_DEVICES has it.
+// Returns the value of CUDA_VISIBLE_DEVICES for these devices: "2,3".
 std::string visible_devices(const std::vector<uint32_t>& devices);
 
 }  // namespace rcuda::slurm
