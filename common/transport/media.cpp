@@ -18,13 +18,17 @@ const Medium& plain_medium(Reach reach) {
   for (const Medium& medium : media()) {
     if (medium.traits.reach == reach && !medium.usable_over) return medium;
   }
-  RCUDA_ERROR("internal error: the table of media has no medium that needs only a socket");
+  RCUDA_ERROR(
+      "internal error: no medium for %s needs only a socket; the process aborts. Please report it",
+      reach == Reach::kNetwork ? "the network" : "this machine");
   std::abort();
 }
 
 Status Medium::suits(int control_socket, const std::string& encrypts_because) const {
   if (traits.moves_in_clear && !encrypts_because.empty()) {
-    return {Code::kUnsupported, std::string(name()) + " does not encrypt, and " + encrypts_because};
+    return {Code::kUnsupported, std::string(name()) +
+                                    " does not encrypt, but encryption is required (" +
+                                    encrypts_because + ")"};
   }
   if (fit_host) RCUDA_RETURN_IF_ERROR(fit_host());
   return usable(control_socket);

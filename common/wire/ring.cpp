@@ -32,14 +32,21 @@ Status RingLayout::check(size_t receiver_window_bytes, size_t sender_window_byte
       max_frame_bytes <= kMaxFrameBytes && ring_bytes >= 4 * frame_bytes(max_frame_bytes)) {
     return {};
   }
-  return {Code::kInvalidArgument, "a ring does not fit into the windows of its Link"};
+  return {Code::kInvalidArgument, "a message ring of " + std::to_string(ring_bytes) +
+                                      " bytes does not fit into the receiver's window of " +
+                                      std::to_string(receiver_window_bytes) +
+                                      " bytes and the sender's window of " +
+                                      std::to_string(sender_window_bytes) +
+                                      " bytes: install the same build of rcuda on both hosts"};
 }
 
 Status RingWriter::append(Bytes head, Bytes body, Wake wake,
                           std::chrono::steady_clock::time_point deadline) {
   const size_t payload = head.size() + body.size();
   if (payload == 0 || payload > layout_.max_frame_bytes) {
-    return {Code::kInvalidArgument, "invalid frame of " + std::to_string(payload) + " bytes"};
+    return {Code::kInvalidArgument, "cannot send a message of " + std::to_string(payload) +
+                                        " bytes: a message of this ring has 1 to " +
+                                        std::to_string(layout_.max_frame_bytes) + " bytes"};
   }
   const uint64_t bytes = frame_bytes(payload);
   const uint64_t to_end = layout_.ring_bytes - position_;
@@ -68,7 +75,10 @@ Status RingWriter::append(Bytes head, Bytes body, Wake wake,
 Status RingWriter::read_consumed() {
   const uint64_t consumed = load_word(link_.window().data() + layout_.consumed_offset);
   if (consumed < consumed_ || consumed > sent_) {
-    return {Code::kProtocol, "the peer reports bytes as consumed that were not sent"};
+    return {Code::kProtocol, "the peer reports " + std::to_string(consumed) +
+                                 " consumed bytes of its message ring; it reported " +
+                                 std::to_string(consumed_) + " before, and " +
+                                 std::to_string(sent_) + " were sent"};
   }
   consumed_ = consumed;
   return {};
@@ -123,7 +133,10 @@ Result<std::span<const std::byte>> RingReader::try_next() {
     }
     const auto payload = static_cast<uint32_t>(header);
     if (header >> 32 != static_cast<uint32_t>(number_)) {
-      return Status{Code::kProtocol, "frame out of sequence in the peer's ring"};
+      return Status{Code::kProtocol, "the peer wrote message " + std::to_string(header >> 32) +
+                                         " into the message ring where message " +
+                                         std::to_string(static_cast<uint32_t>(number_)) +
+                                         " has its place"};
     }
     if (payload == kWrapMark) {
       RCUDA_RETURN_IF_ERROR(skip_to_start());
@@ -132,13 +145,16 @@ Result<std::span<const std::byte>> RingReader::try_next() {
     const uint64_t bytes = frame_bytes(payload);
     if (payload == 0 || payload > layout_.max_frame_bytes ||
         bytes > layout_.ring_bytes - position_) {
-      return Status{Code::kProtocol, "the peer wrote an invalid frame of " +
-                                         std::to_string(payload) + " bytes into the ring"};
+      return Status{Code::kProtocol, "the peer wrote a message of " + std::to_string(payload) +
+                                         " bytes into the message ring; the limit is " +
+                                         std::to_string(layout_.max_frame_bytes) +
+                                         " bytes, and a message must end before the ring does"};
     }
     const uint64_t stamp = load(position_ + bytes - 8);
     if (stamp == 0) return Frame{};
     if (stamp != frame_stamp(number_)) {
-      return Status{Code::kProtocol, "frame with a wrong stamp in the peer's ring"};
+      return Status{Code::kProtocol, "message " + std::to_string(number_) +
+                                         " of the peer has a wrong end stamp in the message ring"};
     }
     std::memcpy(frame_.get(), ring_ + position_ + 8, payload);
     ++number_;
@@ -174,7 +190,11 @@ std::optional<RingReader::Ahead> RingReader::look(std::span<std::byte> to) {
 }
 
 Status RingReader::skip_to_start() {
-  if (position_ == 0) return {Code::kProtocol, "the peer skipped its whole ring"};
+  if (position_ == 0) {
+    return {Code::kProtocol,
+            "the peer wrote a wrap mark at the start of the message ring, where a "
+            "message must begin"};
+  }
   ++number_;
   return release(8, layout_.ring_bytes - position_);
 }
