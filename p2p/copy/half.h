@@ -39,6 +39,10 @@ class Half {
   // Whether a new copy that the peer announces would exceed the limit. Copies reach the limit only
   // if this side's halves do not come, because the client's commands are lost.
   bool is_full(uint64_t id) const { return copies_.size() >= kMostCopies && !copies_.contains(id); }
+  static Status too_many_copies() {
+    return {Code::kProtocol, "the peer worker has begun more than " + std::to_string(kMostCopies) +
+                                 " copies that have not ended"};
+  }
   Copy& find_or_make(uint64_t id) {  // also adds it to awake_
     awake_.insert(id);
     Copy& copy = copies_[id];
@@ -50,7 +54,9 @@ class Half {
   Copy* add_half(PeerCopy request, StreamPlace place, const Status& failure) {
     Copy& copy = find_or_make(request.id);
     if (copy.request) {
-      const Status status(Code::kInvalidArgument, "two halves of peer copies have the same id");
+      const Status status(Code::kInvalidArgument, "the client began peer copy " +
+                                                      std::to_string(request.id) + " with peer " +
+                                                      std::to_string(peer_) + " twice");
       environment_.places.release(place, status);
       if (request.done) request.done(status);
       return nullptr;

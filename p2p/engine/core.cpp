@@ -11,7 +11,7 @@ Core::Core(DeviceOps& ops, EngineOptions options, std::function<uint64_t()> now_
 
 Core::~Core() {
   for (const auto& peer : peers_) {
-    peer->lose({Code::kUnavailable, "the session ends"});
+    peer->lose({Code::kUnavailable, "this worker's session has ended"});
   }
   // DMA in progress must end before its memory is freed. If a device stops responding, the driver
   // reports an error, so this loop ends.

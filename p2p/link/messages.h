@@ -250,8 +250,10 @@ template <typename Message>
 Result<Message> parse(std::span<const std::byte> frame) {
   static_assert(std::is_trivially_copyable_v<Message> && sizeof(Message) % 8 == 0);
   if (frame.size() != sizeof(Message)) {
-    return Status(Code::kProtocol, "a peer message has " + std::to_string(frame.size()) +
-                                       " bytes, not " + std::to_string(sizeof(Message)));
+    return Status(Code::kProtocol, std::string("the peer worker sent ") +
+                                       to_string(Message().kind) + " with " +
+                                       std::to_string(frame.size()) + " bytes, not " +
+                                       std::to_string(sizeof(Message)));
   }
   Message message;
   std::memcpy(&message, frame.data(), sizeof message);

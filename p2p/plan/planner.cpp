@@ -169,7 +169,10 @@ Result<Plan> Planner::follow(const SizeRule& rule, const SizeRule& host_rule, ui
   if (!method) {
     method = find_method(Staging::kHost, contiguous, false);
     if (!method) {
-      return Status(Code::kUnavailable, "the two workers have no route for copies in common");
+      return Status(
+          Code::kUnavailable,
+          "no path for peer copies works on both servers: see their logs for shm, tcp and "
+          "verbs");
     }
     reason += std::string("; RCUDA_P2P_PATH=") + to_string(*options_.route) +
               " is not possible, so " + to_string(method->route) + " is used";
