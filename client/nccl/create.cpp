@@ -88,16 +88,16 @@ UniqueId without_mark(UniqueId id, const Session& session) {
   if (mark.magic != IdMark::kMagic) {
     if (first_report("nccl id")) {
       RCUDA_WARN(
-          "an ncclUniqueId has no mark of rcuda: it was made outside of rcuda's servers, or by an "
-          "NCCL that uses the bytes of the mark; all ranks must run their NCCL operations on "
-          "servers");
+          "an ncclUniqueId was not made by NCCL on a server of rcuda, or its NCCL overwrites "
+          "rcuda's mark in it: the communicator may fail. All ranks must run NCCL on servers "
+          "(RCUDA_NCCL=server)");
     }
     return id;
   }
   if (mark.version != library_version(session) && first_report("nccl version")) {
     RCUDA_WARN(
-        "an ncclUniqueId was made by NCCL %d, and this rank's server has %d: all ranks need the "
-        "same version",
+        "an ncclUniqueId was made by NCCL %d, but this rank's server has NCCL %d, so the "
+        "communicator may fail: install the same version on all servers",
         mark.version, library_version(session));
   }
   std::memset(id.bytes + kIdMarkOffset, 0, sizeof mark);

@@ -232,7 +232,9 @@ Status Process::connect() {
       correct_attributes(&device->info);
       const wire::ObjectId primary = wire::primary_context_id(i);
       device->primary = create<Context>({primary, primary, session, server.ordinals[i]});
-      if (!device->primary) return Status(Code::kOutOfMemory, "no address space for handles");
+      if (!device->primary) {
+        return Status(Code::kOutOfMemory, "no address space is left for the handle of a context");
+      }
       device->primary->given_back = true;  // until cuDevicePrimaryCtxRetain
       remember_named(device->primary);     // the worker also uses this id
       tell_apart(device.get());
