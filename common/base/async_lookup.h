@@ -50,7 +50,11 @@ class AsyncLookup {
 
   // A key has one question at a time: take() or forget() it before the next ask().
   Status ask(const Key& key, Question question) {
-    if (!state_->event) return Status(Code::kOutOfMemory, "no descriptor for answers (ulimit -n)");
+    if (!state_->event) {
+      return Status(Code::kOutOfMemory,
+                    "no file descriptor was free for the answers of look-ups: raise the limit of "
+                    "open files (ulimit -n) and start the process again");
+    }
     MutexLock lock(state_->mutex);
     if (state_->threads < state_->most_at_once) {
       std::thread thread;

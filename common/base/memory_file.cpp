@@ -48,7 +48,8 @@ Status size_memory_file(int file, uint64_t bytes) {
                                     ": raise the limit of file size (ulimit -f)"};
   }
   if (::ftruncate(file, static_cast<off_t>(bytes)) == 0) return {};
-  return Status::from_errno(errno, "sizing a memory file of the peer");
+  return Status::from_errno(
+      errno, "setting the size of the peer's memory file to " + exact_bytes_text(bytes));
 }
 
 UniqueFd make_sealed_memory(const char* name, uint64_t bytes) {

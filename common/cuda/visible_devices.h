@@ -89,7 +89,7 @@ inline VisibleDevices select_devices(std::string_view list, size_t count,
                                      const std::function<std::string(size_t)>& uuid_of) {
   VisibleDevices selected;
   if (list.empty()) {
-    selected.problem = "it is empty";
+    selected.problem = "the list is empty";
     return selected;
   }
   const bool by_uuid = lists_uuids(list);

@@ -46,7 +46,11 @@ Result<std::vector<std::byte>> read_answer(const Socket& socket, MessageType wan
     return refusal_error(answer->second, "the server refused", Code::kDenied);
   }
   if (answer->first != wanted) {
-    return Status(Code::kProtocol, "the server answered with the wrong message");
+    return Status(Code::kProtocol,
+                  "the server sent message type " +
+                      std::to_string(static_cast<uint32_t>(answer->first)) + " instead of " +
+                      std::to_string(static_cast<uint32_t>(wanted)) +
+                      " while it identified this user: install the same build of rcuda on both");
   }
   return std::move(answer->second);
 }
@@ -107,8 +111,8 @@ Result<Plan> plan_for(const Connection& connection, const std::string& host, uin
     RCUDA_ASSIGN_OR_RETURN(plan.certificate, identity::load_certificate(file));
     if (plan.check.authorities.empty()) {
       return Status(Code::kInvalidArgument,
-                    "RCUDA_TLS_CERTIFICATE is set without RCUDA_TLS_AUTHORITIES: set it to check "
-                    "the server's certificate");
+                    "RCUDA_TLS_CERTIFICATE is set without RCUDA_TLS_AUTHORITIES: set both, so that "
+                    "the server's certificate can be checked");
     }
   } else if (identity::munge::available(munge)) {
     plan.method = Method::kMunge;

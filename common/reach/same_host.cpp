@@ -63,11 +63,13 @@ Endpoint endpoint_of(const sockaddr* address) {
 }
 
 Result<Endpoint> own_endpoint(int socket) {
-  return endpoint_by(&::getsockname, socket, "getsockname");
+  return endpoint_by(&::getsockname, socket,
+                     "reading this side's address of a connection (getsockname)");
 }
 
 Result<Endpoint> peer_endpoint(int socket) {
-  return endpoint_by(&::getpeername, socket, "getpeername");
+  return endpoint_by(&::getpeername, socket,
+                     "reading the peer's address of a connection (getpeername)");
 }
 
 bool is_ipv4(const Endpoint& endpoint) {

@@ -199,7 +199,9 @@ Status shake_hands(Connection& connection, int socket,
     pollfd entry{socket, static_cast<short>(reads ? POLLIN : POLLOUT), 0};
     const int ready = ::poll(&entry, 1, poll_timeout_ms(deadline));
     if (ready == 0) return {Code::kTimeout, "the peer did not finish the TLS handshake in time"};
-    if (ready < 0 && errno != EINTR) return Status::from_errno(errno, "poll");
+    if (ready < 0 && errno != EINTR) {
+      return Status::from_errno(errno, "waiting for the peer in the TLS handshake (poll)");
+    }
   }
 }
 
