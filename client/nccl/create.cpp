@@ -232,7 +232,9 @@ int ncclGetUniqueId(UniqueId* id) {
   if (!id) return kInvalidArgument;
   if (!open_library().ok()) return kSystemError;
   if (::secure_getenv("NCCL_COMM_ID") && first_report("NCCL_COMM_ID")) {
-    RCUDA_WARN("NCCL_COMM_ID has no effect on servers: pass the ncclUniqueId of one rank to all");
+    RCUDA_WARN(
+        "NCCL_COMM_ID is ignored, because NCCL runs on servers: pass the ncclUniqueId of one "
+        "rank to all ranks");
   }
   const CudaResult<Route> place = find_place();
   return place ? make_id(*place, id) : result_of(place.error());

@@ -80,7 +80,12 @@ Result<std::vector<DeviceAddress>> selected_devices(const std::vector<DeviceAddr
                              std::string("CUDA_VISIBLE_DEVICES=\"") + (text ? text : "") +
                                  "\" selects none of the devices in RCUDA_DEVICES: " + problem);
   }
-  if (!problem.empty()) RCUDA_INFO("CUDA_VISIBLE_DEVICES ends early: %s", problem.c_str());
+  if (!problem.empty()) {
+    RCUDA_INFO(
+        "CUDA_VISIBLE_DEVICES selects only %zu devices, because it ends at an invalid entry: "
+        "%s",
+        selection.devices.size(), problem.c_str());
+  }
   return std::move(selection.devices);
 }
 

@@ -32,7 +32,7 @@ Result<std::vector<std::byte>> ask(const std::string& host, uint16_t port, Messa
   RCUDA_RETURN_IF_ERROR(write_message(connection.socket, question, body, deadline));
   auto answer = read_message(connection.socket, deadline);
   if (!answer.ok()) {
-    return Status(Code::kTimeout, server + ": no answer came: " + answer.status().context());
+    return Status(Code::kTimeout, server + " did not answer a query: " + answer.status().context());
   }
   if (answer->first == MessageType::kRefusal) {
     return refusal_error(answer->second, server, Code::kDenied, {Code::kUnavailable});

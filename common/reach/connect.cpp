@@ -222,7 +222,11 @@ Result<UniqueFd> connect_local_server(uint16_t port, const std::vector<uid_t>& t
                                       std::to_string(port) +
                                       " accepts no connections; it may be stopped: see its log");
   }
-  if (*limit_remedy(error)) return Status::from_errno(error, "connecting to the local server");
+  if (*limit_remedy(error)) {
+    return Status::from_errno(
+        error,
+        "cannot connect to the rcuda-server on this machine for port " + std::to_string(port));
+  }
   if (error != 0) {
     return Status(Code::kUnavailable, "no rcuda-server listens on this machine for port " +
                                           std::to_string(port) + " (" + std::strerror(error) +
@@ -366,7 +370,8 @@ Result<Welcome> request_session(Connection* connection, Hello hello,
         if (queued.place != 0 && Clock::now() >= wait_ends) {
           return Status(
               Code::kTimeout,
-              "the server exceeded the program's waiting time (RCUDA_WAIT): see the server's log");
+              "the server did not end the program's wait for a session after RCUDA_WAIT: see the "
+              "server's log");
         }
         if (queued.place != 0 && waits) waits(queued);
         continue;

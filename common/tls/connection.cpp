@@ -28,7 +28,7 @@ Result<std::unique_ptr<Connection>> Connection::create(SSL_CTX* context, int soc
   std::unique_ptr<Connection> made(new Connection(RecordBuffer(socket, reads_ahead)));
   SSL* const ssl = made->ssl_ = SSL_new(context);
   BIO* const bio = ssl ? make_bio(&made->buffer_) : nullptr;
-  if (!bio) return ssl_error("cannot make a TLS connection");
+  if (!bio) return ssl_error("OpenSSL cannot make a TLS connection");
   SSL_set_bio(ssl, bio, bio);
   role == Role::kServer ? SSL_set_accept_state(ssl) : SSL_set_connect_state(ssl);
   return made;
@@ -56,7 +56,8 @@ Result<Connection::Progress> Connection::shake_hands() {
       if (outcome == SSL_ERROR_WANT_READ) return Progress::kWantsRead;
       [[fallthrough]];
     case SSL_ERROR_SYSCALL:
-      return Status(Code::kUnavailable, "the peer closed the connection in the TLS handshake");
+      return Status(Code::kUnavailable,
+                    "the peer closed the connection in the TLS handshake; see its log");
     default:
       break;
   }

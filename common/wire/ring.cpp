@@ -136,7 +136,7 @@ Result<std::span<const std::byte>> RingReader::try_next() {
       return Status{Code::kProtocol, "the peer wrote message " + std::to_string(header >> 32) +
                                          " into the message ring where message " +
                                          std::to_string(static_cast<uint32_t>(number_)) +
-                                         " has its place"};
+                                         " is expected"};
     }
     if (payload == kWrapMark) {
       RCUDA_RETURN_IF_ERROR(skip_to_start());

@@ -73,7 +73,7 @@ class Half {
     const auto next = after(copy.state, event);
     assert(next);
     if (!next || *next == copy.state) return;
-    RCUDA_DEBUG("peer copy %llu with peer %u: %s, then %s",
+    RCUDA_DEBUG("peer copy %llu with peer %u: state %s becomes %s",
                 static_cast<unsigned long long>(copy.id), peer_, to_string(copy.state),
                 to_string(*next));
     copy.state = *next;

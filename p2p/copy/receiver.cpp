@@ -47,16 +47,17 @@ Status Receiver::on_chunk(const ChunkMessage& message, const PeerLink& link) {
   if (is_full(message.copy)) return too_many_copies();
   Incoming& copy = find_or_make(message.copy);
   if (is_aborted(copy.state) || copy.choice == Choice::kPull || copy.choice == Choice::kWant) {
-    return violation(message.copy, "a Chunk after Abort, or while its Want or Pull is unanswered");
+    return violation(message.copy, "a Chunk after Abort, or during Want or Pull");
   }
   uint64_t end = 0;
   if (message.offset != copy.next || __builtin_add_overflow(message.offset, message.bytes, &end) ||
       end > message.total || (message.bytes == 0) != (message.total == 0) ||
       (message.predecessor != 0 && message.predecessor == message.copy)) {
-    return violation(message.copy, text_of(message) + " after copy " +
-                                       std::to_string(message.predecessor) + "; expected offset " +
-                                       std::to_string(copy.next) +
-                                       ", an end inside of the copy, and another predecessor");
+    return violation(message.copy, text_of(message) + " with predecessor " +
+                                       std::to_string(message.predecessor) +
+                                       "; the offset must be " + std::to_string(copy.next) +
+                                       ", the chunk must end inside of the copy, and the "
+                                       "predecessor must be another copy");
   }
   uint64_t inbox_bytes = 0;
   switch (message.where) {

@@ -119,8 +119,9 @@ Status Sender::on_done(const EndMessage& message) {
   const bool sent = copy.state == CopyState::kPulling || copy.state == CopyState::kSent ||
                     (copy.total > 0 && copy.next == copy.total && all_with_peer(copy));
   if (!sent) {
-    return violation(message.copy, "Done after " + std::to_string(copy.next) + " of " +
-                                       std::to_string(copy.total) + " bytes");
+    return violation(message.copy, "Done before this side has sent all bytes (" +
+                                       std::to_string(copy.next) + " of " +
+                                       std::to_string(copy.total) + ")");
   }
   move(copy, CopyEvent::kDone);
   return {};

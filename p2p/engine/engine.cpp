@@ -207,7 +207,9 @@ class Engine::Runner {
     if (run_on_numa_node(node)) {
       RCUDA_INFO("the peer-to-peer engine and its staging memory are on NUMA node %d", node);
     } else {
-      RCUDA_INFO("the peer-to-peer engine is not bound to a NUMA node");
+      RCUDA_INFO("the peer-to-peer engine is not bound to a NUMA node: %s",
+                 node < 0 ? "the node of its GPUs is unknown"
+                          : "the thread cannot run on the processors of its GPUs' node");
     }
     // The first HMAC of a process takes 3 ms to load its implementation. The engine thread computes
     // an HMAC here, while the connections are being made.

@@ -250,8 +250,9 @@ template <typename Message>
 Result<Message> parse(std::span<const std::byte> frame) {
   static_assert(std::is_trivially_copyable_v<Message> && sizeof(Message) % 8 == 0);
   if (frame.size() != sizeof(Message)) {
+    const Result<MessageKind> kind = kind_of(frame);
     return Status(Code::kProtocol, std::string("the peer worker sent ") +
-                                       to_string(Message().kind) + " with " +
+                                       (kind ? to_string(*kind) : "a message") + " with " +
                                        std::to_string(frame.size()) + " bytes, not " +
                                        std::to_string(sizeof(Message)));
   }

@@ -195,7 +195,8 @@ Result<Plan> Planner::choose(uint64_t bytes, bool contiguous) const {
     const SizeRule host = unmeasured_rule(bytes);
     SizeRule rule = host;
     if (find_method(Staging::kMapped, contiguous, true)) rule.staging = Staging::kMapped;
-    return follow(rule, host, bytes, contiguous, "by rule, as the legs have not been measured");
+    return follow(rule, host, bytes, contiguous,
+                  "by a fixed rule, as no leg has been measured yet");
   }
   Plan best = plans.front();
   best.reason = "least of " + std::to_string(plans.size()) + " candidates";

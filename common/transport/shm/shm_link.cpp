@@ -198,7 +198,7 @@ ShmLink::~ShmLink() {
 
 void ShmLink::close() {
   if (control_) control_->finish();
-  fail(End::kIntended, "the session was closed");
+  fail(End::kIntended, "this side closed the connection");
 }
 
 void ShmLink::on_broken() { peer_regions_.end(status()); }

@@ -484,7 +484,7 @@ std::string TcpLink::take_region_put(const PutHeader& header, bool* whole) {
   const Result<std::shared_ptr<ExposedRegions::Entry>> entry =
       regions_.find(place.region, place.offset, bytes);
   if (!entry.ok() && entry.status().code() != Code::kNotFound) {
-    return "protocol violation: " + entry.status().context();
+    return "protocol violation: a put into a region: " + entry.status().context();
   }
   after_peer(order_.for_sanitizer());
   begin_put();

@@ -108,7 +108,7 @@ Status no_such_device(const std::string& device) {
   }
   return {Code::kUnsupported,
           what + "there is no such RDMA device; " +
-              (names.empty() ? "this host has no RDMA devices" : "this host has " + names)};
+              (names.empty() ? "this host has no RDMA devices" : "name one of " + names)};
 }
 
 // The address of a device. With a GID index, the address that has this index.

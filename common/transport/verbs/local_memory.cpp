@@ -97,7 +97,7 @@ Result<std::shared_ptr<Registration>> LocalMemory::expose_device(void* base, siz
                             : ibv_reg_mr(pd_, base, bytes, kAccess));
   if (!made->mr) {
     return Status::from_errno(errno, "registering " + exact_bytes_text(bytes) +
-                                         " of device memory " +
+                                         " of device memory for RDMA " +
                                          (as_dma_buf ? "as dma-buf" : "by its address"));
   }
   return add(std::move(made));
