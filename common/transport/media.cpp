@@ -26,9 +26,7 @@ const Medium& plain_medium(Reach reach) {
 
 Status Medium::suits(int control_socket, const std::string& encrypts_because) const {
   if (traits.moves_in_clear && !encrypts_because.empty()) {
-    return {Code::kUnsupported, std::string(name()) +
-                                    " does not encrypt, but encryption is required (" +
-                                    encrypts_because + ")"};
+    return {Code::kUnsupported, std::string(name()) + " does not encrypt, and " + encrypts_because};
   }
   if (fit_host) RCUDA_RETURN_IF_ERROR(fit_host());
   return usable(control_socket);

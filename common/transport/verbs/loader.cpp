@@ -90,9 +90,8 @@ Status verbs::fit_host() {
   if (!any) return {Code::kUnsupported, "this host has no RDMA adapter"};
   const LockedMemoryLimit limit = locked_memory_limit();
   if (limit.none) return {};
-  return {Code::kUnsupported, "this process may lock only " + bytes_text(limit.bytes) +
-                                  " of memory, too little for verbs; raise the limit (ulimit -l "
-                                  "unlimited)"};
+  return {Code::kUnsupported, "locked memory is limited to " + bytes_text(limit.bytes) +
+                                  " on this host, but verbs needs no limit (ulimit -l unlimited)"};
 }
 
 Status verbs::usable_by_plugin(int control_socket) {
