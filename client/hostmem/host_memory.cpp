@@ -510,8 +510,8 @@ void mirror_now(const Route& route, const void* address, MirrorUse use) {
   // would overwrite the copy's result in the worker.
   if (Timeline::host_writes_pending()) (void)await_idle(*route.session, route.context);
   RCUDA_INFO(
-      "%s of page-locked memory at %p are kept equal on the server from now on: work "
-      "on the GPU may use them",
+      "%s of page-locked memory at %p are mirrored on the server from now on, because work on the "
+      "GPU may use them",
       exact_bytes_text(bytes).c_str(), reinterpret_cast<void*>(base));
   mirror_where_needed(reinterpret_cast<void*>(base), bytes, use);
   unmirrored().remove(reinterpret_cast<void*>(base));

@@ -137,7 +137,7 @@ const Functions* choose() {
   if (ready != CUDA_SUCCESS) return use_local("rcuda has no device", true);
   const Status opened = open_library();
   if (opened.ok()) {
-    RCUDA_INFO("NCCL runs in the servers (version %d)", library_version());
+    RCUDA_INFO("NCCL runs on the servers (the lowest version there is %d)", library_version());
     return &kFunctions;
   }
   if (choice == "auto") return use_local(opened.context(), false);

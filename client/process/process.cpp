@@ -208,7 +208,8 @@ Status Process::connect() {
   if (servers.size() > wire::kMostServers) {
     return Status(Code::kInvalidArgument, "RCUDA_DEVICES names " + std::to_string(servers.size()) +
                                               " servers; a program can use at most " +
-                                              std::to_string(wire::kMostServers));
+                                              std::to_string(wire::kMostServers) +
+                                              ": name devices of fewer servers");
   }
   RCUDA_ASSIGN_OR_RETURN(const bool eager, connects_eagerly(servers.size()));
   options.hello.servers = static_cast<uint32_t>(servers.size());

@@ -178,8 +178,10 @@ Status Session::keep_welcome(wire::Welcome welcome, const std::vector<wire::Addr
   }
   RCUDA_RETURN_IF_ERROR(lacking_.set(welcome_.lacking).with_context(address));
   if (!welcome_.lacking.empty()) {
-    RCUDA_INFO("%s runs another build of rcuda, which does not support %zu commands of this build",
-               address.c_str(), welcome_.lacking.size());
+    RCUDA_INFO(
+        "%s runs another build of rcuda, which does not support %zu commands of this build: "
+        "calls that need them return CUDA_ERROR_NOT_SUPPORTED",
+        address.c_str(), welcome_.lacking.size());
   }
   RCUDA_RETURN_IF_ERROR(windows_.reserve(welcome_.windows, taken).with_context(address));
   if (!windows_.are_reserved()) {
