@@ -13,6 +13,7 @@
 #include "common/base/start_thread.h"
 #include "common/base/units.h"
 #include "common/transport/link_core.h"
+#include "common/transport/violation.h"
 
 namespace rcuda::transport {
 namespace {
@@ -215,8 +216,8 @@ std::string ControlChannel::receive(bool& intended) {
     last_heard_ = Clock::now();
     incoming_bytes_ += *received;
     if (incoming_fds_.size() > 1) {
-      return "protocol violation: the peer sent " + std::to_string(incoming_fds_.size()) +
-             " file descriptors with one control message; the limit is 1";
+      return violation("the peer sent " + std::to_string(incoming_fds_.size()) +
+                       " file descriptors with one control message; the limit is 1");
     }
     if (incoming_bytes_ < sizeof incoming_) continue;
 
@@ -226,10 +227,10 @@ std::string ControlChannel::receive(bool& intended) {
     if (with_fd) fd = std::move(incoming_fds_.front());
     incoming_fds_.clear();
     if ((incoming_.has_fd != 0) != with_fd) {
-      return "protocol violation: the peer's control message of kind " +
-             std::to_string(incoming_.kind) + " for region " + std::to_string(incoming_.region) +
-             (with_fd ? " came with a file descriptor that it does not announce"
-                      : " announces a file descriptor but came without one");
+      return violation("the peer's control message of kind " + std::to_string(incoming_.kind) +
+                       " for region " + std::to_string(incoming_.region) +
+                       (with_fd ? " came with a file descriptor that it does not announce"
+                                : " announces a file descriptor but came without one"));
     }
     switch (incoming_.kind) {
       case ControlMessage::kHeartbeat:

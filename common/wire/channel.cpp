@@ -92,7 +92,7 @@ Status Channel::take_reply(const ReplySlot& slot, uint32_t* result, Reply* reply
     return Status(Code::kProtocol, "the worker sent a reply of " + std::to_string(bytes) +
                                        " bytes; its reply slot takes " +
                                        std::to_string(sizeof header) + " to " +
-                                       std::to_string(most) + " bytes");
+                                       std::to_string(most) + " bytes; closing the connection");
   }
   const std::byte* const at = window_ + end - ((bytes + 7) & ~7u);
   std::memcpy(&header, at, sizeof header);

@@ -19,6 +19,11 @@ uint64_t load_word(const std::byte* word) {
 
 Bytes bytes_of(const uint64_t& word) { return std::as_bytes(std::span(&word, 1)); }
 
+// The users of a ring close its Link after this error.
+Status violation(const std::string& what) {
+  return {Code::kProtocol, what + "; closing the connection"};
+}
+
 }  // namespace
 
 Status RingLayout::check(size_t receiver_window_bytes, size_t sender_window_bytes) const {
@@ -75,10 +80,10 @@ Status RingWriter::append(Bytes head, Bytes body, Wake wake,
 Status RingWriter::read_consumed() {
   const uint64_t consumed = load_word(link_.window().data() + layout_.consumed_offset);
   if (consumed < consumed_ || consumed > sent_) {
-    return {Code::kProtocol, "the peer reports " + std::to_string(consumed) +
-                                 " consumed bytes of its message ring; it reported " +
-                                 std::to_string(consumed_) + " before, and " +
-                                 std::to_string(sent_) + " were sent"};
+    return violation("the peer reports " + std::to_string(consumed) +
+                     " consumed bytes of its message ring, but it reported " +
+                     std::to_string(consumed_) + " before, and " + std::to_string(sent_) +
+                     " were sent");
   }
   consumed_ = consumed;
   return {};
@@ -133,10 +138,9 @@ Result<std::span<const std::byte>> RingReader::try_next() {
     }
     const auto payload = static_cast<uint32_t>(header);
     if (header >> 32 != static_cast<uint32_t>(number_)) {
-      return Status{Code::kProtocol, "the peer wrote message " + std::to_string(header >> 32) +
-                                         " into the message ring where message " +
-                                         std::to_string(static_cast<uint32_t>(number_)) +
-                                         " is expected"};
+      return violation("the peer wrote message " + std::to_string(header >> 32) +
+                       " into the message ring where message " +
+                       std::to_string(static_cast<uint32_t>(number_)) + " is expected");
     }
     if (payload == kWrapMark) {
       RCUDA_RETURN_IF_ERROR(skip_to_start());
@@ -145,16 +149,16 @@ Result<std::span<const std::byte>> RingReader::try_next() {
     const uint64_t bytes = frame_bytes(payload);
     if (payload == 0 || payload > layout_.max_frame_bytes ||
         bytes > layout_.ring_bytes - position_) {
-      return Status{Code::kProtocol, "the peer wrote a message of " + std::to_string(payload) +
-                                         " bytes into the message ring; the limit is " +
-                                         std::to_string(layout_.max_frame_bytes) +
-                                         " bytes, and a message must end before the ring does"};
+      return violation("the peer wrote a message of " + std::to_string(payload) +
+                       " bytes into the message ring, but a message has at least 1 byte, has at "
+                       "most " +
+                       std::to_string(layout_.max_frame_bytes) + " and ends inside of the ring");
     }
     const uint64_t stamp = load(position_ + bytes - 8);
     if (stamp == 0) return Frame{};
     if (stamp != frame_stamp(number_)) {
-      return Status{Code::kProtocol, "message " + std::to_string(number_) +
-                                         " of the peer has a wrong end stamp in the message ring"};
+      return violation("message " + std::to_string(number_) +
+                       " of the peer in the message ring has the end stamp of another message");
     }
     std::memcpy(frame_.get(), ring_ + position_ + 8, payload);
     ++number_;
@@ -191,9 +195,8 @@ std::optional<RingReader::Ahead> RingReader::look(std::span<std::byte> to) {
 
 Status RingReader::skip_to_start() {
   if (position_ == 0) {
-    return {Code::kProtocol,
-            "the peer wrote a wrap mark at the start of the message ring, where a "
-            "message must begin"};
+    return violation(
+        "the peer wrote a wrap mark at the start of the message ring, where a message must begin");
   }
   ++number_;
   return release(8, layout_.ring_bytes - position_);

@@ -11,6 +11,7 @@
 
 #include "common/base/log.h"
 #include "p2p/link/environment.h"
+#include "p2p/link/messages.h"
 
 namespace rcuda::p2p {
 
@@ -40,8 +41,8 @@ class Half {
   // if this side's halves do not come, because the client's commands are lost.
   bool is_full(uint64_t id) const { return copies_.size() >= kMostCopies && !copies_.contains(id); }
   static Status too_many_copies() {
-    return {Code::kProtocol, "the peer worker has begun more than " + std::to_string(kMostCopies) +
-                                 " copies that have not ended"};
+    return peer_violation("the peer worker has begun more than " + std::to_string(kMostCopies) +
+                          " copies that have not ended");
   }
   Copy& find_or_make(uint64_t id) {  // also adds it to awake_
     awake_.insert(id);

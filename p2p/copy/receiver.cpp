@@ -21,7 +21,7 @@ Status disagreement(uint64_t copy, uint64_t theirs, uint64_t ours) {
 }
 
 Status violation(uint64_t copy, const std::string& what) {
-  return {Code::kProtocol, "peer copy " + std::to_string(copy) + ": the sender sent " + what};
+  return peer_violation("peer copy " + std::to_string(copy) + ": the sender sent " + what);
 }
 
 std::string text_of(const ChunkMessage& chunk) {
@@ -161,9 +161,9 @@ Status Receiver::on_forget(const ForgetMessage& message) {
   for (auto& [key, mapping] : mappings_) {
     if (key.second != message.handle) continue;
     if (mapping.forget_request) {
-      return {Code::kProtocol, "the peer worker sent Forget requests " +
-                                   std::to_string(*mapping.forget_request) + " and " +
-                                   std::to_string(message.request) + " for the same memory"};
+      return peer_violation("the peer worker sent Forget requests " +
+                            std::to_string(*mapping.forget_request) + " and " +
+                            std::to_string(message.request) + " for the same memory");
     }
     in_use = true;
     mapping.forget_request = message.request;
@@ -454,10 +454,10 @@ Status Receiver::land(Incoming& copy, const ChunkMessage& chunk, const PeerLink&
   if (chunk.where == Where::kDeviceInbox) {
     const DeviceBuffer& inbox = link.device_inbox[static_cast<size_t>(request.device)];
     if (chunk.slot > inbox.bytes() || chunk.bytes > inbox.bytes() - chunk.slot) {
-      return violation(copy.id, "a Chunk of " + std::to_string(chunk.bytes) + " bytes in slot " +
-                                    std::to_string(chunk.slot) + ", outside of the inbox of " +
-                                    std::to_string(inbox.bytes()) + " bytes on device " +
-                                    std::to_string(request.device));
+      return {Code::kProtocol, "the sender put a chunk of " + std::to_string(chunk.bytes) +
+                                   " bytes into slot " + std::to_string(chunk.slot) +
+                                   ", outside of the inbox of " + std::to_string(inbox.bytes()) +
+                                   " bytes on device " + std::to_string(request.device)};
     }
     lane = Lane::kLocal;
     from = inbox.address() + chunk.slot;

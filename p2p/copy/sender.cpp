@@ -14,7 +14,7 @@ namespace rcuda::p2p {
 namespace {
 
 Status violation(uint64_t copy, const std::string& what) {
-  return {Code::kProtocol, "peer copy " + std::to_string(copy) + ": the receiver sent " + what};
+  return peer_violation("peer copy " + std::to_string(copy) + ": the receiver sent " + what);
 }
 
 Status unknown_copy(const char* message, uint64_t copy) {

@@ -146,7 +146,7 @@ bool Peer::receive() {
   while (lost_.ok() && due_ == Due::kNothing) {
     Result<std::span<const std::byte>> frame = link_->mailbox.next();
     if (!frame) {
-      RCUDA_ERROR("peer %u: %s; copies with this peer fail from now on", id_,
+      RCUDA_ERROR("peer %u: %s. Copies with this peer fail from now on", id_,
                   frame.status().message().c_str());
       lose(frame.status());
       return true;
@@ -155,7 +155,7 @@ bool Peer::receive() {
     moved = true;
     const Status handled = handle(*frame);
     if (!handled.ok()) {
-      RCUDA_ERROR("peer %u: %s; copies with this peer fail from now on", id_,
+      RCUDA_ERROR("peer %u: %s. Copies with this peer fail from now on", id_,
                   handled.message().c_str());
       lose(handled);
     }
@@ -175,12 +175,12 @@ Status Peer::handle(std::span<const std::byte> frame) {
   RCUDA_ASSIGN_OR_RETURN(const MessageKind kind, kind_of(frame));
   const bool greeting = kind == MessageKind::kChallenge || kind == MessageKind::kProof;
   if (!greeting && !authenticated_) {
-    return {Code::kProtocol, std::string("the peer worker sent ") + to_string(kind) +
-                                 " before its Proof that it belongs to this session"};
+    return peer_violation(std::string("the peer worker sent ") + to_string(kind) +
+                          " before its Proof that it belongs to this session");
   }
   if (!greeting && kind != MessageKind::kOffer && !link_->open) {
-    return {Code::kProtocol,
-            std::string("the peer worker sent ") + to_string(kind) + " before its Offer"};
+    return peer_violation(std::string("the peer worker sent ") + to_string(kind) +
+                          " before its Offer");
   }
   switch (kind) {
     case MessageKind::kChallenge:
@@ -219,8 +219,8 @@ Status Peer::handle(std::span<const std::byte> frame) {
     case MessageKind::kMappable:
       return pass(frame, *this, &Peer::on_mappable);
   }
-  return {Code::kProtocol, "the peer worker sent a message of unknown kind " +
-                               std::to_string(static_cast<uint32_t>(kind))};
+  return peer_violation("the peer worker sent a message of unknown kind " +
+                        std::to_string(static_cast<uint32_t>(kind)));
 }
 
 Status Peer::on_echo(const EchoMessage& message) {
@@ -254,12 +254,12 @@ Status Peer::on_signal(const SignalMessage& message) {
     return {};
   }
   if (early_.size() >= kMostEarlySignals) {
-    return {Code::kProtocol, "the peer worker sent more than " + std::to_string(kMostEarlySignals) +
-                                 " signals for which no stream waits"};
+    return peer_violation("the peer worker sent more than " + std::to_string(kMostEarlySignals) +
+                          " signals for which no stream waits");
   }
   if (!early_.emplace(message.signal, status_of(message)).second) {
-    return {Code::kProtocol,
-            "the peer worker sent signal " + std::to_string(message.signal) + " twice"};
+    return peer_violation("the peer worker sent signal " + std::to_string(message.signal) +
+                          " twice");
   }
   return {};
 }
@@ -267,9 +267,8 @@ Status Peer::on_signal(const SignalMessage& message) {
 Status Peer::on_forgotten(const ForgottenMessage& message) {
   const auto found = forgetting_.find(message.request);
   if (found == forgetting_.end()) {
-    return {Code::kProtocol, "the peer worker sent Forgotten for request " +
-                                 std::to_string(message.request) +
-                                 ", which this side has not sent"};
+    return peer_violation("the peer worker sent Forgotten for request " +
+                          std::to_string(message.request) + ", which this side has not sent");
   }
   const std::function<void()> done = std::move(found->second);
   forgetting_.erase(found);

@@ -32,7 +32,7 @@ bool text_ends(std::span<const char> text) {
 }  // namespace
 
 Status Peer::on_challenge(const ChallengeMessage& message) {
-  if (peer_nonce_) return {Code::kProtocol, "the peer worker sent a second Challenge"};
+  if (peer_nonce_) return peer_violation("the peer worker sent a second Challenge");
   peer_nonce_ = message.nonce;
   ProofMessage proof;
   proof.proof = make_proof(token_, connected_, own_nonce_, *peer_nonce_);
@@ -41,8 +41,8 @@ Status Peer::on_challenge(const ChallengeMessage& message) {
 
 Status Peer::on_proof(const ProofMessage& message) {
   if (!peer_nonce_ || authenticated_) {
-    return {Code::kProtocol, authenticated_ ? "the peer worker sent a second Proof"
-                                            : "the peer worker sent Proof before Challenge"};
+    return peer_violation(authenticated_ ? "the peer worker sent a second Proof"
+                                         : "the peer worker sent Proof before Challenge");
   }
   if (!proof_holds(make_proof(token_, !connected_, *peer_nonce_, own_nonce_), message.proof)) {
     return {Code::kUnavailable,
@@ -97,8 +97,8 @@ Status Peer::send_offer() {
 
 Status Peer::on_offer(const OfferMessage& message) {
   if (link_->open || !offered_) {
-    return {Code::kProtocol, link_->open ? "the peer worker sent a second Offer"
-                                         : "the peer worker sent Offer before its Proof"};
+    return peer_violation(link_->open ? "the peer worker sent a second Offer"
+                                      : "the peer worker sent Offer before its Proof");
   }
   bool good = message.device_count <= kMaxDevices && text_ends(message.host) &&
               text_ends(message.name) && message.inbox_region != 0 &&
@@ -110,12 +110,12 @@ Status Peer::on_offer(const OfferMessage& message) {
            (device.inbox_region == 0 ? device.inbox_bytes == 0 : is_inbox_size(device.inbox_bytes));
   }
   if (!good) {
-    return {Code::kProtocol, "the peer worker sent an invalid Offer (" +
-                                 std::to_string(message.device_count) + " devices, inbox " +
-                                 std::to_string(message.inbox_region) + " of " +
-                                 std::to_string(message.inbox_bytes) +
-                                 " bytes): install the same build of rcuda on "
-                                 "both servers"};
+    return peer_violation("the peer worker sent an invalid Offer (" +
+                          std::to_string(message.device_count) + " devices, inbox " +
+                          std::to_string(message.inbox_region) + " of " +
+                          std::to_string(message.inbox_bytes) +
+                          " bytes): install the same build of rcuda on "
+                          "both servers");
   }
   link_->offer = message;
   due_ = Due::kOpen;
@@ -177,15 +177,15 @@ Status Peer::map_probe_memory() {
 Status Peer::on_mappable(const MappableMessage& message) {
   const int own = static_cast<int>(message.sender_device);
   if (!environment_.valid_device(own) || message.device >= link_->offer.device_count) {
-    return {Code::kProtocol, "the peer worker sent Mappable for device " +
-                                 std::to_string(message.sender_device) +
-                                 " of this worker and its device " +
-                                 std::to_string(message.device) + ", one of which does not exist"};
+    return peer_violation("the peer worker sent Mappable for device " +
+                          std::to_string(message.sender_device) +
+                          " of this worker and its device " + std::to_string(message.device) +
+                          ", one of which does not exist");
   }
   if (link_->unanswered == 0) {
-    return {Code::kProtocol,
-            "the peer worker sent more Mappable messages than this side has "
-            "offered pairs of devices"};
+    return peer_violation(
+        "the peer worker sent more Mappable messages than this side has "
+        "offered pairs of devices");
   }
   --link_->unanswered;
   if (message.mappable != 0) {

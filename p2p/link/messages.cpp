@@ -61,9 +61,8 @@ Result<MessageKind> kind_of(std::span<const std::byte> frame) {
   if (frame.size() >= sizeof kind) std::memcpy(&kind, frame.data(), sizeof kind);
   if (kind < static_cast<uint32_t>(MessageKind::kChallenge) ||
       kind > static_cast<uint32_t>(MessageKind::kMappable)) {
-    return Status(Code::kProtocol, "the peer worker sent a message of unknown kind " +
-                                       std::to_string(kind) + " (" + std::to_string(frame.size()) +
-                                       " bytes)");
+    return peer_violation("the peer worker sent a message of unknown kind " + std::to_string(kind) +
+                          " (" + std::to_string(frame.size()) + " bytes)");
   }
   return static_cast<MessageKind>(kind);
 }

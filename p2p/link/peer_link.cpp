@@ -17,8 +17,8 @@ constexpr size_t kMostBegun = 1u << 16;
 Status Arrivals::add(uint32_t immediate, uint64_t bytes) {
   bytes_[immediate] += bytes;
   if (bytes_.size() <= kMostBegun) return {};
-  return {Code::kProtocol, "the peer worker sent more than " + std::to_string(kMostBegun) +
-                               " chunks that have not been copied out of the inbox"};
+  return peer_violation("the peer worker sent more than " + std::to_string(kMostBegun) +
+                        " chunks that have not been copied out of the inbox");
 }
 
 Result<bool> Arrivals::complete(uint32_t immediate, uint64_t bytes) {

@@ -35,6 +35,7 @@
 #include "common/transport/shm/medium.h"
 #include "common/transport/shm/shm_messages.h"
 #include "common/transport/shm/shm_regions.h"
+#include "common/transport/violation.h"
 
 namespace rcuda::transport {
 namespace {
@@ -261,9 +262,8 @@ Status ShmLink::on_message(const ControlMessage& message, UniqueFd fd) {
     case ControlMessage::kRetire:
       return peer_regions_.retire(message.region);
     default:
-      return {Code::kProtocol,
-              "protocol violation: the peer sent a control message of unknown kind " +
-                  std::to_string(message.kind)};
+      return {Code::kProtocol, violation("the peer sent a control message of unknown kind " +
+                                         std::to_string(message.kind))};
   }
 }
 

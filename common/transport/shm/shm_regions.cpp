@@ -9,6 +9,7 @@
 
 #include "common/base/memory_file.h"
 #include "common/base/pages.h"
+#include "common/transport/violation.h"
 
 namespace rcuda::transport {
 namespace {
@@ -23,10 +24,11 @@ Status ShmRegions::add(uint64_t id, uint64_t bytes, uint64_t offset, bool has_ba
                        UniqueFd fd) {
   MutexLock lock(mutex_);
   if (id <= highest_ || entries_.size() >= kMaxRegions || bytes == 0) {
-    return {Code::kProtocol, "protocol violation: the peer announced " + named(id) + " of " +
-                                 std::to_string(bytes) + " bytes; the last was " + named(highest_) +
-                                 ", numbers must increase, a region must not be empty, and " +
-                                 std::to_string(kMaxRegions) + " regions are the limit"};
+    return {Code::kProtocol,
+            violation("the peer announced " + named(id) + " of " + std::to_string(bytes) +
+                      " bytes; the last was " + named(highest_) +
+                      ", numbers must increase, a region must not be empty, and " +
+                      std::to_string(kMaxRegions) + " regions are the limit")};
   }
   Entry entry;
   entry.bytes = bytes;
@@ -42,11 +44,11 @@ Status ShmRegions::add(uint64_t id, uint64_t bytes, uint64_t offset, bool has_ba
                         offset <= static_cast<uint64_t>(file.st_size) &&
                         bytes <= static_cast<uint64_t>(file.st_size) - offset;
     if (!inside || seals < 0 || !(seals & F_SEAL_SHRINK)) {
-      return {Code::kProtocol, "protocol violation: the peer announced " + named(id) + " with " +
-                                   std::to_string(bytes) + " bytes at offset " +
-                                   std::to_string(offset) +
-                                   ", which is not inside its file, or whose file is not sealed "
-                                   "against shrinking"};
+      return {Code::kProtocol,
+              violation("the peer announced " + named(id) + " with " + std::to_string(bytes) +
+                        " bytes at offset " + std::to_string(offset) +
+                        ", which is not inside its file, or whose file is not sealed "
+                        "against shrinking")};
     }
     std::weak_ptr<UniqueFd>& known = files_[{file.st_dev, file.st_ino}];
     entry.file = known.lock();
@@ -62,8 +64,8 @@ Status ShmRegions::retire(uint64_t id) {
   MutexLock lock(mutex_);
   const auto found = entries_.find(id);
   if (found == entries_.end() || found->second.retired) {
-    return {Code::kProtocol, "protocol violation: the peer withdrew " + named(id) +
-                                 ", which it has not announced or has already withdrawn"};
+    return {Code::kProtocol, violation("the peer withdrew " + named(id) +
+                                       ", which it has not announced or has already withdrawn")};
   }
   Entry& entry = found->second;
   entry.retired = true;

@@ -16,6 +16,7 @@
 #include "common/base/socket_io.h"
 #include "common/base/start_thread.h"
 #include "common/transport/tcp/tcp_sockets.h"
+#include "common/transport/violation.h"
 
 namespace rcuda::transport {
 namespace {
@@ -332,8 +333,9 @@ std::string BulkStream::receive_one() {
   std::string why = receive_bytes(writable_bytes_of(header).data(), sizeof header);
   if (!why.empty()) return why;
   if (header.bytes > kMaxPieceBytes) {
-    return "protocol violation: the peer sent a message for " + std::to_string(header.bytes) +
-           " bytes on a bulk socket; the limit is " + std::to_string(kMaxPieceBytes) + " bytes";
+    return violation("the peer sent a message for " + std::to_string(header.bytes) +
+                     " bytes on a bulk socket; the limit is " + std::to_string(kMaxPieceBytes) +
+                     " bytes");
   }
   const bool is_request = header.kind == BulkHeader::kWrite || header.kind == BulkHeader::kRead ||
                           header.kind == BulkHeader::kWriteInOrder;
@@ -351,8 +353,8 @@ std::string BulkStream::receive_one() {
     case BulkHeader::kDone:
       return take_done(header);
     default:
-      return "protocol violation: the peer sent a message of unknown kind " +
-             std::to_string(header.kind) + " on a bulk socket";
+      return violation("the peer sent a message of unknown kind " + std::to_string(header.kind) +
+                       " on a bulk socket");
   }
 }
 
@@ -398,13 +400,13 @@ std::string BulkStream::take_write(const BulkHeader& header) {
   if (header.immediate == 0 && !in_order) return queue_answer(header, code);
   // A write into a region that has been withdrawn is dropped.
   if (code == Code::kInvalidArgument) {
-    return "protocol violation: the peer wrote " + std::to_string(header.bytes) +
-           " bytes at offset " + std::to_string(header.offset) + " outside of region " +
-           std::to_string(header.region);
+    return violation("the peer wrote " + std::to_string(header.bytes) + " bytes at offset " +
+                     std::to_string(header.offset) + " outside of region " +
+                     std::to_string(header.region));
   }
   if (in_order && !order_.count_piece(header.immediate, header.bytes)) {
-    return "protocol violation: the peer has more than " +
-           std::to_string(SocketOrder::kMostWrites) + " unfinished writes in order";
+    return violation("the peer has more than " + std::to_string(SocketOrder::kMostWrites) +
+                     " unfinished writes in order");
   }
   if (code == Code::kOk && !in_order) on_immediate_(header.immediate, header.bytes);
   return {};
@@ -417,9 +419,9 @@ std::string BulkStream::take_data(const BulkHeader& header) {
     const auto found = in_flight_.find(header.piece);
     if (found == in_flight_.end() || found->second.piece.bytes != header.bytes ||
         !advance(lock, header.piece, PieceEvent::kData)) {
-      return "protocol violation: the peer sent " + std::to_string(header.bytes) +
-             " bytes of data for piece " + std::to_string(header.piece) +
-             " of a transfer, which this side did not request";
+      return violation("the peer sent " + std::to_string(header.bytes) +
+                       " bytes of data for piece " + std::to_string(header.piece) +
+                       " of a transfer, which this side did not request");
     }
     local = found->second.piece.local;  // stays valid: this thread handles the outcome
   }
@@ -431,8 +433,8 @@ std::string BulkStream::take_done(const BulkHeader& header) {
   const PieceEvent event = outcome.ok() ? PieceEvent::kDone : PieceEvent::kRefusal;
   MutexLock lock(mutex_);
   if (advance(lock, header.piece, event, outcome)) return {};
-  return "protocol violation: the peer reported the end of piece " + std::to_string(header.piece) +
-         " of a transfer, which this side does not expect";
+  return violation("the peer reported the end of piece " + std::to_string(header.piece) +
+                   " of a transfer, which this side does not expect");
 }
 
 // Returns false if the event is impossible. Completes a piece that reaches kOver.
@@ -458,8 +460,8 @@ bool BulkStream::advance(MutexLock& lock, uint64_t id, PieceEvent event, const S
 std::string BulkStream::queue_answer(const BulkHeader& asked, Code code) {
   MutexLock lock(mutex_);
   if (answers_.size() >= kMaxInFlight) {
-    return "protocol violation: the peer has more than " + std::to_string(kMaxInFlight) +
-           " unanswered transfers on a bulk socket";
+    return violation("the peer has more than " + std::to_string(kMaxInFlight) +
+                     " unanswered transfers on a bulk socket");
   }
   answers_.push_back({asked, code});
   drive_briefly(lock, Meanwhile::kLargeAnswer);

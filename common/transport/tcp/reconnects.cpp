@@ -12,6 +12,7 @@
 #include "common/base/start_thread.h"
 #include "common/base/units.h"
 #include "common/transport/tcp/tcp_messages.h"
+#include "common/transport/violation.h"
 
 namespace rcuda::transport {
 namespace {
@@ -156,9 +157,9 @@ void Reconnects::run() {
     if (!recv_all(socket_, writable_bytes_of(received), Deadline::max()).ok()) {
       if (const Status back = renew(); !back.ok()) return end_all(back.context());
     } else if (!take(received)) {
-      return end_all("protocol violation: the peer acknowledges bytes that were not sent (" +
-                     std::to_string(received.received) + " bytes of socket " +
-                     std::to_string(received.index) + ")");
+      return end_all(violation("the peer acknowledges bytes that were not sent (" +
+                               std::to_string(received.received) + " bytes of socket " +
+                               std::to_string(received.index) + ")"));
     }
   }
 }

@@ -17,6 +17,7 @@
 #include "common/base/start_thread.h"
 #include "common/transport/tcp/reconnects.h"
 #include "common/transport/tcp/tcp_messages.h"
+#include "common/transport/violation.h"
 
 namespace rcuda::transport {
 namespace {
@@ -346,10 +347,11 @@ bool ResumableSocket::reconnect(MutexLock& lock) {
   }
   lock.lock();
   if (status.ok() && !resume(std::move(next), peer_received)) {
-    status = {Code::kProtocol,
-              "protocol violation: the peer says that it has received bytes that "
-              "were not sent, or that it lacks bytes that it has acknowledged (it reports " +
-                  std::to_string(peer_received) + " bytes of " + name_ + ")"};
+    status = {
+        Code::kProtocol,
+        violation("the peer says that it has received bytes that "
+                  "were not sent, or that it lacks bytes that it has acknowledged (it reports " +
+                  std::to_string(peer_received) + " bytes of " + name_ + ")")};
   }
   if (!status.ok()) end_locked(status.context());
   if (in(ResumableState::kEnded)) return false;
@@ -369,8 +371,8 @@ Status ResumableSocket::agree(const Socket& next, uint64_t received,
   ResumeHello peer;
   RCUDA_RETURN_IF_ERROR(recv_all(next, writable_bytes_of(peer), deadline));
   if (peer.magic != kResumeMagic) {
-    return {Code::kProtocol, "protocol violation: the peer's new connection for " + name_ +
-                                 " does not belong to this session"};
+    return {Code::kProtocol, violation("the peer's new connection for " + name_ +
+                                       " does not belong to this session")};
   }
   *peer_received = peer.received;
   return {};

@@ -18,6 +18,7 @@
 #include "common/base/units.h"
 #include "common/transport/gather.h"
 #include "common/transport/tcp/tcp_sockets.h"
+#include "common/transport/violation.h"
 
 namespace rcuda::transport {
 namespace {
@@ -443,10 +444,10 @@ std::string TcpLink::take_puts() {
     }
     if (kind > kPutAndWake || header.bytes < kWord || header.bytes % kWord != 0 ||
         header.bytes > window_.size() || offset > window_.size() - header.bytes) {
-      why = "protocol violation: the peer sent a put of " + std::to_string(header.bytes) +
-            " bytes at offset " + std::to_string(offset) + " (kind " + std::to_string(kind) +
-            "), which is not whole words inside the window of " + std::to_string(window_.size()) +
-            " bytes";
+      why = violation("the peer sent a put of " + std::to_string(header.bytes) +
+                      " bytes at offset " + std::to_string(offset) + " (kind " +
+                      std::to_string(kind) + "), which is not whole words inside the window of " +
+                      std::to_string(window_.size()) + " bytes");
       break;
     }
     after_peer(order_.for_sanitizer());  // the put follows transfers whose end the peer has seen
@@ -472,10 +473,10 @@ std::string TcpLink::take_region_put(const PutHeader& header, bool* whole) {
   RegionPlace place;
   if (header.place != kRegionPut || header.bytes <= sizeof place ||
       header.bytes > sizeof place + kMaxRegionPut) {
-    return "protocol violation: the peer's put into a region has " + std::to_string(header.bytes) +
-           " bytes and offset " + std::to_string(header.place - kRegionPut) + "; " +
-           std::to_string(sizeof place + 1) + " to " +
-           std::to_string(sizeof place + kMaxRegionPut) + " bytes and offset 0 are valid";
+    return violation(
+        "the peer's put into a region has " + std::to_string(header.bytes) + " bytes and offset " +
+        std::to_string(header.place - kRegionPut) + "; " + std::to_string(sizeof place + 1) +
+        " to " + std::to_string(sizeof place + kMaxRegionPut) + " bytes and offset 0 are valid");
   }
   if (end_ - begin_ < sizeof header + header.bytes) return {};
   const std::byte* const message = buffer_.data() + begin_ + sizeof header;
@@ -484,7 +485,7 @@ std::string TcpLink::take_region_put(const PutHeader& header, bool* whole) {
   const Result<std::shared_ptr<ExposedRegions::Entry>> entry =
       regions_.find(place.region, place.offset, bytes);
   if (!entry.ok() && entry.status().code() != Code::kNotFound) {
-    return "protocol violation: a put into a region: " + entry.status().context();
+    return violation("a put into a region: " + entry.status().context());
   }
   after_peer(order_.for_sanitizer());
   begin_put();
@@ -502,12 +503,11 @@ std::string TcpLink::take_region_put(const PutHeader& header, bool* whole) {
 std::string TcpLink::take_acknowledgement(const PutHeader& header, bool* whole) {
   Acknowledgement acknowledgement;
   if (!reconnects_ || header.place != kAcknowledged || header.bytes != sizeof acknowledgement) {
-    return "protocol violation: the peer sent an acknowledgement of " +
-           std::to_string(header.bytes) + " bytes with offset " +
-           std::to_string(header.place - kAcknowledged) +
-           (reconnects_
-                ? "; " + std::to_string(sizeof acknowledgement) + " bytes and offset 0 are valid"
-                : " on a connection that cannot reconnect and needs none");
+    return violation("the peer sent an acknowledgement of " + std::to_string(header.bytes) +
+                     " bytes with offset " + std::to_string(header.place - kAcknowledged) +
+                     (reconnects_ ? "; " + std::to_string(sizeof acknowledgement) +
+                                        " bytes and offset 0 are valid"
+                                  : " on a connection that cannot reconnect and needs none"));
   }
   if (end_ - begin_ < sizeof header + sizeof acknowledgement) return {};
   std::memcpy(&acknowledgement, buffer_.data() + begin_ + sizeof header, sizeof acknowledgement);
@@ -515,9 +515,9 @@ std::string TcpLink::take_acknowledgement(const PutHeader& header, bool* whole) 
   *whole = true;
   return reconnects_->take(acknowledgement)
              ? ""
-             : "protocol violation: the peer acknowledges bytes that were not sent (" +
-                   std::to_string(acknowledgement.received) + " bytes of socket " +
-                   std::to_string(acknowledgement.index) + ")";
+             : violation("the peer acknowledges bytes that were not sent (" +
+                         std::to_string(acknowledgement.received) + " bytes of socket " +
+                         std::to_string(acknowledgement.index) + ")");
 }
 
 // `whole`: as in take_region_put(). While this thread waits for the write, it reads no heartbeats;
@@ -525,10 +525,10 @@ std::string TcpLink::take_acknowledgement(const PutHeader& header, bool* whole) 
 std::string TcpLink::take_end_of_write(const PutHeader& header, bool* whole) {
   EndOfWrite end;
   if (header.place != kEndOfWrite || header.bytes != sizeof end) {
-    return "protocol violation: the peer's message for the end of a write has " +
-           std::to_string(header.bytes) + " bytes and offset " +
-           std::to_string(header.place - kEndOfWrite) + "; " + std::to_string(sizeof end) +
-           " bytes and offset 0 are valid";
+    return violation("the peer's message for the end of a write has " +
+                     std::to_string(header.bytes) + " bytes and offset " +
+                     std::to_string(header.place - kEndOfWrite) + "; " +
+                     std::to_string(sizeof end) + " bytes and offset 0 are valid");
   }
   if (end_ - begin_ < sizeof header + sizeof end) return {};
   std::memcpy(&end, buffer_.data() + begin_ + sizeof header, sizeof end);

@@ -11,6 +11,7 @@
 
 #include "common/base/units.h"
 #include "common/transport/verbs/errors.h"
+#include "common/transport/violation.h"
 
 namespace rcuda::transport::verbs {
 namespace {
@@ -42,12 +43,12 @@ Status BulkEngine::add_remote(uint64_t id, uint64_t bytes, uint64_t address, uin
   {
     MutexLock lock(mutex_);
     if (id <= highest_remote_ || bytes == 0 || remotes_.size() >= kMaxRegions) {
-      return {Code::kProtocol, "protocol violation: the peer announced region " +
-                                   std::to_string(id) + " of " + std::to_string(bytes) +
-                                   " bytes; the last was region " +
-                                   std::to_string(highest_remote_) +
-                                   ", numbers must increase, a region must not be empty, and " +
-                                   std::to_string(kMaxRegions) + " regions are the limit"};
+      return {Code::kProtocol,
+              violation("the peer announced region " + std::to_string(id) + " of " +
+                        std::to_string(bytes) + " bytes; the last was region " +
+                        std::to_string(highest_remote_) +
+                        ", numbers must increase, a region must not be empty, and " +
+                        std::to_string(kMaxRegions) + " regions are the limit")};
     }
     highest_remote_ = id;
     remotes_[id] =
@@ -71,9 +72,8 @@ Status BulkEngine::retire_remote(uint64_t id) {
     MutexLock lock(mutex_);
     const auto found = remotes_.find(id);
     if (found == remotes_.end()) {
-      return {Code::kProtocol, "protocol violation: the peer withdrew region " +
-                                   std::to_string(id) +
-                                   ", which it has not announced or has already withdrawn"};
+      return {Code::kProtocol, violation("the peer withdrew region " + std::to_string(id) +
+                                         ", which it has not announced or has already withdrawn")};
     }
     const std::shared_ptr<Remote> remote = found->second;
     remotes_.erase(found);

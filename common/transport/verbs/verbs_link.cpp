@@ -35,6 +35,7 @@
 #include "common/base/units.h"
 #include "common/transport/gather.h"
 #include "common/transport/verbs/loopback.h"
+#include "common/transport/violation.h"
 
 namespace rcuda::transport::verbs {
 namespace {
@@ -210,9 +211,9 @@ Status VerbsLink::on_control(const ControlMessage& message) {
     default:
       break;
   }
-  return {Code::kProtocol, "protocol violation: unexpected control message of kind " +
-                               std::to_string(message.kind) + " from the peer (region " +
-                               std::to_string(message.region) + ")"};
+  return {Code::kProtocol,
+          violation("unexpected control message of kind " + std::to_string(message.kind) +
+                    " from the peer (region " + std::to_string(message.region) + ")")};
 }
 
 void VerbsLink::write(RegionId region, uint64_t offset, const void* local, size_t bytes,
