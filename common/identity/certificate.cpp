@@ -80,8 +80,7 @@ Status add_to_chain(X509* x509, Certificate* parsed) {
   const int size = i2d_X509(x509, &der);
   if (size <= 0) {
     return openssl_error(Code::kInvalidArgument,
-                         "the file has a certificate that OpenSSL cannot "
-                         "convert to DER");
+                         "the file has a certificate that OpenSSL cannot convert to DER");
   }
   parsed->chain.push_back({std::string(reinterpret_cast<char*>(der), static_cast<size_t>(size))});
   OPENSSL_free(der);

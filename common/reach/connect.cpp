@@ -424,7 +424,8 @@ Status read_attached(int socket, const char* lost, Clock::time_point deadline) {
   RCUDA_ASSIGN_OR_RETURN(const auto answer, read_message(socket, deadline));
   if (answer.first == MessageType::kAttached) return {};
   if (answer.first != MessageType::kRefusal) {
-    return {Code::kUnavailable, unexpected("a further connection", answer.first).context()};
+    return {Code::kUnavailable,
+            unexpected("a request for a further connection", answer.first).context()};
   }
   return refusal_error(answer.second, std::string(lost) + " cannot go on", Code::kUnavailable,
                        {Code::kNotFound});

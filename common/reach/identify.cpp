@@ -25,8 +25,7 @@ using Clock = std::chrono::steady_clock;
 Status no_credentials(const std::string& where, bool here, const std::string& tokens) {
   const std::string nobody_here =
       "no rcuda-server of this machine has that port (ss -xl shows @rcuda-PORT of each; or a "
-      "tunnel "
-      "or a proxy has it), and ";
+      "tunnel or a proxy has it), and ";
   return Status(Code::kDenied,
                 (here ? nobody_here : std::string()) +
                     "this user has no credentials for the "

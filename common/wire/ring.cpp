@@ -81,7 +81,7 @@ Status RingWriter::read_consumed() {
   const uint64_t consumed = load_word(link_.window().data() + layout_.consumed_offset);
   if (consumed < consumed_ || consumed > sent_) {
     return violation("the peer reports " + std::to_string(consumed) +
-                     " consumed bytes of its message ring, but it reported " +
+                     " consumed bytes of the message ring, but it reported " +
                      std::to_string(consumed_) + " before, and " + std::to_string(sent_) +
                      " were sent");
   }
