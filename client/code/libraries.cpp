@@ -150,8 +150,8 @@ CUresult library_module(Library& library, const Route& route, CUmodule* module) 
   const Library* const known = found->library.load(std::memory_order_acquire);
   if (!found->is_of_library() || (known && known != &library)) {
     return route.session->lose(Status(Code::kProtocol,
-                                      "the worker returned a module that "
-                                      "belongs to another library"));
+                                      "the worker's reply to cuLibraryGetModule names a module "
+                                      "that belongs to another library"));
   }
   found->library.store(&library, std::memory_order_release);
   *module = named;
@@ -296,7 +296,8 @@ CUresult function_in(Kernel& kernel, const Route& route, Function** function) {
   // A worker must not return one function for two kernels: both kernels would destroy it.
   if (named->info && named->kernel != &kernel) {
     return route.session->lose(
-        Status(Code::kProtocol, "the worker returned a function that belongs to another kernel"));
+        Status(Code::kProtocol,
+               "the worker's reply to cuKernelGetFunction names a function of another kernel"));
   }
   if (!named->info) {
     named->kernel = &kernel;

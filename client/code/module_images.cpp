@@ -104,7 +104,8 @@ CUresult measure_image(const void* pointer, std::optional<size_t> bytes, ImagePa
       bytes ? image::inspect({static_cast<const std::byte*>(pointer), *bytes})
             : image::measure(pointer);
   if (!measured) {
-    RCUDA_DEBUG("a module image was refused: %s", measured.status().message().c_str());
+    RCUDA_DEBUG("cannot load a module image (CUDA_ERROR_INVALID_IMAGE): %s",
+                measured.status().message().c_str());
     return CUDA_ERROR_INVALID_IMAGE;
   }
   for (const std::span<const std::byte> part : measured->parts) {

@@ -18,7 +18,7 @@ CUresult explain_import(CUresult result) {
         "are leased), and do not hide any of them with CUDA_VISIBLE_DEVICES");
   } else {
     RCUDA_WARN(
-        "cannot import memory of another process: the server of this GPU does not know it. "
+        "cannot import memory of another process: the server of this GPU does not know the memory. "
         "The other process has ended, or its GPU is on another node: processes share memory only "
         "within a node (docs/differences.md)");
   }

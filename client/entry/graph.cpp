@@ -58,8 +58,8 @@ CUresult make_launchable_by_kernels(CUgraphExec* executable, CUresult instantiat
   CUresult result = forward_rcuda_graph_exec_handle(*executable, &handle);
   if (result == CUDA_SUCCESS && !made.use_worker_handle(reinterpret_cast<CUgraphExec>(handle))) {
     RCUDA_ERROR(
-        "cannot instantiate a graph for device launch: its handle %#llx is in use for "
-        "another graph; restart the program",
+        "cannot instantiate a graph for device launch: the worker's handle %#llx is already the "
+        "handle of another graph in this program; restart the program",
         handle);
     result = CUDA_ERROR_OUT_OF_MEMORY;
   }

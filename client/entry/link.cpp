@@ -126,8 +126,8 @@ CUresult cuLinkComplete(CUlinkState handle, void** image, size_t* bytes) {
   // image must not exceed the image.
   const auto inspected = rcuda::image::inspect(state->image);
   if (!inspected.ok()) {
-    RCUDA_ERROR("%s returned a malformed linked image: %s", state->session->name().c_str(),
-                inspected.status().message().c_str());
+    RCUDA_ERROR("%s returned a malformed linked image, cuLinkComplete fails: %s",
+                state->session->name().c_str(), inspected.status().message().c_str());
     return CUDA_ERROR_UNKNOWN;
   }
   const size_t size = state->image.size();

@@ -65,8 +65,10 @@ CUresult check_wait(const Route& route, CUdeviceptr address) {
   mirror_reachable(route, reinterpret_cast<const void*>(address));
   const Session& session = *route.session;
   if (!is_mirrored(session, address, 1)) return CUDA_SUCCESS;
-  RCUDA_WARN("cuStreamWaitValue is not supported: %s has its own copy of the memory at %#llx",
-             session.name().c_str(), static_cast<unsigned long long>(address));
+  RCUDA_WARN(
+      "cuStreamWaitValue on the host memory at %#llx is not supported: %s has its own copy "
+      "of the memory, which the program's writes would not reach during the wait",
+      static_cast<unsigned long long>(address), session.name().c_str());
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "api/opcodes.h"
 #include "common/base/units.h"
 #include "common/cuda/return_if_error.h"
 
@@ -34,7 +35,10 @@ CUresult devices_to_wire(unsigned& mask, Call& call) {
 
 void Call::unsupported_unless(bool holds, const char* parameter) {
   if (holds || failed()) return;
-  RCUDA_WARN("a call uses parameter %s, which is not supported over the network", parameter);
+  RCUDA_WARN(
+      "a CUDA call uses its parameter \"%s\", which rcuda does not support: the call returns "
+      "CUDA_ERROR_NOT_SUPPORTED",
+      parameter);
   fix(CUDA_ERROR_NOT_SUPPORTED);
 }
 
@@ -134,10 +138,13 @@ wire::ObjectId Call::create(wire::Kind kind, void** handle) {
   return id;
 }
 
-bool Call::may_send() {
+bool Call::may_send(api::Opcode opcode) {
   if (!failed() && !in_.ok()) {
-    RCUDA_WARN("a call's arguments exceed %s, the limit of one command",
-               exact_bytes_text(wire::kMaxBodyBytes).c_str());
+    RCUDA_WARN(
+        "the arguments of a call of %s exceed %s, the limit of rcuda: the call returns "
+        "CUDA_ERROR_NOT_SUPPORTED",
+        api::opcode_name(static_cast<uint16_t>(opcode)),
+        exact_bytes_text(wire::kMaxBodyBytes).c_str());
     fix(CUDA_ERROR_NOT_SUPPORTED);
   }
   if (failed()) retire_created();
@@ -151,7 +158,7 @@ void Call::retire_created() {
 }
 
 CUresult Call::post(api::Opcode opcode) {
-  if (!may_send()) return result_;
+  if (!may_send(opcode)) return result_;
   bool refused = false;
   const CUresult result = client::post(*route_, {opcode, in_.body()}, &refused);
   // If this command was not refused, `result` is the error of an earlier command, and the worker
@@ -161,7 +168,7 @@ CUresult Call::post(api::Opcode opcode) {
 }
 
 CUresult Call::call(api::Opcode opcode, size_t reply_bytes) {
-  if (!may_send()) return result_;
+  if (!may_send(opcode)) return result_;
   opcode_ = static_cast<uint16_t>(opcode);
   const CUresult result = client::call(*route_, {opcode, in_.body()}, reply_bytes, &reply_);
   out_.emplace(reply_.body());

@@ -150,7 +150,7 @@ class Call {
   }
 
  private:
-  bool may_send();
+  bool may_send(api::Opcode opcode);
   void retire_created();
   void route_by(const CudaResult<Route>& found);
 

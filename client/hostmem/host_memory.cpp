@@ -59,7 +59,8 @@ CUresult expose_to(Session& session, wire::ObjectId context, void* address, size
   Result<transport::Region> exposed = session.link().expose(address, bytes, backing, 0);
   if (!exposed) {
     if (session.lost()) return kSessionLost;
-    RCUDA_WARN("page-locked memory could not be shared with %s: %s", session.name().c_str(),
+    RCUDA_WARN("%s of page-locked memory at %p could not be shared with %s: %s",
+               exact_bytes_text(bytes).c_str(), address, session.name().c_str(),
                exposed.status().message().c_str());
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
@@ -440,7 +441,9 @@ CUresult make_run(const Route& route, unsigned flags, const std::vector<MappedPa
                                           [](const MappedPart& part) { return part.is_shared; });
     if (all_private && !any_page_pinned()) backing = make_backing(run->bytes);
     if (backing && !move_run(run, backing.get(), parts)) {
-      RCUDA_DEBUG("registered pages at %p stay where they are: %s", pages, std::strerror(errno));
+      RCUDA_DEBUG(
+          "the registered pages at %p cannot become shared memory, so they are mirrored: %s", pages,
+          std::strerror(errno));
       backing.reset();
     }
   }
@@ -508,8 +511,8 @@ void mirror_now(const Route& route, const void* address, MirrorUse use) {
   // would overwrite the copy's result in the worker.
   if (Timeline::host_writes_pending()) (void)await_idle(*route.session, route.context);
   RCUDA_INFO(
-      "%s of page-locked memory at %p are kept equal on the server from now on: work "
-      "on the GPU may use them",
+      "%s of page-locked memory at %p are mirrored on the server from now on, because work on the "
+      "GPU may use them",
       exact_bytes_text(bytes).c_str(), reinterpret_cast<void*>(base));
   mirror_where_needed(reinterpret_cast<void*>(base), bytes, use);
   unmirrored().remove(reinterpret_cast<void*>(base));

@@ -49,8 +49,10 @@ class HeldWrites {
   HeldWrites(void* begin, size_t bytes)
       : fd_(held_writes_fd()), range_{reinterpret_cast<uintptr_t>(begin), bytes} {
     if (!hold()) {
-      RCUDA_DEBUG("writes to %p cannot be held while it is registered: %s", begin,
-                  std::strerror(errno));
+      RCUDA_DEBUG(
+          "other threads' writes to the pages at %p cannot be paused while the pages move "
+          "to other memory: %s",
+          begin, std::strerror(errno));
     }
   }
   ~HeldWrites() {

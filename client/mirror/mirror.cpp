@@ -88,8 +88,9 @@ CUresult introduce(Mirror& mirror, bool* fetched) {
   Result<transport::Region> region =
       mirror.session->link().expose(memory, 2 * half, backing.get(), 0);
   if (!region) {
-    RCUDA_WARN("memory could not be shared with %s: %s", mirror.session->name().c_str(),
-               region.status().message().c_str());
+    RCUDA_WARN("%s of memory for the mirror of %p could not be shared with %s: %s",
+               exact_bytes_text(2 * half).c_str(), static_cast<void*>(mirror.address),
+               mirror.session->name().c_str(), region.status().message().c_str());
     munmap(memory, 2 * half);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
@@ -117,10 +118,10 @@ CUresult introduce(Mirror& mirror, bool* fetched) {
   calls.finish();
   if (result == CUDA_SUCCESS && !is_usable(backing, 2 * half)) result = CUDA_ERROR_OUT_OF_MEMORY;
   if (told.block_bytes % kMirrorBlockBytes != 0 || told.block_bytes > kMostBlockBytes) {
-    result = mirror.session->lose(
-        Status(Code::kProtocol, "the worker's block size for changes, " +
-                                    std::to_string(told.block_bytes) +
-                                    " bytes, is invalid (a multiple of 4096, at most 1 GiB)"));
+    result = mirror.session->lose(Status(
+        Code::kProtocol, "the worker reported blocks of " + std::to_string(told.block_bytes) +
+                             " bytes for changes of mirrored memory; a block must have a "
+                             "multiple of 4096 bytes, at most 1 GiB"));
   }
   mirror.changes_bytes = told.block_bytes;
   if (result != CUDA_SUCCESS) {
@@ -176,8 +177,9 @@ CUresult add(Session& session, wire::ObjectId context, std::byte* address, size_
   mirror->known = {static_cast<std::byte*>(known), UnmapPages{bytes}};
   bool fetched = false;
   if (CUresult result = introduce(*mirror, &fetched); result != CUDA_SUCCESS) {
-    RCUDA_WARN("%s at %p are not mirrored with %s: CUDA error %d", exact_bytes_text(bytes).c_str(),
-               static_cast<void*>(address), session.name().c_str(), static_cast<int>(result));
+    RCUDA_WARN("%s of memory at %p cannot be mirrored with %s: CUDA error %d",
+               exact_bytes_text(bytes).c_str(), static_cast<void*>(address), session.name().c_str(),
+               static_cast<int>(result));
     return result;
   }
   if (memory == MirroredMemory::kManaged && mirror->changes_bytes == 0) {

@@ -48,8 +48,10 @@ constexpr unsigned long kPagemapScan = _IOWR('f', 16, ScanArgument);  // PAGEMAP
 WriteTracker* WriteTracker::open() {
   if (settings().managed.get() == "compared") return nullptr;
   const auto refused = [](const char* what) -> WriteTracker* {
-    RCUDA_DEBUG("writes to managed memory are found by comparing: %s: %s", what,
-                std::strerror(errno));
+    RCUDA_DEBUG(
+        "the program's writes to managed memory are found by comparing its bytes, which is "
+        "slower, because %s is not available: %s",
+        what, std::strerror(errno));
     return nullptr;
   };
   // The kernel itself handles the write-protection faults, so the unprivileged mode is enough.
@@ -60,7 +62,7 @@ WriteTracker* WriteTracker::open() {
   api.features = kWriteProtectAsync | kWriteProtectUnpopulated;
   if (ioctl(faults.get(), UFFDIO_API, &api) != 0) return refused("asynchronous write protection");
   UniqueFd pagemap(::open(proc_self("pagemap").c_str(), O_RDONLY | O_CLOEXEC));
-  if (!pagemap) return refused("/proc");
+  if (!pagemap) return refused("/proc/self/pagemap");
   return new WriteTracker(faults.release(), pagemap.release());
 }
 

@@ -88,16 +88,16 @@ UniqueId without_mark(UniqueId id, const Session& session) {
   if (mark.magic != IdMark::kMagic) {
     if (first_report("nccl id")) {
       RCUDA_WARN(
-          "an ncclUniqueId has no mark of rcuda: it was made outside of rcuda's servers, or by an "
-          "NCCL that uses the bytes of the mark; all ranks must run their NCCL operations on "
-          "servers");
+          "an ncclUniqueId was not made by NCCL on a server of rcuda, or its NCCL overwrites "
+          "rcuda's mark in it: the communicator may fail. All ranks must run NCCL on servers "
+          "(RCUDA_NCCL=server)");
     }
     return id;
   }
   if (mark.version != library_version(session) && first_report("nccl version")) {
     RCUDA_WARN(
-        "an ncclUniqueId was made by NCCL %d, and this rank's server has %d: all ranks need the "
-        "same version",
+        "an ncclUniqueId was made by NCCL %d, but this rank's server has NCCL %d, so the "
+        "communicator may fail: install the same version on all servers",
         mark.version, library_version(session));
   }
   std::memset(id.bytes + kIdMarkOffset, 0, sizeof mark);
@@ -206,7 +206,9 @@ int ncclGetUniqueId(UniqueId* id) {
   if (!id) return kInvalidArgument;
   if (!open_library().ok()) return kSystemError;
   if (::secure_getenv("NCCL_COMM_ID") && first_report("NCCL_COMM_ID")) {
-    RCUDA_WARN("NCCL_COMM_ID has no effect on servers: pass the ncclUniqueId of one rank to all");
+    RCUDA_WARN(
+        "NCCL_COMM_ID is ignored, because NCCL runs on servers: pass the ncclUniqueId of one "
+        "rank to all ranks");
   }
   const CudaResult<Route> place = find_place();
   return place ? make_id(*place, id) : result_of(place.error());

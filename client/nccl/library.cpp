@@ -62,7 +62,7 @@ Result<int> finish(Opening& opening) {
   const std::span<const std::byte> body = reply.body();
   constexpr size_t kHead = sizeof(wire::NcclOpenReply) - sizeof(wire::ReplyHeader);
   if (result != CUDA_SUCCESS || body.size() < kHead) {
-    return Status::from_cuda(result, session.name() + " cannot load NCCL");
+    return Status::from_cuda(result, session.name() + " cannot load NCCL; see the server's log");
   }
   int32_t found = 0;
   uint32_t waits = 1;
@@ -110,14 +110,20 @@ const Functions* use_local(const std::string& why, bool is_chosen) {
     return found.ok() ? new LocalLibrary(std::move(found).value()) : nullptr;
   }();
   if (!library) {
-    RCUDA_ERROR("NCCL cannot be used: %s, and this machine has no libnccl.so.2", why.c_str());
+    RCUDA_ERROR(
+        "NCCL cannot be used: %s, and this machine has no libnccl.so.2; install NCCL on the "
+        "servers or on this machine",
+        why.c_str());
     return &kFunctions;
   }
   // With the program's own NCCL, ranks on different servers cannot join one communicator.
   const bool is_notable = !is_chosen && Process::get().sessions().size() > 1;
   const char* const path = library->path.c_str();
   if (is_notable) {
-    RCUDA_WARN("the program's own NCCL (%s) is used: %s", path, why.c_str());
+    RCUDA_WARN(
+        "the program's own NCCL (%s) is used, so ranks on different servers cannot join one "
+        "communicator: %s",
+        path, why.c_str());
   } else {
     RCUDA_INFO("the program's own NCCL (%s) is used: %s", path, why.c_str());
   }
@@ -129,10 +135,10 @@ const Functions* choose() {
   const CUresult ready = Process::get().initialize();
   const std::string_view choice = settings().nccl.get();
   if (choice == "client") return use_local("RCUDA_NCCL=client", true);
-  if (ready != CUDA_SUCCESS) return use_local("there is no device", true);
+  if (ready != CUDA_SUCCESS) return use_local("rcuda has no device", true);
   const Status opened = open_library();
   if (opened.ok()) {
-    RCUDA_INFO("NCCL runs in the servers (version %d)", library_version());
+    RCUDA_INFO("NCCL runs on the servers (the lowest version there is %d)", library_version());
     return &kFunctions;
   }
   if (choice == "auto") return use_local(opened.context(), false);
@@ -169,7 +175,7 @@ Status open_library() {
   MutexLock lock(mutex);
   if (version.load() != 0 || !failed.ok()) return failed;
   if (const CUresult ready = Process::get().initialize(); ready != CUDA_SUCCESS) {
-    return Status::from_cuda(ready, "there is no device");
+    return Status::from_cuda(ready, "rcuda has no device, see its earlier message");
   }
   const Result<int> opened = open_on_servers();
   if (opened.ok()) version = *opened;

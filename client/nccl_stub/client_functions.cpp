@@ -36,8 +36,9 @@ const rcuda::nccl::Functions* find_client() {
   if (!find) find = find_in(load_own());
   if (find) return find();
   const char* const why = ::dlerror();
-  std::fprintf(stderr, "rcuda: libnccl.so.2 of rcuda cannot load librcuda.so: %s\n",
-               why ? why : "it is from another build");
+  std::fprintf(
+      stderr, "rcuda: libnccl.so.2 of rcuda cannot load librcuda.so: %s\n",
+      why ? why : "the loaded library is of another build; install the same build of both");
   return nullptr;
 }
 

@@ -148,8 +148,9 @@ Result<Devices> numbered_devices(const Environment& environment, uint32_t count,
     const char* entry = environment(name.c_str());
     if (!entry && !all) continue;
     if (!entry) {
-      return Status(Code::kInvalidArgument,
-                    name + " is not set, but RCUDA_DEVICE_COUNT is " + std::to_string(count));
+      return Status(Code::kInvalidArgument, name + " is not set, but RCUDA_DEVICE_COUNT is " +
+                                                std::to_string(count) +
+                                                ": set it, or correct the count");
     }
     RCUDA_ASSIGN_OR_RETURN(DeviceAddress device, parse_device(entry).with_context(name));
     devices.push_back(std::move(device));
@@ -162,7 +163,7 @@ Result<Devices> numbered_devices(const Environment& environment, uint32_t count,
 Result<DeviceAddress> parse_device(const std::string& text) {
   RCUDA_ASSIGN_OR_RETURN(Devices devices, devices_of_entry(text));
   if (devices.size() == 1) return std::move(devices.front());
-  return malformed(text, "it names several devices");
+  return malformed(text, "it names several devices, and this variable takes one");
 }
 
 std::string device_text(const DeviceAddress& device) {

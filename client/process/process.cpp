@@ -80,7 +80,12 @@ Result<std::vector<DeviceAddress>> selected_devices(const std::vector<DeviceAddr
                              std::string("CUDA_VISIBLE_DEVICES=\"") + (text ? text : "") +
                                  "\" selects none of the devices in RCUDA_DEVICES: " + problem);
   }
-  if (!problem.empty()) RCUDA_INFO("CUDA_VISIBLE_DEVICES ends early: %s", problem.c_str());
+  if (!problem.empty()) {
+    RCUDA_INFO(
+        "CUDA_VISIBLE_DEVICES selects only %zu devices, because it ends at an invalid entry: "
+        "%s",
+        selection.devices.size(), problem.c_str());
+  }
   return std::move(selection.devices);
 }
 
@@ -204,7 +209,8 @@ Status Process::connect() {
   if (servers.size() > wire::kMostServers) {
     return Status(Code::kInvalidArgument, "RCUDA_DEVICES names " + std::to_string(servers.size()) +
                                               " servers; a program can use at most " +
-                                              std::to_string(wire::kMostServers));
+                                              std::to_string(wire::kMostServers) +
+                                              ": name devices of fewer servers");
   }
   RCUDA_ASSIGN_OR_RETURN(const bool eager, connects_eagerly(servers.size()));
   options.hello.servers = static_cast<uint32_t>(servers.size());
@@ -233,7 +239,9 @@ Status Process::connect() {
       correct_attributes(&device->info);
       const wire::ObjectId primary = wire::primary_context_id(i);
       device->primary = create<Context>({primary, primary, session, server.ordinals[i]});
-      if (!device->primary) return Status(Code::kOutOfMemory, "no address space for handles");
+      if (!device->primary) {
+        return Status(Code::kOutOfMemory, "no address space is left for the handle of a context");
+      }
       device->primary->given_back = true;  // not active until cuDevicePrimaryCtxRetain
       remember_named(device->primary);     // the worker may name it by its id
       tell_apart(device.get());

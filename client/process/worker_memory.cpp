@@ -36,8 +36,10 @@ CUresult record_memory(Allocation allocation) {
   const uint64_t base = allocation.base;
   if (!session.accepts(base, allocation.bytes, name)) return kSessionLost;
   if (Process::get().memory().add(std::move(allocation))) return CUDA_SUCCESS;
-  RCUDA_ERROR("%s returned %s at 0x%llx, which is already in use; the memory is not used",
-              session.name().c_str(), name, static_cast<unsigned long long>(base));
+  RCUDA_ERROR(
+      "%s returned %s at 0x%llx, where this program already has memory: the call returns "
+      "CUDA_ERROR_UNKNOWN; please report this",
+      session.name().c_str(), name, static_cast<unsigned long long>(base));
   return CUDA_ERROR_UNKNOWN;
 }
 

@@ -252,8 +252,10 @@ CUresult post(const Route& route, const wire::Command& command, bool* refused) {
 }
 
 CUresult malformed_reply(const Route& route, uint16_t opcode) {
-  RCUDA_ERROR("%s sent a malformed reply to %s", route.session->name().c_str(),
-              api::opcode_name(opcode));
+  RCUDA_ERROR(
+      "%s sent a malformed reply to %s: the call returns CUDA_ERROR_UNKNOWN; install the same "
+      "build of rcuda on both",
+      route.session->name().c_str(), api::opcode_name(opcode));
   return CUDA_ERROR_UNKNOWN;
 }
 

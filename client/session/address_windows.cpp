@@ -45,8 +45,8 @@ std::string text_of(const wire::AddressWindow& window) {
 Status check(const std::vector<wire::AddressWindow>& windows,
              const std::vector<wire::AddressWindow>& taken) {
   if (windows.empty() || windows.size() > kMostWindows) {
-    return Status(Code::kProtocol, "the worker names " + std::to_string(windows.size()) +
-                                       " windows of device addresses, not 1 or 2");
+    return Status(Code::kProtocol, "the worker announced " + std::to_string(windows.size()) +
+                                       " windows of device addresses; 1 or 2 are valid");
   }
   for (const wire::AddressWindow& window : windows) {
     if (window.bytes == 0 || window.base % page_bytes() != 0 || window.bytes % page_bytes() != 0 ||
@@ -119,7 +119,8 @@ Status AddressWindows::reserve(const std::vector<wire::AddressWindow>& windows,
     windows_.clear();
     return Status(Code::kUnavailable,
                   "the device addresses at " + text_of(window) +
-                      " cannot be reserved in this program: " + std::strerror(error));
+                      " cannot be reserved in this program (" + std::strerror(error) +
+                      "): something else is mapped there; start the program again");
   }
   return {};
 }

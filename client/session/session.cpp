@@ -106,9 +106,11 @@ CUresult Session::send(wire::CommandHeader header, Timeline* timeline, const wir
   }
   const size_t bytes = sizeof header + command.body.size() + command.tail.size();
   if (bytes > wire::kMaxCommandBytes) {
-    RCUDA_ERROR("a command (opcode %u) of %s exceeds the limit of %s: it is not sent",
-                command.opcode, exact_bytes_text(bytes).c_str(),
-                exact_bytes_text(wire::kMaxCommandBytes).c_str());
+    RCUDA_ERROR(
+        "%s: cannot send a call of %s with %s of arguments: the limit is %s; the call "
+        "returns CUDA_ERROR_INVALID_VALUE",
+        name_.c_str(), api::opcode_name(command.opcode), exact_bytes_text(bytes).c_str(),
+        exact_bytes_text(wire::kMaxCommandBytes).c_str());
     return CUDA_ERROR_INVALID_VALUE;
   }
   // Refuse the command: the Link may stay open for a moment after the loss, and the worker would

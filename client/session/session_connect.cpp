@@ -110,7 +110,7 @@ Result<wire::Hello> make_hello() {
   const char* user = ::secure_getenv("USER");
   hello.user = user && *user ? user : "uid " + std::to_string(hello.uid);
   if (::getrandom(hello.session, sizeof hello.session, 0) != sizeof hello.session) {
-    return Status::from_errno(errno, "getrandom");
+    return Status::from_errno(errno, "making the random name of a session (getrandom)");
   }
   return hello;
 }
@@ -172,13 +172,16 @@ Status Session::keep_welcome(wire::Welcome welcome, const std::vector<wire::Addr
   welcome_ = std::move(welcome);
   const std::string address = address_of(server_);
   if (welcome_.devices.size() != server_.gpus.size()) {
-    return Status(Code::kProtocol,
-                  address + " granted a different number of devices than requested");
+    return Status(Code::kProtocol, address + " granted " + std::to_string(welcome_.devices.size()) +
+                                       " devices, but " + std::to_string(server_.gpus.size()) +
+                                       " were requested");
   }
   RCUDA_RETURN_IF_ERROR(lacking_.set(welcome_.lacking).with_context(address));
   if (!welcome_.lacking.empty()) {
-    RCUDA_INFO("%s runs another build of rcuda, which does not support %zu commands of this build",
-               address.c_str(), welcome_.lacking.size());
+    RCUDA_INFO(
+        "%s runs another build of rcuda, which does not support %zu commands of this build: "
+        "calls that need them return CUDA_ERROR_NOT_SUPPORTED",
+        address.c_str(), welcome_.lacking.size());
   }
   RCUDA_RETURN_IF_ERROR(windows_.reserve(welcome_.windows, taken).with_context(address));
   if (!windows_.are_reserved()) {
@@ -202,7 +205,7 @@ Status Session::link_up(Approach approach, const SessionOptions& options) {
   link_options.remedy_for_silence =
       options.hello.reconnect_ms == 0
           ? "; with RCUDA_RECONNECT=5m a program survives a lost connection"
-          : "; the server's reconnect_timeout is 0, so the session cannot survive that";
+          : "; the session cannot survive a lost connection: the server's reconnect_timeout is 0";
   RCUDA_ASSIGN_OR_RETURN(
       link_, wire::link_to_worker(std::move(approach.connection), welcome_.token, link_options,
                                   {options.handshake_timeout, options.connect_timeout,
@@ -219,7 +222,12 @@ Status Session::link_up(Approach approach, const SessionOptions& options) {
   report_reconnecting(name_, traits_.name, welcome_.reconnect_ms, options.hello.reconnect_ms);
   if (link_->peer_window_bytes() < wire::WorkerWindow::kBytes ||
       link_->window().size() < Window::kBytes) {
-    return Status(Code::kProtocol, name_ + ": the worker's window is too small");
+    return Status(Code::kProtocol,
+                  name_ + ": the connection has windows of " +
+                      std::to_string(link_->peer_window_bytes()) + " (worker) and " +
+                      std::to_string(link_->window().size()) +
+                      " bytes (client), which are too small: install the same build of rcuda on "
+                      "both");
   }
   channel_.emplace(*link_, spin_time(traits_));
   return {};

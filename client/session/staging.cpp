@@ -85,17 +85,19 @@ Result<std::unique_ptr<Staging>> Staging::open(Session& session, const wire::Rea
   staging->has_gates_ = ready.gates != 0;
   staging->region_ = static_cast<transport::RegionId>(ready.staging_region);
   if (ready.staging_bytes < kSlotBytes || ready.staging_bytes > (1ull << 40)) {
-    return Status(Code::kProtocol, "the worker's staging region of " +
-                                       bytes_text(ready.staging_bytes) +
-                                       " is invalid (at least 2 MiB, at most 1 TiB)");
+    return Status(Code::kProtocol, "the worker announced a staging region of " +
+                                       exact_bytes_text(ready.staging_bytes) +
+                                       "; 2 MiB to 1 TiB are valid");
   }
   RCUDA_ASSIGN_OR_RETURN(void* mapping, session.link().map(staging->region_, ready.staging_bytes));
   staging->mapping_ = static_cast<std::byte*>(mapping);
   const uint64_t offered = ready.staging_bytes / kSlotBytes;
   const auto slots = static_cast<uint32_t>(std::min<uint64_t>(offered, kMostSlots));
   if (slots < offered) {
-    RCUDA_INFO("%s: %s of its %s staging region are used", session.name().c_str(),
-               bytes_text(slots * kSlotBytes).c_str(), bytes_text(ready.staging_bytes).c_str());
+    RCUDA_INFO(
+        "%s: copies use only %s of the worker's staging region of %s, the most of this build",
+        session.name().c_str(), bytes_text(slots * kSlotBytes).c_str(),
+        bytes_text(ready.staging_bytes).c_str());
   }
   MutexLock lock(staging->mutex_);
   for (uint32_t i = 0; i < slots; ++i) {

@@ -97,8 +97,10 @@ class Pool {
       std::thread thread;
       if (const Status started = start_thread(&thread, [this] { run(); }); !started.ok()) {
         if (!std::exchange(warned_, true)) {
-          RCUDA_WARN("%zu thread(s) for large copies cannot be started: %s", helpers - threads_,
-                     started.context().c_str());
+          RCUDA_WARN(
+              "%zu thread(s) for large copies cannot be started, so these copies are slower: "
+              "%s",
+              helpers - threads_, started.context().c_str());
         }
         break;
       }

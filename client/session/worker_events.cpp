@@ -31,7 +31,8 @@ bool read_body(std::span<const std::byte> frame, Body* body) {
 void print(std::span<const std::byte> frame) {
   wire::OutputEvent event;
   if (!read_body(frame, &event) || event.text_bytes > frame.size() - sizeof event) {
-    RCUDA_WARN("a malformed output event was dropped");
+    RCUDA_WARN("output of a kernel is lost: the worker sent it in a malformed event of %zu bytes",
+               frame.size());
     return;
   }
   std::FILE* stream = event.is_stderr ? stderr : stdout;
@@ -69,7 +70,8 @@ Result<wire::ReadyEvent> WorkerEvents::ready(Clock::time_point deadline) {
   while (!is_ready_) {
     if (Status status = link_.status(); !status.ok()) return status;
     if (Clock::now() >= deadline) {
-      return Status(Code::kTimeout, "the worker did not report that it is ready");
+      return Status(Code::kTimeout,
+                    "the worker did not report in time that it is ready; see the server's log");
     }
     changed_.wait_until(lock, std::min(deadline, Clock::now() + std::chrono::milliseconds(50)));
   }
@@ -144,7 +146,8 @@ Status WorkerEvents::start_locked(Runner& runner) {
   if (runner.thread.joinable()) return {};
   Status started = start_thread(&runner.thread, [this, &runner] { run(runner); });
   if (!started.ok()) {
-    RCUDA_ERROR("no %s can run: %s", runner.runs_application ? "host function" : "graph copy",
+    RCUDA_ERROR("%s cannot run, because their thread cannot be started: %s",
+                runner.runs_application ? "host functions of the program" : "copies of graphs",
                 started.context().c_str());
   }
   return started;
@@ -208,7 +211,7 @@ void WorkerEvents::run_events() {
       handled_.store(ring_.consumed(), std::memory_order_release);
       taking_.store(false, std::memory_order_release);
       if (!frame) {
-        lose(Status(frame.status()).with_context("the worker's events"));
+        lose(Status(frame.status()).with_context("cannot read the worker's event ring"));
         readable = false;  // an unreadable event stays in the ring
       }
       {
@@ -283,8 +286,10 @@ void WorkerEvents::handle(std::span<const std::byte> frame) {
       return;
     }
   }
-  RCUDA_WARN("an unknown or malformed event %u of the worker was dropped",
-             static_cast<unsigned>(header.event));
+  RCUDA_WARN(
+      "the worker sent an unknown or malformed event (kind %u, %zu bytes), which is ignored; "
+      "install the same build of rcuda on both",
+      static_cast<unsigned>(header.event), frame.size());
 }
 
 bool WorkerEvents::notice(std::span<const std::byte> frame) {
@@ -306,8 +311,9 @@ void WorkerEvents::host_callback(const wire::HostCallbackEvent& event) {
   if (requested_[event.slot]) {
     lock.unlock();
     return lose(Status(Code::kProtocol,
-                       "the worker requested a host function before the previous "
-                       "request was acknowledged"));
+                       "the worker requested host function " + std::to_string(event.callback) +
+                           " in callback slot " + std::to_string(event.slot) +
+                           " before the slot's previous request was acknowledged"));
   }
   requested_.set(event.slot);
   if (auto found = callbacks_.find(event.callback); found != callbacks_.end()) {
@@ -333,8 +339,10 @@ void WorkerEvents::host_callback(const wire::HostCallbackEvent& event) {
     } else if (shared && shared->function) {
       shared->function();
     } else {
-      RCUDA_WARN("the worker requested host function %llu, which does not exist; it is skipped",
-                 static_cast<unsigned long long>(event.callback));
+      RCUDA_WARN(
+          "the worker requested host function %llu, which does not exist; the stream "
+          "continues without it",
+          static_cast<unsigned long long>(event.callback));
     }
     if (event.loan != 0) mirrors_leave_(event.loan);
     acknowledge(event);

@@ -30,10 +30,9 @@ std::deque<Settings>& all() {
 
 Settings::Settings()
     : transport(registry, "RCUDA_TRANSPORT", transports(),
-                "the transport of sessions; auto: by where the server is"),
-      copy_threads(registry, "RCUDA_COPY_THREADS",
-                   std::clamp<int64_t>(usable_processors(), 1, 8), 1, 64,
-                   "threads that copy pageable memory") {}
+                "the transport of sessions; auto: shm on this machine, else verbs or tcp"),
+      copy_threads(registry, "RCUDA_COPY_THREADS", std::clamp<int64_t>(usable_processors(), 1, 8),
+                   1, 64, "threads that copy pageable memory") {}
 
 const Settings& settings() { return all().back(); }
 

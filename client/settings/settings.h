@@ -21,11 +21,11 @@ struct Settings {
   config::Choice transport;
   config::Duration wait{
       registry, "RCUDA_WAIT", std::chrono::seconds(0),
-      "how long to wait for room at a busy server, and for a server that restarts or "
+      "how long to wait for a session at a busy server, and for a server that restarts or "
       "drains; 0: not at all"};
   config::Duration reconnect{registry, "RCUDA_RECONNECT", std::chrono::seconds(0),
-                             "how long a program over tcp waits for a lost connection to come "
-                             "back; 0: not at all"};
+                             "how long a session over tcp waits for a lost connection to come "
+                             "back; 0: a lost connection ends the session"};
   config::Duration wake_wait{
       registry, "RCUDA_WAKE_WAIT", std::chrono::seconds(0),
       "how long a call on a parked session waits for room on its GPUs, before "
@@ -38,9 +38,11 @@ struct Settings {
                      {"auto", "eager", "lazy"},
                      "connect servers to each other at once (eager), at their first copy (lazy), "
                      "or by their number (auto)"};
-  config::String p2p_path{registry, "RCUDA_P2P_PATH", "", "how copies between servers travel"};
+  config::String p2p_path{registry, "RCUDA_P2P_PATH", "",
+                          "path of copies between servers: auto, ipc, shm, tcp or verbs"};
   config::String p2p_strategy{registry, "RCUDA_P2P_STRATEGY", "",
-                              "how copies between servers are staged"};
+                              "staging and chunks of copies between servers, such as v4b:256Kx8; "
+                              "auto: by measurement"};
   config::Integer copy_threads;
   config::Choice nccl{registry,
                       "RCUDA_NCCL",
@@ -50,7 +52,8 @@ struct Settings {
   config::Choice managed{registry,
                          "RCUDA_MANAGED",
                          {"tracked", "compared"},
-                         "how writes of the program to managed memory are found"};
+                         "how the program's writes to managed memory are detected: by the kernel "
+                         "(tracked), or by comparing the bytes"};
 };
 
 const Settings& settings();

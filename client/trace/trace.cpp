@@ -236,8 +236,10 @@ void Writer::stop() {
     }
   }
   if (dropped_ != 0) {
-    RCUDA_WARN("RCUDA_TRACE: %llu calls are missing: they came faster than they could be written",
-               static_cast<unsigned long long>(dropped_));
+    RCUDA_WARN(
+        "RCUDA_TRACE: %llu calls are missing in the file: the program made calls faster than "
+        "they could be written",
+        static_cast<unsigned long long>(dropped_));
   }
   text_ += "\n]\n";
   flush();
@@ -411,7 +413,8 @@ void Writer::event(const char* format, ...) {
 void Writer::flush() {
   if (!failed_ && !rcuda::write_all(file_.get(), std::as_bytes(std::span(text_)))) {
     failed_ = true;
-    RCUDA_ERROR("RCUDA_TRACE: cannot write the timeline, it ends here: %s", std::strerror(errno));
+    RCUDA_ERROR("RCUDA_TRACE: cannot write to the file, the rest of the timeline is lost: %s",
+                std::strerror(errno));
   }
   text_.clear();
 }

@@ -51,7 +51,11 @@ class AsyncLookup {
   // Starts or queues the question. A key may have only one question at a time: call take() or
   // forget() before the next ask() with the same key.
   Status ask(const Key& key, Question question) {
-    if (!state_->event) return Status(Code::kOutOfMemory, "no descriptor for answers (ulimit -n)");
+    if (!state_->event) {
+      return Status(Code::kOutOfMemory,
+                    "no file descriptor was free for the answers of look-ups: raise the limit of "
+                    "open files (ulimit -n) and start the process again");
+    }
     MutexLock lock(state_->mutex);
     if (state_->threads < state_->most_at_once) {
       std::thread thread;

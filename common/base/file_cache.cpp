@@ -37,12 +37,18 @@ Result<UniqueFd> open_cache_directory(const std::string& directory) {
   ::mkdir(directory.c_str(), 0700);
   UniqueFd folder(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   struct stat status;
-  if (!folder || ::fstat(folder.get(), &status) != 0) return Status::from_errno(errno, directory);
+  if (!folder || ::fstat(folder.get(), &status) != 0) {
+    return Status::from_errno(errno, "cannot open the cache folder " + directory);
+  }
   if (status.st_uid != ::geteuid() || (status.st_mode & 022) != 0) {
     return Status(Code::kInvalidArgument,
-                  directory + " must be a directory that only this user can write (chmod 700)");
+                  "the cache folder " + directory +
+                      " must belong to this user, and other users must not be able to write to it "
+                      "(chmod 700)");
   }
-  if (::access(directory.c_str(), W_OK) != 0) return Status::from_errno(errno, directory);
+  if (::access(directory.c_str(), W_OK) != 0) {
+    return Status::from_errno(errno, "cannot write to the cache folder " + directory);
+  }
   return folder;
 }
 

@@ -43,12 +43,13 @@ Status size_memory_file(int file, uint64_t bytes) {
   const int seals = ::fcntl(file, F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_GROW) != 0 || !has_size(file, 0)) return {};
   if (!may_make_files_of(bytes)) {
-    return {Code::kOutOfMemory, "neither side of the session may make a memory file of " +
+    return {Code::kOutOfMemory, "neither the program nor its server may make a memory file of " +
                                     exact_bytes_text(bytes) +
-                                    ": raise the limit of file size (ulimit -f)"};
+                                    ": raise the limit of file size (ulimit -f) of one of them"};
   }
   if (::ftruncate(file, static_cast<off_t>(bytes)) == 0) return {};
-  return Status::from_errno(errno, "sizing a memory file of the peer");
+  return Status::from_errno(
+      errno, "setting the size of the peer's memory file to " + exact_bytes_text(bytes));
 }
 
 UniqueFd make_sealed_memory(const char* name, uint64_t bytes) {

@@ -21,7 +21,11 @@ Status peer_closed() {
           "the peer closed the connection: its process ended or closed the session, see its log"};
 }
 
-Status no_answer() { return {Code::kTimeout, "the peer did not answer in time"}; }
+Status no_answer() {
+  return {Code::kTimeout,
+          "the peer did not answer in time: its process is busy or stopped, or its host or the "
+          "network is down"};
+}
 
 Status wait_for(int socket, short events, Deadline deadline) {
   while (true) {
@@ -29,7 +33,7 @@ Status wait_for(int socket, short events, Deadline deadline) {
     const int count = ::poll(&entry, 1, poll_timeout_ms(deadline));
     if (count > 0) return {};
     if (count == 0) return no_answer();
-    if (errno != EINTR) return Status::from_errno(errno, "poll");
+    if (errno != EINTR) return Status::from_errno(errno, "waiting for the peer's socket (poll)");
   }
 }
 
@@ -40,7 +44,11 @@ Status transfer_error(int error, const char* call) {
 }
 
 Status check_fds(const std::vector<UniqueFd>& fds) {
-  if (fds.size() > kMaxPassedFds) return {Code::kProtocol, "the peer sent too many descriptors"};
+  if (fds.size() > kMaxPassedFds) {
+    return {Code::kProtocol, "the peer sent " + std::to_string(fds.size()) +
+                                 " file descriptors with one message; the limit is " +
+                                 std::to_string(kMaxPassedFds)};
+  }
   if (std::all_of(fds.begin(), fds.end(), [](const UniqueFd& fd) { return bool{fd}; })) return {};
   return {Code::kSystem,
           "this process could not open a descriptor that the peer sent: raise the limit on open "
@@ -103,7 +111,7 @@ Result<size_t> try_send_with_fd(int socket, std::span<const std::byte> bytes, in
   const ssize_t sent = ::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
   if (sent >= 0) return static_cast<size_t>(sent);
   if (would_block(errno)) return size_t{0};
-  return transfer_error(errno, "sendmsg");
+  return transfer_error(errno, "sending to the peer (sendmsg)");
 }
 
 Result<size_t> try_recv_with_fds(int socket, std::span<std::byte> bytes,
@@ -117,7 +125,7 @@ Result<size_t> try_recv_with_fds(int socket, std::span<std::byte> bytes,
   message.msg_controllen = sizeof control;
   const ssize_t received = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (received < 0 && would_block(errno)) return size_t{0};
-  if (received < 0) return transfer_error(errno, "recvmsg");
+  if (received < 0) return transfer_error(errno, "receiving from the peer (recvmsg)");
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
        header = CMSG_NXTHDR(&message, header)) {
     if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
@@ -135,7 +143,11 @@ Result<size_t> try_recv_with_fds(int socket, std::span<std::byte> bytes,
 
 Result<size_t> try_send_with_fd(const Socket& socket, std::span<const std::byte> bytes, int fd) {
   if (socket.carries_descriptors()) return try_send_with_fd(socket.fd(), bytes, fd);
-  if (fd >= 0) return Status(Code::kUnsupported, "this socket carries no descriptors");
+  if (fd >= 0) {
+    return Status(Code::kUnsupported,
+                  "cannot send a file descriptor to the peer: encrypted and resumable sockets "
+                  "carry none");
+  }
   const ssize_t sent = socket.send(bytes.data(), bytes.size(), MSG_DONTWAIT);
   if (sent >= 0) return static_cast<size_t>(sent);
   if (would_block(errno)) return size_t{0};

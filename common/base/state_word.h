@@ -50,8 +50,10 @@ class StateWord {
     while (true) {
       const std::optional<State> next = after(kTable, state, event);
       if (!next) {
-        RCUDA_ERROR("internal error: %s is %s; event \"%s\" is impossible then", object.c_str(),
-                    to_string(state), to_string(event));
+        RCUDA_ERROR(
+            "internal error: %s got the event \"%s\", which is impossible in its state %s; "
+            "please report it",
+            object.c_str(), to_string(event), to_string(state));
         assert(next);
         return false;
       }

@@ -140,7 +140,7 @@ std::string explain(std::string_view line, std::string_view description) {
   if (description.find("redefine") != description.npos) {
     return "'" + std::string(is_name ? name : line) + "' appears twice: remove one of them";
   }
-  if (line.empty()) return "a value or list of the lines above has no end" + reason;
+  if (line.empty()) return "a value or list that begins above this line is not closed" + reason;
   if (line.starts_with('[')) {
     return "'" + std::string(line) +
            "' is not the name of a table: write [limits.user], or [limits.users.\"a b\"] for a "

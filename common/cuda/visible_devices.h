@@ -45,7 +45,8 @@ inline size_t find_number(const std::string& entry, size_t count, std::string* p
   if (end == entry.c_str()) {
     *problem = "\"" + entry + "\" is neither a number nor a UUID";
   } else if (number < 0 || static_cast<size_t>(number) >= count) {
-    *problem = "there is no device " + std::to_string(number) + " among " + std::to_string(count);
+    *problem = "there is no device " + std::to_string(number) + " among the " +
+               std::to_string(count) + " devices";
   } else {
     return static_cast<size_t>(number);
   }
@@ -89,7 +90,7 @@ inline VisibleDevices select_devices(std::string_view list, size_t count,
                                      const std::function<std::string(size_t)>& uuid_of) {
   VisibleDevices selected;
   if (list.empty()) {
-    selected.problem = "it is empty";
+    selected.problem = "the list is empty";
     return selected;
   }
   const bool by_uuid = lists_uuids(list);

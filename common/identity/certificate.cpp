@@ -74,19 +74,22 @@ Status add_to_chain(X509* x509, Certificate* parsed) {
   std::unique_ptr<X509, FreeOpenSsl> one(x509);
   if (parsed->chain.size() == kMostCertificates) {
     return {Code::kInvalidArgument,
-            "it has more than " + std::to_string(kMostCertificates) + " certificates"};
+            "the file has more than " + std::to_string(kMostCertificates) + " certificates"};
   }
   unsigned char* der = nullptr;
   const int size = i2d_X509(x509, &der);
-  if (size <= 0) return openssl_error(Code::kInvalidArgument, "it has no certificate in PEM");
+  if (size <= 0) {
+    return openssl_error(Code::kInvalidArgument,
+                         "the file has a certificate that OpenSSL cannot convert to DER");
+  }
   parsed->chain.push_back({std::string(reinterpret_cast<char*>(der), static_cast<size_t>(size))});
   OPENSSL_free(der);
   size_t bytes = 0;
   for (const DerCertificate& each : parsed->chain) bytes += each.der.size();
   if (bytes > kMostChainBytes) {
-    return {Code::kInvalidArgument, "its certificates take " + exact_bytes_text(bytes) +
-                                        " or more; " + exact_bytes_text(kMostChainBytes) +
-                                        " is the limit"};
+    return {Code::kInvalidArgument, "the file's certificates have " + exact_bytes_text(bytes) +
+                                        " or more; the limit is " +
+                                        exact_bytes_text(kMostChainBytes)};
   }
   if (!parsed->x509) parsed->x509 = std::move(one);
   return {};
@@ -119,18 +122,22 @@ Result<Certificate> parse_certificate(std::string_view pem) {
   }
   const unsigned long end = ERR_peek_last_error();
   if (ERR_GET_LIB(end) != ERR_LIB_PEM || ERR_GET_REASON(end) != PEM_R_NO_START_LINE) {
-    return openssl_error(Code::kInvalidArgument, "it has a certificate that cannot be read");
+    return openssl_error(Code::kInvalidArgument, "the file has a certificate that cannot be read");
   }
-  if (!parsed.x509) return openssl_error(Code::kInvalidArgument, "it has no certificate in PEM");
+  if (!parsed.x509) {
+    return openssl_error(Code::kInvalidArgument, "the file has no certificate in PEM format");
+  }
   ERR_clear_error();
   if (const Bio bio = reader_of(pem)) {
     parsed.key.reset(PEM_read_bio_PrivateKey(bio.get(), nullptr, no_password, nullptr));
   }
   if (!parsed.key) {
-    return openssl_error(Code::kInvalidArgument, "it has no private key in PEM without a password");
+    return openssl_error(Code::kInvalidArgument,
+                         "the file has no private key in PEM format without a password");
   }
   if (X509_check_private_key(parsed.x509.get(), parsed.key.get()) != 1) {
-    return openssl_error(Code::kInvalidArgument, "its private key belongs to another certificate");
+    return openssl_error(Code::kInvalidArgument,
+                         "the file's private key belongs to another certificate");
   }
   return parsed;
 }

@@ -64,7 +64,7 @@ bool from_base64url(std::string_view text, std::span<uint8_t> bytes) {
 
 Status fill_randomly(std::span<uint8_t> bytes) {
   if (::getrandom(bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size())) return {};
-  return Status::from_errno(errno, "getrandom");
+  return Status::from_errno(errno, "making a random secret (getrandom)");
 }
 
 }  // namespace rcuda::identity

@@ -57,7 +57,9 @@ ContextPointer make_context(const Library& library, const Settings& settings) {
 }
 
 Status no_context() {
-  return Status(Code::kOutOfMemory, "libmunge has no memory (munge_ctx_create)");
+  return Status(Code::kOutOfMemory,
+                "MUNGE: libmunge cannot make a context: out of memory, or the path of munged's "
+                "socket is invalid");
 }
 
 std::string socket_of(const Library& library, Context* context) {
@@ -83,13 +85,14 @@ const char* meaning_of(Error error) {
       return "the credential was used before, and each is valid once: somebody may have copied it; "
              "start the program again to make a new credential";
     case Error::kBadCredential:
-      return "this is not a credential";
+      return "the credential is malformed";
     case Error::kBadVersion:
     case Error::kBadCipher:
     case Error::kBadMac:
     case Error::kBadZip:
     case Error::kBadRealm:
-      return "munged of the two machines differ in version or configuration";
+      return "munged of the two machines differ in version or configuration: install the same "
+             "version with the same options on both";
     default:
       return nullptr;
   }
@@ -144,9 +147,10 @@ bool available(const Settings& settings) {
 Result<std::string> encode(std::span<const std::byte> payload, std::optional<uid_t> only_for,
                            const Settings& settings) {
   if (payload.size() > kMostPayloadBytes || only_for == kAnyUid) {
-    return Status(Code::kInvalidArgument, "MUNGE: cannot encode a payload of " +
-                                              std::to_string(payload.size()) +
-                                              " bytes (too long), or for an invalid uid");
+    return Status(Code::kInvalidArgument,
+                  "MUNGE: cannot make a credential for an invalid uid, or with a payload of " +
+                      std::to_string(payload.size()) + " bytes (the limit is " +
+                      std::to_string(kMostPayloadBytes) + ")");
   }
   const Result<Library>& munge = library();
   if (!munge.ok()) return munge.status();

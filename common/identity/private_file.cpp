@@ -24,7 +24,7 @@ std::string octal(mode_t mode) {
 
 Status check(const struct stat& status, const std::string& path) {
   if (!S_ISREG(status.st_mode)) {
-    return Status(Code::kDenied, path + " is not a regular file");
+    return Status(Code::kDenied, path + " is not a regular file, so secrets are not read from it");
   }
   if (const uid_t user = ::geteuid(); status.st_uid != user && status.st_uid != 0) {
     const std::string owner = std::to_string(status.st_uid), own = std::to_string(user);
@@ -97,7 +97,9 @@ Result<UniqueFd> open_private_file(const std::string& path) {
     return Status::from_errno(errno, "cannot open " + path);
   }
   struct stat status;
-  if (::fstat(file.get(), &status) != 0) return Status::from_errno(errno, path);
+  if (::fstat(file.get(), &status) != 0) {
+    return Status::from_errno(errno, "cannot read the owner of " + path);
+  }
   RCUDA_RETURN_IF_ERROR(check(status, path));
   return file;
 }

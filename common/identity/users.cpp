@@ -66,8 +66,8 @@ Result<gid_t> group_id(const std::string& name) {
   std::vector<char> room;
   const int error = look_up(::getgrnam_r, name.c_str(), &entry, &room, &found);
   if (found) return found->gr_gid;
-  if (error != 0) return Status::from_errno(error, "looking up group " + name);
-  return Status(Code::kNotFound, "this machine has no group " + name);
+  if (error != 0) return Status::from_errno(error, "cannot look up the group \"" + name + "\"");
+  return Status(Code::kNotFound, "this machine has no group \"" + name + "\"");
 }
 
 std::string group_name(gid_t gid) {

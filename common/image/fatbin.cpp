@@ -47,9 +47,11 @@ Result<Bytes> container_extent(Bytes bytes) {
   if (!read_at(bytes, 0, &header)) return malformed("truncated header");
   if (header.magic != kContainerMagic || header.version != 1 ||
       header.header_bytes < sizeof(ContainerHeader)) {
-    return malformed("unknown header");
+    return malformed("its header has an unknown magic number or version");
   }
-  if (!fits(header.header_bytes, header.size_bytes, bytes.size())) return malformed("truncated");
+  if (!fits(header.header_bytes, header.size_bytes, bytes.size())) {
+    return malformed("it ends before the size in its header");
+  }
   return bytes.first(header.header_bytes + header.size_bytes);
 }
 

@@ -56,7 +56,7 @@ Result<Image> inspect_bare(Bytes bytes) {
     image.format = Format::kText;
     image.parts.push_back(bytes.first(strnlen(text, bytes.size())));
   } else {
-    return Status(Code::kInvalidArgument, "neither fatbin nor ELF nor PTX");
+    return Status(Code::kInvalidArgument, "the image is neither a fatbin nor ELF nor PTX");
   }
   return image;
 }
@@ -72,13 +72,16 @@ Result<Image> measure_wrapper(const void* pointer) {
   FatbinWrapper wrapper;
   std::memcpy(&wrapper, pointer, sizeof wrapper);
   if (wrapper.version != 1 && wrapper.version != 2) {
-    return Status(Code::kInvalidArgument,
-                  "fatbin wrapper of unknown version " + std::to_string(wrapper.version));
+    return Status(Code::kInvalidArgument, "the fatbin wrapper has the unknown version " +
+                                              std::to_string(wrapper.version) +
+                                              " (1 and 2 are supported)");
   }
   Image image;
   image.format = Format::kFatbin;
   const auto add = [&image](const void* container) -> Status {
-    if (container == nullptr) return Status(Code::kInvalidArgument, "fatbin wrapper without data");
+    if (container == nullptr) {
+      return Status(Code::kInvalidArgument, "the fatbin wrapper's pointer to its data is null");
+    }
     RCUDA_ASSIGN_OR_RETURN(const Bytes extent, container_extent(unbounded(container)));
     image.parts.push_back(extent);
     return {};
@@ -86,7 +89,11 @@ Result<Image> measure_wrapper(const void* pointer) {
   RCUDA_RETURN_IF_ERROR(add(wrapper.data));
   if (wrapper.version == 2 && wrapper.prelinked != nullptr) {
     for (size_t i = 0; wrapper.prelinked[i] != nullptr; ++i) {
-      if (i == kMaxContainers) return Status(Code::kInvalidArgument, "malformed fatbin wrapper");
+      if (i == kMaxContainers) {
+        return Status(Code::kInvalidArgument,
+                      "the fatbin wrapper has more than " + std::to_string(kMaxContainers) +
+                          " containers, or its list of containers has no end");
+      }
       RCUDA_RETURN_IF_ERROR(add(wrapper.prelinked[i]));
     }
   }
@@ -104,7 +111,9 @@ Result<Image> measure(const void* pointer) {
 
 Result<Image> inspect(Bytes bytes) {
   if (starts_with(bytes, kWrapperMagic)) {
-    return Status(Code::kInvalidArgument, "a fatbin wrapper is valid in its own process only");
+    return Status(Code::kInvalidArgument,
+                  "a fatbin wrapper has pointers and is valid only in the process that made it: "
+                  "load its fatbin instead");
   }
   return inspect_bare(bytes);
 }

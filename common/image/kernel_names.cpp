@@ -21,12 +21,14 @@ Result<std::vector<std::string>> cubin_kernels(Bytes image) {
   if (!sections.ok()) return sections.status();
   Elf64_Ehdr header;
   if (!read_at(image, 0, &header) || header.e_machine != kCudaMachine) {
-    return malformed("a cubin that is not for CUDA");
+    return malformed("its ELF header names another machine than CUDA");
   }
   std::vector<std::string> kernels;
   for (const Elf64_Shdr& section : sections->headers) {
     if (section.sh_type != SHT_SYMTAB) continue;
-    if (section.sh_link >= sections->headers.size()) return malformed("no table of symbol names");
+    if (section.sh_link >= sections->headers.size()) {
+      return malformed("its symbol table refers to a section that does not exist");
+    }
     const Bytes names = sections->content(sections->headers[section.sh_link]);
     const Bytes symbols = sections->content(section);
     Elf64_Sym symbol;
@@ -62,7 +64,8 @@ Result<std::vector<std::string>> kernel_names(const Image& image) {
     case Format::kFatbin:
       break;
   }
-  return Status(Code::kUnsupported, "kernel names are not read from a container of images");
+  return Status(Code::kUnsupported,
+                "cannot list the kernels of a fatbin: only cubins and PTX are read");
 }
 
 }  // namespace rcuda::image

@@ -76,7 +76,8 @@ Result<std::string> decompress(const Entry& entry) {
         break;
     }
   } catch (const std::bad_alloc&) {
-    return Status(Code::kOutOfMemory, "no memory to decompress an image");
+    return Status(Code::kOutOfMemory, "no memory to decompress an image of " +
+                                          std::to_string(entry.size_bytes) + " bytes");
   }
   if (entry.kind == EntryKind::kPtx) {
     while (!output.empty() && output.back() == '\0') output.pop_back();

@@ -29,7 +29,10 @@ ContextStorage& storage() {
 // Reports the call of a slot whose purpose is unknown. Each such slot has a function of its own,
 // which knows the table and the slot.
 void report_slot(const char* table, int slot) {
-  RCUDA_WARN("export table %s: unknown slot %d was called", table, slot);
+  RCUDA_WARN(
+      "export table %s: unknown slot %d was called; the call returns "
+      "CUDA_ERROR_NOT_SUPPORTED. Please report it",
+      table, slot);
 }
 
 template <const char* Name, int Slot>
@@ -85,7 +88,10 @@ CUresult primary_context(CUcontext* context, CUdevice device) {
 CUresult load_fatbin(CUmodule* module, const void* wrapper, const char** names, void** addresses,
                      uint32_t count) {
   if (count != 0 && names && addresses) {
-    RCUDA_WARN("a module with %u variables in host memory (%s) is not supported", count, names[0]);
+    RCUDA_WARN(
+        "cannot load a module with %u variables in host memory, the first is %s: rcuda does "
+        "not support such variables",
+        count, names[0]);
     return CUDA_ERROR_NOT_SUPPORTED;
   }
   return provider().load_module(module, wrapper);
@@ -306,8 +312,10 @@ CUresult get_export_table(const void** table, const CUuuid* id) {
     *table = known.words;
     return CUDA_SUCCESS;
   }
-  RCUDA_DEBUG("export table %02X%02X%02X%02X... is not known", id->bytes[0] & 0xff,
-              id->bytes[1] & 0xff, id->bytes[2] & 0xff, id->bytes[3] & 0xff);
+  RCUDA_DEBUG(
+      "export table %02X%02X%02X%02X... is not known: cuGetExportTable returns "
+      "CUDA_ERROR_NOT_FOUND",
+      id->bytes[0] & 0xff, id->bytes[1] & 0xff, id->bytes[2] & 0xff, id->bytes[3] & 0xff);
   return CUDA_ERROR_NOT_FOUND;
 }
 

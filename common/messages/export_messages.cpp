@@ -44,7 +44,7 @@ Result<ExportAnswer> read_export_answer(int socket,
   std::vector<std::byte> body(header.body_bytes);
   RCUDA_RETURN_IF_ERROR(recv_with_fds(socket, body, descriptors, deadline));
   if (header.type == MessageType::kRefusal) {
-    return refusal_error(body, "the lookup was refused", Code::kUnavailable);
+    return refusal_error(body, "the lookup of an exported handle was refused", Code::kUnavailable);
   }
   ExportAnswer answer;
   if (header.type != MessageType::kExportAnswer || body.size() != answer.note.size()) {

@@ -107,7 +107,7 @@ Result<std::vector<LeaseKey>> parse_lease_keys(std::string_view text) {
     if (std::any_of(keys.begin(), keys.end(), same)) {
       return Status(Code::kInvalidArgument, "entry " + std::to_string(number) +
                                                 " of RCUDA_LEASE is for the same server as an "
-                                                "earlier one: a session has one lease");
+                                                "earlier entry: name one lease for each server");
     }
     keys.push_back(std::move(key));
     text.remove_prefix(std::min(end + 1, text.size()));

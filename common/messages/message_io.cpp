@@ -32,7 +32,11 @@ Status check_header(const MessageHeader& header) {
   if (type < static_cast<uint32_t>(MessageType::kHello) ||
       type > static_cast<uint32_t>(MessageType::kExportAnswer) ||
       header.body_bytes > kMaxMessageBytes) {
-    return malformed("handshake");
+    return Status(Code::kProtocol, "the peer sent a handshake message of type " +
+                                       std::to_string(type) + " with " +
+                                       std::to_string(header.body_bytes) +
+                                       " bytes; the type is unknown, or the size exceeds " +
+                                       std::to_string(kMaxMessageBytes));
   }
   return {};
 }
@@ -44,8 +48,9 @@ Status write_to(const Socket& socket, MessageType type, const std::vector<std::b
                 Deadline deadline) {
   const std::vector<std::byte> all = message_bytes(type, body);
   if (all.empty()) {
-    return Status(Code::kInternal,
-                  "a handshake message of " + std::to_string(body.size()) + " bytes is too long");
+    return Status(Code::kInternal, "cannot send a handshake message of " +
+                                       std::to_string(body.size()) + " bytes: the limit is " +
+                                       std::to_string(kMaxMessageBytes));
   }
   return send_all(socket, all, deadline).with_context(kWhere);
 }
@@ -103,7 +108,11 @@ Result<size_t> PartialMessage::count_missing() const {
   if (bytes_.size() < sizeof header) return sizeof header - bytes_.size();
   std::memcpy(&header, bytes_.data(), sizeof header);
   RCUDA_RETURN_IF_ERROR(check_header(header));
-  if (header.body_bytes > most_) return Status(Code::kProtocol, "a received message is too long");
+  if (header.body_bytes > most_) {
+    return Status(Code::kProtocol, "the peer sent a message of " +
+                                       std::to_string(header.body_bytes) +
+                                       " bytes; the limit here is " + std::to_string(most_));
+  }
   return sizeof header + header.body_bytes - bytes_.size();
 }
 

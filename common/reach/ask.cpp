@@ -32,13 +32,16 @@ Result<std::vector<std::byte>> ask(const std::string& host, uint16_t port, Messa
   RCUDA_RETURN_IF_ERROR(write_message(connection.socket, question, body, deadline));
   auto answer = read_message(connection.socket, deadline);
   if (!answer.ok()) {
-    return Status(Code::kTimeout, server + ": no answer came: " + answer.status().context());
+    return Status(Code::kTimeout, server + " did not answer a query: " + answer.status().context());
   }
   if (answer->first == MessageType::kRefusal) {
     return refusal_error(answer->second, server, Code::kDenied, {Code::kUnavailable});
   }
   if (answer->first != wanted) {
-    return Status(Code::kProtocol, server + " answered with the wrong message");
+    return Status(Code::kProtocol, server + " answered a query with message type " +
+                                       std::to_string(static_cast<uint32_t>(answer->first)) +
+                                       ", not " + std::to_string(static_cast<uint32_t>(wanted)) +
+                                       ": install the same build of rcuda on both");
   }
   MessageReader in(answer->second);
   if (form_of(wanted) != 0) RCUDA_RETURN_IF_ERROR(read_form(in, wanted).with_context(server));

@@ -140,6 +140,13 @@ Result<UniqueFd> connect_any(const addrinfo* addresses, const std::string& where
                 "cannot connect to " + where + " (" + std::strerror(error) + "); " + remedy);
 }
 
+Status unexpected(const char* request, MessageType type) {
+  return Status(Code::kProtocol, std::string("the server answered ") + request +
+                                     " with the unexpected message type " +
+                                     std::to_string(static_cast<uint32_t>(type)) +
+                                     ": install the same build of rcuda on both");
+}
+
 // Encrypts the connection, which now leads to a worker, if the session has a key.
 Status meet_worker(Connection* connection, Clock::time_point deadline) {
   if (!connection->key) return {};
@@ -154,7 +161,9 @@ Status meet_worker(Connection* connection, Clock::time_point deadline) {
 Result<Welcome> welcomed(Connection* connection, Result<Welcome> welcome) {
   if (!welcome || welcome->fell_back.empty()) return welcome;
   if (!connection->fallback) {
-    return Status(Code::kProtocol, "the worker chose a medium that the client has not offered");
+    return Status(Code::kProtocol, std::string("the worker refused ") + connection->medium->name() +
+                                       " (" + welcome->fell_back +
+                                       "), but this client has offered no other medium");
   }
   connection->medium = std::exchange(connection->fallback, nullptr);
   return welcome;
@@ -213,7 +222,11 @@ Result<UniqueFd> connect_local_server(uint16_t port, const std::vector<uid_t>& t
                                       std::to_string(port) +
                                       " accepts no connections; it may be stopped: see its log");
   }
-  if (*limit_remedy(error)) return Status::from_errno(error, "connecting to the local server");
+  if (*limit_remedy(error)) {
+    return Status::from_errno(
+        error,
+        "cannot connect to the rcuda-server on this machine for port " + std::to_string(port));
+  }
   if (error != 0) {
     return Status(Code::kUnavailable, "no rcuda-server listens on this machine for port " +
                                           std::to_string(port) + " (" + std::strerror(error) +
@@ -239,7 +252,7 @@ Result<PeerAddress> peer_address(int socket) {
   PeerAddress peer;
   peer.bytes = sizeof peer.storage;
   if (::getpeername(socket, reinterpret_cast<sockaddr*>(&peer.storage), &peer.bytes) != 0) {
-    return Status::from_errno(errno, "getpeername");
+    return Status::from_errno(errno, "reading the server's address (getpeername)");
   }
   return peer;
 }
@@ -278,7 +291,7 @@ Result<bool> present_ticket(int socket, const std::vector<uid_t>& trusted,
     return refusal_error(answer->second, "no ticket was issued", Code::kDenied);
   }
   if (answer->first != MessageType::kTicket) {
-    return Status(Code::kProtocol, "the server answered a TicketQuery with the wrong message");
+    return unexpected("a TicketQuery", answer->first);
   }
   RCUDA_RETURN_IF_ERROR(write_message(socket, MessageType::kTicket, answer->second, deadline));
   return true;
@@ -327,11 +340,11 @@ Status no_server(const Status& status) {
       "server's log, which has its port (\"serving ... on\")";
   if (status.code() == Code::kTimeout) {
     return Status(status.code(),
-                  std::string("it accepted the connection and does not answer") + kRemedy);
+                  std::string("the server accepted the connection and does not answer") + kRemedy);
   }
   if (status.code() == Code::kUnavailable) {
     return Status(status.code(),
-                  std::string("it closed the connection in the handshake") + kRemedy);
+                  std::string("the server closed the connection in the handshake") + kRemedy);
   }
   return status;
 }
@@ -357,7 +370,8 @@ Result<Welcome> request_session(Connection* connection, Hello hello,
         if (queued.place != 0 && Clock::now() >= wait_ends) {
           return Status(
               Code::kTimeout,
-              "the server exceeded the program's waiting time (RCUDA_WAIT): see the server's log");
+              "the server did not end the program's wait for a session after RCUDA_WAIT: see the "
+              "server's log");
         }
         if (queued.place != 0 && waits) waits(queued);
         continue;
@@ -375,8 +389,7 @@ Result<Welcome> request_session(Connection* connection, Hello hello,
         return refusal_error(message->second, "the session was refused", Code::kDenied,
                              {Code::kUnavailable, Code::kTimeout});
       default:
-        return Status(Code::kProtocol, "the server answered with message type " +
-                                           std::to_string(static_cast<uint32_t>(message->first)));
+        return unexpected("a session request", message->first);
     }
   }
 }
@@ -412,7 +425,8 @@ Status read_attached(int socket, const char* lost, Clock::time_point deadline) {
   RCUDA_ASSIGN_OR_RETURN(const auto answer, read_message(socket, deadline));
   if (answer.first == MessageType::kAttached) return {};
   if (answer.first != MessageType::kRefusal) {
-    return {Code::kUnavailable, "the server answered with the wrong message"};
+    return {Code::kUnavailable,
+            unexpected("a request for a further connection", answer.first).context()};
   }
   return refusal_error(answer.second, std::string(lost) + " cannot go on", Code::kUnavailable,
                        {Code::kNotFound});

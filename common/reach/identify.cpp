@@ -26,8 +26,7 @@ using Clock = std::chrono::steady_clock;
 Status no_credentials(const std::string& where, bool here, const std::string& tokens) {
   const std::string nobody_here =
       "no rcuda-server of this machine has that port (ss -xl shows @rcuda-PORT of each; or a "
-      "tunnel "
-      "or a proxy has it), and ";
+      "tunnel or a proxy has it), and ";
   return Status(Code::kDenied,
                 (here ? nobody_here : std::string()) +
                     "this user has no credentials for the "
@@ -47,7 +46,11 @@ Result<std::vector<std::byte>> read_answer(const Socket& socket, MessageType wan
     return refusal_error(answer->second, "the server refused", Code::kDenied);
   }
   if (answer->first != wanted) {
-    return Status(Code::kProtocol, "the server answered with the wrong message");
+    return Status(Code::kProtocol,
+                  "the server sent message type " +
+                      std::to_string(static_cast<uint32_t>(answer->first)) + " instead of " +
+                      std::to_string(static_cast<uint32_t>(wanted)) +
+                      " while it identified this user: install the same build of rcuda on both");
   }
   return std::move(answer->second);
 }
@@ -108,8 +111,8 @@ Result<Plan> plan_for(const Connection& connection, const std::string& host, uin
     RCUDA_ASSIGN_OR_RETURN(plan.certificate, identity::load_certificate(file));
     if (plan.check.authorities.empty()) {
       return Status(Code::kInvalidArgument,
-                    "RCUDA_TLS_CERTIFICATE is set without RCUDA_TLS_AUTHORITIES: set it to check "
-                    "the server's certificate");
+                    "RCUDA_TLS_CERTIFICATE is set without RCUDA_TLS_AUTHORITIES: set both, so that "
+                    "the server's certificate can be checked");
     }
   } else if (identity::munge::available(munge)) {
     plan.method = Method::kMunge;

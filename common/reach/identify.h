@@ -34,16 +34,16 @@ struct Credentials {
                           "auto (a ticket on the server's own machine, else tls), tls, or none (a "
                           "server with --insecure)"};
   config::String token_file{registry, "RCUDA_TOKEN_FILE", "",
-                            "file with tokens, if not ~/.config/rcuda/token"};
+                            "file with this user's tokens; empty: ~/.config/rcuda/token"};
   config::String certificate{registry, "RCUDA_TLS_CERTIFICATE", "",
                              "PEM file with this user's certificate and key"};
   config::String authorities{registry, "RCUDA_TLS_AUTHORITIES", "",
                              "PEM file with the authorities that sign servers' certificates"};
   config::String munge_socket{registry, "RCUDA_MUNGE_SOCKET", "",
-                              "munged's socket, if not the library's default"};
+                              "path of munged's socket; empty: the default of libmunge"};
   TrustedUsers trusted{registry};
   config::String lease{registry, "RCUDA_LEASE", "",
-                       "keys of the leases to use, as rcuda-lease prints them"};
+                       "keys of the leases to use, as \"rcuda-lease take\" prints them"};
 };
 
 // Identifies this client on a connection whose medium has Reach::kNetwork. `host` and `port` are as

@@ -32,7 +32,7 @@ Result<uid_t> peer_user(int local_socket) {
   ucred credentials{};
   socklen_t size = sizeof credentials;
   if (::getsockopt(local_socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
-    return Status::from_errno(errno, "getting the user of a local socket");
+    return Status::from_errno(errno, "reading the user at the other end of a local socket");
   }
   return credentials.uid;
 }
@@ -63,11 +63,13 @@ Endpoint endpoint_of(const sockaddr* address) {
 }
 
 Result<Endpoint> own_endpoint(int socket) {
-  return endpoint_by(&::getsockname, socket, "getsockname");
+  return endpoint_by(&::getsockname, socket,
+                     "reading this side's address of a connection (getsockname)");
 }
 
 Result<Endpoint> peer_endpoint(int socket) {
-  return endpoint_by(&::getpeername, socket, "getpeername");
+  return endpoint_by(&::getpeername, socket,
+                     "reading the peer's address of a connection (getpeername)");
 }
 
 bool is_ipv4(const Endpoint& endpoint) {
@@ -98,7 +100,7 @@ Result<bool> any_on_this_machine(std::span<const Endpoint> endpoints) {
   if (std::any_of(endpoints.begin(), endpoints.end(), is_loopback)) return true;
   ifaddrs* interfaces = nullptr;
   if (::getifaddrs(&interfaces) != 0) {
-    return Status::from_errno(errno, "getting this machine's addresses");
+    return Status::from_errno(errno, "listing this machine's network addresses (getifaddrs)");
   }
   const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> list(interfaces, &::freeifaddrs);
   for (const ifaddrs* local = interfaces; local; local = local->ifa_next) {

@@ -31,7 +31,10 @@ Result<SessionLink> make_session_link(const SessionMedia& media, transport::Boot
     return SessionLink{std::move(link), {}};
   }
   const UniqueFd first(::fcntl(bootstrap.control.fd(), F_DUPFD_CLOEXEC, 0));
-  if (!first) return Status::from_errno(errno, "keeping the session's first connection");
+  if (!first) {
+    return Status::from_errno(errno,
+                              "duplicating the descriptor of the session's first connection");
+  }
   transport::Bootstrap second;
   second.server = bootstrap.server;
   second.timeout = bootstrap.timeout;

@@ -167,16 +167,21 @@ Result<std::string> Authorities::check_client(const identity::Chain& chain,
                                               const Key& binding) const {
   const std::vector<Owned<X509>> known = read_signed(chain);
   if (known.empty()) {
-    return Status(Code::kDenied,
-                  "its certificate is not signed by an authority that the server's setting "
-                  "client_authorities names, or its signature algorithm is not supported");
+    return Status(
+        Code::kDenied,
+        "the client's certificate is not signed by an authority that the server's setting "
+        "client_authorities names, or its signature algorithm is not supported");
   }
   if (!has_signed(known.front().get(), Role::kClient, binding, signature)) {
-    return Status(Code::kDenied, "it does not have the key of its certificate");
+    return Status(Code::kDenied, "the client does not have the key of its certificate");
   }
   RCUDA_RETURN_IF_ERROR(check_chain(known, store_.get(), "ssl_client"));
   std::optional<std::string> name = common_name(known.front().get());
-  if (!name) return Status(Code::kDenied, "its certificate names no user (CN)");
+  if (!name) {
+    return Status(Code::kDenied,
+                  "the client's certificate does not name a user: it needs one common name (CN) "
+                  "without blanks");
+  }
   return *std::move(name);
 }
 

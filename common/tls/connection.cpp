@@ -28,7 +28,7 @@ Result<std::unique_ptr<Connection>> Connection::create(SSL_CTX* context, int soc
   std::unique_ptr<Connection> made(new Connection(RecordBuffer(socket, reads_ahead)));
   SSL* const ssl = made->ssl_ = SSL_new(context);
   BIO* const bio = ssl ? make_bio(&made->buffer_) : nullptr;
-  if (!bio) return ssl_error("cannot make a TLS connection");
+  if (!bio) return ssl_error("OpenSSL cannot make a TLS connection");
   SSL_set_bio(ssl, bio, bio);
   role == Role::kServer ? SSL_set_accept_state(ssl) : SSL_set_connect_state(ssl);
   return made;
@@ -56,7 +56,8 @@ Result<Connection::Progress> Connection::shake_hands() {
       if (outcome == SSL_ERROR_WANT_READ) return Progress::kWantsRead;
       [[fallthrough]];
     case SSL_ERROR_SYSCALL:
-      return Status(Code::kUnavailable, "the peer closed the connection in the TLS handshake");
+      return Status(Code::kUnavailable,
+                    "the peer closed the connection in the TLS handshake; see its log");
     default:
       break;
   }
@@ -199,7 +200,9 @@ Status shake_hands(Connection& connection, int socket,
     pollfd entry{socket, static_cast<short>(reads ? POLLIN : POLLOUT), 0};
     const int ready = ::poll(&entry, 1, poll_timeout_ms(deadline));
     if (ready == 0) return {Code::kTimeout, "the peer did not finish the TLS handshake in time"};
-    if (ready < 0 && errno != EINTR) return Status::from_errno(errno, "poll");
+    if (ready < 0 && errno != EINTR) {
+      return Status::from_errno(errno, "waiting for the peer in the TLS handshake (poll)");
+    }
   }
 }
 

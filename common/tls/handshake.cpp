@@ -24,7 +24,7 @@ Result<Acceptor> Acceptor::create() {
   RCUDA_ASSIGN_OR_RETURN(const identity::Certificate own, identity::make_certificate("rcuda"));
   if (SSL_CTX_use_certificate(context.get(), own.x509.get()) != 1 ||
       SSL_CTX_use_PrivateKey(context.get(), own.key.get()) != 1) {
-    return ssl_error("cannot use a new certificate");
+    return ssl_error("OpenSSL cannot use the certificate that this server made for TLS");
   }
   SSL_CTX_set_mode(context.get(), SSL_MODE_RELEASE_BUFFERS);  // thousands of clients may be silent
   made.context_.reset(context.release(), Free());

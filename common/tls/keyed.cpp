@@ -77,7 +77,8 @@ Result<Socket> encrypt(UniqueFd socket, const Key& key, Role role,
   SSL_set_app_data(ssl, nullptr);
   RCUDA_RETURN_IF_ERROR(Status(status).with_context("encrypting a connection of the session"));
   if (SSL_session_reused(ssl) != 1) {
-    return Status(Code::kDenied, "the peer does not have the key of the encrypted connection");
+    return Status(Code::kDenied,
+                  "the peer does not have the session's key: the connection is refused");
   }
   return Socket(std::move(socket), std::move(connection));
 }

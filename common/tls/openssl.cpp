@@ -50,7 +50,7 @@ void initialise() {
 Result<Owned<SSL_CTX>> make_context(const SSL_METHOD* method) {
   initialise();
   Owned<SSL_CTX> context(SSL_CTX_new(method));
-  if (!context) return ssl_error("cannot use TLS");
+  if (!context) return ssl_error("OpenSSL cannot make a TLS context");
   SSL_CTX* const raw = context.get();
   SSL_CTX_set_options(raw, SSL_OP_NO_RENEGOTIATION);
   // SSL_read() must return after each message without data. Otherwise a peer that sends only key
@@ -65,7 +65,7 @@ Result<Owned<SSL_CTX>> make_context(const SSL_METHOD* method) {
                                "TLS_CHACHA20_POLY1305_SHA256") != 1 ||
       // Cheap groups only: an unauthenticated peer chooses, and other groups take 100 times longer.
       SSL_CTX_set1_groups_list(raw, "X25519:P-256") != 1 || SSL_CTX_set_num_tickets(raw, 0) != 1) {
-    return ssl_error("cannot use TLS 1.3");
+    return ssl_error("OpenSSL does not support TLS 1.3 with the ciphers and groups of rcuda");
   }
   return context;
 }

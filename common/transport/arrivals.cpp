@@ -4,6 +4,11 @@
 #include <utility>
 
 namespace rcuda::transport {
+namespace {
+
+constexpr char kOver[] = "the connection ended before the peer's write arrived";
+
+}  // namespace
 
 template <typename Matches>
 std::vector<Arrivals::Ended> Arrivals::take_locked(const Matches& matches) {
@@ -26,7 +31,10 @@ void Arrivals::arrived(uint32_t immediate, uint64_t bytes) {
     if (!over_.ok()) return;
     auto found = writes_.find(immediate);
     if (found == writes_.end() && early_ == kMostEarly) {
-      why = over_ = Status(Code::kProtocol, "the peer sent too many writes that no message names");
+      why = over_ =
+          Status(Code::kProtocol, "the peer sent more than " + std::to_string(kMostEarly) +
+                                      " writes before the messages that announce them; "
+                                      "later copies over this connection fail");
       lost = take_locked([](const Write&) { return true; });
     } else {
       if (found == writes_.end()) {
@@ -49,7 +57,8 @@ void Arrivals::expect(uint32_t immediate, RegionId region, uint64_t bytes, Ended
     MutexLock lock(mutex_);
     Write& write = writes_[immediate];
     if (write.expected != 0) {
-      outcome = Status(Code::kProtocol, "the peer names a write twice");
+      outcome = Status(Code::kProtocol, "the peer announced the write with immediate " +
+                                            std::to_string(immediate) + " twice");
     } else {
       if (write.arrived != 0) --early_;
       write.expected = bytes;
@@ -77,17 +86,20 @@ void Arrivals::withdraw(RegionId region) {
     MutexLock lock(mutex_);
     lost = take_locked([region](const Write& write) { return write.region == region; });
   }
-  for (const Ended& each : lost) each({Code::kNotFound, "the memory of the write is withdrawn"});
+  for (const Ended& each : lost) {
+    each({Code::kNotFound, "region " + std::to_string(static_cast<uint64_t>(region)) +
+                               " was withdrawn before the peer's write into it arrived"});
+  }
 }
 
 void Arrivals::end() {
   std::vector<Ended> lost;
   {
     MutexLock lock(mutex_);
-    if (over_.ok()) over_ = Status(Code::kUnavailable, "the session is over");
+    if (over_.ok()) over_ = Status(Code::kUnavailable, kOver);
     lost = take_locked([](const Write&) { return true; });
   }
-  for (const Ended& each : lost) each({Code::kUnavailable, "the session is over"});
+  for (const Ended& each : lost) each({Code::kUnavailable, kOver});
 }
 
 }  // namespace rcuda::transport

@@ -13,6 +13,7 @@
 #include "common/base/start_thread.h"
 #include "common/base/units.h"
 #include "common/transport/link_core.h"
+#include "common/transport/violation.h"
 
 namespace rcuda::transport {
 namespace {
@@ -31,7 +32,7 @@ ControlChannel::~ControlChannel() { join(); }
 
 Status ControlChannel::prepare() {
   poke_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!poke_) return Status::from_errno(errno, "eventfd");
+  if (!poke_) return Status::from_errno(errno, "making an eventfd for the control socket");
   return start_thread(&thread_, [this] { run(); });
 }
 
@@ -56,9 +57,7 @@ Status ControlChannel::send(const ControlMessage& message, int fd) {
   if (fd >= 0) {
     kept.reset(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
     if (!kept) {
-      return Status::from_errno(
-          errno,
-          "duplicating a descriptor for the peer; raise the limit on open files (ulimit -n)");
+      return Status::from_errno(errno, "duplicating the file descriptor of a region for the peer");
     }
   }
   enqueue(message, std::move(kept));
@@ -167,7 +166,7 @@ std::string ControlChannel::poll_once(bool& intended) {
       {peer_process_.get(), POLLIN, 0},  // -1 is ignored by poll
   };
   if (::poll(entries, std::size(entries), poll_timeout_ms(wake_at)) < 0 && errno != EINTR) {
-    return std::string("poll: ") + std::strerror(errno);
+    return std::string("waiting for the peer's control socket (poll): ") + std::strerror(errno);
   }
   const Clock::time_point now = Clock::now();
   if (entries[1].revents != 0) {
@@ -178,7 +177,7 @@ std::string ControlChannel::poll_once(bool& intended) {
     if (std::string why = receive(intended); !why.empty()) return why;
   }
   // Checked after reading: a peer may have sent its farewell and then exited.
-  if (entries[2].revents != 0) return "the peer's process has ended";
+  if (entries[2].revents != 0) return "the peer's process has ended; see its log";
   if (limits_silence() && now >= last_heard_ + timing_.expect_within) {
     if (std::string why = check_silence(intended); !why.empty()) return why;
   }
@@ -216,7 +215,10 @@ std::string ControlChannel::receive(bool& intended) {
     if (*received == 0) return {};
     last_heard_ = Clock::now();
     incoming_bytes_ += *received;
-    if (incoming_fds_.size() > 1) return "protocol violation: too many descriptors";
+    if (incoming_fds_.size() > 1) {
+      return violation("the peer sent " + std::to_string(incoming_fds_.size()) +
+                       " file descriptors with one control message; the limit is 1");
+    }
     if (incoming_bytes_ < sizeof incoming_) continue;
 
     incoming_bytes_ = 0;
@@ -225,7 +227,10 @@ std::string ControlChannel::receive(bool& intended) {
     if (with_fd) fd = std::move(incoming_fds_.front());
     incoming_fds_.clear();
     if ((incoming_.has_fd != 0) != with_fd) {
-      return "protocol violation: descriptor missing or unexpected";
+      return violation("the peer's control message of kind " + std::to_string(incoming_.kind) +
+                       " for region " + std::to_string(incoming_.region) +
+                       (with_fd ? " came with a file descriptor that it does not announce"
+                                : " announces a file descriptor but came without one"));
     }
     switch (incoming_.kind) {
       case ControlMessage::kHeartbeat:

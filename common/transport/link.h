@@ -211,7 +211,7 @@ class Link {
   // transfer or flush(). Blocks as put(), and wakes no thread. Bytes outside of the peer's region
   // break the Link; for a withdrawn region they are dropped. kUnsupported without has_region_puts.
   virtual Status put_region(RegionId, uint64_t, Bytes) {
-    return {Code::kUnsupported, std::string(medium()) + " has no puts into regions"};
+    return {Code::kUnsupported, std::string(medium()) + " does not support puts into regions"};
   }
 
   // As put_region(), for many bytes. The bytes are not copied and must not change until `done`.
@@ -221,7 +221,7 @@ class Link {
   // and runs only this TransferDone, which must not use the Link. kUnsupported without
   // orders_writes.
   virtual void write_in_order(RegionId, uint64_t, const void*, size_t, TransferDone done) {
-    done({Code::kUnsupported, std::string(medium()) + " has no writes in order"});
+    done({Code::kUnsupported, std::string(medium()) + " does not support writes in order"});
   }
 
   // Sends the bytes that put_region() has kept on this side. Blocks no longer than one send.
@@ -243,7 +243,7 @@ class Link {
   // dropped.
   virtual void write_with_immediate(RegionId, uint64_t, const void*, size_t, uint32_t, Company,
                                     TransferDone done) {
-    done({Code::kUnsupported, std::string(medium()) + " has no write with immediate"});
+    done({Code::kUnsupported, std::string(medium()) + " does not support writes with immediate"});
   }
   // Sets the function to call for each arrival. Arrivals are dropped before the first call and
   // after a call with nullptr. Returns when the previous function cannot run any more.

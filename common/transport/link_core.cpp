@@ -9,8 +9,10 @@ namespace rcuda::transport {
 
 Status check_window_bytes(uint64_t bytes, const char* whose) {
   if (bytes >= 4096 && bytes <= kMaxWindowBytes && bytes % 8 == 0) return {};
-  return {Code::kInvalidArgument, std::string(whose) + " window of " + bytes_text(bytes) +
-                                      ": use a multiple of 8 from 4 KiB to 1 GiB"};
+  return {Code::kInvalidArgument, std::string(whose) + " window of " + std::to_string(bytes) +
+                                      " bytes is invalid: a window has a multiple of 8 bytes, from "
+                                      "4 KiB to " +
+                                      bytes_text(kMaxWindowBytes)};
 }
 
 std::chrono::milliseconds heartbeat_interval(uint32_t timeout_ms) {
@@ -39,7 +41,7 @@ Status LinkCore::wait(const std::function<bool()>& ready,
   const bool woken = (apart ? elsewhere_ : doorbell_).sleep(look, deadline);
   if (satisfied) return {};
   if (woken) return status();
-  return {Code::kTimeout, "waiting for the peer"};
+  return {Code::kTimeout, "the peer did not send the expected data within the time limit"};
 }
 
 void LinkCore::interrupt() {
@@ -60,7 +62,7 @@ void LinkCore::fail(End end, const std::string& why) {
     status_ = Status(Code::kUnavailable, why);
     broken_.store(true, std::memory_order_release);
   }
-  if (end == End::kLost) RCUDA_WARN("%s link: %s", medium(), why.c_str());
+  if (end == End::kLost) RCUDA_WARN("%s link is lost: %s", medium(), why.c_str());
   on_broken();
   interrupt();
 }
@@ -81,9 +83,12 @@ Status LinkCore::check_put(uint64_t offset, size_t pieces, size_t total,
     return status();
   if (pieces > kMaxPutPieces || total < 8 || total % 8 != 0 || offset % 8 != 0 ||
       total > peer_window_bytes || offset > peer_window_bytes - total) [[unlikely]] {
-    return {Code::kInvalidArgument, "invalid put of " + std::to_string(total) + " bytes at " +
-                                        std::to_string(offset) + " of a window of " +
-                                        std::to_string(peer_window_bytes)};
+    return {Code::kInvalidArgument,
+            "cannot put " + std::to_string(total) + " bytes in " + std::to_string(pieces) +
+                " pieces at offset " + std::to_string(offset) + " of the peer's window of " +
+                std::to_string(peer_window_bytes) +
+                " bytes: size and offset must be multiples of 8 inside the window, in at most " +
+                std::to_string(kMaxPutPieces) + " pieces"};
   }
   return {};
 }
@@ -91,16 +96,19 @@ Status LinkCore::check_put(uint64_t offset, size_t pieces, size_t total,
 Status LinkCore::check_region_put(size_t bytes) const {
   if (broken()) return status();
   if (bytes != 0 && bytes <= kMaxRegionPut) return {};
-  return {Code::kInvalidArgument,
-          "invalid put of " + std::to_string(bytes) + " bytes into a region"};
+  return {Code::kInvalidArgument, "cannot put " + std::to_string(bytes) +
+                                      " bytes into a region of the peer: 1 to " +
+                                      std::to_string(kMaxRegionPut) + " bytes are possible"};
 }
 
 Result<Region> LinkCore::expose_device(void*, size_t, const DeviceMemory&) {
-  return Status{Code::kUnsupported, std::string(medium()) + " does not reach device memory"};
+  return Status{Code::kUnsupported, std::string("device memory cannot be exposed over ") +
+                                        medium() + ": only an RDMA adapter (verbs) reaches it"};
 }
 
 Status LinkCore::loop_back(void*, const void*, size_t) {
-  return {Code::kUnsupported, std::string(medium()) + " has no RDMA adapter"};
+  return {Code::kUnsupported,
+          std::string("a connection over ") + medium() + " has no RDMA adapter to test"};
 }
 
 LinkCounters LinkCore::counters() const {

@@ -18,7 +18,9 @@ const Medium& plain_medium(Reach reach) {
   for (const Medium& medium : media()) {
     if (medium.traits.reach == reach && !medium.usable_over) return medium;
   }
-  RCUDA_ERROR("internal error: the table of media has no medium that needs only a socket");
+  RCUDA_ERROR(
+      "internal error: no medium for %s needs only a socket; the process aborts. Please report it",
+      reach == Reach::kNetwork ? "the network" : "this machine");
   std::abort();
 }
 

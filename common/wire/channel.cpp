@@ -87,9 +87,12 @@ Status Channel::take_reply(const ReplySlot& slot, uint32_t* result, Reply* reply
   const uint64_t end = slot.offset + slot.bytes - sizeof(uint64_t);
   const uint32_t bytes = ReplyStamp::body_bytes(word_at(end));
   ReplyHeader header;
-  if (bytes < sizeof header || bytes > slot.bytes - sizeof(uint64_t)) {
+  const uint64_t most = slot.bytes - sizeof(uint64_t);
+  if (bytes < sizeof header || bytes > most) {
     return Status(Code::kProtocol, "the worker sent a reply of " + std::to_string(bytes) +
-                                       " bytes into a slot of " + std::to_string(slot.bytes));
+                                       " bytes; its reply slot takes " +
+                                       std::to_string(sizeof header) + " to " +
+                                       std::to_string(most) + " bytes; closing the connection");
   }
   const std::byte* const at = window_ + end - ((bytes + 7) & ~7u);
   std::memcpy(&header, at, sizeof header);
@@ -120,8 +123,10 @@ Status Channel::map_marks(const ReadyEvent& ready) {
   if (ready.marks_region == 0) return {};
   constexpr size_t kMostBytes = sizeof(uint64_t) * Window::kCompletionCount;
   if (ready.marks_bytes == 0 || ready.marks_bytes > kMostBytes) {
-    return Status(Code::kProtocol, "the worker offers an invalid region of GPU-written words: " +
-                                       std::to_string(ready.marks_bytes) + " bytes");
+    return Status(Code::kProtocol, "the worker announced a region of " +
+                                       std::to_string(ready.marks_bytes) +
+                                       " bytes for GPU-written words; 1 to " +
+                                       std::to_string(kMostBytes) + " bytes are allowed");
   }
   const auto region = static_cast<transport::RegionId>(ready.marks_region);
   RCUDA_ASSIGN_OR_RETURN(void* mapping, link_.map(region, ready.marks_bytes));

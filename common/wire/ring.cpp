@@ -19,6 +19,11 @@ uint64_t load_word(const std::byte* word) {
 
 Bytes bytes_of(const uint64_t& word) { return std::as_bytes(std::span(&word, 1)); }
 
+// The users of a ring close its Link after this error.
+Status violation(const std::string& what) {
+  return {Code::kProtocol, what + "; closing the connection"};
+}
+
 }  // namespace
 
 Status RingLayout::check(size_t receiver_window_bytes, size_t sender_window_bytes) const {
@@ -32,14 +37,21 @@ Status RingLayout::check(size_t receiver_window_bytes, size_t sender_window_byte
       max_frame_bytes <= kMaxFrameBytes && ring_bytes >= 4 * frame_bytes(max_frame_bytes)) {
     return {};
   }
-  return {Code::kInvalidArgument, "a ring does not fit into the windows of its Link"};
+  return {Code::kInvalidArgument, "a message ring of " + std::to_string(ring_bytes) +
+                                      " bytes does not fit into the receiver's window of " +
+                                      std::to_string(receiver_window_bytes) +
+                                      " bytes and the sender's window of " +
+                                      std::to_string(sender_window_bytes) +
+                                      " bytes: install the same build of rcuda on both hosts"};
 }
 
 Status RingWriter::append(Bytes head, Bytes body, Wake wake,
                           std::chrono::steady_clock::time_point deadline) {
   const size_t payload = head.size() + body.size();
   if (payload == 0 || payload > layout_.max_frame_bytes) {
-    return {Code::kInvalidArgument, "invalid frame of " + std::to_string(payload) + " bytes"};
+    return {Code::kInvalidArgument, "cannot send a message of " + std::to_string(payload) +
+                                        " bytes: a message of this ring has 1 to " +
+                                        std::to_string(layout_.max_frame_bytes) + " bytes"};
   }
   const uint64_t bytes = frame_bytes(payload);
   const uint64_t to_end = layout_.ring_bytes - position_;
@@ -68,7 +80,10 @@ Status RingWriter::append(Bytes head, Bytes body, Wake wake,
 Status RingWriter::read_consumed() {
   const uint64_t consumed = load_word(link_.window().data() + layout_.consumed_offset);
   if (consumed < consumed_ || consumed > sent_) {
-    return {Code::kProtocol, "the peer reports bytes as consumed that were not sent"};
+    return violation("the peer reports " + std::to_string(consumed) +
+                     " consumed bytes of the message ring, but it reported " +
+                     std::to_string(consumed_) + " before, and " + std::to_string(sent_) +
+                     " were sent");
   }
   consumed_ = consumed;
   return {};
@@ -123,7 +138,9 @@ Result<std::span<const std::byte>> RingReader::try_next() {
     }
     const auto payload = static_cast<uint32_t>(header);
     if (header >> 32 != static_cast<uint32_t>(number_)) {
-      return Status{Code::kProtocol, "frame out of sequence in the peer's ring"};
+      return violation("the peer wrote message " + std::to_string(header >> 32) +
+                       " into the message ring where message " +
+                       std::to_string(static_cast<uint32_t>(number_)) + " is expected");
     }
     if (payload == kWrapMark) {
       RCUDA_RETURN_IF_ERROR(skip_to_start());
@@ -132,13 +149,16 @@ Result<std::span<const std::byte>> RingReader::try_next() {
     const uint64_t bytes = frame_bytes(payload);
     if (payload == 0 || payload > layout_.max_frame_bytes ||
         bytes > layout_.ring_bytes - position_) {
-      return Status{Code::kProtocol, "the peer wrote an invalid frame of " +
-                                         std::to_string(payload) + " bytes into the ring"};
+      return violation("the peer wrote a message of " + std::to_string(payload) +
+                       " bytes into the message ring, but a message has at least 1 byte, has at "
+                       "most " +
+                       std::to_string(layout_.max_frame_bytes) + " and ends inside of the ring");
     }
     const uint64_t stamp = load(position_ + bytes - 8);
     if (stamp == 0) return Frame{};
     if (stamp != frame_stamp(number_)) {
-      return Status{Code::kProtocol, "frame with a wrong stamp in the peer's ring"};
+      return violation("message " + std::to_string(number_) +
+                       " of the peer in the message ring has the end stamp of another message");
     }
     std::memcpy(frame_.get(), ring_ + position_ + 8, payload);
     ++number_;
@@ -174,7 +194,10 @@ std::optional<RingReader::Ahead> RingReader::look(std::span<std::byte> to) {
 }
 
 Status RingReader::skip_to_start() {
-  if (position_ == 0) return {Code::kProtocol, "the peer skipped its whole ring"};
+  if (position_ == 0) {
+    return violation(
+        "the peer wrote a wrap mark at the start of the message ring, where a message must begin");
+  }
   ++number_;
   return release(8, layout_.ring_bytes - position_);
 }

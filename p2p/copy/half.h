@@ -11,6 +11,7 @@
 
 #include "common/base/log.h"
 #include "p2p/link/environment.h"
+#include "p2p/link/messages.h"
 
 namespace rcuda::p2p {
 
@@ -39,6 +40,10 @@ class Half {
   // Whether a new copy that the peer announces would exceed the limit. Copies reach the limit only
   // if this side's halves do not come, because the client's commands are lost.
   bool is_full(uint64_t id) const { return copies_.size() >= kMostCopies && !copies_.contains(id); }
+  static Status too_many_copies() {
+    return peer_violation("the peer worker has begun more than " + std::to_string(kMostCopies) +
+                          " copies that have not ended");
+  }
   Copy& find_or_make(uint64_t id) {  // also adds it to awake_
     awake_.insert(id);
     Copy& copy = copies_[id];
@@ -51,7 +56,9 @@ class Half {
   Copy* add_half(PeerCopy request, StreamPlace place, const Status& failure) {
     Copy& copy = find_or_make(request.id);
     if (copy.request) {
-      const Status status(Code::kInvalidArgument, "two halves of peer copies have the same id");
+      const Status status(Code::kInvalidArgument, "the client began peer copy " +
+                                                      std::to_string(request.id) + " with peer " +
+                                                      std::to_string(peer_) + " twice");
       environment_.places.release(place, status);
       if (request.done) request.done(status);
       return nullptr;
@@ -69,7 +76,7 @@ class Half {
     const auto next = after(copy.state, event);
     assert(next);
     if (!next || *next == copy.state) return;
-    RCUDA_DEBUG("peer copy %llu with peer %u: %s, then %s",
+    RCUDA_DEBUG("peer copy %llu with peer %u: state %s becomes %s",
                 static_cast<unsigned long long>(copy.id), peer_, to_string(copy.state),
                 to_string(*next));
     copy.state = *next;

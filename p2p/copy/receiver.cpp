@@ -6,6 +6,7 @@
 #include <string>
 
 #include "common/base/log.h"
+#include "common/base/units.h"
 #include "p2p/staging/arena.h"
 #include "p2p/staging/device_region.h"
 
@@ -13,9 +14,19 @@ namespace rcuda::p2p {
 namespace {
 
 Status disagreement(uint64_t copy, uint64_t theirs, uint64_t ours) {
-  return {Code::kInvalidArgument, "the halves of peer copy " + std::to_string(copy) +
-                                      " disagree: " + std::to_string(theirs) + " bytes sent, " +
-                                      std::to_string(ours) + " expected"};
+  return {Code::kInvalidArgument, "the two sides of peer copy " + std::to_string(copy) +
+                                      " have different sizes: the sender has " +
+                                      std::to_string(theirs) + " bytes, the receiver " +
+                                      std::to_string(ours)};
+}
+
+Status violation(uint64_t copy, const std::string& what) {
+  return peer_violation("peer copy " + std::to_string(copy) + ": the sender sent " + what);
+}
+
+std::string text_of(const ChunkMessage& chunk) {
+  return "a Chunk of " + std::to_string(chunk.bytes) + " bytes at offset " +
+         std::to_string(chunk.offset) + " of " + std::to_string(chunk.total);
 }
 
 }  // namespace
@@ -33,16 +44,20 @@ uint64_t Receiver::announced(const Incoming& copy) {
 }
 
 Status Receiver::on_chunk(const ChunkMessage& message, const PeerLink& link) {
-  if (is_full(message.copy)) return {Code::kProtocol, "the peer announced too many copies"};
+  if (is_full(message.copy)) return too_many_copies();
   Incoming& copy = find_or_make(message.copy);
   if (is_aborted(copy.state) || copy.choice == Choice::kPull || copy.choice == Choice::kWant) {
-    return {Code::kProtocol, "the peer sent a chunk at the wrong time"};
+    return violation(message.copy, "a Chunk after Abort, or during Want or Pull");
   }
   uint64_t end = 0;
   if (message.offset != copy.next || __builtin_add_overflow(message.offset, message.bytes, &end) ||
       end > message.total || (message.bytes == 0) != (message.total == 0) ||
       (message.predecessor != 0 && message.predecessor == message.copy)) {
-    return {Code::kProtocol, "the peer sent a chunk outside of its copy"};
+    return violation(message.copy, text_of(message) + " with predecessor " +
+                                       std::to_string(message.predecessor) +
+                                       "; the offset must be " + std::to_string(copy.next) +
+                                       ", the chunk must end inside of the copy, and the "
+                                       "predecessor must be another copy");
   }
   uint64_t inbox_bytes = 0;
   switch (message.where) {
@@ -56,21 +71,28 @@ Status Receiver::on_chunk(const ChunkMessage& message, const PeerLink& link) {
       break;
     case Where::kTarget:
       if (copy.target == transport::RegionId::kNone) {
-        return {Code::kProtocol, "the peer sent a chunk for a destination that was not offered"};
+        return violation(message.copy, text_of(message) +
+                                           " for the destination, which this side has not offered");
       }
       inbox_bytes = UINT64_MAX;
       break;
     default:
-      return {Code::kProtocol, "the peer sent a chunk in an unknown kind of memory"};
+      return violation(message.copy, "a Chunk in memory of unknown kind " +
+                                         std::to_string(static_cast<uint32_t>(message.where)));
   }
   if (message.slot > inbox_bytes || message.bytes > inbox_bytes - message.slot) {
-    return {Code::kProtocol, "the peer sent a chunk outside of the inbox"};
+    return violation(message.copy, "a Chunk of " + std::to_string(message.bytes) +
+                                       " bytes in slot " + std::to_string(message.slot) +
+                                       ", outside of the inbox of " + std::to_string(inbox_bytes) +
+                                       " bytes");
   }
   if (message.total == 0 && announced(copy) > 0) {
-    return {Code::kProtocol, "the peer sent a second chunk of an empty copy"};
+    return violation(message.copy, "a second Chunk, although the copy has 0 bytes");
   }
-  if (arrived_ >= most_arrived(link))
-    return {Code::kProtocol, "the peer sent more chunks than the inbox has slots"};
+  if (arrived_ >= most_arrived(link)) {
+    return violation(message.copy, "a Chunk although " + std::to_string(arrived_) +
+                                       " chunks already wait in the inbox, its limit");
+  }
   ++arrived_;
   copy.next = end;
   copy.choice = Choice::kChunks;
@@ -96,10 +118,11 @@ void Receiver::pop_arrived(Incoming& copy) {
 
 // Takes the sender's Want or Pull. A copy has at most one of them, before its first chunk.
 Result<Incoming*> Receiver::begin_choice(uint64_t id, Choice choice) {
-  if (is_full(id)) return Status(Code::kProtocol, "the peer announced too many copies");
+  if (is_full(id)) return too_many_copies();
   Incoming& copy = find_or_make(id);
   if (copy.choice != Choice::kNone || is_aborted(copy.state)) {
-    return Status(Code::kProtocol, "the peer sent Want or Pull at the wrong time");
+    return violation(id, std::string(choice == Choice::kWant ? "Want" : "Pull") +
+                             " after Abort, a Chunk, or an earlier Want or Pull");
   }
   copy.choice = choice;
   return &copy;
@@ -111,7 +134,7 @@ Status Receiver::on_want(const WantMessage& message) {
 
 Status Receiver::on_pull(const PullMessage& message) {
   if (message.predecessor != 0 && message.predecessor == message.copy) {
-    return {Code::kProtocol, "the peer sent a Pull that follows itself"};
+    return violation(message.copy, "a Pull that names this copy as its own predecessor");
   }
   const Result<Incoming*> copy = begin_choice(message.copy, Choice::kPull);
   if (copy) (*copy)->pull = message;
@@ -120,12 +143,14 @@ Status Receiver::on_pull(const PullMessage& message) {
 
 Status Receiver::on_abort(const EndMessage& message) {
   const Status status = status_of(message);
-  if (status.ok()) return {Code::kProtocol, "the peer sent Abort without an error"};
-  if (is_full(message.copy)) return {Code::kProtocol, "the peer announced too many copies"};
+  if (status.ok()) return violation(message.copy, "Abort without an error code");
+  if (is_full(message.copy)) return too_many_copies();
   Incoming& copy = find_or_make(message.copy);
-  if (is_aborted(copy.state)) return {Code::kProtocol, "the peer aborted a copy twice"};
+  if (is_aborted(copy.state)) return violation(message.copy, "Abort twice");
   if (message.chunks > announced(copy)) {
-    return {Code::kProtocol, "the peer sent Abort with chunks that were not announced"};
+    return violation(message.copy, "Abort after " + std::to_string(message.chunks) +
+                                       " chunks, of which " + std::to_string(announced(copy)) +
+                                       " were announced");
   }
   copy.sent = message.chunks;
   fail(copy, status, IncomingEvent::kAbort);
@@ -137,8 +162,11 @@ Status Receiver::on_forget(const ForgetMessage& message) {
   bool in_use = false;
   for (auto& [key, mapping] : mappings_) {
     if (key.second != message.handle) continue;
-    if (mapping.forget_request)
-      return {Code::kProtocol, "the peer sent Forget twice for the same memory"};
+    if (mapping.forget_request) {
+      return peer_violation("the peer worker sent Forget requests " +
+                            std::to_string(*mapping.forget_request) + " and " +
+                            std::to_string(message.request) + " for the same memory");
+    }
     in_use = true;
     mapping.forget_request = message.request;
   }
@@ -279,15 +307,19 @@ Status Receiver::answer_want(Incoming& copy, PeerLink& link) {
   const auto region = memory.contiguous() && memory.bytes() > 0
                           ? expose_device_memory(environment_.ops, *link.link, copy.request->device,
                                                  memory.address, memory.bytes(), For::kPeer)
-                          : Result<transport::Region>(Status(Code::kUnsupported, "not contiguous"));
+                          : Result<transport::Region>(Status(
+                                Code::kUnsupported, "the memory is not contiguous, or is empty"));
   copy.choice = Choice::kChunks;
   if (region) {
     copy.target = region->id;
     message.region = static_cast<uint64_t>(region->id);
     move(copy, IncomingEvent::kOffer);
   } else {
-    RCUDA_INFO("a destination could not be registered for GPUDirect: %s",
-               region.status().message().c_str());
+    RCUDA_INFO(
+        "a destination could not be registered for GPUDirect: peer copy %llu of %s goes "
+        "through staging memory: %s",
+        static_cast<unsigned long long>(copy.id), bytes_text(memory.bytes()).c_str(),
+        region.status().message().c_str());
     message.refused = 1;
   }
   return link.mailbox.send(message);
@@ -307,7 +339,10 @@ Result<Receiver::PeerMapping*> Receiver::map(int device, const Handle& handle, u
   }
   const uint64_t bytes = known->second.memory.bytes;
   if (offset > bytes || source.extent_bytes() > bytes - offset) {
-    return Status(Code::kInvalidArgument, "the source of the Pull is outside of the mapped memory");
+    return Status(Code::kInvalidArgument,
+                  "the sender's Pull has a source of " + std::to_string(source.extent_bytes()) +
+                      " bytes at offset " + std::to_string(offset) +
+                      ", outside of the mapped memory of " + std::to_string(bytes) + " bytes");
   }
   return &known->second;
 }
@@ -326,7 +361,12 @@ Status Receiver::start_pull(Incoming& copy, PeerLink& link) {
   if (sane.ok() && !plain &&
       (source.width_bytes != request.memory.width_bytes ||
        source.height != request.memory.height)) {
-    sane = {Code::kInvalidArgument, "the halves of a peer copy differ in shape"};
+    sane = {Code::kInvalidArgument,
+            "the two sides of peer copy " + std::to_string(copy.id) +
+                " have different shapes: the sender has " + std::to_string(source.height) +
+                " rows of " + std::to_string(source.width_bytes) + " bytes, the receiver " +
+                std::to_string(request.memory.height) + " rows of " +
+                std::to_string(request.memory.width_bytes)};
   }
   if (!sane.ok()) {
     fail(copy, sane);
@@ -334,8 +374,10 @@ Status Receiver::start_pull(Incoming& copy, PeerLink& link) {
   }
   const Result<PeerMapping*> mapping = map(request.device, pull.handle, pull.offset, source);
   if (!mapping) {
-    RCUDA_INFO("memory of peer %u could not be mapped: %s", peer_,
-               mapping.status().message().c_str());
+    RCUDA_INFO(
+        "memory of peer %u could not be mapped: peer copy %llu goes through staging memory: "
+        "%s",
+        peer_, static_cast<unsigned long long>(copy.id), mapping.status().message().c_str());
     copy.choice = Choice::kChunks;
     TargetMessage message;
     message.copy = copy.id;
@@ -417,7 +459,10 @@ Status Receiver::land(Incoming& copy, const ChunkMessage& chunk, const PeerLink&
   if (chunk.where == Where::kDeviceInbox) {
     const DeviceBuffer& inbox = link.device_inbox[static_cast<size_t>(request.device)];
     if (chunk.slot > inbox.bytes() || chunk.bytes > inbox.bytes() - chunk.slot) {
-      return {Code::kProtocol, "the peer sent a chunk outside of the GPU's inbox"};
+      return {Code::kProtocol, "the sender put a chunk of " + std::to_string(chunk.bytes) +
+                                   " bytes into slot " + std::to_string(chunk.slot) +
+                                   ", outside of the inbox of " + std::to_string(inbox.bytes()) +
+                                   " bytes on device " + std::to_string(request.device)};
     }
     lane = Lane::kLocal;
     from = inbox.address() + chunk.slot;

@@ -13,9 +13,12 @@
 namespace rcuda::p2p {
 namespace {
 
-Status unknown_copy(const char* what, uint64_t copy) {
-  return {Code::kProtocol,
-          std::string(what) + " for copy " + std::to_string(copy) + ", which is not in progress"};
+Status violation(uint64_t copy, const std::string& what) {
+  return peer_violation("peer copy " + std::to_string(copy) + ": the receiver sent " + what);
+}
+
+Status unknown_copy(const char* message, uint64_t copy) {
+  return violation(copy, std::string(message) + ", but the copy does not wait for it");
 }
 
 }  // namespace
@@ -29,7 +32,7 @@ void Sender::add(PeerCopy request, StreamPlace place, uint64_t predecessor, cons
 }
 
 Status Sender::on_ready(const ReadyMessage& message) {
-  if (is_full(message.copy)) return {Code::kProtocol, "the peer announced too many copies"};
+  if (is_full(message.copy)) return too_many_copies();
   find_or_make(message.copy).peer_ready = true;
   return {};
 }
@@ -39,7 +42,10 @@ Status Sender::on_consumed(const ConsumedMessage& message) {
   if (found == copies_.end()) return unknown_copy("Consumed", message.copy);
   Outgoing& copy = found->second;
   if (message.chunks < copy.consumed || message.chunks > with_peer(copy)) {
-    return {Code::kProtocol, "a peer consumed chunks that were not sent to it"};
+    return violation(message.copy, "Consumed for " + std::to_string(message.chunks) +
+                                       " chunks; valid are " + std::to_string(copy.consumed) +
+                                       " (already consumed) to " + std::to_string(with_peer(copy)) +
+                                       " (sent)");
   }
   copy.consumed = message.chunks;
   release_consumed(copy);
@@ -51,14 +57,15 @@ Status Sender::on_target(const TargetMessage& message, PeerLink& link) {
   if (found == copies_.end()) return unknown_copy("Target", message.copy);
   Outgoing& copy = found->second;
   if (copy.state == CopyState::kPulling && message.refused != 0) {
-    stage_instead(copy, link, "the peer could not map the source");
+    stage_instead(copy, link, "the peer worker could not map the source, see its log");
     return {};
   }
   if (copy.state != CopyState::kAsking) return unknown_copy("Target", message.copy);
   const Shape& memory = copy.request->memory;
   Status refused;
   if (message.refused != 0) {
-    refused = {Code::kUnsupported, "the destination could not be registered"};
+    refused = {Code::kUnsupported,
+               "the peer worker could not register the destination for GPUDirect, see its log"};
   } else {
     // Register the source without a pause: see pause.h, rule 4.
     const auto own = expose_device_memory(environment_.ops, *link.link, copy.request->device,
@@ -99,20 +106,23 @@ Status Sender::on_done(const EndMessage& message) {
   if (found == copies_.end()) {
     // A receiver may end its half before this side's half has come from the client.
     if (status.ok()) return unknown_copy("Done", message.copy);
-    if (copies_.size() >= kMostCopies)
-      return {Code::kProtocol, "the peer announced too many copies"};
+    if (copies_.size() >= kMostCopies) return too_many_copies();
   }
   Outgoing& copy = find_or_make(message.copy);
   const bool ended = copy.state == CopyState::kDone || copy.state == CopyState::kRefused ||
                      copy.state == CopyState::kClosing;
-  if (ended) return {Code::kProtocol, "a peer ended a copy twice"};
+  if (ended) return violation(message.copy, "Done twice");
   if (!status.ok()) {
     fail(copy, status, CopyEvent::kRefusal);
     return {};
   }
   const bool sent = copy.state == CopyState::kPulling || copy.state == CopyState::kSent ||
                     (copy.total > 0 && copy.next == copy.total && all_with_peer(copy));
-  if (!sent) return {Code::kProtocol, "a peer ended a copy before all of it was sent"};
+  if (!sent) {
+    return violation(message.copy, "Done before this side has sent all bytes (" +
+                                       std::to_string(copy.next) + " of " +
+                                       std::to_string(copy.total) + ")");
+  }
   move(copy, CopyEvent::kDone);
   return {};
 }
@@ -304,7 +314,9 @@ void Sender::plan(Outgoing& copy, PeerLink& link, bool in_train) {
   copy.plan.emplace();
   if (static_cast<uint32_t>(request.peer_device) >= link.offer.device_count) {
     return fail(copy, {Code::kInvalidArgument,
-                       "the peer has no device " + std::to_string(request.peer_device)});
+                       "peer copy " + std::to_string(copy.id) + " goes to device " +
+                           std::to_string(request.peer_device) + " of the peer worker, which has " +
+                           std::to_string(link.offer.device_count) + " devices"});
   }
   if (copy.total == 0) return;
   Planner& planner = link.planner(request.device, request.peer_device);
@@ -371,8 +383,8 @@ void Sender::finish(Outgoing& copy, PeerLink* link, const Status& status) {
   while (!copy.flight.empty()) release_front(copy);
   if (copy.direct && link) (void)link->link->unexpose(copy.exposed);
   if (!status.ok()) {
-    RCUDA_DEBUG("peer copy %llu to peer %u: %s", static_cast<unsigned long long>(copy.id), peer_,
-                status.message().c_str());
+    RCUDA_DEBUG("peer copy %llu to peer %u failed: %s", static_cast<unsigned long long>(copy.id),
+                peer_, status.message().c_str());
   }
   // Before report(), so that a program that has seen the end of the copy also finds it counted.
   if (status.ok() && copy.plan && environment_.options.on_sent) {

@@ -11,7 +11,7 @@ Core::Core(DeviceOps& ops, EngineOptions options, std::function<uint64_t()> now_
 
 Core::~Core() {
   for (const auto& peer : peers_) {
-    peer->lose({Code::kUnavailable, "the session ends"});
+    peer->lose({Code::kUnavailable, "this worker's session has ended"});
   }
   // DMA in progress must end before its memory is freed. The loop ends even if a device stops
   // responding, because the driver then reports an error.

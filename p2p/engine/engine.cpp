@@ -47,7 +47,8 @@ uint64_t now_ns() {
 
 Status check_id(uint64_t id) {
   if (id < Prober::kTransfer / 2) return {};
-  return {Code::kInvalidArgument, "the id of a peer copy or signal must be below 2^63"};
+  return {Code::kInvalidArgument, "the client sent the id " + std::to_string(id) +
+                                      " for a peer copy or signal; an id must be below 2^63"};
 }
 
 }  // namespace
@@ -94,7 +95,8 @@ class Engine::Runner {
     if (peer.link() != raw) return;
     auto listener = std::make_unique<Listener>(*this, peer);
     if (const Status started = listener->start(); !started.ok()) {
-      RCUDA_WARN("the connection with peer %u cannot be used: %s", id, started.message().c_str());
+      RCUDA_WARN("the connection with peer %u cannot be used: copies with it fail: %s", id,
+                 started.message().c_str());
       peer.lose(started);
     } else {
       listeners_.push_back(std::move(listener));
@@ -206,7 +208,9 @@ class Engine::Runner {
     if (run_on_numa_node(node)) {
       RCUDA_INFO("the peer-to-peer engine and its staging memory are on NUMA node %d", node);
     } else {
-      RCUDA_INFO("the peer-to-peer engine is not bound to a NUMA node");
+      RCUDA_INFO("the peer-to-peer engine is not bound to a NUMA node: %s",
+                 node < 0 ? "the node of its GPUs is unknown"
+                          : "the thread cannot run on the processors of its GPUs' node");
     }
     // The first HMAC of a process takes 3 ms to load its implementation. The engine thread computes
     // an HMAC here, while the connections are being made.
@@ -311,8 +315,10 @@ Status Engine::copy(PeerCopy copy, Status failure) {
   RCUDA_RETURN_IF_ERROR(check_id(copy.id));
   if (failure.ok()) failure = copy.memory.check();
   if (failure.ok() && (copy.device < 0 || copy.device >= device_count_)) {
-    failure = {Code::kInvalidArgument, "peer copy of device " + std::to_string(copy.device) +
-                                           ", but the worker has " + std::to_string(device_count_)};
+    failure = {Code::kInvalidArgument, "the client began peer copy " + std::to_string(copy.id) +
+                                           " for device " + std::to_string(copy.device) +
+                                           ", but this worker has " +
+                                           std::to_string(device_count_) + " devices"};
   }
   StreamPlace place = StreamPlace::kNone;
   if (failure.ok() && copy.stream) {
@@ -374,7 +380,9 @@ Result<Forecast> Engine::plan(PeerId id, int device, int peer_device, uint64_t b
     Peer& peer = runner_->core().peer(id);
     if (!peer.lost().ok()) return promise.set_value(peer.lost());
     if (!peer.open()) {
-      return promise.set_value(Status(Code::kUnavailable, "the peer is not connected yet"));
+      return promise.set_value(
+          Status(Code::kUnavailable,
+                 "the connection with peer " + std::to_string(id) + " is not open yet; try again"));
     }
     promise.set_value(peer.forecast(device, peer_device, bytes));
   });

@@ -30,7 +30,8 @@ Peer::Peer(Environment& environment, PeerId id)
 void Peer::attach(std::unique_ptr<transport::Link> link, const SessionToken& token,
                   bool connected) {
   if (!lost_.ok() || link_) {
-    RCUDA_WARN("a second connection to peer %u was refused", id_);
+    RCUDA_WARN("a second connection to peer %u was refused: %s", id_,
+               lost_.ok() ? "the first one is in use" : "the peer is already lost");
     link->close();
     return;
   }
@@ -55,7 +56,9 @@ void Peer::attach(std::unique_ptr<transport::Link> link, const SessionToken& tok
 
 void Peer::lose(const Status& why) {
   if (!lost_.ok()) return;
-  lost_ = why.ok() ? Status(Code::kUnavailable, "the connection to the peer was ended") : why;
+  lost_ = why.ok() ? Status(Code::kUnavailable,
+                            "the connection with peer " + std::to_string(id_) + " was ended")
+                   : why;
   if (environment_.options.on_decided) environment_.options.on_decided(id_);
   if (link_) {
     link_->open = false;
@@ -101,7 +104,8 @@ void Peer::signal(uint64_t id, StreamRef stream, StreamPlace place, const Status
   // The place could not be taken because the stream has failed. The next advance_signals() sends
   // the failure to the waiting side.
   if (!failure.ok())
-    RCUDA_DEBUG("signal %llu of a failed stream", static_cast<unsigned long long>(id));
+    RCUDA_DEBUG("signal %llu to peer %u reports an error, because its stream failed: %s",
+                static_cast<unsigned long long>(id), id_, failure.message().c_str());
   signals_.push_back({id, place, failure, std::move(outcome)});
 }
 
@@ -117,7 +121,9 @@ void Peer::await(uint64_t id, StreamRef stream, StreamPlace place) {
   }
   if (!awaited_.emplace(id, place).second) {
     environment_.places.release(
-        place, {Code::kInvalidArgument, "the client sent two waits for the same signal"});
+        place,
+        {Code::kInvalidArgument, "the client sent two waits for signal " + std::to_string(id) +
+                                     " of peer " + std::to_string(id_)});
   }
 }
 
@@ -140,7 +146,8 @@ bool Peer::receive() {
   while (lost_.ok() && due_ == Due::kNothing) {
     Result<std::span<const std::byte>> frame = link_->mailbox.next();
     if (!frame) {
-      RCUDA_ERROR("peer %u: %s", id_, frame.status().message().c_str());
+      RCUDA_ERROR("peer %u: %s. Copies with this peer fail from now on", id_,
+                  frame.status().message().c_str());
       lose(frame.status());
       return true;
     }
@@ -148,7 +155,8 @@ bool Peer::receive() {
     moved = true;
     const Status handled = handle(*frame);
     if (!handled.ok()) {
-      RCUDA_ERROR("peer %u: %s", id_, handled.message().c_str());
+      RCUDA_ERROR("peer %u: %s. Copies with this peer fail from now on", id_,
+                  handled.message().c_str());
       lose(handled);
     }
   }
@@ -168,10 +176,12 @@ Status Peer::handle(std::span<const std::byte> frame) {
   RCUDA_ASSIGN_OR_RETURN(const MessageKind kind, kind_of(frame));
   const bool greeting = kind == MessageKind::kChallenge || kind == MessageKind::kProof;
   if (!greeting && !authenticated_) {
-    return {Code::kProtocol, std::string(to_string(kind)) + " before the peer proved itself"};
+    return peer_violation(std::string("the peer worker sent ") + to_string(kind) +
+                          " before its Proof that it belongs to this session");
   }
   if (!greeting && kind != MessageKind::kOffer && !link_->open) {
-    return {Code::kProtocol, std::string(to_string(kind)) + " before the peer's offer"};
+    return peer_violation(std::string("the peer worker sent ") + to_string(kind) +
+                          " before its Offer");
   }
   switch (kind) {
     case MessageKind::kChallenge:
@@ -210,7 +220,8 @@ Status Peer::handle(std::span<const std::byte> frame) {
     case MessageKind::kMappable:
       return pass(frame, *this, &Peer::on_mappable);
   }
-  return {Code::kProtocol, "a peer message of unknown kind"};
+  return peer_violation("the peer worker sent a message of unknown kind " +
+                        std::to_string(static_cast<uint32_t>(kind)));
 }
 
 Status Peer::on_echo(const EchoMessage& message) {
@@ -243,18 +254,23 @@ Status Peer::on_signal(const SignalMessage& message) {
     awaited_.erase(waiting);
     return {};
   }
-  if (early_.size() >= kMostEarlySignals)
-    return {Code::kProtocol, "the peer sent too many signals for which no stream waits"};
+  if (early_.size() >= kMostEarlySignals) {
+    return peer_violation("the peer worker sent more than " + std::to_string(kMostEarlySignals) +
+                          " signals for which no stream waits");
+  }
   if (!early_.emplace(message.signal, status_of(message)).second) {
-    return {Code::kProtocol, "the peer sent a signal twice"};
+    return peer_violation("the peer worker sent signal " + std::to_string(message.signal) +
+                          " twice");
   }
   return {};
 }
 
 Status Peer::on_forgotten(const ForgottenMessage& message) {
   const auto found = forgetting_.find(message.request);
-  if (found == forgetting_.end())
-    return {Code::kProtocol, "the peer sent Forgotten for an unknown request"};
+  if (found == forgetting_.end()) {
+    return peer_violation("the peer worker sent Forgotten for request " +
+                          std::to_string(message.request) + ", which this side has not sent");
+  }
   const std::function<void()> done = std::move(found->second);
   forgetting_.erase(found);
   done();
@@ -344,7 +360,10 @@ bool Peer::start_chunk() { return open() && lost_.ok() && sender_.start_chunk(*l
 Result<Forecast> Peer::forecast(int device, int peer_device, uint64_t bytes) {
   if (!environment_.valid_device(device) || peer_device < 0 ||
       static_cast<uint32_t>(peer_device) >= link_->offer.device_count) {
-    return Status(Code::kInvalidArgument, "no such device here or at the peer");
+    return Status(Code::kInvalidArgument,
+                  "no route from device " + std::to_string(device) + " of this worker to device " +
+                      std::to_string(peer_device) + " of peer " + std::to_string(id_) +
+                      ": one of the devices does not exist");
   }
   measure_ = true;
   Planner& planner = link_->planner(device, peer_device);

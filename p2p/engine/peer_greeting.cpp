@@ -32,7 +32,7 @@ bool text_ends(std::span<const char> text) {
 }  // namespace
 
 Status Peer::on_challenge(const ChallengeMessage& message) {
-  if (peer_nonce_) return {Code::kProtocol, "the peer sent a second Challenge"};
+  if (peer_nonce_) return peer_violation("the peer worker sent a second Challenge");
   peer_nonce_ = message.nonce;
   ProofMessage proof;
   proof.proof = make_proof(token_, connected_, own_nonce_, *peer_nonce_);
@@ -40,11 +40,14 @@ Status Peer::on_challenge(const ChallengeMessage& message) {
 }
 
 Status Peer::on_proof(const ProofMessage& message) {
-  if (!peer_nonce_ || authenticated_)
-    return {Code::kProtocol, "the peer sent Proof at the wrong time"};
+  if (!peer_nonce_ || authenticated_) {
+    return peer_violation(authenticated_ ? "the peer worker sent a second Proof"
+                                         : "the peer worker sent Proof before Challenge");
+  }
   if (!proof_holds(make_proof(token_, !connected_, *peer_nonce_, own_nonce_), message.proof)) {
     return {Code::kUnavailable,
-            "a worker that this session did not introduce asked for its memory"};
+            "the peer worker's Proof is wrong: it does not belong to this program's session, and "
+            "gets no access to its memory"};
   }
   authenticated_ = true;
   due_ = Due::kOffer;
@@ -57,7 +60,7 @@ Status Peer::send_offer() {
   const Slice& inbox = link_->inbox;
   RCUDA_ASSIGN_OR_RETURN(const transport::Region region,
                          link_->link->expose(inbox.data(), inbox.bytes, inbox.fd(), inbox.offset)
-                             .with_context("exposing the peer-to-peer inbox"));
+                             .with_context("exposing this side's inbox for peer copies"));
   link_->regions.push_back(region.id);
   offer.inbox_region = static_cast<uint64_t>(region.id);
   offer.inbox_bytes = inbox.bytes;
@@ -76,8 +79,10 @@ Status Peer::send_offer() {
         device.inbox_region = static_cast<uint64_t>(exposed->id);
         device.inbox_bytes = memory.bytes();
       } else {
-        RCUDA_INFO("GPUDirect is unavailable on device %u: %s", i,
-                   exposed.status().message().c_str());
+        RCUDA_INFO(
+            "GPUDirect is unavailable on device %u: copies from peer %u go through host "
+            "memory: %s",
+            i, id_, exposed.status().message().c_str());
       }
     }
     const auto& probe = environment_.probe_memory(static_cast<int>(i));
@@ -91,7 +96,10 @@ Status Peer::send_offer() {
 }
 
 Status Peer::on_offer(const OfferMessage& message) {
-  if (link_->open || !offered_) return {Code::kProtocol, "the peer sent Offer at the wrong time"};
+  if (link_->open || !offered_) {
+    return peer_violation(link_->open ? "the peer worker sent a second Offer"
+                                      : "the peer worker sent Offer before its Proof");
+  }
   bool good = message.device_count <= kMaxDevices && text_ends(message.host) &&
               text_ends(message.name) && message.inbox_region != 0 &&
               message.inbox_bytes >= EngineOptions::kLeastInboxBytes &&
@@ -101,7 +109,14 @@ Status Peer::on_offer(const OfferMessage& message) {
     good = text_ends(device.uuid) &&
            (device.inbox_region == 0 ? device.inbox_bytes == 0 : is_inbox_size(device.inbox_bytes));
   }
-  if (!good) return {Code::kProtocol, "the peer sent an invalid Offer"};
+  if (!good) {
+    return peer_violation("the peer worker sent an invalid Offer (" +
+                          std::to_string(message.device_count) + " devices, inbox " +
+                          std::to_string(message.inbox_region) + " of " +
+                          std::to_string(message.inbox_bytes) +
+                          " bytes): install the same build of rcuda on "
+                          "both servers");
+  }
   link_->offer = message;
   due_ = Due::kOpen;
   return {};
@@ -111,7 +126,7 @@ Status Peer::open_link() {
   const OfferMessage& message = link_->offer;
   RCUDA_RETURN_IF_ERROR(link_->make_sending_side());
   link_->open = true;
-  RCUDA_INFO("peer-to-peer with peer %u on %s over %s: inboxes of %s here, %s there", id_,
+  RCUDA_INFO("peer-to-peer with peer %u on %s over %s: inbox of %s here, of %s at the peer", id_,
              get_text(message.name).c_str(), link_->link->medium(),
              bytes_text(link_->inbox.bytes).c_str(), bytes_text(message.inbox_bytes).c_str());
   RCUDA_RETURN_IF_ERROR(map_probe_memory());
@@ -147,8 +162,11 @@ Status Peer::map_probe_memory() {
         message.mappable = 1;
       } else {
         if (mapped) environment_.ops.close(static_cast<int>(own), mapped->base);
-        RCUDA_INFO("peer %u's device %u cannot be mapped for device %zu: %s", id_, theirs, own,
-                   mapped ? "its probe memory is too small" : mapped.status().message().c_str());
+        RCUDA_INFO(
+            "peer %u's device %u cannot be mapped for device %zu: copies between them go "
+            "through host memory: %s",
+            id_, theirs, own,
+            mapped ? "its probe memory is too small" : mapped.status().message().c_str());
       }
       RCUDA_RETURN_IF_ERROR(link_->mailbox.send(message));
     }
@@ -159,10 +177,15 @@ Status Peer::map_probe_memory() {
 Status Peer::on_mappable(const MappableMessage& message) {
   const int own = static_cast<int>(message.sender_device);
   if (!environment_.valid_device(own) || message.device >= link_->offer.device_count) {
-    return {Code::kProtocol, "the peer sent Mappable for devices that do not exist"};
+    return peer_violation("the peer worker sent Mappable for device " +
+                          std::to_string(message.sender_device) +
+                          " of this worker and its device " + std::to_string(message.device) +
+                          ", one of which does not exist");
   }
   if (link_->unanswered == 0) {
-    return {Code::kProtocol, "an answer about memory that was not offered"};
+    return peer_violation(
+        "the peer worker sent more Mappable messages than this side has "
+        "offered pairs of devices");
   }
   --link_->unanswered;
   if (message.mappable != 0) {

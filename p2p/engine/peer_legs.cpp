@@ -40,14 +40,20 @@ Status Peer::send_legs() {
 Status Peer::on_leg(const LegMessage& message) {
   if (message.knot_count > kMaxLegKnots || message.device >= link_->offer.device_count ||
       message.peer_device >= environment_.devices.size()) {
-    return {Code::kProtocol, "the peer sent an invalid Leg"};
+    return peer_violation(
+        "the peer worker sent an invalid Leg: " + std::to_string(message.knot_count) +
+        " knots (at most " + std::to_string(kMaxLegKnots) + ") for its device " +
+        std::to_string(message.device) + " and device " + std::to_string(message.peer_device) +
+        " of this worker");
   }
   std::vector<LegModel::Knot> knots;
   for (uint32_t i = 0; i < message.knot_count; ++i) {
     knots.push_back({message.bytes[i], message.us[i], message.delay_us});
   }
   Result<LegModel> leg = LegModel::from_knots(std::move(knots));
-  if (!leg) return {Code::kProtocol, leg.status().context()};
+  if (!leg) {
+    return peer_violation("the peer worker sent an invalid Leg: " + leg.status().context());
+  }
   const int own = static_cast<int>(message.peer_device);
   switch (message.leg) {
     case ReportedLeg::kCopyIn:
@@ -60,7 +66,8 @@ Status Peer::on_leg(const LegMessage& message) {
       link_->pair(own, static_cast<int>(message.device)).ipc_leg = *std::move(leg);
       break;
     default:
-      return {Code::kProtocol, "the peer sent a Leg of an unknown kind"};
+      return peer_violation("the peer worker sent a Leg of unknown kind " +
+                            std::to_string(static_cast<uint32_t>(message.leg)));
   }
   link_->refresh_models();
   return {};

@@ -10,7 +10,8 @@ namespace rcuda::p2p {
 Result<Nonce> make_nonce() {
   Nonce nonce;
   if (RAND_bytes(reinterpret_cast<unsigned char*>(nonce.data()), nonce.size()) != 1) {
-    return Status(Code::kInternal, "random numbers are unavailable");
+    return Status(Code::kInternal,
+                  "OpenSSL cannot make a random number for the Challenge to a peer worker");
   }
   return nonce;
 }

@@ -27,8 +27,8 @@ const std::optional<ExportedMemory>& Environment::probe_memory(int device) {
   if (exported) {
     own.exported = *exported;
   } else {
-    RCUDA_DEBUG("memory of device %d cannot be exported: %s", device,
-                exported.status().message().c_str());
+    RCUDA_DEBUG("memory of device %d cannot be exported, so peers on this host cannot map it: %s",
+                device, exported.status().message().c_str());
     own.buffer = {};
   }
   return own.exported;

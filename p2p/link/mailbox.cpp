@@ -50,7 +50,8 @@ Status Mailbox::send_frame(std::span<const std::byte> frame) {
     if (sent.code() != Code::kTimeout) return sent;
   }
   if (waiting_.size() >= kMostWaiting) {
-    return {Code::kUnavailable, "the peer's engine has stopped reading its messages"};
+    return {Code::kUnavailable, "the peer worker stopped reading messages: " +
+                                    std::to_string(kMostWaiting) + " of them wait to be sent"};
   }
   waiting_.emplace_back(frame.begin(), frame.end());
   return {};

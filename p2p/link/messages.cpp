@@ -61,7 +61,8 @@ Result<MessageKind> kind_of(std::span<const std::byte> frame) {
   if (frame.size() >= sizeof kind) std::memcpy(&kind, frame.data(), sizeof kind);
   if (kind < static_cast<uint32_t>(MessageKind::kChallenge) ||
       kind > static_cast<uint32_t>(MessageKind::kMappable)) {
-    return Status(Code::kProtocol, "a peer message of unknown kind " + std::to_string(kind));
+    return peer_violation("the peer worker sent a message of unknown kind " + std::to_string(kind) +
+                          " (" + std::to_string(frame.size()) + " bytes)");
   }
   return static_cast<MessageKind>(kind);
 }
@@ -83,7 +84,7 @@ Status status_of(const EndMessage& message) {
   for (char& c : text) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
   }
-  return status_of(message.code, message.cuda, "at the peer: " + text);
+  return status_of(message.code, message.cuda, "the peer worker reports: " + text);
 }
 
 SignalMessage make_signal(uint64_t signal, const Status& status) {
@@ -95,7 +96,8 @@ SignalMessage make_signal(uint64_t signal, const Status& status) {
 }
 
 Status status_of(const SignalMessage& message) {
-  return status_of(message.code, message.cuda, "the event's stream failed on its server");
+  return status_of(message.code, message.cuda,
+                   "the stream that records the awaited event failed on the peer's server");
 }
 
 }  // namespace rcuda::p2p

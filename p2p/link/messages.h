@@ -237,6 +237,12 @@ struct MappableMessage : MessageOf<MessageKind::kMappable> {
 };
 static_assert(sizeof(MappableMessage) == 16);
 
+// The error for a peer that breaks the protocol; the connection ends with it. `what`: which message
+// or value of the peer is invalid, and which values are valid.
+inline Status peer_violation(const std::string& what) {
+  return {Code::kProtocol, what + "; closing the connection"};
+}
+
 // Returns the kind of the first message of a frame. kProtocol if the frame is too short for a kind,
 // or the kind is unknown.
 Result<MessageKind> kind_of(std::span<const std::byte> frame);
@@ -251,8 +257,10 @@ template <typename Message>
 Result<Message> parse(std::span<const std::byte> frame) {
   static_assert(std::is_trivially_copyable_v<Message> && sizeof(Message) % 8 == 0);
   if (frame.size() != sizeof(Message)) {
-    return Status(Code::kProtocol, "a peer message has " + std::to_string(frame.size()) +
-                                       " bytes, not " + std::to_string(sizeof(Message)));
+    const Result<MessageKind> kind = kind_of(frame);
+    return peer_violation(
+        std::string("the peer worker sent ") + (kind ? to_string(*kind) : "a message") + " with " +
+        std::to_string(frame.size()) + " bytes, not " + std::to_string(sizeof(Message)));
   }
   Message message;
   std::memcpy(&message, frame.data(), sizeof message);

@@ -16,8 +16,9 @@ constexpr size_t kMostBegun = 1u << 16;
 
 Status Arrivals::add(uint32_t immediate, uint64_t bytes) {
   bytes_[immediate] += bytes;
-  return bytes_.size() <= kMostBegun ? Status()
-                                     : Status(Code::kProtocol, "the peer began too many chunks");
+  if (bytes_.size() <= kMostBegun) return {};
+  return peer_violation("the peer worker sent more than " + std::to_string(kMostBegun) +
+                        " chunks that have not been copied out of the inbox");
 }
 
 Result<bool> Arrivals::complete(uint32_t immediate, uint64_t bytes) {
@@ -26,7 +27,9 @@ Result<bool> Arrivals::complete(uint32_t immediate, uint64_t bytes) {
   const bool all = found->second == bytes;
   bytes_.erase(found);
   return all ? Result<bool>(true)
-             : Status(Code::kProtocol, "the peer sent too many bytes for a chunk");
+             : Status(Code::kProtocol,
+                      "the peer worker sent more than the announced " + std::to_string(bytes) +
+                          " bytes of the chunk with immediate " + std::to_string(immediate));
 }
 
 // Threads of the Link and adapters use the buffers until unexpose() returns. close() comes first,
@@ -41,8 +44,8 @@ Status PeerLink::make_receiving_side() {
   const transport::MediumTraits& medium = link->traits();
   StagingArena& arena =
       medium.shares_pages ? environment.mappable_staging : environment.other_staging;
-  RCUDA_ASSIGN_OR_RETURN(
-      inbox, arena.take(environment.options.inbox_bytes).with_context("peer-to-peer inbox"));
+  RCUDA_ASSIGN_OR_RETURN(inbox, arena.take(environment.options.inbox_bytes)
+                                    .with_context("allocating an inbox for peer copies"));
 
   device_inbox.resize(environment.devices.size());
   device_outbox.resize(environment.devices.size());
@@ -56,7 +59,10 @@ Status PeerLink::make_receiving_side() {
     Result<DeviceBuffer> out =
         DeviceBuffer::create(environment.ops, static_cast<int>(device), size);
     if (!in || !out) {
-      RCUDA_INFO("no GPU memory for GPUDirect staging on device %zu; host memory is used", device);
+      RCUDA_INFO(
+          "no GPU memory for GPUDirect staging on device %zu; copies from peer %u use host memory: "
+          "%s",
+          device, id, (in ? out : in).status().message().c_str());
       continue;
     }
     // Register the outbox once, for all copies. Without a registration the Link would copy with the
@@ -64,8 +70,10 @@ Status PeerLink::make_receiving_side() {
     const auto exposed = expose_device_memory(environment.ops, *link, static_cast<int>(device),
                                               out->address(), size, For::kThisSide);
     if (!exposed) {
-      RCUDA_INFO("GPUDirect is unavailable on device %zu: %s", device,
-                 exposed.status().message().c_str());
+      RCUDA_INFO(
+          "GPUDirect is unavailable on device %zu: copies with peer %u go through host "
+          "memory: %s",
+          device, id, exposed.status().message().c_str());
       continue;
     }
     regions.push_back(exposed->id);
@@ -90,19 +98,18 @@ Status PeerLink::make_sending_side() {
   if (medium.shares_pages) {
     RCUDA_ASSIGN_OR_RETURN(mapped,
                            MappedInbox::create(environment.ops, *link, region, offer.inbox_bytes)
-                               .with_context("the peer's inbox"));
+                               .with_context("mapping the peer worker's inbox"));
     host_path = Path::shared(mapped->address(), peer_inbox);
     return {};
   }
-  RCUDA_ASSIGN_OR_RETURN(
-      Slice slice,
-      environment.other_staging.take(offer.inbox_bytes).with_context("peer-to-peer outbox"));
+  RCUDA_ASSIGN_OR_RETURN(Slice slice, environment.other_staging.take(offer.inbox_bytes)
+                                          .with_context("allocating an outbox for peer copies"));
   if (medium.has_adapter) {
     // Register the outbox once, for all copies. Otherwise the Link would register or copy every
     // chunk.
     RCUDA_ASSIGN_OR_RETURN(const transport::Region exposed,
                            link->expose_device(slice.data(), slice.bytes, {.for_peer = false})
-                               .with_context("peer-to-peer outbox"));
+                               .with_context("registering the outbox for peer copies"));
     regions.push_back(exposed.id);
   }
   outbox = std::move(slice);

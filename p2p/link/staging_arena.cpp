@@ -15,9 +15,9 @@ uint64_t StagingArena::bytes() const {
 }
 
 Result<std::shared_ptr<HostBuffer>> StagingArena::make_buffer(uint64_t bytes) {
-  RCUDA_ASSIGN_OR_RETURN(
-      auto buffer,
-      HostBuffer::create(ops_, bytes, mappable_).with_context("peer-to-peer staging memory"));
+  RCUDA_ASSIGN_OR_RETURN(auto buffer, HostBuffer::create(ops_, bytes, mappable_)
+                                          .with_context("allocating " + exact_bytes_text(bytes) +
+                                                        " of staging memory for peer copies"));
   buffers_.push_back(buffer);
   return buffer;
 }
@@ -45,8 +45,9 @@ Result<Slice> StagingArena::take(uint64_t most_bytes) {
   const uint64_t free = limit - std::min(limit, this->bytes());
   while (bytes > free && bytes > EngineOptions::kLeastInboxBytes) bytes /= 2;
   if (bytes > free) {
-    return Status(Code::kOutOfMemory, "the peer-to-peer staging limit of " + bytes_text(limit) +
-                                          " is used up; use fewer servers in one session");
+    return Status(Code::kOutOfMemory, "this worker's limit of " + bytes_text(limit) +
+                                          " of staging memory for peer copies is used up; name "
+                                          "fewer servers in RCUDA_DEVICES");
   }
   RCUDA_ASSIGN_OR_RETURN(auto own, make_buffer(bytes));
   return Slice{std::move(own), 0, bytes};

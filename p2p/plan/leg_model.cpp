@@ -84,17 +84,22 @@ LegModel LegModel::linear(double latency_us, double gbps, double delay_us) {
 }
 
 Result<LegModel> LegModel::from_knots(std::vector<Knot> knots) {
-  if (knots.size() < 2) return Status(Code::kInvalidArgument, "a leg needs two knots at least");
+  if (knots.size() < 2) {
+    return Status(Code::kInvalidArgument,
+                  "a leg model needs at least 2 knots and has " + std::to_string(knots.size()));
+  }
   for (size_t i = 0; i < knots.size(); ++i) {
     if (!std::isfinite(knots[i].delay_us) || knots[i].delay_us < 0) {
-      return Status(Code::kInvalidArgument, "the delay of a leg must be finite and not negative");
+      return Status(Code::kInvalidArgument, "the delay of knot " + std::to_string(i) +
+                                                " of a leg model is negative or not finite");
     }
     if (!std::isfinite(knots[i].us) || knots[i].us < 0 ||
         (i > 0 && (knots[i].bytes <= knots[i - 1].bytes || knots[i].us < knots[i - 1].us))) {
       return Status(
           Code::kInvalidArgument,
-          "the knots of a leg need increasing sizes and finite times that do not decrease; knot " +
-              std::to_string(i) + " violates this");
+          "knot " + std::to_string(i) +
+              " of a leg model is invalid: sizes must increase, and times must be finite, not "
+              "negative and not decrease");
     }
   }
   LegModel model;
@@ -116,7 +121,7 @@ Result<Samples> by_size(std::span<const LegSample> samples) {
   for (const LegSample& sample : samples) {
     if (!std::isfinite(sample.us) || sample.us <= 0 || sample.transfers == 0) {
       return Status(Code::kInvalidArgument,
-                    "a leg sample needs transfers and a finite time above 0");
+                    "a measured sample of a leg has no transfers, or a time that is not above 0");
     }
     if (sample.transfers == 1) {
       sorted.singles[sample.bytes].push_back(sample.us);
@@ -126,7 +131,9 @@ Result<Samples> by_size(std::span<const LegSample> samples) {
     }
   }
   if (sorted.singles.size() < 2) {
-    return Status(Code::kInvalidArgument, "a leg needs samples of two sizes at least");
+    return Status(Code::kInvalidArgument,
+                  "a leg model needs single transfers of at least 2 sizes; " +
+                      std::to_string(sorted.singles.size()) + " were measured");
   }
   return sorted;
 }

@@ -48,7 +48,7 @@ const Method& method_of(const Plan& plan) {
 const char* lacking(const Method& method, const Capabilities& can, bool contiguous) {
   if (!(can.*method.needs)) return method.need;
   const bool plain = contiguous || method.staging != Staging::kRegistered;
-  return plain ? nullptr : "plain ranges at both ends";
+  return plain ? nullptr : "contiguous memory at both ends";
 }
 
 double cost_us(const Method& method, const PairModel& model, uint64_t bytes, Chunking chunking) {

@@ -172,7 +172,10 @@ Result<Plan> Planner::follow(const SizeRule& rule, const SizeRule& host_rule, ui
   if (!method) {
     method = find_method(Staging::kHost, contiguous, false);
     if (!method) {
-      return Status(Code::kUnavailable, "the two workers have no route for copies in common");
+      return Status(
+          Code::kUnavailable,
+          "no path for peer copies works on both servers: see their logs for shm, tcp and "
+          "verbs");
     }
     reason += std::string("; RCUDA_P2P_PATH=") + to_string(*options_.route) +
               " is not possible, so " + to_string(method->route) + " is used";
@@ -196,7 +199,8 @@ Result<Plan> Planner::choose(uint64_t bytes, bool contiguous) const {
     const SizeRule host = unmeasured_rule(bytes);
     SizeRule rule = host;
     if (find_method(Staging::kMapped, contiguous, true)) rule.staging = Staging::kMapped;
-    return follow(rule, host, bytes, contiguous, "by rule, as the legs have not been measured");
+    return follow(rule, host, bytes, contiguous,
+                  "by a fixed rule, as no leg has been measured yet");
   }
   Plan best = plans.front();
   best.reason = "least of " + std::to_string(plans.size()) + " candidates";

@@ -91,12 +91,13 @@ Result<PlannerOptions> parse_planner_options(std::string_view strategy, std::str
     std::string names;
     for (const Strategy& each : kStrategies) names += std::string(each.name) + ", ";
     return Status(Code::kInvalidArgument,
-                  "RCUDA_P2P_STRATEGY is \"" + std::string(strategy) + "\"; it may be auto, " +
-                      names + "or a strategy with chunk size and depth as in v4b:256Kx8");
+                  "RCUDA_P2P_STRATEGY=\"" + std::string(strategy) +
+                      "\" is not a strategy: use auto, " + names +
+                      "or a strategy with chunk size and depth, for example v4b:256Kx8");
   }
   if (!parse_path(path, &options)) {
-    return Status(Code::kInvalidArgument, "RCUDA_P2P_PATH is \"" + std::string(path) +
-                                              "\"; it may be auto, ipc, " +
+    return Status(Code::kInvalidArgument, "RCUDA_P2P_PATH=\"" + std::string(path) +
+                                              "\" is not a path: use auto, ipc, " +
                                               transport::medium_names());
   }
   return options;

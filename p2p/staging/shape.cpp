@@ -42,7 +42,10 @@ Status Shape::check() const {
   }
   if (good) return {};
   return {Code::kInvalidArgument,
-          "a peer copy has pitches smaller than its rows, or its size overflows"};
+          "the shape of a peer copy is invalid (" + std::to_string(depth) + " slices of " +
+              std::to_string(height) + " rows of " + std::to_string(width_bytes) +
+              " bytes): its row pitch of " + std::to_string(pitch_bytes) + " or slice pitch of " +
+              std::to_string(slice_bytes) + " bytes is too small, or its size overflows"};
 }
 
 Boxes boxes_of(const Shape& shape, uint64_t begin, uint64_t bytes, uint64_t packed,

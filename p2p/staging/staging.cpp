@@ -19,12 +19,12 @@ HostBuffer::~HostBuffer() {
 
 Status HostBuffer::map_file() {
   file_.reset(::memfd_create("rcuda-p2p-staging", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!file_) return Status::from_errno(errno, "memfd_create for a staging buffer");
+  if (!file_) return Status::from_errno(errno, "making a memory file (memfd_create)");
   if (::ftruncate(file_.get(), static_cast<off_t>(bytes_)) != 0) {
-    return Status::from_errno(errno, "sizing a staging buffer");
+    return Status::from_errno(errno, "sizing the memory file (ftruncate)");
   }
   void* base = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);
-  if (base == MAP_FAILED) return Status::from_errno(errno, "mapping a staging buffer");
+  if (base == MAP_FAILED) return Status::from_errno(errno, "mapping the memory file (mmap)");
   data_ = static_cast<std::byte*>(base);
   return {};
 }
@@ -34,7 +34,7 @@ Status HostBuffer::map_file() {
 Status HostBuffer::map_large_pages() {
   void* base = ::mmap(nullptr, bytes_ + kLargePage, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (base == MAP_FAILED) return Status::from_errno(errno, "mapping a staging buffer");
+  if (base == MAP_FAILED) return Status::from_errno(errno, "mapping memory (mmap)");
   auto* const start = static_cast<std::byte*>(base);
   const size_t before = -reinterpret_cast<uintptr_t>(base) % kLargePage;
   data_ = start + before;
@@ -73,7 +73,8 @@ Result<std::unique_ptr<MappedInbox>> MappedInbox::create(DeviceOps& ops, transpo
                                                          transport::RegionId region, size_t bytes) {
   RCUDA_ASSIGN_OR_RETURN(void* const mapped, link.map(region, bytes));
   if (mapped == nullptr) {
-    return Status(Code::kUnsupported, std::string(link.medium()) + " cannot map the peer's memory");
+    return Status(Code::kUnsupported, std::string("cannot map the peer worker's inbox over ") +
+                                          link.medium() + ": the peer exposed it without a file");
   }
   std::unique_ptr<MappedInbox> inbox(new MappedInbox(ops, link, region, mapped));
   RCUDA_RETURN_IF_ERROR(ops.register_host(mapped, bytes));

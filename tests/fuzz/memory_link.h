@@ -58,7 +58,8 @@ class MemoryLink : public transport::Link {
     done({});
   }
   Status status() const override {
-    return closed_.load() ? Status(Code::kUnavailable, "the session was closed") : Status();
+    return closed_.load() ? Status(Code::kUnavailable, "this side closed the connection")
+                          : Status();
   }
   void close() override { closed_.store(true); }
   transport::LinkCounters counters() const override { return {}; }

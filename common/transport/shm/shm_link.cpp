@@ -27,6 +27,7 @@
 #include "common/base/mutex.h"
 #include "common/base/socket_io.h"
 #include "common/base/start_thread.h"
+#include "common/base/units.h"
 #include "common/transport/control_channel.h"
 #include "common/transport/gather.h"
 #include "common/transport/link_core.h"
@@ -34,6 +35,7 @@
 #include "common/transport/shm/medium.h"
 #include "common/transport/shm/shm_messages.h"
 #include "common/transport/shm/shm_regions.h"
+#include "common/transport/violation.h"
 
 namespace rcuda::transport {
 namespace {
@@ -56,21 +58,26 @@ struct Window {
 
 Result<Mapping> map_window(int file, size_t bytes) {
   void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-  if (base == MAP_FAILED) return Status::from_errno(errno, "mapping a window");
+  if (base == MAP_FAILED) {
+    return Status::from_errno(errno, "mapping a window of " + exact_bytes_text(bytes));
+  }
   return Mapping(base, bytes);
 }
 
 Status seal_window(int file) {
   constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
   if (::fcntl(file, F_ADD_SEALS, kSeals) == 0) return {};
-  return Status::from_errno(errno, "sealing a window");
+  return Status::from_errno(errno, "sealing the shared memory file of a window (F_ADD_SEALS)");
 }
 
 // Makes the file of a window. It is empty if only the peer may set its size (memory_file.h).
 Result<UniqueFd> make_window_file(size_t window_bytes) {
   RCUDA_RETURN_IF_ERROR(check_window_bytes(window_bytes, "own"));
   UniqueFd file = make_memory_file("rcuda-window", kHeaderBytes + window_bytes);
-  if (!file) return Status::from_errno(errno, "making a window");
+  if (!file) {
+    return Status::from_errno(
+        errno, "making a shared memory file for a window of " + exact_bytes_text(window_bytes));
+  }
   if (!has_size(file.get(), 0)) RCUDA_RETURN_IF_ERROR(seal_window(file.get()));
   return file;
 }
@@ -85,7 +92,10 @@ Result<Window> open_window(UniqueFd file, uint64_t window_bytes, const char* who
   if (was_empty && has_size(file.get(), bytes)) RCUDA_RETURN_IF_ERROR(seal_window(file.get()));
   const int seals = ::fcntl(file.get(), F_GET_SEALS);
   if (seals < 0 || !(seals & F_SEAL_SHRINK) || !has_size(file.get(), bytes)) {
-    return Status{Code::kProtocol, std::string(whose) + " window is unsealed or has a wrong size"};
+    return Status{Code::kProtocol, std::string(whose) +
+                                       " window: its shared memory file is not sealed against "
+                                       "shrinking, or its size is not " +
+                                       std::to_string(bytes) + " bytes"};
   }
   RCUDA_ASSIGN_OR_RETURN(Mapping memory, map_window(file.get(), bytes));
   return Window{std::move(file), std::move(memory)};
@@ -189,7 +199,7 @@ ShmLink::~ShmLink() {
 
 void ShmLink::close() {
   if (control_) control_->finish();
-  fail(End::kIntended, "the session was closed");
+  fail(End::kIntended, "this side closed the connection");
 }
 
 void ShmLink::on_broken() { peer_regions_.end(status()); }
@@ -211,11 +221,15 @@ Status ShmLink::put(uint64_t offset, std::span<const Bytes> pieces, Wake wake) {
 
 Result<Region> ShmLink::expose(void* base, size_t bytes, int backing, uint64_t backing_offset) {
   if (broken()) return status();
-  if (base == nullptr || bytes == 0) return Status{Code::kInvalidArgument, "the region is empty"};
+  if (base == nullptr || bytes == 0) {
+    return Status{Code::kInvalidArgument, "cannot expose a region without an address or bytes"};
+  }
   if (backing >= 0 && ::fcntl(backing, F_ADD_SEALS, F_SEAL_SHRINK) != 0) {
     const int seals = ::fcntl(backing, F_GET_SEALS);
     if (seals < 0 || !(seals & F_SEAL_SHRINK)) {
-      return Status{Code::kInvalidArgument, "a backing must be a memfd with MFD_ALLOW_SEALING"};
+      return Status{Code::kInvalidArgument,
+                    "cannot expose a region of " + std::to_string(bytes) +
+                        " bytes: its backing file must be a memfd made with MFD_ALLOW_SEALING"};
     }
   }
   // Held while sending: announcements go out in ascending order of ids.
@@ -232,7 +246,10 @@ Result<Region> ShmLink::expose(void* base, size_t bytes, int backing, uint64_t b
 Status ShmLink::unexpose(RegionId region) {
   const auto id = static_cast<uint64_t>(region);
   MutexLock lock(exposed_mutex_);
-  if (exposed_.erase(id) == 0) return {Code::kNotFound, "no such region is exposed"};
+  if (exposed_.erase(id) == 0) {
+    return {Code::kNotFound,
+            "cannot withdraw region " + std::to_string(id) + ": it is not exposed"};
+  }
   control_->send({.kind = ControlMessage::kRetire, .region = id});
   return status();
 }
@@ -245,7 +262,8 @@ Status ShmLink::on_message(const ControlMessage& message, UniqueFd fd) {
     case ControlMessage::kRetire:
       return peer_regions_.retire(message.region);
     default:
-      return {Code::kProtocol, "protocol violation: unknown control message"};
+      return {Code::kProtocol, violation("the peer sent a control message of unknown kind " +
+                                         std::to_string(message.kind))};
   }
 }
 
@@ -281,7 +299,8 @@ void ShmLink::transfer(Copy copy) {
       return;
     }
     if (!std::exchange(warned_of_copies_, true)) {
-      RCUDA_WARN("shm link: large copies block their caller: %s", started.context().c_str());
+      RCUDA_WARN("shm link: large copies run in the calling thread and block it: %s",
+                 started.context().c_str());
     }
   }
   copy.done(run_copy(copy));
@@ -339,8 +358,9 @@ Result<Heard> hear(int socket, Deadline deadline) {
   RCUDA_RETURN_IF_ERROR(recv_with_fds(socket, writable_bytes_of(heard.hello), fds, deadline));
   RCUDA_RETURN_IF_ERROR(check_greeting(heard.hello.greeting, kShmMagic, "shared-memory"));
   if (fds.empty() || fds.size() > 2) {
-    return Status{Code::kProtocol, "the peer's greeting has " + std::to_string(fds.size()) +
-                                       " descriptors, not 1 or 2"};
+    return Status{Code::kProtocol,
+                  "the peer's greeting has " + std::to_string(fds.size()) +
+                      " file descriptors, not 1 or 2 (its window and its process)"};
   }
   heard.window = std::move(fds[0]);
   if (fds.size() == 2) heard.process = std::move(fds[1]);

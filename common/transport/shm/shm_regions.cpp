@@ -9,6 +9,7 @@
 
 #include "common/base/memory_file.h"
 #include "common/base/pages.h"
+#include "common/transport/violation.h"
 
 namespace rcuda::transport {
 namespace {
@@ -23,7 +24,11 @@ Status ShmRegions::add(uint64_t id, uint64_t bytes, uint64_t offset, bool has_ba
                        UniqueFd fd) {
   MutexLock lock(mutex_);
   if (id <= highest_ || entries_.size() >= kMaxRegions || bytes == 0) {
-    return {Code::kProtocol, "protocol violation: bad announcement of " + named(id)};
+    return {Code::kProtocol,
+            violation("the peer announced " + named(id) + " of " + std::to_string(bytes) +
+                      " bytes; the last was " + named(highest_) +
+                      ", numbers must increase, a region must not be empty, and " +
+                      std::to_string(kMaxRegions) + " regions are the limit")};
   }
   Entry entry;
   entry.bytes = bytes;
@@ -39,8 +44,11 @@ Status ShmRegions::add(uint64_t id, uint64_t bytes, uint64_t offset, bool has_ba
                         offset <= static_cast<uint64_t>(file.st_size) &&
                         bytes <= static_cast<uint64_t>(file.st_size) - offset;
     if (!inside || seals < 0 || !(seals & F_SEAL_SHRINK)) {
-      return {Code::kProtocol, "protocol violation: " + named(id) +
-                                   " is not inside its file, or the file is not sealed"};
+      return {Code::kProtocol,
+              violation("the peer announced " + named(id) + " with " + std::to_string(bytes) +
+                        " bytes at offset " + std::to_string(offset) +
+                        ", which is not inside its file, or whose file is not sealed "
+                        "against shrinking")};
     }
     std::weak_ptr<UniqueFd>& known = files_[{file.st_dev, file.st_ino}];
     entry.file = known.lock();
@@ -56,7 +64,8 @@ Status ShmRegions::retire(uint64_t id) {
   MutexLock lock(mutex_);
   const auto found = entries_.find(id);
   if (found == entries_.end() || found->second.retired) {
-    return {Code::kProtocol, "protocol violation: " + named(id) + " was retired but not announced"};
+    return {Code::kProtocol, violation("the peer withdrew " + named(id) +
+                                       ", which it has not announced or has already withdrawn")};
   }
   Entry& entry = found->second;
   entry.retired = true;
@@ -88,18 +97,23 @@ Result<ShmRegions::Entry*> ShmRegions::find(MutexLock& lock, uint64_t id,
   if (!ended_.ok()) return ended_;
   const auto found = entries_.find(id);
   if (found != entries_.end() && !found->second.retired) return &found->second;
-  return Status{Code::kNotFound, named(id) + " of the peer does not exist"};
+  return Status{Code::kNotFound, named(id) +
+                                     " of the peer does not exist: the peer withdrew it, or did "
+                                     "not announce it in time"};
 }
 
 Result<Mapping> ShmRegions::map_entry(Entry& entry, void* address) {
   const Mapping* known = entry.transfers ? entry.transfers.get() : &entry.user;
   if (!entry.file && !*known) {
     return Status{Code::kSystem,
-                  "its descriptor was lost: raise this process's limit on open files (ulimit -n)"};
+                  "its file descriptor was lost, because this process had too many open files: "
+                  "raise the limit (ulimit -n)"};
   }
   const uint64_t before = entry.offset % page_bytes();
   if (address != nullptr && reinterpret_cast<uintptr_t>(address) % page_bytes() != before) {
-    return Status{Code::kInvalidArgument, "address and backing have different offsets in the page"};
+    return Status{Code::kInvalidArgument,
+                  "cannot map it at the requested address: the address and the region's place in "
+                  "its file have different offsets within a page"};
   }
   void* wanted = address == nullptr ? nullptr : static_cast<std::byte*>(address) - before;
   const size_t bytes = entry.bytes + before;
@@ -113,7 +127,8 @@ Result<Mapping> ShmRegions::map_entry(Entry& entry, void* address) {
     base = ::mremap(known->data(), 0, bytes,
                     MREMAP_MAYMOVE | (address != nullptr ? MREMAP_FIXED : 0), wanted);
   }
-  if (base == MAP_FAILED) return Status::from_errno(errno, "mapping a region of the peer");
+  if (base == MAP_FAILED)
+    return Status::from_errno(errno, "mapping its " + std::to_string(entry.bytes) + " bytes");
   return Mapping(base, bytes, address != nullptr);
 }
 
@@ -131,7 +146,8 @@ Result<void*> ShmRegions::map(uint64_t id, uint64_t bytes, void* address,
   if (entry.user) {
     void* const data = data_in(entry, entry.user);
     if (address == nullptr || address == data) return data;
-    return Status{Code::kInvalidArgument, named(id) + " is mapped elsewhere already"};
+    return Status{Code::kInvalidArgument,
+                  named(id) + " of the peer is already mapped at another address"};
   }
   RCUDA_ASSIGN_OR_RETURN(entry.user,
                          map_entry(entry, address).with_context(named(id) + " of the peer"));
@@ -147,7 +163,7 @@ Status ShmRegions::unmap(uint64_t id) {
   MutexLock lock(mutex_);
   const auto found = entries_.find(id);
   if (found == entries_.end() || !found->second.user) {
-    return {Code::kNotFound, named(id) + " of the peer is not mapped"};
+    return {Code::kNotFound, "cannot unmap " + named(id) + " of the peer: it is not mapped"};
   }
   Entry& entry = found->second;
   if (entry.retired) {
@@ -178,10 +194,15 @@ Result<ShmRegions::Piece> ShmRegions::piece(uint64_t id, uint64_t offset, uint64
   RCUDA_ASSIGN_OR_RETURN(Entry * found, find(lock, id, patience));
   Entry& entry = *found;
   if (bytes > entry.bytes || offset > entry.bytes - bytes) {
-    return Status{Code::kInvalidArgument, "transfer outside of " + named(id)};
+    return Status{Code::kInvalidArgument,
+                  "a transfer of " + std::to_string(bytes) + " bytes at offset " +
+                      std::to_string(offset) + " is outside of " + named(id) +
+                      " of the peer, which has " + std::to_string(entry.bytes) + " bytes"};
   }
   if (!entry.has_backing) {
-    return Status{Code::kUnsupported, named(id) + " has no backing: shared memory cannot reach it"};
+    return Status{Code::kUnsupported, named(id) +
+                                          " of the peer has no backing file, so shared memory "
+                                          "cannot reach it"};
   }
   RCUDA_RETURN_IF_ERROR(keep_for_transfers(entry).with_context(named(id) + " of the peer"));
   return Piece{data_in(entry, *entry.transfers) + offset, entry.transfers};

@@ -16,6 +16,7 @@
 #include "common/base/socket_io.h"
 #include "common/base/start_thread.h"
 #include "common/transport/tcp/tcp_sockets.h"
+#include "common/transport/violation.h"
 
 namespace rcuda::transport {
 namespace {
@@ -37,13 +38,13 @@ constexpr size_t kScratchBytes = 64u << 10;
 
 std::string last_error() {
   return errno == EPIPE || errno == ECONNRESET
-             ? "the peer closed a bulk connection"
-             : std::string("bulk connection: ") + std::strerror(errno);
+             ? "the peer closed a bulk socket"
+             : std::string("a bulk socket of the connection failed: ") + std::strerror(errno);
 }
 
 std::string why_closed(const Socket& socket) {
   const std::string why = socket.why_ended();
-  return why.empty() ? "the peer closed a bulk connection" : why;
+  return why.empty() ? "the peer closed a bulk socket" : why;
 }
 
 using Clock = std::chrono::steady_clock;
@@ -66,11 +67,12 @@ Status refused(uint32_t code) {
     case Code::kOk:
       return {};
     case Code::kNotFound:
-      return {Code::kNotFound, "the peer's region does not exist"};
+      return {Code::kNotFound, "the peer refused a transfer: its region is withdrawn or unknown"};
     case Code::kInvalidArgument:
-      return {Code::kInvalidArgument, "transfer outside of the peer's region"};
+      return {Code::kInvalidArgument, "the peer refused a transfer: it is outside of the region"};
     default:
-      return {Code::kProtocol, "the peer refused a transfer"};
+      return {Code::kProtocol,
+              "the peer refused a transfer with the unexpected code " + std::to_string(code)};
   }
 }
 
@@ -331,10 +333,16 @@ std::string BulkStream::receive_one() {
   BulkHeader header;
   std::string why = receive_bytes(writable_bytes_of(header).data(), sizeof header);
   if (!why.empty()) return why;
-  if (header.bytes > kMaxPieceBytes) return "protocol violation: oversized piece of a transfer";
+  if (header.bytes > kMaxPieceBytes) {
+    return violation("the peer sent a message for " + std::to_string(header.bytes) +
+                     " bytes on a bulk socket; the limit is " + std::to_string(kMaxPieceBytes) +
+                     " bytes");
+  }
   const bool is_request = header.kind == BulkHeader::kWrite || header.kind == BulkHeader::kRead ||
                           header.kind == BulkHeader::kWriteInOrder;
-  if (is_request && !order_.wait_for_puts(header.after_puts)) return "the session was closed";
+  if (is_request && !order_.wait_for_puts(header.after_puts)) {
+    return "this side closed the connection";
+  }
   switch (header.kind) {
     case BulkHeader::kWrite:
     case BulkHeader::kWriteInOrder:
@@ -346,7 +354,8 @@ std::string BulkStream::receive_one() {
     case BulkHeader::kDone:
       return take_done(header);
     default:
-      return "protocol violation: unknown message on a bulk connection";
+      return violation("the peer sent a message of unknown kind " + std::to_string(header.kind) +
+                       " on a bulk socket");
   }
 }
 
@@ -391,9 +400,14 @@ std::string BulkStream::take_write(const BulkHeader& header) {
   const bool in_order = header.kind == BulkHeader::kWriteInOrder;
   if (header.immediate == 0 && !in_order) return queue_answer(header, code);
   // A write into a region that has been withdrawn is dropped.
-  if (code == Code::kInvalidArgument) return "protocol violation: a write outside of a region";
+  if (code == Code::kInvalidArgument) {
+    return violation("the peer wrote " + std::to_string(header.bytes) + " bytes at offset " +
+                     std::to_string(header.offset) + " outside of region " +
+                     std::to_string(header.region));
+  }
   if (in_order && !order_.count_piece(header.immediate, header.bytes)) {
-    return "protocol violation: too many writes in order";
+    return violation("the peer has more than " + std::to_string(SocketOrder::kMostWrites) +
+                     " unfinished writes in order");
   }
   if (code == Code::kOk && !in_order) on_immediate_(header.immediate, header.bytes);
   return {};
@@ -406,7 +420,9 @@ std::string BulkStream::take_data(const BulkHeader& header) {
     const auto found = in_flight_.find(header.piece);
     if (found == in_flight_.end() || found->second.piece.bytes != header.bytes ||
         !advance(lock, header.piece, PieceEvent::kData)) {
-      return "protocol violation: data that was not requested";
+      return violation("the peer sent " + std::to_string(header.bytes) +
+                       " bytes of data for piece " + std::to_string(header.piece) +
+                       " of a transfer, which this side did not request");
     }
     local = found->second.piece.local;  // stays valid: this thread handles the outcome
   }
@@ -418,7 +434,8 @@ std::string BulkStream::take_done(const BulkHeader& header) {
   const PieceEvent event = outcome.ok() ? PieceEvent::kDone : PieceEvent::kRefusal;
   MutexLock lock(mutex_);
   if (advance(lock, header.piece, event, outcome)) return {};
-  return "protocol violation: an unexpected end of a transfer";
+  return violation("the peer reported the end of piece " + std::to_string(header.piece) +
+                   " of a transfer, which this side does not expect");
 }
 
 // Returns false if the event is impossible. Completes a piece that reaches kOver.
@@ -443,7 +460,10 @@ bool BulkStream::advance(MutexLock& lock, uint64_t id, PieceEvent event, const S
 
 std::string BulkStream::queue_answer(const BulkHeader& asked, Code code) {
   MutexLock lock(mutex_);
-  if (answers_.size() >= kMaxInFlight) return "protocol violation: too many transfers at once";
+  if (answers_.size() >= kMaxInFlight) {
+    return violation("the peer has more than " + std::to_string(kMaxInFlight) +
+                     " unanswered transfers on a bulk socket");
+  }
   answers_.push_back({asked, code});
   drive_briefly(lock, Meanwhile::kLargeAnswer);
   return {};

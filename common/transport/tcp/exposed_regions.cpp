@@ -5,7 +5,9 @@
 namespace rcuda::transport {
 
 Result<Region> ExposedRegions::add(void* base, size_t bytes) {
-  if (base == nullptr || bytes == 0) return Status{Code::kInvalidArgument, "the region is empty"};
+  if (base == nullptr || bytes == 0) {
+    return Status{Code::kInvalidArgument, "cannot expose a region without an address or bytes"};
+  }
   auto entry = std::make_shared<Entry>();
   entry->base = static_cast<std::byte*>(base);
   entry->bytes = bytes;
@@ -20,7 +22,11 @@ Result<std::shared_ptr<ExposedRegions::Entry>> ExposedRegions::remove(RegionId r
   {
     MutexLock lock(mutex_);
     const auto found = entries_.find(static_cast<uint64_t>(region));
-    if (found == entries_.end()) return Status(Code::kNotFound, "no such region is exposed");
+    if (found == entries_.end()) {
+      return Status(Code::kNotFound, "cannot withdraw region " +
+                                         std::to_string(static_cast<uint64_t>(region)) +
+                                         ": it is not exposed");
+    }
     entry = std::move(found->second);
     entries_.erase(found);
   }
@@ -38,10 +44,13 @@ Result<std::shared_ptr<ExposedRegions::Entry>> ExposedRegions::find(uint64_t id,
   MutexLock lock(mutex_);
   const auto found = entries_.find(id);
   if (found == entries_.end()) {
-    return Status{Code::kNotFound, "region " + std::to_string(id) + " does not exist"};
+    return Status{Code::kNotFound, "region " + std::to_string(id) + " is withdrawn or unknown"};
   }
   if (bytes > found->second->bytes || offset > found->second->bytes - bytes) {
-    return Status{Code::kInvalidArgument, "transfer outside of region " + std::to_string(id)};
+    return Status{Code::kInvalidArgument, "the peer accessed " + std::to_string(bytes) +
+                                              " bytes at offset " + std::to_string(offset) +
+                                              " of region " + std::to_string(id) + ", which has " +
+                                              std::to_string(found->second->bytes) + " bytes"};
   }
   return found->second;
 }

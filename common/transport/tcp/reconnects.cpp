@@ -12,6 +12,7 @@
 #include "common/base/start_thread.h"
 #include "common/base/units.h"
 #include "common/transport/tcp/tcp_messages.h"
+#include "common/transport/violation.h"
 
 namespace rcuda::transport {
 namespace {
@@ -95,11 +96,12 @@ Result<Socket> Reconnects::connect(uint32_t index, Clock::time_point limit,
     }
     if (next.status().code() == Code::kNotFound && ++refusals == kRefusals) return next;
     if (!how_.connects) continue;
-    RCUDA_DEBUG("%s: no connection yet: %s", how_.peer.c_str(), next.status().message().c_str());
+    RCUDA_DEBUG("%s: cannot reconnect, trying again: %s", how_.peer.c_str(),
+                next.status().message().c_str());
     std::this_thread::sleep_for(std::min(pause, limit - now));
     pause = std::min<Clock::duration>(2 * pause, kLongestPause);
   }
-  return Status(Code::kUnavailable, "the session was closed");
+  return Status(Code::kUnavailable, "this side closed the connection");
 }
 
 void Reconnects::own(const void* begin, size_t bytes) {
@@ -155,7 +157,9 @@ void Reconnects::run() {
     if (!recv_all(socket_, writable_bytes_of(received), Deadline::max()).ok()) {
       if (const Status back = renew(); !back.ok()) return end_all(back.context());
     } else if (!take(received)) {
-      return end_all("protocol violation: the peer acknowledges bytes that were not sent");
+      return end_all(violation("the peer acknowledges bytes that were not sent (" +
+                               std::to_string(received.received) + " bytes of socket " +
+                               std::to_string(received.index) + ")"));
     }
   }
 }

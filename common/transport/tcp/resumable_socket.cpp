@@ -17,6 +17,7 @@
 #include "common/base/start_thread.h"
 #include "common/transport/tcp/reconnects.h"
 #include "common/transport/tcp/tcp_messages.h"
+#include "common/transport/violation.h"
 
 namespace rcuda::transport {
 namespace {
@@ -34,7 +35,7 @@ constexpr size_t kMostPinned = 1u << 20;
 bool is_temporary(int error) { return error == EAGAIN || error == EINTR; }
 
 std::string text_of(ssize_t result, int error) {
-  return result == 0 ? "the peer closed it" : std::strerror(error);
+  return result == 0 ? "the peer closed the connection" : std::strerror(error);
 }
 
 }  // namespace
@@ -51,7 +52,7 @@ ResumableSocket::~ResumableSocket() {
   std::thread thread;
   {
     MutexLock lock(mutex_);
-    end_locked("the session was closed");
+    end_locked("this side closed the connection");
     thread = std::move(thread_);
   }
   if (thread.joinable()) thread.join();
@@ -204,7 +205,9 @@ bool ResumableSocket::wait(short events, int timeout_ms) {
 
 void ResumableSocket::shutdown(int how) {
   MutexLock lock(mutex_);
-  if (how != SHUT_WR || in(ResumableState::kLost)) return end_locked("the session was closed");
+  if (how != SHUT_WR || in(ResumableState::kLost)) {
+    return end_locked("this side closed the connection");
+  }
   is_last_ = true;
   // send_again() first sends its bytes, then shuts the connection down.
   if (in(ResumableState::kResending)) {
@@ -350,9 +353,11 @@ bool ResumableSocket::reconnect(MutexLock& lock) {
   }
   lock.lock();
   if (status.ok() && !resume(std::move(next), peer_received)) {
-    status = {Code::kProtocol,
-              "protocol violation: the peer says that it has received bytes that "
-              "were not sent, or that it lacks bytes that it has acknowledged"};
+    status = {
+        Code::kProtocol,
+        violation("the peer says that it has received bytes that "
+                  "were not sent, or that it lacks bytes that it has acknowledged (it reports " +
+                  std::to_string(peer_received) + " bytes of " + name_ + ")")};
   }
   if (!status.ok()) end_locked(status.context());
   if (in(ResumableState::kEnded)) return false;
@@ -374,7 +379,8 @@ Status ResumableSocket::agree(const Socket& next, uint64_t received,
   ResumeHello peer;
   RCUDA_RETURN_IF_ERROR(recv_all(next, writable_bytes_of(peer), deadline));
   if (peer.magic != kResumeMagic) {
-    return {Code::kProtocol, "protocol violation: a connection does not belong to this session"};
+    return {Code::kProtocol, violation("the peer's new connection for " + name_ +
+                                       " does not belong to this session")};
   }
   *peer_received = peer.received;
   return {};

@@ -7,12 +7,17 @@
 
 #include <sys/mman.h>
 
+#include "common/base/units.h"
+
 namespace rcuda::transport {
 
 Result<RetainedBytes> RetainedBytes::make(size_t bytes) {
   void* const memory = ::mmap(nullptr, 2 * bytes, PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) return Status::from_errno(errno, "allocating memory for sent bytes");
+  if (memory == MAP_FAILED) {
+    return Status::from_errno(errno, "allocating " + exact_bytes_text(2 * bytes) +
+                                         " for sent bytes that a reconnection may need again");
+  }
   RetainedBytes result;
   result.bytes_ = bytes;
   result.memory_ = Mapping(memory, 2 * bytes);

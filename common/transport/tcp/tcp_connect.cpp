@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 
 #include "common/base/socket_io.h"
+#include "common/base/units.h"
 #include "common/base/usable_processors.h"
 #include "common/transport/greeting.h"
 #include "common/transport/tcp/medium.h"
@@ -90,7 +91,8 @@ Result<std::unique_ptr<Link>> tcp::make_link(Bootstrap bootstrap, const LinkOpti
   TcpLink::Setup setup;
   const size_t count = bootstrap.server ? streams_of(own, peer) : streams_of(peer, own);
   if (!(bootstrap.server ? bootstrap.accept_stream : bootstrap.open_stream)) {
-    return Status{Code::kInvalidArgument, "tcp needs a way to make further connections"};
+    return Status{Code::kInvalidArgument,
+                  "internal error: no function makes the bulk sockets of a connection over tcp"};
   }
   RCUDA_ASSIGN_OR_RETURN(std::vector<Socket> streams, make_streams(bootstrap, count, deadline));
   for (const Socket& stream : streams) tune(stream.fd(), options.peer_timeout);
@@ -104,7 +106,10 @@ Result<std::unique_ptr<Link>> tcp::make_link(Bootstrap bootstrap, const LinkOpti
   }
   void* window = ::mmap(nullptr, options.window_bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (window == MAP_FAILED) return Status::from_errno(errno, "allocating a window");
+  if (window == MAP_FAILED) {
+    return Status::from_errno(errno,
+                              "allocating a window of " + exact_bytes_text(options.window_bytes));
+  }
   setup.window = Mapping(window, options.window_bytes);
   setup.streams = std::move(streams);
   setup.control = std::move(bootstrap.control);

@@ -18,6 +18,7 @@
 #include "common/base/units.h"
 #include "common/transport/gather.h"
 #include "common/transport/tcp/tcp_sockets.h"
+#include "common/transport/violation.h"
 
 namespace rcuda::transport {
 namespace {
@@ -38,6 +39,8 @@ constexpr auto kLinger = std::chrono::milliseconds(300);
 // A whole message fits into the receiver's buffer.
 static_assert(sizeof(PutHeader) + sizeof(RegionPlace) + kMaxRegionPut <= kBufferBytes);
 
+constexpr char kNoAnswer[] = "the peer's host does not answer: it is off, or the network is down";
+constexpr char kClosed[] = "this side closed the connection";
 constexpr PutHeader kHeartbeatFrame{0, kHeartbeat};
 constexpr PutHeader kSilentFrame{0, kHeartbeat | kMayBeSilent};
 constexpr PutHeader kFarewellFrame{0, kFarewell};
@@ -114,7 +117,7 @@ void TcpLink::close() {
   if (reconnects_) reconnects_->say_farewell();
   sender_.finish(bytes_of(kFarewellFrame), Clock::now() + kLinger);
   control_.shutdown(SHUT_WR);
-  fail(End::kIntended, "the session was closed");
+  fail(End::kIntended, kClosed);
 }
 
 void TcpLink::on_broken() {
@@ -158,7 +161,7 @@ Status TcpLink::put(uint64_t offset, std::span<const Bytes> pieces, Wake wake) {
   message[0] = bytes_of(header);
   std::copy(pieces.begin(), pieces.end(), message.begin() + 1);
   if (!sender_.send(std::span(message).first(pieces.size() + 1), total + sizeof header, wake)) {
-    return broken() ? status() : Status{Code::kUnavailable, "the session was closed"};
+    return broken() ? status() : Status{Code::kUnavailable, kClosed};
   }
   MutexLock lock(put_mutex_);
   count_put(total);
@@ -184,7 +187,7 @@ Status TcpLink::put_region(RegionId region, uint64_t offset, Bytes bytes) {
     MutexLock lock(sent_mutex_);
     const uint32_t sent = sent_order_.add_put();
     if (!sender_.keep(message, sizeof header + header.bytes)) {
-      return broken() ? status() : Status{Code::kUnavailable, "the session was closed"};
+      return broken() ? status() : Status{Code::kUnavailable, kClosed};
     }
     sent_in_order_.store(sent, std::memory_order_release);
   }
@@ -238,7 +241,9 @@ TransferDone TcpLink::counting(size_t bytes, TransferDone done) {
 
 void TcpLink::transfer(const TransferRequest& what, TransferDone done) {
   if (what.offset > UINT64_MAX - what.bytes) {
-    return done({Code::kInvalidArgument, "offset out of range"});
+    return done({Code::kInvalidArgument, "a transfer of " + std::to_string(what.bytes) +
+                                             " bytes at offset " + std::to_string(what.offset) +
+                                             " exceeds the largest offset"});
   }
   run_before_put();
   const uint32_t before = sent_in_order_.load(std::memory_order_acquire);
@@ -251,8 +256,9 @@ void TcpLink::transfer(const TransferRequest& what, TransferDone done) {
 void TcpLink::write_in_order(RegionId region, uint64_t offset, const void* local, size_t bytes,
                              TransferDone done) {
   if (bytes == 0 || offset > UINT64_MAX - bytes) {
-    return done(
-        {Code::kInvalidArgument, "invalid write of " + std::to_string(bytes) + " bytes in order"});
+    return done({Code::kInvalidArgument, "cannot write " + std::to_string(bytes) +
+                                             " bytes in order at offset " + std::to_string(offset) +
+                                             ": the size is 0 or exceeds the largest offset"});
   }
   auto* const source = static_cast<std::byte*>(const_cast<void*>(local));
   TransferRequest what{true, region, offset, source, bytes, 0, Company::kAlone, true};
@@ -261,7 +267,7 @@ void TcpLink::write_in_order(RegionId region, uint64_t offset, const void* local
     MutexLock lock(end_mutex_);
     if (!takes_writes_) {
       lock.unlock();
-      return done({Code::kUnavailable, "the session was closed"});
+      return done({Code::kUnavailable, kClosed});
     }
     ++unsent_writes_;
   }
@@ -322,9 +328,9 @@ std::string TcpLink::receive_some(std::byte* data, size_t bytes, size_t* receive
       return why.empty() ? "the peer closed the connection" : why;
     }
     if (errno == ECONNRESET) return "the peer closed the connection";
-    if (errno == ETIMEDOUT) return "the peer's host does not answer";
+    if (errno == ETIMEDOUT) return kNoAnswer;
     if (errno == EINTR) continue;  // this process was stopped: first read what arrived meanwhile
-    if (errno != EAGAIN) return std::strerror(errno);
+    if (errno != EAGAIN) return std::string("receiving from the peer: ") + std::strerror(errno);
     if (std::string why = check_peer(asked); !why.empty()) return why;
     // Only a read that begins after the limit can fail the peer, because this process may be
     // stopped between any two lines.
@@ -371,8 +377,7 @@ std::string TcpLink::check_peer(Clock::time_point now) {
   const bool unanswered = info.tcpi_unacked != 0 && info.tcpi_retransmits != 0 &&
                           std::chrono::milliseconds(info.tcpi_last_ack_recv) > patience;
   if (!unanswered) return {};
-  const std::string why = "the peer's host does not answer";
-  return lose_connections(why) ? "" : why;
+  return lose_connections(kNoAnswer) ? "" : kNoAnswer;
 }
 
 // Returns false if the sockets do not reconnect.
@@ -439,7 +444,10 @@ std::string TcpLink::take_puts() {
     }
     if (kind > kPutAndWake || header.bytes < kWord || header.bytes % kWord != 0 ||
         header.bytes > window_.size() || offset > window_.size() - header.bytes) {
-      why = "protocol violation: put outside of the window";
+      why = violation("the peer sent a put of " + std::to_string(header.bytes) +
+                      " bytes at offset " + std::to_string(offset) + " (kind " +
+                      std::to_string(kind) + "), which is not whole words inside the window of " +
+                      std::to_string(window_.size()) + " bytes");
       break;
     }
     after_peer(order_.for_sanitizer());  // the put follows transfers whose end the peer has seen
@@ -465,7 +473,10 @@ std::string TcpLink::take_region_put(const PutHeader& header, bool* whole) {
   RegionPlace place;
   if (header.place != kRegionPut || header.bytes <= sizeof place ||
       header.bytes > sizeof place + kMaxRegionPut) {
-    return "protocol violation: put of " + std::to_string(header.bytes) + " bytes into a region";
+    return violation(
+        "the peer's put into a region has " + std::to_string(header.bytes) + " bytes and offset " +
+        std::to_string(header.place - kRegionPut) + "; " + std::to_string(sizeof place + 1) +
+        " to " + std::to_string(sizeof place + kMaxRegionPut) + " bytes and offset 0 are valid");
   }
   if (end_ - begin_ < sizeof header + header.bytes) return {};
   const std::byte* const message = buffer_.data() + begin_ + sizeof header;
@@ -474,7 +485,7 @@ std::string TcpLink::take_region_put(const PutHeader& header, bool* whole) {
   const Result<std::shared_ptr<ExposedRegions::Entry>> entry =
       regions_.find(place.region, place.offset, bytes);
   if (!entry.ok() && entry.status().code() != Code::kNotFound) {
-    return "protocol violation: " + entry.status().context();
+    return violation("a put into a region: " + entry.status().context());
   }
   after_peer(order_.for_sanitizer());
   begin_put();
@@ -492,7 +503,11 @@ std::string TcpLink::take_region_put(const PutHeader& header, bool* whole) {
 std::string TcpLink::take_acknowledgement(const PutHeader& header, bool* whole) {
   Acknowledgement acknowledgement;
   if (!reconnects_ || header.place != kAcknowledged || header.bytes != sizeof acknowledgement) {
-    return "protocol violation: an acknowledgement of " + std::to_string(header.bytes) + " bytes";
+    return violation("the peer sent an acknowledgement of " + std::to_string(header.bytes) +
+                     " bytes with offset " + std::to_string(header.place - kAcknowledged) +
+                     (reconnects_ ? "; " + std::to_string(sizeof acknowledgement) +
+                                        " bytes and offset 0 are valid"
+                                  : " on a connection that cannot reconnect and needs none"));
   }
   if (end_ - begin_ < sizeof header + sizeof acknowledgement) return {};
   std::memcpy(&acknowledgement, buffer_.data() + begin_ + sizeof header, sizeof acknowledgement);
@@ -500,7 +515,9 @@ std::string TcpLink::take_acknowledgement(const PutHeader& header, bool* whole) 
   *whole = true;
   return reconnects_->take(acknowledgement)
              ? ""
-             : "protocol violation: the peer acknowledges bytes that were not sent";
+             : violation("the peer acknowledges bytes that were not sent (" +
+                         std::to_string(acknowledgement.received) + " bytes of socket " +
+                         std::to_string(acknowledgement.index) + ")");
 }
 
 // `whole`: as in take_region_put(). While this thread waits for the write, it reads no heartbeats;
@@ -508,7 +525,10 @@ std::string TcpLink::take_acknowledgement(const PutHeader& header, bool* whole) 
 std::string TcpLink::take_end_of_write(const PutHeader& header, bool* whole) {
   EndOfWrite end;
   if (header.place != kEndOfWrite || header.bytes != sizeof end) {
-    return "protocol violation: end of a write of " + std::to_string(header.bytes) + " bytes";
+    return violation("the peer's message for the end of a write has " +
+                     std::to_string(header.bytes) + " bytes and offset " +
+                     std::to_string(header.place - kEndOfWrite) + "; " +
+                     std::to_string(sizeof end) + " bytes and offset 0 are valid");
   }
   if (end_ - begin_ < sizeof header + sizeof end) return {};
   std::memcpy(&end, buffer_.data() + begin_ + sizeof header, sizeof end);
@@ -518,7 +538,7 @@ std::string TcpLink::take_end_of_write(const PutHeader& header, bool* whole) {
        !order_.wait_for_write(end.number, end.bytes, receive_spin_.limit(), until);
        until = Clock::now() + patience) {
     if (closing_) return discard();
-    if (broken()) return "the session was closed";
+    if (broken()) return kClosed;
     if (order_.stopped()) return discard();
     const bool was_stopped = Clock::now() > until + patience;  // as after EINTR in receive_some()
     const uint64_t now = order_.bytes();

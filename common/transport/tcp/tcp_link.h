@@ -72,7 +72,9 @@ class TcpLink final : public LinkCore {
   }
   void take_back(const void* base, size_t bytes) override;
   Result<void*> map(RegionId, size_t, void*) override { return static_cast<void*>(nullptr); }
-  Status unmap(RegionId) override { return {Code::kNotFound, "tcp maps no regions"}; }
+  Status unmap(RegionId) override {
+    return {Code::kNotFound, "a connection over tcp has no mapped regions"};
+  }
   void write(RegionId region, uint64_t offset, const void* local, size_t bytes,
              TransferDone done) override;
   void read(RegionId region, uint64_t offset, void* local, size_t bytes,

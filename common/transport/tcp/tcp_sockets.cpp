@@ -24,7 +24,8 @@ namespace {
 template <typename T>
 void set_option(int socket, int level, int name, const T& value) {
   if (::setsockopt(socket, level, name, &value, sizeof value) != 0) {
-    RCUDA_DEBUG("setsockopt %d: %s", name, std::strerror(errno));
+    RCUDA_DEBUG("cannot set option %d (level %d) of a TCP socket: %s", name, level,
+                std::strerror(errno));
   }
 }
 
@@ -65,7 +66,12 @@ class Streams {
       if (status_.ok()) status_ = std::move(status);
     } else if (hello.magic != kStreamMagic || hello.index >= sockets_.size() ||
                sockets_[hello.index]) {
-      status_ = Status(Code::kProtocol, "a bulk connection does not belong to this session");
+      status_ =
+          Status(Code::kProtocol,
+                 "the peer's bulk socket with index " + std::to_string(hello.index) +
+                     " does not belong to this session: the index is used "
+                     "or not below " +
+                     std::to_string(sockets_.size()) + ", or its first message is not rcuda's");
     } else {
       sockets_[hello.index] = std::move(*stream);
     }

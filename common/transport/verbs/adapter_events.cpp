@@ -88,7 +88,7 @@ void AdapterEvents::take(ibv_context* context) {
           if (attachment->owner_ != attachment_owner(event)) continue;
           attachment->note_(Loss::Sign::kQueuePair,
                             std::string("the adapter stopped the session's queues (") + what +
-                                "): 'dmesg' and 'rdma res show qp' say more");
+                                "): see 'dmesg' and 'rdma res show qp'");
         }
         break;
       case IBV_EVENT_PORT_ERR:

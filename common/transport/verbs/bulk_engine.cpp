@@ -11,6 +11,7 @@
 
 #include "common/base/units.h"
 #include "common/transport/verbs/errors.h"
+#include "common/transport/violation.h"
 
 namespace rcuda::transport::verbs {
 namespace {
@@ -22,7 +23,9 @@ constexpr uint64_t kMaxPieceBytes = 1u << 20;
 constexpr size_t kMaxRegions = 1u << 20;
 
 Status not_found(uint64_t region) {
-  return {Code::kNotFound, "region " + std::to_string(region) + " of the peer does not exist"};
+  return {Code::kNotFound, "region " + std::to_string(region) +
+                               " of the peer does not exist: the peer withdrew it, or did not "
+                               "announce it in time"};
 }
 
 }  // namespace
@@ -40,7 +43,12 @@ Status BulkEngine::add_remote(uint64_t id, uint64_t bytes, uint64_t address, uin
   {
     MutexLock lock(mutex_);
     if (id <= highest_remote_ || bytes == 0 || remotes_.size() >= kMaxRegions) {
-      return {Code::kProtocol, "protocol violation: bad announcement of a region"};
+      return {Code::kProtocol,
+              violation("the peer announced region " + std::to_string(id) + " of " +
+                        std::to_string(bytes) + " bytes; the last was region " +
+                        std::to_string(highest_remote_) +
+                        ", numbers must increase, a region must not be empty, and " +
+                        std::to_string(kMaxRegions) + " regions are the limit")};
     }
     highest_remote_ = id;
     remotes_[id] =
@@ -64,7 +72,8 @@ Status BulkEngine::retire_remote(uint64_t id) {
     MutexLock lock(mutex_);
     const auto found = remotes_.find(id);
     if (found == remotes_.end()) {
-      return {Code::kProtocol, "protocol violation: a region was retired but not announced"};
+      return {Code::kProtocol, violation("the peer withdrew region " + std::to_string(id) +
+                                         ", which it has not announced or has already withdrawn")};
     }
     const std::shared_ptr<Remote> remote = found->second;
     remotes_.erase(found);
@@ -86,12 +95,18 @@ Status BulkEngine::retire_remote(uint64_t id) {
 Result<PutQueue::Target> BulkEngine::place_of(RegionId region, uint64_t offset, uint64_t bytes) {
   const auto id = static_cast<uint64_t>(region);
   MutexLock lock(mutex_);
-  if (id > highest_remote_) return Status(Code::kUnavailable, "the region is not announced yet");
+  if (id > highest_remote_) {
+    return Status(Code::kUnavailable,
+                  "the peer has not announced region " + std::to_string(id) + " yet");
+  }
   const auto found = remotes_.find(id);
   if (found == remotes_.end()) return not_found(id);
   const Remote& remote = *found->second;
   if (bytes > remote.bytes || offset > remote.bytes - bytes) {
-    return Status(Code::kInvalidArgument, "put outside of the peer's region");
+    return Status(Code::kInvalidArgument,
+                  "a put of " + std::to_string(bytes) + " bytes at offset " +
+                      std::to_string(offset) + " is outside of region " + std::to_string(id) +
+                      " of the peer, which has " + std::to_string(remote.bytes) + " bytes");
   }
   return PutQueue::Target{remote.address + offset, remote.rkey};
 }
@@ -125,7 +140,10 @@ Status BulkEngine::begin(const Waiting& request) {
     if (found == remotes_.end()) return not_found(id);
     remote = found->second;
     if (request.bytes > remote->bytes || request.offset > remote->bytes - request.bytes) {
-      return {Code::kInvalidArgument, "transfer outside of the peer's region"};
+      return {Code::kInvalidArgument,
+              "a transfer of " + std::to_string(request.bytes) + " bytes at offset " +
+                  std::to_string(request.offset) + " is outside of region " + std::to_string(id) +
+                  " of the peer, which has " + std::to_string(remote->bytes) + " bytes"};
     }
   }
   const std::shared_ptr<Registration> registration = memory_.prepare(request.local, request.bytes);
@@ -162,7 +180,8 @@ Status BulkEngine::make_slots_locked() {
   const size_t bytes = kSlots * kSlotBytes;
   void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (base == MAP_FAILED) {
-    return allocation_error(errno, "allocating slots for transfers, " + exact_bytes_text(bytes));
+    return allocation_error(
+        errno, "allocating " + exact_bytes_text(bytes) + " of staging memory for RDMA transfers");
   }
   slot_memory_ = Mapping(base, bytes);
   auto slots = std::make_shared<Registration>();
@@ -246,7 +265,8 @@ void BulkEngine::pump() {
     }
   }
   if (error != 0) {
-    on_error_(Loss::Sign::kRequest, allocation_error(error, "ibv_post_send").context());
+    on_error_(Loss::Sign::kRequest,
+              allocation_error(error, "posting an RDMA transfer (ibv_post_send)").context());
   }
   report(outcomes, retired);
 }
@@ -384,7 +404,8 @@ void BulkEngine::receive(const ibv_wc& completion) {
   ibv_recv_wr* bad = nullptr;
   const int error = queue == queues_.end() ? EINVAL : ibv_post_recv(queue->qp, &again, &bad);
   if (error != 0) {
-    on_error_(Loss::Sign::kRequest, allocation_error(error, "ibv_post_recv").context());
+    on_error_(Loss::Sign::kRequest,
+              allocation_error(error, "posting an RDMA receive (ibv_post_recv)").context());
     return;
   }
   const uint32_t immediate = ntohl(completion.imm_data);

@@ -21,7 +21,9 @@ constexpr char kTestByHand[] =
     "; check that both sides are on one RDMA network and that no firewall drops its packets (RoCE: "
     "UDP port 4791): 'rping -s' on the server, 'rping -c -a ADDRESS' on the client";
 
-Status failed(const char* call) { return allocation_error(errno, call); }
+Status failed(const char* call) {
+  return allocation_error(errno, std::string("RDMA connection: ") + call + " failed");
+}
 
 // If the kernel is too old for this option, rdma_cm's default remains.
 void set_ack_timeout(rdma_cm_id* id) {
@@ -44,7 +46,7 @@ Status event_problem(const rdma_cm_event& event, const std::string& what) {
             ")";
   }
   const bool rejected = event.event == RDMA_CM_EVENT_REJECTED;
-  return {Code::kUnavailable, text + (rejected ? "; the server's log says why" : kTestByHand)};
+  return {Code::kUnavailable, text + (rejected ? "; see the server's log" : kTestByHand)};
 }
 
 }  // namespace
@@ -93,9 +95,11 @@ Status Connection::keep_context(ibv_context* context) {
                      static_cast<int>(kMaxReads)));
     }
   }
-  if (context_ != context)
-    return {Code::kUnsupported, "the peer connected over another RDMA device"};
-  return {};
+  if (context_ == context) return {};
+  return {Code::kUnsupported, std::string("queue pairs of one session use two RDMA devices, ") +
+                                  ibv_get_device_name(context_->device) + " and " +
+                                  ibv_get_device_name(context->device) +
+                                  ": choose one with RCUDA_VERBS_DEVICE"};
 }
 
 Status Connection::open_server(const Address& local) {
@@ -131,7 +135,9 @@ Result<rdma_cm_event*> Connection::next_event(const Patience& patience) {
       continue;
     }
     RCUDA_RETURN_IF_ERROR(receive_ready(patience.control, patience.deadline));
-    return Status{Code::kUnavailable, "the peer hung up while queue pairs were being connected"};
+    return Status{Code::kUnavailable,
+                  "the peer closed the control connection while queue pairs were being connected; "
+                  "see its log"};
   }
 }
 
@@ -191,7 +197,7 @@ Status Connection::create_qp(rdma_cm_id* id, const QueuePairPlan& plan, size_t i
     ibv_recv_wr receive{};  // immediate data needs no buffer
     ibv_recv_wr* bad = nullptr;
     if (const int error = ibv_post_recv(id->qp, &receive, &bad); error != 0) {
-      return Status::from_errno(error, "ibv_post_recv");
+      return Status::from_errno(error, "RDMA connection: posting a receive (ibv_post_recv) failed");
     }
   }
   return {};

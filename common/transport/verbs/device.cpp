@@ -73,7 +73,9 @@ struct InterfaceAddress {
 
 Result<std::vector<InterfaceAddress>> interface_addresses() {
   ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0) return Status::from_errno(errno, "getifaddrs");
+  if (::getifaddrs(&list) != 0) {
+    return Status::from_errno(errno, "listing this host's network addresses (getifaddrs)");
+  }
   const std::unique_ptr<ifaddrs, Destroy<::freeifaddrs>> owned(list);
   std::vector<InterfaceAddress> found;
   for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
@@ -106,7 +108,7 @@ Status no_such_device(const std::string& device) {
   }
   return {Code::kUnsupported,
           what + "there is no such RDMA device; " +
-              (names.empty() ? "this host has no RDMA devices" : "this host has " + names)};
+              (names.empty() ? "this host has no RDMA devices" : "name one of " + names)};
 }
 
 // Returns the address of a device. With a GID index, returns the address that has this index.
@@ -175,10 +177,12 @@ Result<Address> address_of_socket(int socket, decltype(::getsockname)* which) {
   Address address;
   socklen_t size = sizeof address.storage;
   if (which(socket, address.get(), &size) != 0) {
-    return Status::from_errno(errno, "the address of the control connection");
+    return Status::from_errno(errno, "reading an address of the control connection");
   }
   if (!is_ip(address.get())) {
-    return Status{Code::kUnsupported, "verbs needs a control connection over IP"};
+    return Status{Code::kUnsupported,
+                  "verbs needs a control connection over IPv4 or IPv6, and this one has no IP "
+                  "address"};
   }
   unmap_ipv4(&address);
   address.set_port(0);

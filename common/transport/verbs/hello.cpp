@@ -20,14 +20,14 @@ Status receive_magic(const Socket& control, uint64_t expected, Deadline deadline
   if (magic == expected) return {};
   if (magic != kRefusalMagic) {
     return {Code::kProtocol,
-            "the peer's first message is not rcuda's: install the same version of rcuda on both "
-            "ends"};
+            "the peer's message is not one of this build's verbs protocol: install the same build "
+            "of rcuda on both hosts"};
   }
   Refusal refusal;
   RCUDA_RETURN_IF_ERROR(
       recv_all(control, writable_bytes_of(refusal).subspan(sizeof magic), deadline));
   refusal.why[sizeof refusal.why - 1] = '\0';
-  return {Code::kUnavailable, std::string("the peer: ") + refusal.why};
+  return {Code::kUnavailable, std::string("the peer refused verbs: ") + refusal.why};
 }
 
 }  // namespace
@@ -86,8 +86,8 @@ Status receive_hello(const Socket& control, Hello* peer, Deadline deadline) {
       recv_all(control, writable_bytes_of(*peer).subspan(sizeof peer->greeting.magic), deadline));
   RCUDA_RETURN_IF_ERROR(check_greeting(peer->greeting, kHelloMagic, "verbs"));
   if (peer->family == AF_INET || peer->family == AF_INET6) return {};
-  return {Code::kProtocol,
-          "the peer has an address of the unknown family " + std::to_string(peer->family)};
+  return {Code::kProtocol, "the peer's RDMA address has the unknown family " +
+                               std::to_string(peer->family) + " (IPv4 and IPv6 are supported)"};
 }
 
 }  // namespace rcuda::transport::verbs

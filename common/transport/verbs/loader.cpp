@@ -91,7 +91,7 @@ Status verbs::fit_host() {
   const LockedMemoryLimit limit = locked_memory_limit();
   if (limit.none) return {};
   return {Code::kUnsupported, "locked memory is limited to " + bytes_text(limit.bytes) +
-                                  " on this host (ulimit -l unlimited)"};
+                                  " on this host, but verbs needs no limit (ulimit -l unlimited)"};
 }
 
 Status verbs::usable_by_plugin(int control_socket) {

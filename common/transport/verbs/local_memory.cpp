@@ -60,8 +60,8 @@ size_t measure_threshold(ibv_pd* pd) {
               : std::clamp(static_cast<size_t>(std::min<double>(even, kMaxThreshold)),
                            kMinThreshold, kMaxThreshold);
   RCUDA_INFO(
-      "verbs: transfers of %s or more register pageable memory: a copy costs %s per MiB, a "
-      "registration %s plus %s per MiB",
+      "verbs: a transfer of %s or more of pageable memory registers the memory, a smaller one "
+      "copies it (measured: a copy takes %s per MiB, a registration %s plus %s per MiB)",
       bytes_text(threshold).c_str(), microseconds_text(copy_us * (1u << 20)).c_str(),
       microseconds_text(fixed_us).c_str(), microseconds_text(page_us * (1u << 20)).c_str());
   return threshold;
@@ -97,7 +97,7 @@ Result<std::shared_ptr<Registration>> LocalMemory::expose_device(void* base, siz
                             : ibv_reg_mr(pd_, base, bytes, kAccess));
   if (!made->mr) {
     return Status::from_errno(errno, "registering " + exact_bytes_text(bytes) +
-                                         " of device memory " +
+                                         " of device memory for RDMA " +
                                          (as_dma_buf ? "as dma-buf" : "by its address"));
   }
   return add(std::move(made));
@@ -141,7 +141,7 @@ std::shared_ptr<Registration> LocalMemory::prepare(const void* local, size_t byt
   }
   // EFAULT: the memory is read-only, which is not a configuration error.
   if (const int error = errno; error != EFAULT && !refusal_reported_.exchange(true)) {
-    RCUDA_WARN("verbs: pageable memory is copied, because %s",
+    RCUDA_WARN("verbs: pageable memory is copied before its transfer, which is slower: %s",
                registration_error(error, bytes).context().c_str());
   }
   return nullptr;

@@ -25,7 +25,7 @@ Status connect_with_itself(ibv_qp* qp, const rdma_cm_id& id, const Address& loca
   attributes.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
   RCUDA_RETURN_IF_ERROR(change(qp, attributes,
                                IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
-                               "INIT"));
+                               "setting a queue pair to INIT"));
 
   attributes = {};
   attributes.qp_state = IBV_QPS_RTR;
@@ -37,18 +37,20 @@ Status connect_with_itself(ibv_qp* qp, const rdma_cm_id& id, const Address& loca
   attributes.ah_attr.dlid = port.lid;
   if (port.link_layer == IBV_LINK_LAYER_ETHERNET) {
     const int index = roce_gid_index(id.verbs, id.port_num, local);
-    if (index < 0) return {Code::kNotFound, "no RoCE v2 GID belongs to " + local.text()};
+    if (index < 0) {
+      return {Code::kNotFound, "this host's address " + local.text() + " has no RoCE v2 GID"};
+    }
     attributes.ah_attr.is_global = 1;
     attributes.ah_attr.grh.hop_limit = 1;
     attributes.ah_attr.grh.sgid_index = static_cast<uint8_t>(index);
     if (ibv_query_gid(id.verbs, id.port_num, index, &attributes.ah_attr.grh.dgid) != 0) {
-      return Status::from_errno(errno, "ibv_query_gid");
+      return Status::from_errno(errno, "reading GID " + std::to_string(index) + " (ibv_query_gid)");
     }
   }
   RCUDA_RETURN_IF_ERROR(change(qp, attributes,
                                IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
                                    IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
-                               "RTR"));
+                               "setting a queue pair to RTR"));
 
   attributes = {};
   attributes.qp_state = IBV_QPS_RTS;
@@ -59,7 +61,7 @@ Status connect_with_itself(ibv_qp* qp, const rdma_cm_id& id, const Address& loca
   return change(qp, attributes,
                 IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
                     IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC,
-                "RTS");
+                "setting a queue pair to RTS");
 }
 
 }  // namespace
@@ -68,13 +70,15 @@ Status loop_back(ibv_pd* pd, const rdma_cm_id& id, const Address& local, Span to
                  size_t bytes, Clock::time_point deadline) {
   ibv_port_attr port{};
   if (ibv_query_port(id.verbs, id.port_num, &port) != 0) {
-    return Status::from_errno(errno, "ibv_query_port");
+    return Status::from_errno(errno, "reading the state of the adapter's port (ibv_query_port)");
   }
   if (bytes == 0 || bytes > port.max_msg_sz) {
-    return {Code::kInvalidArgument, "one message cannot carry " + std::to_string(bytes) + " bytes"};
+    return {Code::kInvalidArgument, "cannot test the adapter with " + std::to_string(bytes) +
+                                        " bytes: a message of its port carries 1 to " +
+                                        std::to_string(port.max_msg_sz) + " bytes"};
   }
   const Cq cq(ibv_create_cq(id.verbs, 4, nullptr, nullptr, 0));
-  if (!cq) return Status::from_errno(errno, "ibv_create_cq");
+  if (!cq) return Status::from_errno(errno, "a test of the adapter: ibv_create_cq failed");
   ibv_qp_init_attr wanted{};
   wanted.qp_type = IBV_QPT_RC;
   wanted.send_cq = wanted.recv_cq = cq.get();
@@ -84,7 +88,7 @@ Status loop_back(ibv_pd* pd, const rdma_cm_id& id, const Address& local, Span to
                 .max_recv_sge = 1,
                 .max_inline_data = 0};
   const Qp qp(ibv_create_qp(pd, &wanted));
-  if (!qp) return Status::from_errno(errno, "ibv_create_qp");
+  if (!qp) return Status::from_errno(errno, "a test of the adapter: ibv_create_qp failed");
   RCUDA_RETURN_IF_ERROR(connect_with_itself(qp.get(), id, local, port)
                             .with_context("connecting the adapter to itself"));
 
@@ -98,15 +102,17 @@ Status loop_back(ibv_pd* pd, const rdma_cm_id& id, const Address& local, Span to
   request.wr.rdma.rkey = to.mr->rkey;
   ibv_send_wr* bad = nullptr;
   if (const int error = ibv_post_send(qp.get(), &request, &bad); error != 0) {
-    return Status::from_errno(error, "ibv_post_send");
+    return Status::from_errno(error, "a test of the adapter: ibv_post_send failed");
   }
   ibv_wc completion{};
   int count = 0;
   while ((count = ibv_poll_cq(cq.get(), 1, &completion)) == 0) {
-    if (Clock::now() >= deadline) return {Code::kTimeout, "a loopback transfer timed out"};
+    if (Clock::now() >= deadline) {
+      return {Code::kTimeout, "the adapter's transfer to itself did not end in time"};
+    }
     std::this_thread::yield();
   }
-  if (count < 0) return {Code::kSystem, "ibv_poll_cq"};
+  if (count < 0) return {Code::kSystem, "a test of the adapter: ibv_poll_cq failed"};
   if (completion.status == IBV_WC_SUCCESS) return {};
   return {Code::kSystem, std::string("the adapter's transfer to itself failed: ") +
                              ibv_wc_status_str(completion.status)};

@@ -7,6 +7,7 @@
 
 #include <arpa/inet.h>
 
+#include "common/base/units.h"
 #include "common/transport/verbs/errors.h"
 
 namespace rcuda::transport::verbs {
@@ -14,7 +15,10 @@ namespace rcuda::transport::verbs {
 Status PutQueue::open(ibv_pd* pd) {
   void* base =
       ::mmap(nullptr, kStagingBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (base == MAP_FAILED) return allocation_error(errno, "allocating a staging ring");
+  if (base == MAP_FAILED) {
+    return allocation_error(errno, "allocating " + exact_bytes_text(kStagingBytes) +
+                                       " of staging memory for RDMA writes");
+  }
   staging_ = Mapping(base, kStagingBytes);
   staging_mr_.reset(ibv_reg_mr(pd, base, kStagingBytes, IBV_ACCESS_LOCAL_WRITE));
   if (!staging_mr_) return registration_error(errno, kStagingBytes);
@@ -86,7 +90,7 @@ bool PutQueue::poll() {
 
 Status PutQueue::wait_for_room(MutexLock& lock, size_t staged_bytes, Turn turn) {
   while (true) {
-    if (stopped_) return {Code::kUnavailable, "the session has ended"};
+    if (stopped_) return {Code::kUnavailable, "the connection over verbs has ended"};
     const bool may = turn == Turn::kAnytime || !splitting_;
     const bool room =
         may && added_ - confirmed_ < kDepth && staged_ + staged_bytes - freed_ <= kStagingBytes;
@@ -254,7 +258,8 @@ Status PutQueue::post(MutexLock& lock) {
   }
   busy_ = false;
   if (error == 0) return {};
-  const std::string why = allocation_error(error, "ibv_post_send").context();
+  const std::string why =
+      allocation_error(error, "posting an RDMA write (ibv_post_send)").context();
   lock.unlock();
   on_error_(Loss::Sign::kRequest, why);
   lock.lock();

@@ -40,7 +40,9 @@ Status VerbsLink::make_window(size_t bytes) {
 Status VerbsLink::make_queues() {
   ibv_context* context = connection_.context();
   channel_.reset(ibv_create_comp_channel(context));
-  if (!channel_) return allocation_error(errno, "ibv_create_comp_channel");
+  if (!channel_) {
+    return allocation_error(errno, "RDMA connection: ibv_create_comp_channel failed");
+  }
   ::fcntl(channel_->fd, F_SETFL, ::fcntl(channel_->fd, F_GETFL) | O_NONBLOCK);
   const auto make = [&](int depth) {
     return Cq(ibv_create_cq(context, depth, this, channel_.get(), 0));
@@ -48,10 +50,10 @@ Status VerbsLink::make_queues() {
   // || stops at the first failure, so errno belongs to it.
   if (!(send_cq_ = make(PutQueue::kDepth + 16)) || !(receive_cq_ = make(4 * kReceives)) ||
       !(bulk_cq_ = make(kMaxQueues * (BulkEngine::kDepth + BulkEngine::kReceives) + 16))) {
-    return allocation_error(errno, "ibv_create_cq");
+    return allocation_error(errno, "RDMA connection: ibv_create_cq failed");
   }
   if (ibv_req_notify_cq(receive_cq_.get(), 0) != 0 || ibv_req_notify_cq(bulk_cq_.get(), 0) != 0) {
-    return Status{Code::kSystem, "ibv_req_notify_cq"};
+    return Status{Code::kSystem, "RDMA connection: ibv_req_notify_cq failed"};
   }
   return put_queue_.open(connection_.pd());
 }
@@ -80,7 +82,7 @@ Status VerbsLink::open(const Socket& control, bool server, Hello* own, Hello* pe
     write_address(local, connection_.port(), own);
     if (::getrandom(own->token.data(), own->token.size(), 0) !=
         static_cast<ssize_t>(own->token.size())) {
-      return Status::from_errno(errno, "getrandom");
+      return Status::from_errno(errno, "making a random token for an RDMA connection (getrandom)");
     }
   } else {
     RCUDA_RETURN_IF_ERROR(receive_hello(control, peer, deadline));
@@ -135,7 +137,7 @@ Status VerbsLink::connect_queues(const Socket& control, bool server, const Hello
   const uint8_t number = connection_.first_id().port_num;
   ibv_port_attr port{};
   if (ibv_query_port(connection_.context(), number, &port) != 0) {
-    return Status::from_errno(errno, "ibv_query_port");
+    return Status::from_errno(errno, "reading the state of the adapter's port (ibv_query_port)");
   }
   loss_.watch(connection_.context(), number);
   put_queue_.start(connection_.qp(0), send_cq_.get(), connection_.inline_bytes(0),
@@ -151,7 +153,7 @@ Status VerbsLink::prepare(const Socket& control, const Hello& peer) {
   peer_window_bytes_ = peer.greeting.window_bytes;
   keep_alive(control.fd());
   poke_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!poke_) return Status::from_errno(errno, "eventfd");
+  if (!poke_) return Status::from_errno(errno, "making an eventfd for an RDMA connection");
   const ControlChannel::Timing timing{
       .send_every = heartbeat_interval(peer.greeting.peer_timeout_ms),
       .expect_within = peer_timeout_};

@@ -32,10 +32,19 @@
 
 #include <cerrno>
 
+#include "common/base/units.h"
 #include "common/transport/gather.h"
 #include "common/transport/verbs/loopback.h"
+#include "common/transport/violation.h"
 
 namespace rcuda::transport::verbs {
+namespace {
+
+Status empty_region() {
+  return {Code::kInvalidArgument, "cannot expose a region without an address or bytes"};
+}
+
+}  // namespace
 
 VerbsLink::~VerbsLink() {
   close();
@@ -54,7 +63,7 @@ void VerbsLink::close() {
     }
     control_->finish();
   }
-  fail(End::kIntended, "the session was closed");
+  fail(End::kIntended, "this side closed the connection");
 }
 
 void VerbsLink::on_broken() {
@@ -115,14 +124,14 @@ void VerbsLink::before_sleep() {
 
 Result<Region> VerbsLink::expose(void* base, size_t bytes, int, uint64_t) {
   if (broken()) return status();
-  if (base == nullptr || bytes == 0) return Status{Code::kInvalidArgument, "the region is empty"};
+  if (base == nullptr || bytes == 0) return empty_region();
   RCUDA_ASSIGN_OR_RETURN(std::shared_ptr<Registration> registration, memory_.expose(base, bytes));
   return add_region(std::move(registration), true);
 }
 
 Result<Region> VerbsLink::expose_device(void* base, size_t bytes, const DeviceMemory& memory) {
   if (broken()) return status();
-  if (base == nullptr || bytes == 0) return Status{Code::kInvalidArgument, "the region is empty"};
+  if (base == nullptr || bytes == 0) return empty_region();
   RCUDA_ASSIGN_OR_RETURN(std::shared_ptr<Registration> registration,
                          memory_.expose_device(base, bytes, memory));
   return add_region(std::move(registration), memory.for_peer);
@@ -148,8 +157,8 @@ Status VerbsLink::loop_back(void* to, const void* from, size_t bytes) {
   const std::shared_ptr<Registration> target = memory_.find(to, bytes);
   const std::shared_ptr<Registration> source = memory_.find(from, bytes);
   if (!target || !source) {
-    return {Code::kInvalidArgument,
-            "the test of the adapter uses memory that is not registered with it"};
+    return {Code::kInvalidArgument, "cannot test the adapter with " + exact_bytes_text(bytes) +
+                                        ": the memory is not exposed over this connection"};
   }
   const auto patience = peer_timeout_.count() != 0 ? peer_timeout_ : kLastPuts;
   return verbs::loop_back(connection_.pd(), connection_.first_id(), connection_.local(),
@@ -164,7 +173,10 @@ Status VerbsLink::unexpose(RegionId region) {
   {
     MutexLock lock(regions_mutex_);
     const auto found = exposed_.find(id);
-    if (found == exposed_.end()) return {Code::kNotFound, "no such region is exposed"};
+    if (found == exposed_.end()) {
+      return {Code::kNotFound,
+              "cannot withdraw region " + std::to_string(id) + ": it is not exposed"};
+    }
     exposed = std::move(found->second);
     exposed_.erase(found);
     memory_.withdraw(exposed.registration);
@@ -199,7 +211,9 @@ Status VerbsLink::on_control(const ControlMessage& message) {
     default:
       break;
   }
-  return {Code::kProtocol, "protocol violation: unexpected control message"};
+  return {Code::kProtocol,
+          violation("unexpected control message of kind " + std::to_string(message.kind) +
+                    " from the peer (region " + std::to_string(message.region) + ")")};
 }
 
 void VerbsLink::write(RegionId region, uint64_t offset, const void* local, size_t bytes,
@@ -240,7 +254,11 @@ Status VerbsLink::put_region(RegionId region, uint64_t offset, Bytes bytes) {
       return status();
     }
     if (broken()) return status();
-    if (Clock::now() >= deadline) return {Code::kNotFound, "the peer does not announce the region"};
+    if (Clock::now() >= deadline) {
+      return {Code::kNotFound, "the peer did not announce region " +
+                                   std::to_string(static_cast<uint64_t>(region)) + " within " +
+                                   time_text(peer_timeout_)};
+    }
   }
 }
 

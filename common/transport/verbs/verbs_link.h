@@ -62,7 +62,9 @@ class VerbsLink final : public LinkCore {
   Status loop_back(void* to, const void* from, size_t bytes) override;
   Status unexpose(RegionId region) override;
   Result<void*> map(RegionId, size_t, void*) override { return static_cast<void*>(nullptr); }
-  Status unmap(RegionId) override { return {Code::kNotFound, "verbs maps no regions"}; }
+  Status unmap(RegionId) override {
+    return {Code::kNotFound, "a connection over verbs has no mapped regions"};
+  }
   void write(RegionId region, uint64_t offset, const void* local, size_t bytes,
              TransferDone done) override;
   void read(RegionId region, uint64_t offset, void* local, size_t bytes,

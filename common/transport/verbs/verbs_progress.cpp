@@ -71,7 +71,8 @@ void VerbsLink::take_immediates() {
       ibv_recv_wr receive{};
       ibv_recv_wr* bad = nullptr;
       if (const int error = ibv_post_recv(connection_.qp(0), &receive, &bad); error != 0) {
-        loss_.note(Loss::Sign::kRequest, allocation_error(error, "ibv_post_recv").context());
+        loss_.note(Loss::Sign::kRequest,
+                   allocation_error(error, "posting an RDMA receive (ibv_post_recv)").context());
       }
       switch (ntohl(completion.imm_data)) {
         case kArm:
@@ -97,8 +98,7 @@ void VerbsLink::take_connection_events() {
     const rdma_cm_event_type type = event->event;
     rdma_ack_cm_event(event);
     if (type == RDMA_CM_EVENT_DISCONNECTED) {
-      loss_.note(Loss::Sign::kDisconnected,
-                 "the peer disconnected its queue pairs; its log says why");
+      loss_.note(Loss::Sign::kDisconnected, "the peer disconnected its queue pairs; see its log");
     } else if (type == RDMA_CM_EVENT_DEVICE_REMOVAL) {
       loss_.note(Loss::Sign::kDevice, device_gone(connection_.context()));
     }

@@ -180,7 +180,7 @@ TEST(SettingsTest, AnErrorInAFileNamesTheLineAndTheRemedy) {
         Case{"[cache\nbytes = 1\n", ":1: ", "'[cache' is not the name of a table"},
         Case{"devices = [1, two]\n", ":1: ", "the value of devices is not usable"},
         Case{"devices = [1,\n 2\nport = 1\n", ":3: ", "the value of port is not usable"},
-        Case{"devices = [1,\n\n\n", ":", "of the lines above has no end ("},
+        Case{"devices = [1,\n\n\n", ":", "begins above this line is not closed ("},
         Case{"[limits.users.ada smith]\n", ":1: ", "for a name with blanks"},
         Case{"timeout = 10s # it's fine\n", ":1: ", "write timeout = \"10s\""},
         Case{"name = 10.0.0.1 # a = \"b\"\n", ":1: ", "write name = \"10.0.0.1\""},

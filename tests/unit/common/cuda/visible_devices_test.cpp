@@ -51,7 +51,7 @@ TEST(VisibleDevicesTest, TheListEndsAtTheFirstInvalidEntry) {
     EXPECT_NE(select(none).problem, "") << none;
   }
   EXPECT_FALSE(select("0,7").named_twice);
-  EXPECT_THAT(select("0,7").problem, HasSubstr("no device 7 among 4"));
+  EXPECT_THAT(select("0,7").problem, HasSubstr("no device 7 among the 4 devices"));
 }
 
 TEST(VisibleDevicesTest, ADeviceNamedTwiceIsAnError) {

@@ -101,9 +101,9 @@ TEST_F(ProofTest, OfALongCertificate) {
 }
 
 TEST_F(ProofTest, NamesOneUser) {
-  refuses(check(signer(make_certificate("ada lovelace", &root_, false))), "names no user");
+  refuses(check(signer(make_certificate("ada lovelace", &root_, false))), "does not name a user");
   refuses(check(signer(make_certificate(std::string("ada\0bob", 7), &root_, false))),
-          "names no user");
+          "does not name a user");
 }
 
 TEST_F(ProofTest, OfAServer) {

@@ -105,7 +105,7 @@ TEST(PlannerTest, V1NeedsPlainRanges) {
   Planner planner(*parse_planner_options("v1", ""), verbs_gpudirect(), published_testbed());
   EXPECT_EQ(planner.plan(1 * kMiB, true)->staging, Staging::kRegistered);
   EXPECT_EQ(planner.plan(1 * kMiB, false)->staging, Staging::kHost);
-  EXPECT_THAT(planner.plan(1 * kMiB, false)->reason, HasSubstr("plain ranges"));
+  EXPECT_THAT(planner.plan(1 * kMiB, false)->reason, HasSubstr("contiguous memory"));
 }
 
 TEST(PlannerTest, PathIsHeededWhereItExistsAndNamedWhereNot) {

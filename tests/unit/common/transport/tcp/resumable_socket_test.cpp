@@ -373,7 +373,7 @@ TEST_F(RawPeerTest, AnEndByThisSideWakesItsThreads) {
   while (crossing_.made() == 0 && stream_.wait(POLLIN, 0)) std::this_thread::yield();
   stream_.shutdown(SHUT_RDWR);
   receiver.join();
-  EXPECT_EQ(end(), "the session was closed");
+  EXPECT_EQ(end(), "this side closed the connection");
 }
 
 // Begins to send, as a cipher does: it has sent bytes, and returns EAGAIN.
