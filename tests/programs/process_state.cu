@@ -149,7 +149,7 @@ int main() {
   show_pointer("symbol", address);
   for (int* host : {pinned, mapped, combined, registered.data()}) {
     SHOW(cudaHostGetFlags(&device_flags, host));
-    // Small allocations may share a block, and the flags of the first.
+    // Small allocations may share a block, which has the flags of the first one.
     std::printf("flags %u\n", device_flags & ~cudaHostAllocPortable);
   }
   SHOW(cudaHostGetFlags(&device_flags, &local));
