@@ -36,7 +36,7 @@ constexpr int kMovesFrom = 13000;  // driver 580
 // The note with which the LookupServer answers.
 struct Outcome {
   CUresult result = CUDA_ERROR_UNKNOWN;
-  int value = 0;  // of the queries
+  int value = 0;  // what a query returns
 };
 static_assert(sizeof(Outcome) <= sizeof(LookupNote));
 

@@ -7,8 +7,8 @@
 //
 // Threads: any thread may call any function. complete() is called by one thread at a time, with
 // rising values. wait() blocks (spins a few microseconds, then sleeps); notify_at() does not.
-// Callbacks run on the completing thread without locks held, and must not block. A Timeline lives
-// as long as a Point refers to it, even after its stream is gone.
+// Callbacks run on the completing thread without locks held, and must not block. A Timeline exists
+// as long as a Point refers to it, even after the end of its stream.
 #pragma once
 
 #include <atomic>

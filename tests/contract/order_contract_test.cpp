@@ -68,7 +68,7 @@ TEST_P(OrderContract, APutAfterAPutIntoARegionIsSeenAfterItsBytes) {
     ASSERT_EQ(block.bytes[offset + size - 1], static_cast<std::byte>(i % 251));
     ASSERT_NE(block.bytes[offset + size], static_cast<std::byte>(i % 251));
   }
-  // The memory of a withdrawn region is not touched, and the Link goes on.
+  // The Link does not access the memory of a withdrawn region, and continues.
   ASSERT_TRUE(client().unexpose(region->id).ok());
   ::mprotect(block.bytes.data(), block.bytes.size(), PROT_NONE);
   ASSERT_EQ(put(region->id, 0, 4096), Code::kOk);
@@ -147,7 +147,7 @@ TEST_P(OrderContract, APutAfterAWriteInOrderIsSeenAfterItsBytes) {
     if (is_lent) server().take_back(bytes.data(), bytes.size());
   }
   EXPECT_TRUE(pending.last_error().ok());
-  // The memory of a withdrawn region is not touched, and the Link goes on.
+  // The Link does not access the memory of a withdrawn region, and continues.
   ASSERT_TRUE(client().unexpose(region->id).ok());
   ::mprotect(block.bytes.data(), block.bytes.size(), PROT_NONE);
   write(region->id, 0, 300'001);

@@ -1,5 +1,5 @@
 // A Link in a process that cannot start further threads. Either an error names the reason, or
-// transfers go on without the threads. The program is never terminated.
+// transfers continue without the threads. The program is never terminated.
 #include <string>
 
 #include "tests/contract/link_contract.h"

@@ -219,7 +219,7 @@ int main() {
   std::printf("child ended %d\n", status);
   CUDA(cudaMemcpy(&counter, values + 5, sizeof counter, cudaMemcpyDeviceToHost));
   std::printf("parent goes on %d\n", counter);
-  // Reset: everything is gone and everything works.
+  // A reset ends all objects. After it, everything works.
   SHOW(cudaDeviceReset());
   SHOW(cuDevicePrimaryCtxGetState(0, &flags, &active));
   std::printf("active %d\n", active);

@@ -311,7 +311,7 @@ class VerbsThief : public VerbsFault {
       client_->read(region->id, 0, bytes.data(), bytes.size(), done);
     }
     // The other side's adapter refuses the request and stops its queue pair. That side's Link ends,
-    // and the client may learn of this end first.
+    // and the client may notice this end first.
     const Status end = wait_for_end(*client_);
     EXPECT_TRUE(end.context().find("remote access error") != std::string::npos ||
                 end.context().find("the peer closed the connection") != std::string::npos)

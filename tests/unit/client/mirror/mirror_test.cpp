@@ -204,7 +204,7 @@ TEST_F(MirrorTest, ChangesOfBothSidesMeetByteByByteAndTheWorkersWin) {
   EXPECT_EQ(worker_[10], std::byte{0x01});
 }
 
-// The program goes on after the error. The client must not send bytes older than the worker's.
+// The program continues after the error. The client must not send bytes older than the worker's.
 TEST_F(MirrorTest, AfterAFailedFetchNothingIsSentUntilOneSucceeds) {
   (void)pushed();
   worker_[11] = std::byte{0x02};
@@ -491,7 +491,7 @@ TEST_F(MirrorTest, FreedMemoryIsTouchedNoMore) {
     mirrors_leave(*other.session, 1);
   }
   freeing.join();
-  // The worker got no command for memory that it had already been told to forget.
+  // The worker got no command about memory after the command to forget that memory.
   EXPECT_EQ(other.ping(), CUDA_SUCCESS);
 }
 

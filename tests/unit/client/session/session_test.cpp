@@ -371,7 +371,7 @@ TEST_F(SessionTest, AStalledStreamDoesNotStopCopiesOfOthers) {
   std::vector<std::byte> memory(4 * test::PuppetServer::kStagingBytes);
   EXPECT_EQ(staging.to_device(in_context(), 0x1000, memory.data(), memory.size()), CUDA_SUCCESS);
   EXPECT_EQ(staging.to_host(in_context(), memory.data(), 0x1000, memory.size()), CUDA_SUCCESS);
-  // The copies also go on while the stalled stream waits for one more slot.
+  // Copies also continue while the stalled stream waits for one more slot.
   std::thread wants_more([&] { staging.release(staging.acquire(stalled.timeline)); });
   EXPECT_EQ(staging.to_device(in_context(), 0x1000, memory.data(), memory.size()), CUDA_SUCCESS);
   wire::SignalBody reached{};

@@ -216,8 +216,8 @@ TEST(FaultTest, RefusedRegistrationOfV1FallsBackToStaging) {
   }
 }
 
-// The fallback sends chunks that overlap. The planner still predicts v1 to be the fastest and does
-// not learn that it is refused.
+// The fallback sends chunks that overlap. The planner still predicts that v1 is the fastest
+// strategy, and is not notified that v1 is refused.
 TEST(FaultTest, WhatStandsInForV1TakesLittleMoreThanStagingDoes) {
   double took_us[2];
   for (const bool refused : {false, true}) {

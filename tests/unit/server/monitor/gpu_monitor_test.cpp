@@ -49,8 +49,8 @@ TEST(GpuMonitorTest, OneReadingServesEverybodyWhoAsksMeanwhile) {
   EXPECT_EQ(reads, 2);
 }
 
-// A server learns its GPUs from its first worker, perhaps while a reading without GPUs is in
-// progress.
+// A server gets the list of its GPUs from its first worker, perhaps while a reading without GPUs is
+// in progress.
 TEST(GpuMonitorTest, ASampleOfOtherGpusServesNobody) {
   std::promise<void> second_goes_on;
   GpuMonitor monitor([&](const std::string&, const std::vector<GpuName>& gpus) {

@@ -331,7 +331,7 @@ TEST_F(OversubscribedSessionTest, AnAllocationThatDoesNotFitIsRepeatedWhileTheDa
   EXPECT_EQ(answer(), What::kRoomWanted);
   give_room(0);
   EXPECT_EQ(answer(), What::kRoomUsed);
-  EXPECT_EQ(answer(), What::kRoomAsked);  // for queries of free memory while at rest
+  EXPECT_EQ(answer(), What::kRoomAsked);  // for queries of free memory during the rest
   give_room(0);
   EXPECT_EQ(answer(), What::kAtRest);
   send(Step::kStay);

@@ -1,5 +1,5 @@
 // A client introduces its worker to addresses that are not servers of its session, also in floods.
-// It must learn nothing about these addresses, and cost few threads.
+// It must find out nothing about these addresses, and must use few threads of the worker.
 #include <atomic>
 #include <condition_variable>
 #include <fstream>
