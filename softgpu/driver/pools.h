@@ -97,7 +97,7 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
   };
   std::vector<QueuedFree> queued_;
   std::set<CUdeviceptr> executing_;    // queued frees that are executing: memory not released yet
-  int reuse_policies_[3] = {1, 1, 1};  // by CU_MEMPOOL_ATTR_REUSE_*, from 1
+  int reuse_policies_[3] = {1, 1, 1};  // index: CU_MEMPOOL_ATTR_REUSE_* - 1
   uint64_t release_threshold_ = 0;
   uint64_t reserved_ = 0, reserved_high_ = 0, used_ = 0, used_high_ = 0;
 };

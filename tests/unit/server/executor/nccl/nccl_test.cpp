@@ -333,7 +333,7 @@ TEST(NcclBatchTest, AnAbortWaitsForACallThatWaitsForNoRank) {
   while (!is_hanging) std::this_thread::yield();
   std::thread aborts([&] { (void)make(library(), table, end); });
   while (!used->is_ended) std::this_thread::yield();
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // time for an abort that does not wait
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // an abort without the wait
   hangs = false;
   uses.join();
   aborts.join();
