@@ -85,8 +85,8 @@ print(cuda.cuIpcOpenMemHandle_v2(ctypes.byref(opened), handle, 1))
 
 
 def make_certificate(build, path, **identity):
-    """Makes the certificate that a server's setting names, unless the file exists. `identity`: the server's user, for
-    subprocess.run()."""
+    """Makes the certificate that a server's setting names, unless the file exists. `identity`: options
+    with which subprocess.run() runs a program as the server's user."""
     if not path or os.path.exists(path):
         return
     with tempfile.TemporaryDirectory() as folder:

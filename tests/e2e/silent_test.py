@@ -14,7 +14,7 @@ from servers import (client_environment, fetch_ticket, local_connection, message
 
 BUILD = PROGRAMS = None
 SILENT = 600
-# The server uses a quarter of its descriptors for connections that have not sent a message yet.
+# A quarter of the server's descriptors are for connections that have not introduced themselves yet.
 KEEPS_512 = ("sh", "-c", 'ulimit -n 2048 && exec "$@"', "sh")
 HELLO, REFUSAL, STATUS_QUERY, STATUS = 1, 4, 5, 6
 
