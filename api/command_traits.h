@@ -16,20 +16,22 @@ namespace rcuda::api {
 // time, it executes at most 256 commands.
 enum class WhileHeld : uint8_t {
   kWaits,   // waits until no stream is held, because the driver may wait for the device
-  kAsks,    // as kWaits or kQueues: a function of the worker decides from the command
+  kAsks,    // as kWaits or as kQueues: X_may_wait() of the worker decides, from the command
   kQueues,  // queues work: runs while the device has room for one more busy stream
   kPasses,  // runs, even if the device has no room for one more busy stream
 };
+// Whether the worker must check again, after the command, if streams are idle and memory exists.
 enum class Queues : uint8_t {
-  kWork,       // afterwards a stream may have more work, or memory may be gone
-  kIfItHolds,  // as kWork, but only if it holds the stream, which the worker's handler reports
-  kAnswered,   // as kWork until the command is answered, then as kNothing
-  kNothing,
+  kWork,       // yes: a stream may have more work, or memory may be gone
+  kIfItHolds,  // only if the command holds its stream, which the worker's handler reports
+  kAnswered,   // yes until the command is answered, then no
+  kNothing,    // no
 };
+// The device memory that the command frees.
 enum class Frees : uint8_t {
   kNothing,
-  kAtOnce,    // the device memory at the address at the start of the body
-  kInStream,  // the same, when the stream reaches the command
+  kAtOnce,    // the memory at the address with which the body begins
+  kInStream,  // the same memory, when the stream reaches the command
   kContext,   // all memory of a context
 };
 
@@ -48,8 +50,8 @@ struct CommandTraits {
   uint16_t word = kNone;          // the completion word that it signals in every case
   uint16_t sequence = kNone;      // the value of that word
   uint16_t device_work = kNone;   // the stream whose device work a trace shows
-  uint16_t link = kNone;          // commands that hold a stream: the other worker
-  uint16_t flags = kNone;  // it holds a stream only if `hold_flag` is set here; kNone: always
+  uint16_t link = kNone;   // of a command that holds a stream: the connection to the other worker
+  uint16_t flags = kNone;  // holds a stream only if this member has `hold_flag`; kNone: always
   uint32_t hold_flag = 0;
 
   constexpr bool signals() const { return word != kNone; }

@@ -5,8 +5,8 @@
 // api/table/driver_overrides.toml. An entry without an override is the pointer of the table below,
 // so it costs nothing more.
 //
-// The entries of a table are plain functions, so the process has one context of each type: that of
-// the newest decorator, until this decorator is destroyed.
+// The entries of a table are plain functions, so the process has one context of each type: the
+// context of the newest decorator of this type, until that decorator is destroyed.
 // Threads: constructed and destroyed while no thread uses the table. An entry may be called from
 // any thread if its override allows that.
 #pragma once

@@ -23,7 +23,7 @@ enum class Form : uint8_t {
   kCreated,  // the id of the created object
 };
 
-// For a parameter passed by value.
+// The form of a parameter that is passed by value.
 template <typename T>
 inline constexpr Form form_of = std::is_class_v<T> ? Form::kBlob : Form::kNumber;
 

@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""Checks that no include points upwards: what a folder may include, and that there is no circle. And that what may be
-part of a program reads its environment by secure_getenv(): whoever starts a set-uid program chooses its variables, which
-name files to write, libraries to load and servers to trust.
+"""Checks includes: a folder includes only the folders below it, and there is no circle. Also checks that code which may be
+part of a program reads the environment by secure_getenv(): the user who starts a set-uid program chooses its variables,
+and they name files to write, libraries to load and servers to trust.
 
     tests/check_layers.py [ROOT]
 
-A component is a header together with the source of the same name. A line that breaks a rule is printed with its
-file and number, and the exit status is 1.
+A component is a header together with the source of the same name. Prints each line that breaks a rule, with its file
+and number; then the exit status is 1.
 """
 
 import pathlib
 import re
 import sys
 
-# Folders from the ground up, and what each may include beside itself. A folder that is not named belongs to the
-# nearest one above it that is.
+# Folders from the ground up, and what each may include besides itself. A folder that is not listed belongs to its
+# nearest parent that is.
 COMMON = ("common/base", "common/cuda", "common/config", "common/identity", "common/image", "common/interop",
           "common/nccl", "common/nvml", "common/tls", "common/transport", "common/wire", "common/messages", "common/reach")
 ENGINE = ("common/base", "common/cuda", "common/config", "common/identity", "common/tls", "common/transport",
@@ -73,7 +73,7 @@ MAY_INCLUDE = {
     "integrations/slurm": ("common/base",),
     "softgpu": ("api", "common/base", "common/cuda", "common/image", "common/interop", "common/nvml"),
 }
-# In these there is no circle of components either.
+# In these folders there must be no circle of components either.
 NO_CIRCLES = ("client", "p2p", "server")
 IN_PROGRAMS = ("client", "common", "p2p")
 GETENV = re.compile(r"(?<![a-z_])getenv\(")
@@ -81,7 +81,7 @@ INCLUDE = re.compile(r'\s*#\s*include\s+"([^"]+)"')
 
 
 def folder_of(path):
-    """The folder that a file is counted to; the topmost one if none is named."""
+    """The listed folder that a file belongs to; the topmost folder of its path if none is listed."""
     parts = path.split("/")
     for length in range(len(parts) - 1, 0, -1):
         if "/".join(parts[:length]) in MAY_INCLUDE:
@@ -124,7 +124,7 @@ def upward(edges):
 
 
 def circle_from(start, needs):
-    """A shortest way from a component back to it, as a list of components; none if there is no way."""
+    """A shortest way from a component back to itself, as a list of components; empty if there is none."""
     ways, seen = [[start]], set()
     for way in ways:
         for component in sorted(needs.get(way[-1], {})):

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Fails if a test was skipped for a reason that the list does not have.
+"""Fails if a test was skipped for a reason that is not in the list of allowed skips.
 
     check_skips.py RESULTS.xml ALLOWED
 
 RESULTS.xml is what `ctest --output-junit` wrote, with the whole output of tests (--test-output-size-passed).
 Skips are tests that CTest did not run, cases that GoogleTest or unittest skipped, and lines
-`SKIPPED name: reason` of a test's output. ALLOWED has one a line: a pattern of names, where * stands for
-anything, two spaces, and the reason as the test gives it, also a pattern. A name is that of the CTest test, or
+`SKIPPED name: reason` of a test's output. Each line of ALLOWED is an allowed skip: a pattern of names, two spaces, and a
+pattern of the reason that the test gives; in both, * stands for any text. The name is that of the CTest test, or
 `test:case` for one of its cases.
 """
 
@@ -18,7 +18,7 @@ import xml.etree.ElementTree as ElementTree
 GTEST = re.compile(r": Skipped\n(?P<reason>(?:.*\n)*?)\n*\[  SKIPPED \] (?P<name>[^\s,]+)")
 UNITTEST = re.compile(r"^(?P<name>test\w*) \([^)\n]*\)(?:\n.*)? \.\.\. skipped '(?P<reason>.*)'$", re.MULTILINE)
 LINE = re.compile(r"^(?:\w+: )?SKIPPED(?:: | (?P<name>\S+): )(?P<reason>.+)$", re.MULTILINE)
-# What a framework counts even where nothing above found a name.
+# The number of skipped cases that a framework prints, in case the patterns above find fewer names.
 GTEST_COUNT = re.compile(r"^\[  SKIPPED \] (\d+) tests?,", re.MULTILINE)
 UNITTEST_COUNT = re.compile(r"^(?:OK|FAILED) \(.*?skipped=(\d+)", re.MULTILINE)
 
@@ -37,12 +37,12 @@ def skips_of_output(test, output):
 
 
 def skips_of(case):
-    """(name, reason) of what a <testcase> skipped; of nothing for one that ran whole."""
+    """(name, reason) of each skip in a <testcase>."""
     name = case.get("name")
     output = case.findtext("system-out") or ""
     found = skips_of_output(name, output)
     skipped = case.find("skipped")
-    # One that did not run, and one of a single case that GoogleTest skipped: CTest knows of it as well.
+    # A test that did not run, or whose only case GoogleTest skipped, which CTest reports as well.
     if (skipped is not None or case.get("status") in ("notrun", "disabled")) and not found:
         message = skipped.get("message", "") if skipped is not None else ""
         found.append((name, " ".join(output.split()) or message or case.get("status")))
@@ -64,7 +64,7 @@ def read_allowed(path):
 
 
 def is_like(text, pattern):
-    # Only * is special: names have brackets of their own.
+    # Only * is special: ? and [ are escaped, because names contain brackets.
     return fnmatch.fnmatchcase(text, re.sub(r"([\[?])", r"[\1]", pattern))
 
 

@@ -4,7 +4,7 @@
     check_units.py ROOT
 
 Looks in the texts of client, common, integrations, p2p, server and tools for a number with a unit of time or size after it,
-such as "%.1f s" and "{} MiB". Rates in GB/s, counts of bytes and statements of PTX are passed over.
+such as "%.1f s" and "{} MiB". Rates in GB/s, numbers of bytes and statements of PTX are allowed.
 """
 
 import pathlib

@@ -3,9 +3,9 @@
 //
 // A library exports every function of its build's headers, because the exports of an ELF file do
 // not depend on the driver's version. If the driver lacks a function, cuGetProcAddress does not
-// find it, and a call of the exported symbol returns CUDA_ERROR_NOT_SUPPORTED. Functions up to
-// kOldestDriver check nothing: every supported driver has them. Any thread; only
-// find_driver_version() blocks.
+// find it, and a call of the exported symbol returns CUDA_ERROR_NOT_SUPPORTED. Functions of
+// version kOldestDriver and earlier check nothing: every supported driver has them. Any thread;
+// only find_driver_version() blocks.
 #pragma once
 
 #include <atomic>

@@ -11,7 +11,7 @@ def emit_header(table):
 // current context. The client assigns ids to the objects that a call creates, and releases the ids
 // if it fails; the id of a destroyed object is released. Posted functions return what post()
 // returns. `owner`: the route of the address, from a caller that has removed the address from the
-// registry; null: look it up. Any thread; blocks as post() and call() do.
+// registry; null: the function looks it up there. Any thread; blocks as post() and call() do.
 """, NOTICE, """#pragma once
 
 #include <cuda.h>
@@ -28,7 +28,7 @@ using api::Blob;
         if function.travels:
             owner = ", const Route* owner = nullptr" if function.owner else ""
             lines.append(f"CUresult forward_{function.name}({function.prototype.parameter_list}{owner});\n")
-    lines.append("\n// The same as a call of another function.\n")
+    lines.append("\n// Functions that are sent as a call of another function.\n")
     for function in table.functions.values():
         if function.alias:
             lines.append(f"inline CUresult forward_{function.name}"

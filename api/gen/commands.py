@@ -11,7 +11,7 @@ from traits import Traits
 FAMILY = "commands"
 CLASSES = ("post", "call")
 PROPERTIES = {"class", "family", "server", "does", "body", "tail", "reply", "reply_tail"}
-# SessionEnd is not executed; it ends the loop.
+# "loop": SessionEnd has no handler; it ends the session loop.
 SERVERS = ("", "loop")
 # server/executor/core/services.h declares the services of each family.
 FAMILIES = ("blob", "copy", "launch", "memory", "module", "nccl", "peer", "stream")
@@ -24,7 +24,7 @@ class Member:
     type: str
     name: str
     length: str | None = None  # of an array; "": all remaining items
-    comments: tuple = ()  # above it
+    comments: tuple = ()  # the comment lines above the member
     comment: str = ""
 
     @property

@@ -292,7 +292,7 @@ def read_lock(path):
 
 
 def following(opcodes, first, last):
-    """The number after all that are in use between `first` and `last`."""
+    """One more than the largest opcode in use from `first` to `last`."""
     number = max((n for n in opcodes.values() if first <= n <= last), default=first - 1) + 1
     if number > last:
         raise TableError(f"no opcodes left between {first:#x} and {last:#x}")
@@ -326,7 +326,8 @@ def assign_opcodes(functions, custom, lock_path, update):
 
 
 def entries(raw):
-    """Names and properties: of the tables with a function's name, and of the groups."""
+    """Yields (name of a function, its properties): for each table named after a function, then for each function of
+    a group."""
     groups = raw.pop("group", [])
     yield from raw.items()
     for group in groups:

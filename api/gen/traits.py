@@ -25,7 +25,7 @@ class Traits:
     waits_for_device: bool = False
     any_context: bool = False
     overtaken: bool = False
-    device_work: str = "none"  # else the body's member that names the stream
+    device_work: str = "none"  # or the body's member that names the stream
     holds_stream: str | bool = False  # True, or "member & kFlag"
 
     COLUMNS = ("while_held", "queues", "frees", "waits_for_device", "any_context", "overtaken", "device_work",

@@ -56,7 +56,7 @@ void end_capture_of(Stream& stream);
 // capture is invalid; _UNSUPPORTED, which also invalidates, if the operation cannot be captured;
 // _INVALID_VALUE for a free of memory that the graph already frees. `node` may be null.
 CUresult capture_operation(Stream& stream, Operation operation, GraphNode** node = nullptr);
-// An argument check failed while the stream was capturing: this invalidates the capture too.
+// Invalidates the stream's capture, if there is one. For calls whose argument check failed.
 void invalidate_capture_of(Stream& stream);
 
 // cuEventRecord and cuStreamWaitEvent on capturing streams, or on events recorded in a capture.

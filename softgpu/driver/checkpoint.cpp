@@ -188,7 +188,8 @@ CUresult move(const GpuMap& gpus) {
   return CUDA_SUCCESS;
 }
 
-// Remove the memory of this process from the account of its devices, and add it again. False if a
+// leave_devices() removes the memory of this process from the accounts of the first `count`
+// devices. come_back_to_devices() adds it again to all accounts; false, with nothing added, if a
 // device lacks free memory.
 void leave_devices(int count) {
   for (int i = 0; i < count; ++i) device_at(i)->leave();

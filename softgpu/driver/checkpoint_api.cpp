@@ -36,7 +36,7 @@ constexpr int kMovesFrom = 13000;  // driver 580
 // The note with which the LookupServer answers.
 struct Outcome {
   CUresult result = CUDA_ERROR_UNKNOWN;
-  int value = 0;  // of the queries
+  int value = 0;  // what a query returns
 };
 static_assert(sizeof(Outcome) <= sizeof(LookupNote));
 
@@ -163,7 +163,8 @@ bool any_set(const cuuint64_t (&reserved)[kCount]) {
 }  // namespace
 
 void serve() {
-  // A pipe as that of NVIDIA's driver: may_reach(). It stays open until the exit.
+  // may_reach() looks for a pipe in this process, as NVIDIA's driver makes. It stays open until the
+  // exit.
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) RCUDA_DEBUG("process cannot be checkpointed: no pipe");
   static auto* const server = new LookupServer;  // never ends: its thread runs until the exit

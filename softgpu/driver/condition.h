@@ -33,7 +33,7 @@ class Condition {
     if (reset_) set(initial_);
   }
 
-  const GraphNode* node = nullptr;  // the node that reads it; guarded by graph_mutex()
+  const GraphNode* node = nullptr;  // reads the condition; guarded by graph_mutex()
 
  private:
   Condition(CUgraphConditionalHandle handle, unsigned initial, bool reset);

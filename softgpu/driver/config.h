@@ -6,13 +6,15 @@
 //                               to 2 (switch); default 2
 //   SOFTGPU_MEMORY              memory of each device: bytes, or with K, M, G or T; default 16G
 //   SOFTGPU_DRIVER_VERSION      the CUDA version that cuDriverGetVersion reports: 12040 to 99990;
-//                               default that of the headers. Later functions are missing
-//                               (api/exports/driver_version.h)
+//                               default that of the headers. Functions of later versions are
+//                               missing (api/exports/driver_version.h)
 //   SOFTGPU_NODE                a name that makes this node's devices differ from those of another
 //                               node on the same machine; default none
-//   SOFTGPU_PCIE_GBPS           host link of each device, each direction, in 10^9 bytes/s; off
+//   SOFTGPU_PCIE_GBPS           host link of each device, each direction, in 10^9 bytes/s;
+//                               default: not modelled
 //   SOFTGPU_PCIE_LATENCY_US     added to every host-device copy; default 0
-//   SOFTGPU_PEER_GBPS           link between two devices, each direction; default off
+//   SOFTGPU_PEER_GBPS           link between two devices, each direction, in 10^9 bytes/s;
+//                               default: not modelled
 //   SOFTGPU_CONNECTIONS         queues that a device's streams share, up to 32; default 0: each
 //                               stream has its own
 //   SOFTGPU_THREADS             threads that run blocks, for all devices together, up to 1024;
@@ -23,14 +25,14 @@
 //   SOFTGPU_CONTEXT_END_MS      duration of ending a context, likewise; default 0
 //   SOFTGPU_CONTEXT_MEMORY      device memory of each context: bytes, or with K, M, G or T; default 0
 //   SOFTGPU_MPS                 1: the devices report that NVIDIA's multi-process service serves
-//                               them, and a process has CUDA_MPS_ACTIVE_THREAD_PERCENTAGE of their
-//                               multiprocessors; default 0
+//                               them, and a process has CUDA_MPS_ACTIVE_THREAD_PERCENTAGE percent
+//                               of their multiprocessors; default 0
 //   SOFTGPU_MIG                 1: each device is a part of a GPU that has seven times its memory;
 //                               default 0
 //   SOFTGPU_NO_ROOM             a path: while the file exists, cuMemCreate finds no device memory,
 //                               as if another process had it
-//   SOFTGPU_SHARED_MEMORY       a file: processes that name the same one share the memory of their
-//                               devices (shared_account.h); default none: each has it for itself
+//   SOFTGPU_SHARED_MEMORY       a file: processes that name the same file share the memory of their
+//                               devices (shared_account.h); default: each process has its own
 //   SOFTGPU_COPY_LOG            file that gets a line per copy over a link (copy_log.h)
 //   SOFTGPU_LOG                 trace, debug, info, warn (default), error or off
 //
@@ -60,7 +62,7 @@ struct Configuration {
   double peer_bytes_per_ns = 0;
   int connections = 0;  // 0: not shared
   int threads = 0;      // 0: one per core
-  int nvlinks = 0;      // for NVML
+  int nvlinks = 0;      // as many as NVML reports
   int nvlink_end = 2;   // the kind of the NVLinks' other end
   int mps = 0;          // 1: MPS serves the devices
   int mps_percent = 100;

@@ -7,7 +7,7 @@
 // its object, and with the process.
 //
 // Any thread. Blocking: fetch(), for at most a second. Errors: kNotFound if the export does not
-// exist or has ended, otherwise the resource that this process lacks.
+// exist or has ended; otherwise this process lacks a resource, which the message names.
 #pragma once
 
 #include <cstdint>

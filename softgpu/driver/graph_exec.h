@@ -2,10 +2,10 @@
 //
 // A GraphExec holds a plan (graph_run.h): launches run it, parameter setters change it. The
 // GraphExec also holds a copy of the graph from which it was made, for the comparison in
-// cuGraphExecUpdate. Launches of one executable run one after another, in whatever streams. A plan
-// that a launch still uses is copied before it is changed. Any thread; one mutex per executable,
-// taken after graph_mutex() if both are needed. Only launch() blocks: it waits while the stream's
-// queue is full, before it takes the mutex.
+// cuGraphExecUpdate. Launches of one executable run one after another, even in different streams. A
+// plan that a launch still uses is copied before it is changed. Any thread; one mutex per
+// executable, taken after graph_mutex() if both are needed. Only launch() blocks: it waits while
+// the stream's queue is full, before it takes the mutex.
 #pragma once
 
 #include <cstdint>

@@ -8,8 +8,8 @@
 //
 // Threads: any may call look_up(); the server calls `find` on its thread. Blocking: look_up(), for
 // at most a second; look_up_in(), without a limit. Errors: kNotFound for an unknown key or server;
-// otherwise the resource that this process lacks. While a server's process has no free descriptor,
-// callers wait for one.
+// otherwise this process lacks a resource, which the message names. While a server's process has no
+// free descriptor, callers wait.
 #pragma once
 
 #include <array>

@@ -37,8 +37,8 @@ struct KernelOperation {
   uint32_t dynamic_shared_bytes = 0;
   bool cooperative = false;
   std::vector<std::byte> parameters;  // in the kernel's layout
-  // What a graph node reports: the library's kernel, if one was named, and whether the parameters
-  // were given packed (CU_LAUNCH_PARAM_*).
+  // For the parameters that a graph node reports: the CUkernel, if the caller passed one instead of
+  // a CUfunction, and whether the parameters were given packed (CU_LAUNCH_PARAM_*).
   CUkernel kernel = nullptr;
   bool came_packed = false;
 };
@@ -123,7 +123,7 @@ using Operation =
 // operation. Returns the context's sticky error if it has one. Does not wait for the operation.
 CUresult submit(CUstream stream, Operation operation);
 
-// The stream of calls that name none: CU_STREAM_LEGACY or CU_STREAM_PER_THREAD.
+// The stream of calls without a stream argument: CU_STREAM_LEGACY or CU_STREAM_PER_THREAD.
 CUstream default_stream();
 
 // For synchronous copies: submit() on `stream`, then waits until the operation has finished.

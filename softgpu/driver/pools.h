@@ -97,7 +97,7 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
   };
   std::vector<QueuedFree> queued_;
   std::set<CUdeviceptr> executing_;    // queued frees that are executing: memory not released yet
-  int reuse_policies_[3] = {1, 1, 1};  // by CU_MEMPOOL_ATTR_REUSE_*, from 1
+  int reuse_policies_[3] = {1, 1, 1};  // index: CU_MEMPOOL_ATTR_REUSE_* - 1
   uint64_t release_threshold_ = 0;
   uint64_t reserved_ = 0, reserved_high_ = 0, used_ = 0, used_high_ = 0;
 };
@@ -113,7 +113,8 @@ void set_current_pool(Device& device, std::shared_ptr<MemoryPool> pool);
 // ordinal) while it is allocated. Counted in CU_GRAPH_MEM_ATTR_*.
 CUresult reserve_graph_memory(Context& context, size_t bytes, uint32_t access,
                               CUdeviceptr* address);
-// The node's graph is gone: the memory is released now, or when it is freed if it is in use.
+// For when the node's graph has ended: releases the memory, now or, if it is in use, when it is
+// freed.
 void abandon_graph_memory(CUdeviceptr address);
 // cuMemFree of graph memory that a launch has allocated: waits for the context's work. A later
 // launch allocates it again.

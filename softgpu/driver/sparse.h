@@ -30,7 +30,7 @@ struct Tiles {
   CUDA_ARRAY_SPARSE_PROPERTIES properties{};
   size_t tail_at = 0;  // from the array's first byte
   std::mutex mutex;
-  std::map<uint64_t, std::shared_ptr<PhysicalMemory>> mapped;  // by address; keeps the memory
+  std::map<uint64_t, std::shared_ptr<PhysicalMemory>> mapped;  // by address; holds the memory
 };
 
 // Lays out the levels of a sparse array, which have descriptors but no memory yet: sets their

@@ -75,8 +75,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // idle stream.
   CUresult enqueue_and_wait(Operation operation);
 
-  // Whether all work submitted so far has finished; for the legacy stream, also that in blocking
-  // streams.
+  // Whether all work submitted so far has finished; for the legacy stream, also the work in
+  // blocking streams.
   bool finished();
   void synchronize();
 

@@ -67,7 +67,7 @@ CUresult texture_reference_of(const std::shared_ptr<Module>& module, const std::
 CUresult surface_reference_of(const std::shared_ptr<Module>& module, const std::string& name,
                               std::shared_ptr<SurfaceReference>* reference);
 
-// Invalidate the handles of the references of a module that is unloaded, or those that
+// Invalidate the handles of all references of a module that is unloaded, or of all references that
 // cuTexRefCreate made in a context that ends.
 void drop_references_of(const std::shared_ptr<Module>& module);
 void drop_references_of(const Context& context);

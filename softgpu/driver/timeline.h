@@ -1,13 +1,14 @@
 // Timelines and points: all waits in this driver are waits for a Point.
 //
-// A Timeline is a counter that only rises. A stream's timeline counts its finished operations; that
-// of an event recorded by a graph node goes from 0 to 1. A Point is "timeline T has reached n".
-// Event records, implicit waits on the default stream and ordered graph launches are all Points.
+// A Timeline is a counter that only rises. A stream's timeline counts its finished operations; the
+// timeline of an event recorded by a graph node goes from 0 to 1. A Point is "timeline T has
+// reached n". Event records, implicit waits on the default stream and ordered graph launches are
+// all Points.
 //
 // Threads: any thread may call any function. complete() is called by one thread at a time, with
 // rising values. wait() blocks (spins a few microseconds, then sleeps); notify_at() does not.
-// Callbacks run on the completing thread without locks held, and must not block. A Timeline lives
-// as long as a Point refers to it, even after its stream is gone.
+// Callbacks run on the completing thread without locks held, and must not block. A Timeline exists
+// as long as a Point refers to it, even after the end of its stream.
 #pragma once
 
 #include <atomic>

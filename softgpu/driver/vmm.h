@@ -1,4 +1,4 @@
-// The VMM family: reserved addresses, physical memory, and mappings of one onto the other.
+// The VMM family: reserved addresses, physical memory, and mappings of the memory at the addresses.
 //
 // A reservation is inaccessible pages of this process; mapping replaces them by pages of the
 // physical memory's file. Kernels may touch a mapping once cuMemSetAccess has named their device.

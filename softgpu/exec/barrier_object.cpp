@@ -103,7 +103,7 @@ void wait(Lanes& x, const Instr& i) {
   uint32_t complete = 0;
   update_each(x, i, [&](uint32_t l, BarrierObject& object, uint64_t) {
     bool done;
-    if (kParity) {  // the phase with this parity has ended if the current phase has the other
+    if (kParity) {  // a phase has ended if the current phase has the other parity
       done = (object.phase & 1) != (x.at<uint32_t>(i.b)[l] & 1);
     } else {
       done = object.phase != BarrierObject::unpack(x.at<uint64_t>(i.b)[l]).phase;

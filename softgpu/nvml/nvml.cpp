@@ -44,8 +44,8 @@ softgpu::driver::SharedAccount* shared_account() {
   return account.get();
 }
 
-// A handle is a pointer to the device's element: of the first array for a GPU, of the second for a
-// part of one (MIG).
+// A handle is the address of the device's element in one of these arrays: `places` for a GPU,
+// `parts` for a part of a GPU (MIG).
 char places[64], parts[64];
 
 bool is_part(nvmlDevice_t handle) {

@@ -1,7 +1,7 @@
-"""How the clients here check and print what a GPU computed.
+"""How the clients in this folder check and print what a GPU computed.
 
-Each result is compared with NumPy's or with a value worked out by hand, and printed as `name: value`. Large
-ones are printed as a digest. Nothing printed depends on the run: local and remote runs must print the same.
+Each result is compared with NumPy's result or with a value worked out by hand, and printed as `name: value`. Of a large
+result the digest is printed. No output depends on the run: local and remote runs must print the same.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ FAILURES = []
 
 
 def section(function):
-    """A part of a client. One that fails does not keep the others from running."""
+    """Marks a function as a part of a client. When one part fails, the others still run."""
     SECTIONS.append(function)
     return function
 
@@ -28,7 +28,7 @@ def fail(name, text):
 
 
 def show(name, value):
-    """Prints a value that nothing here foresees but that every run must share."""
+    """Prints a value for which there is no expected value, but which must be the same in every run."""
     if isinstance(value, numpy.ndarray):
         digest = hashlib.sha256(numpy.ascontiguousarray(value).tobytes()).hexdigest()[:16]
         value = f"{value.dtype} {'x'.join(map(str, value.shape)) or 'scalar'} {digest}"
@@ -69,18 +69,18 @@ def raises(name, kind, function, text=""):
 
 
 def skip(reason):
-    """Leaves a section out. tests/allowed_skips.txt must list it."""
+    """Reports that a section is left out. tests/allowed_skips.txt must list the reason."""
     print(f"SKIPPED {SECTION}: {reason}", file=sys.stderr)
 
 
 def main(leave=False):
-    """Runs all sections and exits; `leave`: at once, since what Python would clean up cannot be."""
+    """Runs all sections and exits. `leave`: without Python's cleanup, for clients in which that would fail."""
     global SECTION
     for function in SECTIONS:
         SECTION = function.__name__
         try:
             function()
-        except Exception:  # whatever a client raises: the rest is still worth running
+        except Exception:  # whatever the section raises, the others still run
             FAILURES.append(f"{SECTION}:\n{traceback.format_exc()}")
             print(f"{SECTION}: FAILED")
         sys.stdout.flush()

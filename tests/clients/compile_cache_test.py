@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What NVRTC compiles is kept between processes, as with a local driver.
+"""NVRTC's compilations are kept in a cache between processes, as with a local driver.
 
     compile_cache_test.py --build FOLDER --wheels FOLDER [unittest arguments]
 """

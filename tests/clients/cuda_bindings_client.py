@@ -1,4 +1,5 @@
-"""What users of cuda.bindings do: the driver, the runtime (which is inside its modules) and NVRTC of CUDA 12 and 13."""
+"""Uses cuda.bindings as its users do: the driver, the runtime (which is inside its modules) and NVRTC of CUDA 12 and
+13."""
 
 import ctypes
 
@@ -24,7 +25,7 @@ class CudaError(Exception):
 
 
 def call(result):
-    """What a binding returned without its error, which is raised."""
+    """The values that a binding returned without its error code; raises CudaError if that is an error."""
     error, *values = result
     if error.value:
         raise CudaError(error.name)
@@ -236,7 +237,7 @@ def compiler():
 
 @section
 def sticky_error():
-    # The last, since nothing works after it.
+    # This section is the last one, because the context is unusable after it.
     module = call(driver.cuModuleLoadData(PTX))
     wild = call(driver.cuModuleGetFunction(module, b"wild"))
     launch(wild, 0, (64, ctypes.c_void_p), grid=1, block=1)

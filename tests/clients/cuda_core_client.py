@@ -1,4 +1,4 @@
-"""What users of cuda.core do, checked against NumPy: cuda.core with the bindings of CUDA 12 and 13."""
+"""Uses cuda.core as its users do, with the bindings of CUDA 12 and 13, and compares with NumPy."""
 
 import array
 import ctypes
@@ -51,7 +51,7 @@ MODULE = compile_ptx(CODE, NAMES)
 
 
 def host_buffer(values):
-    """A pinned buffer, and it as an array."""
+    """A pinned buffer, and an array that views it."""
     buffer = PINNED.allocate(values.nbytes)
     view = numpy.frombuffer((ctypes.c_char * values.nbytes).from_address(int(buffer.handle)), values.dtype)
     view[...] = values.ravel()
@@ -255,7 +255,7 @@ def green_contexts():
     launch(left, ALL, scale, inside, numpy.int32(2), n)
     equal("inside", to_host(inside, "int32", left), values * 2 + 1)
     GPU.set_current(before)
-    raises("workqueues", RuntimeError, lambda: GPU.resources.workqueue, "requires CUDA driver")  # of CUDA 13.1
+    raises("workqueues", RuntimeError, lambda: GPU.resources.workqueue, "requires CUDA driver")  # of CUDA 13.1 or later
     raises("too_many", Exception, lambda: whole.split(SMResourceOptions(count=100000)))
     for stream in (left, right):
         stream.close()

@@ -1,6 +1,6 @@
-"""What users of CuPy do, checked against NumPy: CuPy of CUDA 11, 12 and 13.
+"""Uses CuPy for CUDA 11, 12 and 13 as its users do, and compares with NumPy.
 
-Needs CUPY_COMPILE_WITH_PTX=1 where the driver takes no SASS.
+Needs CUPY_COMPILE_WITH_PTX=1 if the driver loads PTX only, as softgpu does.
 """
 
 import os
@@ -109,7 +109,7 @@ def fusion():
 
 
 def use_accelerators(names):
-    """Which reductions CuPy takes: CUB's, or its own."""
+    """Makes CuPy use the reductions of these accelerators (CUB); without any, it uses its own."""
     set_routine = getattr(cupy._core, "set_routine_accelerators")
     set_reduction = getattr(cupy._core, "set_reduction_accelerators")
     set_routine(names)
@@ -430,8 +430,8 @@ def images():
     equal("erosion", eroded, windows.min(axis=(2, 3)).astype("int32"))
 
 
-# The mean of each texel and its neighbours, `down` and `right` parts of a texel away; the outermost texels are
-# repeated.
+# The image moved by `down` and `right` parts of a texel: each value is interpolated between a texel and its neighbours.
+# Beyond the edge, the outermost texels are repeated.
 def between_texels(image, down, right):
     padded = numpy.pad(image, ((0, 1), (0, 1)), mode="edge").astype("float32")
     rows = padded[:-1] * numpy.float32(1 - down) + padded[1:] * numpy.float32(down)
@@ -459,7 +459,7 @@ def textures():
     texture, runtime = cupy.cuda.texture, cupy.cuda.runtime
     image = integers(24, 40, low=0, high=200).astype("float32")
     there = cupy.asarray(image)
-    # cupyx reads the output's place times this matrix.
+    # For each place of the output, cupyx reads the input at this matrix times the place.
     shift = cupy.eye(3, dtype="float32")
     shift[0, 2], shift[1, 2] = 0.25, 0.5
     moved = cupyx.scipy.ndimage.affine_transform(there, shift, order=1, mode="nearest", texture_memory=True)
@@ -526,7 +526,7 @@ def files():
 
 @section
 def sticky_error():
-    # In a process of its own, since nothing works after it.
+    # In a process of its own, because the context is unusable after it.
     result = subprocess.run([sys.executable, __file__, "--fault"], stdout=subprocess.PIPE, text=True)
     equal("exit_code", result.returncode, 0)
     for line in result.stdout.splitlines():

@@ -1,5 +1,5 @@
-"""What users of numba-cuda do, checked against NumPy. Without nvJitLink, so that the driver links (cuLink*): its
-result here is PTX, which softgpu runs."""
+"""Uses numba-cuda as its users do, and compares with NumPy. Does not use nvJitLink, so that the driver links (cuLink*):
+softgpu's driver links PTX to PTX, which softgpu can run."""
 
 import os
 import tempfile
@@ -83,7 +83,7 @@ def kernels():
     out = cuda.device_array(COUNT, numpy.float32)
     axpy[GRID](numpy.float32(2), cuda.to_device(x), cuda.to_device(y), out)
     equal("axpy", out.copy_to_host(), 2 * x + y)
-    # Arrays of the host are copied in and back.
+    # Numba copies host arrays to the device and back.
     host = numpy.zeros(COUNT, numpy.float32)
     axpy[GRID](numpy.float32(3), x, y, host)
     equal("host arrays", host, 3 * x + y)

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Runs a client of this folder with the wheels of one CUDA, as a user of them would.
+"""Runs a client of this folder with the wheels of one version of CUDA, as a user of these wheels would.
 
     run_client.py WHEELS CLIENT LIBCUDA [local]
 
-WHEELS is the virtual environment (build/wheels/python-cuda12). What Python, CuPy and Triton compile is kept in it, so
-all clones share it as they share the wheels. LIBCUDA is a folder with libcuda.so and libcuda.so.1, against which Triton
-links. With `local` the client also runs on it; otherwise on what is preloaded.
+WHEELS is the virtual environment (build/wheels/python-cuda12). It also keeps what Python, CuPy and Triton compile, so
+all clones share that together with the wheels. LIBCUDA is a folder with libcuda.so and libcuda.so.1; Triton links
+against it. With `local`, the client also runs on this libcuda; otherwise it runs on a libcuda that is preloaded.
 """
 
 import os
@@ -14,13 +14,13 @@ import sys
 
 
 def main(wheels, client, libcuda, local=""):
-    wheels = pathlib.Path(wheels).resolve()  # CuPy looks for what it has compiled by options, which name this folder
+    wheels = pathlib.Path(wheels).resolve()  # CuPy finds its compiled code by the compiler's options, which contain this path
     python = wheels / "bin/python"
     cache = str(wheels / "kernels")
     if not python.exists():
         sys.exit(f"{python} was not found: scripts/setup --tests installs it")
     libraries = sorted(map(str, wheels.glob("lib/python*/site-packages/nvidia/*/lib")))
-    # The toolkit's own headers, whatever else the machine has.
+    # The headers of the wheels' own CUDA, even if the machine has another toolkit.
     headers = wheels.glob("lib/python*/site-packages/nvidia/*/include/cuda_runtime.h")
     toolkit = next((str(header.parent.parent) for header in headers), "/nowhere")
     ptx_as_is = str(pathlib.Path(__file__).with_name("ptx_as_is"))
@@ -30,7 +30,7 @@ def main(wheels, client, libcuda, local=""):
         LD_LIBRARY_PATH=":".join(filter(None, search)),
         CUDA_PATH=toolkit, CUDA_HOME=toolkit,
         PYTHONDONTWRITEBYTECODE="",  # as if it were not set
-        # softgpu takes PTX, no SASS.
+        # softgpu runs PTX, not SASS.
         CUPY_COMPILE_WITH_PTX="1", CUPY_CACHE_DIR=cache, TRITON_CACHE_DIR=cache,
         TRITON_PTXAS_PATH=ptx_as_is, TRITON_PTXAS_BLACKWELL_PATH=ptx_as_is, TRITON_LIBCUDA_PATH=libcuda,
         TRITON_DEFAULT_FP_FUSION="1")

@@ -1,4 +1,4 @@
-"""What users of Triton do, checked against NumPy: without PyTorch, on memory of the driver API."""
+"""Uses Triton as its users do, and compares with NumPy. Without PyTorch: the memory is from the driver API."""
 
 import ctypes
 
@@ -26,7 +26,7 @@ call("cuCtxSetCurrent", CONTEXT)
 
 
 class Array:
-    """An array of the GPU as Triton wants it: with data_ptr() and dtype."""
+    """An array on the GPU with what Triton requires of an argument: data_ptr() and dtype."""
 
     def __init__(self, host):
         self.host = numpy.ascontiguousarray(host)
@@ -109,7 +109,7 @@ def product_kernel(a, b, out, K, BLOCK: tl.constexpr):
     for step in range(0, K, BLOCK):
         left = tl.load(a + rows[:, None] * K + step + inner[None, :])
         right = tl.load(b + (step + inner[:, None]) * BLOCK + columns[None, :])
-        # IEEE arithmetic is made of FMAs; anything else takes tensor cores, which softgpu lacks.
+        # For IEEE arithmetic, Triton uses FMAs; for any other it uses tensor cores, which softgpu lacks.
         sums = tl.dot(left, right, sums, input_precision="ieee")
     tl.store(out + rows[:, None] * BLOCK + columns[None, :], sums)
 
@@ -131,7 +131,7 @@ def errors():
     small = zeros(4, dtype="int32")
     raises("block_too_large", Exception, lambda: add_kernel[(1,)](small, small, small, 4, BLOCK=64, num_warps=64),
            "out of resource")
-    # The last, since nothing works after it.
+    # The last check, because the context is unusable after it.
     wild_kernel[(1,)](Array(numpy.array([64])))
     raises("illegal_address", RuntimeError, lambda: call("cuCtxSynchronize"), "cuCtxSynchronize: 700")
 

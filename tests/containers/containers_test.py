@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Containers of podman: an image that knows nothing of rcuda has remote GPUs by the CDI specification, and the
-Containerfiles make a server and a client.
+"""Containers of podman: with the CDI specification, a container of an image without rcuda has remote GPUs. And the
+Containerfiles make images of a server and of a client.
 
     containers_test.py --build FOLDER --wheels FOLDER [unittest arguments]
 
-The image is a new Debian with Python. Exits with 77 and says why where podman cannot run one. Takes some minutes. All
-that podman writes is in a temporary folder, and all mounts are in a namespace of this test.
+The image is a new Debian with Python. If podman cannot run a container here, exits with 77 and says why. Takes some
+minutes. podman writes only into a temporary folder, and all mounts are in a namespace of this test.
 """
 
 import glob
@@ -26,8 +26,8 @@ from servers import eventually, run_tests, Server  # noqa: E402
 BUILD = WHEELS = None
 IMAGE = "localhost/debian"
 DEMO = "/opt/rcuda/lib/rcuda/demo"
-# What makes podman run on machines that let a container set nothing: crun knows no mixture of both kinds of
-# cgroups. $0: the folder for CDI specifications.
+# Makes podman run on machines that do not let a container change settings: only cgroups of version 2 are mounted, because
+# crun does not support both versions together. $0: the folder for CDI specifications.
 PREPARE = """
 mount --make-rprivate /
 if [ "$(stat -f -c %T /sys/fs/cgroup)" != cgroup2fs ]; then
@@ -43,7 +43,7 @@ import ctypes
 cuda, count = ctypes.CDLL("libcuda.so"), ctypes.c_int()
 print(cuda.cuInit(0), cuda.cuDeviceGetCount(ctypes.byref(count)), count.value)
 """
-# As PyPI's wheels are: CuPy, and an NVML client.
+# Uses packages of PyPI as they are: CuPy, and a client of NVML.
 CUPY = """
 import cupy, pynvml
 print(cupy.cuda.runtime.getDeviceCount(), int((cupy.arange(1000) * 3).sum()))
@@ -60,7 +60,7 @@ class ContainersTest(unittest.TestCase):
         make_debian("containers", archive, "--include=python3-minimal,libpython3-stdlib")
         cls.podman("import", archive, IMAGE)
         os.remove(archive)
-        # podman asks for more than a machine may allow.
+        # By default, podman sets higher limits than some machines allow.
         limits = [f"--ulimit={name}={least}:{least}" for name, least in (("nofile", 1024), ("nproc", 4096))]
         cls.options = ["--rm", "--cgroups=disabled", *limits]
         tried = cls.run_podman("run", *cls.options, "--network=host", IMAGE, "true")
@@ -86,7 +86,7 @@ class ContainersTest(unittest.TestCase):
         return server
 
     def specify(self, *pool, **variables):
-        """Writes the specification, for all containers that are started from now on."""
+        """Writes the CDI specification of a pool. It applies to all containers that start from now on."""
         made = subprocess.run([os.path.join(BUILD, "bin/rcuda-run"), "--devices", ",".join(pool), "--cdi"],
                               env=dict(os.environ, **variables), capture_output=True, text=True, check=True)
         with open("/etc/cdi/rcuda.json", "w") as file:
@@ -105,7 +105,7 @@ class ContainersTest(unittest.TestCase):
         result = self.run_image(IMAGE, DEMO)
         self.assertIn(" on 3 devices, 0 wrong", result.stdout, result.stderr)
         self.check(self.run_image(IMAGE, "python3", "-c", COUNT), "0 0 3\n")
-        # Any of them, and what JAX looks for.
+        # A container can have any of the devices. It also has the device file that JAX looks for.
         for devices in (["1"], ["0", "2"], ["2", "1", "0"]):
             self.check(self.run_image(IMAGE, "python3", "-c", COUNT, devices=devices), f"0 0 {len(devices)}\n")
         self.check(self.run_image(IMAGE, "sh", "-c", "test -e /dev/nvidiactl; echo $?; touch /opt/rcuda/lib/a; echo $?"),
@@ -123,7 +123,7 @@ class ContainersTest(unittest.TestCase):
                                   "python3", "-c", CUPY), f"2 {999 * 500 * 3}\n2\n")
 
     def test_a_server_of_root_on_this_machine(self):
-        """Without the network, by the socket for containers."""
+        """The container has no network and reaches the server by its socket for containers."""
         server = self.server(options=("--users", "nobody"))
         self.specify(f"local@{server.port}:0")
         result = self.run_image("--user=nobody", IMAGE, DEMO, network="none")
@@ -132,7 +132,7 @@ class ContainersTest(unittest.TestCase):
         self.assertIn("nor is root of a container", result.stderr)
 
     def test_a_network_of_its_own(self):
-        """So the server knows the container as another machine, by its token."""
+        """The container has a network of its own, so to the server it is another machine, and it needs a token."""
         tried = self.run_podman("run", *self.options, "--network=podman", IMAGE, "true")
         if tried.returncode != 0:
             self.skipTest("no network of its own for a container here: " + " ".join(tried.stderr.split()))
@@ -161,7 +161,7 @@ class ContainersTest(unittest.TestCase):
             file = os.path.join(SOURCE, f"packaging/containers/{name}.Containerfile")
             self.podman("build", "--layers=false", "--isolation=chroot", "--network=host", f"--build-arg=BASE={IMAGE}",
                         *more, f"--file={file}", f"--tag=rcuda-{name}", packages)
-        port = self.server().port  # one that was free, for the network is this machine's
+        port = self.server().port  # a port that was free: the container uses this machine's network
         self.doCleanups()
         server = self.podman("run", *self.options, "--network=host", "--detach", "rcuda-server",
                              "--port", port).strip()
@@ -178,7 +178,7 @@ class ContainersTest(unittest.TestCase):
 
 
 def enter_namespace():
-    """Starts this program again, in a namespace of mounts that is prepared for podman."""
+    """Starts this program again, in a mount namespace that is prepared for podman."""
     with tempfile.TemporaryDirectory() as folder:
         os.mkdir(os.path.join(folder, "cdi"))
         had_bridge = os.path.exists("/sys/class/net/cni-podman0")

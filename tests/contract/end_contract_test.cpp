@@ -112,7 +112,8 @@ TEST_P(EndContract, CloseEndsBothSides) {
   EXPECT_EQ(load(server(), 0), 17u);  // an earlier put has arrived
 }
 
-// A thread checks for the last put just before it arrives, and is delayed until the end.
+// The waiting thread checks just before the last put arrives, and checks again only after the Link
+// has ended.
 TEST_P(EndContract, WhatWasPutBeforeTheEndEndsAWait) {
   connect();
   bool late = false;
@@ -215,7 +216,7 @@ TEST_P(EndContract, ASilentPeerIsGivenUpAfterItsTimeout) {
   const LinkOptions impatient{.peer_timeout = std::chrono::milliseconds(1000)};
   Result<PeerProcess> peer = PeerProcess::start(medium(), impatient, "stay");
   ASSERT_TRUE(peer.ok()) << peer.status().message();
-  // Both ends have the same options; only heartbeats keep the Link alive.
+  // No end sends anything but heartbeats, which keep the Link alive.
   const std::unique_ptr<Link> link = wrap(peer->take_link());
   EXPECT_EQ(link->wait([] { return false; },
                        std::chrono::steady_clock::now() + std::chrono::milliseconds(1500))

@@ -185,7 +185,8 @@ TEST(HostileTcpPeer, PutsOutsideOfARegionEndTheSessionAndTouchNothing) {
     Victim victim = attack_tcp(tcp_hello().bytes());
     ASSERT_NE(victim.link, nullptr);
     ASSERT_TRUE(victim.link->expose(memory.data(), memory.size()).ok());
-    // The first request names a region that does not exist (any more), which is allowed.
+    // The first request names a region that does not exist. That is allowed, because the peer may
+    // not know yet that a region was withdrawn.
     send(victim.attacker, Words().u32(24).u32(4).u64(77).u64(0).u64(1).bytes());
     send(victim.attacker, Words().u32(24).u32(4).u64(region).u64(offset).u64(1).bytes());
     expect_protocol_violation(*victim.link);
@@ -313,7 +314,8 @@ TEST(HostileTcpPeer, TheEndOfAWriteHoldsBackWhatFollowsUntilTheWriteIsHere) {
   EXPECT_EQ(link.wait([] { return false; }, soon()).code(), Code::kUnavailable);
 }
 
-// A peer that gives up a stopped process sends the reason after all earlier bytes.
+// A peer that ends the session because this process is stopped sends the reason after all earlier
+// bytes.
 TEST(HostileTcpPeer, ALastMessageCountsAfterAWriteThatNeverArrives) {
   const std::tuple<uint32_t, uint32_t, const char*> last[] = {{500, 6, "silent for 500ms"},
                                                               {0, 3, "the peer ended the session"}};
@@ -331,8 +333,8 @@ TEST(HostileTcpPeer, ALastMessageCountsAfterAWriteThatNeverArrives) {
   }
 }
 
-// Requests that the peer has not answered do not delay a write in order, which its program waits
-// for.
+// Requests that the peer has not answered do not delay a write in order, for which the peer's
+// program waits.
 TEST(HostileTcpPeer, AWriteInOrderOvertakesWhatThePeerDoesNotAnswer) {
   Victim victim = attack_tcp(tcp_hello().bytes());
   ASSERT_NE(victim.link, nullptr);
@@ -363,7 +365,7 @@ TEST(HostileTcpPeer, WritesInOrderThatCannotBeEndTheSession) {
     expect_protocol_violation(*victim.link);
   };
   attack(piece_in_order(1, 4040, 64, 1));
-  std::vector<std::byte> many;  // whose ends are not reported
+  std::vector<std::byte> many;  // writes whose ends are not reported
   for (uint32_t number = 1; number <= 5000; ++number) {
     const std::vector<std::byte> piece = piece_in_order(77, 0, 8, number);
     many.insert(many.end(), piece.begin(), piece.end());
@@ -372,8 +374,8 @@ TEST(HostileTcpPeer, WritesInOrderThatCannotBeEndTheSession) {
   EXPECT_EQ(memory, std::vector(4096, std::byte{0x5a}));
 }
 
-// A log line that blocks its thread, like one to a stopped terminal: until a descriptor is closed,
-// or for a second.
+// Blocks the thread that writes a log line, as a stopped terminal does: until `descriptor` is
+// closed, or for a second.
 struct SlowLine {
   const int descriptor;
   std::promise<void> begun;
@@ -503,7 +505,8 @@ TEST(HostileShmPeer, AnnouncementsThatCannotBeEndTheSession) {
   }
 }
 
-// The peer has done nothing wrong, so the Link and its other regions stay usable.
+// This process lacks descriptors; the peer has done nothing wrong. So the Link and its other
+// regions stay usable.
 TEST(HostileShmPeer, ADescriptorForWhichThereIsNoRoomIsMissingFromItsRegionOnly) {
   const UniqueFd window = window_file(4096 + kWindowBytes, F_SEAL_SHRINK | F_SEAL_GROW);
   const UniqueFd block = window_file(8192, F_SEAL_SHRINK | F_SEAL_GROW);

@@ -134,7 +134,8 @@ Status read_and_wait(Link& link, RegionId region, uint64_t offset, std::span<std
 }
 
 namespace {
-// An emulated machine on a loaded host may stand still for longer than the default peer_timeout.
+// On a loaded host, an emulated machine may make no progress for longer than the default
+// peer_timeout.
 transport::LinkOptions patient(transport::LinkOptions options) {
   const bool by_default = options.peer_timeout == transport::LinkOptions().peer_timeout;
   if (by_default && std::getenv("RCUDA_TEST_SLOWDOWN")) options.peer_timeout = kPatience;

@@ -125,7 +125,7 @@ TEST_P(MemoryContract, EachTransferRegistersItsMemory) {
   const transport::LinkCounters before = client().counters();
   for (int i = 0; i < 5; ++i) ASSERT_NO_FATAL_FAILURE(exchange(client(), target, memory, i));
   const transport::LinkCounters after = client().counters();
-  EXPECT_EQ(after.registrations, before.registrations + 2 * 5);  // a write and a read each
+  EXPECT_EQ(after.registrations, before.registrations + 2 * 5);  // a write and a read in each round
   EXPECT_EQ(after.copied_bytes, before.copied_bytes);
   ::munmap(memory.data(), memory.size());
 }

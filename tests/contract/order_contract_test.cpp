@@ -40,7 +40,7 @@ TEST_P(OrderContract, APutAfterATransferIsSeenAfterItsData) {
   }
 }
 
-// Without waiting for the transfer, as above.
+// As above, but the put does not wait for the end of a transfer.
 TEST_P(OrderContract, APutAfterAPutIntoARegionIsSeenAfterItsBytes) {
   connect();
   SharedBlock block(1 << 20);
@@ -61,14 +61,14 @@ TEST_P(OrderContract, APutAfterAPutIntoARegionIsSeenAfterItsBytes) {
     const uint64_t offset = static_cast<uint64_t>(i) % 13;
     std::memset(bytes.data(), i % 251, bytes.size());
     ASSERT_EQ(put(region->id, offset, size), Code::kOk);
-    std::memset(bytes.data(), 0xff, bytes.size());  // they are copied
+    std::memset(bytes.data(), 0xff, bytes.size());  // put_region() has copied them
     ASSERT_TRUE(put_word(server(), 0, i).ok());
     ASSERT_TRUE(client().wait([&] { return load(client(), 0) == uint64_t(i); }, soon()).ok());
     ASSERT_EQ(block.bytes[offset], static_cast<std::byte>(i % 251));
     ASSERT_EQ(block.bytes[offset + size - 1], static_cast<std::byte>(i % 251));
     ASSERT_NE(block.bytes[offset + size], static_cast<std::byte>(i % 251));
   }
-  // What is withdrawn is not touched, and the Link goes on.
+  // The Link does not access the memory of a withdrawn region, and continues.
   ASSERT_TRUE(client().unexpose(region->id).ok());
   ::mprotect(block.bytes.data(), block.bytes.size(), PROT_NONE);
   ASSERT_EQ(put(region->id, 0, 4096), Code::kOk);
@@ -147,7 +147,7 @@ TEST_P(OrderContract, APutAfterAWriteInOrderIsSeenAfterItsBytes) {
     if (is_lent) server().take_back(bytes.data(), bytes.size());
   }
   EXPECT_TRUE(pending.last_error().ok());
-  // What is withdrawn is not touched, and the Link goes on.
+  // The Link does not access the memory of a withdrawn region, and continues.
   ASSERT_TRUE(client().unexpose(region->id).ok());
   ::mprotect(block.bytes.data(), block.bytes.size(), PROT_NONE);
   write(region->id, 0, 300'001);
@@ -174,7 +174,7 @@ TEST_P(OrderContract, TransfersAfterAWriteInOrderHappenAfterIt) {
   }
 }
 
-// Of several writes to the same place the last is seen, for all sizes.
+// After several writes of any size to the same place, the peer sees the last write's bytes.
 TEST_P(OrderContract, WritesInOrderReplaceEachOther) {
   connect();
   if (!traits().orders_writes) return;
@@ -217,7 +217,7 @@ TEST_P(OrderContract, ManyThreadsInAnyOrder) {
     threads.emplace_back([&, t] {
       const uint64_t offset = t * kPart;
       std::vector<std::byte> bytes(kPart);
-      server().lend(bytes.data(), bytes.size());  // they change only after the client has them
+      server().lend(bytes.data(), bytes.size());  // changed only after the client has received them
       for (int i = 1; i <= count; ++i) {
         const size_t size = i % 2 == 0 ? kPart : 70'000;
         const std::span<std::byte> some = std::span(bytes).first(t % 3 == 1 ? 5000 : size);
@@ -242,8 +242,8 @@ TEST_P(OrderContract, ManyThreadsInAnyOrder) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// A write in order that the Link's end interrupts still reports its end, so the caller may free its
-// memory.
+// If the Link ends during a write in order, the write still reports its end. Then the caller may
+// free its memory.
 TEST_P(OrderContract, AWriteInOrderEndsWithTheLink) {
   connect();
   if (!traits().orders_writes) return;

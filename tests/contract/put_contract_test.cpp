@@ -103,8 +103,8 @@ TEST_P(PutContract, PutsThatAreHandedOverArriveInTheOrderOfIssue) {
   put_by_many_threads({.receive_spin = std::chrono::milliseconds(1)}, Wake::kHandOver);
 }
 
-// Both sides only poll: no later call is needed to send the put, whether a thread of the Link is
-// awake or asleep.
+// Both sides only poll: a put that put() has passed to a thread of the Link is sent without a later
+// call, whether that thread is awake or asleep.
 TEST_P(PutContract, APutThatIsHandedOverNeedsNoFurtherCall) {
   if (!traits().copies_by_cpu) GTEST_SKIP() << "hands nothing over";
   constexpr auto kSpin = std::chrono::milliseconds(1);
@@ -239,7 +239,7 @@ TEST_P(PutContract, WhoListensForSomethingElseSleepsThroughAnswers) {
     ASSERT_TRUE(
         client().wait([&] { return load(client(), kAnswers.offset) == uint64_t(i); }, soon()).ok());
   }
-  // The kernel may wake a thread without a reason, but not often.
+  // Spurious wake-ups by the kernel are rare.
   if (!traits().has_adapter) {
     EXPECT_LT(looks, kPuts / 4);
   }

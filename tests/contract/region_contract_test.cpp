@@ -136,8 +136,8 @@ TEST_P(RegionContract, WritesWithImmediateTellOfTheirArrival) {
     EXPECT_TRUE(pending.wait());
   };
   write(withdrawn->id, 0);
-  // On the same stream, because nothing else is in flight. When this write ends, the dropped write
-  // has been read.
+  // Uses the same stream as the dropped write, because nothing else is in flight. So when this
+  // write ends, the dropped write has been read.
   ASSERT_TRUE(write_and_wait(server(), region->id, 0, std::span(local).first(8)).ok());
   write(region->id, block.bytes.size());
   if (traits().has_adapter) {  // the adapter has refused both writes
@@ -247,7 +247,7 @@ TEST_P(RegionContract, AWithdrawnRegionIsNeverTouchedAgain) {
     ASSERT_TRUE(region.ok());
     Pending transfers;
     for (size_t n = 0; n < kTransfers; ++n) {
-      // Each goes to its own place, because transfers have no order.
+      // Each transfer has its own place, because transfers have no order.
       const size_t at = n * bytes.size();
       if (i % 2 == 0) {
         server().write(region->id, at, bytes.data(), bytes.size(), transfers.begin());

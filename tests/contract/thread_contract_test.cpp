@@ -1,5 +1,5 @@
-// A Link in a process that cannot start further threads. Either the error names this reason, or
-// transfers go on without the threads; the program is never terminated.
+// A Link in a process that cannot start further threads. Either an error names the reason, or
+// transfers continue without the threads. The program is never terminated.
 #include <string>
 
 #include "tests/contract/link_contract.h"
@@ -50,7 +50,7 @@ TEST_P(ThreadContract, TransfersEndWithoutTheThreadsTheyWouldHave) {
     fill_pattern(here.bytes, 2);
     const auto region = server().expose(there.bytes.data(), there.bytes.size(), there.fd);
     ASSERT_TRUE(region.ok()) << region.status().message();
-    (void)client().map(region->id, kBytes, nullptr);  // the announcement has arrived now
+    (void)client().map(region->id, kBytes, nullptr);  // now the region has been announced
     const ThreadLimit limit(0, ThreadLimit::Of::kProcess);
     const Status status = writes ? write_and_wait(client(), region->id, 0, here.bytes)
                                  : read_and_wait(client(), region->id, 0, here.bytes);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that the documentation points at what exists.
+"""Checks that the links and paths in the documentation exist.
 
     check_links.py ROOT
 
@@ -18,13 +18,13 @@ FOLDERS = ("api", "bench", "client", "cmake", "common", "docs", "p2p", "scripts"
 
 
 def anchors(text):
-    """What a hosting site makes of each heading: lower case, punctuation dropped, blanks to dashes."""
+    """The anchors that a hosting site makes of the headings: in lower case, without punctuation, with dashes for blanks."""
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def alternatives(path):
-    """`a/b.{h,cpp}` names several paths."""
+    """All paths that the text names: `a/b.{h,cpp}` names two."""
     match = re.search(r"\{([^}]*)\}", path)
     if not match:
         return [path]
@@ -47,7 +47,7 @@ def broken(root, page):
         first, slash, _ = quoted.partition("/")
         if slash and first in FOLDERS:
             for path in alternatives(quoted):
-                # A program is named as it lies in the build folder; its source is next to it here.
+                # The pages give the path of a program in the build folder; the source tree has its source at that path.
                 path = path.rstrip("/")
                 if not any(root.glob(path)) and not any(root.glob(path + ".c*")):
                     yield f"no such path: {path}"

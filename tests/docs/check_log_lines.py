@@ -4,9 +4,9 @@
     check_log_lines.py ROOT
 
 Takes the texts of RCUDA_INFO, RCUDA_WARN, RCUDA_ERROR and RCUDA_LOG in server/ and p2p/. Each must begin like a line in the
-first column of the table there: " / " separates the lines of one row, and "..." and names such as CLIENT stand for any text. Texts
-without two words of their own, such as "%s", are passed over. A line of the table that no text has is an error as well,
-unless it is put together elsewhere in server/, p2p/ or common/. So is a message in docs/failures.md that no program has.
+first column of the page's table: " / " separates the lines of one row, and "..." and names such as CLIENT stand for any text.
+Texts without two words of their own, such as "%s", are not checked. It is also an error if no text matches a line of the table,
+unless other code in server/, p2p/ or common/ composes that line, or if no program has a message of docs/failures.md.
 """
 
 import pathlib
@@ -23,7 +23,7 @@ ANY = re.compile(r" ?\.\.\.|\b(?:%s)\b|\(s\)" % "|".join(NAMES))
 
 
 def sources(root, *folders):
-    # A quotation mark as a character would begin a literal.
+    # Without the character '"', which would look like the begin of a literal.
     return [path.read_text().replace("'\"'", "''") for folder in folders for path in sorted((root / folder).rglob("*"))
             if path.suffix in (".cpp", ".h")]
 

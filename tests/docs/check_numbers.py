@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Checks that numbers of the pages are those of the code.
+"""Checks that numbers in the documentation are those in the code.
 
     check_numbers.py ROOT
 
-Each line of NUMBERS has a page, its text with the number in parentheses, a source file, and the text there in front of the
-number. Both texts are regular expressions; blanks of the first stand for line breaks as well. KB, MB and GB are powers of 1024,
-as in all pages.
+Each line of NUMBERS has a page, the page's text with the number in parentheses, a source file, and the text before the number
+in that file. Both texts are regular expressions; a blank in the first one also matches a line break. KB, MB and GB are powers
+of 1024, as in all pages.
 """
 
 import pathlib
@@ -62,7 +62,7 @@ def in_page(text):
 
 
 def in_source(text):
-    """`32ull << 30`, `uint64_t{16} << 10`, `65536`."""
+    """The value of an expression such as `32ull << 30`, `uint64_t{16} << 10` or `65536`."""
     value, _, shift = re.sub(r"[a-z_0-9]+\{(\d+)\}", r"\1", text).partition("<<")
     return int(re.match(r"[\d']+", value.strip())[0].replace("'", "")) << int(shift or 0)
 

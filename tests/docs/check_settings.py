@@ -3,8 +3,9 @@
 
     check_settings.py ROOT SERVER
 
-The table of a server: options, variables and defaults are those of `SERVER --help` and `SERVER --list-settings`. The table of a
-program: the variables are those of common/config/variables.cpp, besides those that name one device each and CUDA's own.
+In the table of a server, options, variables and defaults must be those of `SERVER --help` and `SERVER --list-settings`. In the
+table of a program, the variables must be those of common/config/variables.cpp. Variables that name one device each and those of
+CUDA itself are not compared.
 """
 
 import pathlib
@@ -51,7 +52,7 @@ def main():
 
     source = (root / "common/config/variables.cpp").read_text()
     names = re.findall(r'"([A-Z0-9_]+)"', re.search(r"kPrograms\[\] = \{(.*?)\};", source, re.DOTALL)[1])
-    known = {"RCUDA_" + name: "" for name in names if name != "DRIVER"}  # of the server that rcuda-run --demo starts
+    known = {"RCUDA_" + name: "" for name in names if name != "DRIVER"}  # DRIVER is for the server that rcuda-run --demo starts
     program = {name: "" for variables, _ in table(page, "Settings of a program") for name in VARIABLE.findall(variables)
                if not re.fullmatch(r"RCUDA_DEVICE_\d+", name)}
     faults += differences("program", program, known)

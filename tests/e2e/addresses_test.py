@@ -17,14 +17,13 @@ from servers import client_environment, run_tests, Server
 
 BUILD = PROGRAMS = None
 EXPECTED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../programs/expected")
-# "Within seconds": twice the time limit of connecting and of the answer (session.h), for slow
-# machines.
+# Twice the time limit of connecting and of the answer (session.h), for slow machines.
 PATIENCE_SECONDS = 20
 FINDS_PORT = 'port ("serving ... on")'
 
 
 class Listener:
-    """Listens, but is not an rcuda-server; `answer` gets each connection."""
+    """A listening program that is not an rcuda-server. Calls `answer` with each connection."""
 
     def __init__(self, answer):
         self.socket = socket.create_server(("127.0.0.1", 0))
@@ -62,8 +61,8 @@ class AddressesTest(unittest.TestCase):
             self.assertIn(text, lines[0])
 
     def check_impostor(self, port, plain, encrypted, *remedies):
-        """What is said of something that listens where the list names a server: without security,
-        with a token, and without credentials."""
+        """Checks the messages about another program that listens where the list names a server: for clients
+        without security, with a token, and without credentials."""
         where = f"127.0.0.1:{port}"
         with tempfile.NamedTemporaryFile("w") as tokens:  # mode 600
             tokens.write(f"rcuda1.00000000.{43 * 'A'}.{43 * 'A'}\n")

@@ -1,5 +1,5 @@
-"""What tests of clients of other machines share. A proxy stands for the network: the server has no local socket at
-the proxy's port, so a client that connects to it gets no ticket.
+"""Shared by tests of clients on other machines. A proxy stands for the network: there is no local socket for the
+proxy's port, so a client that connects to the proxy gets no ticket.
 """
 
 import os
@@ -18,7 +18,7 @@ REFUSAL, STATUS, AUTHENTICATE, AUTHENTICATED = 4, 6, 14, 15
 
 class AuthCase(unittest.TestCase):
     def setUp(self):
-        test = sys.modules[type(self).__module__]  # has the options
+        test = sys.modules[type(self).__module__]  # this module has the options
         self.build, self.programs = test.BUILD, test.PROGRAMS
         self.folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.folder.cleanup)
@@ -29,7 +29,7 @@ class AuthCase(unittest.TestCase):
 
     def server(self, name="server", index=0, user=None, options=(), wrapper=(), **settings):
         if user is not None:
-            os.chown(self.folder.name, user, user)  # it makes its certificate there
+            os.chown(self.folder.name, user, user)  # the server makes its certificate in this folder
         environment = {"RCUDA_SERVER_TOKENS": self.path(name + ".tokens"),
                        "RCUDA_SERVER_CERTIFICATE": self.path(name + ".pem"),
                        "RCUDA_SERVER_AUDIT": self.path(name + ".audit"),

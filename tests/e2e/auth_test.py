@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Clients of other machines: how they identify themselves, and that nobody between them and the server reads along.
-By MUNGE: munge_test.py.
+"""Clients on other machines: how they identify themselves, and that nobody between them and the server can read what
+they send. munge_test.py tests MUNGE.
 
     auth_test.py --build FOLDER --programs FOLDER [unittest arguments]
 """
@@ -27,7 +27,7 @@ from servers import (client_environment, eventually, local_connection, make_cert
 
 BUILD = PROGRAMS = None
 TLS_HANDSHAKE = 0x16
-PLAIN_LINK = b"cudatcp3"  # the first bytes of a TCP Link, of a client as of a peer worker
+PLAIN_LINK = b"cudatcp3"  # the first bytes of a TCP Link from a client or from a peer worker
 
 
 class AuthTest(AuthCase):
@@ -116,7 +116,7 @@ class AuthTest(AuthCase):
                 except OSError:
                     return
                 seen.extend(client.recv(1 << 16))
-                client.sendall(message(8))  # in plain text, as a server of the old kind would
+                client.sendall(message(8))  # in plain text, as an old server would
                 client.close()
         threading.Thread(target=answer, daemon=True).start()
         result = self.run_program([f"127.0.0.1@{listener.getsockname()[1]}:0"],
@@ -144,7 +144,7 @@ class AuthTest(AuthCase):
         worker = str(server.sessions(BUILD)[client.pid])
 
         def attempt(role, *options):
-            """What a holder of a token of this role gets from tools."""
+            """The outcome of each command for the holder of a token of this role."""
             token = self.token_file(self.make_token(server, "--role", role, *options))
             outcomes = {"session": self.run_program([proxy.address()], RCUDA_TOKEN_FILE=token)}
             for name, *command in (("status", "rcuda-smi"), ("resume", "rcuda-smi", "resume"), ("list", "rcuda-lease", "list"),
@@ -164,7 +164,7 @@ class AuthTest(AuthCase):
         check(done, {"status"}, r"its token \(observer\) lacks the role (session|operator).*rcuda-token create --role")
         self.assertIn(f"worker {worker}", done["status"].stdout)
         self.assertIsNone(client.poll())
-        # Root's server shows another user no session of root.
+        # The server is root's, and to another user it shows no session of root.
         other = ["--user", "nobody"] if os.geteuid() == 0 else []
         done = attempt("session", *other)
         check(done, {"session", "status", "list"} | (set() if other else {"end"}),
@@ -191,7 +191,7 @@ class AuthTest(AuthCase):
         self.assert_refused(self.run_program([proxy.address()], RCUDA_TOKEN_FILE=token), *refused)
         asked = self.run_tool("rcuda-smi", f"127.0.0.1:{proxy.port}", RCUDA_TOKEN_FILE=token)
         self.assertIn(refused[0], asked.stderr)
-        # On its own machine root is known by the kernel, over TCP as well.
+        # For a client on the server's machine, the kernel tells the server that the user is root, over TCP as well.
         for transport in ("shm", "tcp"):
             local = client_environment(BUILD, [server], transport)
             self.assert_works(subprocess.run([os.path.join(PROGRAMS, "vector_add")], env=local, capture_output=True,
@@ -200,7 +200,7 @@ class AuthTest(AuthCase):
         token = self.token_file(self.make_token(named))
         self.assert_works(self.run_program([self.proxy(named).address()], RCUDA_TOKEN_FILE=token))
 
-    # An administrator who names users shuts out all others, also those with tokens.
+    # If the setting lists users, the server serves no others, even if they have tokens.
     @unittest.skipIf(os.geteuid() != 0, "makes a token for another user")
     def test_the_setting_users_holds_for_tokens_too(self):
         group = grp.getgrgid(pwd.getpwnam("nobody").pw_gid).gr_name
@@ -218,7 +218,7 @@ class AuthTest(AuthCase):
                 self.assert_refused(result, "the server does not serve user nobody: its setting \"users\" lists only "
                                     "others, and also applies to tokens; ask its administrator to add nobody "
                                     "there, or to a group")
-                # A token that gives no sessions needs no user.
+                # A token whose role gives no sessions works also for a user that the setting does not list.
                 observer = self.token_file(self.make_token(server, "--user", "nobody", "--role", "observer"))
                 asked = self.run_tool("rcuda-smi", at.rsplit(":", 1)[0], RCUDA_TOKEN_FILE=observer)
                 self.assertEqual(asked.returncode, 0, asked.stderr)
@@ -310,7 +310,7 @@ class AuthTest(AuthCase):
         self.assert_works(result, "peer_copies")
         for proxy in proxies:
             self.assertNotIn(PLAIN_LINK, proxy.seen)
-        # One worker has reached the other through its proxy, beside the client.
+        # Besides the client, one worker has connected to the other through a proxy.
         self.assertGreater(max(len(proxy.seen) for proxy in proxies), 1_000_000)
 
     # ---- the server's start ----
@@ -342,7 +342,7 @@ class AuthTest(AuthCase):
         self.assertEqual(result.returncode, 1, result.stderr)
         self.assertIn("no filters of system calls", result.stderr)
         self.assertIn("the server cannot speak TLS", result.stderr)
-        # Without others it does not need to.
+        # A server without clients on other machines does not need TLS.
         server = Server(BUILD, options=("--certificate", self.path("server.pem")), wrapper=without_seccomp(self.folder.name))
         self.assertEqual(server.stop(), 0, server.text())
 
@@ -369,7 +369,7 @@ class AuthTest(AuthCase):
         with open(self.path("text"), "w") as file:
             file.write("neither a key nor a token\n")
         os.chmod(self.path("text"), 0o600)
-        # The user database may know a name later.
+        # Status 1, not "unusable settings", because the user database may get a name later.
         for status, options, culprit in ((1, ("--users", "no-such-user"), "no-such-user"),
                                          (1, ("--users", "@no-such-group"), "no-such-group"),
                                          (1, ("--operators", "@no-such-group"), "no-such-group"),
@@ -392,7 +392,8 @@ class AuthTest(AuthCase):
     # ---- messages in the wrong order, by another TLS client ----
 
     def answer(self, connection, *messages):
-        """The answer to the last of the messages: its kind, and its body or text. A token stands for the login by it."""
+        """The kind, and the body or text, of the answer to the last of the messages. A token among the messages stands for
+        the messages of a login with it."""
         for one in messages:
             connection.sendall(connection.login(one) if isinstance(one, str) else one)
             outcome = read_message(connection)
@@ -450,7 +451,7 @@ class AuthTest(AuthCase):
         return sent.read()
 
     def test_a_flood_of_handshakes_holds_up_nobody_else(self):
-        """All messages arrive before the server reads any of them: the handshakes first."""
+        """All messages arrive before the server reads any of them. Those of the handshakes arrive first."""
         server = self.server()
         self.make_token(server)
         hello = self.client_hello()
@@ -473,7 +474,7 @@ class AuthTest(AuthCase):
     def test_many_clients_of_one_origin_get_in_at_once(self):
         server = self.server()
         token = self.make_token(server)
-        with contextlib.ExitStack() as failed:  # handshakes that failed just now
+        with contextlib.ExitStack() as failed:  # connections whose handshakes have just failed
             for _ in range(100):
                 stranger = failed.enter_context(socket.create_connection(("127.0.0.1", int(server.port)), timeout=60))
                 stranger.sendall(b"\x16\x03\x01" + bytes(40))
@@ -513,7 +514,7 @@ class AuthTest(AuthCase):
         for door in server.doors():
             with open(f"/proc/{door}/environ") as environment:
                 self.assertNotIn("RCUDA", environment.read())
-            # The one that is still starting has the server's log.
+            # While a door starts, it still has the server's log open.
             self.assertTrue(eventually(lambda: all(
                 re.fullmatch("/dev/null|socket:.*", os.readlink(f"/proc/{door}/fd/{number}"))
                 for number in os.listdir(f"/proc/{door}/fd"))))

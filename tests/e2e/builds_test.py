@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""A client and a server of different builds use what both know. The server is of tests/support/skewed_commands.cpp.
+"""A client and a server of different builds use the commands that both have. tests/support/skewed_commands.cpp makes
+such a server.
 
     builds_test.py --build FOLDER --softgpu LIBRARY [unittest arguments]
 """
@@ -17,7 +18,7 @@ from servers import client_environment, local_connection, make_token, message, P
 
 BUILD = SOFTGPU = None
 
-# Prints what becomes of commands that the server lacks, and of others; then on the second device, if there is one.
+# Prints the results of commands that the server lacks and of others, on each device.
 USE = """
 import ctypes
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -50,7 +51,7 @@ assert cuda.cuCtxSetCurrent(context) == 0
 function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda data: None)
 print(cuda.cuLaunchHostFunc(None, function, None), cuda.cuCtxSynchronize())
 """
-# Asks NVML for the name of the first GPU, in vain.
+# Asks NVML for the name of the first GPU, which must fail.
 NAME_OF_GPU = """
 import ctypes
 nvml, gpu, name = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p(), (ctypes.c_char * 96)()
@@ -87,7 +88,7 @@ class BuildsTest(unittest.TestCase):
         self.assertEqual(result.stdout, f"found 0 0 0 0 0\ndevice 0 0 0 0 0 0 {0x30003} {0x30003}\n")
         self.assertEqual(result.stderr, "")
 
-    # An upgrade of the package replaces the file, its removal removes the folder.
+    # An upgrade of the package replaces the file; a removal of the package removes the folder.
     def test_a_server_whose_file_is_replaced_or_gone_serves_with_its_own_build(self):
         for is_replaced in (True, False):
             with self.subTest(is_replaced=is_replaced), tempfile.TemporaryDirectory() as base:
@@ -103,7 +104,7 @@ class BuildsTest(unittest.TestCase):
                     with open(binary, "w") as file:
                         file.write("#!/bin/sh\nexit 1\n")
                     os.chmod(binary, 0o755)
-                # A worker and a door are started now.
+                # Only now does the server start a worker and a door.
                 result = self.use(server, transport="tcp", RCUDA_SECURITY="tls",
                                   RCUDA_TOKEN_FILE=os.path.join(base, "token"))
                 self.assertEqual(result.stdout.splitlines()[0], "found 0 0 0 0 0", server.text())
@@ -143,7 +144,7 @@ class BuildsTest(unittest.TestCase):
 
     def test_a_server_of_an_older_protocol(self):
         with socket.socket() as tcp, socket.socket(socket.AF_UNIX) as local:
-            tcp.bind(("127.0.0.1", 0))  # nobody else gets the port
+            tcp.bind(("127.0.0.1", 0))  # so that no other process gets the port
             port = tcp.getsockname()[1]
             local.bind(f"\0rcuda-{port}")
             local.listen()
@@ -195,7 +196,7 @@ class BuildsTest(unittest.TestCase):
             kind, text = read_message(connection)
             self.assertEqual(kind, 4)
             self.assertIn("protocol version 1", text)
-        # Of this version of the framing, with other messages inside.
+        # A message with this version of the framing, but with another form of the body.
         with local_connection(server.port) as connection:
             connection.sendall(message(1, OLD_HELLO[16:] + b"of another form"))
             kind, text = read_message(connection)

@@ -1,5 +1,6 @@
-// Threads are inside driver calls when the process ends, in the way that the argument names. (The
-// runtime may crash here natively, because it destroys its objects at exit.)
+// The process ends while threads are inside driver calls. The argument names the way in which it
+// ends. (Natively, the CUDA runtime may crash in such a process, because it destroys its objects at
+// exit.)
 #include <chrono>
 #include <cstdlib>
 #include <string>
@@ -23,7 +24,7 @@ void work(CUcontext context) {
       cuMemHostAlloc(&mapped, kBytes, CU_MEMHOSTALLOC_DEVICEMAP) != CUDA_SUCCESS) {
     return;
   }
-  // Without a look at errors.
+  // Errors are ignored.
   while (true) {
     cuMemcpyHtoDAsync(device, host.data(), kBytes, stream);
     cuMemsetD8Async(device, 1, kBytes, stream);

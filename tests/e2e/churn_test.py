@@ -17,15 +17,15 @@ from servers import client_environment, eventually, run_tests, Server
 BUILD = PROGRAMS = None
 POOL = 2
 KILLS = 100
-TOGETHER = 2  # kills at a time
+TOGETHER = 2  # how many clients are killed at a time
 CLIENTS = 64
-# A client is killed at any time from before its first instruction to well into its program: the
-# time that endless needs from its start to its second round on a fast machine.
+# A client is killed at a random time: before its first instruction, in its program, or in between.
+# The limit is the time in which endless gets to its second round on a fast machine.
 LATEST_KILL_SECONDS = 0.25
 # The allowed growth of the daemon's own memory. The daemon has no reason to grow with the number of
-# past sessions. Free blocks of the allocator, and pages that code and libraries touched for the
-# first time, come to some hundred kilobytes. A leak of a session's Hello and buffers, some 10 KB,
-# would be a megabyte.
+# past sessions. Free blocks of the allocator, and pages that code and libraries use for the first
+# time, amount to some hundred kilobytes. A leak of the Hello and the buffers of each session, some
+# 10 KB, would amount to a megabyte.
 SLACK_BYTES = 768 << 10
 
 
@@ -73,7 +73,7 @@ class ChurnTest(unittest.TestCase):
             self.assertLess(after.resident_bytes, before.resident_bytes + SLACK_BYTES)
 
     def warm_up(self, transport):
-        # Ordinary sessions, so that everything that is made once exists.
+        # Runs ordinary sessions, so that everything that a server makes only once exists afterwards.
         for _ in range(4):
             self.run_to_end(transport)
         self.assertTrue(eventually(self.settled))

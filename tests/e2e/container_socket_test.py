@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The local socket for containers of a server of root: who its clients are. A client in namespaces of its own for mounts
-and for the network stands for a container.
+"""The local socket for containers, at a server of root: as which users the server serves its clients. A client in its own
+namespaces for mounts and for the network stands for a container.
 
     container_socket_test.py --build FOLDER --programs FOLDER [unittest arguments]
 
@@ -16,7 +16,7 @@ from servers import client_environment, eventually, run_tests, Server
 
 BUILD = PROGRAMS = None
 
-# The user of the program is $1, its groups are root and $2.
+# $1: the user of the program. $2: its groups besides root.
 CONTAINER = """
 mount --bind /run/rcuda/containers /run/rcuda
 ip link set lo up 2>/dev/null || true
@@ -84,7 +84,7 @@ class ContainerSocketTest(unittest.TestCase):
     def test_an_operator_is_a_user_there(self):
         server = self.server("--users", "nobody", "--operators", "nobody")
         drain = [os.path.join(BUILD, "bin/rcuda-smi"), "drain", f"127.0.0.1:{server.port}"]
-        # On this machine's network: tools connect by TCP, with a ticket of the local socket.
+        # The tool uses this machine's network: tools connect over TCP, with a ticket from the local socket.
         refused = subprocess.run(in_container(NOBODY, *drain, namespaces=["--mount"]), capture_output=True, text=True,
                                  timeout=60, cwd="/", env=self.environment(server, "auto"))
         self.assertNotEqual(refused.returncode, 0, server.text())

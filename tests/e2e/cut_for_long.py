@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Repeats the tests of programs and Python clients whose connections are cut at random, until the time is over.
+"""Repeats the tests in which connections of programs and Python clients are cut at random, for SECONDS.
 
     cut_for_long.py --build FOLDER --seconds SECONDS
 
-Each round has other cuts. The first failure ends it, with its output.
+Each round has other cuts. Ends at the first failure and prints its output.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """A proxy that stands for a network which loses connections.
 
-    cutting_proxy.py PORT [SECONDS]    prints its own port; cuts connections to PORT of this machine about every
-                                       SECONDS (1), once their session has begun, until it is killed
+    cutting_proxy.py PORT [SECONDS]    prints its own port and forwards to PORT of this machine, until it is killed;
+                                       once the session has begun, cuts connections about every SECONDS (1)
 """
 
 import ctypes
@@ -14,13 +14,13 @@ import time
 
 from servers import fetch_ticket
 
-# A TCP connection to this address is disconnected with a reset.
+# connect() of a TCP socket with this address (AF_UNSPEC) ends the connection with a reset.
 NO_ADDRESS = bytes(16)
 LIBC = ctypes.CDLL(None)
 
 
 def kind_of(data):
-    """The kind of the message that begins here (common/messages/message_io.h)."""
+    """The kind of the message with which the data begins (common/messages/message_io.h)."""
     return struct.unpack("<8xI", data[:12])[0]
 
 
@@ -32,13 +32,13 @@ HELLO, ATTACH = 1, 2  # common/messages/message_io.h
 
 
 class Pair:
-    """A client's connection and the one that carries its bytes on."""
+    """A connection from a client, and the connection to the server to which the proxy forwards it."""
 
     def __init__(self, client, server):
         self.client, self.server = client, server
-        self.swallows = False  # forwards nothing more
-        self.kind = None  # of its first message
-        self.beginning = None  # the first bytes of the client, until the server has answered them
+        self.swallows = False  # whether the pair discards all further bytes
+        self.kind = None  # the kind of its first message
+        self.beginning = None  # the first bytes from the client, until the server answers them
         self.passed = {client: 0, server: 0}
 
     def ends(self):
@@ -46,12 +46,12 @@ class Pair:
 
 
 class CuttingProxy:
-    """Forwards connections to a port of this machine. From the beginning of the session on, it cuts some of them
-    after each pause of up to twice `seconds`. `tickets`: it fetches the connections' tickets, because its clients do
-    not know that port; otherwise they are clients of another machine, which use TLS. `keeps`: the first bytes of each
-    connection, for began_with()."""
+    """Forwards connections to a port of this machine. From the beginning of the session on, cuts some of them after
+    each pause of up to twice `seconds`. `tickets`: fetches a ticket for each connection, because its clients do not
+    know that port; without, its clients are on another machine to the server, and they use TLS. `keeps`: keeps the
+    first bytes of each connection, for began_with()."""
 
-    # At least: the control socket, four sockets for copies, and the one for acknowledgements.
+    # The least number in a session: the control socket, four sockets for copies, and the one for acknowledgements.
     SOCKETS = 6
 
     def __init__(self, port, seconds=0.1, tickets=True, keeps=False, seed=None):
@@ -66,8 +66,8 @@ class CuttingProxy:
         self.is_down = threading.Event()
         self.is_closed = threading.Event()
         self.newest = None  # the first connection of the newest session
-        self.missing = 0  # sockets of sessions that have begun
-        self.refused_kind = None  # connections that begin with such a message are closed
+        self.missing = 0  # how many sockets the sessions still lack
+        self.refused_kind = None  # connections that begin with a message of this kind are closed
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         for body in (self.accept, self.cut_some):
@@ -130,7 +130,7 @@ class CuttingProxy:
             self.close_both(pair)
 
     def look_for_the_beginning(self, pair, source):
-        """A session has begun when all its sockets exist, and then both sides have sent something over the first."""
+        """A session has begun when all its sockets exist and both sides have then sent something over the first one."""
         if self.made < self.SOCKETS:
             return
         if source is pair.server:
@@ -154,7 +154,7 @@ class CuttingProxy:
                     self.newest.passed = dict.fromkeys(self.newest.ends(), 0)
 
     def are_complete(self):
-        """Whether no session is in its handshakes: a client does not repeat a handshake that is cut."""
+        """Whether no session is in its handshakes, in which cuts are not allowed: a client does not repeat a handshake."""
         with self.mutex:
             return self.missing == 0 and (self.newest is None or all(self.newest.passed.values()))
 
@@ -181,7 +181,7 @@ class CuttingProxy:
             else:
                 self.close_both(pair)
         except OSError:
-            pass  # it has ended by itself
+            pass  # the connection has already ended
 
     @staticmethod
     def close_both(pair):
@@ -192,7 +192,7 @@ class CuttingProxy:
                 pass
 
     def began_with(self, kind):
-        """The first messages, of this kind, that the server has received: it has answered them."""
+        """The messages of this kind with which connections began, if the server has answered them."""
         messages = []
         for data in list(self.beginnings):
             if kind_of(data) == kind:
@@ -207,7 +207,7 @@ class CuttingProxy:
             self.cut(pair, way)
 
     def refuse(self, kind):
-        """Ends the connections that began with a message of this kind, and lets no others through."""
+        """Ends the connections that began with a message of this kind, and refuses further ones of this kind."""
         self.refused_kind = kind
         with self.mutex:
             pairs = [pair for pair in self.pairs if pair.kind == kind]
@@ -215,7 +215,7 @@ class CuttingProxy:
             self.close_both(pair)
 
     def take_down(self):
-        """The network is gone: all connections end, and no new one reaches the server."""
+        """Simulates a network that is down: ends all connections, and lets no new one reach the server."""
         self.is_down.set()
         with self.mutex:
             pairs = list(self.pairs)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`rcuda-run --demo`: the demonstration runs on the pool, or on a server that lives as long as it.
+"""`rcuda-run --demo`: the demonstration runs on the pool, or on a server that runs only as long as it does.
 
     demo_test.py --build FOLDER [unittest arguments]
 """
@@ -42,7 +42,7 @@ class DemoTest(unittest.TestCase):
                               env=dict(self.environment, **variables))
 
     def program_in_place_of_the_demo(self, text):
-        """An option by which rcuda-run --demo runs this script."""
+        """The option that makes rcuda-run --demo run this script."""
         os.mkdir(os.path.join(self.folder.name, "rcuda"))
         library = os.path.join(self.folder.name, "librcuda.so")
         os.symlink(os.path.join(BUILD, "lib/librcuda.so"), library)
@@ -53,7 +53,7 @@ class DemoTest(unittest.TestCase):
         return "--library=" + library
 
     def test_a_server_lives_as_long_as_the_demonstration(self):
-        # What is set for this user's servers is not for the demonstration's.
+        # The demonstration's server ignores the variables that are set for the user's servers.
         result = self.demo(RCUDA_SERVER_LISTEN="nonsense", RCUDA_SERVER_MAX_SESSIONS="0")
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(result.stderr, "")
@@ -64,7 +64,7 @@ class DemoTest(unittest.TestCase):
         self.assertFalse(serves(port))
 
     def test_the_pool_is_used_if_there_is_one(self):
-        # The demonstration has ended its sessions, but a worker may not have read that yet.
+        # A worker may not have noticed the end of its session when the demonstration ends.
         drains = {"RCUDA_SERVER_DRAIN_TIMEOUT": "20s"}
         pool = [Server(BUILD, index=index, environment=drains) for index in range(2)]
         devices = ",".join(server.address() for server in pool)

@@ -1,5 +1,5 @@
-// cudaMemcpyPeer and cudaMemcpy3DPeer are ordered in the default streams of both devices: after
-// earlier work of both devices and before later work of both.
+// cudaMemcpyPeer and cudaMemcpy3DPeer are ordered in the default streams of both devices: they run
+// after the earlier work and before the later work of both devices.
 #include "program.h"
 
 __global__ void fill_slowly(int* values, int n, int seed) {
@@ -47,7 +47,7 @@ int main() {
       CHECK(holds(destination.values(), round));
     }
 
-    // The same with arrays, filled just before from memory of the program.
+    // The same with arrays. Just before, the source array is filled from the program's memory.
     constexpr size_t kWidth = 256, kHeight = 64;
     std::vector<unsigned char> given(kWidth * kHeight), got(given.size());
     const cudaChannelFormatDesc format = cudaCreateChannelDesc<unsigned char>();

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""rcuda-doctor SERVER: what it says of a server, up to the first obstacle.
+"""rcuda-doctor SERVER: what it reports about a server, up to the first problem.
 
     doctor_test.py --build FOLDER --programs FOLDER [unittest arguments]
 """
@@ -17,7 +17,7 @@ BUILD = PROGRAMS = None
 
 class DoctorTest(AuthCase):
     def ask(self, port, result, *texts, **settings):
-        """Each text is in a line of its own, in this order."""
+        """Runs the doctor. Each text must be in a line of its own, in this order."""
         asked = self.run_tool("rcuda-doctor", f"127.0.0.1:{port}", **settings)
         self.assertEqual((asked.returncode, asked.stderr), (result, ""), asked.stdout)
         lines = iter(asked.stdout.splitlines())

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""rcuda-exporter: what Prometheus reads of servers, checked against what a program did, and by promtool.
+"""rcuda-exporter: the metrics that Prometheus reads are compared with what a program did, and checked by promtool.
 
     exporter_test.py --build FOLDER [unittest arguments]
 """
@@ -64,7 +64,7 @@ def free_port():
 
 class ExporterTest(unittest.TestCase):
     def setUp(self):
-        # With a limit, the server counts each session's memory itself.
+        # Because of the limit, the server itself counts the memory of each session.
         with tempfile.NamedTemporaryFile("w", suffix=".toml") as limits:
             limits.write('[limits.session]\ndevice_memory = "1G"\n')
             limits.flush()
@@ -89,7 +89,7 @@ class ExporterTest(unittest.TestCase):
             return answer.read().decode()
 
     def values(self, text, name, **labels):
-        """Of all metrics of that name that have these labels."""
+        """The values of all metrics of that name that have these labels."""
         found = []
         for line in text.splitlines():
             match = re.fullmatch(re.escape(name) + r"\{(.*)\} (\S+)", line)
@@ -106,7 +106,7 @@ class ExporterTest(unittest.TestCase):
                        env=client_environment(BUILD, [self.server], medium))
 
     def ended(self, sessions, medium):
-        """What is scraped when so many sessions have ended."""
+        """The metrics when this many sessions have ended."""
         text = None
 
         def all_over():
@@ -209,7 +209,7 @@ class ExporterTest(unittest.TestCase):
         worker = self.server.sessions(BUILD)[program.pid]
         self.assertEqual(self.values(text, "rcuda_session_gpu_memory_bytes", worker=worker, user=user, gpu="0"),
                          self.values(text, "rcuda_user_gpu_memory_bytes", gpu="0"))
-        # The quota is not the GPU.
+        # The memory of the GPU is not the quota.
         own = self.value(text, "rcuda_user_gpu_memory_bytes", gpu="0")
         self.assertGreater(self.value(text, "rcuda_gpu_memory_total_bytes"), 1 << 30)
         self.assertGreaterEqual(self.value(text, "rcuda_gpu_memory_used_bytes"), 3 << 20)
@@ -241,7 +241,7 @@ class ExporterTest(unittest.TestCase):
         for name in ("rcuda.rules.yml", "rcuda.dashboard.json"):
             with open(os.path.join(CONTRIB, name)) as file:
                 used = set(re.findall(r"\brcuda_\w+", file.read()))
-            # A server without sessions, their memory or copies to others does not have these.
+            # A server without sessions, memory of sessions or copies to other servers does not have these.
             self.assertLessEqual(used, known | {"rcuda_sessions", "rcuda_user_gpu_memory_bytes",
                                                 "rcuda_peer_copies_total"}, name)
         with open(os.path.join(HERE, "../../docs/monitoring.md")) as file:

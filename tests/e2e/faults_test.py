@@ -14,13 +14,13 @@ import unittest
 from servers import client_environment, eventually, fetch_ticket, run_tests, Server
 
 BUILD = PROGRAMS = None
-# Only a hang lasts so long.
+# Only a program that hangs takes longer.
 HANG_SECONDS = 120
 
 
 class Proxy:
     """Forwards TCP connections to a port of this machine. Once the network is lost, it keeps the
-    connections and forwards nothing. It fetches the connections' tickets, because its clients do
+    connections and forwards nothing. Fetches a ticket for each connection, because its clients do
     not know that port."""
 
     def __init__(self, port):
@@ -77,7 +77,7 @@ class FaultsTest(unittest.TestCase):
         return server
 
     def start(self, environment, program="endless"):
-        """Starts a program that uses its device until that fails; returns when it is using it."""
+        """Starts a program that uses its device until a call fails. Returns when the program uses the device."""
         run = subprocess.Popen([os.path.join(BUILD, "tests/e2e", program)], env=environment,
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.running.append(run)
@@ -124,7 +124,7 @@ class FaultsTest(unittest.TestCase):
         self.check_killed_worker("tcp")
 
     def check_host_memory(self, transport, others=0):
-        """If there is another server, the program continues with its GPU."""
+        """Kills the worker of a program. If there is another server, the program continues with that server's GPU."""
         servers = [self.server() for _ in range(1 + others)]
         run = self.start(client_environment(BUILD, servers, transport), "rcuda_lost_host_memory")
         os.kill(servers[0].sessions(BUILD)[run.pid], signal.SIGKILL)
@@ -156,7 +156,7 @@ class FaultsTest(unittest.TestCase):
             self.check_lost(run, server.port)
         finally:
             os.kill(worker, signal.SIGCONT)
-        # The worker continues and finds that its client has ended.
+        # The worker continues and notices that its client has ended.
         self.assertTrue(eventually(lambda: worker not in server.workers()))
         self.check_works(server, transport)
 
@@ -186,14 +186,14 @@ class FaultsTest(unittest.TestCase):
         server = self.server(RCUDA_SERVER_PEER_TIMEOUT="2s")
         proxy = Proxy(server.port)
         self.addCleanup(proxy.close)
-        # The proxy brings the ticket, so the client must not identify itself once more.
+        # The proxy sends the ticket, so the client must not also identify itself.
         environment = dict(client_environment(BUILD, [server], "tcp", RCUDA_SECURITY="none"),
                            RCUDA_DEVICES=f"127.0.0.1@{proxy.port}:0")
         run = self.start(environment)
         worker = server.sessions(BUILD)[run.pid]
         proxy.gone.set()
         self.check_lost(run, str(proxy.port))
-        # The worker gives up a silent client too.
+        # The worker, too, gives up its client after some silence.
         self.assertTrue(eventually(lambda: worker not in server.workers()))
         self.assertIn("silent", server.text())
         self.check_works(server, "tcp")
@@ -203,7 +203,7 @@ class FaultsTest(unittest.TestCase):
         environment = client_environment(BUILD, [server], transport)
         run = self.start(environment, "stuck")
         worker = server.sessions(BUILD)[run.pid]
-        # The call is in flight, or in the driver.
+        # The call does not return: the driver is executing it.
         self.assertFalse(eventually(lambda: run.poll() is not None, seconds=2))
         self.assertIn(worker, server.workers())
         run.kill()
@@ -219,7 +219,7 @@ class FaultsTest(unittest.TestCase):
         self.check_stuck_worker("tcp")
 
     def with_idle_worker(self, server):
-        """The worker of the session, and the idle one that starts a moment after it."""
+        """The worker of the session, and the idle worker, which starts a moment later."""
         self.assertTrue(eventually(lambda: len(server.workers()) > 1))
         return server.workers()
 

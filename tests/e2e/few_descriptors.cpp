@@ -1,6 +1,5 @@
-// Page-locked memory uses no descriptors of the program, whose number is limited. The program
-// allocates and registers more pieces of memory than this process and the server may have open
-// files.
+// Page-locked memory uses none of the program's descriptors, whose number is limited. The program
+// allocates and registers more pieces of memory than this process and the server may open files.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -55,7 +54,7 @@ int main() {
     void* allocated;
     check(cuMemHostAlloc(&allocated, kBytes, 0), "cuMemHostAlloc", i);
     use(memory, static_cast<char*>(allocated), kBytes, "memory allocated", i);
-    // Leaves the neighbour's pages out, so that each piece is its own region.
+    // Only half of each piece, so that no two registered regions touch.
     check(cuMemHostRegister(own + i * kBytes, kBytes / 2, 0), "cuMemHostRegister", i);
     use(memory, own + i * kBytes, kBytes / 2, "memory registered", i);
     CUdeviceptr seen;

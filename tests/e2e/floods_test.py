@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Sessions that take all they can get, beside one that finishes with right results each time.
+"""Sessions that take as much as they can get of one resource. Other sessions must still get right results.
 
     floods_test.py --build FOLDER --programs FOLDER [unittest arguments]
 """
@@ -14,7 +14,7 @@ from servers import Server, client_environment, eventually, run_tests
 
 BUILD = PROGRAMS = None
 
-# Takes more and more of one thing. Says so when it has a lot or gets no more, and then holds it.
+# Takes more and more of one resource. Prints a line when it has a lot or gets no more, and then holds what it has.
 FLOOD = """
 import ctypes, mmap, sys, threading
 cuda = ctypes.CDLL("libcuda.so.1")

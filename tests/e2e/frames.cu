@@ -19,7 +19,7 @@ struct Place {
 __global__ void get_place(Place) {}
 __global__ void get_pointer(char*) {}
 
-// Page-locked memory of 128 KB that a kernel has got, in which the host writes each time.
+// Page-locked memory of 128 KB, whose address a kernel has received. Each call writes to it.
 char* written(const std::function<void(char*)>& give_to_kernel) {
   static char* memory = nullptr;
   if (!memory) {
@@ -30,7 +30,8 @@ char* written(const std::function<void(char*)>& give_to_kernel) {
   return memory;
 }
 
-// One block with one attribute of 1, whose other bytes differ each time.
+// A configuration with one block and one attribute. The value of the attribute is 1; the unused
+// bytes of the attribute differ in each call.
 cudaLaunchConfig_t with_attribute(cudaLaunchAttributeID id) {
   static cudaLaunchAttribute attribute;
   static unsigned char garbage = 0;
@@ -45,7 +46,7 @@ cudaLaunchConfig_t with_attribute(cudaLaunchAttributeID id) {
   return config;
 }
 
-// Loads an image of so many kernels, and unloads it. Each `number` is another image.
+// Loads an image with this number of kernels, and unloads it. For each `number`, the image differs.
 void load_kernels(int kernels, int number) {
   std::string text = ".version 8.0\n.target sm_75\n.address_size 64\n";
   for (int i = 1; i <= kernels; ++i) {
@@ -175,5 +176,5 @@ int main(int argc, char** argv) {
   CHECK(found != calls.end());
   for (int i = std::atoi(argv[2]); i > 0; --i) found->second();
   CUDA(cudaGetLastError());
-  CUDA(cudaDeviceSynchronize());  // how far copies are when the program ends must not count
+  CUDA(cudaDeviceSynchronize());  // else the counts would depend on how far the copies are
 }

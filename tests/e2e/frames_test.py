@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The cost of CUDA calls on the wire: a post is not answered, and a waiting call is one round trip.
-The commands received and the answers sent are counted by the worker, for one call and for many, so
-that the cost of the session itself cancels out.
+"""The cost of CUDA calls on the wire: a post has no answer, and a waiting call takes one round trip.
+The worker counts the commands that it receives and the answers that it sends, in a session with few
+calls and in one with many. The difference does not contain the cost of the session itself.
 
     frames_test.py --build FOLDER [unittest arguments]
 """
@@ -29,30 +29,31 @@ EVERYWHERE = {
     "pinned_up_1m": (1, 1),
     "pinned_down_async": (1, 0),
     "pageable_up": (1, 0),
-    # Where the variable lies was asked once.
+    # The client asks for the address of the variable only once.
     "symbol_up": (1, 0),
     "pageable_down": (1, 1),
     "pinned_down": (1, 1),
     "memset_synchronize": (2, 1),
-    # Nothing was queued since the wait before.
+    # Since the wait that the copy implies, nothing was queued.
     "pageable_down_synchronize": (2, 2),
     "synchronize": (0, 0),
     "synchronize_device": (0, 0),
     "allocate": (2, 2),
-    # Is the image there, load it, what is its function, unload it. The image is not sent again.
+    # Four commands: ask whether the server has the image, load it, ask for its function, unload it. The image is not
+    # sent again.
     "load_kernel_again": (4, 3),
     "load_one_of_many": (4, 3),
-    # The answer is known.
+    # The client has the answer already.
     "active_clusters": (0, 0),
     "active_clusters_with_attributes": (0, 0),
     "launch_with_attributes": (1, 0),
 }
-# A kernel that the server lacks goes with the question, and the load and the question about its function behind it.
-# Over shared memory the load and the question about the function are sent in vain, and again behind the kernel.
-# Over TCP all functions of an image that has few are asked for while it is loaded.
-# Page-locked memory that cannot be shared travels with the command, and the wait is a separate
-# command. A copy of 64 KB comes in two answers, which are both requested at once. What the host writes to memory of
-# kernels is sent before launches that may use it.
+# Over TCP, the client sends a kernel that the server lacks together with the question for it, and then the load and the
+# question for the function. Over shared memory, it first sends the load and the question for the function without the
+# kernel, which fails, and again after the kernel. Over TCP, if an image has few functions, the client asks for all of
+# them while the server loads the image. The bytes of page-locked memory that cannot be shared travel with the command,
+# and the wait is a separate command. A copy of 64 KB takes two answers, which the client requests together. What the
+# host has written to memory of kernels is sent before launches that may use it.
 BY_MEDIUM = {
     "shm": {"pinned_up": (1, 1), "pinned_down_64k": (1, 1), "memset_pinned_up_beside_mapped": (2, 1),
             "load_new_kernel": (7, 5), "load_new_and_known_kernel": (11, 8), "load_one_of_three": (4, 3),
@@ -61,8 +62,8 @@ BY_MEDIUM = {
             "load_new_kernel": (5, 3), "load_new_and_known_kernel": (9, 6), "load_one_of_three": (6, 5),
             "launch_in_structure": (2, 0), "launch_beside_structure": (1, 0), "launch_beside_pointer": (2, 0)},
 }
-# Behind so many places in a stream's queue the client posts a mark, to see how far the stream is
-# (client/session/timeline.cpp). A call takes one, except where its bytes move behind it.
+# After this many places in a stream's queue, the client posts a mark, to find out how far the stream is
+# (client/session/timeline.cpp). A call takes one place, except if its bytes follow it.
 BETWEEN_MARKS = 252
 PLACES = {"tcp": {"pinned_down_async": 3, "pinned_up_async_4m": 9}}
 
@@ -91,7 +92,7 @@ class FramesTest(unittest.TestCase):
                 marks = MANY * places // BETWEEN_MARKS - FEW * places // BETWEEN_MARKS
                 few = self.session(medium, call, FEW)
                 many = self.session(medium, call, MANY)
-                # The program waits for its work before it ends, so each mark has been answered.
+                # Each mark has an answer, because the program waits for its work before it ends.
                 self.assertEqual([m - f for m, f in zip(many, few)],
                                  [commands * (MANY - FEW) + marks, answers * (MANY - FEW) + marks])
 

@@ -1,5 +1,5 @@
-// Takes device memory and writes it, 16 MiB at a time, until a call fails or it has as much as the
-// argument says, in MiB. Prints "has all" or the error.
+// Allocates device memory and writes to it, 16 MiB at a time, until a call fails or it has as many
+// MiB as the argument says. Prints "has all" or the error.
 #include <cstdio>
 #include <cstdlib>
 

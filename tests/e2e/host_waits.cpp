@@ -1,6 +1,6 @@
-// A stream that waits for a word of host memory. If the worker shares the host's pages, the stream
-// continues when the host writes the word. If the worker has its own pages, it would wait forever,
-// so the wait is refused.
+// A stream waits for a word of host memory. If the worker shares the host's pages, the stream
+// continues when the host writes the word. If the worker has its own pages, the stream would wait
+// forever, so the call that starts the wait fails.
 //
 //   host_waits waits|refused
 #include <cstdio>

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A local user sends the server of root descriptors whose close lingers, has taken the server's name, or asks for what
-others have exported. Everybody else is served.
+"""A hostile local user sends descriptors whose close() blocks to a server of root, takes the server's name before it
+starts, or asks for memory that others have exported. The server still serves everybody else.
 
     hostile_descriptors_test.py --build FOLDER --programs FOLDER [unittest arguments]
 
@@ -21,9 +21,9 @@ from servers import client_environment, EXPORTER, IMPORTER, make_token, message,
 
 BUILD = PROGRAMS = None
 
-# Sends each of argv[2:] a socket with unsent bytes and SO_LINGER, whose peer (argv[1]) does not read. Its last close
-# blocks for 100 s, unless the process ends. Prints how many connections accepted it. Then ends, so these have the last
-# descriptors.
+# Sends a socket to each local socket of argv[2:]. The socket has unsent bytes and SO_LINGER, and its peer (argv[1]) does
+# not read, so its last close() blocks for 100 s unless the process ends. Prints how many local sockets accepted it. Then
+# ends, so that the receivers have the last descriptors.
 HOSTILE = """
 import array, os, socket, struct, sys
 def stuck():
@@ -63,7 +63,7 @@ STRANGER = dict(user=65533, group=65533, extra_groups=[])
 
 
 def doors_of(servers):
-    """The names of the local sockets at which servers and their workers listen. Those of softgpu are its own."""
+    """The names of the local sockets at which servers and their workers listen, without those of softgpu."""
     own = set()
     for server in servers:
         for pid in (server.process.pid, *server.workers()):
@@ -99,7 +99,7 @@ class HostileDescriptorsTest(unittest.TestCase):
         names = (f"@rcuda-{port}", f"/run/rcuda/{port}.sock", f"/run/rcuda/containers/{port}.sock")
         sink = socket.create_server(("127.0.0.1", 0))
         self.addCleanup(sink.close)
-        # The daemon must not be faster.
+        # The daemon must not close the descriptors before the hostile process ends.
         servers[0].process.send_signal(signal.SIGSTOP)
         self.addCleanup(servers[0].process.send_signal, signal.SIGCONT)
         hostile = subprocess.run(["python3", "-c", HOSTILE, str(sink.getsockname()[1]), *names], cwd="/", text=True,
@@ -124,7 +124,7 @@ class HostileDescriptorsTest(unittest.TestCase):
             self.attack(old_kernel(folder), 3)
 
     def exporter(self, server):
-        """The name of memory that a session of nobody has exported, for as long as the test runs."""
+        """Starts a session of nobody that exports memory as long as the test runs. Returns the name of the memory."""
         exporter = subprocess.Popen(["python3", "-c", EXPORTER], cwd="/", text=True, stdin=subprocess.PIPE,
                                     stdout=subprocess.PIPE, env=client_environment(BUILD, [server]), **NOBODY)
         self.addCleanup(exporter.wait)
@@ -141,7 +141,7 @@ class HostileDescriptorsTest(unittest.TestCase):
             doors = doors_of(servers)
             for server in servers:
                 self.assertIn(f"/run/rcuda/{server.port}.sock", doors)
-            # None of them is faster than the hostile process ends.
+            # None of them may close the descriptors before the hostile process ends.
             processes = [pid for server in servers for pid in (server.process.pid, *server.workers())]
             for pid in processes:
                 os.kill(pid, signal.SIGSTOP)
@@ -209,7 +209,7 @@ class HostileDescriptorsTest(unittest.TestCase):
             self.assertEqual((stat.S_IMODE(status.st_mode), status.st_gid), (mode, group))
             self.program([server], "vector_add", "shm")
             self.program([server], "vector_add", "tcp")  # with a ticket
-            os.kill(server.process.pid, signal.SIGKILL)  # leaves the path, which the next one replaces
+            os.kill(server.process.pid, signal.SIGKILL)  # leaves the path, which the next server replaces
             server.process.wait()
         os.unlink(path)
 

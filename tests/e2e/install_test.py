@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`cmake --install`: the installed tree serves a program in each of the ways that the README
+"""`cmake --install`: a program can use the installed tree in each of the ways that the README
 describes.
 
     install_test.py --build FOLDER --programs FOLDER --nvml PROGRAM [unittest arguments]
@@ -57,7 +57,7 @@ class InstallTest(unittest.TestCase):
         library = os.path.join(self.libraries, "rcuda", "libnvidia-ml.so.1")
         dynamic = subprocess.run(["readelf", "-d", library], capture_output=True, text=True).stdout
         self.assertRegex(dynamic, r"SONAME.*\[libnvidia-ml\.so\.1\]")
-        # The program expects its own process to be the only one.
+        # The program expects that no other process uses the server.
         self.assertTrue(eventually(lambda: not self.server.sessions(self.prefix)), self.server.status(self.prefix))
         self.program(NVML, command=[os.path.join(self.prefix, "bin/rcuda-run"), "--"])
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""A process that shares memory with another one sees its streams in order, as on one GPU.
+"""A process that shares memory with another process sees the work of that process's streams in order, as on one GPU.
 
     interprocess_order_test.py --build FOLDER [unittest arguments]
 
-The sender copies a value to its page-locked memory and then sets a flag in memory that the receiver has
-opened. When the receiver sees the flag, the value must be there, although the sender's server is behind a
-network that takes 300 ms.
+In one stream, the sender copies a value to its page-locked memory and then sets a flag in memory that the
+receiver has opened. When the receiver sees the flag, the sender must have the value, although the network
+between the sender and its server delays everything by 300 ms.
 """
 
 import ctypes

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Memory of another process: it is opened if the process sees its GPU on the server; otherwise a line says what is
-missing.
+"""Memory of another process: a process can open it if it sees the memory's GPU on the same server; otherwise a line
+says what is missing.
 
     interprocess_servers_test.py --build FOLDER [unittest arguments]
 """
@@ -22,12 +22,12 @@ class InterprocessServersTest(unittest.TestCase):
             self.addCleanup(server.stop)
 
     def environment(self, server, visible):
-        """All GPUs of the server, of which the program sees some, as in a job of Slurm."""
+        """The environment for all GPUs of the server, of which the program sees only some, as in a job of Slurm."""
         return dict(client_environment(BUILD, []), RCUDA_DEVICES=f"{server.address(0)},{server.address(1)}",
                     CUDA_VISIBLE_DEVICES=visible, LD_LIBRARY_PATH=os.path.join(BUILD, "lib/rcuda"))
 
     def results_of(self, importer, visible="1,0"):
-        """What an importer on that server gets of memory of the first server's GPU 0, and says."""
+        """The results and the messages of an importer on that server that opens memory of the first server's GPU 0."""
         with subprocess.Popen([sys.executable, "-c", EXPORTER], env=self.environment(self.servers[0], "0"), text=True,
                               stdin=subprocess.PIPE, stdout=subprocess.PIPE) as exporter:
             name = exporter.stdout.readline().strip()

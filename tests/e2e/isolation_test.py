@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""A worker is its user's: sessions of two users of one server of root, read from /proc, and what they can do to one
-another.
+"""A worker runs as its user. /proc is read for the sessions of two users of one server of root, and each user tries to
+reach the sessions of the other.
 
     isolation_test.py --build FOLDER --programs FOLDER [unittest arguments]
 
-RCUDA_TEST_DRIVER=nvidia uses a GPU. Exits with 77 if it cannot act as other users: it needs root and a build that
-others can read.
+RCUDA_TEST_DRIVER=nvidia uses a GPU. Needs root and a build that other users can read; otherwise exits with 77.
 """
 
 import contextlib
@@ -25,7 +24,7 @@ ADA = dict(user=65534, group=65532, extra_groups=[12, 14])
 BOB = dict(user=65533, group=65531, extra_groups=[])  # has no account
 NONE = "0000000000000000"
 
-# Tries to reach a process in every way that a debugger or a neighbour has, and names those that work.
+# Tries to reach a process in every way that a debugger or another process has, and prints the ways that work.
 REACH = """
 import ctypes, os, sys
 pid = int(sys.argv[1])
@@ -57,14 +56,14 @@ def fields(path):
 
 
 def threads(pid):
-    """The status of every thread of a process. One may end meanwhile."""
+    """The status of every thread of a process, without threads that end meanwhile."""
     for thread in os.listdir(f"/proc/{pid}/task"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             yield fields(f"/proc/{pid}/task/{thread}/status")
 
 
 def files_of(pid):
-    """What the descriptors of a process are. One may be closed meanwhile."""
+    """What the descriptors of a process refer to, without descriptors that are closed meanwhile."""
     for number in os.listdir(f"/proc/{pid}/fd"):
         with contextlib.suppress(FileNotFoundError):
             yield os.readlink(f"/proc/{pid}/fd/{number}")
@@ -124,7 +123,7 @@ class IsolationTest(unittest.TestCase):
             for name in ("CapInh", "CapPrm", "CapEff", "CapAmb"):
                 self.assertEqual(status[name], NONE, name)
             seen += 1
-        self.assertGreater(seen, 2)  # the driver's and the Link's threads beside the main one
+        self.assertGreater(seen, 2)  # the threads of the driver and of the Link besides the main thread
 
     def test_every_thread_of_a_worker_is_its_users(self):
         server = self.server()
@@ -148,7 +147,7 @@ class IsolationTest(unittest.TestCase):
             for transport in ("shm", "tcp"):
                 result = self.run_program(server, user, transport=transport)
                 self.assertEqual((result.returncode, result.stdout), (0, expected), result.stderr + server.text())
-            # Memory that client and worker map both, and memory that two workers of a user share.
+            # These use memory that both client and worker map, and memory that two workers of a user share.
             # The last two cannot run under a sanitizer (CMakeLists.txt).
             for program in ("copies", "host_memory", "managed_memory", "interprocess", "shared_descriptors",
                             *(() if servers.PRELOAD else ("host_registration", "zero_copy"))):
@@ -166,7 +165,7 @@ class IsolationTest(unittest.TestCase):
                 self.assertEqual(result.returncode, 0, result.stderr)
                 return result.stdout.split()
             self.assertEqual(reach(other), [])
-            # A user may end its own session, and no more: the worker holds more than is the user's.
+            # A user may only end the worker of its own session, because the worker also holds things that are not the user's.
             self.assertEqual(reach(own), ["signal"])
         self.assertEqual(fields(f"/proc/{ada}/status")["Seccomp"], "2")
 
@@ -196,7 +195,7 @@ class IsolationTest(unittest.TestCase):
             self.assertEqual(own[0], own[1])  # the same program
             self.assertEqual(images(), set())
             self.assertEqual(self.run_program(server, dict(user=0)).returncode, 0)
-            self.assertEqual(images(), own[0])  # root's
+            self.assertEqual(images(), own[0])  # the images of root
             _, worker = self.session(server, ADA)
             opened = [os.readlink(f"/proc/{worker}/fd/{number}") for number in os.listdir(f"/proc/{worker}/fd")]
             self.assertIn(os.path.join(cache, "ptx", str(ADA["user"])), opened)
@@ -204,7 +203,7 @@ class IsolationTest(unittest.TestCase):
                 path = os.path.join(cache, kind, str(user["user"]))
                 status = os.stat(path)
                 self.assertEqual((status.st_uid, stat.S_IMODE(status.st_mode)), (user["user"], 0o700))
-                # Not even its owner finds it: the folder above is closed.
+                # Not even its owner can reach it, because others have no access to the folder above.
                 self.assertNotEqual(subprocess.run(["ls", path], capture_output=True, cwd="/", **user).returncode, 0)
 
     def test_a_worker_sees_the_servers_device_nodes_only(self):
@@ -241,9 +240,9 @@ class IsolationTest(unittest.TestCase):
         def idle():
             try:
                 return [list(scope(worker)) for worker in server.workers() if worker not in (first, second)]
-            except (FileNotFoundError, ProcessLookupError):  # one has ended meanwhile
+            except (FileNotFoundError, ProcessLookupError):  # a worker has ended meanwhile
                 return None
-        # The devices of the latest session get the idle worker.
+        # The idle worker is for the devices of the latest session.
         self.assertTrue(eventually(lambda: idle() == [[0]]))
         for device in (0, 1, 2):
             self.assertEqual(self.run_program(server, ADA, device=device).returncode, 0, server.text())
@@ -270,7 +269,7 @@ class IsolationTest(unittest.TestCase):
 
     def test_settings_that_cannot_be_met_are_errors(self):
         for variables, text, status in (
-                (dict(RCUDA_SERVER_USERS="no-such-user"), '"no-such-user"', 1),  # it may be known later
+                (dict(RCUDA_SERVER_USERS="no-such-user"), '"no-such-user"', 1),  # the user may be added later
                 (dict(RCUDA_SERVER_CGROUP="/proc"), "RCUDA_SERVER_CGROUP=/proc", UNUSABLE_SETTINGS)):
             result = subprocess.run([os.path.join(BUILD, "bin/rcuda-server"), "--port", "0", "--driver", "softgpu"],
                                     env=dict(os.environ, **variables), capture_output=True, text=True, timeout=60)

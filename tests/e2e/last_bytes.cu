@@ -1,5 +1,6 @@
-// What a call that waits for the GPU shows although the program has not waited before: the bytes of
-// memory that is unregistered, and memory of a pool that was freed in stream order.
+// Calls that wait for the GPU themselves, so that a program that has not waited before sees the
+// results: after cudaHostUnregister, the last bytes of the memory; and of a pool, the memory that
+// was freed in stream order.
 #include <cuda.h>
 
 #include "../programs/program.h"
@@ -8,7 +9,8 @@ __global__ void increment(unsigned char* bytes, size_t count) {
   for (size_t i = threadIdx.x; i < count; i += blockDim.x) ++bytes[i];
 }
 
-// In the current context: cuMemHostUnregister waits for that in which the memory was registered.
+// Uses the current context: cuMemHostUnregister waits for the work of the context in which the
+// memory was registered.
 void unregister() {
   constexpr size_t kBytes = 1 << 20, kPage = 4096;
   auto* const memory = static_cast<unsigned char*>(std::aligned_alloc(kPage, kBytes));

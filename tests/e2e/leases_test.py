@@ -56,7 +56,7 @@ class LeasesTest(unittest.TestCase):
         return result
 
     def take(self, server, *arguments, **more):
-        """The variables that a new lease prints."""
+        """Takes a lease. Returns the variables that the command prints."""
         lines = self.must(server, "take", *arguments, **more).stdout.splitlines()
         variables = dict(line.split("=", 1) for line in lines)
         self.assertEqual(sorted(variables), ["RCUDA_DEVICES", "RCUDA_LEASE"])
@@ -91,7 +91,7 @@ class LeasesTest(unittest.TestCase):
             self.assertIn(text, result.stderr)
 
     def start_session(self, environment):
-        """A program that runs until its session ends. Its stderr goes to a file."""
+        """Starts a program that runs until its session ends. Its stderr goes to a file."""
         log = tempfile.TemporaryFile("w+")
         self.addCleanup(log.close)
         process = subprocess.Popen([os.path.join(BUILD, "tests/e2e/endless")], env=environment,
@@ -274,7 +274,7 @@ class LeasesTest(unittest.TestCase):
         self.assertEqual(self.must(server, "revoke", "--job", "slurm 1").stderr, "")
         self.assertIn("there is no lease of slurm 1", self.must(server, "revoke", "--job", "slurm 1").stderr)
 
-    # A lease that nobody meant to be endless would keep its devices until an administrator notices.
+    # If a lease were endless by mistake, it would keep its devices until an administrator notices.
     def test_a_lease_says_how_long_it_lasts(self):
         server = self.server()
         name = f"127.0.0.1:{server.port}"
@@ -326,7 +326,7 @@ class LeasesTest(unittest.TestCase):
         server.process.wait()
         server = self.server("--port", port, **settings)
         self.assertEqual(self.take(server, "--job", "slurm 1"), lease)
-        # It waits for the first worker, which knows the devices.
+        # The command waits for the first worker, which finds out which devices there are.
         self.take(server, "--devices", "3", "--job", "slurm 2")
         self.must(server, "revoke", "--job", "slurm 2")
         self.check_refused(self.environment(server, "shm"), "device 0 is leased exclusively")
@@ -371,7 +371,7 @@ class LeasesTest(unittest.TestCase):
             self.check_works(environment, user=NOBODY)
             self.check_refused(environment, "is for user nobody, not for", user=0)
         self.take(server, "--job", "slurm 1")
-        # A user sees the own leases, and nobody's secret.
+        # A user sees only the own leases, and no secrets.
         own = self.leases(server, user=NOBODY)
         self.assertEqual([one["user"] for one in own], ["nobody"])
         self.assertEqual(self.leases(server, user=OTHER), [])

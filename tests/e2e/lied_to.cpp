@@ -1,6 +1,6 @@
-// A program whose server says that device memory lies where the program's table of functions is
-// (lying_driver.cpp). Each kind of memory is tried in a process of its own. The call must fail, the
-// table must stay as it is, and one line must say why and name the server.
+// The server of this program says that device memory is at the address of the program's table of
+// functions (lying_driver.cpp). Each kind of memory is tried in a process of its own. The call must
+// fail, the table must be unchanged, and one line must say why and name the server.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -97,8 +97,8 @@ bool check(const char* name, CUresult (*call)()) {
 
 }  // namespace
 
-// With the argument "own-managed" the client has managed memory itself, as over shared memory: then
-// no server is asked for an address.
+// With the argument "own-managed" the client itself manages managed memory, as over shared memory.
+// Then it asks no server for an address.
 int main(int argc, char** argv) {
   const bool own_managed = argc > 1 && std::strcmp(argv[1], "own-managed") == 0;
   for (auto*& entry : table) entry = &honest;

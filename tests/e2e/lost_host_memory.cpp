@@ -1,6 +1,6 @@
-// Page-locked memory of a program whose server is lost: prints the result of each later call.
-// Prints "running" when the memory is allocated. With two servers, it then uses the second server's
-// GPU, which must work as before.
+// Page-locked memory of a program that loses its server. Prints "running" when the memory is
+// allocated, and after the loss the result of each call. With two servers, it then uses the second
+// server's GPU, which must work as before.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -25,7 +25,8 @@ void say(CUresult result) {
 
 bool works(CUresult result) { return result == CUDA_SUCCESS; }
 
-// Copies from page-locked memory of before the loss into the GPU, and out into memory of after it.
+// Copies to the other GPU from page-locked memory of the time before the loss, and back to memory
+// that is allocated after the loss.
 void use_the_other(CUcontext other, void* before, void* registered) {
   CUdeviceptr memory, managed;
   void* after;

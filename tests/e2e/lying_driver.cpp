@@ -1,8 +1,9 @@
-// The driver of a hostile server: softgpu, whose memory lies where the program's own memory is.
+// The driver of a hostile server: softgpu, but it says that its memory is at an address at which
+// the program has its own memory.
 //
 // The program names the address when it looks up the variable "lie_<hexadecimal>" of a module,
-// which is not found. From then on every allocation, reservation and variable is there, in this
-// session's worker. The server that uses it has no guard of its own (lying_guard.cpp).
+// which is not found. From then on, in this session's worker, every allocation, reservation and
+// variable is at that address. The server that uses it has no guard of its own (lying_guard.cpp).
 #include <cstdlib>
 #include <cstring>
 
@@ -12,7 +13,7 @@
 namespace {
 
 CUdeviceptr lie = 0;
-constexpr size_t kBytes = 128 << 10;  // of each lie
+constexpr size_t kBytes = 128 << 10;  // the size of all memory at the false address
 
 template <typename Function>
 Function* real(Function*, const char* name) {
@@ -98,7 +99,7 @@ CUresult cuLibraryGetManaged(CUdeviceptr* address, size_t* bytes, CUlibrary libr
                                       : result;
 }
 
-// Every lie is managed memory, which a program may access at this address.
+// Says of the false address that it is managed memory, which a program may access at its address.
 CUresult cuPointerGetAttribute(void* data, CUpointer_attribute which, CUdeviceptr address) {
   if (lie == 0 || address - lie >= kBytes) {
     return REAL(cuPointerGetAttribute)(data, which, address);

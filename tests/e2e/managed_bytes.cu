@@ -1,6 +1,6 @@
-// Managed memory of 16 MiB, used in one way: the argument. managed_bytes_test.py counts the bytes
-// that travel. "memory" prints what the client's buffers take in the end. "frees" uses other
-// memory.
+// Uses 16 MiB of managed memory in the way that the argument names. managed_bytes_test.py counts
+// the bytes that travel. "memory" prints the size of the client's buffers at the end. "frees" uses
+// other memory.
 #include <cstring>
 #include <fstream>
 #include <string>
@@ -36,7 +36,8 @@ size_t resident_in_buffers() {
   return all;
 }
 
-// Three times, without and with a host function that is due when the memory is freed.
+// Allocates, uses and frees managed memory three times. With a host function, the function is still
+// queued when the memory is freed.
 void allocate_use_free(bool with_host_function) {
   for (int round = 0; round < 3; ++round) {
     int* values;
@@ -79,7 +80,7 @@ int main(int, char** arguments) {
     if (way == "word") CHECK(values[0] == round + 2);
   }
   if (way == "memory") {
-    for (int wait = 0; wait < 20; ++wait) {  // fetch nothing of `values`
+    for (int wait = 0; wait < 20; ++wait) {  // waits that fetch nothing of `values`
       read<<<1, 1>>>(values, 1, result);
       FINISH();
     }

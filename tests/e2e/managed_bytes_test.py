@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What travels of managed memory: only what one side has changed.
+"""Of managed memory, only the bytes that one side has changed travel.
 
     managed_bytes_test.py --build FOLDER [unittest arguments]
 """
@@ -13,13 +13,13 @@ from servers import audit_lines, Server, client_environment, load_trace, run_tes
 
 BUILD = None
 ALL = 16 << 20
-# What five rounds of commands, and pages that share a block with written ones, may add.
+# The limit for what else may travel: five rounds of commands, and pages in one block with written pages.
 LITTLE = 1 << 20
 
 
 class ManagedBytesTest(unittest.TestCase):
     def run_program(self, way, mode, **more):
-        """What a program prints, and the bytes that its worker has copied."""
+        """What the program prints, and how many bytes its worker has copied."""
         audit = tempfile.NamedTemporaryFile()
         self.addCleanup(audit.close)
         server = Server(BUILD, environment=dict(RCUDA_SERVER_AUDIT=audit.name))

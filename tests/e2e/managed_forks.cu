@@ -1,6 +1,6 @@
-// A child of fork() beside managed memory whose bytes a server has. The child has memory of its own.
-// Managed memory it cannot access, as with a local GPU: it would find bytes that are long out of
-// date, since nobody fetches others for it. Its parent goes on.
+// A child of fork(), while a server has the current bytes of managed memory. The child can use its
+// other memory. As with a local GPU, it cannot access managed memory: it would read outdated bytes,
+// because nothing fetches the current ones for it. The parent continues to use the memory.
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
@@ -44,7 +44,8 @@ bool all_are(const unsigned* words, unsigned value) {
   return true;
 }
 
-// The client's buffers for the memory, which a child would keep from being freed.
+// Whether the client's buffers for the memory are mapped. If a child had them too, the system could
+// not free them.
 bool has_buffers() {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The medium that a session gets where nobody has asked for one. `fickle` (tests/support/fickle_medium.h)
-stands for an adapter that is there on one side, on both, or connects nothing.
+"""The medium of a session for which none is set. `fickle` (tests/support/fickle_medium.h) stands for an
+adapter that only one side has, that both sides have, or that cannot connect.
 
     media_test.py --build FOLDER --softgpu LIBRARY --programs FOLDER [unittest arguments]
 """
@@ -97,7 +97,7 @@ class MediaTest(unittest.TestCase):
         self.assert_over("tcp", result, "falling back to tcp: cannot connect over fickle")
 
     def test_the_worker_of_a_client_that_is_gone_is_free(self):
-        # The worker would wait an hour for another connection, or a quarter of it for this one.
+        # Otherwise the worker would wait for an hour for another connection, or a quarter of an hour for this one.
         for fickle in ("fails", "works"):
             with self.subTest(server=fickle):
                 server, proxy = self.server(fickle, RCUDA_SERVER_HANDSHAKE_TIMEOUT="60m")

@@ -1,4 +1,4 @@
-// Meets the limits of a session.
+// Uses the resources of a session up to their limits.
 //
 //   memory_quota fill        allocates each kind of memory until there is no more, frees it, and
 //                            prints how many MiB there were

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Clients of other machines that identify themselves by MUNGE: under a lease, as root, and with a
+"""Clients on other machines that identify themselves by MUNGE: with a lease, as root, and with a
 munged that hangs.
 
     munge_test.py --build FOLDER --programs FOLDER [unittest arguments]
@@ -51,7 +51,7 @@ class MungeTest(AuthCase):
         return folder + "/socket"
 
     def test_the_user_of_a_lease_proves_it_by_munge(self):
-        """As on a node of a batch system: no secret of the lease has come there."""
+        """As on a node of a batch system, which does not have the secret of the lease."""
         munge = self.start_munged()
         server = self.server(RCUDA_MUNGE_SOCKET=munge, RCUDA_SERVER_REQUIRE_LEASE="true")
         proxy = self.proxy(server)
@@ -98,7 +98,7 @@ class MungeTest(AuthCase):
         self.assertIn("root of another machine is not root here", asked.stderr)
 
     def silent_munged(self):
-        """A socket at which nobody accepts, with room for one connection: further ones hang in
+        """A socket at which nobody accepts connections, with room for one: further clients hang in
         connect()."""
         path = self.path("silent")
         listener = socket.socket(socket.AF_UNIX)
@@ -108,7 +108,7 @@ class MungeTest(AuthCase):
         return path
 
     def knock_with_credentials(self, server, count):
-        """Connections for which the server has to ask munged."""
+        """Makes connections for which the server has to ask munged."""
         connections = contextlib.ExitStack()
         self.addCleanup(connections.close)
         self.hanging = []
@@ -121,8 +121,8 @@ class MungeTest(AuthCase):
         return connections
 
     def serves_others(self, server):
-        """Whether clients that hang are answered later than one that came after them."""
-        # More than the server checks at a time.
+        """Whether the server answers a later client while it has not yet answered those that hang."""
+        # More credentials than the server checks at a time.
         connections = self.knock_with_credentials(server, 8)
         server.settle()
         poll = select.poll()
@@ -134,11 +134,12 @@ class MungeTest(AuthCase):
         return False
 
     def looks_nothing_up(self, server):
-        """The daemon has further threads only while they ask munged or the user database."""
+        """Whether the daemon has one thread: further threads run only while they ask munged or the user database."""
         return len(os.listdir(f"/proc/{server.process.pid}/task")) == 1
 
     def own_descriptors(self, server):
-        """Without the four for each idle worker (process, socket, reports, log), whose number follows the demand."""
+        """The daemon's descriptors without the four for each worker (process, socket, reports, log), because the number of
+        workers follows the demand."""
         return server.descriptors() - 4 * len(server.workers())
 
     def assert_survives_munged_that_hangs(self, server, good, knock):
@@ -146,7 +147,7 @@ class MungeTest(AuthCase):
         proxy = self.proxy(server)
         token = self.token_file(self.make_token(server))
         self.assert_works(self.run_program([proxy.address()], RCUDA_TOKEN_FILE=token))
-        self.assertTrue(eventually(  # its worker has ended
+        self.assertTrue(eventually(  # the worker of that session has ended
             lambda: any(line["method"] == "token" for line in self.audit(server, "session"))))
         server.settle()
         self.assertTrue(eventually(lambda: self.looks_nothing_up(server)))
@@ -173,7 +174,7 @@ class MungeTest(AuthCase):
         self.munged.send_signal(signal.SIGSTOP)
         self.assert_survives_munged_that_hangs(
             server, good, lambda: eventually(lambda: self.serves_others(server)))
-        # That of the client's own machine.
+        # The munged of the client's own machine hangs as well.
         self.assert_refused(self.run_program([proxy.address()], RCUDA_MUNGE_SOCKET=stopped),
                             "munged does not answer at " + stopped)
         self.munged.send_signal(signal.SIGCONT)
@@ -183,7 +184,7 @@ class MungeTest(AuthCase):
         good = self.start_munged()
         silent = self.silent_munged()
         server = self.server(RCUDA_MUNGE_SOCKET=silent)
-        # libmunge gives up sooner or later than the server, by how busy the machine is.
+        # Depending on the load of the machine, libmunge gives up before the server or after it.
         self.assert_survives_munged_that_hangs(
             server, good, lambda: self.knock_with_credentials(server, 8))
         self.assert_refused(self.run_program([self.proxy(server).address()], RCUDA_MUNGE_SOCKET=silent),

@@ -21,7 +21,7 @@ SESSIONS = int(os.environ.get("RCUDA_TEST_MUTATED", "30"))
 SEED = int(os.environ.get("RCUDA_TEST_SEED", "1"))
 USED = ("batch_operations", "copies", "graphs_by_hand", "host_callbacks", "host_memory", "managed_memory", "parameters",
         "stream_ordered_memory", "streams_and_events", "symbols", "textures", "virtual_memory", "zero_copy")
-# A wrong length makes both ends wait for bytes that nobody sends.
+# After this time a session is ended: with a wrong length, both ends wait for bytes that nobody sends.
 MOST_SECONDS = 3
 HELLO_BYTES = 900  # the bytes after these go to the worker
 FIELDS = (0, 1, 4096, 0x7fffffff, 0xffffffff, 1 << 63, (1 << 64) - 1)
@@ -30,7 +30,7 @@ FIELDS = (0, 1, 4096, 0x7fffffff, 0xffffffff, 1 << 63, (1 << 64) - 1)
 class Mutator(Proxy):
     def __init__(self, port, chance):
         self.chance = chance
-        self.lock = threading.Lock()  # several connections belong to a session
+        self.lock = threading.Lock()  # a session has several connections, each with a thread
         super().__init__(port)
 
     def places(self):
@@ -91,7 +91,7 @@ class MutatedTest(unittest.TestCase):
             failed += self.run_program(USED[session % len(USED)], proxy.address(), server) != 0
             proxy.close()
             self.assertNotIn("with signal", server.text(), f"RCUDA_TEST_SEED={session}\n" + server.sanitizers())
-        # The changes reach what workers look at.
+        # Enough changes were in bytes that workers check.
         self.assertGreater(failed, SESSIONS // 3)
         self.assertEqual(subprocess.run([os.path.join(PROGRAMS, "vector_add")], stdout=subprocess.DEVNULL,
                                         env=client_environment(BUILD, [server], "tcp")).returncode, 0, server.text())

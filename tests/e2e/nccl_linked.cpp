@@ -1,5 +1,5 @@
-// A program that is linked to NCCL and has an RPATH to it, as PyTorch's wheels have. Prints the
-// version of the library that it got. nccl_loading_test.py runs it.
+// A program that is linked with NCCL and has an RPATH to it, as PyTorch's wheels have. Prints the
+// version of the library that the loader chose. nccl_loading_test.py runs it.
 #include <cstdio>
 
 #include "tests/support/nccl/nccl_api.h"

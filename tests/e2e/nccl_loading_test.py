@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""How programs get rcuda's libnccl.so.2, and whose NCCL answers: linked programs with an RPATH, programs that open the
-library by its name, CuPy; by rcuda-run and by rcuda.connect(). And what happens when a server's NCCL fails.
+"""How programs get rcuda's libnccl.so.2, and which NCCL executes their calls, the servers' or the program's own: linked
+programs with an RPATH, programs that open the library by its name, and CuPy, with rcuda-run and with rcuda.connect().
+Also what happens when a server's NCCL fails.
 
     nccl_loading_test.py --build FOLDER --linked PROGRAM --nccl LIBRARY --wheels FOLDER [unittest arguments]
 
-The library of tests/support/nccl is the servers' and the program's own: the version tells them apart.
+Both the servers and the program use the library of tests/support/nccl, with different versions.
 """
 
 import json
@@ -116,7 +117,7 @@ FAILED_GROUP = """
 
 class LoadingTest(unittest.TestCase):
     def start(self, *variables):
-        """A server with each of these settings of NCCL."""
+        """Starts a server for each of these settings of NCCL."""
         def server(index, more):
             made = Server(BUILD, index=index,
                           environment={"RCUDA_SERVER_NCCL": NCCL, "NCCL_SOCKET_IFNAME": "lo", **more})
@@ -134,7 +135,8 @@ class LoadingTest(unittest.TestCase):
         return self.run_program(os.path.join(BUILD, "bin/rcuda-run"), "--devices", self.devices, "--", *command, **variables)
 
     def connected(self, program):
-        """The program after rcuda.connect(), without the package, which is not installed."""
+        """The program, with a call of rcuda.connect() before it. Loads the module alone, because the package is not
+        installed."""
         return textwrap.dedent(f"""
             import importlib.util
             spec = importlib.util.spec_from_file_location("rcuda_connect", {CONNECT!r})
@@ -164,7 +166,7 @@ class LoadingTest(unittest.TestCase):
         self.assertEqual(self.run_program(python, "-c", self.connected(CUPY)).stdout, expected)
 
     def test_whose_library(self):
-        # One server has none: the program's own is used, for all GPUs, or the program ends with the reason.
+        # One server has no NCCL. So all GPUs use the program's own NCCL, or the program ends with the reason.
         self.start({"TESTNCCL_VERSION": str(SERVERS)}, {"RCUDA_SERVER_NCCL": "none"})
         self.assertEqual(self.run_remotely(LINKED).stdout, f"NCCL {OWN}\n")
         self.assertEqual(self.run_remotely(LINKED, RCUDA_NCCL="client").stdout, f"NCCL {OWN}\n")
@@ -202,7 +204,7 @@ class LoadingTest(unittest.TestCase):
         self.assertEqual(second, "no NCCL: its setting `nccl` is none")
 
     def test_address_outside_of_the_networks(self):
-        # The id is that of a rank on the loopback interface. The second server connects elsewhere only.
+        # The id contains the address of a rank on the loopback interface. The second server allows only other networks.
         for networks in "10.0.0.0/8,fd00::/8", "auto":
             with self.subTest(networks):
                 self.start({}, {"RCUDA_SERVER_NCCL_NETWORKS": networks, "NCCL_SOCKET_IFNAME": "^lo"})

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""A client and a server in networks of their own, whose link goes down and comes back. No socket gets an error.
+"""A client and a server in separate networks. The link between the networks goes down and comes back, and no socket
+gets an error.
 
     network_loss_test.py --build FOLDER --programs FOLDER [unittest arguments]
 """

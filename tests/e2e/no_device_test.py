@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A program that gets no device prints the reason in one line, before its framework's error: tests/gpu/no_device.py
-with a plain program and CuPy. Also with limits of the process, and with a server that refuses.
+"""A program that gets no device prints the reason in one line, before its framework's error: runs tests/gpu/no_device.py
+with a plain program and with CuPy. Further causes: limits of the process, and a server that refuses the session.
 
     no_device_test.py --build FOLDER --wheels FOLDER [unittest arguments]
 """

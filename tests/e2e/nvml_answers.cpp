@@ -1,6 +1,6 @@
-// libnvidia-ml.so.1 as programs load it: by name, without linking. First checks the answers before
-// CUDA is initialised, then that the answers about devices agree with the driver API. nvml_test.py
-// checks what Python's programs print.
+// Loads libnvidia-ml.so.1 as programs do: by name, without linking. Checks the answers before CUDA
+// is initialised, and then that the answers about devices agree with the driver API. nvml_test.py
+// checks what Python programs print.
 #include <cstdio>
 #include <cstring>
 #include <initializer_list>
@@ -35,7 +35,8 @@ void before_cuda_runs() {
   CHECK(NVML(nvmlInit_v2)() == NVML_SUCCESS);
   CHECK(NVML(nvmlInitWithFlags)(1) == NVML_SUCCESS);
   CHECK(NVML(nvmlShutdown)() == NVML_SUCCESS);
-  // PyTorch counts in this way, and forks afterwards: none of these calls initialises CUDA.
+  // PyTorch counts devices in this way and forks afterwards, so none of these calls may initialise
+  // CUDA.
   CHECK(NVML(nvmlInit)() == NVML_SUCCESS);
   CHECK(NVML(nvmlDeviceGetCount_v2)(&count) == NVML_SUCCESS);
   CHECK(count > 0 && count != 77);
@@ -134,7 +135,7 @@ void memory_of(nvmlDevice_t handle, CUdevice device) {
   CHECK(count == 0);
 }
 
-// Functions that rcuda lacks are there, and none changes a GPU.
+// The library also has the functions that rcuda does not support; none of them changes a GPU.
 void settings_of(nvmlDevice_t handle) {
   using Setter = nvmlReturn_t (*)(nvmlDevice_t, unsigned);
   for (const char* name : {"nvmlDeviceSetPowerManagementLimit", "nvmlDeviceSetPersistenceMode",

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What NVML's clients in Python (nvidia-ml-py, gpustat) show of remote GPUs, without a session and beside one.
+"""What clients of NVML in Python (nvidia-ml-py, gpustat) show of remote GPUs, without a session and during one.
 
     nvml_test.py --build FOLDER --wheels FOLDER [unittest arguments]
 """
@@ -18,9 +18,9 @@ BUILD = WHEELS = None
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 GIB = 1 << 30
 DRIVER = "580.0.0-softgpu"
-REFUSAL, GPU_QUERY = 4, 19  # of common/messages/message_io.h
+REFUSAL, GPU_QUERY = 4, 19  # kinds of messages (common/messages/message_io.h)
 
-# Prints one line of JSON with what NVML tells of each device.
+# Prints what NVML reports about each device, as one line of JSON.
 LOOK = """
 import json, pynvml as n
 n.nvmlInit()
@@ -106,7 +106,7 @@ class NvmlTest(unittest.TestCase):
         self.assertNotIn("session of", server.text())
         self.assertEqual(seen["driver"], DRIVER)
         one, two = seen["devices"]
-        # In the order of RCUDA_DEVICES, which names the server's device 1 first.
+        # NVML has the order of RCUDA_DEVICES, which lists the server's device 1 first.
         self.assertEqual((one["index"], two["index"]), (0, 1))
         self.assertEqual((one["address"], two["address"]), ("00000000:11:00.0", "00000000:10:00.0"))
         self.assertNotEqual(one["uuid"], two["uuid"])
@@ -130,7 +130,7 @@ class NvmlTest(unittest.TestCase):
                                capture_output=True, text=True, env=self.environment([server.address(7)]))
         self.assertNotEqual(asked.returncode, 0)
         line = f"127.0.0.1:{server.port} does not offer device 7 (it offers 0 and 1): correct RCUDA_DEVICES\n"
-        self.assertIn(line, asked.stderr)  # rcuda.connect() raises an error of this line
+        self.assertIn(line, asked.stderr)  # rcuda.connect() raises an error with this line
 
     def test_memory_is_the_quota(self):
         server = self.server("[limits.session]\ndevice_memory = \"3G\"\n[limits.user]\ndevice_memory = \"5G\"\n")
@@ -146,7 +146,7 @@ class NvmlTest(unittest.TestCase):
         self.assertEqual(busy["used"] + busy["free"], busy["total"])
         ((pid, used),) = busy["processes"]
         self.assertEqual((pid, used), (holder.pid, busy["used"]))
-        # Less is left by the user's limit than by each session's own.
+        # The user's limit now leaves less than the limit of the session.
         for _ in range(3):
             self.hold(pool)
         (full,) = self.look(pool)["devices"]
@@ -167,7 +167,7 @@ class NvmlTest(unittest.TestCase):
         self.assertEqual(json.loads(elsewhere.stdout)["devices"][0]["processes"], [])
         ((pid, used),) = self.look(pool)["devices"][0]["processes"]
         self.assertEqual(pid, holder.pid)
-        self.assertGreaterEqual(used, GIB)  # by the server's NVML
+        self.assertGreaterEqual(used, GIB)  # as the server's NVML reports
 
     def test_topology_of_two_servers(self):
         one = self.server(environment=dict(SOFTGPU_DEVICES="2"))
@@ -176,11 +176,12 @@ class NvmlTest(unittest.TestCase):
         internal, node, system = 0, 40, 50
         self.assertEqual(seen["paths"], [[internal, system, node], [system, internal, system],
                                          [node, system, internal]])
-        # The same address on both servers; CUDA changes the domain of the later one too.
+        # A device of each server has the same address, so the domain of the later one is changed, as in CUDA.
         self.assertEqual([device["address"] for device in seen["devices"]],
                          ["00000000:10:00.0", "00000001:10:00.0", "00000000:11:00.0"])
 
-    # What NCCL asks for on GPUs since sm_90, and what a local NVML tells where the switch is not visible.
+    # What NCCL asks on GPUs from sm_90 on. Without access to the switch, the answers are those of a local NVML that cannot
+    # see it.
     def test_nvlinks(self):
         look = """
 import pynvml as n
@@ -240,12 +241,12 @@ for link in 0, 1, 2:
         result = self.run_python(pool, "-c", look)
         self.assertEqual((result.returncode, result.stdout.splitlines()[1:]), (0, ["lost"]), result.stderr)
         self.assertIn("softgpu", result.stdout)
-        self.assertEqual(result.stderr.count("NVML"), 1, result.stderr)  # said once
+        self.assertEqual(result.stderr.count("NVML"), 1, result.stderr)  # the message is printed once
         self.assertIn(gone.port, result.stderr)
 
     def test_a_stranger_learns_nothing(self):
         server = self.server()
-        # By TCP from the server's machine, without a ticket.
+        # A connection over TCP from the server's machine, without a ticket.
         with socket.create_connection(("127.0.0.1", int(server.port))) as connection:
             connection.sendall(message(GPU_QUERY))
             kind, text = read_message(connection)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""rcuda-smi: what operators see of servers and do to them.
+"""rcuda-smi: what it shows operators of servers, and what they can do to servers.
 
     operate_test.py --build FOLDER [unittest arguments]
 """
@@ -22,7 +22,7 @@ from servers import audit_lines, Server, client_environment, eventually, message
 BUILD = None
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-# Copies 1 MiB for each line of its input, until that ends.
+# Copies 1 MiB for each line of its input, until the input ends.
 SESSION = WITH_MEMORY + """
 print("ready", flush=True)
 for line in sys.stdin:
@@ -86,14 +86,14 @@ class OperateTest(unittest.TestCase):
     # ---- what they see ----
 
     def test_a_refusal_is_one_line_that_controls_no_terminal(self):
-        """Of a server that has proved nothing."""
+        """The refusal is from a server that has not proved its identity."""
         text = "full\x1b]0;owned\x07\u009b2J\nroot# \u202e".encode()
         def refuse(listener):
-            with contextlib.suppress(OSError):  # it is closed
+            with contextlib.suppress(OSError):  # the listener is closed
                 while True:
                     with listener.accept()[0] as connection:
                         connection.sendall(message(4, struct.pack("<2I", 1, len(text)) + text))
-                        connection.recv(1 << 16)  # closed with an unread question, it would be reset
+                        connection.recv(1 << 16)  # reads the question: otherwise close() would reset the connection
         with socket.create_server(("127.0.0.1", 0)) as listener:
             refusing = threading.Thread(target=refuse, args=(listener,), daemon=True)
             refusing.start()
@@ -130,7 +130,7 @@ class OperateTest(unittest.TestCase):
         device = one["devices"][0]
         self.assertEqual(device["sessions"], 1)
         self.assertGreater(device["total_bytes"], device["used_bytes"])
-        # By the server's NVML: there is no limit by which the server counts it.
+        # From the server's NVML, because without a limit the server itself does not count memory.
         self.assertGreaterEqual(session["used_bytes"], 3 << 20)
         self.assertGreaterEqual(device["used_bytes"], session["used_bytes"])
         self.assertIn(device["name"], self.smi(self.at(server)))
@@ -142,7 +142,7 @@ class OperateTest(unittest.TestCase):
         for device in one["devices"]:
             self.assertIn(" MIG ", device["name"])
             self.assertRegex(device["uuid"], "^MIG-")
-            self.assertEqual(device["total_bytes"], 8 << 30)  # not of the whole GPU
+            self.assertEqual(device["total_bytes"], 8 << 30)  # the memory of the slice, not of the whole GPU
             self.assertIsNone(device["utilization"])
             uuids.add(device["uuid"])
         self.assertEqual(len(uuids), 2)
@@ -185,7 +185,7 @@ class OperateTest(unittest.TestCase):
         self.assertEqual([session["worker"] for session in round_["sessions"]], [worker])
         topology = json.loads(self.smi("topo", "--json", at))
         self.assertEqual([(gpu["device"], gpu["paths"]) for gpu in topology["gpus"]], [(server.address(0), ["X"])])
-        self.assertEqual(topology["copies"], [])  # with itself
+        self.assertEqual(topology["copies"], [])  # no copies, because there is only one server
         self.assertEqual(json.loads(self.smi("drain", "--no-wait", "--json", at)),
                          dict(server=at, sessions=1, draining=True))
         self.assertEqual(json.loads(self.smi("resume", "--json", at)), dict(server=at, sessions=1, draining=False))
@@ -227,7 +227,7 @@ class OperateTest(unittest.TestCase):
                     self.assertEqual((run.returncode, run.stdout), (2, ""))
                     self.assertIn(f'"{word}" is neither a command nor a host', run.stderr)
                     self.assertIn(said, run.stderr)
-        self.smi("localhost", result=1)  # a host: nothing listens there
+        self.smi("localhost", result=1)  # "localhost" is a host; nothing listens at its default port
 
     def test_the_pool_is_the_default(self):
         first, second = self.server(), self.server()
@@ -287,7 +287,7 @@ class OperateTest(unittest.TestCase):
         second = self.server(SOFTGPU_NODE="1")
         text = self.smi("topo", self.at(first), self.at(second))
         rows = [line.split()[3:] for line in text.splitlines()[1:4]]
-        # Both servers are on this machine, and no adapter is near a GPU in software.
+        # Both servers are on this machine, and a GPU in software has no adapter near it.
         self.assertEqual([row[2] for row in rows], ["HOST", "HOST", "X"], text)
         self.assertEqual([rows[0][0], rows[1][1], rows[2][0]], ["X", "X", "HOST"])
         self.assertIn(rows[0][1], ("NVL", "PIX", "PXB", "PHB", "NODE", "SYS"))
@@ -403,14 +403,14 @@ class OperateTest(unittest.TestCase):
             manager.bind(path)
             manager.settimeout(60)
 
-            def listen():  # from the beginning: the socket holds few messages
+            def listen():  # from the beginning on, because the socket can hold only few messages
                 with contextlib.suppress(OSError):
                     while stops not in said:
                         said.append(manager.recv(1 << 12).decode())
             listening = threading.Thread(target=listen)
             listening.start()
             self.addCleanup(listening.join)
-            # A tenth of a second between two signs of life.
+            # The server must notify every tenth of a second, half of this time.
             server = self.server(NOTIFY_SOCKET=path, WATCHDOG_USEC="200000")
             ready = f"READY=1\nSTATUS=serving on 127.0.0.1:{server.port}"
             self.assertTrue(eventually(lambda: ready in said and len(said) - said.index(ready) > 3), said)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Order: a program that fails if any two dependent commands change places runs a thousand rounds,
-over each medium, while the Links of both sides inject random delays (tests/support/late_media.h).
+"""Order: a program that fails if any two dependent commands change places runs a thousand rounds
+over each medium. The Links of both sides add random delays (tests/support/late_media.h).
 
     order_test.py --build FOLDER --softgpu LIBRARY [unittest arguments]
 """

@@ -18,8 +18,8 @@
 #include "program.h"
 
 constexpr int kThreads = 4, kStreams = 3, kSteps = 24;
-constexpr int kSwapEvery = 5;  // one of so many kernels is swapped
-constexpr int kWords = 1024;   // of a cell
+constexpr int kSwapEvery = 5;  // one kernel of this many is swapped
+constexpr int kWords = 1024;   // in a cell
 
 __global__ void mix(unsigned* target, const unsigned* source, unsigned salt) {
   for (int i = threadIdx.x; i < kWords; i += blockDim.x) {
@@ -41,7 +41,7 @@ using Cell = std::vector<unsigned>;
 struct World {
   Cell cells[kStreams];
   Step steps[kSteps];
-  Cell results[kSteps];  // of the steps that copy to the host
+  Cell results[kSteps];  // what the steps that copy to the host must get
 
   explicit World(uint64_t seed) {
     Random random(seed);
@@ -113,8 +113,8 @@ struct Device {
   }
 };
 
-// Makes the calls of one step. Its stream waits for the last steps that touched the same cells.
-// `late`: a launch that an earlier step left to this one; null: nothing is swapped.
+// Makes the calls of one step. The step's stream waits for the last steps that accessed the same
+// cells. `late`: a launch that an earlier step left to this one; null: nothing is swapped.
 void carry_out(Device& device, const World& world, int s, const int* last_touch,
                std::function<void()>* late, Cell* result) {
   const Step& step = world.steps[s];

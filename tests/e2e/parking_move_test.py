@@ -96,7 +96,7 @@ class MoveTest(parking_test.Parking):
         second = self.program(server, RCUDA_DEVICES=server.address(1))
         self.do(second, "fill 2")
         self.move(server, first, 1)
-        self.send(first, "get")  # 16 and 16 MiB do not fit
+        self.send(first, "get")  # 16 and 16 MiB exceed the quota on GPU 1
         self.assertFalse(eventually(lambda: self.state(server, first) == "", 0.5))
         third = self.program(server)  # GPU 0 has room again
         self.do(third, "fill 3")

@@ -23,7 +23,7 @@ TRANSPORTS = ("shm", "tcp")
 AS_PACKAGED = ("setpriv", "--bounding-set", "-all,+setuid,+setgid,+chown,+kill,+sys_admin", "--no-new-privs")
 MIB = 1 << 20
 
-# Carries out lines of stdin, and prints a line for each.
+# Executes the lines of stdin, and prints a line for each.
 PROGRAM = """
 import ctypes, sys
 cuda, context, memory = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_uint64()
@@ -103,7 +103,7 @@ class Parking(unittest.TestCase):
         return server
 
     def program(self, server, *transport, **more):
-        """A program with a session. do() makes it carry out a line."""
+        """Starts a program with a session. do() makes it execute a line."""
         process = self.start_program(server, *transport, **more)
         self.assertEqual(process.stdout.readline().strip(), "ready", self.text_of(process.log))
         return process
@@ -151,7 +151,8 @@ class Parking(unittest.TestCase):
         return session and session["park"]
 
     def park(self, server, process, check=True):
-        # The session's last work may not have ended yet, and its last posted command may still come, which wakes it.
+        # Repeated, because the session's last work may not have ended yet, or its last posted command may still arrive and
+        # wake it.
         for _ in range(100):
             woken = server.text().count("because its program needs the GPU")
             done = self.smi("park", f"127.0.0.1:{server.port}", str(self.session(server, process)["worker"]),
@@ -256,7 +257,7 @@ class ParkingTest(Parking):
         self.park(server, program)
         self.do(program, "get")
         control = lambda: audit_lines(self.path("audit"), "control")
-        self.assertTrue(eventually(lambda: len(control()) == 2))  # the program goes on before the daemon knows it
+        self.assertTrue(eventually(lambda: len(control()) == 2))  # the program continues before the daemon is notified
         lines = control()
         self.assertEqual([line["what"] for line in lines], ["park", "wake"])
         self.assertIn("user", lines[0])
@@ -271,7 +272,7 @@ class ParkingTest(Parking):
         with open(f"/proc/{worker}/status") as status:
             fields = dict(line.split(":", 1) for line in status)
         self.assertEqual((fields["Uid"].split()[0], fields["Seccomp"].strip()), (str(NOBODY), "2"))
-        owner = lambda: os.stat(f"/proc/{worker}/fd").st_uid  # root's if the process is not dumpable
+        owner = lambda: os.stat(f"/proc/{worker}/fd").st_uid  # the owner is root if the process is not dumpable
         self.assertEqual(owner(), 0)
         self.park(server, program)
         self.assertEqual(owner(), 0)
@@ -410,14 +411,14 @@ class ParkingTest(Parking):
         self.assertEqual(self.do(second, "get"), "2")
         self.park(server, second)
         self.assertEqual(first.stdout.readline().strip(), "1")
-        # Now the second one waits, until the first ends.
+        # Now the second program waits until the first ends.
         self.send(second, "get")
         self.assertTrue(eventually(lambda: self.state(server, second) == "waiting"), server.text())
         first.stdin.close()
         self.assertEqual(second.stdout.readline().strip(), "2")
 
     def test_allocations_of_others_leave_room_for_a_session_that_wakes(self):
-        # The helper needs a second to start the driver: so long the session wakes.
+        # The helper takes a second to start the driver. For this time, the session is "waking".
         server = self.server(SOFTGPU_MEMORY="64M", SOFTGPU_INIT_MS="1000")
         first, second = self.program(server, mib=40), self.program(server, mib=1)
         self.do(first, "fill 1")
@@ -472,7 +473,7 @@ class ParkingTest(Parking):
         second = self.program(server, mib=40)
         self.do(second, "fill 2")
         self.send(first, "get")
-        time.sleep(0.3)  # it must not have an answer: the quota has no room
+        time.sleep(0.3)  # the command must not return, because it exceeds the quota
         self.assertEqual(self.state(server, first), "parked")
         second.stdin.close()
         self.assertEqual(first.stdout.readline().strip(), "1")
@@ -495,15 +496,15 @@ class ParkingTest(Parking):
 
 
 class MovableMemoryTest(Parking):
-    """Memory that the worker moves itself."""
+    """Parking of sessions whose memory the worker itself moves."""
     way = "worker"
 
     def server(self, *arguments, **more):
-        # A worker that wakes tries whether there is room, so the workers must share the device's memory.
+        # A session that wakes finds out by trying whether there is room. So the workers must share the device's memory.
         return super().server(*arguments, **{"SOFTGPU_SHARED_MEMORY": self.path("account"), **more})
 
     def vouch(self, server, process):
-        """The session is parked by its worker, and not by the driver."""
+        """Parks the session. The worker must do so, not the driver."""
         self.park(server, process)
         self.assertEqual(self.session(server, process)["park_way"], "worker")
 
@@ -547,7 +548,7 @@ class MovableMemoryTest(Parking):
             pass
         self.send(program, "get")
         self.assertTrue(eventually(lambda: self.state(server, program) == "waiting"), server.text())
-        time.sleep(0.5)  # it tries several times
+        time.sleep(0.5)  # time for several attempts
         self.assertIn(self.state(server, program), ("waiting", "waking"), server.text())
         os.unlink(self.path("full"))
         self.assertEqual(program.stdout.readline().strip(), "1")

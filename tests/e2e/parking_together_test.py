@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Sessions that are parked together: those that share memory, and those with ranks of one NCCL communicator.
+"""Sessions that can only be parked together, because they share memory or have ranks of one NCCL communicator.
 
     parking_together_test.py --build FOLDER --nccl LIBRARY [unittest arguments]
 """
@@ -14,7 +14,7 @@ from servers import eventually, run_tests, Server
 BUILD = NCCL = None
 MANY = {"SOFTGPU_DRIVER_VERSION": "13030"}  # a driver that parks imported memory
 
-# Commands of programs here, besides those of PROGRAM.
+# Further commands for programs, besides those of PROGRAM.
 CODE = """
 import ctypes
 class Handle(ctypes.Structure):
@@ -83,7 +83,7 @@ class TogetherTest(parking_test.Parking):
         server = self.server(**environment)
         exporter, importer = self.program(server), self.program(server)
         self.do(exporter, "fill 5")
-        self.assertEqual(self.do(exporter, "get"), "5")  # waits for it
+        self.assertEqual(self.do(exporter, "get"), "5")  # waits for the fill
         self.assertEqual(self.do(importer, "open_shared " + self.do(exporter, "share")), "None")
         self.assertEqual(self.do(importer, "get_shared"), "5")
         return server, exporter, importer
@@ -97,7 +97,7 @@ class TogetherTest(parking_test.Parking):
             self.assertTrue(eventually(lambda: self.states(server, (exporter, importer)) == ["", ""]), server.text())
             self.assertEqual(self.do(importer, "get_shared"), "5")
         self.do(importer, "fill_shared 6")
-        self.assertEqual(self.do(importer, "get_shared"), "6")  # waits for it
+        self.assertEqual(self.do(importer, "get_shared"), "6")  # waits for the fill
         self.assertEqual(self.do(exporter, "get"), "6")
 
     def test_sessions_that_share_memory_make_room_together(self):
@@ -115,7 +115,7 @@ class TogetherTest(parking_test.Parking):
         for program, other in ((importer, exporter), (exporter, importer)):
             self.check_refusal(server, program, "memory of another process", [other])
         self.do(importer, "fill_shared 6")
-        self.assertEqual(self.do(importer, "get_shared"), "6")  # waits for it
+        self.assertEqual(self.do(importer, "get_shared"), "6")  # waits for the fill
         self.assertEqual(self.do(exporter, "get"), "6")
 
     def test_a_session_that_only_offers_memory_is_parked_and_wakes_for_another_that_opens_it(self):
@@ -136,7 +136,7 @@ class TogetherTest(parking_test.Parking):
         self.check_refusal(server, exporter, "it does not come to rest", [importer])
         self.assertEqual(self.do(exporter, "get"), "5")
         again = self.smi("park", f"127.0.0.1:{server.port}", str(self.session(server, exporter)["worker"]), check=False)
-        self.assertIn("has work in progress", again.stderr)  # no answer so far
+        self.assertIn("has work in progress", again.stderr)  # the stopped worker has not answered yet
         os.kill(worker, signal.SIGCONT)
         self.assertEqual(self.do(importer, "get_shared"), "5")
         self.park(server, exporter)
@@ -161,7 +161,7 @@ class TogetherTest(parking_test.Parking):
         server = self.server('park_after = "1s"\n', **MANY)
         exporter, importer = self.program(server), self.program(server)
         self.do(importer, "open_shared " + self.do(exporter, "share"))
-        for _ in range(15):  # the importer works on
+        for _ in range(15):  # the importer is busy
             self.do(importer, "get")
             self.assertEqual(self.states(server, (exporter, importer)), ["", ""])
             time.sleep(0.1)
@@ -193,7 +193,7 @@ class TogetherTest(parking_test.Parking):
         return programs
 
     def reduce(self, programs, value):
-        """All-reduces twice the value."""
+        """All-reduces the value of two ranks, so that the sum is twice the value."""
         for program in programs:
             self.do(program, f"fill {value}")
         for program in programs:

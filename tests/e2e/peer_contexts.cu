@@ -1,5 +1,5 @@
-// Copies between two servers in streams of contexts that are destroyed, and copies after a failed
-// copy.
+// Copies between two servers in streams of contexts that are destroyed afterwards, and copies after
+// a failed copy.
 #include <cuda.h>
 
 #include "program.h"
@@ -63,8 +63,9 @@ int later_errors() {
   return errors;
 }
 
-// Only half of the source is mapped, which only its worker can detect. Work after the failed copy
-// is still ordered after the kernel. The error is reported once, although both workers know it.
+// A copy fails because only half of its source is mapped, which only the source's worker can
+// detect. Later work is still ordered after the kernel. Both workers have the error, but it is
+// reported only once.
 void behind_a_failed_copy(char* target) {
   char* source;
   cudaStream_t stream;
@@ -91,7 +92,7 @@ void behind_a_failed_copy(char* target) {
   CUDA(cudaLaunchHostFunc(stream, take_a_while, nullptr));
   CUDA(cudaMemcpyPeerAsync(target, 1, source, 0, 64, stream));
   fill<<<1, 64, 0, stream>>>(source, 2);
-  // Reported by the first call that returns after the worker has detected the error.
+  // One of these calls returns the error: the first one that returns after the worker detects it.
   const cudaError_t failing =
       cudaMemcpyPeerAsync(target, 1, reinterpret_cast<void*>(range), 0, 2 * part, stream);
   const cudaError_t behind = cudaMemcpyPeerAsync(target, 1, source, 0, 64, stream);

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Copies between servers when something breaks, and the refusal of wrong settings.
+"""Copies between servers during faults, and the refusal of wrong settings.
 
     peer_faults.py --build FOLDER [--preload LIBRARY] CASE
 
 Cases:
   killed       a worker dies during a copy: the copy's stream and the other device get errors,
-               another session continues, and the servers keep serving and hold nothing of the dead
-               session
-  settings     each wrong value gives one line on stderr and no device
+               another session continues, and the servers still serve programs and hold no resource of
+               the dead session
+  settings     with a wrong value, the program prints one line on stderr and gets no device
   unreachable  two workers that cannot reach each other: the copies fail, and one line gives the
                reason
   plan         rcuda-p2p's table for two running servers
-  cut          connections between the servers and to the client are lost and come back: the copies go on
+  cut          connections between the servers and to the client are lost and come back: the copies continue
   lost         the connection between the servers does not come back: one line names both and the reason
 """
 
@@ -35,7 +35,7 @@ PRELOAD = ""  # a sanitizer's runtime, preloaded before the library
 
 
 class Cuda:
-    """The driver calls that a client needs, from the process's libcuda.so.1."""
+    """The calls of the process's libcuda.so.1 that the clients here need."""
 
     def __init__(self):
         self.driver = ctypes.CDLL("libcuda.so.1")
@@ -118,7 +118,7 @@ def client_going_on():
             awaited.append(rounds + 3)
         except BlockingIOError:
             pass
-    # Only one of the two workers reports the reason. The other worker may report the error before.
+    # Only one of the two workers reports the reason. The other worker may report the error earlier.
     os.set_blocking(0, True)
     while os.read(0, 1) != b"":
         pass
@@ -165,7 +165,7 @@ class Rig:
 
 
 def eventually(condition):
-    """Waits without a limit of its own; the test's timeout ends it."""
+    """Waits until the condition is true. Has no limit of its own; the test's timeout ends it."""
     while not condition():
         time.sleep(0.05)
 
@@ -175,7 +175,7 @@ def case_killed(build):
     rig = Rig(build, SOFTGPU_PCIE_GBPS="0.5")
     other = rig.client("going-on")
     go_on(rig, other)
-    # The other session's worker and one pool worker on each server.
+    # On each server, the worker of the other session and one idle worker.
     settled = [2, 2]
     eventually(lambda: [len(server.workers()) for server in rig.servers] == settled)
     before = [server.descriptors() for server in rig.servers]
@@ -227,7 +227,7 @@ def case_settings(build):
 def case_unreachable(build):
     # A worker reports a failed connection at the end of this timeout.
     rig = Rig(build, RCUDA_SERVER_HANDSHAKE_TIMEOUT="2s")
-    # This machine has no RDMA device, or none that reaches the other process.
+    # This machine has no RDMA device, or none that can connect the two processes.
     client = rig.client("once", RCUDA_P2P_PATH="verbs")
     out, error = client.communicate()
     print(error.strip())
@@ -255,8 +255,8 @@ def case_plan(build):
 
 
 def proxied_client(rig, **more):
-    """A client that copies, and that reaches its servers through the proxies."""
-    # Not over shared memory: the proxies take the place of other machines.
+    """Starts a client that copies and that connects to its servers through proxies."""
+    # Not over shared memory, because the proxies stand for other machines.
     proxies = [CuttingProxy(server.port, seconds=1e6) for server in rig.servers]
     client = rig.client("going-on", RCUDA_DEVICES=",".join(proxy.address() for proxy in proxies), RCUDA_TRANSPORT="tcp",
                         RCUDA_SECURITY="none", **more)

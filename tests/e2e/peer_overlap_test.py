@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """A pipelined copy between two servers takes the time of its slowest leg; a copy with a single
-buffer takes the sum of its legs. Read from the order in which softgpu's copy engines carried the
-chunks.
+buffer takes the sum of its legs. The test reads this from the order in which softgpu's copy engines
+transferred the chunks.
 
     peer_overlap_test.py --build FOLDER [unittest arguments]
 
-softgpu's link model (SOFTGPU_PCIE_GBPS) logs when each copy engine was busy with which copy
+softgpu's link model (SOFTGPU_PCIE_GBPS) logs the begin and the end of each copy of each copy engine
 (SOFTGPU_COPY_LOG). The test measures no time with a clock. It only uses which copies began before
-which others had ended. This gives the shortest time that the legs' rates allow: the longest chain
-of copies, each of which began after the one before had ended.
+which others had ended. From this it computes the shortest time that the legs' rates allow: the
+longest chain of copies, each of which began after the one before had ended.
 """
 
 import os
@@ -22,7 +22,7 @@ from servers import client_environment, run_tests, Server
 BUILD = None
 MIB = 1 << 20
 BYTES = 12 * MIB
-GBPS = 0.02  # a chunk takes tens of milliseconds, messages and wake-ups a fraction of one
+GBPS = 0.02  # at this rate a chunk takes tens of milliseconds; messages and wake-ups take less than one
 
 CLIENT = """
 import sys
@@ -40,7 +40,7 @@ def copy(size):
     return source.value, target.value
 
 
-copy(4096)  # the connection stands now
+copy(4096)  # makes the connection
 print(*copy(int(sys.argv[2])))
 """
 
@@ -66,7 +66,7 @@ class Leg:
 
 
 def longest_chain(*legs):
-    """The length of the longest chain in bytes; every byte takes the same time on each leg."""
+    """The length of the longest chain in bytes. On every leg, a byte takes the same time."""
     copies = sorted((end, begin, size) for leg in legs for _, size, begin, end in leg.chunks)
     best = []  # (end, the longest chain that has ended by then), both rising
     for end, begin, size in copies:
@@ -103,7 +103,7 @@ class PeerOverlapTest(unittest.TestCase):
         return out, into
 
     def overlapping(self, out, into):
-        """The number of chunks that began to leave before the previous chunk had arrived."""
+        """The number of chunks that began to leave the source before the previous chunk had arrived."""
         return sum(out.begin(i + 1) < into.end(i) for i in range(len(out.chunks) - 1))
 
     def check_pipelined(self, path, strategy):
@@ -111,7 +111,7 @@ class PeerOverlapTest(unittest.TestCase):
         chunks = len(out.chunks)
         self.assertGreaterEqual(chunks, 4)
         self.assertGreaterEqual(self.overlapping(out, into), 3 * (chunks - 1) // 4)
-        # The legs take equally long, so their sum is 2.
+        # The legs take equally long, so without overlap this would be twice the bytes.
         self.assertLess(longest_chain(out, into), 1.5 * BYTES)
 
     def check_sequential(self, path, strategy):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The path and strategy that RCUDA_P2P_PATH and RCUDA_P2P_STRATEGY request carry the bytes, or
-their substitutes if they are unavailable. Read from the plans that the source's worker logs.
+"""A copy uses the path and strategy that RCUDA_P2P_PATH and RCUDA_P2P_STRATEGY request, or their
+substitutes if they are unavailable. The test reads the plans that the source's worker logs.
 
     peer_paths_test.py --build FOLDER [unittest arguments]
 """
@@ -49,7 +49,7 @@ def connections_to(ports):
 
 class PeerPathsTest(unittest.TestCase):
     def plan_of(self, path, strategy, one_node):
-        """'STAGING over ROUTE' of a copy of 5 MB plus one byte."""
+        """The plan of a copy of 5 MB plus one byte, as 'STAGING over ROUTE'."""
         variables = {"RCUDA_LOG": "debug"}
         if one_node:
             variables |= {"SOFTGPU_NODE": "shared", "SOFTGPU_DEVICES": "2"}
@@ -102,7 +102,7 @@ class PeerPathsTest(unittest.TestCase):
                     env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
                 try:
                     self.assertEqual(client.stdout.readline(), "copied\n")
-                    # One more for messages. The client's own Links use shared memory.
+                    # One more connection is for messages. The client's own Links use shared memory.
                     self.assertEqual(connections_to([int(s.port) for s in servers]), 1 + streams)
                     client.communicate("\n", timeout=60)
                     self.assertEqual(client.returncode, 0)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A pool of two servers, as README.md says: tokens of both in one file, and every way in which RCUDA_DEVICES names a GPU.
-Each server has an address of its own.
+"""A pool of two servers as README.md describes it: one file has the tokens for both, and RCUDA_DEVICES names GPUs in every
+way. Each server has an address of its own.
 
     pools_test.py --build FOLDER --programs FOLDER [unittest arguments]
 """

@@ -1,5 +1,5 @@
-"""A proxy that stands for the network: a server has no local socket at the proxy's port, so a client that
-connects to it gets no ticket and no shared memory.
+"""A proxy that stands for the network: there is no local socket for the proxy's port, so a client that
+connects to the proxy gets no ticket and no shared memory.
 
     proxy.py ADDRESS PORT      prints its own port, and forwards until it is killed
 """
@@ -10,7 +10,7 @@ import threading
 
 
 class Proxy:
-    """Forwards connections to a port of this machine, and keeps what passes."""
+    """Forwards connections to a port of this machine, and keeps the bytes that it forwards."""
 
     def __init__(self, port, host="127.0.0.1"):
         self.target = (host, int(port))
@@ -41,7 +41,7 @@ class Proxy:
                 self.seen += data
                 sink.sendall(data)
             sink.shutdown(socket.SHUT_WR)
-        except OSError:  # one side is gone, so the other one ends too
+        except OSError:  # one side has ended, so the proxy ends the other one
             for end in (source, sink):
                 try:
                     end.shutdown(socket.SHUT_RDWR)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Preloading costs a process that never calls CUDA nothing: no connection, thread, descriptor, output
-or address space, although the environment configures everything.
+"""In a process that never calls CUDA, the preloaded library makes no connection, thread, descriptor or output
+and uses no address space, although the environment configures all of it.
 
     quiet_test.py --build FOLDER [unittest arguments]
 """
@@ -16,7 +16,7 @@ from servers import client_environment, run_tests
 
 BUILD = None
 
-# What a process sees of itself, to compare the two runs.
+# Prints what a process sees of itself, to compare the runs with and without the library.
 LOOK = """
 import os
 print(len(os.listdir('/proc/self/task')), sorted(os.listdir('/proc/self/fd')),
@@ -65,7 +65,7 @@ class QuietTest(unittest.TestCase):
         self.assertEqual((preloaded.returncode, preloaded.stderr), (0, ""))
 
     def test_a_program_that_looks_for_nvml(self):
-        # JAX and PyTorch do so before it is known whether the program uses CUDA.
+        # JAX and PyTorch look for NVML in every program, also in one that does not use CUDA.
         library = os.path.join(BUILD, "lib/rcuda/libnvidia-ml.so.1")
         loads = f"import ctypes; nvml = ctypes.CDLL({library!r}); print(nvml.nvmlInit_v2(), nvml.nvmlShutdown())"
         preloaded, _ = self.run_both([sys.executable, "-c", loads])

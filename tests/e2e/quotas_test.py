@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Limits of the server's configuration file: who gets a session, who waits for one, in which order,
-what the others are told, and how much memory sessions get.
+"""Limits of the server's configuration file: who gets a session, who waits for one and in which order,
+which messages the others get, and how much memory sessions get.
 
     quotas_test.py --build FOLDER --programs FOLDER [unittest arguments]
 """
@@ -27,7 +27,7 @@ assert cuda.cuInit(0) == 0 and cuda.cuDeviceGetAttribute(ctypes.byref(count), 16
 print(count.value)
 """
 
-# Prints the error of a kernel that fails, and then the first other result.
+# Prints the error of a kernel that fails, and then the first result that differs from it.
 FAIL_AND_LIVE_ON = """
 import ctypes, time
 cuda, context, module, function = ctypes.CDLL("libcuda.so.1"), *(ctypes.c_void_p() for _ in range(3))
@@ -44,7 +44,7 @@ print(first, last)
 """
 
 
-# Exports 40 MiB to a process that already has 40 MiB, and releases them. Prints the results.
+# Exports 40 MiB to a process that already has 40 MiB, and releases the exported memory. Prints the results.
 SHARE = """
 import ctypes, os, struct, subprocess, sys
 cuda, context, address = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_uint64()
@@ -102,7 +102,7 @@ class QuotasTest(unittest.TestCase):
         return client_environment(BUILD, servers, transport.replace("tls", "tcp"), **security, **more)
 
     def start(self, server, transport, wait="", devices=None, program=None, arguments=(), stdin=None):
-        """A program with a session, or one that waits for it. Its stderr goes to a file."""
+        """Starts a program with a session, or one that waits for a session. Its stderr goes to a file."""
         environment = self.environment(server, transport, RCUDA_WAIT=wait)
         if devices:
             environment["RCUDA_DEVICES"] = ",".join(server.address(gpu) for gpu in devices)
@@ -159,7 +159,7 @@ class QuotasTest(unittest.TestCase):
                                "(sessions of [limits.user] in", "server.toml:2)",
                                "RCUDA_WAIT=60s", "raise the limit on the server")
 
-    # A session ends a moment after its program, and the next program starts in that moment.
+    # A session ends a moment after its program. The next program starts in that moment.
     def test_programs_that_run_one_after_the_other_need_one_place(self):
         server = self.server("[limits.user]\nsessions = 1\n")
         for transport in TRANSPORTS:
@@ -271,7 +271,7 @@ class QuotasTest(unittest.TestCase):
     def test_a_session_gets_as_much_memory_as_it_may(self):
         server = self.server('[limits.session]\ndevice_memory = "64M"\nhost_memory = "32M"\n')
         for transport in TRANSPORTS:
-            # Managed memory counts where it is: over shm in the program.
+            # Managed memory counts where it is, and over shm it is in the program.
             managed = "32 then out of memory, free 64" if transport == "shm" else "64 then out of memory, free 0"
             with self.subTest(transport=transport):
                 self.assertEqual(self.meet_limits("fill", server, transport),
@@ -287,7 +287,7 @@ class QuotasTest(unittest.TestCase):
 
     def test_digests_of_managed_memory_count_as_host_memory(self):
         server = self.server('[limits.session]\ndevice_memory = "512M"\nhost_memory = "1M"\n')
-        # 34 KB for each piece of 8 MB, of which there are 30.
+        # Each piece of 8 MB takes 34 KB of host memory, so 30 pieces fit.
         self.assertIn("managed 240 then out of memory, free 272\n",
                       self.meet_limits("fill", server, "tcp"))
 
@@ -297,7 +297,7 @@ class QuotasTest(unittest.TestCase):
             with self.subTest(transport=transport):
                 result = subprocess.run([sys.executable, "-c", SHARE, "-1"], capture_output=True, text=True,
                                         timeout=120, env=self.environment(server, transport))
-                # The exporter's memory lives on as long as its descriptor.
+                # The exporter's memory exists as long as its descriptor.
                 self.assertEqual(result.stdout, "2 0 0 2\n2\n", result.stderr + server.text())
 
     def test_a_session_has_as_many_priorities_as_it_may(self):
@@ -358,7 +358,7 @@ class QuotasTest(unittest.TestCase):
             process = self.hold(server, "tcp")
             self.assertEqual(process.stdout.readline(), "holding\n", self.said(process))
             (worker,) = server.sessions(BUILD).values()
-            os.kill(worker, signal.SIGSTOP)  # as good as one that has been taken over
+            os.kill(worker, signal.SIGSTOP)  # like a worker over which a hostile program has control: it does not end the session
             self.assertTrue(eventually(lambda: not server.sessions(BUILD)), server.text())
             self.assertIn(f"worker {worker} has not ended a session that exceeds its limit {limit.replace('_', ' ')}",
                           server.text())
@@ -376,7 +376,7 @@ class QuotasTest(unittest.TestCase):
 
     def test_a_share_that_the_server_cannot_hold_is_refused(self):
         server = self.server("[limits.session]\nsm_percent = 25\n")
-        for transport, wait in (("tcp", ""), ("tls", "10min")):  # by a worker: waiting does not help
+        for transport, wait in (("tcp", ""), ("tls", "10min")):  # a worker refuses, so waiting does not help
             self.check_refused(server, transport, "25 % of a GPU (sm_percent)", "nvidia-cuda-mps-control -d", wait=wait)
 
     def test_with_mps_a_session_does_not_outlive_its_contexts(self):
@@ -400,7 +400,7 @@ class QuotasTest(unittest.TestCase):
                             ("[limits.session]\nidle_time = \"long\"\n", ":2: ", "such as \"30m\"")):
             for options in (["--check-config"], ["--list-settings"], ["--port", "0", "--driver", "softgpu"]):
                 result = self.check_config(text, *config, *options)
-                # Names may be unknown because the user database is not reachable yet: another start may help.
+                # A name may be unknown only because the user database is not reachable yet, so a later start may succeed.
                 later = options[0] != "--list-settings" and "no-such" in text
                 self.assertEqual(result.returncode, 1 if later else UNUSABLE_SETTINGS, text)
                 for part in (self.path("server.toml"), *said):
@@ -414,7 +414,7 @@ class QuotasTest(unittest.TestCase):
         with open(self.path("rcuda/server.toml"), "w") as file:
             file.write("[limits.nobody]\n")
         os.chmod(self.folder, 0o755)
-        # Root's file is in /etc.
+        # As another user, because root's file is in /etc.
         identity = dict(user=NOBODY, group=NOBODY, extra_groups=[]) if os.geteuid() == 0 else {}
         server = os.path.join(BUILD, "bin/rcuda-server")
         if identity and subprocess.run(["test", "-x", server], **identity).returncode != 0:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""README's first commands, word for word: two GPU nodes and a user's machine, each with a network, a name and a home
-folder of its own.
+"""Runs README's first commands, word for word, on two GPU nodes and a user's machine. Each of them has its own network,
+name and home folder.
 
     readme_test.py --build FOLDER [unittest arguments]
 """
@@ -71,7 +71,7 @@ class ReadmeTest(unittest.TestCase):
         return os.path.join(self.folder, machine)
 
     def start(self, machine, command, number=0, **more):
-        """Starts a command of an ordinary user there."""
+        """Starts a command as an ordinary user on the machine."""
         script = (f"hostname {machine} && mount --bind {self.folder}/hosts /etc/hosts && cd {self.home(machine)} && "
                   f'exec setpriv --reuid {NOBODY} --regid {NOBODY} --clear-groups sh -c "exec $0"')
         environment = {name: value for name, value in os.environ.items()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Sessions whose connections are lost: programs go on when they are back, and end with a reason when they are not.
+"""Sessions whose connections are lost: a program continues if they come back, and otherwise ends with the reason.
 
     reconnect_test.py --build FOLDER --programs FOLDER [unittest arguments]
 """
@@ -14,7 +14,7 @@ from cutting_proxy import CuttingProxy
 from servers import audit_lines, client_environment, eventually, fetch_ticket, read_message, run_tests
 
 BUILD = PROGRAMS = None
-HANG_SECONDS = 120  # only a hang lasts so long
+HANG_SECONDS = 120  # only a program that hangs takes longer
 CUTS = 60
 ATTACH, REFUSAL = 2, 4
 
@@ -26,7 +26,7 @@ class ReconnectTest(AuthCase):
         return proxy
 
     def environment(self, proxy, **settings):
-        # A proxy that brings tickets has already identified the client.
+        # If the proxy sends a ticket, that identifies the client, so the client must not identify itself as well.
         security = {"RCUDA_SECURITY": "none"} if proxy.tickets else {}
         return dict(client_environment(self.build, [], "tcp", **security, **settings), RCUDA_DEVICES=proxy.address())
 
@@ -91,7 +91,7 @@ class ReconnectTest(AuthCase):
         self.check_lost(run, "the connection was lost and did not come back within 1s")
         self.assertTrue(eventually(lambda: not server.sessions(self.build)))
 
-    # The server does not know that it was killed.
+    # The server cannot find out that the client was killed.
     def test_a_killed_client_leaves_nothing(self):
         server = self.server(RCUDA_SERVER_RECONNECT_TIMEOUT="1s")
         run = self.start(self.proxy(server, seconds=1e6))
@@ -137,7 +137,7 @@ class ReconnectTest(AuthCase):
                     self.assertIn(line + "reconnect_timeout of the server allows no more", lines[0])
 
     def disconnected(self, rules, arguments=(), **more):
-        """A server with these rules, and a program with these arguments that has just lost its connections."""
+        """Starts a server with these rules, and a program with these arguments that then loses its connections."""
         with open(self.path("server.toml"), "w") as file:
             file.write(rules)
         server = self.server(options=["--config", self.path("server.toml")], **more)
@@ -148,7 +148,7 @@ class ReconnectTest(AuthCase):
         return server, proxy, run
 
     def hold(self, environment, arguments, expected="holding"):
-        """Starts a program that holds memory, and tries again for each line."""
+        """Starts a program that allocates memory and holds it, and tries again for each line of its input."""
         run = subprocess.Popen([os.path.join(self.build, "tests/e2e/rcuda_memory_quota"), "hold", *arguments],
                                env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE)
@@ -157,13 +157,13 @@ class ReconnectTest(AuthCase):
         return run
 
     def check_taken(self, server, proxy, run, worker):
-        """The disconnected program has lost its session to another one, and reads why when it is back."""
+        """Checks that the disconnected program has lost its session to another one, and gets the reason when it is back."""
         self.assertTrue(eventually(lambda: worker not in server.sessions(self.build).values()))
         proxy.bring_up()
         self.check_lost(run, "its client was disconnected, and another program waited for its room on ")
         self.assertRegex(server.text(), f"the session of worker {worker} ends: its client was disconnected.* [(]for a .* user root")
 
-    # A disconnected session keeps its room until a program waits for it.
+    # A disconnected session keeps its place until another program waits for it.
     def test_a_disconnected_session_ends_when_a_program_waits_for_its_place(self):
         server, proxy, run = self.disconnected("[limits.user]\nsessions = 1\n")
         worker = server.sessions(self.build)[run.pid]
@@ -178,7 +178,8 @@ class ReconnectTest(AuthCase):
                          "loss)?, unless its client is back\n")
         self.check_taken(server, proxy, run, worker)
 
-    # An allocation never waits, so it ends no session. The client prints one line about the refusal.
+    # An allocation of another program never waits, so it ends no disconnected session. That program prints one line about
+    # the refusal.
     def test_a_disconnected_session_keeps_its_memory(self):
         server, proxy, run = self.disconnected('[limits.user]\ndevice_memory = "64M"\n', ["40"])
         environment = client_environment(self.build, [server], "tcp", RCUDA_WAIT="60s")
@@ -211,7 +212,7 @@ class ReconnectTest(AuthCase):
             except (EOFError, ConnectionResetError):
                 return None
 
-    # An eavesdropper sends what it has seen, first and later attempts, and what it makes up.
+    # An eavesdropper sends the attempts that it has seen, the first and later ones, and attempts that it makes up.
     def test_nobody_else_takes_a_session_over(self):
         server = self.server()
         proxy = self.proxy(server, keeps=True)

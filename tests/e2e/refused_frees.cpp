@@ -1,6 +1,6 @@
-// A refused call changes nothing, also where CUDA does not refuse the call or leaves the result
-// undefined: destroyed streams, child graphs, graphs into which a capture records. Also memory that
-// is freed in a stream of another device, which may belong to another server.
+// A refused call changes nothing. This includes calls that CUDA does not refuse or whose result it
+// leaves undefined: with destroyed streams, child graphs, and graphs into which a capture records.
+// Also frees memory in a stream of another device, which may belong to another server.
 #include <cstdio>
 #include <cstdlib>
 #include <initializer_list>

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A running server reads its settings again, after SIGHUP or rcuda-smi reload: what changes, what stays as it is, and
-what the log says of it.
+"""A running server reads its settings again after SIGHUP or rcuda-smi reload: what changes, what does not, and what the
+log says about it.
 
     reload_test.py --build FOLDER [unittest arguments]
 """
@@ -17,7 +17,7 @@ from servers import (audit_lines, Server, client_environment, eventually, local_
 
 BUILD = None
 
-# Prints "used" for each line of its input, until that ends.
+# Uses the GPU and prints "used" for each line of its input, until the input ends.
 SESSION = WITH_MEMORY + """
 print("ready", flush=True)
 for line in sys.stdin:
@@ -39,7 +39,7 @@ class ReloadTest(unittest.TestCase):
 
     def server(self, text, *options, **settings):
         self.write(text)
-        # The file may set the level of the log: an empty variable counts as absent.
+        # An empty variable counts as absent, so the file may set the level of the log.
         server = Server(BUILD, options=("--config", self.config, *options), environment=dict(RCUDA_LOG="", **settings))
 
         def stop():
@@ -74,7 +74,7 @@ class ReloadTest(unittest.TestCase):
         return refused.stderr
 
     def hang_up(self, server, line):
-        """Sends SIGHUP. Returns the last line of the log with this text, once there is one more."""
+        """Sends SIGHUP, waits for a new line of the log with this text, and returns that line."""
         def lines():
             return [found for found in server.text().splitlines() if line in found]
         before = len(lines())
@@ -97,7 +97,7 @@ class ReloadTest(unittest.TestCase):
         self.assertTrue(line.endswith("after SIGHUP; changed: max_sessions, [limits]"), line)
         # The option --port wins, so the port has not changed.
         self.assertIn("changed settings that need a restart of the server: staging_bytes\n", server.text())
-        self.assertEqual(waits.stdout.readline(), "ready\n")  # it had applied before
+        self.assertEqual(waits.stdout.readline(), "ready\n")  # its request was waiting before the reload
         self.assertIn("2 of 7 sessions", server.status(BUILD))
         self.use(first)
         self.use(waits)
@@ -110,10 +110,10 @@ class ReloadTest(unittest.TestCase):
         self.write('[limits.user]\ndevice_memory = "2M"\n')
         self.hang_up(server, "changed: [limits]")
         self.use(first)
-        self.assertIn("AssertionError", self.refusal(server))  # its 3 MiB do not fit
+        self.assertIn("AssertionError", self.refusal(server))  # its 3 MiB exceed the limit
         self.write('[limits.user]\ndevice_memory = "5M"\n')
         self.hang_up(server, "changed: [limits]")
-        second = self.session(server)  # the memory of the first is not counted
+        second = self.session(server)  # memory of the first session, which began without a limit, does not count
         self.assertIn("AssertionError", self.refusal(server))
         for program in (first, second):
             self.use(program)
@@ -155,7 +155,7 @@ class ReloadTest(unittest.TestCase):
         self.write('log = "debug"\n')
         self.hang_up(server, "changed: log")
         self.assertTrue(eventually(lambda: " -> idle after " in server.text()), server.text())
-        # A worker has the level from its start. The session keeps its worker.
+        # A worker keeps the log level with which it started, so the idle ones are replaced. A session keeps its worker.
         self.assertEqual(idle & set(server.workers()), {server.sessions(BUILD)[first.pid]})
         before = len(server.text())
         self.use(self.session(server))
@@ -220,7 +220,7 @@ class ReloadTest(unittest.TestCase):
         self.assertNotIn("ended with", server.text())
 
     def test_a_server_that_ignored_the_signal_when_it_began_takes_it(self):
-        """nohup lets a program ignore it."""
+        """nohup starts the server with SIGHUP ignored."""
         self.write("")
         server = Server(BUILD, options=("--config", self.config), environment=dict(RCUDA_LOG=""), wrapper=("nohup",))
         self.addCleanup(server.stop)

@@ -1,5 +1,5 @@
-// Loads a library with CUDA kernels, calls it and unloads it, repeatedly. Each time its module is
-// new on the device. A context of the program itself outlives the library.
+// Loads a library with CUDA kernels, calls it and unloads it, repeatedly. Each time, the library's
+// module is loaded again on the device. A context of the program itself outlives the library.
 //
 //   reloaded LIBRARY
 #include <cstdio>
@@ -50,7 +50,7 @@ int main(int, char** arguments) {
   int value = 0;
   // The library's runtime is the only user of CUDA, so the primary context is destroyed with it.
   for (int round = 0; round < 3; ++round) load_and_unload(path, &value);
-  // With other users of the context, their memory stays.
+  // If the program also uses the context, the memory of the program stays.
   CUcontext context = nullptr;
   CUdeviceptr memory = 0;
   unsigned read = 0;

@@ -1,6 +1,6 @@
-// A host program that a sanitizer instruments: kernels use device memory, page-locked, registered
-// and managed memory. hosts_test.py runs it. With the argument "overflow" the host code then writes
-// behind an allocation, which AddressSanitizer must report.
+// A host program that is built with a sanitizer. Its kernels use device memory and page-locked,
+// registered and managed memory. hosts_test.py runs it. With the argument "overflow", the host code
+// then writes behind an allocation, which AddressSanitizer must report.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -39,7 +39,7 @@ void check(CUresult result, const char* what) {
 
 CUfunction add_one;
 
-// Returns whether the kernel has changed the memory that the host reads at `host`.
+// Checks that the kernel changes the memory that the host reads at `host`.
 void use(const char* name, CUdeviceptr device, int* host) {
   for (int i = 0; i < kCount; ++i) host[i] = i;
   void* parameters[] = {&device};

@@ -1,5 +1,5 @@
-"""Servers and clients of the whole remote path, for tests: the built rcuda-server, on free
-ports."""
+"""For tests of the whole remote path: starts servers (the built rcuda-server, on free ports) and
+their clients."""
 
 import argparse
 import atexit
@@ -16,7 +16,7 @@ import tempfile
 import time
 
 
-# Runs a program on a kernel without some system call.
+# Runs a program under a filter of system calls, as on a kernel that lacks some call.
 FILTERED = """#!/usr/bin/env python3
 import ctypes, os, platform, struct, sys
 machine = platform.machine()
@@ -85,7 +85,8 @@ print(cuda.cuIpcOpenMemHandle_v2(ctypes.byref(opened), handle, 1))
 
 
 def make_certificate(build, path, **identity):
-    """Makes the certificate that a server's setting names, unless the file is there. `identity`: of the server's user."""
+    """Makes the certificate that a server's setting names, unless the file exists. `identity`: options
+    with which subprocess.run() runs a program as the server's user."""
     if not path or os.path.exists(path):
         return
     with tempfile.TemporaryDirectory() as folder:
@@ -96,7 +97,7 @@ def make_certificate(build, path, **identity):
 
 
 def make_tokens_file(path, user=None):
-    """Makes the empty file of tokens that a server's setting names, unless it is there."""
+    """Makes an empty file of tokens that a server's setting names, unless the file exists."""
     if path and not os.path.exists(path):
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
         if user is not None:
@@ -117,17 +118,17 @@ class Server:
         if "--config" not in options:
             command += ["--config", "/dev/null"]
         # Several servers on one machine stand for several nodes, so their GPUs must have different
-        # names. They neither read nor write the caches of this user's servers, nor read their settings.
+        # names. The servers do not use the caches and settings of this user's own servers.
         self.folder = tempfile.TemporaryDirectory()
         variables = dict(os.environ, RCUDA_DRIVER=driver, RCUDA_LOG="info",
                          RCUDA_SERVER_IMAGE_CACHE="none", SOFTGPU_NODE=str(index))
         variables.update(environment)
         for name in ("ASAN_OPTIONS", "TSAN_OPTIONS"):
-            # Reports do not go to stderr, because a worker's stderr carries its kernels' output.
-            # Memory that a program may leave to the end of its process is a leak in a server.
+            # Reports do not go to stderr, because a worker's stderr has the output of its kernels.
+            # Leaks are reported, also where a program may leave memory to the end of its process.
             reports = variables.get(name, "").replace("detect_leaks=0", "detect_leaks=1")
             variables[name] = f"{reports}:log_path={self.folder.name}/report"
-        # Runs as another user without a home folder. Programs and tools of this user must name that user.
+        # Another user runs the server, without a home folder. Programs and tools of this user must trust that user.
         identity = {}
         self.trust = {} if user is None else {"RCUDA_TRUST_USER": str(user)}
         if user is not None:
@@ -167,7 +168,7 @@ class Server:
         return "\n".join(reports)
 
     def text(self):
-        # By a descriptor of its own: the daemon's place in the file is its place to write.
+        # Opened again, because the daemon writes at the position of the descriptor that it shares.
         with open(f"/proc/self/fd/{self.log}", errors="replace") as log:
             return log.read()
 
@@ -196,7 +197,7 @@ class Server:
             return False
 
     def status(self, build):
-        """What rcuda-smi tells."""
+        """What rcuda-smi prints."""
         return subprocess.run([os.path.join(build, "bin/rcuda-smi"), f"127.0.0.1@{self.port}"],
                               env=dict(os.environ, **self.trust), capture_output=True, text=True,
                               check=True).stdout
@@ -207,8 +208,8 @@ class Server:
                 for client, worker in re.findall(r"pid (\d+), over .* worker (\d+):", self.status(build))}
 
     def await_pool(self, build, pool):
-        """Until the server has no session and `pool` idle workers or more. A worker that starts takes
-        much of a processor's time and holds up the next session, so benchmarks wait for it."""
+        """Waits until the server has no session, and `pool` idle workers or more. A worker uses much
+        processor time while it starts and delays the next session, so benchmarks wait for it."""
         def is_rested():
             idle = re.search(r"(\d+) idle worker", self.status(build))
             return idle and int(idle[1]) >= pool and not self.sessions(build)
@@ -217,15 +218,16 @@ class Server:
             raise SystemExit(f"the server does not get {pool} idle workers:\n{self.text()}")
 
     def settle(self):
-        """Returns when the daemon, which does one thing at a time, has finished everything it had
-        begun."""
+        """Returns when the daemon has finished everything that it had begun. It does one thing at a
+        time."""
         with local_connection(self.port) as connection:
             connection.sendall(message(5))  # a StatusQuery; the daemon closes after its answer
             while connection.recv(1 << 16):
                 pass
 
     def descriptors(self):
-        """Without the one for each door, whose number follows the demand."""
+        """The number of descriptors without the one for each door, because the number of doors follows the
+        demand."""
         return len(os.listdir(f"/proc/{self.process.pid}/fd")) - len(self.doors())
 
     def resident_bytes(self):
@@ -235,10 +237,10 @@ class Server:
 
 PROTOCOL_VERSION = 2
 
-UNUSABLE_SETTINGS = 78  # the exit status of a server that does not start because of them
-WRONG_OPTIONS = 2       # and of every program
+UNUSABLE_SETTINGS = 78  # the exit status of a server that does not start because of its settings
+WRONG_OPTIONS = 2       # the same, of every program
 
-# A sanitizer's runtime, which is preloaded before libraries that are built with it.
+# The runtime of the sanitizer with which the libraries are built; it is preloaded before them.
 PRELOAD = ""
 
 
@@ -252,8 +254,8 @@ def client_environment(build, servers, transport="auto", library="lib/librcuda.s
 
 
 def make_token(build, folder, *options, user=None):
-    """Writes a token of a user, by default this one, into folder/token. Returns the settings of a server that takes it,
-    also if this user is root."""
+    """Writes a token of a user, by default this one, into folder/token. Returns the settings with which a server accepts
+    the token, also if this user is root."""
     files = {name: os.path.join(folder, name) for name in ("tokens", "server.pem", "token")}
     made = subprocess.run([os.path.join(build, "bin/rcuda-token"), "create", "--server", "*", "--user",
                            str(os.geteuid() if user is None else user), "--file",
@@ -266,14 +268,14 @@ def make_token(build, folder, *options, user=None):
 
 
 def audit_lines(path, *events):
-    """The lines of an audit, or those of these events."""
+    """The lines of an audit; if events are given, only their lines."""
     with open(path) as file:
         return [line for line in map(json.loads, file) if not events or line["event"] in events]
 
 
 def eventually(condition, seconds=60):
-    """Returns whether the condition becomes true in time. The limit is generous: only failures wait
-    for it."""
+    """Returns whether the condition becomes true in time. The limit is generous, because a test only
+    reaches it if it fails."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if condition():
@@ -307,7 +309,7 @@ def receive(connection, length):
 
 def local_connection(port):
     connection = socket.socket(socket.AF_UNIX)
-    # Blocks while the backlog is full; with a timeout it would fail.
+    # Without a timeout, connect() blocks while the backlog is full; with one, it would fail.
     connection.connect(f"\0rcuda-{port}")
     connection.settimeout(60)
     return connection
@@ -334,7 +336,7 @@ def run_tests(settings, *names):
     """Runs unittest.main() for the file whose globals are `settings`. --build and the options
     `names` become the globals BUILD, ... there."""
     global PRELOAD
-    import unittest  # only here: with_servers.py starts hundreds of times and does not need it
+    import unittest  # imported only here: with_servers.py, which runs hundreds of times, does not need it
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--preload", default="")
     for name in ("build", *names):

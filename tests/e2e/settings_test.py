@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Settings of a server that are not usable: --check-config and the start say the same, with the same exit status. And
-what both say of the files that they read.
+"""Unusable settings of a server: --check-config and the start print the same message and have the same exit status. Also
+what both print about the files that they read.
 
     settings_test.py --build FOLDER [unittest arguments]
 """
@@ -35,7 +35,7 @@ class SettingsTest(unittest.TestCase):
         return self.path(name)
 
     def as_nobody(self):
-        """What makes a program of root's test run as another user, who has the test's folder."""
+        """Gives the test's folder to another user. Returns the options of subprocess with which a program runs as that user."""
         identity = dict(user=NOBODY, group=NOBODY, extra_groups=[])
         if subprocess.run(["test", "-x", os.path.join(BUILD, "bin/rcuda-server")], **identity).returncode != 0:
             self.skipTest("the build folder is closed to other users")
@@ -44,7 +44,7 @@ class SettingsTest(unittest.TestCase):
         return identity
 
     def run_server(self, *options, identity={}, **settings):
-        """A server that ends by itself, with its settings in the test's folder."""
+        """Runs a server that ends by itself. Its settings are in the test's folder."""
         environment = dict(os.environ, XDG_CONFIG_HOME=self.folder, RCUDA_SERVER_TOKENS=self.path("tokens"),
                            RCUDA_SERVER_LEASES="none", RCUDA_SERVER_CGROUP="none", RCUDA_DRIVER="softgpu",
                            RCUDA_SERVER_PORT="0")
@@ -54,7 +54,7 @@ class SettingsTest(unittest.TestCase):
                               capture_output=True, text=True, timeout=60, **identity)
 
     def check_one_line(self, text, said):
-        """The error is in one line. Other lines name the files that are read, or are information."""
+        """Checks that the error is one line. The other lines must name the files that are read, or be information."""
         lines = [line for line in text.splitlines()
                  if not re.fullmatch(r"rcuda-server: (reads|there is no file) \S+|.* info: .*", line)]
         self.assertEqual(len(lines), 1, text)
@@ -67,7 +67,7 @@ class SettingsTest(unittest.TestCase):
         for options, settings, *said in (
                 (["--audit", self.path("none/audit")], {}, "RCUDA_SERVER_AUDIT", "none/audit", "No such file"),
                 ([], {"RCUDA_SERVER_LEASES": text + "/leases"}, "RCUDA_SERVER_LEASES=", text + " is not a folder"),
-                # A misspelt path: the server neither makes folders nor starts without its tokens.
+                # A misspelt path: the server does not make the folder, and does not start.
                 ([], {"RCUDA_SERVER_LEASES": self.path("none/leases")}, f"RCUDA_SERVER_LEASES={self.path('none/leases')} (from",
                  f"there is no folder {self.path('none')}: make it, or correct the setting"),
                 (["--image-cache", self.path("none")], {}, f"RCUDA_SERVER_IMAGE_CACHE={self.path('none')} (from",
@@ -155,7 +155,7 @@ class SettingsTest(unittest.TestCase):
                     for part in said:
                         self.assertIn(part, result.stderr)
 
-    # systemd starts the server again: the address, or the cgroup, may be there then.
+    # systemd starts the server again, because the address or the cgroup may exist then.
     def test_a_failure_that_a_restart_may_fix_has_another_status(self):
         for options, settings, *said in (
                 (["--listen", "192.0.2.1"], {}, "192.0.2.1", "--listen takes an address of this machine"),
@@ -197,7 +197,7 @@ class SettingsTest(unittest.TestCase):
             self.assertEqual(result.returncode, status, result.stderr)
         if identity:
             os.chmod(config, 0o644)
-            os.chown(config, 1, NOBODY)  # as in a container
+            os.chown(config, 1, NOBODY)  # owners as in a container
             self.assertEqual(self.run_server("--config", config, "--check-config", identity=identity).returncode, 0)
             self.assertIn("user 1 owns", self.run_server("--config", config, "--check-config").stderr)
 
@@ -225,7 +225,7 @@ class SettingsTest(unittest.TestCase):
     def test_a_new_key_is_reported(self):
         user = self.as_nobody()["user"] if os.geteuid() == 0 else None  # root's key is in /etc
         server = Server(BUILD, options=("--listen", "0.0.0.0"), environment=dict(XDG_CONFIG_HOME=self.folder), user=user)
-        os.unlink(self.path("rcuda/server.pem"))  # a reload makes no other key: it would end all tokens
+        os.unlink(self.path("rcuda/server.pem"))  # a reload makes no new key, because that would make all tokens invalid
         server.process.send_signal(signal.SIGHUP)
         self.assertTrue(eventually(lambda: "the settings are not reloaded" in server.text()), server.text())
         self.assertIn("server.pem any more; restore it, or restart the server", server.text())
@@ -246,7 +246,7 @@ class SettingsTest(unittest.TestCase):
 
     @unittest.skipIf(os.geteuid() != 0, "makes device nodes")
     def test_a_trace_of_a_driver_is_not_passed_over(self):
-        """Each of the nodes of NVIDIA's kernel driver, without a library."""
+        """There is one of the device nodes of NVIDIA's kernel driver, but no library."""
         nodes = self.path("dev")
         os.mkdir(nodes)
         script = (f'mount -t tmpfs none {nodes} && cp -a /dev/null /dev/zero /dev/random /dev/urandom /dev/fd {nodes} && '

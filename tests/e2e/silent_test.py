@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""More silent connections than a server keeps. While they exist, programs are served.
+"""More silent connections than a server keeps. The server still serves programs.
 
     silent_test.py --build FOLDER --programs FOLDER [unittest arguments]
 """
@@ -14,7 +14,7 @@ from servers import (client_environment, fetch_ticket, local_connection, message
 
 BUILD = PROGRAMS = None
 SILENT = 600
-# A quarter of its descriptors are for connections that have not introduced themselves.
+# A quarter of the server's descriptors are for connections that have not introduced themselves yet.
 KEEPS_512 = ("sh", "-c", 'ulimit -n 2048 && exec "$@"', "sh")
 HELLO, REFUSAL, STATUS_QUERY, STATUS = 1, 4, 5, 6
 
@@ -85,7 +85,7 @@ class SilentTest(unittest.TestCase):
         self.check_serves(server)
         early.sendall(message(STATUS_QUERY))
         self.assertEqual(read_message(early)[0], STATUS)
-        # The oldest of the others gets the reason.
+        # The oldest of the silent connections is closed, with the reason.
         kind, body = read_message(silent[0])
         self.assertEqual(kind, REFUSAL)
         self.assertIn("try again", body)

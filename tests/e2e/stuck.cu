@@ -1,4 +1,4 @@
-// A call that blocks in the driver while a kernel runs forever. softgpu blocks in cuMemUnmap.
+// A call that blocks in the driver because a kernel runs forever. In softgpu, cuMemUnmap blocks.
 #include <cstdio>
 #include <cstdlib>
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""An upgrade replaces the binary of a running server, and a reload lets the new build take over while sessions go on.
-The new build is of tests/support/skewed_commands.cpp: it lacks some commands.
+"""An upgrade replaces the binary of a running server, and after a reload the new build takes over while sessions continue.
+The new build lacks some commands (tests/support/skewed_commands.cpp).
 
     successor_test.py --build FOLDER --softgpu LIBRARY [unittest arguments]
 """
@@ -20,7 +20,7 @@ from servers import (audit_lines, Server, client_environment, eventually, make_t
 
 BUILD = SOFTGPU = None
 
-# Allocates MIB (3). Says whether the server has a command that the other build lacks. Then, for each line of its input,
+# Allocates MIB (3). Prints whether its server is of the other build, which lacks a command. Then, for each line of its input,
 # allocates 40 MiB ("allocate"), or writes the number to memory (not for "read") and reads it.
 SESSION = """
 import ctypes, os, sys
@@ -50,7 +50,7 @@ class SuccessorTest(unittest.TestCase):
         self.install("bin/rcuda-server")
 
     def install(self, binary=None, text=None):
-        """As dpkg does: the running process keeps the old file."""
+        """Replaces the binary as dpkg does: the running process keeps the old file."""
         new = self.binary + ".new"
         if text is None:
             shutil.copy(os.path.join(BUILD, binary), new)
@@ -67,8 +67,8 @@ class SuccessorTest(unittest.TestCase):
         with open(self.config, "w") as file:
             file.write(text)
         server = Server(BUILD, driver=SOFTGPU, binary=self.binary, options=("--config", self.config, *options),
-                        # Unless its messages have the same form, the other build does not understand what it is to
-                        # take over.
+                        # With this, the messages of both builds have the same form. Otherwise the other build does
+                        # not understand what it takes over.
                         environment=dict({} if other_forms else {"SKEWED_GPUS_ONLY": "1"}, **settings),
                         wrapper=wrapper)
 
@@ -129,7 +129,7 @@ class SuccessorTest(unittest.TestCase):
         self.assertEqual(len(server.sessions(BUILD)), 4)
         for program in old + new:
             self.use(program, 9)
-        # The daemon learns how they end: by the program, by an operator, and by the death of the worker.
+        # The new daemon is notified of each end of a session: of its program, by an operator, and of its worker.
         self.assertEqual(old[0].communicate(timeout=60)[1], "")
         ended = self.smi(server, "end", workers[old[1].pid])
         self.assertEqual(ended.returncode, 0, ended.stderr)
@@ -148,7 +148,7 @@ class SuccessorTest(unittest.TestCase):
         for program, number in ((first, 5), (second, 6)):
             self.use(program, number)
         for command, program in (("park", first), ("move", second)):
-            for _ in range(100):  # its last work may not have ended yet
+            for _ in range(100):  # repeated, because the session's last work may not have ended yet
                 done = self.smi(server, command, workers[program.pid], *(["--to", "1"] if command == "move" else []))
                 if "work in progress" not in done.stderr:
                     break

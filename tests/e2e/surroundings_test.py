@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Servers and programs that are started as cron, pdsh and Slurm start them: without standard descriptors, without a
-limit on the stack, with other layouts of addresses.
+"""Servers and programs that start as under cron, pdsh and Slurm: without standard descriptors, without a limit on the
+stack, with other layouts of addresses.
 
     surroundings_test.py --build FOLDER --programs FOLDER [unittest arguments]
 

@@ -1,5 +1,5 @@
-"""A TLS client of a server that says what a test wants, through OpenSSL's own library: Python's ssl module does not export
-keying material.
+"""A TLS client that sends a server any messages of a test. Uses OpenSSL's own library, because Python's ssl module does
+not export keying material.
 """
 
 import base64
@@ -20,7 +20,7 @@ for _name in ("TLS_client_method", "SSL_CTX_new", "SSL_new"):
 
 
 class TlsConnection:
-    """Blocks, at most 60 s in a call. Has read the server's challenge."""
+    """A connection whose calls block for at most 60 s. The constructor reads the server's challenge."""
 
     def __init__(self, port):
         self.socket = socket.create_connection(("127.0.0.1", int(port)))
@@ -39,7 +39,7 @@ class TlsConnection:
         self.binding = hmac.digest(challenge[:32], exported.raw, "sha256")
 
     def login(self, token):
-        """Authenticate, by the token. Good on this connection only."""
+        """The message Authenticate for the token. It is valid only on this connection."""
         _, identity, secret, _ = token.split(".")
         key = hashlib.sha256(base64.urlsafe_b64decode(secret + "=")).digest()
         mac = hmac.digest(key, b"rcuda client" + self.binding, "sha256")

@@ -146,7 +146,7 @@ class TraceTest(unittest.TestCase):
         self.check_nesting(timeline)
         self.check_pairs(timeline, 1)
         self.assertGreaterEqual(len({e["tid"] for e in timeline.named("api", "cuLaunchKernel")}), 6)
-        # With so many launches, some are timed even on a busy machine.
+        # Of this many launches, some are timed even on a busy machine.
         self.assertTrue(timeline.named("device", "Launch"))
 
     def test_copies_of_several_pieces(self):
@@ -157,7 +157,7 @@ class TraceTest(unittest.TestCase):
         self.check_pairs(timeline, 1)
 
     def test_symbols_called_directly_are_calls_too(self):
-        # driver_api calls cuX, not what cuGetProcAddress returns.
+        # driver_api calls the functions by their symbols, not the pointers that cuGetProcAddress returns.
         self.start()
         timeline = self.run_program("driver_api", "shm")
         self.assertTrue(timeline.named("api", "cuModuleLoadData")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Sessions that together hold more than their GPU has (oversubscribe), and take turns on it.
+"""Sessions that take turns on their GPU, because together they hold more memory than it has (oversubscribe).
 
     turns_test.py --build FOLDER [unittest arguments]
 """
@@ -29,7 +29,7 @@ def read(offset):
 def offsets():
     return [0, bytes // 2, bytes - 4] + [random.randrange(bytes // 4) * 4 for _ in range(8)]
 def work(value):
-    # The memory has what the last call has left. Fills one half and copies it to the other.
+    # The memory must have the value of the last call. Fills one half and copies it to the other half.
     global last
     wrong = [offset for offset in offsets() if last and read(offset) != last]
     last, half = int(value), bytes // 2
@@ -38,7 +38,7 @@ def work(value):
     wrong += [offset for offset in offsets() if read(offset) != last]
     return "wrong " + str(wrong) if wrong else "right"
 def block():
-    # Work that ends with unblock().
+    # Starts work that ends only with unblock().
     for stream in streams: check(cuda.cuStreamCreate(ctypes.byref(stream), 1))
     check(cuda.cuMemAlloc_v2(ctypes.byref(flag), ctypes.c_size_t(4)))
     check(cuda.cuMemsetD32_v2(flag, ctypes.c_uint(0), ctypes.c_size_t(1)))
@@ -117,7 +117,7 @@ class TurnsTest(Turns):
     def test_free_memory_includes_what_other_sessions_would_give(self):
         server = self.server("oversubscribe = 1.5\n")
         first, second = self.program(server, mib=40), self.program(server, mib=1)
-        self.assertEqual(self.do(second, "info"), str((96 - 42) * MIB))  # the server counts 1 MiB as 2
+        self.assertEqual(self.do(second, "info"), str((96 - 42) * MIB))  # the server counts the 1 MiB as 2 MiB
         self.assertEqual(self.do(second, "allocate 40"), "None")
         self.assertEqual(self.state(server, first), "parked")
         self.assertEqual(self.do(second, "info"), str(23 * MIB))
@@ -220,7 +220,7 @@ class TurnsTest(Turns):
 
 
 class MovableTurnsTest(Turns):
-    """The same with memory that the workers move themselves."""
+    """The same tests with memory that the workers themselves move."""
     way = "worker"
 
     test_eight_sessions_of_half_the_gpu_take_turns = TurnsTest.test_eight_sessions_of_half_the_gpu_take_turns

@@ -1,5 +1,5 @@
-// Functions of modules and libraries that are loaded and unloaded. The driver reuses the handles of
-// destroyed functions for new ones, which have other parameters and do something else.
+// Loads and unloads modules and libraries and calls their functions. The driver reuses the handles
+// of destroyed functions for new functions, which have other parameters and do something else.
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -14,7 +14,7 @@ void check(CUresult result, const char* what) {
   std::exit(1);
 }
 
-// PTX of a kernel `name` that adds `amount` to *p. After p it has parameters that it does not use.
+// PTX of a kernel `name` that adds `amount` to *p. After p it has `unused` parameters without use.
 std::string adder(const char* name, int unused, int amount) {
   std::string text = ".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry ";
   text += std::string(name) + "(.param .u64 p";

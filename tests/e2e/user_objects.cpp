@@ -1,4 +1,4 @@
-// User objects of a graph and of its clones: each graph has references of its own.
+// User objects of a graph and of its clones. Each of these graphs has its own references.
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -27,7 +27,7 @@ std::atomic<int> ended{0};
 void CUDA_CB end(void*) { ++ended; }
 void CUDA_CB nothing(void*) {}
 
-// An object whose only references are two of the graph.
+// Makes an object with two references, both of which the graph has.
 CUuserObject object_of(CUgraph graph) {
   CUuserObject object;
   CU(cuUserObjectCreate(&object, nullptr, end, 2, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
@@ -56,7 +56,7 @@ int main() {
   CU(cuGraphDestroy(graph));
   CU(cuGraphReleaseUserObject(again, object, 1));
   CU(cuGraphDestroy(again));
-  // A function that ended the object would run before this one.
+  // If the object had ended, its function would have run before this one.
   CU(cuLaunchHostFunc(nullptr, nothing, nullptr));
   CU(cuStreamSynchronize(nullptr));
   EXPECT(ended == 0);

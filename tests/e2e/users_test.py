@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """The users that a server of this machine serves: its own user and root, over every transport.
-Another user gets one clear line and no device. And the servers that a user's programs and tools use.
+Another user gets one clear line and no device. Also which servers a user's programs and tools trust.
 
     users_test.py --build FOLDER --programs FOLDER [unittest arguments]
 
-Exits with 77 if it cannot act as another user: it needs root and a build that others can read.
+Needs root and a build that other users can read, to act as another user; otherwise exits with 77.
 """
 
 import contextlib
@@ -152,7 +152,7 @@ class UsersTest(unittest.TestCase):
         self.assertEqual(self.control(server, NOBODY, "end", at, worker).returncode, 0)
         self.assertIn("nobody ended the session", session.communicate(timeout=60)[1])
 
-    # Also if it was served when it began to wait.
+    # The server still served the user when the program began to wait.
     def test_a_user_who_is_removed_gets_no_session(self):
         with tempfile.NamedTemporaryFile("w", suffix=".toml") as config:
             config.write('users = "nobody"\nmax_sessions = 1\n')
@@ -178,7 +178,7 @@ class UsersTest(unittest.TestCase):
             self.assertIn("the server does not serve user nobody any more", err)
 
     def figures(self, server, user):
-        """The first device, and the sessions, as rcuda-smi tells them to that user."""
+        """The first device and the sessions that rcuda-smi shows to that user."""
         asked = self.control(server, user, "--json", f"127.0.0.1:{server.port}")
         self.assertEqual(asked.returncode, 0, asked.stderr)
         one, = json.loads(asked.stdout)
@@ -206,7 +206,7 @@ class UsersTest(unittest.TestCase):
         device, (held,) = self.figures(server, NOBODY)
         self.assertGreater(device["total_bytes"], 1 << 30)
         self.assertIsNone(device["used_bytes"])
-        # The driver's memory for a context counts too.
+        # The memory of the driver for a context counts as well.
         self.assertEqual((device["quota_bytes"], held["quota_bytes"]), (1 << 30, 1 << 30))
         self.assertGreater(device["quota_used_bytes"], 0)
         top = self.control(server, 0, "top", "--every", "0.1", "--rounds", "1", f"127.0.0.1:{server.port}").stdout

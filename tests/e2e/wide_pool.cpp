@@ -3,9 +3,9 @@
 //
 //   wide_pool use [PARTS]  plain memory (half of the device's), memory of a pool and of a graph,
 //                          managed and page-locked memory, and a reservation of twice the device's
-//                          memory, in a part of which memory is mapped. Writes a number to each and
-//                          reads all of them when everything is there. PARTS: so many devices are
-//                          one in truth, and share its memory
+//                          memory, a part of which is mapped. Writes a number to each, and reads
+//                          all of them when everything is allocated. PARTS: this many devices are
+//                          in fact one device, and share its memory
 //   wide_pool exhaust      reserves addresses on the first device until they are refused. Then it
 //                          allocates, frees, and reserves again
 #include <algorithm>
@@ -34,7 +34,7 @@ void check(CUresult result, const char* what, int device = -1) {
 struct Range {
   uint64_t begin, end;
   int device;
-  bool written;  // holds a number at its begin
+  bool written;  // has a number at its begin
 };
 
 int current = 0;
@@ -58,7 +58,7 @@ CUmemAllocationProp on_device(int device) {
   return properties;
 }
 
-// Allocates it while a graph that is launched once has it.
+// Adds the memory that a graph allocates when it is launched once.
 void use_graph() {
   CUgraph graph = nullptr;
   CUgraphNode node = nullptr;
@@ -94,7 +94,8 @@ void use_reservation(size_t total) {
   if (value != 7 + static_cast<unsigned>(current)) check(CUDA_ERROR_UNKNOWN, "mapped memory");
 }
 
-// Device memory is where the client has reserved addresses, and not where the program has pages.
+// Checks that device memory is at addresses that the client has reserved, and not where the program
+// has pages.
 void expect_reserved() {
   std::vector<uint64_t> reserved(ranges.size(), 0);
   std::FILE* file = std::fopen("/proc/self/maps", "re");

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Sessions of many servers, and of servers with much memory: every address belongs to one of them,
-and no worker starts late for a session of consecutive servers.
+"""Sessions with many servers, and with servers that have much memory: every address belongs to only
+one of them, and a session with consecutive servers waits for no new worker.
 
     wide_pools_test.py --build FOLDER [unittest arguments]
 """
@@ -34,7 +34,7 @@ def free_ports(count):
 
 class WidePoolsTest(unittest.TestCase):
     def serve(self, count, devices, memory):
-        """Servers on consecutive ports, as on consecutive nodes."""
+        """Starts servers on consecutive ports, which stand for consecutive nodes."""
         first = free_ports(count)
         self.servers = []
         node = {"SOFTGPU_DEVICES": str(devices), "SOFTGPU_MEMORY": memory, "SOFTGPU_THREADS": "1", "RCUDA_LOG": "debug",
@@ -55,7 +55,7 @@ class WidePoolsTest(unittest.TestCase):
         return result
 
     def served_by(self, server):
-        """The workers that had sessions, and the order in which all workers were started."""
+        """The workers that had sessions, and all workers in the order of their start."""
         text = server.text()
         started = re.findall(r"worker (\d+) starts with base", text)
         return re.findall(r"rcuda-worker\[(\d+)\] info: session of .* over shm: device", text), started
@@ -84,8 +84,8 @@ class WidePoolsTest(unittest.TestCase):
         self.assertEqual(len(re.findall("addresses", result.stderr)), 1, result.stderr)
 
     def test_servers_whose_workers_collide(self):
-        """Ports that are 512 apart stand for nodes whose names lead to the same base. The second server's
-        idle worker cannot serve, so it starts another one."""
+        """Ports that are 512 apart stand for nodes whose names give the same base. The idle worker of the
+        second server cannot serve the session, so that server starts another one."""
         self.serve(1, 1, "16G")
         first = self.servers[0]
         base = re.search(r"starts with base (\d+)", first.text()).group(1)

@@ -1,21 +1,19 @@
 #!/usr/bin/env python3
-"""Starts servers and runs a program through the whole remote path, with the client library
-preloaded.
+"""Starts servers and runs a program on them, with the client library preloaded.
 
     with_servers.py --build FOLDER [--transport shm|tcp] [--servers N] [--driver softgpu|nvidia]
                     [--gpus N] [--reversed] [--devices LIST] [--driver-versions LIST] [--preload LIBRARY] [--late]
                     [--server BINARY] [--cuts] [--parks]
                     -- PROGRAM [ARGUMENT...]
 
-Starts N servers on free ports, runs PROGRAM with one device of each (or as many as --gpus says, with
---reversed the last one first),
-stops the servers and exits with the program's code. A server that does not stop cleanly fails the
-run. If the run fails, the servers' logs are printed. Each server is its own node; with --devices
-they share one node, and the n-th server has the n-th device of LIST. --driver-versions:
-SOFTGPU_DRIVER_VERSION of each server. --late: server and client also have the media of
-tests/support/late_media.h; the driver must then be a path. --server: another binary, in the build
-folder. --cuts: over tcp, through a proxy that cuts connections at random. --parks: stops PROGRAM at random, so that the
-servers park its sessions, and continues it.
+Starts N servers on free ports and runs PROGRAM with one device of each, or with as many as --gpus
+says (with --reversed, in reverse order). Then stops the servers and exits with the program's code.
+If a server does not stop cleanly, the run fails. If the run fails, the servers' logs are printed.
+Each server is its own node; with --devices they share one node, and the n-th server has the n-th
+device of LIST. --driver-versions: SOFTGPU_DRIVER_VERSION of each server. --late: server and client
+also have the media of tests/support/late_media.h; the driver must then be a path. --server: another
+binary, in the build folder. --cuts: over TCP, through a proxy that cuts connections at random.
+--parks: stops PROGRAM at random, so that the servers park its sessions, and continues it.
 """
 
 import argparse
@@ -31,12 +29,12 @@ from servers import Server, client_environment
 
 
 MOST_STOPS = 6
-LONGEST_STOP = 3  # seconds, before the first park
+LONGEST_STOP = 3  # the most seconds that PROGRAM is stopped before a session is parked for the first time
 
 
 def run_with_stops(program, environment, servers):
-    """The exit code of the program, which stands still until its sessions are parked, or for a moment if they are not. It is 1
-    if none was parked, although one stood still and nothing that lasts was in the way."""
+    """The exit code of the program, which is stopped until its sessions are parked, or for a moment if they are not. It is 1 if
+    no session was parked, although the program was stopped during one and nothing permanent prevented a park."""
     process, stops, stood = subprocess.Popen(program, env=environment), 0, False
     said = lambda text: sum(server.text().count(text) for server in servers)
     parks = lambda: said(") is parked, ")
@@ -91,7 +89,7 @@ def main():
         each["SOFTGPU_DRIVER_VERSION"] = version
     binary, library = (("tests/e2e/rcuda-server-delayed", "tests/e2e/librcuda-delayed.so")
                        if arguments.late else (arguments.server, "lib/librcuda.so"))
-    # No idle workers: hundreds of tests would each start one that nobody uses. Other tests have pools.
+    # No idle workers: each of hundreds of tests would start one and not use it. Other tests have pools.
     servers = [Server(build, arguments.driver, arguments.devices and gpus[i], i, ["--pool", "0"],
                       environment=nodes[i], binary=binary)
                for i in range(arguments.servers)]
@@ -100,7 +98,7 @@ def main():
     reached = servers
     if arguments.cuts:
         reached = [CuttingProxy(server.port) for server in servers]
-        # The reports of losses are warnings.
+        # Losses of connections are reported as warnings, which are not wanted here.
         environment.update(RCUDA_TRANSPORT="tcp", RCUDA_SECURITY="none", RCUDA_RECONNECT="60s", RCUDA_LOG="error")
     environment["RCUDA_DEVICES"] = ",".join(server.address(gpu) for i, server in enumerate(reached)
                                             for gpu in ([gpus[i]] if arguments.devices

@@ -1,4 +1,4 @@
-// What the fuzzers of texts check about an answer.
+// The check of fuzzers whose target returns a Result: a refusal must give a reason.
 #pragma once
 
 #include <cstdlib>

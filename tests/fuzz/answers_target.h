@@ -22,7 +22,8 @@ inline std::string answer_input(uint16_t opcode, std::span<const std::byte> repl
   return input.append(reinterpret_cast<const char*>(reply.data()), reply.size());
 }
 
-// A well-formed answer to every driver function, and one of zeros to each of our own calls.
+// A well-formed answer to each driver function, and an answer of zeros to each of rcuda's own
+// calls.
 inline std::vector<std::string> answers_corpus() {
   std::vector<std::string> corpus;
   auto& recorded = loopback::Recorded::get();

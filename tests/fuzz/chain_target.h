@@ -1,7 +1,7 @@
 // The chain fuzzer's work on one input: the certificate that a client presents
-// (common/tls/authorities.h). The unit test runs it over fixed mutations, too. The certificates are
-// made anew in each process. They are accepted, and nothing else is, because an authority has
-// signed each byte of them, or they would not be in DER.
+// (common/tls/authorities.h). The unit test runs it over fixed mutations, too. Each process makes
+// new certificates. Only these are accepted: any change makes an authority's signature wrong, or
+// the encoding is no longer DER.
 #pragma once
 
 #include <cstddef>
@@ -44,7 +44,7 @@ struct ChainWorld {
   std::string signature;
 };
 
-// The input in the place of each certificate of the chain.
+// Puts the input in the place of each certificate of the chain, in turn.
 inline void fuzz_chain(const uint8_t* data, size_t size) {
   const ChainWorld& world = ChainWorld::one();
   const std::string input(reinterpret_cast<const char*>(data), size);

@@ -2,8 +2,7 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const std::vector<std::string> corpus = rcuda::fuzz::command_corpus();
-  // Any opcode that the fuzzer invents is mapped to an existing one, so that it spends its time on
-  // bodies.
+  // Maps every opcode to an existing opcode, so that the fuzzer spends its time on bodies.
   std::string input(reinterpret_cast<const char*>(data), size);
   if (size >= 2) {
     const uint16_t choice = static_cast<uint16_t>(data[0] | data[1] << 8);

@@ -1,5 +1,5 @@
-// A libmunge without munged: links in the place of common/identity/munge_library.cpp and accepts
-// the credentials that the fuzzer has minted, each once. Any thread.
+// A libmunge without munged. It replaces common/identity/munge_library.cpp in the fuzzers, and
+// accepts each credential that the fuzzer has minted once. Any thread.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,5 @@
-// Fixed parts of the door fuzzers' work. A program of its own, because it has no real libmunge.
+// Repeats parts of the door fuzzers' work on fixed inputs. It is a program of its own, because it
+// links door_munge.h instead of the real libmunge.
 #include <gtest/gtest.h>
 
 #include "tests/fuzz/door_target.h"

@@ -1,11 +1,11 @@
 // The door fuzzers' work on one input. door_replay_test runs it over fixed mutations, too.
 //
-// Up to four clients at a time connect to a daemon, directly or through a door that lies, and say
-// and send what the input lists: byte 0 chooses whether there is a door (1: yes, 3: the first
-// client has shaken hands with it); then operations: u8 operation and client, u8 size, so many
-// bytes. Some operations do what the fuzzer cannot guess: a valid ticket, token, credential or
-// Hello. Whatever the clients do, the daemon tells a client that has not identified itself nothing,
-// serves another one, and has nothing left of them when they are gone.
+// Up to four clients at a time connect to a daemon, directly or through a door that may lie. Byte 0
+// of the input chooses whether there is a door (1: yes; 3: yes, and the first client has finished
+// its TLS handshake). Then follow operations: u8 operation (Knock) and client, u8 size, that many
+// bytes. Some operations send what the fuzzer cannot guess: a valid ticket, token, credential or
+// Hello. In every case, the daemon must send no information to a client that has not identified
+// itself, must still serve another client, and must release everything when the clients have left.
 #pragma once
 
 #include <cstddef>
@@ -21,20 +21,21 @@
 
 namespace rcuda::fuzz {
 
+// The operations of a client. "First" is the first of the operation's bytes.
 enum class Knock : uint8_t {
-  kRaw,      // these bytes, as they are
-  kPieces,   // the first byte says in pieces of what size
-  kInside,   // bytes of the protocol: directly, or through the door
-  kMessage,  // u8 type, then the body
-  kConnect,  // over TCP; over the local socket if the first byte is odd
-  kEnd,      // of this client's data; closes the connection if the first byte is odd
-  kTicket,   // a valid one, for the connection whose number the first byte is
-  kToken,    // valid
-  kMunge,    // a valid credential; as a server's if the first byte is odd
-  kHello,    // valid, with the time to wait in the first byte
-  kLease,    // u8 operation, u8 device, text of the job
+  kRaw,      // sends the bytes on the TCP connection, even if that speaks TLS
+  kPieces,   // sends the other bytes in pieces of first + 1 bytes
+  kInside,   // sends the bytes as the protocol's: directly, or through the door
+  kMessage,  // sends a message: u8 type, then the body
+  kConnect,  // connects again: over TCP, or over the local socket if first is odd
+  kEnd,      // ends the client's data; closes the connection if first is odd
+  kTicket,   // sends a valid ticket for the connection of client number `first`
+  kToken,    // authenticates with a valid token
+  kMunge,    // authenticates with a valid credential, as a server if first is odd
+  kHello,    // sends a valid Hello that waits `first` ms
+  kLease,    // requests a lease: u8 operation, u8 device, text of the job
   kDoor,     // begins TLS
-  kReport,   // of the door: u8 value of the keys; a failure, if there is more
+  kReport,   // the door reports the handshake: u8 value of the key's bytes, text of a failure
   kCount,
 };
 
@@ -157,24 +158,25 @@ class DoorVisit {
   std::unique_ptr<DoorClient> clients_[4];
 };
 
-// Open descriptors but for pipes, which libFuzzer opens too.
+// The number of open descriptors. Pipes do not count, because libFuzzer opens some too.
 inline size_t descriptors() {
   size_t count = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    std::error_code gone;  // the iterator's own, for example
+    std::error_code gone;  // set for a descriptor that is closed, such as the iterator's own
     count += !std::filesystem::read_symlink(entry, gone).string().starts_with("pipe:") && !gone;
   }
   return count;
 }
 
-// The world, with a new daemon after some inputs: leases, for example, outlive their operator.
+// Returns the world. Starts a new daemon after 256 inputs, because some state outlives the clients:
+// leases, for example.
 inline DoorWorld& door_world() {
   static DoorWorld& world = *new DoorWorld;
   static size_t inputs = 0;
   if (inputs++ % 256 != 0) return world;
   world.start();
   {
-    // The daemon opens the file of tokens for the first one, and keeps it open.
+    // The daemon opens the file of tokens for the first token, and keeps the file open.
     DoorVisit first(world, true);
     for (const Knock what : {Knock::kDoor, Knock::kReport, Knock::kToken}) first.run(what, 0, "");
   }
@@ -203,7 +205,7 @@ inline void fuzz_door(const uint8_t* data, size_t size) {
     must(good.was_told(wire::MessageType::kStatus));
   }
   forget_credentials();
-  // Also the workers, none of which can start, have to be gone.
+  // Waits until the worker processes, which all fail to start, have ended too.
   for (int i = 0; descriptors() != before; ++i) {
     must(i < 1000);
     world.turn(milliseconds(i < 10 ? 0 : 10));

@@ -1,11 +1,11 @@
-// A daemon, its door and its clients in one process and one thread, for the door fuzzers: after
-// each thing that a client or the door does, the daemon takes a turn of its loop.
+// A daemon, its door and its clients in one process and one thread, for the door fuzzers. The
+// daemon runs its loop once after each action of a client or of the door.
 //
 // DoorWorld has the daemon, which has a certificate, a token, and a MUNGE that accepts the fuzzer's
-// credentials; it has no workers, so a session waits. It is also the daemon's door (server/door),
-// one that may lie. DoorClient is one connection to the daemon, directly or through the door. It
-// knows what it may be told: a client that has not identified itself gets nothing but a Challenge,
-// if it is behind the door, and a Refusal.
+// credentials. The daemon has no workers, so a session stays queued. DoorWorld also plays the
+// daemon's door (server/door), which may lie. DoorClient is one connection to the daemon, directly
+// or through the door. It checks each message that it receives: before a client has identified
+// itself, the daemon may send only a Refusal and, through the door, a Challenge.
 #pragma once
 
 #include <algorithm>
@@ -62,7 +62,7 @@ class DoorWorld {
     set(settings_.pool, "0");
     set(settings_.cgroup, "none");
     set(settings_.devices, "0,1");
-    set(settings_.users, "root");  // whom the token below may name
+    set(settings_.users, "root");  // the users whom the token below may name
     set(settings_.certificate, folder_.file("server.pem"));
     set(settings_.tokens, folder_.file("tokens"));
     const passwd* const account = ::getpwuid(::geteuid());
@@ -82,7 +82,7 @@ class DoorWorld {
     token_ = *token;
   }
 
-  // Makes a new daemon. Comes first.
+  // Makes a new daemon. Call it before all other functions.
   void start() {
     daemon_.reset();
     int ends[2];
@@ -131,7 +131,7 @@ class DoorWorld {
     if (!local) {
       const int yes = 1;
       ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-      // It ends by a reset, so that no port of this machine is kept.
+      // The connection ends by a reset, so no port stays in TIME_WAIT.
       const linger at_once{1, 0};
       ::setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
     }
@@ -143,7 +143,8 @@ class DoorWorld {
   const identity::Certificate& user() const { return user_; }
   int control() const { return control_.get(); }
   void end_door() { control_.reset(); }
-  // The stream of the client that has just begun TLS; none if the daemon did not open the door.
+  // Returns the stream of the client that has just begun TLS, empty if the daemon has not passed
+  // the client to the door.
   UniqueFd stream() {
     UniqueFd last;
     for (;;) {
@@ -160,7 +161,7 @@ class DoorWorld {
   test::TempFolder folder_;
   server::Settings settings_;
   identity::Token token_;
-  identity::Certificate user_;  // whose certificate the daemon takes
+  identity::Certificate user_;  // a user's certificate, which the daemon accepts
   std::unique_ptr<server::Daemon> daemon_;
   UniqueFd control_;  // the door's end
   uint16_t port_ = 0;
@@ -171,19 +172,20 @@ class DoorClient {
   DoorClient(DoorWorld& world, bool local)
       : world_(world), socket_(world.connect(local)), is_known_(local) {}
 
-  // An honest door notices that a client has left whose bytes happen to begin TLS.
+  // If the client's bytes happened to begin TLS, takes its stream from the door and closes it, as
+  // an honest door does after the client has left.
   ~DoorClient() { (void)world_.stream(); }
   DoorClient(const DoorClient&) = delete;
   DoorClient& operator=(const DoorClient&) = delete;
 
-  // Bytes as they are, whatever is on the connection.
+  // Sends bytes on the TCP connection, even after TLS has begun.
   void send_raw(const std::string& bytes) {
     if (!bytes.empty()) {
       (void)::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     }
     step();
   }
-  // Bytes of the protocol, through the door if it is behind that.
+  // Sends bytes of the protocol: after go_through_door() through the door, otherwise directly.
   void send(const std::string& bytes) {
     if (!stream_) return send_raw(bytes);
     (void)::send(stream_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -199,19 +201,19 @@ class DoorClient {
     ::shutdown(socket_.get(), SHUT_WR);
     step();
   }
-  // What the daemon finds out on other threads.
+  // Waits up to 10 ms for an answer that the daemon computes on another thread.
   void wait_for_answer() {
     const size_t before = answers_;
     for (int i = 0; i < 10 && answers_ == before && !gone_; ++i) step(milliseconds(1));
   }
 
-  // Begins TLS, and from then on is what the door says.
+  // Begins TLS. From then on, the door sends for this client.
   void go_through_door() {
     if (stream_) return;
     send_raw("\26");
     stream_ = world_.stream();
   }
-  // What the door says of the handshake.
+  // Sends the door's report about the TLS handshake.
   void report(const server::DoorReport& report) {
     if (!stream_) return;
     challenge_.reset();
@@ -225,14 +227,14 @@ class DoorClient {
   }
   bool is_behind_door() const { return static_cast<bool>(stream_); }
   int stream() const { return stream_.get(); }
-  // None before the daemon's challenge.
+  // No value before the daemon's challenge.
   std::optional<tls::Key> binding() const {
     if (!challenge_) return {};
     return tls::binding_of(challenge_->nonce, exported_);
   }
   const std::optional<wire::Challenge>& challenge() const { return challenge_; }
   int fd() const { return socket_.get(); }
-  // From now on the daemon may serve it.
+  // Call it when the client has identified itself: from now on the daemon may send any message.
   void is_known() { is_known_ = true; }
   bool was_told(wire::MessageType type) const { return last_ == type; }
   bool is_gone() const { return gone_; }
@@ -274,7 +276,7 @@ class DoorClient {
 
   DoorWorld& world_;
   UniqueFd socket_;
-  UniqueFd stream_;  // behind the door
+  UniqueFd stream_;  // the door's stream to the daemon; empty: directly connected
   tls::Key exported_{};
   std::optional<wire::Challenge> challenge_;
   bool is_known_;

@@ -2,8 +2,8 @@
 //
 // Tests what a client accepts from its worker: the input fills the event ring, and a real
 // WorkerEvents reads it to its end. First byte 0: the rest is the ring's memory. Otherwise the rest
-// is a list of events: u8 size, then so many bytes as a frame. Callbacks 1 to 4 are known; the even
-// ones belong to a graph.
+// is a list of events: u8 size, then that many bytes as a frame. The client knows callbacks 1 to 4;
+// 2 and 4 belong to a graph.
 #pragma once
 
 #include <algorithm>

@@ -44,7 +44,7 @@ inline void read_certificate(const std::string& text) {
   if (accepted(certificate)) (void)accepted(identity::fingerprint_of(certificate->x509.get()));
 }
 
-// There is no munged at that socket, so nothing is accepted.
+// No munged listens on that socket, so every credential must be refused.
 inline void read_credential(const std::string& text) {
   must(!accepted(identity::munge::decode(text, {.socket = "/nonexistent/munge"})));
 }

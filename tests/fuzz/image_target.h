@@ -1,5 +1,5 @@
-// The image fuzzer's work on one input. common_image_test runs it over fixed mutations, too. Does
-// with the bytes everything that is done with an image from a client or a file.
+// The image fuzzer's work on one input. common_image_test runs it over fixed mutations, too. Calls
+// every function that gets an image from a client or a file.
 #pragma once
 
 #include <cstddef>

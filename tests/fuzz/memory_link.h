@@ -12,11 +12,11 @@
 
 namespace rcuda::fuzz {
 
-// One side of a Link; the other side is the memory `peer_window`. No peer ever answers, so a caller
-// that has to wait finds the Link closed.
+// One side of a Link; the other side is only the memory `peer`. No peer ever answers, so a call
+// that would have to wait reports a closed Link.
 class MemoryLink : public transport::Link {
  public:
-  // `shares_pages`: says that the peer can map regions, as over shared memory.
+  // `shares_pages`: the trait that the peer can map regions, as over shared memory.
   MemoryLink(std::span<std::byte> own, std::span<std::byte> peer, bool shares_pages = false)
       : own_(own), peer_(peer), traits_{.name = "memory", .shares_pages = shares_pages} {}
 

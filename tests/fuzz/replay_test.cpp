@@ -1,5 +1,5 @@
-// Fixed parts of the fuzzers' work, for fuzzers whose code has no unit test that could include
-// them.
+// Repeats the work of some fuzzers on fixed inputs: of fuzzers whose target has no unit test in
+// which this could be included.
 #include "tests/fuzz/replay.h"
 
 #include <cstdio>

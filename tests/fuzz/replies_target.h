@@ -92,7 +92,7 @@ class Replies {
     if (replies_.empty()) return Answer{};
     Answer answer = std::move(replies_.front());
     replies_.pop_front();
-    // Only its size may be a lie: see raw().
+    // Not larger than the reply slot. raw() tests wrong sizes.
     const size_t most = std::max<size_t>(command.header.reply_bytes, 32) - 32;
     answer.body.resize(std::min(answer.body.size(), most));
     return answer;
@@ -168,7 +168,7 @@ class Replies {
     exchange(memory.data());
   }
 
-  // A reply whose size is a lie, which ends the session if it does not fit.
+  // Sends a reply with a wrong size. The session ends if the size exceeds the reply slot.
   void raw(const uint8_t* data, size_t size) {
     uint32_t bytes = 0;
     std::memcpy(&bytes, data + 1, std::min<size_t>(size - 1, sizeof bytes));

@@ -1,5 +1,5 @@
-// Puts the replayed inputs into a fuzzer's corpus, from which it then starts. For fuzzers that
-// would not find them in a few minutes.
+// Puts the inputs of the replay tests into a fuzzer's corpus, for fuzzers that would not find such
+// inputs in a few minutes.
 #pragma once
 
 #include <filesystem>
@@ -9,7 +9,7 @@
 
 namespace rcuda::fuzz {
 
-// The arguments of the fuzzer, of which the last is the corpus's folder.
+// `count` and `arguments` are the fuzzer's. The last argument is the corpus's folder.
 inline void seed(int count, char** arguments, const std::vector<std::string>& corpus) {
   const std::filesystem::path folder = arguments[count - 1];
   if (!std::filesystem::is_directory(folder)) return;

@@ -6,7 +6,8 @@
 // memory that they get, so that AddressSanitizer detects a missing bounds check. First byte 0: the
 // rest is the ring's memory. Otherwise the rest is a list of commands: u16 that chooses the opcode,
 // u8 flags (1: a round trip, 2: with a large reply slot, 4 and 8: context), u16 body size, body.
-// 2: they come after a well-formed session. 3: over shared memory, where waits have marks.
+// First byte 2: the commands follow a well-formed session. 3: the medium is shared memory, where
+// the GPU writes words that waits poll (marks).
 #pragma once
 
 #include <algorithm>
@@ -34,7 +35,7 @@
 
 namespace rcuda::fuzz {
 
-// Addresses of device memory; it has no bytes.
+// Addresses of device memory. No memory is mapped there.
 inline constexpr uint64_t kDeviceBase = 0x6000'0000'0000, kDeviceBytes = 1ull << 40;
 
 inline CUresult touch_read(const void* memory, size_t bytes) {
@@ -119,8 +120,8 @@ inline api::DriverTable memory_driver() {
     if (bytes != 0) std::memset(to, 0x5a, bytes);
     return CUDA_SUCCESS;
   };
-  // A stream has nothing to do, so a host function runs at once. One of the client's is not
-  // acknowledged, which ends the session.
+  // Streams are always idle, so a host function runs immediately. The client never acknowledges its
+  // host functions, which ends the session.
   table.cuLaunchHostFunc = [](CUstream, CUhostFn function, void* argument) {
     ++reached.host_functions;
     function(argument);
@@ -143,7 +144,7 @@ inline api::DriverTable memory_driver() {
   };
   table.cuLaunchKernel = [](CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                             unsigned, CUstream, void**, void** extra) {
-    reached.launches += extra != nullptr;  // others are the worker's own
+    reached.launches += extra != nullptr;  // launches without `extra` are the worker's own
     return extra ? touch_read(extra[1], *static_cast<size_t*>(extra[3])) : CUDA_SUCCESS;
   };
   table.cuLaunchKernelEx = [](const CUlaunchConfig* config, CUfunction, void**, void** extra) {
@@ -173,7 +174,7 @@ inline const std::vector<uint16_t>& opcodes() {
 
 struct World {
   static constexpr size_t kStagingBytes = 1u << 20;
-#if defined(__SANITIZE_THREAD__)  // its programs can map memory in few places
+#if defined(__SANITIZE_THREAD__)  // programs with it can map memory in few places
   static constexpr uint64_t kHostRange = 0x10'0000'0000;
 #else
   static constexpr uint64_t kHostRange = 0x5000'0000'0000;
@@ -232,7 +233,7 @@ struct World {
     resources.pinned_bytes = staging.size();
     resources.images = &images;
     if (link.traits().shares_pages) {
-      resources.devices.pop_back();  // with several there are no marks
+      resources.devices.pop_back();  // with several devices there are no marks
       resources.wait_marks = wait_marks;
     }
     return resources;
@@ -288,8 +289,8 @@ inline constexpr uint8_t kCall = 1, kContext = 4;
 
 inline uint16_t of(wire::Custom opcode) { return static_cast<uint16_t>(opcode); }
 
-// Exposed memory with two mirrors: one that is tracked, and one that fits a reply. A word has been
-// signalled before. The client's end of the second mirror is left out.
+// Exposes memory and makes two mirrors: one whose changes the worker tracks, and one that fits a
+// reply. `signalled` is a command before these. The client does not end the second mirror.
 inline std::string well_formed_mirrors(const wire::SignalBody& signalled) {
   using wire::Custom;
   constexpr uint64_t kBytes = 256 << 10, kSmallBytes = 4096, kRegion = 2;

@@ -105,7 +105,7 @@ inline void read_strategy(const std::string& text) {
       text.substr(0, line), line == std::string::npos ? "" : text.substr(line + 1)));
 }
 
-// RCUDA_LEASE: a key that is accepted is the one that is written.
+// RCUDA_LEASE: an accepted key must be written as the same text.
 inline void read_lease_keys(const std::string& text) {
   const auto keys = wire::parse_lease_keys(text);
   if (!accepted(keys)) return;

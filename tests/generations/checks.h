@@ -1,5 +1,5 @@
-// Calls that must return one thing, and launches by stub. Every program of this folder prints the
-// same with every generation of the runtime, on every GPU and on softgpu.
+// Checks of what calls return, and launches of kernels by their stubs. Each program of this folder
+// prints the same with every generation of the runtime, on every GPU and on softgpu.
 #pragma once
 
 #include <cstdio>
@@ -27,8 +27,8 @@
     }                                                                                    \
   } while (0)
 
-// Whether the driver is of this version of CUDA or a later one; and what a call returns that the
-// runtime has and the driver only since then.
+// has_driver: whether the driver has this version of CUDA or a later one. needs_driver: what a call
+// of the runtime returns if drivers support it only since this version.
 inline bool has_driver(int version) {
   int driver = 0;
   CUDA(cudaDriverGetVersion(&driver));

@@ -47,7 +47,7 @@ void test_entry_points() {
   CHECK((entry_point("cuMemAlloc", CUDA_VERSION) != nullptr) == (CUDA_VERSION <= driver));
   CHECK(entry_point("cuMemAlloc", 11000) != nullptr);
   CHECK(entry_point("cuNoSuchCall", CUDA_VERSION) == nullptr);
-  // Nobody had graphs before 10.0.
+  // CUDA had no graphs before 10.0.
   CHECK(entry_point("cuGraphCreate", 9000) == nullptr);
   CHECK(entry_point("cuGraphCreate", 10000) != nullptr);
   std::puts("entry points");
@@ -67,7 +67,7 @@ void test_device(CUdevice device) {
   std::puts("device");
 }
 
-// scale() multiplies by factors[i % 4].
+// Runs the kernel scale, which multiplies values[i] by factors[i % 4].
 void run_scale(CUfunction function, CUdeviceptr factors, CUstream stream) {
   const float twice[4] = {2, 2, 2, 2};
   CU(cuMemcpyHtoD(factors, twice, sizeof twice));
@@ -155,7 +155,7 @@ void test_library(CUdevice device) {
   CU(cuFuncGetAttribute(&shared, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, function));
   CHECK(shared == 60 << 10);
 
-  // It goes with its library, and every context has its own.
+  // Only unloading the library unloads its module. Every context has a module of its own.
   EXPECT(CUDA_ERROR_NOT_PERMITTED, cuModuleUnload(module));
   CUcontext context = create_context(device);
   CU(cuLibraryGetModule(&again, library));

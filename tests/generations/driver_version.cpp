@@ -1,8 +1,8 @@
 // What a driver's version means to a program: cuGetProcAddress finds what this version has and
-// nothing that came later, a call of what it lacks is refused, and all else works. Prints the same
-// with every version. SOFTGPU_DRIVER_VERSION says which one it is to be; without it any will do.
-// Built with
-// __CUDA_API_VERSION_INTERNAL: every version of a function has its own name.
+// nothing that later versions added, the driver refuses a call that its version lacks, and all
+// other calls work. Prints the same with every version. If SOFTGPU_DRIVER_VERSION is set, the
+// driver must have that version. Built with __CUDA_API_VERSION_INTERNAL, which gives every version
+// of a function its own name.
 
 #include <cstdio>
 #include <cstdlib>
@@ -15,7 +15,7 @@ namespace {
 
 int version = 0;
 
-// A driver newer than what stands between it and the program: then this is as new as it gets.
+// If the driver is newer than the libcuda that the program uses, that one reports its own version.
 void test_version() {
   CU(cuDriverGetVersion(&version));
   const char* said = std::getenv("SOFTGPU_DRIVER_VERSION");
@@ -48,12 +48,12 @@ void test_entry_points() {
     CHECK((entry_point(function.name, function.since) != nullptr) == (function.since <= version));
     CHECK((entry_point(function.name, version) != nullptr) == (function.since <= version));
   }
-  // Another function since 12.3.
+  // From 12.3 on, this name means another function.
   const void* first = entry_point("cuGraphAddDependencies", 12000);
   CHECK(first != nullptr);
   const void* second = entry_point("cuGraphAddDependencies", 12030);
   CHECK(second != first && second != nullptr);
-  // Of later versions than its own a driver knows nothing, not even what is older.
+  // For a version later than its own, a driver finds no function, not even an older one.
   CHECK((entry_point("cuMemAlloc", 13000) != nullptr) == (version >= 13000));
   void* untouched = &version;
   CHECK(cuGetProcAddress_v2("cuMemAlloc", &untouched, version + 10, CU_GET_PROC_ADDRESS_DEFAULT,

@@ -1,4 +1,4 @@
-// kernels.cu as nvcc made it: KERNELS_FATBIN is the file.
+// The fatbin that nvcc made of kernels.cu: KERNELS_FATBIN is its file.
 asm(R"(
   .section .nv_fatbin, "a"
   .balign 8

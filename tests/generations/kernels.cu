@@ -1,5 +1,5 @@
-// Kernels of the programs in this folder. nvcc makes a fatbin of them; registration.cpp hands it to
-// whichever runtime the program is linked with.
+// Kernels of the programs in this folder. nvcc makes a fatbin of them; registration.cpp registers
+// it with the runtime that the program is linked with.
 
 #include <cooperative_groups.h>
 
@@ -35,7 +35,7 @@ extern "C" __global__ void sum_blocks(const int* values, int* sums) {
   if (threadIdx.x == 0) sums[blockIdx.x] = partial[0];
 }
 
-// Every block reads what its neighbour wrote before the whole grid met.
+// Every block reads what its neighbour wrote before the barrier of the grid.
 extern "C" __global__ void exchange(int* values) {
   const auto grid = cooperative_groups::this_grid();
   if (threadIdx.x == 0) values[blockIdx.x] = static_cast<int>(blockIdx.x);

@@ -5,8 +5,8 @@
 
 #include <cuda_runtime_api.h>
 
-// What nvcc's own output calls (crt/host_runtime.h). The first four have been the same from
-// CUDA 10.1 on, the last two from 9 on.
+// The functions that nvcc's own output calls (crt/host_runtime.h). The first four are unchanged
+// since CUDA 10.1, the last two since CUDA 9.
 extern "C" {
 void** __cudaRegisterFatBinary(void* wrapper);
 void __cudaRegisterFatBinaryEnd(void** module);
@@ -26,7 +26,7 @@ float table[256];
 float factors[4];
 int* managed_value;
 
-// Distinct addresses are all that a runtime wants of stubs.
+// A runtime requires of stubs only that their addresses differ.
 #define STUB(name)          \
   void name() {             \
     static volatile int it; \

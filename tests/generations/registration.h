@@ -1,9 +1,9 @@
 // The kernels and variables of kernels.cu, as host code of this folder names them.
 //
-// nvcc makes such stubs of its own from one source for one generation's runtime. Host code here is
-// compiled by g++ against the headers of the runtime that it is linked with, so the stubs and their
-// registration are written out (registration.cpp). A kernel is launched by cudaLaunchKernel with
-// the address of its stub.
+// From one source, nvcc makes such stubs itself, for the runtime of one generation. Here g++
+// compiles the host code against the headers of the runtime that it is linked with, so the stubs
+// and their registration are written by hand (registration.cpp). cudaLaunchKernel launches a kernel
+// by the address of its stub.
 #pragma once
 
 extern "C" {
@@ -17,7 +17,8 @@ void exchange();        // (int* values)
 void bounded();         // (int* out)
 }
 
-// Shadows of the variables: their addresses name them; managed_value points to the variable.
+// The host's shadows of the variables. The address of a shadow stands for its variable in calls;
+// managed_value points to its variable.
 extern int counter;
 extern float table[256];
 extern float factors[4];

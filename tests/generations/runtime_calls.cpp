@@ -35,6 +35,6 @@ int main() {
   test_streams();
   test_graphs();
   CUDA(cudaDeviceReset());
-  test_kernels();  // a context of its own, with the module loaded anew
+  test_kernels();  // in a new context, into which the module is loaded again
   return 0;
 }

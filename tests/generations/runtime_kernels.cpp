@@ -1,4 +1,4 @@
-// Launches, what is known of kernels, and variables.
+// Launches, attributes of kernels, and variables.
 
 #include <numeric>
 #include <string_view>

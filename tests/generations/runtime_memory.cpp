@@ -1,4 +1,4 @@
-// Copies, host memory, arrays, pools, what is known of a pointer.
+// Copies, host memory, arrays, pools, attributes of pointers.
 
 #include <algorithm>
 #include <cstdint>

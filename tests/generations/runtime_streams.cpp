@@ -24,7 +24,7 @@ void clear_counter() {
   const int zero = 0;
   CUDA(cudaMemcpyToSymbol(static_cast<const void*>(&counter), &zero, sizeof zero, 0,
                           cudaMemcpyHostToDevice));
-  CUDA(cudaStreamSynchronize(nullptr));  // other streams do not wait for the default one
+  CUDA(cudaStreamSynchronize(nullptr));  // non-blocking streams do not wait for it
 }
 
 cudaGraphExec_t instantiate(cudaGraph_t graph) {

@@ -10,16 +10,16 @@
 //   --write FILE    write every result word to FILE
 //   --compare FILE  compare with the words in FILE instead of the references; cases that are not in
 //                   FILE are skipped
-//   --all           name every differing case, not only the first three of a family
+//   --all           print every differing case, not only the first three of a family
 //   --dump-ptx FILE write the PTX (for ptxas) and exit; needs no driver
 //
 // On softgpu:    compare_ptx --driver build/.../softgpu/lib/libcuda.so.1 --write softgpu.bin
 // On hardware:   compare_ptx --compare softgpu.bin
 //
-// Results of integer and IEEE-exact operations must be equal bit for bit. (Two NaNs count as equal;
+// Results of integer and IEEE-exact operations must be equal bit for bit. (Two NaNs count as equal:
 // different payloads are counted, but are not errors.) Results of approximate operations must be
-// within the error that PTX documents. Exit status: 0 all good, 1 some results differ, 2 no result
-// (no driver, no device, bad arguments). Takes some seconds.
+// within the error that PTX documents. Exit status: 0 all are right, 1 some results differ, 2 no
+// result (no driver, no device, wrong arguments). Takes some seconds.
 #include <chrono>
 #include <cstdio>
 #include <cstring>

@@ -6,10 +6,10 @@
 //   compute_share fault                    a kernel that writes to a wrong address
 //   compute_share hang                     a kernel that never ends; prints "running"
 //
-// PERCENT: the part that the green context gets; 100: no green context. "places" prints one line
-// per kind of launch: the number of multiprocessors on which blocks ran, or the driver's error. The
-// other commands are for several processes at a time, with and without MPS. Needs a GPU. Exit
-// status: 0, or 2 without a result.
+// PERCENT: the part of the multiprocessors for the green context; 100: no green context. "places"
+// prints one line per kind of launch: the number of multiprocessors on which blocks ran, or the
+// driver's error. The other commands are for several processes at the same time, with and without
+// MPS. Needs a GPU. Exit status: 0, or 2 without a result.
 #include "tests/gpu/compute_share.h"
 
 #include <cstdint>

@@ -5,15 +5,16 @@
 //   driver_addresses               every scenario, each in a process of its own
 //   driver_addresses NAME [...]    one scenario: free, hints, early, based
 //
-//   free     no address is closed: where is each kind of memory?
+//   free     no address is closed: at which addresses is each kind of memory?
 //   hints    which hints of the 47-bit address space does cuMemAddressReserve() follow, and how
 //            many bytes can it reserve?
 //   early    all addresses outside a window are closed before the driver starts
 //   based    as in a worker: the driver starts in a base, and all other addresses are closed. Then
 //            a window is opened elsewhere. Memory of every kind must be in the base or the window
 //
-// A closed address has an inaccessible mapping of this program. Prints lines: kind, address, and if
-// there is a window, "in" or "OUT". Needs a GPU. Exit status: 0, or 2 without a result.
+// A closed address has an inaccessible mapping of this program. Each line has the kind of memory,
+// its address, and "in" or "OUT" if there is a window. Needs a GPU. Exit status: 0, or 2 without a
+// result.
 #include <algorithm>
 #include <chrono>
 #include <cinttypes>
@@ -368,7 +369,7 @@ void open_window(uint64_t begin, uint64_t bytes) {
               since(start));
 }
 
-// Allocates and frees memory of many sizes, so that the driver also releases mappings of its own.
+// Allocates and frees memory of many sizes. Then the driver also releases some of its mappings.
 void churn() {
   std::vector<std::pair<CUdeviceptr, bool>> held;
   uint32_t state = 12345;

@@ -7,8 +7,8 @@ The programs are in tests/gpu/frameworks. They use PyTorch, JAX, CuPy, numba, Tr
 cuda-python, as far as this Python has these packages. Each program runs natively, then through rcuda-server
 over shared memory and over TCP. Remote programs run in a mount namespace without device files and driver
 libraries (frameworks/hide_gpu.py), so they can reach a GPU only through the server; this needs root. The
-lines of a case must be equal in all modes. A case that differs runs natively twice more: keys that differ
-between native runs do not count.
+lines of a case must be equal in all modes. If a case differs, it runs natively twice more, and keys that
+differ between native runs do not count.
 
 Prints a table. Exits with 1 if there is a difference that frameworks/known_differences.txt does not list,
 and with 3 if something did not run. BUILD_FOLDER needs the targets rcuda_client, rcuda-server, rcuda-run and
@@ -103,7 +103,7 @@ class Run:
                     tasks += [Task(program, mode, [name]) for name in cases]
                 else:
                     tasks.append(Task(program, mode, cases))
-        # Shards come last, and mode by mode. If the budget runs out, some modes are complete.
+        # Shards come last, one mode after the other, so that some modes are complete if the budget runs out.
         return sorted(tasks, key=lambda task: (bool(task.shard), task.shard and self.modes.index(task.mode) or 0))
 
     # Running.
@@ -137,7 +137,7 @@ class Run:
             place.close()
 
     def run_again(self, runner):
-        """Runs the cases that differ natively twice more, to find the keys that differ between native runs."""
+        """Runs each case that differs twice more natively, to find the keys that differ between native runs."""
         if "native" not in self.modes:
             return
         tasks = []

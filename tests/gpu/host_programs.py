@@ -4,9 +4,9 @@
     host_programs.py BUILD [--markdown FILE] [--only NAME ...] [--programs FOLDER] [--seconds N]
 
 BUILD has the client, the server and tests/programs. --programs names a folder with more programs. A case is a program with
-arguments, environment and limits. The output and the exit status of the native run are the reference. For a case whose native
-runs may crash, only crashes of the remote runs count. Prints a table last, and with --markdown writes it between the marks of
-FILE. Needs an NVIDIA driver.
+arguments, environment and limits. The output and the exit status of the native run are the reference. If native runs of a case
+may differ, only crashes of its remote runs count. At the end, prints a table, and with --markdown writes it between the marks
+in FILE. Needs an NVIDIA driver.
 """
 
 import argparse
@@ -52,7 +52,8 @@ CASES = [
     Case("no standard descriptors", program="vector_add", shell="exec 0<&- 2>&-"),
     # Programs from the folders of --programs.
     Case("allround"),
-    # NVIDIA's driver maps memory where AddressSanitizer has its shadow gap. rcuda-run needs no option.
+    # NVIDIA's driver maps memory in AddressSanitizer's shadow gap, so natively the option is necessary; with rcuda-run it is
+    # not.
     Case("asan_host", native={"ASAN_OPTIONS": "protect_shadow_gap=0"}),
     Case("buffer_id"),
     Case("fork_pinned"),

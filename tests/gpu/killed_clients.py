@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Kills programs that use a GPU over TCP with RCUDA_RECONNECT at random moments, and checks that nothing of them is left.
+"""Kills programs that use a GPU over TCP with RCUDA_RECONNECT at random moments, and checks that they leave nothing behind.
 
     killed_clients.py --build FOLDER [--driver nvidia] [--clients 40] [--at-once 10] [--seed N]
 
-Each client is tests/e2e/endless, which uses every kind of resource. A client that was killed looks like one that has lost its
-network: its session ends after the server's reconnect_timeout. After that time there must be no session (rcuda-smi), no worker
-process, and as much GPU memory in use as before (by NVML; on softgpu by rcuda-smi), and another client must work. Prints each
-check, and exits with 1 if one fails. `--driver softgpu` tries the script without a GPU.
+Each client is tests/e2e/endless, which uses every kind of resource. To the server, a killed client looks like one that has lost
+its network, so its session ends after reconnect_timeout. After that time there must be no session (rcuda-smi) and no worker
+process, as much GPU memory must be in use as before (by NVML; on softgpu by rcuda-smi), and another client must work. Prints
+each check, and exits with 1 if one fails. `--driver softgpu` tries the script without a GPU.
 """
 
 import argparse
@@ -23,7 +23,7 @@ sys.path.insert(0, os.path.join(HERE, "../e2e"))
 from servers import client_environment, eventually, Server  # noqa: E402
 
 TIMEOUT = 3  # reconnect_timeout in seconds
-# Memory that other programs and the kernel's driver may take meanwhile. A worker's context takes hundreds of MiB.
+# How much memory other programs and the kernel's driver may take during the test. A worker's context takes hundreds of MiB.
 GPU_NOISE = 16 << 20
 
 
@@ -76,8 +76,8 @@ class Setup:
 
 
 def kill_all(setup, clients, at_once, longest):
-    """Runs `clients` in waves, and kills each at a moment before `longest`. Returns how many had begun their second round, and
-    those that ended by themselves."""
+    """Runs `clients` in waves, and kills each after a random time of at most `longest`. Returns how many had begun their second
+    round, and those that ended by themselves."""
     running, ended = 0, []
     for first in range(0, clients, at_once):
         wave = [(time.monotonic() + random.uniform(0, longest), setup.start()) for _ in range(min(at_once, clients - first))]

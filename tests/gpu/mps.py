@@ -5,11 +5,11 @@
 
 Starts nvidia-cuda-mps-control with folders of its own, and a server that uses it. Runs programs of tests/programs, two
 at a time, natively as clients of MPS, and remotely over shared memory and TCP, as the user of this script. With
---multiuser (nvidia-cuda-mps-control -multiuser-server) and as root, they run also as the user `nobody`, if that user can
-reach the build folder. Without --multiuser, MPS serves one user at a time: a context that a worker of another user makes
-later waits. Remote outputs must be equal to native outputs. The worker of each session must be a client of MPS, and at
-least one worker must have a filter of system calls. Prints a table, and exits with 1 if a check fails. Changes no setting
-of a GPU, and ends everything that it has started.
+--multiuser (nvidia-cuda-mps-control -multiuser-server) and as root, they also run as the user `nobody`, if that user can
+reach the build folder. Without --multiuser, MPS serves one user at a time: if a worker of another user makes a context
+later, it has to wait. Remote outputs must be equal to native outputs. The worker of each session must be a client of MPS,
+and at least one worker must have a filter of system calls. Prints a table, and exits with 1 if a check fails. Changes no
+setting of a GPU, and ends everything that it has started.
 """
 
 import argparse
@@ -28,9 +28,9 @@ from servers import audit_lines, client_environment, eventually, Server  # noqa:
 PAIRS = (("graphs_captured", "matrix_product"), ("interprocess", "linking"), ("shared_descriptors", "context_lives"))
 NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
 NOBODY = 65534
-PATIENCE = 12  # seconds for a program
+PATIENCE = 12  # how many seconds a program may take
 BUDGET = 45    # seconds, after which no further program starts
-POOL = 5       # idle workers: as many as the sessions of two of these programs
+POOL = 5       # idle workers: as many as two of these programs have sessions
 
 
 class Mps:
@@ -43,7 +43,7 @@ class Mps:
             os.mkdir(path)
             os.chmod(path, 0o755)  # a worker of the user `nobody` must reach the pipes
         self.variables = {"CUDA_MPS_PIPE_DIRECTORY": self.pipes, "CUDA_MPS_LOG_DIRECTORY": self.logs}
-        # A daemon with these descriptors would keep a pipe of this script's caller open.
+        # Without this script's descriptors: with them, the daemon would keep a pipe of the script's caller open.
         subprocess.run([control, *options, "-d"], env=self.environment(), check=True, timeout=20, stdin=subprocess.DEVNULL,
                        stdout=subprocess.DEVNULL)
 
@@ -94,7 +94,7 @@ class Watch(threading.Thread):
                 with open(f"/proc/{worker}/status") as file:
                     fields = dict(line.split(":", 1) for line in file)
             except (OSError, ValueError):
-                continue  # it has just ended
+                continue  # the worker has just ended
             if fields["Seccomp"].split() == ["2"]:
                 self.filtered[worker] = int(fields["Uid"].split()[0])
 
@@ -251,7 +251,7 @@ def main():
     parser.add_argument("--control", default="nvidia-cuda-mps-control")
     arguments = parser.parse_args()
     check = Check(arguments)
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))  # ends what runs
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))  # ends everything that runs
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         mps = Mps(arguments.control, folder, ["-multiuser-server"] if arguments.multiuser else [])

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""NCCL natively and through servers, in processes with a GPU each: times of collectives, and training with torchrun.
+"""Runs NCCL natively and through servers, with a process for each GPU: times of collectives, and training with torchrun.
 
     nccl.py --build FOLDER [--ranks 2] [--parts collectives,training] [--transports shm,tcp] [--max 1G] [--nccl LIBRARY]
 
-Two hosts: each has half of the ranks, and rank r runs on GPU r; on a machine with one GPU, two ranks share it. Natively
-the hosts have different NCCL_HOSTIDs; remotely each host is a server on this machine. With a GPU for each rank, the ranks
-also run on one host: one server has all GPUs, and each rank uses one of them. Further runs let each rank see only its own
-GPU. Native and remote ranks load the same NCCL, PyTorch's unless --nccl names another file. Between hosts, NCCL uses
-the loopback interface.
+There are two hosts, each with half of the ranks. Rank r runs on GPU r; on a machine with one GPU, two ranks share it.
+Natively, the hosts are different NCCL_HOSTIDs; remotely, each host is a server on this machine. With a GPU for each rank,
+the ranks also run on one host: one server has all GPUs, and each rank uses one of them. In further runs, each rank sees
+only its own GPU. Native and remote ranks load the same NCCL: PyTorch's, unless --nccl names another file. Between hosts,
+NCCL uses the loopback interface.
 
 Prints the output of each run, then tables: microseconds and bus bandwidth (GB/s) by size, with the ratio to native;
 losses and steps per second of a small transformer with DDP and FSDP. Exits with 1 if a run fails, an element is wrong,
@@ -34,7 +34,7 @@ sys.path.insert(0, os.path.join(HERE, "../e2e"))
 from servers import Server  # noqa: E402
 
 NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
-SECONDS = 75  # for all ranks of one Way
+SECONDS = 75  # how long all ranks of one Way may take
 
 
 def library_of_pytorch():

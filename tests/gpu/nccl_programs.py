@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Runs the programs of tests/programs/nccl on NVIDIA's NCCL, through one server with two GPUs and two servers with one each.
+"""Runs the programs of tests/programs/nccl on NVIDIA's NCCL, through one server with two GPUs and through two servers with one
+GPU each.
 
     nccl_programs.py --build FOLDER [--nccl LIBRARY] [--only WORDS] [--at-once 4]
 
-The programs check results, captures, the life of communicators, and the errors that the other ranks get when a rank dies. The
+The programs check results, captures, lifetimes of communicators, and the errors that the other ranks get when a rank dies. The
 tests on softgpu run them with a strict library (tests/support/nccl); this script shows that NVIDIA's library behaves in the
-same way. Cases that only the strict library refuses, and that hang natively, are left out. Prints a table, and the output of
-each program that fails. Exits with 1 if a program fails. NVLink multicast is off everywhere.
+same way. Leaves out cases that only the strict library refuses, and cases that hang natively. Prints a table, and the output
+of each program that fails. Exits with 1 if a program fails. NVLink multicast is off everywhere.
 """
 
 import argparse
@@ -31,8 +32,8 @@ WAYS = {"natively": (),
         "one server": ("--gpus", "2", "--transport", "shm"),
         "two servers": ("--servers", "2", "--devices", "0,1", "--transport", "tcp")}
 
-# Ways, the cases that are not run in them, and what the table says instead. There, NVIDIA's library or the arrangement of the
-# servers does not have the expected outcome.
+# Ways, the cases that do not run in them, and what the table says instead. In these ways, the cases do not have the expected
+# outcome, because of NVIDIA's library or of the arrangement of the servers.
 LEFT_OUT = (
     # A daemon knows only the ranks of its own workers. NCCL notices the end of a rank only in an operation over a network.
     (("two servers",), ("destroyed", "died_in_shrink", "survived"), "not noticed"),

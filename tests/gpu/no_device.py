@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 
-# Each program fails because there is no device. FIRST: calls that a framework may make before that.
+# Each program fails because there is no device. FIRST: calls that a framework may make before it fails.
 PROGRAMS = {
     "plain": """
 import ctypes

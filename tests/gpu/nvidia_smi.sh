@@ -5,8 +5,8 @@
 #
 #   tests/gpu/nvidia_smi.sh BUILD_FOLDER
 #
-# Exits with 1 if the exit status of the remote nvidia-smi differs from the native one, or if a figure differs that
-# does not change: names, UUIDs, addresses, memory, limits.
+# Exits with 1 if the exit statuses differ, or if one of the figures differs that do not change: names, UUIDs,
+# addresses, memory, limits.
 set -uo pipefail
 build=$(cd "$1" && pwd)
 folder=$(mktemp -d)

@@ -4,14 +4,14 @@
     oversubscribe.py --build FOLDER [--driver nvidia] [--gib 40] [--programs 4] [--hold 1.5] [--seconds 40] [--pause 4]
                      [--burst 5] [--stay 1s]
 
-Four programs (torch_server.py) hold together 1.5 times the GPU's memory. Each gets bursts of requests, with random pauses of
---pause seconds on average between them. The server has `oversubscribe` and `movable_memory`, so a program whose burst begins
-may have to wake, which parks another. Prints for each program the latency of a request: of the first in each burst, and of the
-others; and how often its session woke. The rows "alone" are the same requests to one program, natively and through a server
-without oversubscription. All answers must be right, and no session may end.
+Four programs (torch_server.py) together hold 1.5 times the GPU's memory. Each gets bursts of requests, with random pauses of
+--pause seconds on average between them. The server has `oversubscribe` and `movable_memory`, so the session of a program may
+have to wake when a burst begins, and that parks another session. Prints for each program the latency of the first request in
+each burst and that of the others, and how often its session woke. The rows "alone" are the same requests to one program,
+natively and through a server without oversubscription. All answers must be right, and no session may end.
 
---gib: the GPU's memory as the server sees it; another process holds the rest (0: nobody does). Exits with 1 if anything is
-wrong. `--driver softgpu --gib 1 --seconds 10` tries the script without a GPU, with `parking.py hold` as the program.
+--gib: how much of the GPU's memory the server has; another process holds the rest (0: the server has all). Exits with 1 if
+anything is wrong. `--driver softgpu --gib 1 --seconds 10` tries the script without a GPU, with `parking.py hold` as the program.
 """
 
 import argparse
@@ -45,7 +45,7 @@ def occupy(leave):
 
 
 class Program:
-    """A program that answers requests, and the latencies of them."""
+    """A program that answers requests, and the latencies of its answers."""
 
     def __init__(self, command, environment, seed, arguments):
         self.chance, self.arguments, self.first, self.others, self.wrong = random.Random(seed), arguments, [], [], 0
@@ -83,7 +83,7 @@ class Program:
 
 
 def serve(arguments, command, environments):
-    """The programs, after their requests; all at once."""
+    """Runs all programs at the same time. Returns them after their requests."""
     programs = [Program(command, environment, seed, arguments) for seed, environment in enumerate(environments)]
     threads = [threading.Thread(target=program.use) for program in programs]
     for thread in threads:

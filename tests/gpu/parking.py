@@ -4,10 +4,11 @@
     parking.py --build FOLDER [--driver nvidia] [--sizes 1,20,60] [--transports shm,tcp] [--steps 100]
                [--ways driver,worker] [--packaged UID] [--move] [--torch] [--log]
 
-For each size in GiB, over shm and TCP: the time of `rcuda-smi park` and of the program's first call after it, cold (the first
-time) and warm (the second), the GPU's memory before, while parked and after, and whether the contents are right. --packaged,
-as root, shows parking as packaged: the server has the capabilities of its unit, and the programs are those of user UID. So
-their workers are not dumpable, and have a filter of system calls and a /dev of their own.
+For each size in GiB, over shm and TCP, prints the time of `rcuda-smi park` and of the program's first call after it, cold (the
+first time) and warm (the second time), the GPU memory in use before, during and after the park, and whether the contents are
+right. --packaged, as root, parks as with the packages: the server has the capabilities of its unit, and user UID runs the
+programs. So their workers are not dumpable, and have a filter of system calls and a /dev of their own.
+
 The way `worker` is a server that has `movable_memory`, whose workers move the memory themselves. With both ways, the times of
 cuMemAlloc and cuMemFree of the two servers are compared. With --move, which needs two GPUs of one kind, each park by the driver
 moves the session to the other GPU; the table shows the memory of both. With --torch, the memory is that of an inference server
@@ -46,7 +47,8 @@ def driver_with_context():
 
 
 def hold(size):
-    """Holds `size` bytes, each word with its piece's number. For each line of stdin, checks the ends of all pieces."""
+    """Holds `size` bytes in pieces, whose words have the number of their piece. For each line of stdin, checks the ends of all
+    pieces."""
     cuda, piece, pieces = driver_with_context(), 64 << 20, []
     for number in range(max(1, size // piece)):
         pieces.append(ctypes.c_uint64())
@@ -59,7 +61,7 @@ def hold(size):
         for number, address in enumerate(pieces):
             for place in (0, piece - 4):
                 check(cuda.cuMemcpyDtoH_v2(ctypes.byref(word), ctypes.c_uint64(address.value + place), ctypes.c_size_t(4)))
-                seconds = seconds or time.perf_counter() - begin  # of the first copy
+                seconds = seconds or time.perf_counter() - begin  # the time of the first copy
                 right = right and word.value == number
         print(json.dumps({"first_call": seconds, "right": right}), flush=True)
 
@@ -118,12 +120,12 @@ def train(steps):
     print(json.dumps({"losses": losses, "first_item": first}), flush=True)
 
 
-# As in debian/rcuda-server.service.
+# The capabilities of debian/rcuda-server.service.
 PACKAGED = ("setpriv", "--bounding-set", "-all,+setuid,+setgid,+chown,+kill,+sys_admin", "--no-new-privs")
 
 
 class Session:
-    user = None  # runs the programs; None: the user of this script
+    user = None  # the user who runs the programs; None: the user of this script
     holder = (os.path.abspath(__file__), "hold")  # the program of measure()
 
     def __init__(self, build, server, transport, *arguments):
@@ -184,7 +186,7 @@ def measure(build, server, transport, gib, expected_way, moves):
         while_parked, parked_by = session.used(), session.look()["sessions"][0]["park_way"]
         session.go_on()
         answer = json.loads(session.read())
-        refused = session.look()["sessions"][0]["park_refused"]  # the driver has not moved it
+        refused = session.look()["sessions"][0]["park_refused"]  # the reason if the driver has not moved the session
         right = right and answer["right"] and parked_by == expected_way and not refused
         rows.append(f"| {parked_by} | {transport} | {gib:g} | {way} | {parked:.2f} | {gib * GIB / 1e9 / parked:.2f} | "
                     f"{answer['first_call']:.2f} | {gib * GIB / 1e9 / answer['first_call']:.2f} | "

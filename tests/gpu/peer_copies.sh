@@ -59,8 +59,8 @@ run=(python3 "$here/../../bench/p2p/run.py" --program "$build/bench/p2p/p2p" --o
 if [[ $parts == *" copies "* ]]; then
   "${run[@]}" --native --sockets "$build/bench/p2p/sockets" --strategies auto --paths shm,ipc,tcp --min 4K
   cat "$results/p2p.csv"
-  "$build/bench/p2p/staged" # the least time of staging in host memory
-  "$build/bench/p2p/staged_sockets" # the least time of staging with sockets
+  "$build/bench/p2p/staged" # the shortest possible time with staging in host memory
+  "$build/bench/p2p/staged_sockets" # the shortest possible time with staging and sockets
 fi
 # The first copy of a session: immediately, and after a second in which the workers can connect and measure.
 if [[ $parts == *" firsts "* ]]; then

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Quotas of device memory, held by frameworks on a real GPU.
+"""Checks that frameworks on a real GPU see and observe quotas of device memory.
 
     tests/gpu/quotas.py BUILD_FOLDER [DRIVER]
 
 Starts a server that allows a session 8 GiB on each device, and a user 12 GiB. PyTorch with each of its
 allocators, CuPy and JAX, as far as this Python has them, must see these limits in the reported sizes and in
 their allocations. Memory that one process exports to another must count in both. A session without the device
-of exported memory must not get the memory (not checked with a single device). Prints a line for each check;
-exits with 1 if a check fails. Needs an NVIDIA GPU with 16 GiB of free memory, unless DRIVER is softgpu, on
-which no framework runs.
+of exported memory must not get the memory (not checked with a single device). Prints a line for each check,
+and exits with 1 if a check fails. Needs an NVIDIA GPU with 16 GiB of free memory, unless DRIVER is softgpu; no
+framework runs on softgpu.
 """
 
 import importlib.util

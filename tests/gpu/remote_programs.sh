@@ -8,12 +8,12 @@
 # Starts three servers on this machine: the first with GPU 0, the second with the last GPU (which may also be GPU 0), the
 # third with all GPUs, for programs that use several. Needs an NVIDIA driver. Skips PyTorch if it is not installed.
 #
-# MODES="shm tcp" runs only these.
+# MODES="shm tcp" runs only these modes.
 #
 # A native process spends most of its time in its start, so several programs run at the same time. Programs whose output
 # differs then run once more, alone, because some programs read the amount of free memory. Programs that make or reset
 # contexts always run alone: a driver makes one context at a time on the whole machine, so such a program may wait for
-# minutes while others start. At the end no session may be left.
+# minutes while others start. At the end there must be no session.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 build=$(cd "$1" && pwd)
@@ -92,7 +92,7 @@ for name in "${names[@]}"; do
   [[ -x $programs/$name || -x $generations/$name ]] || continue
   for mode in "${modes[@]}"; do
     [[ $mode == gpus && $several != *" $name "* ]] && continue
-    [[ $mode == two && $gpus == 1 && $name == device_queries ]] && continue  # one GPU twice
+    [[ $mode == two && $gpus == 1 && $name == device_queries ]] && continue  # this program would see one GPU twice
     all+=("$name $mode")
     if [[ " $makes_contexts " == *" $name "* ]]; then
       touch "$work/$name.$mode.first"
@@ -137,7 +137,7 @@ done
 if python3 -c 'import torch' 2>/dev/null; then
   for mode in "${modes[@]}"; do
     [[ $mode == two || $mode == gpus ]] && continue
-    # PyTorch counts devices by NVML, which knows this machine's GPUs and not the pool.
+    # PyTorch counts devices by NVML, which has this machine's GPUs and not those of the pool.
     CUDA_VISIBLE_DEVICES=0 run_in "$mode" python3 "$here/torch_steps.py" >"$work/torch.$mode" 2>"$work/err"
     status=$?
     echo "--- PyTorch, $mode: exit $status; $(tail -1 "$work/torch.$mode")"
@@ -148,7 +148,7 @@ if python3 -c 'import torch' 2>/dev/null; then
   done
 fi
 
-# Every program has ended, some with kernels that never end: no session of them may be left.
+# Every program has ended, some of them with kernels that never end. No session may be left.
 for _ in $(seq 100); do
   left=$(for port in 8421 8422 8423; do "$build/bin/rcuda-smi" "localhost@$port"; done | grep -c ', worker ')
   ((left)) || break

@@ -1,4 +1,5 @@
-"""An inference server of GPT-2's size: PyTorch, bfloat16, one CUDA graph for a token, and memory as for many more requests.
+"""An inference server of GPT-2's size: PyTorch, bfloat16, one CUDA graph for a token, and as much memory as many more requests
+would need.
 
     torch_server.py BYTES
 
@@ -13,7 +14,7 @@ import time
 import torch
 
 LAYERS, WIDTH, HEADS, VOCABULARY, LENGTH, TOKENS = 12, 768, 12, 50257, 256, 32
-PIECE = 1 << 29  # bytes of the memory beside the model
+PIECE = 1 << 29  # bytes of each piece of memory besides the model
 
 
 class Model:

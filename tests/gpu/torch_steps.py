@@ -1,4 +1,4 @@
-"""First steps of a PyTorch user: a sum, matrix products, a convolution, a transform, training steps.
+"""What a new user of PyTorch tries first: a sum, matrix products, a convolution, a transform, training steps.
 
 Together they use cuBLAS, cuBLASLt (the biased product in half precision), cuDNN and cuFFT.
 

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Debian packages of a build: lintian finds nothing, and in a new Debian they serve a program, without a compiler
-or a CUDA toolkit. Under a systemd that is started for it, the service starts, reloads, is upgraded and watched.
+"""Debian packages of a build: lintian finds no fault, and in a new Debian without a compiler or a CUDA toolkit, a
+program uses the GPUs of the packages' server. Under a systemd that this test boots, the service starts, reloads, is
+upgraded and is watched.
 
     packages_test.py --build FOLDER [unittest arguments]
 
-Exits with 77 and says why where that cannot be tried. Takes some minutes: most of them for the new Debian.
+If that is not possible here, exits with 77 and says why. Takes some minutes, most of them to make the new Debian.
 """
 
 import glob
@@ -27,7 +28,7 @@ BUILD = None
 TREE = "/usr/lib/rcuda"
 UNIT = "/lib/systemd/system/rcuda-server.service"
 EXPORTER_UNIT = "/lib/systemd/system/rcuda-exporter.service"
-# Runs a command in the new Debian, in which it sees this machine's devices and its own processes.
+# Runs a command in the new Debian. The command sees this machine's devices and the processes of its own namespace.
 INSIDE = """
 mount --bind "$0" "$0"
 mount -t proc proc "$0/proc"
@@ -51,11 +52,11 @@ class PackagesTest(unittest.TestCase):
         for file in ("/etc/resolv.conf", "/etc/hosts"):
             shutil.copy(file, cls.root + file)
         os.mkdir(cls.root + "/packages")
-        # That of Slurm needs Slurm, and Python; tests/slurm runs what is in it.
+        # Without the package for Slurm, which needs Slurm and Python; tests/slurm runs its files.
         for package in set(glob.glob(os.path.join(cls.folder, "*.deb"))) - set(cls.slurm_package()):
             shutil.copy(package, cls.root + "/packages")
         cls.demo_of_archive = cls.try_archive()
-        # With systemd, which the server's packages do not need but machines have, and pgrep for systemd_steps.
+        # Also systemd, which the packages do not need, but which most machines have, and procps for systemd_steps (pgrep).
         cls.inside("sh", "-ec", "apt-get install -y -qq --no-install-recommends systemd procps /packages/*.deb",
                    DEBIAN_FRONTEND="noninteractive")
         cls.inside("useradd", "--groups", "rcuda", "ada")
@@ -71,8 +72,8 @@ class PackagesTest(unittest.TestCase):
 
     @classmethod
     def try_archive(cls):
-        """In the new Debian as it is, with only the libraries that README names for the archive. Returns what the
-        demonstration prints."""
+        """Runs the demonstration from the archive, in the new Debian before any package is installed, with only the
+        libraries that README names for the archive. Returns what the demonstration prints."""
         with open(os.path.join(SOURCE, "README.md")) as file:
             (libraries,) = re.findall(r"(?m)^    apt install (libssl3 .*)$", file.read())
         (archive,) = glob.glob(os.path.join(cls.folder, "rcuda-*.tar.xz"))
@@ -142,7 +143,7 @@ class PackagesTest(unittest.TestCase):
         self.assertIn(" on 1 device, 0 wrong", shown)
 
     def test_the_service_serves_its_group(self):
-        """With the installed configuration, and the capabilities that the unit grants."""
+        """The server runs with the installed configuration and with only the capabilities that the unit grants."""
         with open(self.root + UNIT) as file:
             (granted,) = re.findall(r"(?m)^CapabilityBoundingSet=(.*)$", file.read())
         bounds = ",".join(["-all", *(name.lower().replace("cap_", "+") for name in granted.split())])
@@ -172,7 +173,7 @@ echo "server: $?"
         self.inside("rcuda-server", "--check-config", status=UNUSABLE_SETTINGS, RCUDA_SERVER_PORT="none")
 
     def test_the_unit(self):
-        # There is no man here to find the page with.
+        # The new Debian has no man, so the page that the unit names is not looked for.
         with open(self.root + UNIT) as file:
             self.assertIn(f"RestartPreventExitStatus=2 {UNUSABLE_SETTINGS}\n", file.read())
         exposure = self.inside("systemd-analyze", "security", "--offline=true", "--no-pager", UNIT)
@@ -202,8 +203,8 @@ echo "server: $?"
         exposure = self.inside("systemd-analyze", "security", "--offline=true", "--no-pager", EXPORTER_UNIT)
         (level,) = re.findall(r"Overall exposure level.*?: ([0-9.]+)", exposure)
         self.assertLess(float(level), 3.0, exposure)
-        # As docs/monitoring.md describes: with the token of an observer, it reports all sessions of a server of this
-        # machine.
+        # As docs/monitoring.md describes: with the token of an observer, the exporter reports all sessions of a server
+        # of this machine.
         shown = self.inside("bash", "-ec", """
 rcuda-token create --server localhost --role observer >/token
 mkfifo /exporter-ready
@@ -261,7 +262,7 @@ wait %1
             with open(f"{self.root}/var/lib/dpkg/info/rcuda-server.{script}") as file:
                 text = file.read()
             self.assertNotIn("restart", text)
-            # Before a removal only.
+            # The scripts stop the server only before a removal.
             for line in re.findall(r"(?m)^.*deb-systemd-invoke +stop.*$", text):
                 self.assertIn('[ "$1" = remove ]', text[:text.index(line)])
 

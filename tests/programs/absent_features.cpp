@@ -1,5 +1,5 @@
-// Features that this GPU's driver may lack: the attributes report whether it has them, and the
-// calls of a missing feature are refused. Invalid arguments are refused in either case.
+// Features that a GPU's driver may lack: the attributes report whether it has them, and it refuses
+// the calls of a missing feature. It refuses invalid arguments in either case.
 #include <cstdio>
 #include <initializer_list>
 
@@ -39,7 +39,7 @@ void external_memory() {
   desc.size = 1 << 20;
   EXPECT(CUDA_ERROR_INVALID_VALUE, cuImportExternalMemory(&memory, nullptr));
   EXPECT(CUDA_ERROR_INVALID_VALUE, cuImportExternalMemory(nullptr, &desc));
-  EXPECT(CUDA_ERROR_INVALID_VALUE, cuImportExternalMemory(&memory, &desc));  // of no type
+  EXPECT(CUDA_ERROR_INVALID_VALUE, cuImportExternalMemory(&memory, &desc));  // without a type
   desc.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD;
   desc.handle.fd = -1;
   CHECK(cuImportExternalMemory(&memory, &desc) != CUDA_SUCCESS);

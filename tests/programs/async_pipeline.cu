@@ -1,5 +1,5 @@
 // Asynchronous copies into shared memory and barriers that count arrivals: cp.async and mbarrier on
-// sm_80 and later, their substitutes before.
+// sm_80 and later, and their substitutes on older GPUs.
 #include <cooperative_groups.h>
 #include <cooperative_groups/memcpy_async.h>
 #include <cuda/barrier>
@@ -11,7 +11,7 @@ namespace cg = cooperative_groups;
 
 constexpr int kBlock = 128, kStages = 3;
 
-// Sums a long row tile by tile while the next tiles are on their way.
+// Sums a long row tile by tile while the next tiles are being copied.
 __global__ void stream_sum(const int* in, int tiles, int* out) {
   __shared__ __align__(16) int stage[kStages][kBlock];
   const int* row = in + blockIdx.x * tiles * kBlock;
@@ -47,7 +47,7 @@ __global__ void group_copy(const int* in, int* out) {
   }
 }
 
-// Producers and consumers alternate by two barriers.
+// Two barriers make producers and consumers alternate.
 __global__ void hand_over(int* out, int rounds) {
   using Barrier = cuda::barrier<cuda::thread_scope_block>;
   __shared__ alignas(Barrier) unsigned char storage[2 * sizeof(Barrier)];

@@ -80,7 +80,7 @@ int main() {
   std::printf("totals %d %d %d %d %u %u %08x %08x %08x\n", t.add, t.sub, t.low, t.high, t.inc,
               t.dec, t.all, t.any, t.odd);
 
-  // In any order, the next thread sees every value except one.
+  // In any order, each value except one is seen by the next thread.
   DeviceArray<int> slot(std::vector<int>{-1}), seen(64);
   exchange<<<1, 64>>>(slot.get(), seen.get(), 64);
   FINISH();

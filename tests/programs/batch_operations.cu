@@ -1,5 +1,5 @@
 // Several operations in one call: copies between pointers and arrays, prefetches and discards of
-// managed memory; calls that are refused and do nothing.
+// managed memory. Also calls that are refused, which do nothing.
 #include "program.h"
 
 constexpr int kWidth = 13, kHeight = 7, kDepth = 3;
@@ -121,7 +121,7 @@ void managed(cudaStream_t stream) {
   increment<<<1, 128, 0, stream>>>(second, kCount);
   CUDA(cudaStreamSynchronize(stream));
   for (int i = 0; i < kCount; ++i) CHECK(first[i] == i + 1 && second[i] == i + 1);
-  // Discarded memory is written before it is read.
+  // Discarded memory must be written before it is read.
   CUDA(cudaMemDiscardBatchAsync(ranges, bytes, 2, 0, stream));
   CUDA(cudaMemsetAsync(first, 0, bytes[0], stream));
   CUDA(cudaMemDiscardAndPrefetchBatchAsync(ranges + 1, bytes + 1, 1, places, starts, 1, 0, stream));

@@ -1,5 +1,5 @@
-// Threads are cancelled in calls of many kinds. Each ends as cancelled, after the call or at its
-// next cancellation point, and the process continues to use CUDA.
+// Threads are cancelled during calls of many kinds. Each thread ends as cancelled, after the call
+// or at its next cancellation point, and the process continues to use CUDA.
 #include <cstring>
 
 #include <pthread.h>
@@ -9,8 +9,8 @@
 
 namespace {
 
-constexpr int kCount = 1 << 14;     // little work for a GPU that a CPU executes
-constexpr size_t kBytes = 1 << 20;  // of copies: enough that copies of pageable memory are staged
+constexpr int kCount = 1 << 14;     // few threads, for GPUs in software
+constexpr size_t kBytes = 1 << 20;  // enough that copies of pageable memory are staged
 
 __global__ void add_one(int* values) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;

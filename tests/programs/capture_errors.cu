@@ -1,6 +1,6 @@
-// Results of calls that a capture does not allow, their effect on the capture, and that everything
-// works again afterwards. Every case: a capture of one blocking stream with a kernel in it, the
-// call, the stream's capture status, and the result of the end of the capture.
+// Calls that a capture does not allow: their results, and their effect on the capture. Afterwards
+// everything must work again. Every case captures a blocking stream with a kernel, makes the call,
+// and prints the stream's capture status and the result of the end of the capture.
 #include <functional>
 #include <thread>
 
@@ -31,7 +31,7 @@ void show(const char* what, cudaError_t got, cudaStream_t stream) {
   (void)cudaGetLastError();
 }
 
-// Nothing is left of the capture: the stream runs new work.
+// Checks that nothing is left of the capture, and that the streams run new work.
 void works_again() {
   CUDA(cudaDeviceSynchronize());
   cudaStreamCaptureStatus status;

@@ -4,7 +4,7 @@
     check_output.py EXPECTED COMMAND [ARGUMENT...]    succeeds if stdout equals EXPECTED, exit code 0
     check_output.py --record EXPECTED COMMAND...      writes EXPECTED instead (on a real GPU)
     check_output.py --pattern REGEX COMMAND...        succeeds if REGEX is found in stdout, exit code 0;
-                                                      for what nobody can foresee, such as times
+                                                      for output that varies, such as times
 """
 
 import re

@@ -1,5 +1,5 @@
-// A process fills device memory, and frees it or leaves it. The memory of the next process must not
-// contain the pattern.
+// A process fills device memory with a pattern, and frees it or ends without freeing it. The memory
+// of the next process must not contain the pattern.
 //
 //   cleared_memory [MEGABYTES]
 //

@@ -141,7 +141,7 @@ void given_back(bool reset) {
   CHECK(again == context && primary_is_active());
   CU(cuMemAlloc(&memory, kBytes));
   CHECK(run(nullptr, memory) == 4);             // as if just loaded
-  if (reset) CU(cuDevicePrimaryCtxRelease(0));  // references outlive a reset
+  if (reset) CU(cuDevicePrimaryCtxRelease(0));  // a reset does not end references
   CU(cuDevicePrimaryCtxRelease(0));
   CHECK(!primary_is_active());
   EXPECT(CUDA_ERROR_INVALID_CONTEXT, cuDevicePrimaryCtxRelease(0));
@@ -257,7 +257,7 @@ void memory(End how) {
   CU(cuMemRelease(allocation));
   CU(cuGraphDestroy(graph));
   end(how, context);
-  if (how == End::kReset) {  // the references of both
+  if (how == End::kReset) {  // the references that both begin() took
     CU(cuDevicePrimaryCtxRelease(0));
     CU(cuDevicePrimaryCtxRelease(0));
   }
@@ -337,7 +337,8 @@ void without_current() {
   std::printf("without a current context\n");
 }
 
-// While the current context has ended, a stream of a live context takes all work except copies.
+// If the current context has ended, a stream of a live context still accepts all work except
+// copies.
 void current_given_back() {
   CUcontext alive, context;
   CUstream stream;

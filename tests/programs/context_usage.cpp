@@ -55,7 +55,7 @@ void destroying_asks_for_no_count() {
   std::printf("destroying: asks for no count\n");
 }
 
-// A destroyed context stays current in other threads, and where it is on the stack a second time.
+// A destroyed context stays current in other threads, and in its second place on the stack.
 void a_destroyed_context_stays_current_elsewhere() {
   CUcontext made, popped = nullptr;
   CU(cuCtxCreate_v4(&made, nullptr, 0, 0));

@@ -1,7 +1,7 @@
 // cuSPARSE's incomplete factorisations, csrilu02 and csric02: analysis, factorisation, zero pivots,
-// and the end of their objects. There cuSPARSE frees memory in stream order that it has allocated
-// in other ways, or never allocated. Prints the same natively and remotely; every status is
-// checked.
+// and the end of their objects. At that end, cuSPARSE frees memory in stream order that it has
+// allocated in other ways, or never allocated. Prints the same natively and remotely, and checks
+// every status.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -26,7 +26,7 @@
 
 namespace {
 
-// A square matrix, rows compressed.
+// A square matrix with compressed rows.
 struct Matrix {
   int rows = 0;
   std::vector<int> starts, columns;

@@ -24,8 +24,8 @@ __global__ void say(const char* what, int* value) {
   *value += 1;
 }
 
-// The output of a kernel is there after each kind of wait, also if a query has already reported the
-// kernel as done.
+// After each kind of wait, the output of a kernel is printed, also if a query has reported the
+// kernel as done before.
 void print_before_the_host() {
   DeviceArray<char> name(std::vector<char>{'k', 'e', 'r', 'n', 'e', 'l', '\0'});
   DeviceArray<int> value(std::vector<int>{0});
@@ -63,7 +63,7 @@ int main() {
     FINISH();
   }
   for (int i = 0; i < 20; ++i) {
-    speak<<<1, 1>>>(1, name.get(), Pair{});  // silent
+    speak<<<1, 1>>>(1, name.get(), Pair{});  // prints nothing
     FINISH();
   }
   std::printf("host\n");

@@ -1,4 +1,4 @@
-// cudaDeviceReset ends everything on a device; the program goes on as if it had just started.
+// cudaDeviceReset ends everything on a device; the program continues as if it had just started.
 #include "program.h"
 
 __device__ int counter = 10;

@@ -119,8 +119,8 @@ const char kManagedPtx[] = R"(
 }
 )";
 
-// Each library has its own variable. It has its initial value after each load, at any address, and
-// ends with the library.
+// Each library has its own variable. After each load, the variable has its initial value, at any
+// address. It ends with the library.
 void managed_variables() {
   for (int round = 0; round < 4; ++round) {
     CUlibrary library;
@@ -139,7 +139,7 @@ void managed_variables() {
     CU(cuCtxSynchronize());
     CHECK(*count == 10 * round + 1);
 
-    // The attributes of a pointer to it.
+    // The attributes of a pointer to the variable.
     unsigned managed = 0;
     void* host = nullptr;
     CUdeviceptr base;
@@ -149,7 +149,7 @@ void managed_variables() {
     CU(cuPointerGetAttribute(&host, CU_POINTER_ATTRIBUTE_HOST_POINTER, address));
     CHECK(managed == 1 && host == count);
 
-    // Work and waits after its end.
+    // Work and waits still work after the end of the variable.
     CU(cuLibraryUnload(library));
     CUdeviceptr memory;
     CU(cuCtxSynchronize());

@@ -1,11 +1,11 @@
-// Fills and copies, in a stream of one device, of memory of another device, without peer access. If
-// the driver refuses one, the call itself returns the error, not a later call. Does nothing with
-// one device.
+// Fills and copies of memory of one device in a stream of another device, without peer access. If
+// the driver refuses one, the call itself returns the error, not a later call. With one device,
+// does nothing.
 #include "program.h"
 
 namespace {
 
-// Returns the result of a call. No later call may report an error of it.
+// Returns the result of a call. Checks that no later call reports the error of that call.
 cudaError_t alone(cudaError_t result, cudaStream_t stream) {
   CHECK(cudaGetLastError() == result);
   CUDA(cudaStreamSynchronize(stream));
@@ -57,7 +57,7 @@ int main() {
     const Copies of_plain = use(plain, own, ours);
     CHECK(of_plain.in == cudaSuccess && of_plain.out == cudaSuccess);
     CHECK(of_plain.between == cudaSuccess && of_plain.box == cudaSuccess);
-    // A driver also refuses copies of a pool's memory; between servers they are carried out.
+    // A driver also refuses copies of a pool's memory; between servers, such copies are made.
     const Copies of_pool = use(pooled, own, ours);
     for (const cudaError_t result : {of_pool.in, of_pool.out, of_pool.between, of_pool.box}) {
       CHECK(result == cudaErrorInvalidValue || result == cudaSuccess);

@@ -1,6 +1,6 @@
-// Memory freed in every way that CUDA has for it, also null. After a refused call, the memory, the
-// pool, the node and the graph exist as before, and can be used and freed. At the end: cases that
-// no documentation describes, with the results of driver 580.
+// Frees memory in every way that CUDA has, also null. After a refused call, the memory, the pool,
+// the node and the graph exist as before, and can be used and freed. At the end: cases that no
+// documentation describes, with the results of driver 580.
 #include <cstdio>
 #include <cstdlib>
 #include <initializer_list>

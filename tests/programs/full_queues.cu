@@ -30,8 +30,8 @@ class Gate {
   std::atomic<bool> open_{false};
 };
 
-// Calls that return while the gate is closed: for a stream whose queue is not full, and on another
-// device.
+// Makes calls that must return while the gate is closed: for a stream whose queue is not full, and
+// on another device.
 void others_go_on(cudaStream_t idle, int devices) {
   if (devices > 1) {
     CUDA(cudaSetDevice(1));
@@ -81,7 +81,7 @@ void overfill(cudaStream_t stream, int devices) {
     CUDA(cudaGetLastError());
   });
   while (launched < 900) std::this_thread::yield();
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // until it is held, most likely
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // until it is blocked, most likely
   std::vector<std::thread> waiting;
   for (int i = 0; i < 10; ++i) waiting.emplace_back([&] { CUDA(cudaStreamSynchronize(stream)); });
   std::this_thread::sleep_for(std::chrono::milliseconds(20));  // until they wait, most likely
@@ -224,7 +224,7 @@ int main() {
     CHECK(cuCtxDestroy(context) == CUDA_SUCCESS);
   });
 
-  // Work that was queued before a reset is done after it.
+  // A reset waits for the work that was queued before it.
   unsigned *sum, result = 0;
   CUDA(cudaMalloc(&sum, sizeof *sum));
   CUDA(cudaHostRegister(&result, sizeof result, cudaHostRegisterDefault));

@@ -1,6 +1,6 @@
-// Memory that graphs allocate: used by other nodes and after the launch, freed outside of the graph
-// or at the next launch; and captures into existing graphs, with dependencies that change
-// meanwhile.
+// Memory that graphs allocate. It is used by other nodes and after the launch, and is freed outside
+// of the graph or at the next launch. Also captures into existing graphs, with dependencies that
+// change during the capture.
 #include "program.h"
 
 __global__ void set(int* values, int value) { values[threadIdx.x] = value + threadIdx.x; }
@@ -93,7 +93,7 @@ void outlives_the_launch(cudaStream_t stream) {
   std::puts("outlives");
 }
 
-// Allocated and freed in one capture, together with memory allocated outside of it.
+// Memory that is allocated and freed in one capture, together with memory from outside of it.
 void captured(cudaStream_t stream) {
   DeviceArray<int> out(1);
   out.clear();

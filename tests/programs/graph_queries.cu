@@ -62,7 +62,7 @@ void print_instantiation(const char* what, cudaGraph_t graph, unsigned long long
   if (result == cudaSuccess) CUDA(cudaGraphExecDestroy(executable));
 }
 
-// Kernels may launch such a graph by its handle, so the handle must mean the same to the GPU.
+// Kernels may launch such a graph by its handle, so the GPU must know the graph by the same handle.
 void graphs_for_device_launch(cudaStream_t stream) {
   cudaGraph_t graph, outer;
   cudaGraphNode_t node;
@@ -286,7 +286,7 @@ int main() {
   CUDA(cudaStreamCreate(&stream));
   kernel_nodes(device.get(), stream);
 
-  // Captured: a host function, copies of pageable memory in both directions, and a host function
+  // A capture of a host function, copies of pageable memory in both directions, and a host function
   // that reads the result.
   std::vector<int> scratch(n);
   Fill filler{&scratch, 100};

@@ -1,6 +1,6 @@
 // Executables whose copies get memory of another kind, from page-locked to pageable and back: by an
-// update with another graph, by parameters of one node, inside a child graph; several times, and
-// after the end of the graphs that they were made from.
+// update with another graph, by parameters of one node, and inside a child graph. Each happens
+// several times, also after the end of the graphs from which the executables were made.
 #include <cstring>
 
 #include "program.h"
@@ -97,7 +97,7 @@ void update(bool first_locked) {
   CUDA(cudaGraphDestroy(other));
   run(executable, stream, third, addend);
 
-  // After updates, the nodes of the first graph still name the executable's nodes.
+  // After updates, the nodes of the first graph still stand for the executable's nodes.
   size_t count = 3;
   cudaGraphNode_t nodes[3];
   CUDA(cudaGraphGetNodes(graph, nodes, &count));

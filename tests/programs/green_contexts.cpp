@@ -77,7 +77,7 @@ void splits() {
   CHECK(count == 2 && count_of(groups[0]) >= 8 && count_of(groups[0]) == count_of(groups[1]));
   CHECK(count_of(remaining) == count_of(all) - 2 * count_of(groups[0]));
   count = 1;
-  CU(cuDevSmResourceSplitByCount(groups, &count, &all, nullptr, 0, 0));  // as few as there can be
+  CU(cuDevSmResourceSplitByCount(groups, &count, &all, nullptr, 0, 0));  // the smallest groups
   CHECK(count == 1 && count_of(groups[0]) <= 8);
   CU(cuDevSmResourceSplitByCount(groups, &count, &all, &remaining, 0, count_of(all)));
   CHECK(count == 1 && count_of(groups[0]) == count_of(all));
@@ -234,7 +234,7 @@ void streams(CUcontext primary, CUfunction function) {
   expect_stored(memory, 2);
   CU(cuMemsetD32Async(memory, 3, 1, made));
   CU(cuCtxSetCurrent(primary));
-  CU(cuCtxSynchronize());  // of the green contexts, too
+  CU(cuCtxSynchronize());  // also waits for the green contexts
   expect_stored(memory, 3);
   store(function, memory, 4, stream);
   CU(cuStreamSynchronize(stream));

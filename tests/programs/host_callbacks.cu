@@ -1,5 +1,5 @@
 // Host functions run in stream order: they see the results of earlier work, and later work waits
-// for them. While one waits for the application, other streams go on.
+// for them. While a host function waits for the application, other streams continue.
 #include <algorithm>
 #include <atomic>
 #include <string>

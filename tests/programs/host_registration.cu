@@ -1,5 +1,5 @@
-// Registered memory that does not end at page boundaries, in any order of registering and
-// unregistering; memory that others share, which stays shared; refused calls.
+// Registered memory that does not end at page boundaries, registered and unregistered in any order;
+// memory that is shared with others and stays shared; refused calls.
 #include <cstring>
 
 #include <fcntl.h>

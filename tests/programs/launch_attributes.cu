@@ -1,4 +1,4 @@
-// Launches with attributes, by cudaLaunchKernelEx: some work, others are refused at once and have
+// Launches with attributes by cudaLaunchKernelEx. Some succeed; others are refused at once and have
 // no effect. Not every architecture has clusters.
 #include <cooperative_groups.h>
 
@@ -23,7 +23,7 @@ int main() {
   config.attrs = &attribute;
   config.numAttrs = 1;
 
-  // Each twice: the second launch may be sent without a query.
+  // Each launch twice, because the client may send the second one without a query.
   for (int round = 0; round < 2; ++round) {
     attribute.id = cudaLaunchAttributeCooperative;
     attribute.val = {};

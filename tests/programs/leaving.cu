@@ -1,5 +1,5 @@
-// A program that frees nothing: at its end, objects of every kind exist and work is queued, and a
-// global object still frees memory after main.
+// A program that frees nothing: at its end, objects of every kind exist and work is queued. A
+// global object frees memory after main.
 #include "program.h"
 
 struct Late {

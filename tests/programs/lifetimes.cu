@@ -232,7 +232,7 @@ void reset() {
       CHECK(*host == kRounds);
     }
     if (round == 2) {
-      // During a capture, which ends, too.
+      // During a capture, which the reset also ends.
       CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
       add<<<1, 1, 0, stream>>>(memory, 1);
       CUDA(cudaGetLastError());

@@ -175,7 +175,7 @@ void in_a_stream(int* values) {
       stream,
       [](void* memory) {
         auto* seen = static_cast<int*>(memory);
-        seen[5] = seen[4] + 100;  // of the kernel
+        seen[5] = seen[4] + 100;  // the host function sees what the kernel wrote
         for (int i = 3; i < kCount; i += 50 * kPage) seen[i] *= 2;
       },
       values));

@@ -1,5 +1,5 @@
-// Contexts end while they still have managed and mapped memory. The program goes on with other and
-// new contexts.
+// Contexts end while they still have managed and mapped memory. The program continues with other
+// and new contexts.
 #include <cuda.h>
 
 #include "program.h"
@@ -15,7 +15,7 @@ __global__ void add(int* values, int n, int more) {
     values[i] += more;
 }
 
-// Both sides change all of it, twice.
+// Both sides change all of the memory, twice.
 void use(int* values, int count, int from) {
   for (int i = 0; i < count; ++i) values[i] = from + i;
   add<<<32, 128>>>(values, count, 1);
@@ -39,13 +39,13 @@ int* page_locked(int count, unsigned flags) {
   return made;
 }
 
-// Nothing of it is freed.
+// Uses memory of each kind, and frees none of it.
 void use_all(int from) {
   use(managed(kCount), kCount, from);
   use(managed(kFew), kFew, from);
   use(page_locked(kCount, cudaHostAllocMapped), kCount, from);
   use(page_locked(kFew, cudaHostAllocDefault), kFew, from);
-  // The device has the newest bytes of this.
+  // Of this memory, the device has the newest bytes.
   int* const changed = managed(kCount);
   add<<<32, 128>>>(changed, kCount, 1);
   FINISH();
@@ -74,7 +74,7 @@ void destroy_contexts() {
     CU(cuCtxCreate(&other, nullptr, 0, 0));
     use_all(round);
     use(kept, kCount, round);
-    // This context is the first in which kernels use it.
+    // This context is the first in which kernels use `portable`.
     use(portable, kCount, round);
     use(few, kFew, round);
     CU(cuCtxDestroy(other));

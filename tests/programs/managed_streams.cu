@@ -40,7 +40,7 @@ class Stream {
   cudaStream_t stream_;
 };
 
-// Streams that wait for it are held until its end.
+// Holds the streams that wait for it, until it is destroyed.
 class Gate {
  public:
   Gate() : gate_(1) {
@@ -248,7 +248,7 @@ void in_turn(int* values) {
     all += 7;
     sum.queue(streams[(round + 1) % 3]);
     CUDA(cudaStreamSynchronize(streams[(round + 1) % 3]));
-    // The first sum has either value: its stream is held.
+    // The first sum has the old or the new value, because its stream is held.
     sum.queue(streams[(round + 2) % 3]);
     CUDA(cudaStreamSynchronize(streams[(round + 2) % 3]));
     expected += 2 * all;

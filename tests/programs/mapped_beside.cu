@@ -120,7 +120,7 @@ void beside_results(Mapped<T>& memory) {
   std::printf("beside results\n");
 }
 
-// Kernels reset the values that the host has set, like flags.
+// Kernels reset values that the host has set, as programs do with flags.
 template <typename T>
 void set_back(Mapped<T>& memory) {
   Stream stream;

@@ -19,7 +19,7 @@ __global__ void raise(unsigned** rows, const int* words, int count, int round) {
   ++rows[row][0];
   if (words[row] > 1) ++rows[row][words[row] - 1];
 }
-// Ends when the host has written the value; then sets the neighbour.
+// Waits until the host has written the value, and then sets the neighbour.
 __global__ void pass_on(const volatile unsigned* flag, unsigned value, unsigned* next) {
   while (*flag != value) {
   }

@@ -1,4 +1,5 @@
-// Wrong uses of memory that fail at once: exhaustion, double frees, dangling pointers, bounds.
+// Wrong uses of memory that fail at once: too large allocations, double frees, dangling pointers,
+// wrong bounds.
 #include <cuda.h>
 
 #include "free_memory.h"

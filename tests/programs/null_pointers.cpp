@@ -1,6 +1,6 @@
-// Results of the functions of the driver API if a required pointer is null; the call must have no
-// other effect. Calls that crash a local driver are left out. In calls marked "written to", a local
-// driver (580) writes to the other outputs nevertheless.
+// Results of the functions of the driver API if a required pointer is null. The call must have no
+// other effect. Calls that crash a local driver are left out. "written to" marks the calls in which
+// a local driver (580) still writes to the other outputs.
 #include <cstdio>
 #include <cstdlib>
 

@@ -1,6 +1,6 @@
 // Unusual host processes: descriptors 0 to 2 are closed before CUDA is first used, and the main
-// thread ends with pthread_exit() while another thread goes on with CUDA, or begins to use it. With
-// an argument, also checks that no descriptor of the driver is below 3 or inherited.
+// thread ends with pthread_exit() while another thread continues to use CUDA, or begins to use it.
+// With an argument, also checks that no descriptor of the driver is below 3 or inherited.
 #include <cstring>
 #include <string>
 
@@ -68,7 +68,7 @@ void check_memory() {
   free(registered);
 }
 
-// Lines of a log still go to the closed descriptors.
+// The program still writes lines of a log to the closed descriptors.
 void check_closed() {
   char text[256];
   std::memset(text, 'x', sizeof text);
@@ -77,7 +77,7 @@ void check_closed() {
   say("closed");
 }
 
-// Descriptors 0 to 2 stay free for the program, and the others are closed by exec().
+// Descriptors 0 to 2 must be free for the program, and exec() must close the others.
 void check_descriptors() {
   CHECK(open("/dev/null", O_RDWR) == 0 && dup2(0, 1) == 1 && dup2(0, 2) == 2);
   for (int fd = 3; fd < 200; ++fd) {
@@ -117,5 +117,5 @@ int main(int count, char**) {
   CHECK(waitpid(child, &status, 0) == child);
   CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
   check_copies();
-  leave_to_another();  // the other thread goes on with CUDA
+  leave_to_another();  // the other thread continues to use CUDA
 }

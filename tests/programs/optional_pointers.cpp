@@ -1,6 +1,6 @@
-// Every pointer of the driver API that may be null by the documentation is null here: the call
-// succeeds, and its other outputs are right. Gets older versions, and versions for per-thread
-// default streams, as the runtime does.
+// Every pointer of the driver API that may be null by the documentation is null here. The call must
+// succeed, and its other outputs must be right. Gets older versions of functions, and versions for
+// per-thread default streams, as the runtime does.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -22,7 +22,7 @@ const char kPtx[] = R"(
 .visible .entry three(.param .u32 a, .param .u64 b, .param .u32 c) { ret; }
 )";
 
-// Returns the version of a function that a program built with that CUDA uses.
+// Returns the function that a program uses if it is built with this version of CUDA.
 template <typename Function>
 Function version_of(const char* name, int version, bool per_thread = false) {
   void* found = nullptr;

@@ -36,7 +36,7 @@ int main() {
   for (int i = 0; i < kStreams; ++i) {
     CUDA(cudaStreamCreateWithFlags(&streams[i], i % 2 ? cudaStreamNonBlocking : cudaStreamDefault));
   }
-  // After each step: an event of the stream that wrote.
+  // After each step: an event in the stream that wrote the cell.
   std::vector<cudaEvent_t> events(kSteps);
   for (cudaEvent_t& event : events) CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
 

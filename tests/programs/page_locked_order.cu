@@ -1,11 +1,10 @@
-// Copies from page-locked memory that is written in stream order: by an earlier copy from the
-// device, an earlier host function or an earlier graph; or that changes after an earlier copy of it
-// has ended.
+// Copies from page-locked memory that is written in stream order, by an earlier copy from the
+// device, host function or graph; or that the host changes after an earlier copy of it has ended.
 #include <cstring>
 
 #include "program.h"
 
-constexpr int kSizes[] = {64, 100 << 10, 1 << 20};  // bytes: in a command, in several, in pieces
+constexpr int kSizes[] = {64, 100 << 10, 1 << 20};  // travel in a command, in several, in pieces
 
 struct Fill {
   char* memory;
@@ -44,7 +43,7 @@ int main() {
       CUDA(cudaMemcpyAsync(pinned, first, bytes, cudaMemcpyDeviceToHost, stream));
     };
 
-    // Changed as soon as its copy has ended, several times.
+    // The host changes the memory as soon as its copy has ended, several times.
     cudaEvent_t over;
     CUDA(cudaEventCreateWithFlags(&over, cudaEventDisableTiming));
     for (int value = 1; value < 6; ++value) {

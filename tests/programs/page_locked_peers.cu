@@ -1,6 +1,6 @@
-// Page-locked memory that a stream of one device writes, and a stream of another device reads after
-// a wait for the first stream. With one device, both streams belong to it. The output does not
-// depend on the number of devices.
+// A stream of one device writes page-locked memory, and a stream of another device waits for the
+// first stream and then reads the memory. With one device, both streams belong to it. The output
+// does not depend on the number of devices.
 #include "program.h"
 
 int main() {

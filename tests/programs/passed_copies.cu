@@ -1,6 +1,6 @@
-// A thread that learns in any way that a stream has passed a small copy to page-locked memory finds
-// the bytes there: by a wait, a query, an event, another stream, a host function, the answer of
-// another call, or by polling the memory itself.
+// When a thread finds out that a stream has passed a small copy to page-locked memory, the bytes
+// must be there. It can find out by a wait, a query, an event, another stream, a host function, the
+// answer of another call, or by polling the memory itself.
 #include <atomic>
 #include <cstring>
 #include <functional>
@@ -8,8 +8,8 @@
 
 #include "program.h"
 
-// Each way twenty times with each of the delays of copy(). Waits yield to the threads that move the
-// bytes, because other programs may use the other cores.
+// Each way is tried twenty times with each of the delays of copy(). Waits yield to the threads that
+// move the bytes, because other programs may use the other cores.
 constexpr int kTimes = 100;
 constexpr size_t kWords[] = {1, 100, 16 << 10};  // 4 bytes, 400 and 64 KB
 
@@ -145,7 +145,7 @@ void all_ways(cudaStream_t stream) {
   }
 }
 
-// More copies than a worker has marks, by several threads.
+// Several threads make more copies than a worker has marks.
 void many() {
   constexpr int kCopies = 3000;
   std::vector<unsigned> numbers(kCopies);
@@ -176,7 +176,7 @@ void CUDART_CB pass(void* argument) {
   while (!static_cast<Gate*>(argument)->open) std::this_thread::yield();
 }
 
-// A stream holds as many waiting copies as a driver's queue takes. Other streams go on.
+// A held stream has as many waiting copies as a driver's queue can hold. Other streams continue.
 void behind_a_gate() {
   constexpr int kCopies = 600;
   std::vector<unsigned> numbers(kCopies);

@@ -189,7 +189,8 @@ void all_to_one_and_back() {
 void memory_comes_and_goes(int from, int to) {
   constexpr uint64_t kBytes = (1u << 20) + 9;
   for (unsigned round = 0; round < 4; ++round) {
-    // Freed on a device whose streams do not have the copy, which may not have begun yet.
+    // Memory is freed on a device whose streams do not have the copy. The copy may not have begun
+    // yet.
     auto source = std::make_unique<Memory>(from, kBytes);
     auto destination = std::make_unique<Memory>(to, kBytes);
     source->fill_with(71 + round, streams[from]);

@@ -12,8 +12,7 @@ namespace {
 
 // ---- order -------------------------------------------------------------------------------------
 
-// Work that is in the stream before the copy is done before it, later work after it, for streams of
-// either device.
+// In a stream of either device, earlier work is done before the copy, and later work after it.
 void order(int from, int to) {
   constexpr uint64_t kBytes = (3u << 20) + 5;
   Memory source(from, kBytes), destination(to, kBytes);
@@ -37,7 +36,7 @@ void order(int from, int to) {
     CHECK(holds(destination.values(), 0, kBytes, 0, round + 100, 3));
   }
 
-  // The default streams of both devices, synchronised by the copy alone.
+  // In the default streams of both devices, which only the copy synchronises.
   source.fill_with(7, nullptr);
   destination.fill_with(8, nullptr);
   CUDA(cudaMemcpyPeer(destination.data, to, source.data, from, kBytes));
@@ -70,8 +69,8 @@ void let_wait(cudaStream_t later, cudaStream_t earlier, int device) {
   CUDA(cudaEventDestroy(event));
 }
 
-// Copies of odd sizes and alignments while kernels run on both devices: all the time in other
-// streams, and directly before and after the copy in its stream, on the same memory.
+// Copies of odd sizes and alignments while kernels run on both devices. In other streams, kernels
+// run all the time. In the copy's stream, kernels use the same memory directly before and after it.
 void beside_kernels(int from, int to) {
   constexpr uint64_t kSizes[] = {1, 65537, 200001, (3u << 20) + 13};
   constexpr uint64_t kOffsets[][2] = {{0, 0}, {7, 0}, {0, 5}, {3, 258}};
@@ -170,7 +169,7 @@ void host_goes_on(int from, int to) {
   }
 }
 
-// More work after a copy than queues may hold, and allocations meanwhile.
+// More work after a copy than a queue can hold, with allocations at the same time.
 void long_queue(int from, int to) {
   constexpr uint64_t kBytes = 4096;
   constexpr int kLaunches = 600;

@@ -1,6 +1,6 @@
-// Copies between devices, queued directly one after the other in a stream: each sees the result of
-// the previous copy, for all sizes and directions, and so do kernels between them. With one device,
-// the copies stay on it.
+// Copies between devices that are queued directly one after the other in a stream. Each copy, and
+// each kernel between them, must see the result of the previous copy, for all sizes and directions.
+// With one device, the copies stay on it.
 #include <algorithm>
 
 #include "patterned_memory.h"

@@ -46,8 +46,9 @@ void become(const char* program, const char* what) {
   fail(__FILE__, __LINE__, "execl", strerror(errno));
 }
 
-// Called after main(). A driver registers its exit handler at its first use: handlers and
-// destructors registered later run before the driver ends, those registered earlier run after that.
+// The destructor runs after main(). A driver registers its exit handler when it is first used.
+// Handlers and destructors that are registered later run before the driver ends; those that are
+// registered earlier run after that.
 struct Late {
   const char* name;
   ~Late() {
@@ -110,7 +111,7 @@ int main(int count, char** arguments) {
   std::printf("children after: %s %s\n", cudaGetErrorName(static_cast<cudaError_t>(malloc_there)),
               cudaGetErrorName(static_cast<cudaError_t>(copy_there)));
   // The same while other threads use CUDA. In the child, locks of the runtime may stay locked, and
-  // the end of the process takes them.
+  // the end of the process locks them.
   std::vector<std::thread> busy;
   volatile bool stop = false;
   for (int i = 0; i < 4; ++i) {
@@ -129,7 +130,7 @@ int main(int count, char** arguments) {
               }));
   std::printf("parent: %s\n", cudaGetErrorName(use_the_gpu()));
 
-  // With work under way for which no thread waits.
+  // With work in progress for which no thread waits.
   int* sum;
   CUDA(cudaMalloc(&sum, sizeof *sum));
   for (int i = 0; i < 100; ++i) add<<<64, 256>>>(sum, 1);

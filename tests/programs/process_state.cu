@@ -149,7 +149,7 @@ int main() {
   show_pointer("symbol", address);
   for (int* host : {pinned, mapped, combined, registered.data()}) {
     SHOW(cudaHostGetFlags(&device_flags, host));
-    // Small allocations may share a block, and the flags of the first.
+    // Small allocations may share a block, which has the flags of the first one.
     std::printf("flags %u\n", device_flags & ~cudaHostAllocPortable);
   }
   SHOW(cudaHostGetFlags(&device_flags, &local));
@@ -219,7 +219,7 @@ int main() {
   std::printf("child ended %d\n", status);
   CUDA(cudaMemcpy(&counter, values + 5, sizeof counter, cudaMemcpyDeviceToHost));
   std::printf("parent goes on %d\n", counter);
-  // Reset: everything is gone and everything works.
+  // A reset ends all objects. After it, everything works.
   SHOW(cudaDeviceReset());
   SHOW(cuDevicePrimaryCtxGetState(0, &flags, &active));
   std::printf("active %d\n", active);

@@ -33,7 +33,8 @@ inline void fail(const char* file, int line, const char* what, const char* why) 
 
 #define CUDA(call) EXPECT(cudaSuccess, call)
 
-// To be called after a kernel launch: the kernel was accepted and has run, and no error is pending.
+// For use after a kernel launch: checks that the launch succeeded, that the kernel has run, and
+// that there is no error.
 #define FINISH()                   \
   do {                             \
     CUDA(cudaGetLastError());      \
@@ -88,7 +89,7 @@ void print_digest(const char* name, const std::vector<T>& values) {
   std::printf("%s: %016llx\n", name, static_cast<unsigned long long>(digest(values)));
 }
 
-// The same numbers everywhere, unlike the distributions of <random>.
+// Gives the same numbers with every library, unlike the distributions of <random>.
 class Random {
  public:
   explicit Random(uint64_t seed = 1) : state_(seed) {}

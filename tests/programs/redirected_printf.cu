@@ -1,5 +1,5 @@
 // Where the output of a kernel's printf goes if the program has redirected its stdout, and whether
-// it arrives without a flush by the program.
+// it gets there without a flush by the program.
 #include <cstring>
 #include <string>
 
@@ -42,7 +42,7 @@ std::string contents(const std::string& path) {
   return text;
 }
 
-// The contents of the file before and after the stream is flushed.
+// Prints the contents of the file before and after the stream is flushed.
 void tell(const char* how, const std::string& path, std::FILE* stream) {
   const std::string before = contents(path);
   if (stream) std::fflush(stream);
@@ -84,7 +84,7 @@ void by_buffer(const std::string& path) {
   }
 }
 
-// Descriptor 1 is closed: the text has nowhere to go, and the next file must not get it.
+// Descriptor 1 is closed, so the text is lost. The next file that is opened must not get it.
 void by_close(const std::string& path) {
   std::fflush(stdout);
   close(STDOUT_FILENO);

@@ -130,12 +130,12 @@ void protections() {
   munmap(memory, kBytes);
 }
 
-// One page at a time, as a whole, and at odd bounds.
+// Registered as a whole, one huge page alone, and at other bounds.
 void huge_pages() {
   constexpr size_t kHuge = 2u << 20;
   auto* memory = static_cast<char*>(mmap(nullptr, 2 * kHuge, PROT_READ | PROT_WRITE,
                                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0));
-  if (memory == MAP_FAILED) return;  // none are reserved
+  if (memory == MAP_FAILED) return;  // no huge pages are reserved on this machine
   const struct {
     size_t at, bytes;
   } parts[] = {{0, 2 * kHuge}, {kHuge, kHuge}, {kPage, kHuge}, {kPage + 100, 100'000}};

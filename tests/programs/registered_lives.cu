@@ -1,6 +1,6 @@
 // Registered memory stays private to the process: the parent does not see writes of a forked child,
-// and the child does not see later writes of the parent or the GPU; during a registration, after it
-// and in the next one.
+// and the child does not see later writes of the parent or the GPU. This holds during a
+// registration, after it and in the next one.
 #include <cstdlib>
 #include <cstring>
 

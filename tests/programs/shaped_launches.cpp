@@ -1,5 +1,5 @@
-// The launch interface of CUDA 3, where a function keeps its shape and its parameters; and one
-// kernel on several devices in one call.
+// The launch interface of CUDA 3, in which a function has its block shape and parameters as state;
+// and one kernel on several devices in one call.
 #include <cstdio>
 #include <initializer_list>
 #include <vector>
@@ -83,7 +83,7 @@ void launches(const Kernel& kernel) {
   CU(cuStreamSynchronize(stream));
   CU(cuStreamDestroy(stream));
   kernel.print("stream");
-  // A smaller size: the other parameters are zero. Parameters are kept.
+  // With a smaller size, the parameters beyond it are zero, but their values are kept.
   CU(cuParamSetSize(store, 12));
   CU(cuLaunch(store));
   kernel.print("twelve bytes");

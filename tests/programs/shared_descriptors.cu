@@ -65,7 +65,7 @@ CUmemAllocationProp properties() {
   return all;
 }
 
-// Maps an allocation, which stays when the handle is released.
+// Maps an allocation. The mapping stays when the handle is released.
 int* map(CUmemGenericAllocationHandle handle, size_t bytes) {
   CUdeviceptr address = 0;
   CU(cuMemAddressReserve(&address, bytes, 0, 0, 0));

@@ -8,7 +8,7 @@
 
 namespace {
 
-// Every place is (x, y, z, layer).
+// The ways to read a texture. Every place is (x, y, z, layer).
 enum class Read { k1d, k2d, k3d, kLayers1d, kLayers2d, kCube, kCubes };
 
 template <Read kRead, typename T>
@@ -48,7 +48,7 @@ std::vector<T> read(const Texture& texture, const std::vector<float4>& places) {
   return out.values();
 }
 
-// Places along a line: the first place, then steps.
+// `count` places along a line, from the first place on.
 std::vector<float4> line(float4 first, float4 step, int count) {
   std::vector<float4> places;
   for (int i = 0; i < count; ++i) {

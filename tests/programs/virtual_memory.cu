@@ -50,7 +50,7 @@ int main() {
   CUDA(cudaMemcpy(&ends[1], values + n - 1, sizeof(int), cudaMemcpyDeviceToHost));
   CHECK(ends[0] == 123 && ends[1] == 123);
 
-  // The same page at a second address, by a file descriptor.
+  // The same page is mapped at a second address, by a file descriptor.
   int descriptor = -1;
   DRIVER(cuMemExportToShareableHandle(&descriptor, pages[0],
                                       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
@@ -75,7 +75,8 @@ int main() {
   DRIVER(cuMemGetAllocationPropertiesFromHandle(&read_back, pages[0]));
   CHECK(read_back.location.id == 0 && read_back.type == CU_MEM_ALLOCATION_TYPE_PINNED);
 
-  // Released handles live on while mapped; an unmapped page keeps its content for the next mapping.
+  // Memory with a released handle exists while it is mapped. An unmapped page keeps its content for
+  // the next mapping.
   DRIVER(cuMemUnmap(base, unit));
   DRIVER(cuMemMap(base + 2 * unit, unit, 0, pages[1], 0));
   DRIVER(cuMemSetAccess(base + 2 * unit, unit, &access, 1));

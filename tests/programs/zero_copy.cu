@@ -1,5 +1,5 @@
-// Kernels that use page-locked host memory by its pointer. With unified addresses this works for
-// every way of allocation; after a synchronisation each side sees the writes of the other.
+// Kernels use page-locked host memory by its host pointer. With unified addresses, this works for
+// memory of every allocating call. After a synchronisation, each side sees the writes of the other.
 #include "program.h"
 
 struct View {
@@ -48,7 +48,7 @@ void use(const char* how, int* in, int* out) {
     FINISH();
     for (int i = 0; i < kCount; ++i) CHECK(out[i] == 3 * i * round);
   }
-  // Inside the allocation, together with copies of the same memory.
+  // Pointers into the allocation, together with copies of the same memory.
   std::vector<int> bytes(kCount);
   add<<<1, 256>>>(in + 100, out + 100, 256);
   CUDA(cudaMemcpyAsync(bytes.data(), out, kCount * sizeof(int), cudaMemcpyDefault, nullptr));
@@ -151,7 +151,7 @@ void take_turns(const char* how, int* memory) {
   std::printf("%s in turn\n", how);
 }
 
-// Large memory that kernels get only inside a structure, while other kernels do not get it.
+// Large memory whose pointer some kernels get inside a structure, and other kernels do not get.
 void use_in_structure() {
   constexpr int kLarge = 40'000;
   int *in, *out;

@@ -14,7 +14,7 @@ void show(const char* call, cudaError_t result) {
 }
 #define SHOW(call) show(#call, call)
 
-// The same, and whether an address was returned.
+// Prints the same, and whether the call returned an address.
 void show_address(const char* call, cudaError_t result, const void* address) {
   std::printf("  %-68s %s, %s\n", call, cudaGetErrorName(result), address ? "not null" : "null");
   cudaGetLastError();

@@ -1,5 +1,5 @@
-// The device, port and GID that a Link chooses, and its log lines about them. Runs in the rig: rxe0
-// has 10.77.0.1, rxe1 has 10.77.0.2 and, as a second GID, 10.77.0.3.
+// The device, port and GID that a Link chooses, and its log lines about them. Runs in the rig
+// (tests/rdma/run): rxe0 has 10.77.0.1, rxe1 has 10.77.0.2 and, as a second GID, 10.77.0.3.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

@@ -128,8 +128,8 @@ TEST_F(VerbsFault, ATransferWithoutMemoryForItsSlotsFailsAndTheNextOneDoesNot) {
   EXPECT_TRUE(has_pattern(std::span<const std::byte>(block.bytes).first(bytes.size()), 3));
 }
 
-// Breaks the commands' queue pair, then those of transfers. The other side sleeps and sends
-// nothing, so it must be notified.
+// Breaks the queue pair of commands, then a queue pair of transfers. The other side sleeps and
+// sends nothing, so it must be notified.
 TEST_F(VerbsFault, AQueuePairInErrorEndsBothSidesAndSaysWhatToLookAt) {
   for (const bool commands : {true, false}) {
     SCOPED_TRACE(commands ? "commands" : "transfers");
@@ -138,8 +138,8 @@ TEST_F(VerbsFault, AQueuePairInErrorEndsBothSidesAndSaysWhatToLookAt) {
     connect();
     const Result<Region> region = server_->expose(block.bytes.data(), block.bytes.size(), block.fd);
     ASSERT_TRUE(region.ok());
-    // The two sides make queue pairs in turns, the client first. The client's first pair is that of
-    // commands.
+    // The two sides make queue pairs in turns, the client first. The client's first queue pair is
+    // for commands.
     const std::vector<ibv_qp*> pairs = queue_pairs();
     ASSERT_GE(pairs.size(), others + 4);
     auto sleeper = std::async(std::launch::async, [&] { return wait_for_end(*server_); });
@@ -165,8 +165,8 @@ TEST_F(VerbsFault, AQueuePairInErrorEndsBothSidesAndSaysWhatToLookAt) {
   }
 }
 
-// An adapter reports an error of a queue pair or of itself to one caller only; the report concerns
-// all Links that use it.
+// An adapter reports an error of a queue pair or of itself to one caller only. The error concerns
+// the Link with the queue pair, or all Links that use the adapter.
 TEST_F(VerbsFault, WhatTheAdapterReportsEndsThoseWhomItConcerns) {
   connect();
   const std::unique_ptr<Link> other_client = std::move(client_);
@@ -251,8 +251,8 @@ TEST_F(VerbsFault, PutsOfManyThreadsShareADoorbell) {
   while (load(*server_, 16 + 8 * (kThreads - 1)) != 1) std::this_thread::yield();
 }
 
-// A session that uses the address and the key of another session's memory: its requests are changed
-// before they reach the adapter.
+// A session that uses the address and the key of another session's memory. redirected_post_send()
+// changes its requests before they reach the adapter.
 class VerbsThief : public VerbsFault {
  protected:
   struct Memory {
@@ -297,7 +297,7 @@ class VerbsThief : public VerbsFault {
     ibv_context_ops& ops = queue_pairs().front()->context->ops;
     real_post_send = ops.post_send;
     ops.post_send = redirected_post_send;
-    // To its own memory first, which is allowed.
+    // First a request to the session's own memory, which is allowed.
     std::vector<std::byte> bytes(own.bytes.size(), std::byte{0x5a});
     EXPECT_TRUE(write_and_wait(*client_, region->id, 0, bytes).ok());
     EXPECT_EQ(own.bytes.back(), std::byte{0x5a});
@@ -311,7 +311,7 @@ class VerbsThief : public VerbsFault {
       client_->read(region->id, 0, bytes.data(), bytes.size(), done);
     }
     // The other side's adapter refuses the request and stops its queue pair. That side's Link ends,
-    // and the client may learn of this end first.
+    // and the client may notice this end first.
     const Status end = wait_for_end(*client_);
     EXPECT_TRUE(end.context().find("remote access error") != std::string::npos ||
                 end.context().find("the peer closed the connection") != std::string::npos)

@@ -165,10 +165,11 @@ class VerbsCopy : public ::testing::TestWithParam<Case> {
     return sum;
   }
 
-  // Checks that the strategy's staging is used, and not a substitute.
+  // Checks that the plan has this staging: the strategy's own, not a substitute.
   void expect_plan(int from, uint64_t bytes, Staging staging) {
     auto forecast = sides_[from].engine->plan(1 - from, 0, 0, bytes);
-    // Each side measures for its own copies: the peer's first copy measures nothing for this side.
+    // Each side measures the legs of the copies that it sends. So a copy that the peer has sent
+    // does not imply that this side has measured.
     const auto deadline = std::chrono::steady_clock::now() + 60s;
     while (forecast.ok() && !forecast->measured && std::chrono::steady_clock::now() < deadline) {
       std::this_thread::sleep_for(1ms);
@@ -254,8 +255,8 @@ class VerbsCopy : public ::testing::TestWithParam<Case> {
 };
 
 TEST_P(VerbsCopy, EverySizeAndAlignmentArrivesAndNothingIsRegisteredAnew) {
-  // Requested before the Links are made. The first copy must be as good as the second: with
-  // GPUDirect, if that is used.
+  // Requests the first copy before the Links are made. That copy, too, must use GPUDirect if the
+  // strategy does.
   constexpr size_t kFirst = 4099;
   write(0, pattern_);
   set(1, kUntouched, 2 * kFirst);
@@ -323,9 +324,9 @@ TEST_P(VerbsCopy, ShapesArrive) {
   EXPECT_TRUE(read(1, shown) == expected);
 }
 
-// In streams of both sides, which fill the memory before the copy and add to it after, while
-// kernels run in other streams. Both directions run at once, in disjoint halves of each device's
-// memory.
+// Copies in streams of both sides. The streams fill the memory before the copy and add to it after
+// the copy, while kernels run in other streams. Both directions run at the same time, in disjoint
+// halves of each device's memory.
 TEST_P(VerbsCopy, CopiesKeepTheirPlaceInStreamsBesideKernels) {
   constexpr uint32_t kBytes = 700'001;
   constexpr uint64_t kHalf = kRoom / 2;

@@ -93,9 +93,9 @@ class VerbsSession : public ::testing::Test {
     }
   }
 
-  // A sleeping side asks to be woken (arm), gets an answer, and is woken once; this takes as long
-  // as the progress threads need. Here only the client sleeps, while it waits for an answer. When
-  // all of that has ended, only the test itself sends anything.
+  // Waits until the Link sends nothing of its own. A side that goes to sleep requests a wake-up
+  // (arm), gets an answer, and is woken once; the progress threads do this at their own speed. Here
+  // only the client sleeps, while it waits for an answer.
   void settle() {
     const auto answered = [this] {
       const Both now = counters();
@@ -272,8 +272,8 @@ TEST_F(VerbsSession, APinnedCopyCostsItsBytesAndNoneOfAnyCpu) {
   driver().cuMemFree_v2(memory);
 }
 
-// GPU memory is registered when it is first used and deregistered when it is freed: other memory at
-// the same address is registered again.
+// GPU memory is registered when it is first used, and deregistered when it is freed. Other memory
+// at the same address is registered again.
 TEST_F(VerbsSession, GpuMemoryIsForgottenWhenItIsFreed) {
   constexpr size_t kBytes = 1u << 20;
   const std::span<std::byte> pinned = pin(kBytes);
@@ -299,7 +299,7 @@ TEST_F(VerbsSession, GpuMemoryIsForgottenWhenItIsFreed) {
       ASSERT_TRUE(std::equal(seen.begin(), seen.end(), pinned.begin())) << i << ' ' << again;
     }
     EXPECT_EQ(session_.worker_link().counters().registrations, registered + 1);
-    // Every other time it is freed without the worker's knowledge.
+    // Every second time, the memory is freed without the worker's knowledge.
     if (i % 2 == 0) {
       free_remotely(memory);
     } else {

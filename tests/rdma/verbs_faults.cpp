@@ -87,7 +87,7 @@ Function* next(const char* name) {
   return reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, name));
 }
 
-// Sleeps until `file` contains an order, executes it, and returns.
+// Sleeps until `file` names a fault (verbs_faults.h), makes the fault, and returns.
 void await_orders(std::string file) {
   const int watcher = ::inotify_init1(IN_CLOEXEC);
   const std::string folder = file.substr(0, file.rfind('/'));

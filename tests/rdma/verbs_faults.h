@@ -15,10 +15,10 @@ namespace rcuda::test {
 
 // From now on, counts the calls that need memory of the host or resources of the adapter: mmap() of
 // 64 KiB or more, registrations, protection domains, completion queues and channels, queue pairs.
-// Calls from number `first` on fail with ENOMEM; 0: no call fails.
+// Call number `first` and all later calls fail with ENOMEM; 0: no call fails.
 void refuse_memory(long first);
 long memory_calls();
-// The same for starting threads, with EAGAIN.
+// The same for the start of threads, which fails with EAGAIN.
 void refuse_threads(long first);
 
 // The queue pairs that this process has made and not destroyed, in the order of their creation.

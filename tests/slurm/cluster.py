@@ -1,8 +1,8 @@
-"""A Slurm cluster of one machine, of Debian's packages: munged, slurmctld, some slurmd, and slurmdbd with
-MariaDB if accounting is wanted.
+"""A Slurm cluster on one machine, from Debian's packages: munged, slurmctld, some slurmd, and with accounting also
+slurmdbd and MariaDB.
 
-All of it lives in one folder and in namespaces of its own (enter_namespaces), so ports are free, nothing of this
-machine's own Slurm is touched, and every process ends with the test, whatever happens.
+All its files are in one folder, and its processes are in namespaces of their own (enter_namespaces). So all ports are
+free, the machine's own Slurm is not affected, and all processes end with the test, even if the test crashes.
 """
 
 import os
@@ -17,13 +17,13 @@ import time
 SBIN = "/usr/sbin:/sbin:/usr/bin:/bin"
 NEEDED = {"munged": "munge", "slurmctld": "slurmctld", "slurmd": "slurmd", "srun": "slurm-client",
           "slurmdbd": "slurmdbd", "mariadbd": "mariadb-server-core", "my_print_defaults": "mariadb-client-core", "ip": "iproute2"}
-# Open MPI, and the name by which Debian's Slurm loads PMIx.
+# For Open MPI, and the file as which Debian's Slurm loads PMIx.
 FILES = {"/usr/lib/python3/dist-packages/mpi4py": "python3-mpi4py",
          f"/usr/lib/{os.uname().machine}-linux-gnu/pmix2/lib/libpmix.so": "libpmix-dev"}
 NAME = "rig"
 CONTROLLER_PORT, DATABASE_PORT, STORE_PORT, NODE_PORT = 6817, 6819, 3306, 17000
 NAMESPACES = ["unshare", "--mount", "--pid", "--net", "--uts", "--fork", "--kill-child", "--mount-proc"]
-STOPPED = 20  # seconds that a daemon may take to end
+STOPPED = 20  # how many seconds a daemon may take to end
 
 CONFIGURATION = """
 ClusterName={name}
@@ -76,15 +76,15 @@ StorageLoc=slurm
 
 
 def missing():
-    """Debian's packages that this needs and the machine lacks."""
+    """The Debian packages that the cluster needs and that are not installed here."""
     return sorted({package for program, package in NEEDED.items() if not shutil.which(program, path=SBIN)} |
                   {package for file, package in FILES.items() if not os.path.exists(file)})
 
 
 def enter_namespaces():
-    """Runs this program again in namespaces of its own; returns there. Its processes end with it."""
+    """Runs this program again in namespaces of its own, and returns only in that run. All its processes end with it."""
     if os.environ.get("RCUDA_SLURM_INSIDE") == "1":
-        socket.sethostname("localhost")  # slurmctld wants to be on the host that slurm.conf names
+        socket.sethostname("localhost")  # slurmctld only starts on the host that slurm.conf names
         bring_up_loopback()
         leave_orphans_to_a_parent()
         return
@@ -93,7 +93,7 @@ def enter_namespaces():
 
 
 def leave_orphans_to_a_parent():
-    """Goes on in a child. This process, the first one of the namespace, collects what Slurm's daemons leave."""
+    """Returns in a child. This process, the first one of the namespace, waits for the orphans of Slurm's daemons."""
     child = os.fork()
     while child:
         pid, status = os.wait()
@@ -102,9 +102,9 @@ def leave_orphans_to_a_parent():
 
 
 def bring_up_loopback():
-    # Slurm looks names up with AI_ADDRCONFIG, for which 127.0.0.1 alone is no network.
+    # Slurm resolves names with AI_ADDRCONFIG, which finds nothing if 127.0.0.1 is the only address.
     subprocess.run("ip link set lo up && ip address add 10.9.9.1/32 dev lo", shell=True, check=True)
-    # The nodes' names lead here.
+    # The nodes' names are names of this machine.
     with tempfile.NamedTemporaryFile("w") as hosts:
         hosts.write("127.0.0.1 localhost n0 n1 n2 n3\n")
         hosts.flush()
@@ -113,8 +113,8 @@ def bring_up_loopback():
 
 
 class Cluster:
-    """`nodes`: how many slurmd. `settings`: more lines of slurm.conf. Files of the integration are written by
-    the caller into `folder` before start()."""
+    """`nodes`: the number of slurmd. `settings`: more lines for slurm.conf. Before start(), the caller writes the
+    files of the integration into `folder`."""
 
     def __init__(self, folder, nodes=3, cpus=8, settings="", accounting=False):
         self.folder, self.nodes, self.accounting = folder, nodes, accounting
@@ -124,7 +124,7 @@ class Cluster:
         slurm = pwd.getpwnam("slurm")
         for name in ("state", "munge", *(f"spool-n{node}" for node in range(nodes))):
             os.mkdir(self.path(name), 0o755)
-        for node in range(nodes):  # of PMIx; nodes that are one machine may not share it
+        for node in range(nodes):  # for PMIx; the nodes need a folder each, although they are one machine
             os.mkdir(self.path(f"tmp-n{node}"))
             os.chmod(self.path(f"tmp-n{node}"), 0o1777)
         os.chown(self.path("state"), slurm.pw_uid, slurm.pw_gid)
@@ -160,7 +160,7 @@ class Cluster:
         self.start_munged()
         if self.accounting:
             self.start_accounting()
-        # Not as root: SlurmUser is what administrators have, and may less than root.
+        # Not as root, because administrators run it as SlurmUser, which has fewer rights.
         self.spawn("slurmctld", ["slurmctld", "-D"], user="slurm")
         for node in range(self.nodes):
             self.spawn(f"slurmd-n{node}", ["slurmd", "-D", "-N", f"n{node}"])

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
-"""An MPI program as it is written for machines with GPUs: each rank takes the GPU of its rank on the node, fills
-memory there, and the ranks add up what they read back. Run by srun --mpi=pmix; prints a line for each rank."""
+"""A usual MPI program for machines with GPUs: each rank uses the GPU whose number is its rank on the node, fills memory
+on it and reads the memory back, and the ranks add up what they read. Run by srun --mpi=pmix; prints a line for each
+rank."""
 
 import ctypes
 import os
@@ -29,7 +30,7 @@ check(cuda.cuMemsetD32_v2(memory, ctypes.c_uint(ranks.rank + 1), ctypes.c_size_t
 mine = (ctypes.c_uint * COUNT)()
 check(cuda.cuMemcpyDtoH_v2(mine, memory, ctypes.c_size_t(4 * COUNT)))
 
-# Each word of the sum is 1 + 2 + ... + size; it goes back to every GPU.
+# Each word of the sum is 1 + 2 + ... + size. Each rank copies the sum to its GPU and back.
 total = (ctypes.c_uint * COUNT)()
 ranks.Allreduce([mine, MPI.UNSIGNED], [total, MPI.UNSIGNED])
 check(cuda.cuMemcpyHtoD_v2(memory, total, ctypes.c_size_t(4 * COUNT)))

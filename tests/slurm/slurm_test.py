@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Remote GPUs from Slurm (docs/slurm.md): jobs of all forms on a real cluster of one machine, with softgpu.
+"""Remote GPUs for jobs of Slurm (docs/slurm.md): all forms of jobs on a real cluster on one machine, with softgpu.
 
     slurm_test.py --build FOLDER --programs FOLDER [unittest arguments]
 
-Exits with 77 and says why where that cannot be tried.
+If that is not possible here, exits with 77 and says why.
 """
 
 import glob
@@ -25,7 +25,7 @@ from servers import eventually, run_tests, Server  # noqa: E402
 
 BUILD = PROGRAMS = None
 SLOW = False
-USER, OTHER = "daemon", "games"  # of every Debian
+USER, OTHER = "daemon", "games"  # users that every Debian has
 GPUS = 2  # of each of two servers
 DEAD = "127.0.0.1@1"  # nothing listens there
 
@@ -73,7 +73,8 @@ EpilogSlurmctld={folder.name}/controller
 
     @classmethod
     def pool(cls):
-        """All of the first two servers; types with a server that is dead, that may be shared, and that will die."""
+        """The pool: all devices of the first two servers, and types with a dead server, with shares, and with a server that a
+        test kills."""
         first, second, third = (f"127.0.0.1@{server.port}" for server in cls.servers)
         return f"""
 soft   16G  {first}:0-{GPUS - 1} {second}:0-{GPUS - 1}
@@ -85,7 +86,7 @@ frail  16G  127.0.0.1@{cls.frail.port}:0
 
     @classmethod
     def configure(cls):
-        """What docs/slurm.md tells an administrator to do, with this build's paths."""
+        """Configures the cluster as docs/slurm.md tells an administrator to do, with the paths of this build."""
         cluster, tree = cls.cluster, os.path.join(BUILD, "lib/slurm")
         for name, owner in (("given", "slurm"), ("jobs", USER)):
             os.mkdir(cluster.path(name))
@@ -122,12 +123,12 @@ exec {tree}/rcuda-slurmctld 2>>{cluster.path('state')}/controller.log
             return file.read()
 
     def servers_of(self, shown):
-        """The servers in an environment."""
+        """The servers in the RCUDA_DEVICES of a printed environment."""
         (devices,) = set(re.findall("^RCUDA_DEVICES=(.*)$", shown, re.M))
         return {device.rpartition(":")[0] for device in devices.split(",")}
 
     def controller(self, context, job, licences, status=0):
-        """Runs what Slurm's controller runs."""
+        """Runs the script that Slurm's controller runs before (prolog) and after (epilog) a job."""
         result = self.run_command(self.cluster.path("controller"), user="slurm", environment=dict(
             SLURM_SCRIPT_CONTEXT=context + "_slurmctld", SLURM_JOB_ID=job, SLURM_JOB_LICENSES=licences,
             SLURM_JOB_USER=USER, SLURM_CLUSTER_NAME=clusters.NAME))
@@ -148,7 +149,7 @@ exec {tree}/rcuda-slurmctld 2>>{cluster.path('state')}/controller.log
         return self.must("sbatch", "--parsable", "--output", self.cluster.path("jobs/%j"), *command, **more).strip()
 
     def state_of(self, job, format="%T"):
-        """Of the first component, if it has several."""
+        """A field of the job, or of its first component if it has several."""
         return self.must("squeue", "-h", "-t", "all", "-j", job, "-o", format).strip().partition("\n")[0]
 
     def record(self, job, field):
@@ -165,7 +166,7 @@ exec {tree}/rcuda-slurmctld 2>>{cluster.path('state')}/controller.log
         return output
 
     def hold_all(self):
-        """A job that has every GPU until it is cancelled."""
+        """Starts a job that holds every GPU until it is cancelled."""
         job = self.submit(f"--rcuda={2 * GPUS}", "--wrap", "sleep 1000")
         self.await_state(job, "RUNNING")
         return job
@@ -285,7 +286,7 @@ echo "status $?"
         self.assertEqual(sorted(shown.splitlines()), sorted(self.expected("vector_add").splitlines() * 4))
 
     def test_ranks_of_an_mpi_library(self):
-        """Open MPI, which srun starts by PMIx: on one node, and on two, which cannot share memory as two machines cannot."""
+        """Open MPI, which srun starts by PMIx: on one node, and on two that, like two machines, do not share memory."""
         program = os.path.join(HERE, "mpi_ranks.py")
         two = dict(OMPI_MCA_btl="self,tcp", OMPI_MCA_btl_tcp_if_include="lo")
         for bind, nodes, settings in (("node", 1, {}), ("node", 2, two), ("task", 2, two)):
@@ -298,7 +299,7 @@ echo "status $?"
     def test_the_controller_is_asked_once(self):
         self.cluster.run("scontrol", "setdebug", "debug2")
         self.addCleanup(self.cluster.run, "scontrol", "setdebug", "verbose")
-        done = self.cluster.path("jobs/done")  # squeue would ask, too
+        done = self.cluster.path("jobs/done")  # a file, because squeue would also ask the controller
         for command in (("srun", "-N3", "--rcuda=3", "touch", done),
                         ("sbatch", "-N3", "--rcuda=3", "--output=/dev/null", "--wrap", f"srun true; srun true; touch {done}")):
             before = len(self.cluster.text("state/slurmctld.log"))
@@ -356,7 +357,7 @@ echo "status $?"
         os.rename(self.cluster.path("given"), self.cluster.path("moved"))
         self.addCleanup(os.rename, self.cluster.path("moved"), self.cluster.path("given"))
         with open(self.cluster.path("given"), "w"):
-            pass  # where the folder should be
+            pass  # a file in place of the folder
         self.addCleanup(os.remove, self.cluster.path("given"))
         self.assertIn(f"Not a directory: '{self.cluster.path('given')}/lock'",
                       self.run_command("srun", "--rcuda=1", "true").stderr)
@@ -401,7 +402,7 @@ echo "status $?"
         self.must("srun", "--rcuda=4", "true")
 
     def test_a_job_array_shares_no_gpu(self):
-        """Each job marks its GPU for a moment; whoever finds a mark fails."""
+        """Each job marks its GPU while it uses it. A job that finds a mark fails."""
         marks = self.cluster.path("jobs/marks")
         os.mkdir(marks)
         shutil.chown(marks, USER)
@@ -428,7 +429,7 @@ echo "status $?"
         self.assertEqual(self.must("srun", "--rcuda=1:half", self.program()), self.expected("vector_add"))
 
     def check_pool(self, count):
-        """Runs what the timer runs; `count`: licences of type half that are held then."""
+        """Runs the command that the timer runs. `count`: how many licences of type half must be held afterwards."""
         done = self.run_command(f"{BUILD}/lib/slurm/rcuda-slurm", "check", user="slurm", environment=dict(
             RCUDA_SLURM_POOL=self.cluster.path("pool"), RCUDA_SLURM_STATE=self.cluster.path("given")))
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -441,7 +442,7 @@ echo "status $?"
     def test_a_job_waits_in_the_queue_for_a_server_that_is_away(self):
         self.addCleanup(self.cluster.run, "scontrol", "delete", "ReservationName=rcuda")
         self.assertRegex(self.check_pool(1), rf"(?m)^{DEAD}: cannot connect to 127\.0\.0\.1:1 ")
-        # A drained server stops behind its last session.
+        # A drained server takes no new sessions and stops at the end of the last one.
         running = self.submit("--rcuda=1:half", "--wrap", f"exec {BUILD}/tests/e2e/endless")
         self.assertTrue(eventually(lambda: "running" in self.cluster.text(f"jobs/{running}")), self.said())
         self.operate(self.servers[2], "drain", "--no-wait")
@@ -474,7 +475,7 @@ echo "status $?"
         self.frail.process.wait()
         self.await_state(job, "FAILED")
         self.assertEqual(self.cluster.text(f"jobs/{job}").count("is lost"), 1)
-        # The lease is there when the server is back, so nobody gets the GPU until then.
+        # The lease still exists when the server is back, so until then no other job gets the GPU.
         shown = self.run_command("sh", "-c", f"RCUDA_SLURM_STATE={self.cluster.path('given')} "
                                  f"{BUILD}/lib/slurm/rcuda-slurm show", user="slurm").stdout
         self.assertRegex(shown, rf"(?m)^{job}/[0-9a-f]+ frail .* \(not released yet\)$")

@@ -1,7 +1,7 @@
 // Preloaded into a client: simulates pages of 64 KiB, as many AArch64 machines have. sysconf()
 // reports this size, new mappings are aligned to it, and functions fail with EINVAL for addresses
-// that are not. Applies to calls of programs and libraries; glibc's own calls use the pages of this
-// machine.
+// that are not aligned to it. Applies to calls of programs and libraries; glibc's own calls use the
+// pages of this machine.
 #include <cerrno>
 #include <cstdarg>
 #include <cstdint>
@@ -28,7 +28,7 @@ void* map(void* address, size_t bytes, int protection, int flags, int file, off_
       syscall(SYS_mmap, address, bytes, protection, flags, file, offset)));
 }
 
-// Reserves free addresses, which a mapping then replaces.
+// Reserves free addresses. The caller replaces the reservation with a mapping.
 void* find_place(size_t bytes) {
   void* found = map(nullptr, bytes + kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (found == MAP_FAILED) return found;

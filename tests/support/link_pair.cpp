@@ -32,7 +32,7 @@ std::string address_of(const char* variable) {
   return value != nullptr ? value : "127.0.0.1";
 }
 
-// Takes the daemon's place: every connection belongs to the only session.
+// Takes the daemon's place: assigns every connection to the only session.
 class Listener {
  public:
   Listener() = default;

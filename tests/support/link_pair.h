@@ -29,7 +29,7 @@ struct LinkPair {
   std::function<void()> cut;
 };
 
-// The result of each side. Either both sides have a Link, or none has.
+// The result of each side: both sides have a Link, or neither has.
 struct LinkEnds {
   Result<std::unique_ptr<transport::Link>> client;
   Result<std::unique_ptr<transport::Link>> server;
@@ -40,9 +40,9 @@ Result<LinkEnds> make_link_ends(const Medium& medium, const transport::LinkOptio
 Result<LinkPair> make_link_pair(const Medium& medium, const transport::LinkOptions& client = {},
                                 const transport::LinkOptions& server = {});
 
-// A named function that a peer in another process runs on its (server) end of the Link. The process
-// executes this program again and inherits nothing, because RDMA devices do not survive a fork.
-// Roles are static objects of the test; main() calls run_peer_if_asked() first.
+// A named function that a peer in another process runs on its end of the Link, the server's end.
+// The process executes this program again and inherits nothing, because RDMA devices do not survive
+// a fork. Roles are static objects of the test; main() calls run_peer_if_asked() first.
 class PeerRole {
  public:
   PeerRole(const char* name, void (*body)(transport::Link&));

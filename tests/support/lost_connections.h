@@ -1,5 +1,5 @@
 // LostConnections: both ends of Reconnecting over TCP in one process, and a thread that breaks
-// their connections at random: by a reset, by an end, by an end of one direction.
+// their connections at random: resets them, or ends both directions or one direction.
 //
 // The two ends share ownership of the object. Threads: any. Blocking: the server's next(), until
 // its deadline; stop() and the destructor, for the thread.
@@ -31,7 +31,7 @@ namespace rcuda::test {
 
 class LostConnections : public std::enable_shared_from_this<LostConnections> {
  public:
-  // Makes a Socket of each further connection, for instance an encrypted one.
+  // Makes the Socket of each further connection, for instance an encrypted Socket.
   using Deadline = std::chrono::steady_clock::time_point;
   using Wrap = std::function<Result<Socket>(UniqueFd socket, bool server, Deadline deadline)>;
   explicit LostConnections(Wrap wrap) : wrap_(std::move(wrap)) {

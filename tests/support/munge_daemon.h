@@ -13,7 +13,8 @@ namespace rcuda::test {
 
 class MungeDaemon {
  public:
-  // Daemons of the same key accept each other's credentials. `preload` is a library for munged.
+  // Daemons with the same key accept each other's credentials. `preload` is a library that is
+  // preloaded into munged.
   explicit MungeDaemon(char key, const std::string& preload = "");
   ~MungeDaemon() { stop(SIGKILL); }
   MungeDaemon(const MungeDaemon&) = delete;

@@ -34,7 +34,7 @@ class ThreadedDevices final : public p2p::DeviceOps {
   void allow_pauses(p2p::Pause strongest) { strongest_pause_ = strongest; }
   // Number of requests for a pause so far.
   size_t pauses_asked() const { return pauses_asked_; }
-  // Number of host memory blocks unregistered by another thread than the one that registered them.
+  // Number of blocks of host memory that were not unregistered by the thread that registered them.
   size_t given_back_elsewhere();
 
   std::vector<p2p::EngineDevice> devices() override { return {{"GPU-" + name_, ""}}; }
@@ -80,11 +80,11 @@ class ThreadedDevices final : public p2p::DeviceOps {
   std::condition_variable work_;
   bool stop_ = false;
   std::array<LaneState, p2p::kLaneCount> lanes_;
-  std::map<uint64_t, uint64_t> places_;  // stream of each place
+  std::map<uint64_t, uint64_t> places_;  // by place: its stream
   std::set<uint64_t> held_back_;
   uint64_t next_place_ = 1;
   size_t errors_ = 0;
-  std::map<void*, std::thread::id> registered_;  // the thread that registered it
+  std::map<void*, std::thread::id> registered_;  // by block: the thread that registered it
   size_t given_back_elsewhere_ = 0;
   std::atomic<p2p::Pause> strongest_pause_{p2p::Pause::kWork};
   std::atomic<size_t> pauses_asked_{0};

@@ -198,8 +198,8 @@ Result<Ticket> SimDevices::copy(int device, Lane lane, std::span<const CopyBox> 
 Result<Ticket> SimDevices::finished(int device, Lane lane) {
   LaneState& state = lanes_[static_cast<size_t>(device)][static_cast<size_t>(lane)];
   if (!state.failure.ok()) {
-    // The error is reported once; then the lane works again. (A real context would stay broken, the
-    // lanes of other devices would not.)
+    // The error is reported once; then the lane works again. (In reality, the context would stay
+    // broken. The lanes of other devices would still work.)
     return std::exchange(state.failure, {});
   }
   return state.finished;

@@ -36,10 +36,10 @@ struct Tolerance {
 };
 
 // `code` names destinations D0, D1 and sources S0, S1, ... `destinations` and `sources` have one
-// letter for each. The letters of destinations are those of Word. The same letters choose registers
-// and typical inputs of sources. Sources have further letters: n: a 32-bit shift amount or count,
-// z: a nonzero divisor of 32 bits (y: 16, x: 64 bits), t: an f32 in [-4, 4], v: a positive f32, w:
-// an f32 of moderate magnitude.
+// letter for each. The letters of destinations are those of Word. For a source, a letter chooses
+// the register and typical inputs: a letter of Word, or n: a 32-bit shift amount or count, z: a
+// nonzero divisor of 32 bits (y: 16, x: 64 bits), t: an f32 in [-4, 4], v: a positive f32, w: an
+// f32 of moderate magnitude.
 class CaseList {
  public:
   explicit CaseList(std::vector<PtxCase>* cases) : cases_(cases) {}
@@ -130,9 +130,10 @@ inline constexpr RoundingMode kRoundingModes[] = {{"rn", Round::kNearest, FE_TON
 uint16_t nearest_half(__float128 exact, Round round = Round::kNearest);
 uint16_t nearest_bf16(__float128 exact, Round round = Round::kNearest);
 
-// Whether .ftz flushes a result: it does if the result, rounded to `precision` bits without a lower
-// bound for the exponent, is below the smallest normal number, 2^least. (Subnormal numbers have
-// wider steps. Rounding to those would keep some results that hardware flushes.)
+// Whether .ftz flushes a result. It flushes if the result, rounded to `precision` bits without a
+// lower bound for the exponent, is below the smallest normal number, 2^least. (Subnormal numbers
+// have wider steps. After rounding to these steps, some results that hardware flushes would count
+// as normal.)
 bool becomes_subnormal(__float128 exact, int precision, int least, Round round);
 
 std::string replace_all(std::string text, std::string_view from, std::string_view to);

@@ -30,7 +30,8 @@ uint16_t nearest(const Format& format, __float128 exact, Round round) {
   }
   const __float128 below = format.value(low);
   if (below == magnitude) return sign | low;
-  // The next greater value. After the greatest finite value: the value with the next exponent.
+  // The next greater value; for the greatest finite value, the value that the next exponent would
+  // have.
   const __float128 step = low == 0 ? static_cast<__float128>(format.value(1))
                                    : below - format.value(static_cast<uint16_t>(low - 1));
   const __float128 above =

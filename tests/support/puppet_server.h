@@ -67,7 +67,8 @@ class PuppetServer {
   explicit PuppetServer(wire::Welcome welcome,
                         transport::Reach reach = transport::Reach::kThisMachine);
   ~PuppetServer();
-  // A Welcome whose only address window is a base: each call uses the next one, from kFirstBase on.
+  // A Welcome whose only address window is a base. Each call uses the next base, from kFirstBase
+  // on.
   static wire::Welcome welcome_with(uint32_t devices);
   static constexpr uint32_t kFirstBase = 8;
 
@@ -113,7 +114,7 @@ class PuppetServer {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool connected_ = false;  // the four members below no longer change
+  bool connected_ = false;  // true: the four members below no longer change
   wire::Hello hello_;
   std::byte* staging_ = nullptr;
   std::unique_ptr<transport::Link> link_;

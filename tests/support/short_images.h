@@ -1,4 +1,5 @@
-// Truncated images: their headers refer to bytes past the end, where nothing is mapped.
+// Truncated images: their headers refer to bytes past the end, far enough that nothing is mapped
+// there.
 #pragma once
 
 #include <cstdint>

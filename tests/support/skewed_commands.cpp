@@ -1,8 +1,8 @@
-// A server of another build. It replaces command_hashes() of api/own_commands.cpp: some
-// commands are missing, one has another meaning, and one is new. It also replaces form_of() of
-// common/messages/forms.cpp: its answers to tools have another form. With SKEWED_GPUS_ONLY in the
-// environment, only its GPU reports have another form. SKEWED_COMMAND names one more command with
-// another meaning.
+// Linked into a server, makes it a server of another build. Replaces command_hashes() of
+// api/own_commands.cpp: some commands are missing, one command has another meaning, and one is new.
+// Replaces form_of() of common/messages/forms.cpp: the server's answers to tools have another form;
+// with SKEWED_GPUS_ONLY in the environment, only its GPU reports do. SKEWED_COMMAND names one more
+// command with another meaning.
 #include <cstdlib>
 #include <string>
 #include <vector>

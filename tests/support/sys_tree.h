@@ -1,4 +1,4 @@
-// A fixture with an artificial /sys, for tests of where PCI devices are.
+// A fixture with an artificial /sys, for tests of code that locates PCI devices.
 #pragma once
 
 #include <filesystem>

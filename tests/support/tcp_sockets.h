@@ -23,7 +23,7 @@ inline sockaddr_in tcp_address(const std::string& host, uint16_t port) {
   return address;
 }
 
-// Port 0 takes a free one, and is set to it.
+// If `*port` is 0, chooses a free port and stores its number there.
 inline Result<UniqueFd> bound_tcp(const std::string& host, uint16_t* port) {
   UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address = tcp_address(host, *port);

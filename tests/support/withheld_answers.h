@@ -1,6 +1,6 @@
-// Withholds a puppet's answers to some kinds of commands until `count` of them have arrived. If the
-// client waits for an answer before it sends the next command, the test fails after 30 s and
-// continues.
+// Withholds a puppet's answers to some kinds of commands until `count` commands of these kinds have
+// arrived. If the client waits for an answer before it sends the next command, the test fails after
+// 30 s and continues.
 //
 // Afterwards the puppet answers commands of these kinds immediately, also when this object has been
 // destroyed.

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The wheel for AArch64: programs and Python of that architecture, by qemu-user, on this machine's server with
-softgpu.
+"""The wheel for AArch64: programs and Python of that architecture run by qemu-user and use a server with softgpu on
+this machine.
 
     aarch64_test.py --build FOLDER [unittest arguments]
 
-Takes the compiler, qemu and an AArch64 Debian's Python from the network, and some minutes. Exits with 77 and says why
-where it cannot.
+Downloads a compiler, qemu and the Python of an AArch64 Debian. Takes some minutes. If that is not possible here, exits
+with 77 and says why.
 """
 
 import glob
@@ -26,7 +26,7 @@ from wheel_test import USE  # noqa: E402
 
 BUILD = None
 WHEEL = os.path.join(SOURCE, "build/wheel/aarch64")
-# Of tests/programs: what needs the driver API only and has its kernels as PTX in itself.
+# The programs of tests/programs that need only the driver API and contain their kernels as PTX.
 PROGRAMS = ("absent_features", "context_lives", "driver_error_names", "driver_objects", "frees", "green_contexts", "linking",
             "null_pointers", "optional_pointers", "primary_context", "shaped_launches", "sparse_arrays",
             "texture_references")
@@ -38,7 +38,7 @@ def skip(reason):
 
 
 def unpack(folder, option, architecture, section):
-    """The packages of a section of packages.txt."""
+    """Unpacks the packages of a section of packages.txt into the folder."""
     if os.path.exists(folder):
         return
     with open(os.path.join(SOURCE, "scripts/packages.txt")) as file:
@@ -60,7 +60,7 @@ class Aarch64Test(unittest.TestCase):
         subprocess.run([os.path.join(SOURCE, "scripts/make_wheel"), "--architecture", "aarch64", "--output",
                         cls.folder], check=True, stdout=subprocess.DEVNULL)
         (wheel,) = glob.glob(cls.folder + "/*.whl")
-        # qemu before 8 takes gigabytes for the reservation of device addresses.
+        # From backports, because qemu before 8 uses gigabytes of memory for the reservation of device addresses.
         unpack(WHEEL + "/qemu", "--backports", {"x86_64": "amd64"}.get(platform.machine(), "arm64"), "emulator")
         unpack(WHEEL + "/debian", "--dependencies", "arm64", "aarch64")
         cls.emulate = cls.script("emulate", f'exec {WHEEL}/qemu/usr/bin/qemu-aarch64 -L {WHEEL}/debian "$@"')
@@ -76,7 +76,8 @@ class Aarch64Test(unittest.TestCase):
 
     @classmethod
     def make_venv(cls, wheel):
-        """As python -m venv makes it, but for bin/python, which starts qemu: the kernel cannot."""
+        """Makes what python -m venv makes, except that bin/python is a script that starts qemu: the kernel cannot run that
+        Python itself."""
         venv = os.path.join(cls.folder, "venv")
         (interpreter,) = glob.glob(WHEEL + "/debian/usr/bin/python3.[0-9]*")
         packages = os.path.join(venv, "lib", os.path.basename(interpreter), "site-packages")
@@ -110,7 +111,7 @@ class Aarch64Test(unittest.TestCase):
         return result.stdout
 
     def test_every_command_is_the_servers(self):
-        """The generator reads the same from the headers, whichever compiler preprocesses them."""
+        """The generator gets the same commands from the headers with either compiler as preprocessor."""
         hashes = "generated/api/command_hashes.cpp"
         with open(os.path.join(WHEEL, "build", hashes)) as ours, open(os.path.join(BUILD, hashes)) as theirs:
             self.assertEqual(ours.read(), theirs.read())
@@ -132,8 +133,8 @@ class Aarch64Test(unittest.TestCase):
         self.assertIn("over tcp", self.servers[0].text())
 
     def test_programs(self):
-        """Print what they print on a GPU. Over TCP, as from another machine: with shared memory, registered memory
-        is moved by mremap() in a form that qemu does not know."""
+        """The programs print what they print on a GPU. They use TCP, as from another machine: with shared memory, the
+        client moves registered memory by a form of mremap() that qemu does not support."""
         for name in PROGRAMS:
             with self.subTest(name):
                 program = os.path.join(self.folder, name)

@@ -3,8 +3,8 @@
 
     wheel_test.py --build FOLDER --wheels FOLDER [--made] [unittest arguments]
 
-By default the wheel has what is built in FOLDER. --made: it is the one for any Linux, which scripts/make_wheel builds
-first.
+By default the wheel contains what is built in FOLDER. --made: the wheel is the one for any Linux, which
+scripts/make_wheel builds first.
 """
 
 import glob
@@ -56,11 +56,11 @@ class WheelTest(unittest.TestCase):
             subprocess.run([os.path.join(SOURCE, "scripts/make_wheel"), "--build", BUILD, "--output", cls.folder],
                            check=True, stdout=subprocess.DEVNULL)
         (cls.wheel,) = glob.glob(cls.folder + "/*.whl")
-        # make_wheel makes those of both architectures, of which pip takes the one that fits.
+        # A wheel of the other architecture lies beside it, as after make_wheel; pip must choose the right one.
         other = "aarch64" if platform.machine() == "x86_64" else "x86_64"
         shutil.copy(cls.wheel, cls.wheel.replace(platform.machine(), other))
         cls.venv = os.path.join(cls.folder, "venv")
-        # By the Python for which CuPy is there.
+        # With the Python for which CuPy is installed.
         subprocess.run([os.path.join(WHEELS, "python-cuda13/bin/python"), "-m", "venv", "--without-pip", cls.venv],
                        check=True)
         subprocess.run([sys.executable, "-m", "pip", "--python", cls.venv + "/bin/python", "install", "--quiet",

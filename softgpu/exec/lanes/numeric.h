@@ -155,8 +155,8 @@ SOFTGPU_INLINE uint16_t to_bf16(double v, Rounding rounding = Rounding::kNearest
   return static_cast<uint16_t>(round_to<kBf16>(v, rounding));
 }
 
-// a * b + c for operands of at most 16 bits, such that rounding the result to such a format gives
-// the correctly rounded value: the product is exact, and the sum is rounded to odd.
+// a * b + c for operands of 16-bit formats. Rounding the result to a 16-bit format gives the
+// correctly rounded value, because the product is exact and the sum is rounded to odd.
 SOFTGPU_INLINE double fma_to_odd(double a, double b, double c) {
   const double product = a * b;
   const double sum = product + c;

@@ -1,4 +1,4 @@
-"""The driver API by ctypes, without a framework: results in a child of fork, contexts, errors, memory."""
+"""The driver API by ctypes, without a framework: results in a child of fork(), contexts, errors, memory."""
 
 import ctypes
 import os

@@ -4,9 +4,10 @@
 
 The command runs in a mount namespace. There, /dev has no nodes of NVIDIA and of graphics devices,
 /proc/driver/nvidia and the driver's folders are empty, and each library of the driver is an empty file. FILE
-is an ld.so.cache without the driver's libraries, because Triton asks ldconfig where libcuda is. (`ldconfig -X
--C FILE` as the command makes such a file.) --stand-in makes /dev/nvidiactl an ordinary empty file: JAX uses
-no GPU if there is no file of this name. Needs CAP_SYS_ADMIN; without it, prints the reason and exits with 78.
+is an ld.so.cache without the driver's libraries, because Triton asks ldconfig where libcuda is. (Run this
+program with the command `ldconfig -X -C FILE` to make such a file.) --stand-in makes /dev/nvidiactl an
+ordinary empty file, because JAX uses no GPU if there is no file of this name. Needs CAP_SYS_ADMIN; without
+it, prints the reason and exits with 78.
 """
 
 import ctypes
@@ -42,7 +43,7 @@ def mount(source, target, kind=None, flags=0, data=None):
 
 
 def driver_libraries():
-    """The paths at which a search could find libraries of the driver."""
+    """The paths at which a program that searches could find libraries of the driver."""
     folders = set(SEARCHED) | set(filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")))
     try:
         listed = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True).stdout
@@ -89,7 +90,7 @@ def hide(cache, stand_in):
     if libc.unshare(CLONE_NEWNS):
         fail("unshare")
     mount("none", "/", flags=MS_REC | MS_PRIVATE)
-    # Only this namespace sees the scratch folder, so nothing of it is left when the command ends.
+    # Only this namespace sees what is in the scratch folder, so nothing is left of it when the command ends.
     scratch = tempfile.gettempdir() + "/hide_gpu"
     os.makedirs(scratch, exist_ok=True)
     mount("tmpfs", scratch, "tmpfs", 0, "mode=755")

@@ -1,6 +1,6 @@
 """JAX with its default settings: XLA measures which kernel is the fastest.
 
-All numbers are whole, so the results are exact whichever kernel XLA takes.
+All numbers are whole, so with every kernel the results are exact.
 """
 
 import lines

@@ -23,7 +23,7 @@ def loops(x, count):
 def loops_and_a_condition(say):
     x = jnp.ones((64, 64))
     for count in (3, 8, 0):
-        for _ in range(4):  # the first calls are not graphs yet
+        for _ in range(4):  # JAX makes graphs only after some calls
             out = loops(x, jnp.int32(count))
         say(f"{count} rounds", lines.hash_of(jax.device_get(out)))
 

@@ -1,8 +1,8 @@
-"""JAX: jit, grad, scan, vmap, pmap of one device, libraries behind it, callbacks, buffers."""
+"""JAX: jit, grad, scan, vmap, pmap with one device, the CUDA libraries that it uses, callbacks, buffers."""
 
 import os
 
-# Must be set before JAX is imported. Each run then uses the same kernels, not the fastest ones.
+# Must be set before JAX is imported. With it, each run uses the same kernels, not the fastest ones.
 os.environ.setdefault("XLA_FLAGS", "--xla_gpu_deterministic_ops=true --xla_gpu_autotune_level=0")
 
 import lines  # noqa: E402

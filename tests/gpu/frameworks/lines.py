@@ -2,8 +2,8 @@
 
     program.py --lines FILE [--names FILE] [case ...]
 
-Without names all cases run. Each line is appended to FILE at once, so that the lines before a crash or a
-time limit count:
+Without names, all cases run. Each line is appended to FILE at once, so that the lines before a crash or
+before the end of a time limit count:
 
     > case            the case begins
     case<TAB>key: value
@@ -11,8 +11,8 @@ time limit count:
     < case            the case is over
     ! key: value      about the whole process
 
-Cases that have begun according to FILE do not run: a program that died is started again with the same FILE,
-and continues after the case that ended it.
+Cases that have begun according to FILE do not run. So a program that died can be started again with the same
+FILE, and continues after the case that ended it.
 
 A line does not depend on where the GPU is: it has no time, no address and no process id. An exception of a
 case becomes its line `error: type`. The `!` lines name the libcuda of the process and the GPUs of this machine
@@ -37,7 +37,7 @@ _file = None
 
 
 class Skip(Exception):
-    """The reason why a case cannot run here. If it runs in another mode, that is a difference."""
+    """The reason why a case cannot run here. It is a difference if the case runs in another mode."""
 
 
 class Fatal(Exception):
@@ -99,7 +99,7 @@ def _one_line(value):
     return " ".join(str(value).replace("\0", " ").split())
 
 
-# Libraries of the driver. Those of the toolkit have other names (libcudart, libnvJitLink ...).
+# Names of libraries of the driver. Libraries of the toolkit have other names (libcudart, libnvJitLink ...).
 DRIVER_LIBRARY = re.compile(r"^lib(rcuda|cuda|cudadebugger|nvcuvid|nvoptix|nvidia-[\w-]+)\.so")
 
 

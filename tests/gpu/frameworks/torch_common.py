@@ -31,7 +31,7 @@ def hash_of(*tensors):
 
 
 def integers(*shape, low=-2, high=3, dtype=torch.float32, seed=0):
-    """Small whole numbers: sums of their products are exact, in whatever order and tiles."""
+    """Small whole numbers: the sums of their products are exact, in every order and with all tiles."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(low, high, shape, generator=generator).to(dtype).to(DEVICE)
 

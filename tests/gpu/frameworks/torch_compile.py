@@ -1,7 +1,7 @@
 """torch.compile in every mode: with CUDA graphs, with autotuned kernels, with shapes that change.
 
-Autotuning chooses kernels by their time. All numbers are small and whole, so their products and sums are
-exact whichever kernel it chooses.
+Autotuning chooses kernels by their time. All numbers are small and whole, so with every kernel their products
+and sums are exact.
 """
 
 import lines

@@ -154,7 +154,7 @@ def forbidden_while_capturing(say):
 
 @lines.case
 def debug_dump(say):
-    """A kept graph, its nodes and its instantiation by hand."""
+    """A graph that PyTorch keeps: its nodes, and its instantiation by hand."""
     x = torch.ones(16, device=DEVICE)
     try:
         graph = torch.cuda.CUDAGraph(keep_graph=True)

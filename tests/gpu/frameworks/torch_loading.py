@@ -1,4 +1,4 @@
-"""Data on its way to the GPU: DataLoader with workers and pinned memory, copies, streams, events."""
+"""How data gets to the GPU: DataLoader with workers and pinned memory, copies, streams, events."""
 
 import lines
 from torch_common import DEVICE, hash_of, prepare, torch

@@ -2,9 +2,9 @@
 
 An entry is an operator, its variant and a type. Its line is a hash of all bits of the outputs and gradients
 of all its samples. Algorithms are deterministic, and each sample has a seed. The types are float32, bfloat16,
-int64 and complex64, if the operator has them on a GPU, otherwise the first type that it has.
+int64 and complex64, as far as the operator supports them on a GPU; otherwise the first type that it supports.
 
-Runs as shards: --shard 2/8 takes every eighth entry. If an operator raises an exception, that is its line.
+Runs as shards: --shard 2/8 takes every eighth entry. If an operator raises an exception, its line has the exception.
 """
 
 import hashlib
@@ -49,7 +49,7 @@ def add_to(state, value):
         state.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
         if tensor.is_meta:
             continue
-        # Copied, because a tensor of one element may have strides that numpy and view() refuse.
+        # A copy, because a tensor of one element may have strides that numpy and view() refuse.
         plain = torch.empty(tensor.numel(), dtype=tensor.dtype)
         plain.copy_(tensor.resolve_conj().resolve_neg().reshape(-1))
         state.update(plain.view(torch.uint8).numpy().tobytes() if plain.numel() else b"")

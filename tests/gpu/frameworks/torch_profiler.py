@@ -1,4 +1,4 @@
-"""torch.profiler: a profiled program has the same results; other lines say what the profiler sees of the GPU."""
+"""torch.profiler: a profiled program has the same results. Other lines show what the profiler sees of the GPU."""
 
 import json
 import os

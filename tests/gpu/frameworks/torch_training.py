@@ -1,4 +1,4 @@
-"""A small transformer trained for 300 steps, and shorter runs in mixed precision: every loss counts."""
+"""Trains a small transformer for 300 steps, and shorter in mixed precision. Every loss is compared."""
 
 import lines
 from torch_common import DEVICE, hash_of, prepare, torch
@@ -24,7 +24,7 @@ class Transformer(torch.nn.Module):
 
 
 def batch(step):
-    """Text with a rule: the two previous letters determine each letter."""
+    """Text in which the two previous letters determine each letter."""
     generator = torch.Generator().manual_seed(1000 + step)
     text = torch.randint(0, VOCABULARY, (BATCH, LENGTH + 1), generator=generator)
     for i in range(2, LENGTH + 1):

@@ -46,7 +46,7 @@ def matmul_kernel(a, b, c, size, M: tl.constexpr, N: tl.constexpr, K: tl.constex
 
 @lines.case
 def autotuned_matmul(say):
-    """All numbers are whole, so the result is exact whichever configuration is the fastest."""
+    """All numbers are whole, so the result is exact with every configuration."""
     for size in (256, 512):
         a = integers(size, size, dtype=torch.float16)
         b = integers(size, size, dtype=torch.float16, seed=1)

@@ -14,8 +14,8 @@ struct Captured {
   cudaGraphExec_t launched = nullptr;
 };
 
-// The work of one launch: each element becomes the largest of (its value + rank + 1), which all
-// ranks gather.
+// The work of one launch: each element becomes the largest of (its value + rank + 1) over all
+// ranks, and all ranks gather the results.
 void enqueue(Captured& captured) {
   Rank& rank = *captured.rank;
   add<<<1, kCount, 0, rank.stream>>>(captured.data, rank.rank + 1);

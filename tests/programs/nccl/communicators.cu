@@ -1,10 +1,10 @@
-// Communicators: their ranks and devices, their parts, smaller and larger ones, calls that do
-// not block, memory of NCCL.
+// Communicators: their ranks and devices, parts of communicators, smaller and larger ones, calls
+// that do not block, memory of NCCL.
 #include <algorithm>
 
 #include "ranks.h"
 
-// Sums 1 over the communicators, which must give each its number of ranks.
+// All-reduces a 1 of each rank. The sum must be the number of ranks of the communicator.
 void check_sum(const std::vector<Rank>& ranks) {
   std::vector<int*> data;
   for (const Rank& rank : ranks) {

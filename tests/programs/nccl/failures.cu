@@ -31,7 +31,7 @@ void expect_failure(ncclComm_t comm, ncclResult_t expected) {
   CHECK(std::strlen(ncclGetLastError(comm)) > 0);
 }
 
-// After a failure a communicator is aborted, and then its stream has nothing left to do.
+// Aborts the communicator after a failure. After that, its stream must have no work.
 void abort(Place& place) {
   NCCL(ncclCommAbort(place.rank.comm));
   place.rank.comm = nullptr;
@@ -129,7 +129,7 @@ void killed(Place& place) {
   abort(place);
 }
 
-// The survivors go on with a smaller communicator.
+// The survivors continue with a smaller communicator.
 void survived(Place& place) {
   Rank& rank = place.rank;
   settle(place);
@@ -143,8 +143,8 @@ void survived(Place& place) {
   settle(place);
 }
 
-// Waits until all ranks below `ranks` have come here. Calls that a rank has begun before are then
-// known to its worker, if it has one.
+// Waits until all ranks below `ranks` have called this. If a rank has a worker, the worker then has
+// all calls that the rank made before.
 void gather(const Place& place, int ranks, const char* name) {
   int* word;
   CUDA(cudaMalloc(&word, sizeof(int)));
@@ -268,7 +268,7 @@ void aborted_first_operation(Place& place) {
   gather(place, 0, "left");
 }
 
-// Communicators that the case makes itself.
+// The cases from here on make their communicators themselves.
 
 void never_comes(Place& place) {
   Rank& rank = place.rank;
@@ -281,7 +281,7 @@ void never_comes(Place& place) {
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   ncclResult_t state = ncclSuccess;
   NCCL(ncclCommGetAsyncError(rank.comm, &state));
-  CHECK(state != ncclSuccess);  // it waits, or learns that others have given up
+  CHECK(state != ncclSuccess);  // the rank waits, or is notified that others have given up
   abort(place);
 }
 

@@ -15,7 +15,7 @@ CUDA_MEMSET_NODE_PARAMS fill_params(CUdeviceptr memory) {
   return params;
 }
 
-// first -> last, and their graph.
+// A graph of two nodes: first -> last.
 struct Pair {
   CUgraph graph = nullptr;
   CUgraphNode first = nullptr, last = nullptr;

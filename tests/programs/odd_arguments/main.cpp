@@ -23,13 +23,13 @@ const char kPtx[] = R"(
 namespace {
 
 struct Shared {
-  int number;  // of the call in progress
+  int number;  // the number of the call in progress
   char call[200];
 };
 
 Shared* shared = nullptr;
 std::set<int> left_out;
-int number = 0;       // of the latest call
+int number = 0;       // the number of the latest call
 int first_shown = 0;  // an earlier child has printed the calls before it
 
 bool shown() { return number >= first_shown; }

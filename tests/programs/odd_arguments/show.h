@@ -19,7 +19,7 @@ void show(CUresult result);
     if (announce(#call)) show(call); \
   } while (0)
 
-// A call that the next ones need. It prints a line only if it fails, and the list goes on.
+// A call that the next ones need. Prints a line only if the call fails, and the list continues.
 void expect_success(const char* call, CUresult result);
 #undef CU
 #define CU(call) expect_success(#call, call)

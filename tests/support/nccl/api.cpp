@@ -62,7 +62,7 @@ CommunicatorPtr make(ncclComm_t* handle, int ranks, int rank, bool blocking) {
   return made;
 }
 
-// With TESTNCCL_INIT, a rank `fails` or `dies` before it has met the others.
+// With TESTNCCL_INIT=fails or =dies, the rank fails or dies before it has met the other ranks.
 ncclResult_t meet(Communicator& made, const Id& id) {
   const char* const fault = std::getenv("TESTNCCL_INIT");
   if (fault && std::strcmp(fault, "dies") == 0) (void)std::raise(SIGKILL);
@@ -109,7 +109,7 @@ ncclResult_t suspend_or_resume(ncclComm_t comm, bool suspends) {
   });
 }
 
-// The communicator for an operation. Fails if the communicator is suspended.
+// Returns the communicator for an operation. Fails if the communicator is suspended.
 CommunicatorPtr use_awake(ncclComm_t comm, ncclResult_t* result) {
   CommunicatorPtr communicator = use(comm, result);
   if (!communicator || !communicator->is_suspended()) return communicator;
@@ -130,7 +130,7 @@ ncclResult_t split(const CommunicatorPtr& parent, const CommunicatorPtr& made, i
   const Bytes all = parent->exchange(mine);
   if (all.empty()) return parent->failure();
   Reader reader(all);
-  std::vector<std::pair<Choice, int>> group;  // and the rank in the parent
+  std::vector<std::pair<Choice, int>> group;  // the choice, and the rank in the parent
   for (int rank = 0; rank < parent->ranks(); ++rank) {
     const auto choice = reader.get<Choice>();
     if (choice.color == color) group.emplace_back(choice, rank);
@@ -197,7 +197,7 @@ ncclResult_t transfer(bool sends, const void* buffer, size_t count, ncclDataType
   });
 }
 
-// Calls `ask` with the communicator, which must not be in a call.
+// Stores the result of `ask` in `*place`. The communicator must not be in a call.
 template <typename T>
 ncclResult_t answer(ncclComm_t comm, T* place, T (*ask)(const Communicator&)) {
   const CommunicatorPtr communicator = find(comm);

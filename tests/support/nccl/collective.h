@@ -20,8 +20,8 @@ enum class Collective : int {
   kScatter,
 };
 
-// All ranks must make the same call. `op` is ncclNumOps for every PreMulSum, whose factors the
-// ranks have applied themselves; `root` and `op` are 0 if the collective does not have them.
+// All ranks must make the same call. `op` is ncclNumOps for every PreMulSum: the ranks have applied
+// its factors themselves. `root` and `op` are 0 if the collective does not have them.
 struct Call {
   Collective what;
   ncclDataType_t type;

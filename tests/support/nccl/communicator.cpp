@@ -18,7 +18,8 @@ std::vector<Communicator*>& live() {
   return *all;
 }
 
-// Identifies the machine as NCCL does, unless NCCL_HOSTID names it.
+// Identifies the machine as NCCL does: by NCCL_HOSTID if it is set, otherwise by host name and
+// boot.
 uint64_t host() {
   std::string text;
   if (const char* id = std::getenv("NCCL_HOSTID")) {
@@ -175,7 +176,7 @@ ncclResult_t Communicator::revoke() {
   if (is_revoked_.exchange(true)) {
     return fail(ncclInvalidArgument, "the communicator is already revoked", false);
   }
-  end_children();  // first: when their calls have returned, the program may create others
+  end_children();  // first: when the children's calls have returned, the program may create others
   (void)fail(ncclInvalidUsage, "the communicator is revoked", true);
   shut_lanes();
   return ncclSuccess;

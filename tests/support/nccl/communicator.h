@@ -66,9 +66,9 @@ struct Leg {
 
 class Communicator;
 
-// Between its copies from and to the device, an operation consists of a host function, which hands
-// it to the communicator's thread, and a wait of the stream for `word`. So a graph may contain it,
-// and it blocks no thread of the driver.
+// An operation is, in its stream: a copy from the device, a host function, a wait for `word`, a
+// copy to the device. The host function hands the operation to the communicator's thread. So a
+// graph may contain an operation, and no thread of the driver blocks.
 struct Operation {
   std::shared_ptr<Communicator> owner;
   Kind kind;
@@ -96,8 +96,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
  public:
   Communicator(int ranks, int rank, bool blocking, CUcontext context);
 
-  // Joins the other ranks at `id`. Blocks until all are there. meet_as(): for a split, with another
-  // rank and number of ranks than the constructor's.
+  // Joins the other ranks at `id`. Blocks until all ranks have joined. meet_as() is for a split:
+  // its rank and number of ranks differ from the constructor's.
   ncclResult_t meet(const Id& id);
   ncclResult_t meet_as(int rank, int ranks, const Id& id);
   // Sends `mine`. Returns the bytes of all ranks, in their order, or nothing after a failure.

@@ -21,12 +21,12 @@ CommunicatorPtr take(ncclComm_t handle);  // the handle is invalid afterwards
 ncclResult_t refuse(ncclResult_t result, const std::string& text);
 const std::string& last_refusal();
 
-// The communicator for a call of this thread, which uses it until its group ends. Returns nullptr
-// and sets *result if the thread may not use it.
+// Returns the communicator for a call of this thread; the thread uses it until its group ends.
+// Returns nullptr and sets *result if the thread may not use the communicator.
 CommunicatorPtr use(ncclComm_t handle, ncclResult_t* result, bool also_failed = false);
 
-// A call that makes or ends communicators. It blocks, and runs at the same time as the others of
-// its group.
+// A call that makes or ends communicators. It blocks, and runs at the same time as the other such
+// calls of its group.
 struct Setup {
   std::function<ncclResult_t()> run;
   CommunicatorPtr made;  // nullptr if none

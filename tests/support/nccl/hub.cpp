@@ -27,7 +27,7 @@ Bytes payload_of(const Message& message) {
 
 Call call_of(const Message& message) { return Reader(message.body).get<Call>(); }
 
-// TESTNCCL_SILENT: the others do not notice that a rank is lost, as over NVLink.
+// With TESTNCCL_SILENT, the other ranks do not notice that a rank is lost, as over NVLink.
 bool is_silent() { return std::getenv("TESTNCCL_SILENT") != nullptr; }
 
 std::string rank_text(size_t rank) { return "rank " + std::to_string(rank); }
@@ -125,7 +125,7 @@ bool Hub::admit(const Hello& hello, const std::shared_ptr<Channel>& channel) {
 void Hub::fail(ncclResult_t result, const std::string& text) {
   if (failure_) return;
   failure_ = Failure{result, text};
-  // Rank 0 last: this is its process, which may end after that.
+  // Rank 0 last: the hub is in its process, which may end after that.
   for (size_t rank = members_.size(); rank-- > 0;) {
     for (const auto& lane : members_[rank].lanes) {
       if (lane) (void)lane->send(Kind::kFailure, pack(*failure_));
@@ -208,7 +208,7 @@ void Hub::finish_connects() {
   }
 }
 
-// Puts the data that a rank sends into the mail.
+// Puts the data that the rank sends into mail_.
 void Hub::begin_transfers(int rank) {
   Member& member = members_[static_cast<size_t>(rank)];
   Reader reader(member.operation->body);
@@ -229,7 +229,8 @@ void Hub::begin_transfers(int rank) {
   }
 }
 
-// Takes the data for the rank's pending receives from the mail. Returns false if data do not fit.
+// Takes the data for the rank's pending receives from mail_. Returns false if the sizes or types
+// differ.
 bool Hub::match(int rank) {
   Member& member = members_[static_cast<size_t>(rank)];
   for (size_t i = 0; i < member.transfers.size(); ++i) {
@@ -303,8 +304,8 @@ void Hub::check_mixture() {
   }
 }
 
-// Compares how many collectives each rank had begun in other shared communicators before this call.
-// Returns the first difference in words; empty: none.
+// Compares how many collectives each rank had begun, before this call, in the other communicators
+// that the ranks share. Returns a text about the first difference; empty: no difference.
 std::string Hub::difference_in_order() const {
   Call call;
   const std::vector<Order> first = orders_of(*members_[0].operation, &call);

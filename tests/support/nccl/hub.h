@@ -1,6 +1,7 @@
-// The meeting point of a communicator's ranks. A thread for each connection answers when all ranks
-// have called, and checks that they make the same call. A unique id also names a hub: there the
-// ranks learn the address of the communicator's own hub, which is in the process of rank 0.
+// Hub: the server that the ranks of a communicator connect to, in the process of rank 0. It has a
+// thread for each connection. It checks that all ranks make the same call, and answers when all
+// have called. A unique id also names a hub: from it the ranks get the address of the
+// communicator's hub.
 #pragma once
 
 #include <array>
@@ -38,8 +39,8 @@ struct Failure {
 Bytes pack(const Failure& failure);
 Failure unpack_failure(const Bytes& body);
 
-// A communicator of a device and the number of collectives that it has begun. Each rank lists the
-// other communicators of its device.
+// A communicator and the number of collectives that it has begun. With a collective, each rank
+// sends this for the other communicators of its device.
 struct Order {
   uint64_t communicator;
   uint64_t begun;
@@ -55,8 +56,8 @@ struct Transfer {
 
 class Hub : public std::enable_shared_from_this<Hub> {
  public:
-  // kOnce: closes after the first exchange. kAgain: begins anew after each exchange, for any number
-  // of ranks. kStays: until its ranks have gone.
+  // kOnce: closes after the first exchange. kAgain: forgets its ranks after each exchange, so that
+  // others may come, in any number. kStays: closes when all ranks have left.
   enum class Life { kOnce, kAgain, kStays };
 
   // Returns nullptr if it cannot listen.
@@ -64,7 +65,7 @@ class Hub : public std::enable_shared_from_this<Hub> {
 
   const Id& id() const { return id_; }
   void close();
-  // Sends the ranks kBye: this process may end before they have ended the communicator.
+  // Sends kBye to the ranks, because this process may end before they have ended the communicator.
   void farewell();
 
   Hub(int listener, const Id& id, Life life) : listener_(listener), id_(id), life_(life) {}

@@ -16,7 +16,7 @@ using Bytes = std::vector<std::byte>;
 
 enum class Kind : uint32_t {
   kHello,         // key, ranks, rank, lane: the first message of a connection
-  kExchange,      // any bytes of one size; the reply has those of all ranks
+  kExchange,      // bytes, equally many from each rank; the reply has the bytes of all ranks
   kConnect,       // a list of peers; the reply comes when each of them names this rank too
   kCollective,    // Call, orders, payload; the reply has this rank's result
   kPointToPoint,  // Transfers, payload of the sends; the reply has the payload of the receives

@@ -1,6 +1,6 @@
-"""The generator on a small made-up API (golden/), and on tables that are wrong.
+"""The generator, run on a small made-up API (golden/) and on wrong tables.
 
-What it writes for the small API is compared with golden/expected_*; run with --write to accept new output.
+Its output for the small API is compared with golden/expected_*; run with --write to accept new output.
 """
 
 import json
@@ -242,7 +242,7 @@ class WrongTableTest(unittest.TestCase):
 
 
 class WrongTraitsTest(unittest.TestCase):
-    """Columns of functions, and custom commands, that say too little or too much."""
+    """Columns of functions, and custom commands, with missing, unknown or contradictory properties."""
 
     def refuse(self, complaint, files):
         with changed_table(files) as folder:
@@ -254,7 +254,7 @@ class WrongTraitsTest(unittest.TestCase):
                                 "0x101 cuWidgetDestroy\n", "commands.toml": ""})
 
     def refuse_command(self, changes, complaint):
-        """The golden command PaintMany with other properties; None takes one away."""
+        """The golden command PaintMany with changed properties; None removes a property."""
         with open(GOLDEN / "table" / "commands.toml", "rb") as file:
             entry = tomllib.load(file)["PaintMany"]
         entry = {key: value for key, value in (entry | changes).items() if value is not None}
@@ -314,7 +314,7 @@ class WrongTraitsTest(unittest.TestCase):
 
 class HashTest(unittest.TestCase):
     def hashes(self, folder=GOLDEN / "table", layouts=None):
-        """By name."""
+        """Name of a command -> hash."""
         loaded = load(folder)
         hashes = shared_tables.command_hashes(loaded, layouts or toolkit().layouts)
         return {c.name: hashes[c.opcode] for c in [*loaded.commands.values(), *shared_tables.by_opcode(loaded)]}
@@ -428,7 +428,7 @@ class StructLayoutTest(unittest.TestCase):
                          ("return true", "return kind != Kind::kSecond")):
             self.assertFalse(self.changes(old, new), new)
 
-    # In each header, the first member of the first struct and what people read.
+    # In every header, comments and texts are not part of the layout, and a new struct is.
     def test_every_header(self):
         repository = HERE.parents[2]
         for name in struct_layouts.HEADERS:

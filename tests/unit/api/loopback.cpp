@@ -11,7 +11,7 @@
 
 namespace rcuda::server {
 class Executor {};
-// Never read, because the recording driver replaces the code that would.
+// Never read, because the recording driver replaces the code that uses services.
 struct ContextServices {};
 struct GraphServices {};
 struct InterprocessServices {};

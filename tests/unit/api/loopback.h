@@ -42,7 +42,7 @@ Handle client_handle(wire::Kind kind, uint32_t id) {
   return api::from_pointer<Handle>(reinterpret_cast<void*>(handle_number(Side::kClient, kind, id)));
 }
 
-// Everything the two ends did since the test began.
+// The recorded actions of the two ends since the test began.
 struct Recorded {
   static Recorded& get();
   api::DriverTable driver;
@@ -56,14 +56,14 @@ struct Recorded {
   uint32_t posted = 0, called = 0;
   bool malformed = false;
   // Set for samples_of_answers(): the worker's replies, one after the other, instead of the
-  // handler's; then empty ones. Each is in an exact heap block.
+  // handler's; after the last, replies are empty. Each reply is in an exact heap block.
   std::vector<std::vector<std::byte>>* replies = nullptr;
   // The bytes of the handler's last reply.
   std::vector<std::byte> reply;
 };
 
-// Structs are copied member by member, so padding may get lost. With a compiler that cannot clear
-// padding, structs that have some are not compared.
+// Clears padding, which a copy member by member may lose. With a compiler that cannot clear
+// padding, structs with padding are not compared.
 template <typename T>
 T without_padding(T item) {
   if constexpr (std::is_class_v<T> && !std::has_unique_object_representations_v<T>) {
@@ -111,7 +111,8 @@ class Record {
     for (size_t i = 0; i < count; ++i) structure(items[i]);
   }
 
-  // Members of structs, without the parts that differ between the sides.
+  // For members of structs: records the object or device, and returns a value that is equal on both
+  // sides.
   template <typename Handle>
   Handle plain(Handle handle, wire::Kind kind) {
     this->handle(api::to_pointer(handle), kind);
@@ -149,7 +150,7 @@ class LoopbackTest : public testing::Test {
   static api::DriverTable& table() { return Recorded::get().driver; }
 };
 
-// The driver's answer, and the check that it arrived.
+// Fill outputs with the driver's answer, and check that the application gets this answer.
 inline constexpr unsigned char kAnswer = 0x5a;
 template <typename Handle>
 void answer_handles(Handle* items, size_t count, wire::Kind kind) {

@@ -9,8 +9,8 @@
 
 namespace rcuda::loopback {
 
-// Small numbers if array lengths are computed from them; otherwise a pattern that is unique to the
-// parameter.
+// A sample value: a small number if an array length is computed from it, otherwise a pattern that
+// is unique to the parameter.
 template <typename T>
 T sample(uint32_t seed, bool small) {
   if constexpr (std::is_pointer_v<T>) {
@@ -76,7 +76,7 @@ void expect_values(const T* items, size_t count) {
     EXPECT_EQ(std::memcmp(&item, &answer, sizeof(T)), 0) << "element " << i;
   }
 }
-// Structs come back with their objects and devices translated; padding bytes have no meaning.
+// The application gets structs with translated objects and devices. Padding bytes have no meaning.
 template <typename T>
 void answer_structures(T* items, size_t count) {
   for (size_t i = 0; i < count; ++i) std::memset(static_cast<void*>(&items[i]), 0, sizeof(T));

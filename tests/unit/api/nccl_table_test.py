@@ -36,7 +36,7 @@ def split(parameters):
 
 
 def kind(text):
-    """The kind of a parameter for the caller: a pointer, a struct by value, or a number of some width."""
+    """How a caller passes the parameter: as a pointer, a struct by value, or a number of some width."""
     if "*" in text or re.search(r"\b(ncclComm_t|ncclWindow_t|cudaStream_t|ncclParamHandle_t)\b", text):
         return "pointer"
     for name, by_value in (("UniqueId", "id"), ("Team", "team"), ("Multimem", "multimem")):

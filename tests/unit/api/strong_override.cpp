@@ -1,5 +1,5 @@
-// A libcuda.so.1 that defines five functions itself, for exports_test.cpp; the generated
-// definitions do the rest.
+// A libcuda.so.1 that defines five functions itself, for exports_test.cpp. All other functions have
+// the generated definitions.
 #include <cuda.h>
 
 #include "common/interop/default_stream.h"

@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 
-# Code of other projects, and the handler that ends the sessions.
+# Handlers that are allowed: code of other projects, and the handler that ends the sessions.
 ALLOWED = re.compile(r"std::|_GLOBAL__sub_I_system_error\.cc|ossl_|(__cxa_)?atexit(@plt)?>|"
                      r"rcuda::client::Process::initialize\(\)")
 

@@ -13,7 +13,7 @@ namespace {
 
 wire::Welcome welcome(uint32_t devices, uint32_t window, uint32_t driver_version) {
   wire::Welcome made = test::PuppetServer::welcome_with(devices);
-  // AddressSanitizer has its shadow in the first range.
+  // Not the first range, where AddressSanitizer has its shadow memory.
   constexpr size_t kRange = std::size(wire::kWindowRanges) > 1 ? 1 : 0;
   made.windows = {{wire::kWindowRanges[kRange].begin + window * wire::kSmallWindowBytes,
                    wire::kSmallWindowBytes},

@@ -88,7 +88,7 @@ class ManualTest(unittest.TestCase):
         self.addCleanup(temporary.cleanup)
         self.folder = pathlib.Path(temporary.name)
         tool = self.folder / "some-tool"
-        # The tool runs with nothing but itself in PATH.
+        # cat by its full path, because PATH has only the tool's folder.
         tool.write_text(TOOL.replace("cat <<", "/bin/cat <<"))
         tool.chmod(0o755)
         (self.folder / "data.toml").write_text(DATA)

@@ -15,7 +15,7 @@ LIBRARIES = None
 
 
 def load():
-    """The module, without the package, which is not installed."""
+    """The module alone, because the package is not installed."""
     spec = importlib.util.spec_from_file_location("rcuda_connect", SOURCE / "python/rcuda/_connect.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tests/check_layers.py: which includes it lets pass, and how it names the others."""
+"""tests/check_layers.py: which includes it allows, and what it prints for the others."""
 
 import pathlib
 import subprocess

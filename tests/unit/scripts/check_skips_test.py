@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tests/check_skips.py: what it takes for a skip, and which it lets pass."""
+"""tests/check_skips.py: what it regards as a skip, and which skips it allows."""
 
 import pathlib
 import subprocess

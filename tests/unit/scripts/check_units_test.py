@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tests/check_units.py: which texts print a time or a size by hand."""
+"""tests/check_units.py: which texts it reports as a time or a size that is printed by hand."""
 
 import pathlib
 import subprocess

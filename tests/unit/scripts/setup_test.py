@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""scripts/setup: what it asks for, and what it says where it cannot go on. Nothing is installed."""
+"""scripts/setup: what it asks for, and what it prints if it cannot go on. Nothing is installed."""
 
 import os
 import pathlib
@@ -31,7 +31,7 @@ class SetupTest(unittest.TestCase):
         (self.tree / path).chmod(0o755)
 
     def setup(self, *arguments, cuda_home="/nowhere"):
-        """Its output, as an ordinary user with the tools of bin and no others."""
+        """The output of scripts/setup for an ordinary user who has only the tools in bin."""
         user = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
         result = subprocess.run([self.tree / "scripts/setup", *arguments], capture_output=True, text=True, **user,
                                 env={"PATH": str(self.tree / "bin"), "CUDA_HOME": str(cuda_home)})

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""scripts/wheels with wheels that are made here: nothing is downloaded."""
+"""scripts/wheels with wheels that this test makes, so it downloads nothing."""
 
 import hashlib
 import os
@@ -15,7 +15,7 @@ SCRIPTS = pathlib.Path(__file__).resolve().parents[3] / "scripts"
 
 
 def make_wheel(folder, name, version, files):
-    """A wheel of these files; returns its line in wheels.toml."""
+    """Makes a wheel of these files; returns its line for wheels.toml."""
     info = f"{name}-{version}.dist-info"
     files = dict(files)
     files[f"{info}/METADATA"] = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
@@ -122,7 +122,7 @@ class WheelsTest(unittest.TestCase):
 
     def test_an_interrupted_install_is_begun_anew(self):
         process = self.start("python")
-        process.stdout.readline()  # it says so before it begins
+        process.stdout.readline()  # it prints this line before it begins to install
         process.kill()
         process.communicate()
         self.assertEqual(self.installs("python"), ["wheels: installing python"])

@@ -10,7 +10,7 @@ class Program:
     def __init__(self, framework, name, seconds=120, shards=0, apart=False, stand_in=False):
         self.framework = framework
         self.name = name
-        self.seconds = seconds  # a program without a new line for this time hangs
+        self.seconds = seconds  # a program that writes no line for this time hangs
         self.shards = shards    # number of processes that share the cases; 0: cases have names
         self.apart = apart      # each case runs in its own process
         self.stand_in = stand_in  # remote runs have an empty /dev/nvidiactl (hide_gpu.py)

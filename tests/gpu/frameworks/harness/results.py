@@ -5,22 +5,22 @@ import os
 
 
 class Result:
-    """One case in one mode: its lines, or why there are none."""
+    """The result of one case in one mode: its lines, or the reason why there are none."""
 
     def __init__(self):
-        self.lines = {}     # key: value, compared
-        self.note = ""      # an error's message, not compared
+        self.lines = {}     # key: value; these are compared
+        self.note = ""      # the message of an error; not compared
         self.ended = False
         self.lost = ""      # "crashed: signal 11" or "hung", from the harness, for a case that did not end
 
 
 class Outcome:
-    """One program in one mode: its cases, and the lines about its process."""
+    """The results of one program in one mode: its cases, and the lines about its process."""
 
     def __init__(self):
         self.cases = {}
         self.process = {}   # the `!` lines: driver, devices, missing, finished
-        self.last = None    # the case that began last, if it has not ended
+        self.last = None    # the case that began last, unless it has ended
 
 
 def read_lines(path, outcome=None):
@@ -32,7 +32,7 @@ def read_lines(path, outcome=None):
         current = None
         for line in file:
             if not line.endswith("\n"):
-                break  # written while the process was killed
+                break  # the process was killed while it wrote the line
             line = line[:-1]
             if line.startswith("> "):
                 current = outcome.last = line[2:]
@@ -91,7 +91,7 @@ def differing_keys(native, remote):
 
 
 def state_of(result):
-    """A short text for a native result."""
+    """A short text about a native result."""
     if result is None:
         return "not run"
     if result.lost:
@@ -123,7 +123,7 @@ def cause_of(native, remote, keys):
 
 
 class Verdict:
-    """One case in one remote mode."""
+    """The outcome of the comparison for one case in one remote mode."""
 
     SAME, DIFFERS, KNOWN, VARIES, NOT_RUN = "same", "differs", "known", "varies natively", "not run"
 

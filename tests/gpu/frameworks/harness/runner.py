@@ -9,7 +9,7 @@ RESTARTS = 25
 
 
 class Task:
-    """One process: a program, or some cases of it, or a shard, in one mode."""
+    """What one process runs: a program, some of its cases or a shard, in one mode."""
 
     def __init__(self, program, mode, cases=(), shard=None, suffix=""):
         self.program, self.mode, self.cases, self.shard = program, mode, list(cases), shard
@@ -18,7 +18,7 @@ class Task:
         self.process = None
         self.starts = 0
         self.seen = (0, 0.0)    # size of the file of lines, and when the file last grew
-        self.state = "not run"  # then running, finished, stopped (out of time)
+        self.state = "not run"  # later: running, finished, stopped (out of time)
 
     def lines_path(self, out):
         return os.path.join(out, "lines", self.label + ".lines")
@@ -90,7 +90,7 @@ class Runner:
             return
         self._kill(task)
         self.running.remove(task)
-        # The case that has begun and not ended has ended the process. A new process continues with the next case.
+        # The case that has begun but not ended has ended the process. A new process continues with the next case.
         text = self._text(task)
         case = self._open_case(text)
         what = "hung" if hung else self._ending(status)
@@ -123,7 +123,7 @@ class Runner:
 
     @staticmethod
     def _ending(status):
-        # Remotely, too, a signal is visible here: rcuda-run executes the program in its own process.
+        # A signal is visible here also remotely, because rcuda-run executes the program in its own process.
         if status < 0:
             return f"crashed: {signal.Signals(-status).name}"
         return f"exit status {status}"

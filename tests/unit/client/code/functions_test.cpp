@@ -46,7 +46,7 @@ class FunctionsTest : public TwoPuppetsTest {
     const auto bytes = std::as_bytes(std::span(&body, 1));
     return {bytes.begin(), bytes.end()};
   }
-  // Sets the worker's answer about every kernel. `count` may be false.
+  // Sets the worker's answer about every kernel. `count` may differ from the number of parameters.
   void answer_with(const std::vector<wire::ParameterInfo>& parameters, int64_t count = -1) {
     first().on(wire::Custom::kFunctionInfo, [=](const auto&) {
       struct {
@@ -124,7 +124,7 @@ TEST_F(FunctionsTest, WithALibraryGoWhatItsKernelsWere) {
   EXPECT_EQ(sent(static_cast<uint16_t>(api::Opcode::cuLibraryUnload)).size(), 1u);
 }
 
-// As if one thread read a graph's nodes while another unloaded a library.
+// A thread looks for kernels, as for the nodes of a graph, while another thread unloads a library.
 TEST_F(FunctionsTest, KernelsAreLookedForWhileOthersGo) {
   constexpr int kRounds = 100;
   Kernel* kernel = nullptr;
@@ -151,7 +151,8 @@ TEST_F(FunctionsTest, KernelsAreLookedForWhileOthersGo) {
   unload(*library_);
 }
 
-// As if one thread made streams while another reset a device.
+// A thread makes objects, for example streams, while another thread removes those of a context, as
+// a reset of a device does.
 TEST_F(FunctionsTest, ObjectsAreLookedForByContextWhileOthersComeAndGo) {
   constexpr int kRounds = 1000;
   constexpr wire::ObjectId kContext = wire::kFirstCreatedContext + 77;
@@ -180,7 +181,7 @@ TEST_F(FunctionsTest, ObjectsAreLookedForByContextWhileOthersComeAndGo) {
 TEST_F(FunctionsTest, ParametersThatCannotBeAreRefused) {
   Kernel* kernel = nullptr;
   const std::vector<std::pair<std::vector<wire::ParameterInfo>, int64_t>> lies{
-      {{{0, 8}}, 2},  // more than were sent
+      {{{0, 8}}, 2},  // a count above the number of parameters in the answer
       {{{0, 8}}, 0xffff'ffff},
       {{{wire::kMaxParameterBytes, 1}}, -1},
       {{{0xffff'ffff, 0xffff'ffff}}, -1},

@@ -69,8 +69,8 @@ TEST(ImagesTest, ThreadsThatLoadTheSameImageSendItOnce) {
   EXPECT_EQ(lone.puppet.taken(wire::Custom::kImageChunk).size(), kImages * kChunks);
 }
 
-// Over a network, filling a slot is a round trip. Here the command behind it is one, as each is in
-// a session of RCUDA_SYNC.
+// Over a network, filling a slot takes a round trip. In this test, the command after it takes the
+// round trip: the session has RCUDA_SYNC, so each command does.
 TEST(ImagesTest, SlotsOfALargeImageAreFilledAtTheSameTime) {
   using Answer = test::PuppetServer::Answer;
   ::setenv("RCUDA_COPY_THREADS", "2", 0);
@@ -94,7 +94,7 @@ TEST(ImagesTest, SlotsOfALargeImageAreFilledAtTheSameTime) {
   EXPECT_EQ(puppet.taken(wire::Custom::kImageChunk).size(), 3u);
 }
 
-// A worker that has the image, or gets it with the first chunk.
+// Loads an image in a session whose worker has the image, or receives it as one chunk.
 class LoadTest : public ::testing::Test {
  protected:
   using Command = test::PuppetServer::Command;
@@ -130,7 +130,8 @@ class LoadTest : public ::testing::Test {
     return load_image(*lone_.session, wire::primary_context_id(0), wire::Custom::kModuleLoad, 5,
                       image, none, &functions_);
   }
-  // How often each command came, after all have come.
+  // The numbers of ImageQuery, ImageChunk, ModuleLoad and FunctionInfo commands since the last
+  // call.
   std::vector<size_t> came() {
     EXPECT_EQ(lone_.ping(), CUDA_SUCCESS);
     std::vector<size_t> counts;
@@ -156,14 +157,14 @@ TEST_F(LoadTest, TheOnlyFunctionOfAnImageIsAskedForWithIt) {
   EXPECT_EQ(came(), (std::vector<size_t>{1, 0, 1, 1}));
 }
 
-// Over shared memory. frames_test.py has it over TCP.
+// This session is over shared memory; frames_test.py tests the same over TCP.
 TEST_F(LoadTest, OneOfSeveralFunctionsIsNot) {
   EXPECT_EQ(load(kTwo), CUDA_SUCCESS);
   EXPECT_TRUE(functions_.empty());
   EXPECT_EQ(came(), (std::vector<size_t>{1, 0, 1, 0}));
 }
 
-// Without waiting for the worker's answer, it was also told to load the image.
+// The client sends the load with the query. That load fails, so there are two ModuleLoad commands.
 TEST_F(LoadTest, AnImageThatTheWorkerLacksIsSentAndLoadedThen) {
   has_image_ = false;
   EXPECT_EQ(load(kOne), CUDA_SUCCESS);

@@ -93,7 +93,7 @@ TEST_F(LocateTest, ACopyInAnotherServersStreamWaitsForItFirst) {
   Context& second = *process().device(1)->primary;
   push_context(&second);
   (void)sent_to_second(wire::Custom::kSignal);
-  second.timeline->count();  // something is queued in its default stream
+  second.timeline->count();  // as if work were queued in its default stream
   const Route owner{&first_session(), wire::primary_context_id(0), 0};
   const auto stream = stream_at(owner, nullptr);
   ASSERT_EQ(stream.result(), CUDA_SUCCESS);

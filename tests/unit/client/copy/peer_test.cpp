@@ -1,5 +1,5 @@
-// The commands that the two workers get for a blocking copy: where a worker must check that a
-// stream has reached the copy, and where the client already knows.
+// The commands that the two workers get for a blocking copy between them. A worker checks that its
+// stream has reached the copy only if the client does not know that the stream is idle.
 #include "client/copy/peer.h"
 
 #include <gtest/gtest.h>
@@ -30,8 +30,8 @@ class PeerCopyTest : public TwoPuppetsTest {
     EXPECT_EQ(locate(address, 4096, Side::kDevice, &location), CUDA_SUCCESS);
     return {*location.owner, address};
   }
-  // Copies 64 bytes from the first server to the second. Returns the default streams in which the
-  // copy took a place.
+  // Copies 64 bytes from the first server to the second. Returns on which sides the copy took a
+  // place in the default stream.
   Asked copy() {
     (void)sent(wire::Custom::kPeerCopy), (void)sent_to_second(wire::Custom::kPeerCopy);
     EXPECT_EQ(issue(true), CUDA_SUCCESS);
@@ -85,7 +85,7 @@ TEST_F(PeerCopyTest, ACopyThatFailedTellsNothingOfItsStreams) {
 
 TEST_F(PeerCopyTest, WhatIsQueuedDuringACopyIsAskedAbout) {
   fill(*destination_);
-  // The puppet's thread acts as another thread of the program.
+  // The puppet's thread plays another thread of the program, which queues work during the copy.
   second().on(wire::Custom::kPeerCopy, [this](const Command&) {
     fill(*destination_);
     return test::PuppetServer::Answer{};
@@ -111,7 +111,7 @@ TEST_F(PeerCopyTest, ANodeMustStayInItsAllocations) {
   given.dstY = 0;
   given.srcPitch = 1025;
   EXPECT_EQ(copy_between_servers_of(given, &copy), CUDA_ERROR_INVALID_VALUE);
-  given.srcPitch = size_t{1} << 63;  // four rows overflow
+  given.srcPitch = size_t{1} << 63;  // the size of four rows overflows
   EXPECT_EQ(copy_between_servers_of(given, &copy), CUDA_ERROR_INVALID_VALUE);
 }
 

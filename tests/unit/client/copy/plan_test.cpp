@@ -66,8 +66,8 @@ TEST_F(PlanTest, NobodyWaitsForACopyWithinADevice) {
   EXPECT_FALSE(plan(*device_, *also_device_, here_, false).waits);
 }
 
-// The copy runs in a stream of the memory's own worker. Later work in the stream in which it was
-// issued must come after it.
+// The copy runs in a stream of the worker that has the memory. Later work in the stream of the call
+// must come after the copy, so the call waits for the copy.
 TEST_F(PlanTest, ACopyInAnotherServersStreamIsWaitedFor) {
   for (const Location& source : {*also_device_, *host_}) {
     const CopyPlan planned = plan(*device_, source, there_, false);

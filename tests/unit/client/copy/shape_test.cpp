@@ -64,8 +64,8 @@ class CopyShapeTest : public TwoPuppetsTest {
     made->srcHeight = height;
   }
 
-  // Makes the puppet act as a worker with one device: device addresses are offsets into `device_`.
-  // It copies once `may_copy_` is set.
+  // Makes the puppet a worker with one device, whose memory from `base` on is `device_`. The puppet
+  // executes copies once `may_copy_` is set.
   void be_a_worker(CUdeviceptr base) {
     first().on(wire::Custom::kCopyShape, [this, base](const auto& command) {
       may_copy_.wait(false);

@@ -1,5 +1,5 @@
-// Blobs (api/blob.h) as the client reads them: in pieces, and with impossible answers of a
-// worker.
+// Reads of blobs (api/blob.h) by the client: in pieces, and from a worker whose answers contradict
+// themselves.
 #include "api/blob.h"
 
 #include <string>

@@ -18,8 +18,9 @@ namespace {
 
 class ContextTest : public TwoPuppetsTest {
  protected:
-  // Calls `end`, which sends a command of this opcode. Returns whether an object that another
-  // thread creates before the worker has executed the command gets another id than `id`.
+  // Calls `end`, which ends the object `id` by a command of this opcode. Returns whether `id` stays
+  // taken until the worker has executed the command: an object that another thread creates before
+  // that gets another id.
   template <typename End>
   bool is_taken_until(api::Opcode opcode, wire::Kind kind, wire::ObjectId id, End end) {
     bool taken = false;
@@ -91,8 +92,9 @@ TEST_F(ContextTest, IdsOfAModulesFunctionsStayTakenUntilItIsUnloaded) {
                              [&] { return cuModuleUnload(static_cast<CUmodule>(module)); }));
 }
 
-// As NVIDIA's runtime does it. The destructor takes a lock of the runtime there, with which another
-// thread may be inside of a function that asks for the device's state.
+// NVIDIA's runtime stores data with a context, and a destructor for them, which takes a lock of the
+// runtime. Another thread may hold this lock while it calls a function about the device's state. So
+// the client must not hold the device's lock when it calls the destructor.
 TEST_F(ContextTest, WhatTheRuntimeKeepsWithItIsDestroyedWithoutTheDevicesLock) {
   constexpr unsigned char kStorage[] = {0xc6, 0x93, 0x33, 0x6e, 0x11, 0x21, 0xdf, 0x11,
                                         0xa8, 0xc3, 0x68, 0xf3, 0x55, 0xd8, 0x95, 0x93};
@@ -107,7 +109,7 @@ TEST_F(ContextTest, WhatTheRuntimeKeepsWithItIsDestroyedWithoutTheDevicesLock) {
     unsigned flags;
     int active = 0;
     EXPECT_EQ(cuDevicePrimaryCtxGetState(0, &flags, &active), CUDA_SUCCESS);
-    EXPECT_EQ(active, 1);  // it still works
+    EXPECT_EQ(active, 1);  // the context still works during the destructor
     ++*static_cast<int*>(count);
   };
   int key = 0, destroyed = 0;
@@ -141,7 +143,7 @@ TEST_F(ContextTest, OneThatAnotherThreadDestroyedIsNotUsed) {
     EXPECT_EQ(cuCtxGetStreamPriorityRange(&least, &greatest), CUDA_ERROR_CONTEXT_IS_DESTROYED);
   };
   expect_refused();
-  // A new context with the same handle is not the one of this thread.
+  // A new context has the same handle. This thread's current context is still the destroyed one.
   CUcontext successor = nullptr;
   std::thread([&] { EXPECT_EQ(cuCtxCreate_v2(&successor, 0, 0), CUDA_SUCCESS); }).join();
   ASSERT_EQ(successor, context);

@@ -12,8 +12,8 @@ namespace {
 
 using Answer = test::PuppetServer::Answer;
 
-// The memory belongs to device 2, the second one of the first server. Device 0 of the same server
-// is current.
+// The memory belongs to device 2, the second device of the first server. The current context is of
+// device 0, of the same server.
 class FreeTest : public TwoPuppetsTest {
  protected:
   static constexpr size_t kBytes = 4096;
@@ -47,7 +47,7 @@ class FreeTest : public TwoPuppetsTest {
 
   struct Seen {
     wire::ObjectId context = 0;
-    bool known = true;  // when the worker got the command
+    bool known = true;  // the client knew the memory when the worker got the command
   };
   // Records the worker's view of the next command of this kind. The worker answers with `result`.
   void watch(api::Opcode opcode, Seen* seen, CUresult result = CUDA_SUCCESS) {
@@ -101,7 +101,7 @@ TEST_F(FreeTest, MemoryOfAnotherProcessIsForgottenBeforeItsLastClose) {
   EXPECT_EQ(cuIpcCloseMemHandle(address()), CUDA_ERROR_INVALID_VALUE);
 }
 
-// Another thread may open the memory while its last close is on its way.
+// Another thread may open the memory while the command of its last close is in flight.
 TEST_F(FreeTest, ARefusedCloseCountsWithOpeningsOfOtherThreads) {
   for (const unsigned openings : {1u, 2u}) {
     first().on(static_cast<uint16_t>(api::Opcode::cuIpcCloseMemHandle), [&](const Command&) {
@@ -152,7 +152,7 @@ TEST_F(FreeTest, ARefusedCallLeavesTheMemoryKnown) {
   EXPECT_EQ(memory().unreserve(address()), kBytes);
 }
 
-// RCUDA_SYNC and captures: the answer is the call's own, not an earlier error.
+// With RCUDA_SYNC and during captures, the result is that of this free, not of an earlier command.
 TEST_F(FreeTest, ARefusedFreeInStreamOrderLeavesTheMemoryKnown) {
   Seen seen;
   watch(api::Opcode::cuMemFreeAsync, &seen, CUDA_ERROR_INVALID_VALUE);

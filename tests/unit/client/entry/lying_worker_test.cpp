@@ -1,6 +1,7 @@
-// A worker that lies: addresses outside of its windows, and answers that no worker gives. The
-// program gets an error, and none of its memory changes. A wrong address ends the session with a
-// line that names the server. Each lie has a process of its own, which has not called CUDA yet.
+// A worker that lies: it returns addresses outside of its windows, or answers that no real worker
+// gives. The program must get an error, and its memory must not change. A wrong address also ends
+// the session, with a log line that names the server. Each lie is tested in a process of its own,
+// which has not called CUDA yet.
 #include <array>
 #include <cstdint>
 #include <cstdio>
@@ -30,7 +31,7 @@ constexpr size_t kBytes = 128u << 10;
 constexpr uint32_t kMinted = wire::kWorkerMinted | 7;
 constexpr char kPtx[] = ".version 8.0\n.target sm_75\n.address_size 64\n";
 
-// The program's own memory, at which the lies point.
+// The program's own memory, whose address the lies contain.
 alignas(65536) std::array<uint64_t, kBytes / 8> table;
 uint64_t there() { return reinterpret_cast<uintptr_t>(table.data()); }
 
@@ -161,7 +162,7 @@ CUresult in_stream_order(Program& program) {
   return cuMemAllocAsync(&got, kBytes, nullptr);
 }
 
-// It is known as page-locked memory of the program, and stays known.
+// The program has registered its memory, and the memory stays registered.
 CUresult in_place_of_host_memory(Program& program) {
   CUdeviceptr got = 0;
   unsigned type = 0;
@@ -201,7 +202,7 @@ CUresult variable(Program& program, unsigned is_managed) {
   return cuModuleGetGlobal_v2(&got, &bytes, module, "variable");
 }
 
-// The window contains its first byte only.
+// Only the first byte of the variable is in the window.
 CUresult huge_variable(Program& program) {
   CUdeviceptr got = 0;
   size_t bytes = 0;
@@ -321,7 +322,7 @@ CUresult nodes(Program& program) {
   return count == found.size() ? result : CUDA_SUCCESS;
 }
 
-// More groups than the application has asked for: the owner of each would be written.
+// More groups than the application has requested: the client would write past the end of its array.
 CUresult groups(Program& program) {
   CUdevResource all{};
   all.type = CU_DEV_RESOURCE_TYPE_SM;
@@ -342,7 +343,7 @@ CUresult groups(Program& program) {
   return std::memcmp(&before, &made[1], sizeof before) == 0 ? result : CUDA_SUCCESS;
 }
 
-// The text's length, which an application may use without a look at the size of its buffer.
+// A length of the text that exceeds the application's buffer. Applications may trust this length.
 CUresult log_sizes(Program& program) {
   std::array<char, 64> text{};
   CUmodule module;
@@ -360,7 +361,8 @@ CUresult log_sizes(Program& program) {
   return reinterpret_cast<uintptr_t>(values[1]) <= text.size() ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
 }
 
-// A linked image that leads to other memory of the program when it is loaded.
+// A linked image with a pointer to other memory of the program, which a load of the image would
+// follow.
 CUresult linked_image(Program& program) {
   struct {
     uint32_t magic = 0x466243B1, version = 1;
@@ -380,7 +382,7 @@ CUresult linked_image(Program& program) {
   return cuLinkComplete(state, &image, &bytes);
 }
 
-// The module of a library is a module of the program.
+// The worker returns, as a library's module, a module that the program has loaded itself.
 CUresult module_of_another(Program& program) {
   CUmodule module = nullptr;
   (void)program.module();
@@ -389,7 +391,7 @@ CUresult module_of_another(Program& program) {
   return cuLibraryGetModule(&module, library);
 }
 
-// Two kernels have one function, which both would destroy.
+// The worker returns the same function for two kernels; the ends of both kernels would destroy it.
 CUresult one_function(Program& program) {
   CUfunction function = nullptr;
   const CUlibrary library = program.library();

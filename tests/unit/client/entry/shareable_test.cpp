@@ -1,5 +1,5 @@
 // Threads that release references to one allocation at the same time. The worker gets each release
-// once, and that of the last reference last.
+// once, and the release of the last reference after all others.
 #include <atomic>
 #include <cstdint>
 #include <thread>
@@ -31,7 +31,7 @@ class ShareableTest : public TwoPuppetsTest {
       out.value(kAllocation);
       return Answer{CUDA_SUCCESS, {out.body().begin(), out.body().end()}};
     });
-    // As a driver does if a caller releases more references than it has.
+    // Like a driver, refuses a release of more references than there are.
     on(api::Opcode::rcuda_allocation_release, [this](const Command&) {
       if (references_ <= 1) return Answer{CUDA_ERROR_INVALID_VALUE, {}};
       --references_;

@@ -17,8 +17,8 @@ bool in_range(const Taken& taken) {
          taken.first + taken.second <= wire::kHostRangeBase + wire::kHostRangeBytes;
 }
 
-// Whether the upper half of an address in it, beside an integer that programs often use, is an
-// address in it as well.
+// Whether a 64-bit word is an address of the range if its upper half is the upper half of such an
+// address and its lower half is an integer that programs often use.
 bool is_hit_by_integers(const Taken& taken) {
   const uint64_t upper = taken.first >> 32 << 32;
   for (const uint32_t lower : {0u, 1u, 2u, 224u, 65'536u, 20'000'000u, 0x3f80'0000u, ~0u, ~1u}) {

@@ -71,7 +71,7 @@ TEST_F(HostMemoryTest, WorkersMapTheApplicationsOwnPages) {
   EXPECT_EQ(unregister_host(memory_), CUDA_SUCCESS);
 }
 
-// Before Linux 6.11 each question costs time for every mapping of the process.
+// Before Linux 6.11, a query reads all mappings of the process, so the client makes few queries.
 TEST_F(HostMemoryTest, ARegistrationAndItsEndAskForTheMappingsOnceEach) {
   map(MAP_PRIVATE);
   const uint64_t before = mapping_queries();
@@ -118,7 +118,7 @@ TEST_F(HostMemoryTest, PagesThatOthersHavePinnedAreMirrored) {
   EXPECT_EQ(unregister_host(memory_), CUDA_SUCCESS);
 }
 
-// As an H100 with driver 580 does.
+// The results are those of driver 580 on an H100.
 TEST_F(HostMemoryTest, MemoryMustBeWritableUnlessTheGpuOnlyReadsIt) {
   map(MAP_PRIVATE);
   protect(1, PROT_READ);
@@ -136,7 +136,7 @@ TEST_F(HostMemoryTest, MemoryDoesNotEndWhileItBecomesMirrored) {
   map(MAP_SHARED);
   ASSERT_EQ(enroll(), CUDA_SUCCESS);
   std::thread ends;
-  // In a thread of the puppet, while mirror_reachable() waits for the answer.
+  // Runs on the puppet's thread, while mirror_reachable() waits for the answer.
   first().on(wire::Custom::kMirror, [&](const Command&) {
     if (!ends.joinable()) {
       ends = std::thread([&] {

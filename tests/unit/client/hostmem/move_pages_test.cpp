@@ -54,7 +54,8 @@ UniqueFd memfd(size_t bytes) {
   return fd;
 }
 
-// Whether writes can be held, also to pages of a memfd, which kernels support since 5.19.
+// Whether the kernel can hold back writes of this process (userfaultfd), also to pages of a memfd,
+// which needs Linux 5.19.
 bool writes_can_be_held() {
   const UniqueFd fd(static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY)));
   uffdio_api api{UFFD_API, UFFD_FEATURE_WP_HUGETLBFS_SHMEM, 0};
@@ -98,12 +99,13 @@ TEST(MovePages, MemoryMovedOffAgainIsPrivateAndAnonymous) {
   ASSERT_EQ(pread(backing.get(), &seen[1], sizeof seen[1], kPage), sizeof seen[1]);
   EXPECT_EQ(seen[0], 4711u) << "the first page was not to be moved";
   EXPECT_NE(seen[1], 4711u);
-  // As allocators do with pages that they will hand out as zero.
+  // Discards a page, as allocators do with pages that must be zero when they are used next.
   ASSERT_EQ(madvise(second, kPage, MADV_DONTNEED), 0);
   EXPECT_EQ(second[0], 0u);
 }
 
-// All increments of other threads in these pages, first touches included, arrive in the end.
+// While pages move, other threads increment words in them and touch pages for the first time. No
+// increment may be lost.
 TEST(MovePages, NoWriteOfAnotherThreadIsLost) {
   if (!writes_can_be_held()) GTEST_SKIP() << "this kernel does not hold writes for this process";
   constexpr size_t kThreads = 3, kPages = 500;
@@ -170,7 +172,7 @@ TEST(MovePages, KeepsTheProtectionOfEachPart) {
   for (size_t i = 0; i < 5; ++i) EXPECT_EQ(pages.words()[i * kPage / sizeof(uint64_t)], i + 1);
 }
 
-// No more than a piece exists twice.
+// Pages move piece by piece, so at any time at most one piece exists twice.
 TEST(MovePages, PiecesThatHaveMovedAreFree) {
   const Pages pages(2 * kMovedBytes / kPage + 1);
   for (size_t i = 0; i < pages.bytes() / sizeof(uint64_t); ++i) pages.words()[i] = i;

@@ -105,7 +105,7 @@ TEST_F(RegisteredPagesTest, FillsWhatIsMissingOnBothSidesAndInBetween) {
 TEST_F(RegisteredPagesTest, WhatCannotBeMadeChangesNothing) {
   ASSERT_TRUE(use(2, 1));
   refused_ = first_ + 3 * kPage;
-  EXPECT_FALSE(use(0, 5));  // pages 0 and 1 could be moved
+  EXPECT_FALSE(use(0, 5));  // though pages 0 and 1 could be moved
   EXPECT_EQ(made_.size(), 1u);
   leave(2, 1);
 }
@@ -141,7 +141,7 @@ TEST_F(RegisteredPagesTest, ARunThatWasNotMovedHasNoBacking) {
   leave_pages(first_ + kPage, kPage, end);
 }
 
-// io_uring pins its fixed buffers, and the kernel reads and writes the pages that it has pinned.
+// io_uring pins its fixed buffers: the kernel reads and writes these pages, so they must not move.
 TEST_F(RegisteredPagesTest, PinnedPagesStayWhereTheyAre) {
   io_uring_params parameters{};
   UniqueFd ring(static_cast<int>(::syscall(__NR_io_uring_setup, 1, &parameters)));
@@ -155,7 +155,7 @@ TEST_F(RegisteredPagesTest, PinnedPagesStayWhereTheyAre) {
   EXPECT_EQ(shared_pages(), 3u);
   ASSERT_EQ(::syscall(__NR_io_uring_register, ring.get(), IORING_UNREGISTER_BUFFERS, nullptr, 0),
             0);
-  // They move when pages are used or left next.
+  // The pages move at the next use() or leave() of any pages.
   ASSERT_TRUE(use(5, 1));
   EXPECT_EQ(shared_pages(), 1u);
   leave(5, 1);

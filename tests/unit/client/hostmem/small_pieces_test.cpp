@@ -52,7 +52,7 @@ TEST(SmallPieces, ThousandsShareLines) {
   EXPECT_FALSE(pieces.give_back(last + kLine + 16));
   EXPECT_EQ(pieces.take(1), last + kLine + 16);
   EXPECT_EQ(pieces.take(kUnit), kFirst + kAlone * kLine + kUnit);
-  // With fewer pieces, each has a line again.
+  // With fewer pieces, each piece gets a cache line of its own again.
   for (uint64_t at = kFirst; at <= kFirst + 8 * kLine; at += kLine) {
     EXPECT_FALSE(pieces.give_back(at));
   }

@@ -1,4 +1,4 @@
-// What a worker answers about mirrored memory.
+// The answers of a worker to commands about mirrored memory, for puppets.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace rcuda::client {
 
-// The worker's answer about a mirror.
+// An answer to MirrorFetch, MirrorFetchBehind or MirrorChanges: the state, then `bytes`.
 inline test::PuppetServer::Answer answer_with(const wire::MirrorState& state,
                                               std::span<const std::byte> bytes = {}) {
   test::PuppetServer::Answer answer;
@@ -20,7 +20,7 @@ inline test::PuppetServer::Answer answer_with(const wire::MirrorState& state,
   return answer;
 }
 
-// Has all bytes of each mirror fetched.
+// An answer to MirrorNews after which the client must fetch all bytes of each mirror.
 inline test::PuppetServer::Answer no_news(const test::PuppetServer::Command& command) {
   test::PuppetServer::Answer answer;
   for (uint64_t i = 0; i < command.as<wire::MirrorNewsBody>().count; ++i) {

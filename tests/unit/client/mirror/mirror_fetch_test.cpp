@@ -1,4 +1,4 @@
-// How mirrored memory is asked for: with a wait, and several mirrors together.
+// Fetches of mirrored memory: of one mirror together with a wait, and of several mirrors together.
 #include <cstring>
 #include <deque>
 #include <span>
@@ -19,7 +19,8 @@ namespace {
 
 constexpr size_t kBlock = 4096;
 
-// A mirror whose bytes fit into a small reply: its worker is asked for them with the wait.
+// A mirror whose bytes fit into a small reply. A wait requests them together with its own command
+// (MirrorFetchBehind).
 class SmallMirrorTest : public ::testing::Test {
  protected:
   using Answer = test::PuppetServer::Answer;
@@ -42,11 +43,11 @@ class SmallMirrorTest : public ::testing::Test {
     });
     mirror(*lone_.session, 1, memory_.data(), memory_.size());
     ASSERT_TRUE(any_mirrored());
-    ASSERT_EQ(push_mirrors(route()), CUDA_SUCCESS);  // work, which can be waited for
+    ASSERT_EQ(push_mirrors(route()), CUDA_SUCCESS);  // a wait needs work in flight
   }
   void TearDown() override { unmirror(memory_.data()); }
   Route route() { return lone_.session->in_context(1); }
-  // How often the worker was asked with a wait, and behind it.
+  // The numbers of MirrorFetchBehind and MirrorFetch commands since the last call.
   std::vector<size_t> asked() {
     EXPECT_EQ(lone_.ping(), CUDA_SUCCESS);
     return {lone_.puppet.taken(wire::Custom::kMirrorFetchBehind).size(),
@@ -83,7 +84,7 @@ TEST_F(SmallMirrorTest, AWaitWithNothingToWaitForFetchesOnlyWhatAnotherWaitMayHa
   EXPECT_EQ(asked(), (std::vector<size_t>{0, 1}));
   ASSERT_EQ(synchronize(idle), CUDA_SUCCESS);
   EXPECT_EQ(asked(), (std::vector<size_t>{0, 0}));
-  lone_.session->timelines().add_wait();  // of a thread that has not fetched yet
+  lone_.session->timelines().add_wait();  // as of a thread that has waited and not fetched yet
   ASSERT_EQ(synchronize(idle), CUDA_SUCCESS);
   EXPECT_EQ(asked(), (std::vector<size_t>{0, 1}));
 }
@@ -99,7 +100,7 @@ TEST_F(SmallMirrorTest, ACallWithoutAWordAsksBeforeItsOwnCommands) {
   EXPECT_EQ(asked(), (std::vector<size_t>{1, 0}));
 }
 
-// Another thread's launch sends a patch while this one waits. The answer lacks the patch.
+// Another thread's launch sends a patch while this thread waits. The answer lacks the patch.
 TEST_F(SmallMirrorTest, APatchDuringTheWaitIsAddedToTheAnswer) {
   worker_[7] = std::byte{0x70};
   lone_.puppet.on(wire::Custom::kMirrorFetchBehind, [this](const auto&) {
@@ -129,10 +130,10 @@ TEST_F(SmallMirrorTest, AFetchDuringTheWaitMakesTheBytesOld) {
   EXPECT_EQ(asked(), (std::vector<size_t>{1, 2}));
 }
 
-// Another thread's question comes after a patch. Its answer has no changes, and confirms the patch.
-// The answer of the wait is older.
+// After a patch, another thread sends a query. The query's answer has no changes, and confirms the
+// patch. The answer to the wait is older than the patch.
 TEST_F(SmallMirrorTest, AnAnswerWithoutAConfirmedPatchIsFetchedAgain) {
-  std::vector<std::byte> other(600);  // so the next question is one about news
+  std::vector<std::byte> other(600);  // with a second mirror, the next query is MirrorNews
   std::vector<std::byte> worker = worker_;
   lone_.puppet.on(wire::Custom::kMirrorFetchBehind, [&](const auto&) {
     return answer_with({1, 0}, worker);
@@ -173,12 +174,12 @@ TEST_F(SmallMirrorTest, AFetchThatFailsIsTriedAgain) {
   EXPECT_EQ(asked(), (std::vector<size_t>{1, 1}));
 }
 
-// Each question holds a reply slot until its wait is over. Threads that wait may wait for others,
-// which need slots for that.
+// The query of a wait holds a reply slot until the wait is over. A waiting thread may depend on
+// work of other threads, which need slots too. So the queries of waits must not take all slots.
 TEST_F(SmallMirrorTest, QuestionsLeaveSlotsToOtherThreads) {
   std::deque<Wait> waits;
   while (waits.emplace_back(route()).start()) continue;
-  waits.pop_back();  // there was no slot for its question
+  waits.pop_back();  // this wait got no slot for its query
   EXPECT_GT(waits.size(), size_t{wire::ClientWindow::kSmallReplyCount} / 2);
   EXPECT_EQ(lone_.ping(), CUDA_SUCCESS);
 }
@@ -223,7 +224,7 @@ class LargeMirrorsTest : public ::testing::Test {
   std::vector<std::vector<std::byte>> memory_{kMirrors, std::vector<std::byte>(kLarge)};
 };
 
-// One round trip for all questions, and one for all bytes.
+// One round trip for the queries of all mirrors, and one round trip for all bytes.
 TEST_F(LargeMirrorsTest, AreAskedAndFetchedTogether) {
   const test::WithheldAnswers questions(lone_.puppet, {wire::Custom::kMirrorChanges}, kMirrors,
                                         [](const Command& command) { return changes(command, 3); });

@@ -1,4 +1,4 @@
-// Many small mirrors: one question for all, whose answer has only the changed bytes.
+// Many small mirrors: one query (MirrorNews) for all, whose answer has only the changed bytes.
 #include <cstring>
 #include <map>
 #include <span>
@@ -101,7 +101,7 @@ class MirrorNewsTest : public ::testing::Test {
     after_peer(&lone_.puppet);
     return result;
   }
-  // How often the client queried news, and all bytes of a mirror.
+  // The numbers of MirrorNews and MirrorFetch commands since the last call.
   std::vector<size_t> asked() {
     EXPECT_EQ(lone_.ping(), CUDA_SUCCESS);
     return {lone_.puppet.taken(wire::Custom::kMirrorNews).size(),
@@ -111,7 +111,7 @@ class MirrorNewsTest : public ::testing::Test {
   LoneSession lone_;
   std::vector<std::vector<std::byte>> memory_{kMirrors, std::vector<std::byte>(kBytes)};
   std::map<uint64_t, Worker> workers_;
-  uint64_t patches_ = UINT64_MAX;  // those that the worker's bytes have
+  uint64_t patches_ = UINT64_MAX;  // the number of the last patch that the worker's bytes contain
 };
 
 TEST_F(MirrorNewsTest, AfterTheFirstFetchOneQuestionBringsWhatChanged) {
@@ -142,12 +142,12 @@ TEST_F(MirrorNewsTest, TheApplicationsOwnChangesStay) {
   EXPECT_EQ(memory_[0][8], std::byte{1});
 }
 
-// Another thread's launch has sent newer bytes while this one asked.
+// Another thread's launch sends newer bytes during this thread's query.
 TEST_F(MirrorNewsTest, AnExchangeDuringTheQuestionMakesTheBytesOld) {
   ASSERT_EQ(pull(), CUDA_SUCCESS);
   (void)asked();
   write(0, 8, 1);
-  // Waits after this test ask as well.
+  // Only in the first answer: waits after this test send queries as well.
   lone_.puppet.on(wire::Custom::kMirrorNews, [this, first = true](const Command& command) mutable {
     const Answer answer = news(command);
     if (std::exchange(first, false)) {
@@ -161,7 +161,8 @@ TEST_F(MirrorNewsTest, AnExchangeDuringTheQuestionMakesTheBytesOld) {
   EXPECT_EQ(memory_[0], worker_of(0).bytes);
 }
 
-// Here the worker has sent another answer; it might also have too many bytes.
+// Here the worker's last answer is not the answer that the client names, so a query's reply would
+// have all bytes. The same holds if too many bytes have changed.
 TEST_F(MirrorNewsTest, AMirrorThatChangesAsAWholeIsFetchedWithoutAQuestion) {
   ASSERT_EQ(pull(), CUDA_SUCCESS);
   (void)asked();
@@ -189,8 +190,8 @@ TEST_F(MirrorNewsTest, AWaitAsksWithItsOwnCommand) {
   EXPECT_EQ(asked(), (std::vector<size_t>{0, 0}));
 }
 
-// Another thread's launch sends a patch while this one waits. The answer has the GPU's changes up
-// to then, and lacks the patch.
+// Another thread's launch sends a patch while this thread waits. The answer has the GPU's earlier
+// changes, and lacks the patch.
 TEST_F(MirrorNewsTest, APatchDuringTheWaitIsAddedToTheAnswer) {
   ASSERT_EQ(pull(), CUDA_SUCCESS);
   (void)asked();
@@ -236,7 +237,7 @@ TEST_F(MirrorNewsTest, WhatTheWaitDidNotBringIsFetchedBehindIt) {
   for (size_t i = 0; i < kMirrors; ++i) EXPECT_EQ(memory_[i], worker_of(i).bytes) << i;
 }
 
-// A second question would have no more room.
+// The reply to a second query would be as small, so the client fetches the rest with MirrorFetch.
 TEST_F(MirrorNewsTest, WhatALargeAnswerDidNotBringIsFetchedWithoutAQuestion) {
   std::vector<std::vector<std::byte>> more(2, std::vector<std::byte>(kBytes));
   for (auto& memory : more) mirror(*lone_.session, 1, memory.data(), kBytes);

@@ -26,7 +26,8 @@ TEST(MirrorStageTest, EveryStageIsReached) {
   EXPECT_EQ(reached.size(), static_cast<size_t>(kLastMirrorStage) + 1);
 }
 
-// Otherwise the next push would send bytes that are older than the GPU's.
+// After a failed fetch the mirror is stale until a fetch succeeds. Otherwise the next push would
+// send bytes that are older than the GPU's.
 TEST(MirrorStageTest, OnlyAFetchEndsAFailedOne) {
   for (int i = 0; i <= static_cast<int>(kLastMirrorEvent); ++i) {
     const auto event = static_cast<Event>(i);

@@ -1,5 +1,5 @@
-// Memory that is mirrored between client and worker: the bytes that travel, and which side's bytes
-// win.
+// Memory that is mirrored between client and worker: the bytes that are sent, and which side's
+// bytes win.
 #include "client/mirror/mirror.h"
 #include "client/mirror/session_order.h"
 
@@ -65,7 +65,7 @@ class MirrorTest : public ::testing::Test {
     EXPECT_FALSE(any_mirrored());
   }
 
-  // What a MirrorPatch has behind its body.
+  // The tail of a MirrorPatch.
   struct Patch {
     size_t at;
     std::vector<std::byte> content;
@@ -106,7 +106,7 @@ class MirrorTest : public ::testing::Test {
     return runs;
   }
 
-  // What the worker does before a host function.
+  // Does what the worker does before a host function.
   void lend(uint64_t number) {
     std::memcpy(exchanged_, worker_.data(), kBytes);
     const wire::MirrorLoan loan{number, patches_};
@@ -123,8 +123,8 @@ class MirrorTest : public ::testing::Test {
   LoneSession lone_;
   std::vector<std::byte> memory_ = std::vector<std::byte>(kBytes);
   std::vector<std::byte> worker_ = std::vector<std::byte>(kBytes);
-  uint64_t patches_ = 0;  // number of the last one
-  uint64_t loan_ = 0;     // the last one that was taken back
+  uint64_t patches_ = 0;  // number of the last patch
+  uint64_t loan_ = 0;     // number of the last loan that the worker has taken back
   std::byte* exchanged_ = nullptr;
   std::byte* fetched_ = nullptr;
 };
@@ -151,7 +151,7 @@ TEST_F(MirrorTest, ChangedBytesTravelInRunsOfBlocks) {
   EXPECT_EQ(worker_, memory_);
 }
 
-// The launch must report the error.
+// The launch, not the push before it, must report the error.
 TEST_F(MirrorTest, AnErrorOfAnEarlierCommandStopsNoPush) {
   (void)pushed();
   memory_[0] = memory_[2 * kBlock] = memory_[4 * kBlock] = std::byte{0xff};
@@ -204,7 +204,7 @@ TEST_F(MirrorTest, ChangesOfBothSidesMeetByteByByteAndTheWorkersWin) {
   EXPECT_EQ(worker_[10], std::byte{0x01});
 }
 
-// The program goes on after the error. What it sends must not be older than the worker's bytes.
+// The program continues after the error. The client must not send bytes older than the worker's.
 TEST_F(MirrorTest, AfterAFailedFetchNothingIsSentUntilOneSucceeds) {
   (void)pushed();
   worker_[11] = std::byte{0x02};
@@ -246,7 +246,8 @@ TEST_F(MirrorTest, AHostFunctionSeesTheWorkersBytesAndLeavesItsOwn) {
   EXPECT_TRUE(pushed().empty());  // the worker has them
 }
 
-// The program goes on in another thread, and a kernel works on what that has sent.
+// During the host function, another thread of the program sends bytes, and a kernel changes them.
+// The host function's end must not send the old bytes.
 TEST_F(MirrorTest, WhatIsSentDuringAHostFunctionIsNotSentBackAfterIt) {
   (void)pushed();
   lend(1);
@@ -261,7 +262,7 @@ TEST_F(MirrorTest, WhatIsSentDuringAHostFunctionIsNotSentBackAfterIt) {
   EXPECT_EQ(std::vector<std::byte>(exchanged_, exchanged_ + kBytes), expected);
 }
 
-// The worker had taken its bytes when the client sent more.
+// The worker had already copied its bytes for the loan when the client sent more.
 TEST_F(MirrorTest, AHostFunctionTakesNothingBackThatWasSentMeanwhile) {
   (void)pushed();
   worker_[7] = std::byte{0x70};
@@ -283,8 +284,9 @@ TEST_F(MirrorTest, AHostFunctionTakesNothingBackThatWasSentMeanwhile) {
   mirrors_leave(*lone_.session, 2);
 }
 
-// A value that another thread has sent while the function ran, and that the host has set back
-// since: the worker has lent the old value, and takes only what differs from that.
+// During the function, another thread sends a new value, and then the host sets the old value
+// again. The worker has lent the old value and takes back only bytes that differ from the loan. So
+// the old value must be sent by the next push.
 TEST_F(MirrorTest, WhatWasSetBackDuringAHostFunctionGoesWithTheNextPush) {
   (void)pushed();
   lend(1);
@@ -298,7 +300,8 @@ TEST_F(MirrorTest, WhatWasSetBackDuringAHostFunctionGoesWithTheNextPush) {
   EXPECT_EQ(worker_[9], before);
 }
 
-// Another thread waits before the worker has taken back what a host function has left.
+// Another thread fetches after a host function has ended and before the worker has taken the bytes
+// back.
 TEST_F(MirrorTest, AFetchTakesNothingBackThatAHostFunctionHasLeft) {
   (void)pushed();
   lend(1);
@@ -316,7 +319,7 @@ TEST_F(MirrorTest, AFetchTakesNothingBackThatAHostFunctionHasLeft) {
   EXPECT_EQ(memory_[8], std::byte{0x81});
 }
 
-// Another thread sends all the time while this one fetches, so that each answer is older.
+// Another thread sends bytes during each fetch of this thread, so each answer is older than them.
 TEST_F(MirrorTest, AFetchTakesNothingBackThatWasSentMeanwhile) {
   (void)pushed();
   int value = 0;
@@ -336,10 +339,10 @@ TEST_F(MirrorTest, AFetchTakesNothingBackThatWasSentMeanwhile) {
   EXPECT_EQ(memory_[20], std::byte{0x44});
 }
 
-// A kernel writes its results beside what the host writes.
+// A kernel and the host write neighbouring bytes.
 TEST_F(MirrorTest, APushWritesOnlyTheBytesThatTheApplicationChanged) {
   (void)pushed();
-  worker_[16] = std::byte{0xee};  // by a kernel that nobody has waited for
+  worker_[16] = std::byte{0xee};  // by a kernel whose end no thread has waited for
   memory_[15] = memory_[17] = std::byte{0xff};
   ASSERT_EQ(pushed().size(), 1u);
   EXPECT_EQ(worker_[15], std::byte{0xff});
@@ -350,8 +353,8 @@ TEST_F(MirrorTest, APushWritesOnlyTheBytesThatTheApplicationChanged) {
   EXPECT_EQ(memory_, worker_);
 }
 
-// The memory was mirrored, and pushed by another thread's launch, while the worker was lending its
-// other mirrors.
+// Another thread begins this mirror, and its launch pushes the bytes, while the worker lends its
+// other mirrors for a host function.
 TEST_F(MirrorTest, MemoryThatWasNotLentKeepsItsBytes) {
   (void)pushed();
   const std::vector<std::byte> before = memory_;
@@ -363,7 +366,7 @@ TEST_F(MirrorTest, MemoryThatWasNotLentKeepsItsBytes) {
   EXPECT_EQ(worker_, memory_);
 }
 
-// The transfer of a later loan failed. The region still has the bytes of the one before.
+// The transfer of the second loan failed, so the region still has the bytes of the first loan.
 TEST_F(MirrorTest, BytesOfAnEarlierLoanAreNotTaken) {
   (void)pushed();
   lend(1);
@@ -379,7 +382,7 @@ TEST_F(MirrorTest, BytesOfAnEarlierLoanAreNotTaken) {
   EXPECT_EQ(worker_, memory_);
 }
 
-// The worker writes it at once, so no stream waits for it.
+// The worker writes a patch immediately, so no stream has to wait for it.
 TEST_F(MirrorTest, PatchesNeedNoStream) {
   ASSERT_EQ(pushed().size(), 1u);
   EXPECT_TRUE(lone_.puppet.taken(wire::Custom::kMirrorSent).empty());
@@ -395,8 +398,8 @@ TEST_F(MirrorTest, OtherSessionsAreNotAsked) {
   EXPECT_TRUE(other.puppet.taken(wire::Custom::kMirrorFetch).empty());
 }
 
-// The other session's stream waits for work of the mirror's session. Waits of the other session ask
-// the mirror's session, too, for the last time when the stream is known to have passed its wait.
+// A stream of another session waits for work of the mirror's session. Therefore a wait in the other
+// session also fetches from the mirror's session, until once after the stream has passed its wait.
 TEST_F(MirrorTest, SessionsAreAskedWhoseWorkComesBefore) {
   ASSERT_EQ(pushed().size(), 1u);
   LoneSession other;
@@ -421,7 +424,7 @@ TEST_F(MirrorTest, SessionsAreAskedWhoseWorkComesBefore) {
   EXPECT_FALSE(asked());
 }
 
-// A thread waits for its stream while another frees mirrored memory.
+// A thread waits for its stream while another thread frees mirrored memory.
 TEST_F(MirrorTest, MemoryThatGoesMeanwhileIsNoErrorOfAPull) {
   (void)pushed();
   std::thread freeing;
@@ -456,7 +459,7 @@ TEST_F(MirrorTest, NothingIsLeftOfMemoryThatTheWorkerRefuses) {
   EXPECT_FALSE(is_mirrored(*other.session, reinterpret_cast<uintptr_t>(memory.data()), kBytes));
   EXPECT_EQ(mapped(), before);
   EXPECT_EQ(other.ping(), CUDA_SUCCESS);
-  // The peer learns of the region's end through another channel than the answer to a ping.
+  // The end of the region reaches the peer independently of the answer to the ping.
   const auto region = static_cast<transport::RegionId>(asked.region);
   while (other.puppet.link().map(region, 2 * asked.fetch_offset).ok()) {
     EXPECT_TRUE(other.puppet.link().unmap(region).ok());
@@ -488,11 +491,11 @@ TEST_F(MirrorTest, FreedMemoryIsTouchedNoMore) {
     mirrors_leave(*other.session, 1);
   }
   freeing.join();
-  // The worker got no command for memory that it had already been told to forget.
+  // The worker got no command about memory after the command to forget that memory.
   EXPECT_EQ(other.ping(), CUDA_SUCCESS);
 }
 
-// Also if another stream's work sent it.
+// A stream also waits for bytes that were sent for another stream's work.
 TEST(MirroredVariableTest, EachStreamWaitsOnceForWhatWasSent) {
   LoneSession lone;
   lone.puppet.on(wire::Custom::kMirrorNews, no_news);
@@ -550,7 +553,7 @@ TEST(MirroredVariableTest, ItsFirstBytesAreAskedForTogetherWithTheMirror) {
   unmirror(memory);
 }
 
-// Before each copy of pageable memory to the device.
+// The wait for writes that precedes each copy of pageable memory to the device.
 TEST_F(MirrorTest, AWaitForWritesIsNotRepeatedWithoutWork) {
   (void)pushed();
   const Route route = lone_.session->in_context(1);

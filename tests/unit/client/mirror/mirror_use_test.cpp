@@ -29,7 +29,8 @@ class MirrorUseTest : public ::testing::Test {
   uint64_t begin() const { return reinterpret_cast<uintptr_t>(memory_.data()); }
   uint64_t inside() const { return begin() + 1000; }
 
-  // Writes to the memory, and launches a kernel with these parameters. Whether the write was sent.
+  // Writes to the memory, and launches a kernel with these parameters. Returns whether the write
+  // was sent.
   bool sent_before(const std::vector<uint64_t>& words) {
     memory_[5] = static_cast<std::byte>(++written_);
     return sent_by(&words_of(words));
@@ -42,7 +43,7 @@ class MirrorUseTest : public ::testing::Test {
     EXPECT_EQ(push_mirrors(lone_.session->in_context(1), launch), CUDA_SUCCESS);
     return any_sent();
   }
-  // Writes to the memory, and shows it to running kernels. Whether the write was sent.
+  // Writes to the memory, and shows the write to running kernels. Returns whether it was sent.
   bool shown() {
     memory_[5] = static_cast<std::byte>(++written_);
     show_writes(*lone_.session, false);

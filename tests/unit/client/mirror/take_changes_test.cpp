@@ -45,8 +45,8 @@ TEST_P(TakeChangesTest, OnlyBytesThatDifferAreTaken) {
   }
 }
 
-#if !defined(__SANITIZE_THREAD__)  // its other threads are those of an application
-// One thread stores beside what is taken, and one reads that.
+#if !defined(__SANITIZE_THREAD__)  // the races are those of an application
+// While changes are taken, one thread stores to neighbouring words, and one reads the taken words.
 TEST_P(TakeChangesTest, OtherThreadsLoseNothingAndSeeWholeWords) {
   constexpr uint32_t kRounds = 300'000;
   alignas(64) uint32_t here[16] = {255};

@@ -1,4 +1,4 @@
-// Pages that were written, by instructions and by system calls.
+// WriteTracker reports pages that were written by instructions and by system calls.
 #include "client/mirror/write_tracker.h"
 
 #include <cstring>
@@ -33,7 +33,7 @@ class WriteTrackerTest : public ::testing::Test {
     if (memory_) munmap(memory_, kPages * kPage);
   }
 
-  // The pages, by number.
+  // Takes the pages that were written since the last call. Returns their numbers.
   std::vector<size_t> taken() {
     std::vector<client::Run> runs;
     EXPECT_TRUE(tracker_->take(memory_, kPages * kPage, &runs));

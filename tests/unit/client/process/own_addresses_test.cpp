@@ -43,7 +43,7 @@ TEST(OwnAddressesTest, PageLockedMemoryGoesWhereNothingIsMapped) {
   constexpr uint64_t kEnd = wire::kHostRangeBase + wire::kHostRangeBytes;
   EXPECT_EQ(host_addresses_beside({}).base, wire::kHostRangeBase);
   EXPECT_EQ(host_addresses_beside({{kEnd, kEnd + 4096}}).base, wire::kHostRangeBase);
-  // The heap of newer versions of AddressSanitizer.
+  // Newer versions of AddressSanitizer have their heap in the usual range of host addresses.
   const std::vector<AddressRange> heap = {{wire::kHostRangeBase, kEnd}};
   const wire::AddressWindow other = host_addresses_beside(heap);
   EXPECT_EQ(other.bytes, wire::kHostRangeBytes);

@@ -132,7 +132,7 @@ TEST_F(HostFunctionsTest, MayNotCallCuda) {
   EXPECT_EQ(inside.load(), CUDA_ERROR_NOT_PERMITTED);
 }
 
-// With RCUDA_SYNC, and for commands that the server lacks, the error is the call's own.
+// With RCUDA_SYNC, and for commands that the server lacks, the call itself gets the error.
 TEST_F(HostFunctionsTest, ARefusedOneIsForgotten) {
   uint64_t callback = 0;
   first().on(wire::Custom::kLaunchHost, [&](const Command& command) {

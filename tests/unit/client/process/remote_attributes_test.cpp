@@ -6,7 +6,7 @@
 namespace rcuda::client {
 namespace {
 
-// A driver on a machine whose GPU and processor share all memory.
+// A server's GPU that shares all memory with its processor does not share the client's memory.
 TEST(RemoteAttributes, WhatTheServersMachineSharesIsNotShared) {
   wire::DeviceInfo info;
   info.attributes.assign(CU_DEVICE_ATTRIBUTE_MAX, 1);
@@ -19,7 +19,7 @@ TEST(RemoteAttributes, WhatTheServersMachineSharesIsNotShared) {
   EXPECT_EQ(info.attributes[CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING], 1);
 }
 
-// An older server's driver knows fewer of them.
+// The driver of an older server knows fewer attributes.
 TEST(RemoteAttributes, ShortListsStayShort) {
   wire::DeviceInfo info;
   info.attributes.assign(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS + 1, 1);

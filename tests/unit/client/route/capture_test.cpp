@@ -133,7 +133,7 @@ TEST_F(CaptureTest, AnswersAreAwaitedWhereACaptureMayBeConcerned) {
   end();
 }
 
-// As driver 580 on an H100.
+// Driver 580 accepts any value and returns it later.
 TEST_F(CaptureTest, AnUnknownModeOfAThreadIsKept) {
   EXPECT_EQ(exchange_capture_mode(nullptr), CUDA_ERROR_INVALID_VALUE);
   auto mode = static_cast<CUstreamCaptureMode>(99);

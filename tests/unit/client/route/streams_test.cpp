@@ -68,8 +68,8 @@ TEST_F(StreamsTest, TheLegacyDefaultStreamHasATimelineInEachContext) {
   const auto route = find_stream_route(nullptr);
   ASSERT_EQ(route.result(), CUDA_SUCCESS);
   EXPECT_EQ(route->timeline, process().device(0)->primary->timeline.get());
-  // A command for another context does not advance the current context's timeline, nor that of the
-  // stream that its route was found by.
+  // A command for another context advances neither the current context's timeline nor the timeline
+  // of the stream by which its route was found.
   const Route elsewhere = route_of(*process().device(2)->primary);
   const auto other = find_stream_route(
       nullptr, {elsewhere.session, elsewhere.context, elsewhere.device, route->timeline});
@@ -137,7 +137,7 @@ TEST_F(StreamsTest, EachThreadHasAPerThreadStreamInEachContext) {
     set_current_context(process().device(2)->primary);
     EXPECT_NE(resolved(CU_STREAM_PER_THREAD).id, once.id);
     EXPECT_EQ(created(), 3u);
-    EXPECT_EQ(destroyed(), 1u);  // that of the thread that has ended
+    EXPECT_EQ(destroyed(), 1u);  // the stream of the thread that has ended
   }).join();
   EXPECT_EQ(destroyed(), 2u);
 }
@@ -159,8 +159,8 @@ TEST_F(StreamsTest, WorkOfAThreadThatHasEndedIsKnownToEnd) {
   EXPECT_TRUE(timeline->has_reached(work));
 }
 
-// As after a reset: the application's next stream has the address and the id of the thread's old
-// stream.
+// After a reset, a new stream of the application may have the address and the id of a thread's old
+// per-thread stream. The thread must not take the new stream for its own.
 TEST_F(StreamsTest, APerThreadStreamThatWentWithItsContextIsNobodyElses) {
   for (const bool used_again : {true, false}) {
     (void)destroyed();

@@ -1,4 +1,5 @@
-// What a session accepts as windows of device addresses, and what may be mapped in them.
+// The windows of device addresses that a session accepts, and the addresses in them that may be
+// mapped.
 #include "client/session/address_windows.h"
 
 #include <cstdint>
@@ -18,7 +19,7 @@ namespace rcuda::client {
 namespace {
 
 constexpr uint64_t kUnit = wire::kWindowUnit;
-// The last bases: puppets (tests/support/puppet_server.h) take others first.
+// The last base. Puppets (tests/support/puppet_server.h) use the first bases.
 constexpr uint64_t kFree = wire::kBases.end - wire::kBaseBytes;
 
 Status reserve(const std::vector<wire::AddressWindow>& windows,
@@ -99,7 +100,7 @@ TEST(AddressWindowsTest, OpensPagesOfTheWindowsAlone) {
   EXPECT_DEATH((void)*reinterpret_cast<volatile int*>(last), "");
 }
 
-// A process with such a limit cannot reserve a window, and works all the same.
+// A process with a limit on its address space (RLIMIT_AS) cannot reserve a window, but still works.
 TEST(AddressWindowsTest, UnderALimitNothingThatIsMappedIsReplaced) {
   const pid_t child = ::fork();
   if (child == 0) {

@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint32_t kForWaits = 1024, kCount = kForWaits + 2;
 
-// The GPU marks only words with low indices.
+// The GPU writes only words with low indices, so waits must get these words.
 TEST(CompletionWords, WaitsHaveTheLowestWordsWhateverElseIsTaken) {
   CompletionWords words(kCount);
   EXPECT_EQ(words.acquire_spare()->index, kForWaits);

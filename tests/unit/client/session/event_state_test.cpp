@@ -70,7 +70,7 @@ TEST_F(EventStateTest, ARecordThatFailsLeavesTheEarlierOne) {
   EXPECT_EQ(progress(), Progress::kUnknown);
   timeline().advance(1);
   EXPECT_EQ(progress(), Progress::kDone);
-  // Only the worker knows whether an event without a place is done.
+  // A record without a known place in a stream: only the worker knows whether it is done.
   { const EventState::Recording elsewhere(event_->state); }
   EventState::Recording(event_->state).failed();
   EXPECT_EQ(progress(), Progress::kUnknown);
@@ -112,7 +112,7 @@ TEST_F(EventStateTest, AnotherThreadsAnswerIsNoneForALaterRecord) {
   EXPECT_FALSE(timeline().has_reached(1));
 }
 
-// One of the two is the latest, and the client does not know which.
+// One of the two records is the latest, but the client does not know which.
 TEST_F(EventStateTest, RecordsOfTwoThreadsAtOnceAreLeftToTheWorker) {
   {
     EventState::Recording first(event_->state), second(event_->state);

@@ -65,7 +65,7 @@ TEST(SessionStateTest, ASessionBeginsAndEndsOnce) {
 class SessionInStateTest : public ::testing::Test {
  protected:
   Session& session() { return *lone_.session; }
-  // What each of these returns once no word and no reply can come.
+  // Checks that all waits fail at once, because no word and no reply can arrive any more.
   void expect_no_wait() {
     const Word word = session().words().acquire();
     EXPECT_EQ(session().wait_word({word.index, word.sequence + 1}), kSessionLost);

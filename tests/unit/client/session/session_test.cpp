@@ -125,8 +125,8 @@ TEST_F(SessionTest, AWaitEndsWithTheMarkOfTheGpu) {
   puppet().on(Custom::kSignal, [this](const auto& command) -> std::optional<Answer> {
     const auto body = command.template as<wire::SignalBody>();
     std::atomic_ref(puppet().marks()[body.word]).store(body.sequence, std::memory_order_release);
-    // The GPU wakes nobody. A client that already sleeps is woken by the worker's word, here
-    // another one.
+    // The GPU's write does not wake a client that already sleeps. The worker does, by a write to a
+    // completion word; here to another word.
     write(Window::kCompletionWords + 8 * (Window::kCompletionCount - 1), 0);
     return std::nullopt;
   });
@@ -153,7 +153,7 @@ TEST_F(SessionTest, AnAsynchronousErrorIsReportedOnceByTheNextPost) {
   puppet().set_error(CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(post_something(), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(post_something(), CUDA_SUCCESS);
-  puppet().set_error(CUDA_ERROR_INVALID_VALUE);  // this is another error
+  puppet().set_error(CUDA_ERROR_INVALID_VALUE);  // a new error with the same code
   EXPECT_EQ(session().take_error(), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(session().take_error(), CUDA_SUCCESS);
 }
@@ -313,7 +313,7 @@ TEST_F(SessionTest, LargeCopiesGoThroughEverySlotInOrder) {
   constexpr size_t kBytes = 3 * test::PuppetServer::kStagingBytes + 12345;
   std::vector<std::byte> source(kBytes), arrived(kBytes);
   for (size_t i = 0; i < kBytes; ++i) source[i] = static_cast<std::byte>(i * 2654435761u >> 13);
-  // As the copy engine of a GPU would do.
+  // Copies between slots and `arrived`, as the copy engine of a GPU would.
   puppet().on(Custom::kCopyStaged, [&](const auto& command) {
     const auto body = command.template as<wire::CopyStagedBody>();
     std::byte* slot = puppet().staging() + body.staging_offset;
@@ -351,7 +351,7 @@ TEST_F(SessionTest, AHugeStagingRegionLeavesWordsForOthers) {
   ::munmap(memory, kBytes);
 }
 
-// The worker never says that the stalled stream's slots are free.
+// The worker never reports that the slots of the stalled stream are free.
 TEST_F(SessionTest, AStalledStreamDoesNotStopCopiesOfOthers) {
   constexpr wire::ObjectId kStalled = 7;
   constexpr size_t kSlots = test::PuppetServer::kStagingBytes / Staging::kSlotBytes;
@@ -366,12 +366,12 @@ TEST_F(SessionTest, AStalledStreamDoesNotStopCopiesOfOthers) {
   for (size_t i = 0; i + 1 < kSlots; ++i) {
     EXPECT_EQ(staging.has_room(), i <= kSlots / 2);
     slots.push_back(staging.acquire(stalled.timeline));
-    staging.release(slots.back());  // its word has not come
+    staging.release(slots.back());  // its completion word has not arrived
   }
   std::vector<std::byte> memory(4 * test::PuppetServer::kStagingBytes);
   EXPECT_EQ(staging.to_device(in_context(), 0x1000, memory.data(), memory.size()), CUDA_SUCCESS);
   EXPECT_EQ(staging.to_host(in_context(), memory.data(), 0x1000, memory.size()), CUDA_SUCCESS);
-  // Also once the stalled stream wants every slot there is.
+  // Copies also continue while the stalled stream waits for one more slot.
   std::thread wants_more([&] { staging.release(staging.acquire(stalled.timeline)); });
   EXPECT_EQ(staging.to_device(in_context(), 0x1000, memory.data(), memory.size()), CUDA_SUCCESS);
   wire::SignalBody reached{};
@@ -436,7 +436,7 @@ TEST_F(SessionTest, ACopyToTheHostReportsItsFailure) {
       CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
-// The copy is made, and the error stays for the call that takes it.
+// The whole copy is made. The error is reported by the next call that takes errors.
 TEST_F(SessionTest, AnErrorOfAnEarlierCommandLeavesNoCopyHalfDone) {
   constexpr size_t kBytes = 2 * test::PuppetServer::kStagingBytes;
   std::vector<std::byte> memory(kBytes);

@@ -35,7 +35,7 @@ class ShadowRegionsTest : public ::testing::Test {
     return shadows_.send(*links_.client, address, bytes, transport::Company::kAlone);
   }
   uint64_t begin() const { return reinterpret_cast<uint64_t>(here_.data()); }
-  // Waits for the write with this immediate.
+  // Waits for the write with this immediate. Returns false if its bytes do not arrive.
   bool comes(uint32_t immediate, uint64_t bytes) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while (std::chrono::steady_clock::now() < end) {
@@ -80,7 +80,7 @@ TEST_F(ShadowRegionsTest, TheWorkerAsksForWhatWouldHoldUpOthers) {
   const auto address = reinterpret_cast<uint64_t>(large.data());
   shadows_.add(*links_.client, address, large.size(), transport::RegionId{99});
   EXPECT_EQ(send(address, large.size()), 0u);
-  // What has gone makes room.
+  // Writes that have been sent no longer count.
   const uint64_t part = wire::part_bytes_of(kBytes);
   for (uint64_t sent = 0; sent < 2 * ShadowRegions::kMostBytes; sent += kBytes) {
     const uint32_t first = send(begin(), kBytes);

@@ -71,7 +71,7 @@ TEST(Threads, AWorkerThatAsksForOneAllTheSameIsLost) {
   EXPECT_EQ(lone.ping(), kSessionLost);
 }
 
-// Each of these runs in its own process, which has none of the threads yet.
+// Each of these tests runs in a process of its own, which has not started the threads yet.
 
 TEST_F(TwoPuppetsTest, ALaunchOfAHostFunctionFailsWithoutAThread) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");

@@ -43,7 +43,8 @@ class TimelineTest : public ::testing::Test {
       EXPECT_EQ(session().post(route(), {Custom::kLaunch, {}}), CUDA_SUCCESS);
     }
   }
-  // Queries as cuStreamQuery does. `worker` is the worker's answer, if it is asked.
+  // Queries the stream as cuStreamQuery does. If the client must query the worker, its answer is
+  // `worker`, and `*asked` is incremented.
   CUresult query(CUresult worker, int* asked = nullptr) {
     CUresult result = CUDA_SUCCESS;
     const uint64_t position = timeline().sent();
@@ -81,7 +82,7 @@ TEST_F(TimelineTest, ItIsLevelUntilSomethingIsSentAndAgainWhenItWasWaitedFor) {
   EXPECT_TRUE(timeline().has_reached(3));
 }
 
-// A driver's queue also holds an event after the copy.
+// The driver's queue then also holds an event, after the copy.
 TEST_F(TimelineTest, ACopyThatWritesAWordTakesTwoPlaces) {
   wire::CopyStagedBody body{};
   EXPECT_EQ(session().post(route(), body), CUDA_SUCCESS);
@@ -140,7 +141,7 @@ TEST_F(TimelineTest, ABusyStreamIsAskedOnceAndThenPolledByItsMark) {
   int asked = 0;
   for (int i = 0; i < 3; ++i) EXPECT_EQ(query(CUDA_ERROR_NOT_READY, &asked), CUDA_ERROR_NOT_READY);
   EXPECT_EQ(asked, 1);
-  // However often it is queried, only one mark is in flight.
+  // Of any number of queries, only the first sends a mark.
   EXPECT_EQ(lone_.puppet.taken(Custom::kSignal).size(), 1u);
   // The client has learned something else, which may imply that the stream is done.
   News::add();
@@ -359,7 +360,7 @@ TEST_F(HostWritesTest, AreTrackedTogetherIfThereAreMany) {
   EXPECT_TRUE(Timeline::may_write({40 << 12, (40 << 12) + 1}));
 }
 
-// The second copy to the same memory is over later than the first.
+// Two copies write to the same memory; the second ends later.
 TEST_F(HostWritesTest, LastUntilTheLastWriteToTheirMemory) {
   for (int i = 0; i < 2; ++i) {
     const HostWrite writing(&timeline(), {0x2000, 0x3000});

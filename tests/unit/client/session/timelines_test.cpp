@@ -74,7 +74,7 @@ TEST_F(TimelinesTest, AWaitForAQuietContextSendsNothing) {
 
 TEST_F(TimelinesTest, WorkThatIsOnlyKnownToBeDoneIsWaitedForBecauseOfItsOutput) {
   send(Custom::kLaunch, stream_->timeline.get());
-  stream_->timeline->advance(stream_->timeline->sent());  // a query has told
+  stream_->timeline->advance(stream_->timeline->sent());  // as after a successful query
   EXPECT_TRUE(quiet(Scope::kContext, 1));
   EXPECT_FALSE(timelines().is_awaited(Scope::kContext, 1));
   (void)lone_.puppet.taken(Custom::kSynchronizeContext);
@@ -160,7 +160,7 @@ TEST_F(TimelinesTest, ADestroyedStreamsWorkGoesOn) {
 
 TEST_F(TimelinesTest, TheOutputOfADestroyedStreamIsStillToCome) {
   send(Custom::kLaunch, stream_->timeline.get());
-  stream_->timeline->advance(stream_->timeline->sent());  // a query has told
+  stream_->timeline->advance(stream_->timeline->sent());  // as after a successful query
   destroy(stream_);
   stream_ = nullptr;
   EXPECT_FALSE(timelines().is_awaited(Scope::kContext, 1));

@@ -1,5 +1,5 @@
-// Copies through the staging region of which nobody asks for the bytes, with a worker that errs or
-// dies.
+// Copies through the staging region whose bytes are sent without a request (CopyStaged with an
+// immediate), also with a worker that fails or dies.
 #include <algorithm>
 #include <condition_variable>
 #include <map>
@@ -40,7 +40,7 @@ class UnaskedTest : public ::testing::Test {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return arrived_[immediate] == bytes; });
   }
-  // As the copy engine of a GPU would do.
+  // Copies between slots and `device_`, as the copy engine of a GPU would.
   void serve_copies() {
     puppet().on(wire::Custom::kCopyStaged, [this](const auto& command) -> std::optional<Answer> {
       const auto body = command.template as<wire::CopyStagedBody>();
@@ -86,7 +86,8 @@ TEST_F(UnaskedTest, LargeCopiesGoThroughEverySlotInOrder) {
   EXPECT_EQ(back_, here_);
 }
 
-// A worker has gates for the streams of one context.
+// A worker has gates for the streams of one context only. In other contexts, the client fills the
+// slot before it sends the command.
 TEST_F(UnaskedTest, OtherContextsFillSlotsBeforeTheCommand) {
   serve_copies();
   EXPECT_EQ(to_device(session().in_context(wire::kFirstCreatedContext)), CUDA_SUCCESS);
@@ -114,7 +115,7 @@ TEST_F(UnaskedTest, ALostSessionEndsTheWaitForBytes) {
   EXPECT_EQ(to_device(in_context()), kSessionLost);
 }
 
-// A wait for the bytes, the copy, and an event.
+// In the driver's queue: a wait for the bytes, the copy, and an event.
 TEST_F(UnaskedTest, ACopyTakesThreePlacesOfTheQueue) {
   serve_copies();
   const auto timeline = std::make_shared<Timeline>(session(), 1, 0);

@@ -123,7 +123,7 @@ TEST_F(WorkerEventsTest, AGraphsFunctionRunsAsOftenAsItIsLaunched) {
   EXPECT_EQ(released.load(), 1);
 }
 
-// Otherwise the worker could fill this process's memory with requests.
+// With more requests for a slot, a worker could fill this process's memory.
 TEST_F(WorkerEventsTest, ASlotHasOneRequestAtATime) {
   std::atomic<bool> go_on{false};
   std::atomic<int> runs{0};
@@ -207,8 +207,8 @@ TEST_F(WorkerEventsTest, TextOfKernelsComesBeforeTheCallReturns) {
   EXPECT_EQ(::testing::internal::GetCapturedStdout(), "hello");
 }
 
-// An event leaves the ring before it is handled. The reply that follows it must wait for the
-// handling.
+// An event leaves the ring before it is handled. A call whose reply follows the event must return
+// only after the event has been handled.
 TEST_F(WorkerEventsTest, ACallReturnsWhenTheEventsBeforeItsReplyAreHandled) {
   std::atomic<bool> handled{false};
   events().set_trace_sink([&](std::span<const wire::TraceEvent>) {
@@ -268,7 +268,7 @@ TEST_F(WorkerEventsTest, AWarningNamesTheServerAndTheSessionGoesOn) {
   ::testing::internal::CaptureStderr();
   const std::string text = "this session ends in 60 s";
   send(Event::kNotice, wire::NoticeEvent{{}, 0, static_cast<uint32_t>(text.size())}, text);
-  EXPECT_TRUE(alive());  // the answer comes behind the event
+  EXPECT_TRUE(alive());  // its answer arrives after the event
   const std::string printed = ::testing::internal::GetCapturedStderr();
   EXPECT_NE(printed.find(lone_.session->name() + ": " + text), std::string::npos) << printed;
 }

@@ -35,7 +35,7 @@ TEST(ClientSettingsTest, MalformedValuesAreErrorsThatNameTheVariableAndWhatItTak
   }
 }
 
-// Others are reported as unknown.
+// Variables outside of this list are reported as unknown.
 TEST(ClientSettingsTest, EachVariableIsAKnownOne) {
   const std::vector<std::string> known = config::program_variables();
   const Settings all;

@@ -12,7 +12,7 @@ namespace {
 
 using Lookup = AsyncLookup<int, std::string>;
 
-// A question that has its answer when the test gives it.
+// A lookup whose answer comes when the test provides it.
 class Slow {
  public:
   Lookup::Question question() {

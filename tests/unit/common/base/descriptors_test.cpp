@@ -58,7 +58,7 @@ TEST(Descriptors, OthersDoNotGetTheStandardOnesWhileTheyAreTaken) {
       const StandardDescriptorsTaken taken;
       const int other = ::open("/", O_RDONLY | O_CLOEXEC);
       failures += other <= STDERR_FILENO || ::write(0, "", 1) != -1;
-      ::dup2(other, 2);  // the program opens it
+      ::dup2(other, 2);  // as if the program opened descriptor 2
     }
     return failures + !is_free(0) + is_free(1) + is_free(2);
   });

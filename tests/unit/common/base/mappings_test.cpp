@@ -28,7 +28,7 @@ class MappingsTest : public ::testing::Test {
  protected:
   MappingsTest() : file_(memfd_create("mappings_test", MFD_CLOEXEC)) {
     EXPECT_EQ(ftruncate(file_.get(), static_cast<off_t>(kPage)), 0);
-    // With a page on each side that joins no neighbour.
+    // A separate page on each side, so that no other mapping is adjacent.
     void* all = mmap(nullptr, 8 * kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     first_ = reinterpret_cast<uintptr_t>(all) + kPage;
     EXPECT_EQ(mprotect(at(0), 6 * kPage, PROT_READ | PROT_WRITE), 0);
@@ -100,7 +100,7 @@ TEST_F(MappingsTest, OlderKernelsListThem) {
     others.push_back(mmap(nullptr, kPage, i % 2 ? PROT_READ : PROT_READ | PROT_WRITE,
                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   }
-  munmap(at(4), kPage);  // in case that one of them is there
+  munmap(at(4), kPage);  // one of the new mappings may be there
   expect_parts(listed_mappings_in(first_, first_ + 6 * kPage));
   EXPECT_GE(listed_mappings_in(0, UINT64_MAX).size(), 3000u);
   for (void* other : others) munmap(other, kPage);
@@ -153,7 +153,8 @@ TEST(Pinning, WritableSharedPagesOfAFileOnADiskAreNotPinned) {
   ASSERT_EQ(uname(&kernel), 0);
   int major = 0, minor = 0;
   ASSERT_EQ(std::sscanf(kernel.release, "%d.%d", &major, &minor), 2);
-  // Other file systems keep files in memory, or stat() shows another device number for their files.
+  // Not on other file systems: some keep files in memory, and for some stat() returns another
+  // device number than the list of mappings has.
   const bool known = (major > 6 || (major == 6 && minor >= 11)) &&
                      (system.f_type == EXT4_SUPER_MAGIC || system.f_type == XFS_SUPER_MAGIC);
   const auto pinned = [&](int sharing, bool writes) {

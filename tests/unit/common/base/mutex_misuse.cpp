@@ -1,5 +1,5 @@
-// What Clang's analysis must refuse, for scripts/thread_safety: -Xclang -verify compares what it says
-// with the comments below. No target compiles this file.
+// Code that Clang's thread safety analysis must refuse, for scripts/thread_safety: -Xclang -verify
+// compares the diagnostics with the comments below. No target compiles this file.
 #include "common/base/mutex.h"
 
 namespace rcuda {

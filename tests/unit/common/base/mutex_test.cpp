@@ -17,7 +17,7 @@ struct Box {
   int value RCUDA_GUARDED_BY(mutex) = 0;
 };
 
-// From another thread, because a thread must not lock what it has locked.
+// Tries to lock from another thread, because a thread must not lock a mutex that it already holds.
 bool is_locked(Mutex& mutex) {
   bool free = false;
   std::thread([&] {

@@ -11,13 +11,14 @@
 namespace rcuda {
 namespace {
 
-// Receives records of five bytes: `together` arrive in one system call, and nothing follows.
+// Receives records of five bytes: `together` records arrive in one system call, and no further
+// ones.
 class Records final : public Cipher {
  public:
   Records(int together, int* calls) : left_(together), calls_(calls) {}
   ssize_t send(std::span<const iovec>) override { return -1; }
   ssize_t recv(void*, size_t bytes, bool, bool wait) override {
-    EXPECT_FALSE(wait && left_ == 0);  // would block for ever
+    EXPECT_FALSE(wait && left_ == 0);  // would block without end
     ++*calls_;
     errno = EAGAIN;
     if (left_ == 0) return -1;

@@ -27,7 +27,7 @@ TEST(StandardDescriptorsTest, ClosedOnesAreOpenedAndOthersStay) {
     open_standard_descriptors();
     if (!is_null(STDIN_FILENO) || !is_null(STDERR_FILENO)) ::_exit(2);
     if (is_null(STDOUT_FILENO)) ::_exit(3);
-    // The next one gets no standard number.
+    // The next new descriptor must not get a standard number.
     ::_exit(::dup(STDIN_FILENO) > STDERR_FILENO ? 0 : 4);
   }
   int status = 0;

@@ -50,7 +50,7 @@ TEST(StartThread, LeavesTheCallerItsOwn) {
   ASSERT_EQ(::pthread_sigmask(SIG_SETMASK, &before, nullptr), 0);
 }
 
-// As a daemon does: signals are blocked in its threads and taken with sigwait().
+// Like a daemon, the program blocks signals in its threads and receives them with sigwait().
 TEST(StartThread, AProgramThatWaitsForASignalGetsIt) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(

@@ -12,7 +12,7 @@
 namespace rcuda::config {
 namespace {
 
-// What a program says about its arguments, and its exit status; -1: it continues.
+// The text that a program prints about its arguments, and its exit status; -1: it continues.
 struct Said {
   int status = -1;
   std::string text;

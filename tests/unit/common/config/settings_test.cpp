@@ -219,7 +219,7 @@ TEST(SettingsTest, AFileThatOthersCanWriteIsRefused) {
   }
 }
 
-// Only root can make a file of another user.
+// Needs root, because only root can make a file of another user.
 TEST(SettingsTest, RootTakesNoFileOfAnotherUser) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root";
   constexpr uid_t kOwner = 4242, kServer = 4243;

@@ -68,7 +68,7 @@ TEST(VisibleDevicesTest, UuidsMayBeShortened) {
   EXPECT_THAT(positions("MIG-5bc"), ElementsAre(3));
 }
 
-// As of a server that does not answer.
+// A server that does not answer has an empty text in place of a UUID.
 TEST(VisibleDevicesTest, ATextThatIsNoUuidIsNotFound) {
   const std::vector<std::string> uuids = {"", "GPU", "GPU_47f3", "GPU-", kUuids[2]};
   std::string problem;

@@ -40,7 +40,7 @@ class CertificateTest : public testing::Test {
     EXPECT_TRUE(hash.ok());
     return *hash;
   }
-  // Makes one in the file `name`, and returns its text.
+  // Makes a certificate in the file `name`, and returns the file's text.
   std::string made(const std::string& name) {
     const auto certificate = load_or_make_certificate(folder_.file(name), "node1");
     EXPECT_TRUE(certificate.ok()) << certificate.status().message();
@@ -135,7 +135,7 @@ TEST_F(CertificateTest, WhatIsNotUsableIsRefused) {
     EXPECT_EQ(parsed.status().code(), Code::kInvalidArgument);
     EXPECT_THAT(parsed.status().context(), HasSubstr(why));
   }
-  EXPECT_TRUE(parse_certificate(one).ok());  // an error of before leaves nothing behind
+  EXPECT_TRUE(parse_certificate(one).ok());  // the earlier errors have no effect on later calls
 }
 
 TEST_F(CertificateTest, NoneOfTheChainIsLeftOut) {

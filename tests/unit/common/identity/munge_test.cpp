@@ -59,7 +59,7 @@ std::string text_of(const Credential& credential) {
   return {reinterpret_cast<const char*>(credential.payload.data()), credential.payload.size()};
 }
 
-// Runs `action` in a process of another user, and returns what it returns.
+// Runs `action` in a process of another user, and returns its result.
 std::string as_user(uid_t user, const std::function<std::string()>& action) {
   int ends[2];
   EXPECT_EQ(::pipe(ends), 0);
@@ -143,7 +143,7 @@ TEST_F(MungeTest, ACredentialForAUserIsOnlyForThatUser) {
   const std::string credential = encoded("nonce", other);
   expect_refused(credential, settings_, "made for another user than uid");
   if (::geteuid() != 0) return;
-  // That it was refused has not used it up.
+  // The refused decoding has not consumed the credential.
   EXPECT_EQ(as_user(other,
                     [&] {
                       const Result<Credential> decoded = decode(credential, settings_);
@@ -179,7 +179,7 @@ TEST_F(MungeTest, ACredentialThatWasChangedIsRefused) {
     std::string changed = credential;
     changed[at] = changed[at] == 'A' ? 'B' : 'A';
     const Result<Credential> decoded = decode(changed, settings_);
-    // The last digit may have bits that belong to no byte.
+    // The last digit of base64 may have unused bits; a change of these has no effect.
     if (decoded.ok()) continue;
     ++different;
     EXPECT_EQ(decoded.status().code(), Code::kDenied) << decoded.status().message();
@@ -188,7 +188,7 @@ TEST_F(MungeTest, ACredentialThatWasChangedIsRefused) {
 }
 
 TEST_F(MungeTest, WhatIsNoCredentialNeverReachesMunged) {
-  // Where there is none, anything that reaches it is kUnavailable.
+  // No munged listens there, so a text that decode() passes on would return kUnavailable.
   const Settings nowhere{.socket = daemon_.socket() + "-none"};
   const std::string credential = encoded();
   for (const std::string& text :
@@ -200,7 +200,7 @@ TEST_F(MungeTest, WhatIsNoCredentialNeverReachesMunged) {
     EXPECT_EQ(decode(text, nowhere).status().code(), Code::kProtocol) << text;
   }
   EXPECT_EQ(decode(credential, nowhere).status().code(), Code::kUnavailable);
-  // These look like credentials, so munged decides.
+  // These texts look like credentials, so decode() passes them on and munged refuses them.
   for (const char* text : {"MUNGE:AAAA:", "MUNGE:====:", "MUNGE:A:", "MUNGE:AwQAAA==:"}) {
     EXPECT_EQ(decode(text, settings_).status().code(), Code::kDenied) << text;
   }
@@ -222,7 +222,7 @@ TEST_F(MungeTest, SaysThatMungedDoesNotRun) {
     EXPECT_THAT(status.context(), HasSubstr(there.socket));
     EXPECT_THAT(status.context(), HasSubstr("systemctl start munge"));
   };
-  for (const int signal : {SIGKILL, SIGTERM}) {  // the first leaves the socket
+  for (const int signal : {SIGKILL, SIGTERM}) {  // after SIGKILL the socket's file remains
     MungeDaemon stopped('k');
     ASSERT_TRUE(stopped.wait_until_ready()) << stopped.log();
     const Settings there{.socket = stopped.socket()};

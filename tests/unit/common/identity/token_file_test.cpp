@@ -15,7 +15,7 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-// The text of a token that is told by its id.
+// The text of a token with this id.
 std::string text_of(const std::string& id) {
   Token token;
   token.id = id;

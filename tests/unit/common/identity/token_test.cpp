@@ -38,7 +38,7 @@ TEST(TokenTest, EveryOtherTextIsRefusedWithoutBeingRepeated) {
            "rcuda1.0A1B2C3D." + kExample.substr(16), "rcuda1.0a1b2c3." + kExample.substr(16),
            "rcuda1.0a1b2c3d.=" + kExample.substr(17),
            "rcuda1.0a1b2c3d.." + kExample.substr(16 + secret.size() + 1),
-           kExample.substr(0, kExample.size() - 1) + "9",  // bits that belong to no byte
+           kExample.substr(0, kExample.size() - 1) + "9",  // unused bits of the last digit are set
        }) {
     const Result<Token> parsed = parse_token(text);
     ASSERT_FALSE(parsed.ok()) << text;

@@ -6,7 +6,7 @@
 namespace rcuda::identity {
 namespace {
 
-// One that no machine has given to a user.
+// The number of a user that no machine has.
 constexpr uid_t kNameless = 3'987'654'321;
 
 TEST(UsersTest, NamesAndNumbers) {

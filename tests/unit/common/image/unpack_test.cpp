@@ -152,7 +152,8 @@ TEST(UnpackTest, SizesThatThePayloadCannotHoldAreRefused) {
   }
 }
 
-// The frame and the entry state the same size; only the frame's length shows that it is impossible.
+// The frame and the entry state the same unpacked size. The frame is too short to unpack to that
+// size.
 TEST(UnpackTest, AZstdFrameTooShortForItsSizeIsRefusedBeforeMemoryIsTaken) {
   std::string frame("\x28\xB5\x2F\xFD\xA0\x00\x00\x00\x40\x03\x00\x10\x00", 13);
   Entry entry;

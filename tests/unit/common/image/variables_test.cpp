@@ -18,7 +18,7 @@ TEST(Variables, OfPtxAreCounted) {
                                ".global .u16 initialised[] = {1, 2, 3};\n"
                                ".global .attribute(.managed) .s32 managed;\n"
                                ".global .b32 many<100>;\n"),
-            1007u + 4 + 512 + 32 + 6 + 4 + 400);  // what the alignment may cost is counted
+            1007u + 4 + 512 + 32 + 6 + 4 + 400);  // includes the most that alignment can add
 }
 
 TEST(Variables, NoFormHidesAny) {

@@ -10,7 +10,7 @@
 namespace rcuda::interop {
 namespace {
 
-// The cache reads its settings at its first use.
+// Sets the cache's variables before the cache reads them at its first use.
 const std::string folder = [] {
   std::string made = testing::TempDir() + "compile_cache_XXXXXX";
   EXPECT_NE(::mkdtemp(made.data()), nullptr);

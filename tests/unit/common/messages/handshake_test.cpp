@@ -261,7 +261,7 @@ TEST(HandshakeTest, StatusSurvivesTheWire) {
   EXPECT_EQ(got->totals.users[1].sessions, 12u);
 }
 
-// A terminal's title, a screen that is cleared, a second line, and text from right to left.
+// Sets a terminal's title, clears the screen, begins a second line, and writes from right to left.
 constexpr const char* kHostileText = "\x1b]0;a\x07\u009b2J\nb\u202ec";
 constexpr const char* kCleanText = "?]0;a???2J?b???c";
 
@@ -317,7 +317,7 @@ TEST(WorkTest, ASumStopsAtTheLargestNumber) {
 }
 
 TEST(WorkTest, CountersTravelByName) {
-  // Of a build that has one more counter, and lacks all but two of this one.
+  // From a build that has one counter that this build lacks, and only two of this build's counters.
   std::vector<NamedCount> sent = {{"copies", 7}, {"of_another_build", 7}, {"launches", 7}};
   MessageWriter out;
   out.list("counters", sent, kMaxCounters);

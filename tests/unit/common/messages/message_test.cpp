@@ -11,7 +11,7 @@
 
 namespace rcuda::wire {
 
-// A message whose list of fields differs in one thing from that of kNone.
+// A message whose list of fields differs in one property from the list of kNone.
 enum class Change {
   kNone,
   kName,
@@ -163,7 +163,7 @@ TEST(MessageTest, AnyOtherLengthIsRefused) {
   }
 }
 
-// Each item of a list takes as many bytes as an empty one at least.
+// Each item of a list takes at least as many bytes as an empty item.
 TEST(MessageTest, ACountThatTheBytesCannotHoldIsRefused) {
   EXPECT_EQ(least_bytes<Part>(), 8u);
   EXPECT_EQ(least_bytes<std::string>(), 4u);

@@ -119,7 +119,7 @@ TEST(ConnectTest, ASilentAddressLeavesTheOthersTheirShareOfTheTime) {
   uint16_t port = silent.port();
   const UniqueFd listener = bind_tcp("127.0.0.3", &port);
   ASSERT_EQ(::listen(listener.get(), 1), 0);
-  // So many addresses that the first one's share of the time is short and the rest is long.
+  // Many addresses, so that the first address gets a short share of the time and the rest is long.
   HostName::Addresses addresses(200, "127.0.0.3");
   addresses.front() = "127.0.0.2";
   const HostName name({addresses});

@@ -1,4 +1,4 @@
-// What proves an identity on a connection, and what does not.
+// Proofs of an identity on a connection: valid proofs are accepted, all others are refused.
 #include "common/tls/proof.h"
 
 #include <gtest/gtest.h>
@@ -75,13 +75,14 @@ TEST_F(ProofTest, ThroughAnAuthorityOfTheChain) {
   const Certified ada = make_certificate("ada", &site, false);
   EXPECT_TRUE(check(signer(ada, {&site})).ok());
   refuses(check(signer(ada)), "not signed by an authority");
-  // A user's certificate signs nobody.
+  // A user's certificate, which is not an authority's, cannot sign other certificates.
   const Certified user = make_certificate("user", &root_, false);
   refuses(check(signer(make_certificate("ada", &user, false), {&user})),
           "not signed by an authority");
 }
 
-// From the authority down, and no further than to what none has signed.
+// The chain is followed from the authority down, and ends at a certificate that is not signed by
+// the certificate above it.
 TEST_F(ProofTest, EachCertificateOfTheChainIsSigned) {
   const Certified site = make_certificate("site", &root_, true);
   const Certified ada = make_certificate("ada", &site, false);

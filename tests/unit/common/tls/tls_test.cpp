@@ -150,7 +150,7 @@ TEST(KeyedTest, APeerThatSaysNothingIsGivenUpAndOneThatTalksPlainlyIsRefused) {
   }
 }
 
-// The bytes of a TLS connection pass through two sockets of the test, which may change one.
+// The bytes of a TLS connection pass through two sockets of the test, which may change a byte.
 class Wire {
  public:
   Wire() : left_(make_ends()), right_(make_ends()) {}
@@ -198,8 +198,8 @@ TEST(KeyedTest, AChangedBitEndsTheConnection) {
   EXPECT_EQ(errno, EPROTO);
 }
 
-// A call that returns the bytes before a broken record drops the error. Later calls return it, or the
-// end of the stream.
+// The call that returns the last bytes before a broken record does not return the error. Later
+// calls return the error or the end of the stream.
 TEST(KeyedTest, TheErrorAfterGoodBytesIsReturned) {
   Wire wire;
   wire.start();
@@ -302,7 +302,8 @@ TEST_F(HandshakeTest, KeysAreRenewed) {
   }
   EXPECT_EQ(renewed[0], (kRecords - 1) / kRecordsPerKey);
   EXPECT_EQ(renewed[1], (kRecords - 1) / kRecordsPerKey);
-  // While both directions are full there are fewer: an update is sent only where there is room.
+  // While both directions are full there are fewer updates: an update is sent only if it fits into
+  // the socket's buffer.
   std::vector<std::thread> threads;
   for (const Socket& socket : sockets) {
     threads.emplace_back([&] { EXPECT_TRUE(send_all(socket, data, soon()).ok()); });

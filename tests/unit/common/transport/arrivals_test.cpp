@@ -13,7 +13,7 @@ constexpr RegionId kRegion{5}, kOther{6};
 
 class ArrivalsTest : public ::testing::Test {
  protected:
-  // Returns where the outcome goes.
+  // Returns the variable in which the outcome will be stored.
   const std::optional<Status>& expect(uint32_t immediate, uint64_t bytes,
                                       RegionId region = kRegion) {
     auto outcome = std::make_shared<std::optional<Status>>();

@@ -53,7 +53,7 @@ TEST(ControlChannelTest, ACallbackMaySendUntilJoinHasReturned) {
   EXPECT_EQ(recv_all(peer.get(), writable_bytes_of(heard), soon()).code(), Code::kUnavailable);
 }
 
-// What both sides say before they begin is no message of the channel.
+// Bytes that both sides exchange before the channel begins are not messages of the channel.
 TEST(ControlChannelTest, BeforeItBeginsAChannelLeavesTheSocketAlone) {
   int ends[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);

@@ -39,7 +39,7 @@ class ChannelTest : public testing::TestWithParam<const Medium*> {
   }
   void TearDown() override { channel_.reset(); }
 
-  // The next command, as it arrives.
+  // Waits for the next command and returns its frame.
   std::vector<std::byte> next() {
     EXPECT_TRUE(pair_.server->wait([this] { return commands_->pending(); }, soon()).ok());
     const auto frame = commands_->try_next();
@@ -56,7 +56,7 @@ class ChannelTest : public testing::TestWithParam<const Medium*> {
     } answer{{result, 0}, value, ReplyStamp::make(to.call, sizeof(ReplyHeader) + sizeof value)};
     put(to.reply_slot + to.reply_bytes - sizeof answer, bytes_in(answer));
   }
-  // The worker's end of one call.
+  // Acts as the worker in one call: takes the next command and sends this reply.
   void answer_next(uint32_t result, uint64_t value) {
     const std::vector<std::byte> command = next();
     CommandHeader header{};
@@ -133,7 +133,7 @@ TEST_P(ChannelTest, ATakenReplyReleasesTheSlotOfTheReplyThatItReplaces) {
     offsets.insert(next.offset);
     channel_->release_slot(next);
   }
-  // Two slots in turn: the one of the present reply is taken.
+  // Two slots in turn, because the slot of the present reply is still taken.
   EXPECT_EQ(offsets.size(), 2u);
 }
 

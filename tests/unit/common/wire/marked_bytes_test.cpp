@@ -20,7 +20,7 @@ TEST(MarkedBytesTest, OnlyBytesThatDifferAreCopied) {
     Bytes before(bytes), now, to(bytes);
     for (size_t i = 0; i < bytes; ++i) before[i] = static_cast<std::byte>(random());
     now = before;
-    // One bit, so that every bit is found, or whole words.
+    // Changes single bits, to test that each bit is found, or whole words.
     for (size_t i = 0; i < bytes; ++i) {
       if (random() % 3 == 0) now[i] ^= static_cast<std::byte>(1u << random() % 8);
       if (round % 2 != 0 && i % 8 < 4) now[i] ^= std::byte{0xff};
@@ -41,7 +41,7 @@ TEST(MarkedBytesTest, OnlyBytesThatDifferAreCopied) {
   }
 }
 
-// A word is written as it was stored, and nothing beside it.
+// Another thread must see each written word as a whole, and no change of the neighbouring words.
 void expect_whole_words(size_t bytes, size_t unaligned) {
   alignas(8) uint32_t memory[4] = {};
   uint32_t* const words = memory + unaligned / 4;
@@ -71,7 +71,7 @@ void expect_whole_words(size_t bytes, size_t unaligned) {
   EXPECT_EQ(words[1], 9u);
 }
 
-#if !defined(__SANITIZE_THREAD__)  // its other threads are GPUs
+#if !defined(__SANITIZE_THREAD__)  // the other threads play a GPU, whose races are intended
 TEST(MarkedBytesTest, WordsThatOthersReadAreWrittenAtOnce) {
   expect_whole_words(8, 0);
   expect_whole_words(8, 4);
@@ -107,7 +107,7 @@ TEST(MarkedBytesTest, AllIsEveryByte) {
     mark_all(bytes, mask.data());
     copy_marked(to.data(), from.data(), bytes, mask.data());
     EXPECT_EQ(to, from);
-    EXPECT_EQ(mask.back() >> ((bytes - 1) % 8), 1);  // no mark behind the last byte
+    EXPECT_EQ(mask.back() >> ((bytes - 1) % 8), 1);  // no mark after the last byte
   }
 }
 

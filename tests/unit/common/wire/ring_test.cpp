@@ -252,7 +252,7 @@ TEST_P(RingTest, LooksAtEachFrameOnceAndTakesNone) {
     while (seen.size() < 2) {
       std::vector<std::byte> bytes(64);
       const auto ahead = reader.look(bytes);
-      if (!ahead) continue;  // on its way
+      if (!ahead) continue;  // not arrived yet
       EXPECT_GT(ahead->number, number);
       number = ahead->number;
       bytes.resize(std::min(bytes.size(), ahead->payload_bytes));
@@ -267,7 +267,7 @@ TEST_P(RingTest, LooksAtEachFrameOnceAndTakesNone) {
   }
 }
 
-// After the reader has overtaken look(), look() goes on where the reader is.
+// When the reader has passed the position of look(), look() continues at the reader's position.
 TEST_P(RingTest, NeverLooksBack) {
   const RingLayout small = layout(1024, 100);
   RingWriter writer(*sender_, small);

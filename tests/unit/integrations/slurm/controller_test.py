@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The controller's part of the Slurm integration: the pool's file, the choice of devices, and what jobs have."""
+"""The controller's part of the Slurm integration: the pool's file, the choice of devices, and the devices of jobs."""
 
 import importlib.machinery
 import importlib.util

@@ -1,5 +1,6 @@
-// Driver calls that may wait for the device wait for a pause; other work continues. (In every test,
-// SimDevices counts such a call outside of a pause as a violation.)
+// The engine makes driver calls that may wait for the device only in a pause (DeviceOps::pause());
+// other work continues before it. (In every test, SimDevices records such a call outside of a pause
+// as a violation.)
 #include <gtest/gtest.h>
 
 #include "tests/unit/p2p/copy/raw_peer.h"
@@ -21,9 +22,9 @@ CopyRequest copy_between(SimSession& session, size_t from, size_t to) {
   return request;
 }
 
-// Three servers: one connection is made while a copy over another one holds a stream. The
-// registrations of the new connection would wait for the stream, and the stream for the thread that
-// registers.
+// Three servers: a connection is made while a copy over another connection holds a stream. If the
+// new connection's memory were registered now, the driver would wait for the stream, which waits
+// for the thread that registers.
 TEST(PauseTest, AConnectionIsMadeWhenNoStreamIsHeldForAnotherPeer) {
   for (const char* medium : {"shm", "tcp"}) {
     SimSession session("auto", quiet_options());
@@ -75,7 +76,7 @@ TEST(PauseTest, WithoutAPauseTheGreetingWaitsAndCopiesWithIt) {
   EXPECT_TRUE(session.core(0).peer(1).open());
   EXPECT_TRUE(copy->over());
   EXPECT_TRUE(copy->source.ok() && copy->destination.ok());
-  session.workers[0].devices->allow_pauses(Pause::kWork);  // for the end
+  session.workers[0].devices->allow_pauses(Pause::kWork);  // the end of the session needs it
 }
 
 TEST(PauseTest, AMessageThatComesMeanwhileIsTakenAfterwards) {
@@ -86,7 +87,7 @@ TEST(PauseTest, AMessageThatComesMeanwhileIsTakenAfterwards) {
   peer.greet();  // the Offer arrives before this side has sent its own
   EXPECT_TRUE(peer.alive());
   EXPECT_FALSE(peer.open());
-  EXPECT_FALSE(session.core(0).pending());  // the next round can handle nothing
+  EXPECT_FALSE(session.core(0).pending());  // another round could handle nothing
   peer.send(EchoMessage{});
   EXPECT_FALSE(peer.receive<OfferMessage>());
   devices.allow_pauses(Pause::kWork);
@@ -125,7 +126,7 @@ TEST(PauseTest, MeasurementsNeedNoIdleProgram) {
   const auto forecast = session.core(0).peer(1).forecast(0, 0, kBytes);
   ASSERT_TRUE(forecast.ok());
   EXPECT_TRUE(forecast->measured);
-  session.workers[0].devices->allow_pauses(Pause::kWork);  // to end
+  session.workers[0].devices->allow_pauses(Pause::kWork);  // the end of the session needs it
 }
 
 }  // namespace

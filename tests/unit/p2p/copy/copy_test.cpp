@@ -51,7 +51,7 @@ TEST_P(CopyTest, OddSizesAndAlignmentsInOrderWithBothStreams) {
     for (const uint64_t shift : {0ul, 1ul, 7ul}) {
       for (const int streams : {3, 1, 2, 0}) {
         ++id;
-        // These two save time only.
+        // These two lines only save time.
         if (bytes > 2 * kMiB && (shift == 7) != (streams == 3)) continue;
         if (bytes > 2 * kMiB && tiny_chunks) continue;
         const size_t room = bytes + 2 * kGuard;
@@ -127,8 +127,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Way{"verbs", "v4a", false, false}, Way{"verbs", "auto", true, false}),
     name_of);
 
-// Other streams of the same worker continue. The stream of the copy waits until the copy has ended
-// at the peer.
+// Other streams of the same worker continue. The stream of the copy waits until the peer's half of
+// the copy has ended.
 TEST(CopyOrderTest, OnlyTheCopysStreamsWait) {
   EngineOptions options;
   options.measure = false;
@@ -254,7 +254,7 @@ TEST(CopyOrderTest, CopiesWaitForTheAnswerWhetherMemoryCanBeMapped) {
     const auto result = start_copy(session, request);
     session.connect(0, 1, "shm");
     if (other_is_late) {
-      // It sends its Offer, and then it cannot proceed.
+      // The other side sends its Offer, and then cannot continue, because it gets no pause.
       ASSERT_TRUE(session.run([&] { return b.registered() > 0; }));
       b.allow_pauses(Pause::kNone);
       session.settle();

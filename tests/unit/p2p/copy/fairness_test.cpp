@@ -10,8 +10,8 @@
 namespace rcuda::p2p {
 namespace {
 
-// Many to one: the receiver's copy-in is the bottleneck and is shared evenly. A small copy does not
-// wait for large ones.
+// Several senders, one receiver: the receiver's copy-in is the bottleneck and is shared evenly. A
+// small copy does not wait for large copies.
 TEST(FairnessTest, ManyToOneShareAndASmallCopyOvertakes) {
   EngineOptions options;
   options.measure = false;
@@ -46,7 +46,8 @@ TEST(FairnessTest, ManyToOneShareAndASmallCopyOvertakes) {
     EXPECT_GT(result->over_us - begin_us, 0.85 * together_us);
     EXPECT_LT(result->over_us - begin_us, 1.15 * together_us);
   }
-  // It waits for the chunks that three windows of 4 MB have queued at the receiver, not for 192 MB.
+  // The small copy waits for the chunks that three windows of 4 MB have queued at the receiver, not
+  // for 192 MB.
   EXPECT_LT(small->over_us - begin_us - 2000, 0.15 * together_us);
 }
 
@@ -96,8 +97,8 @@ TEST(FairnessTest, StagingMemoryIsBounded) {
   EXPECT_EQ(session.core(0).peer(4).lost().code(), Code::kOutOfMemory);
 }
 
-// The arena is allocated and registered once for all peers, however many there are, and freed after
-// the last.
+// All peers share one arena. It is allocated and registered once, and freed when the last peer is
+// gone.
 TEST(StagingTest, AllPeersOfOneKindShareAnArena) {
   for (const char* medium : {"shm", "tcp"}) {
     EngineOptions options;
@@ -125,8 +126,9 @@ TEST(StagingTest, AllPeersOfOneKindShareAnArena) {
   }
 }
 
-// Four peers that also have an outbox get inboxes as large as four that need none. A smaller inbox
-// costs trains over sockets a quarter (docs/p2p_measurements.md).
+// Four peers whose medium needs an outbox get inboxes as large as four peers without an outbox.
+// With a smaller inbox, trains over sockets lose a quarter of their bandwidth
+// (docs/p2p_measurements.md).
 TEST(StagingTest, FourPeersOfEitherKindHaveWholeInboxes) {
   for (const char* medium : {"shm", "tcp"}) {
     EngineOptions options;

@@ -28,7 +28,7 @@ TEST(FaultTest, AFailedCopyEndsBothHalvesAndNothingElse) {
         EXPECT_EQ(pair.a().stream_errors(pair.streams[0]).size(), 1u);
         EXPECT_EQ(pair.b().stream_errors(pair.streams[1]).size(), 1u);
         pair.expect_streams_free();
-        // All places are free again: the next copies have the whole window.
+        // All slots are free again: the next copies have the whole window.
         for (uint64_t id = 2; id < 6; ++id) pair.expect_works(id);
       }
     }
@@ -60,8 +60,8 @@ TEST(FaultTest, ACopyThatIsRefusedHalfwayIsNotOverBeforeWhatWasIssued) {
   }
 }
 
-// Sockets take a chunk's bytes long before they arrive. Until then its place in the inbox must not
-// be given to the next copy.
+// A socket accepts a chunk's bytes long before they arrive at the peer. Until they have arrived,
+// the chunk's slot in the inbox must not be given to the next copy.
 TEST(FaultTest, LateBytesOfAFailedCopyDoNotLandOnTheNext) {
   EngineOptions options = quiet_options();
   options.inbox_bytes = EngineOptions::kLeastInboxBytes;
@@ -216,8 +216,8 @@ TEST(FaultTest, RefusedRegistrationOfV1FallsBackToStaging) {
   }
 }
 
-// The fallback sends chunks that overlap. The planner still predicts v1 to be the fastest and does
-// not learn that it is refused.
+// The fallback sends chunks that overlap. The planner still predicts that v1 is the fastest
+// strategy, and is not notified that v1 is refused.
 TEST(FaultTest, WhatStandsInForV1TakesLittleMoreThanStagingDoes) {
   double took_us[2];
   for (const bool refused : {false, true}) {

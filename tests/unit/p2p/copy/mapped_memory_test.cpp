@@ -1,4 +1,4 @@
-// Memory that a peer has mapped, and what is done where it cannot be.
+// Copies through memory that the peer has mapped, and copies whose memory cannot be mapped.
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -61,7 +61,7 @@ TEST(MappedMemoryTest, MemoryThatCannotBeMappedIsStaged) {
   EXPECT_EQ(pair.b().opened(), opened + 1);
 }
 
-// The copies of a stream land in its order, whichever of them is staged.
+// The copies of a stream take effect in the stream's order, whichever of them is staged.
 TEST(MappedMemoryTest, AStagedCopyKeepsItsPlaceAmongMappedOnes) {
   constexpr uint64_t kBytes[] = {16 * kMiB, kMiB, 4096};
   for (const int refused : {1, 2, 3}) {

@@ -1,6 +1,6 @@
-// Times on the simulated clock: a pipelined copy takes about as long as its slowest leg, a
-// sequential one the sum of its legs. The planner's prediction is right, and the automatic choice
-// is the best one.
+// Times on the simulated clock. A pipelined copy takes about as long as its slowest leg; a
+// sequential copy takes the sum of its legs. The planner's prediction is right, and its automatic
+// choice is the fastest method.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -143,8 +143,9 @@ TEST(OverlapTest, AutoStagesInGpuMemoryWhereThatIsFaster) {
   EXPECT_EQ(time_copy(setting, "auto", 64 * kKiB).plan.staging, Staging::kRegistered);
 }
 
-// A chunk over TCP is announced when its copy-out begins, and it reports its own arrival. So no
-// message goes back between copy-out and copy-in, and the announcement travels beside the bytes.
+// A chunk over TCP is announced when its copy-out begins, and its last bytes report its arrival. So
+// no message comes back between copy-out and copy-in, and the announcement is in flight at the same
+// time as the bytes.
 TEST(OverlapTest, ChunksOverTcpCostOneWay) {
   for (const uint64_t bytes : {64 * kKiB, kMiB}) {
     for (const double message_us : {40.0, 400.0}) {
@@ -246,8 +247,8 @@ TEST(OverlapTest, ATrainInOneStreamTakesItsSlowestLeg) {
     EXPECT_TRUE(std::is_sorted(results.begin(), results.end(), [](const auto& x, const auto& y) {
       return x->over_us < y->over_us;
     }));
-    // Each copy was written one byte further on, so only the first byte of each but the last
-    // remains.
+    // Each copy wrote one byte after the start of the copy before. So of each copy except the last,
+    // only the first byte remains.
     for (int i = 0; i < kCopies; ++i) EXPECT_EQ(to[i], from[i * kBytes]);
     EXPECT_EQ(std::memcmp(to + kCopies - 1, from + (kCopies - 1) * kBytes, kBytes), 0);
     double leg_us =

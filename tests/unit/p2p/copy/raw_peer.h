@@ -1,4 +1,4 @@
-// A peer of the engine that is played by the test, down to the bytes of its messages.
+// A peer of the engine whose messages the test makes, byte by byte if necessary.
 #pragma once
 
 #include <chrono>
@@ -27,7 +27,7 @@ class RawPeer {
     session.core(0).peer(1).attach(std::move(pair.first), token_of(7), true);
     session.settle();
   }
-  // A message, well-formed or not.
+  // Sends a message, well-formed or not.
   void send_bytes(std::span<const std::byte> frame) {
     if (!frame.empty() && frame.size() <= PeerWindow::kMaxMessageBytes) {
       (void)writer_->append(frame, {}, transport::Wake::kYes, std::chrono::steady_clock::now());
@@ -38,7 +38,7 @@ class RawPeer {
   void send(const Message& message) {
     send_bytes(std::as_bytes(std::span(&message, 1)));
   }
-  // The next message of the kind. Messages of other kinds are skipped.
+  // Returns the next message of this kind that has arrived. Skips messages of other kinds.
   template <typename Message>
   std::optional<Message> receive_as(MessageKind kind) {
     while (true) {

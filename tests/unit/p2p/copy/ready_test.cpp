@@ -9,8 +9,8 @@
 namespace rcuda::p2p {
 namespace {
 
-// A copy has a place in both streams: the source may be written by work for which the destination's
-// stream waits.
+// A copy has a place in both streams. It may not read the source before the destination's stream
+// has reached the copy, because that stream may wait for work that writes the source.
 TEST(ReadyTest, TheSourceIsNotReadBeforeTheDestinationsStreamIsThere) {
   for (const char* strategy : {"v1", "v2b", "v3b", "v4b", "v4a", "ipc"}) {
     for (const uint64_t bytes : {uint64_t{100}, 64 * kKiB + 1, 9 * kMiB}) {
@@ -44,8 +44,8 @@ TEST(ReadyTest, TheSourceIsNotReadBeforeTheDestinationsStreamIsThere) {
   }
 }
 
-// A mapped copy is not staged. The receiver pulls as soon as its stream has reached the copy,
-// without a message first. Pull was sent and handled before.
+// A mapped copy is not staged. The sender's Pull message has arrived earlier, so the receiver
+// copies as soon as its stream has reached the copy, without a further message.
 TEST(ReadyTest, AMappedCopyIsPulledWhenTheDestinationsStreamIsThere) {
   EngineOptions options;
   options.measure = false;
@@ -72,8 +72,8 @@ TEST(ReadyTest, AMappedCopyIsPulledWhenTheDestinationsStreamIsThere) {
   EXPECT_LT(result->over_us - begin_us, 1000 + 20 + 100 + 50);
 }
 
-// A worker may get its half of a copy only after another copy is over. Chunks of copies whose other
-// half is missing take no place that earlier copies need.
+// A worker may get its half of a copy only after another copy is over. Chunks of copies whose half
+// is missing at the receiver must not take slots that earlier copies need.
 TEST(ReadyTest, CopiesWithoutTheirOtherHalfLeaveRoomForThoseBefore) {
   for (const char* medium : {"shm", "tcp"}) {
     SCOPED_TRACE(medium);

@@ -148,7 +148,7 @@ inline StreamPlace place_in(SimDevices& devices, uint64_t stream, bool follows =
   return stream == 0 ? StreamPlace::kNone : *devices.enter(ref, true);
 }
 
-// Gives both workers their halves, the source first.
+// Gives both workers their halves of the copy, the sender first.
 inline std::shared_ptr<CopyResult> start_copy(SimSession& session, const CopyRequest& request) {
   auto result = std::make_shared<CopyResult>();
   PeerCopy sending = sending_half(request);

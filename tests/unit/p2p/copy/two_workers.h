@@ -13,7 +13,7 @@
 
 namespace rcuda::p2p {
 
-// Nothing is measured, so all work is the test's.
+// Without measurements, so that all copies are the test's.
 inline EngineOptions quiet_options() {
   EngineOptions options;
   options.measure = false;

@@ -1,5 +1,5 @@
-// The engine with its threads, over real Links: behaviour that the simulated tests cannot show. For
-// ThreadSanitizer as much as for the assertions.
+// The engine with its threads, over real Links: behaviour that the simulated tests cannot show.
+// These tests also give ThreadSanitizer races to find.
 #include "p2p/engine/engine.h"
 
 #include <atomic>

@@ -83,7 +83,7 @@ TEST(GreetingTest, NothingIsHeardBeforeTheProof) {
 
 // ---- every state ----
 
-// How far a peer has come in a correct greeting.
+// The steps that a peer has finished of a correct greeting.
 enum class State { kNew, kChallenged, kProven };
 constexpr State kStates[] = {State::kNew, State::kChallenged, State::kProven};
 
@@ -98,8 +98,8 @@ struct Named {
   std::vector<std::byte> frame;
 };
 
-// Every message, with its right size and zeros as contents; one of an unknown kind; and one cut
-// off.
+// Every message, with its right size and zeros as contents; a message of an unknown kind; and a
+// truncated message.
 std::vector<Named> all_messages() {
   std::vector<Named> all;
   const auto add = [&](const auto& message) {
@@ -327,7 +327,8 @@ TEST(HostileTest, MessagesThatCannotBeEndTheLink) {
   }
 }
 
-// The client's half of the copy may be missing, and then no chunk is consumed.
+// Chunks are not consumed while the client's command for this half of the copy is missing. A peer
+// must not be able to queue any number of them.
 TEST(HostileTest, ChunksWithoutPlacesDoNotPileUp) {
   constexpr uint64_t kFrame = PeerWindow::kMaxMessageBytes / sizeof(ChunkMessage);
   for (const bool empty : {false, true}) {
@@ -357,7 +358,7 @@ TEST(HostileTest, ChunksWithoutPlacesDoNotPileUp) {
   }
 }
 
-// Chunks that have a place may wait for the client's half, however small they are.
+// Chunks that have a slot in the inbox may wait for the client's command, however small they are.
 TEST(HostileTest, AnInboxFullOfSmallChunksIsTaken) {
   EngineOptions options = quiet_options();
   options.inbox_bytes = 1 << 20;

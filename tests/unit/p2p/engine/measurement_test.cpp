@@ -1,4 +1,5 @@
-// Legs are measured as they are, once, and during the copies of a program.
+// Measurements of legs: the models are right, each leg is measured once, and measurements also
+// happen during the copies of a program.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -32,8 +33,8 @@ TEST(MeasurementTest, TheProberFindsTheLegsAsTheyAre) {
   EXPECT_NEAR(model.message_us, 1.5, 0.01);
 }
 
-// In a program that copies in a loop from the start of the session, the legs are measured anyway,
-// and its copies are hardly slower meanwhile.
+// The legs are also measured in a program that copies in a loop from the start of the session.
+// During the measurements its copies are hardly slower.
 TEST(MeasurementTest, AProgramThatNeverPausesIsMeasuredInATwentiethOfItsTime) {
   constexpr uint64_t kBytes = 64 * kKiB;
   constexpr int kCopies = 20'000;
@@ -67,8 +68,8 @@ TEST(MeasurementTest, AProgramThatNeverPausesIsMeasuredInATwentiethOfItsTime) {
   EXPECT_LT(took_us[true], 1.1 * took_us[false]);
 }
 
-// Three workers. The legs of the first one are the same for both others, and are measured once.
-// Each known leg is used once before the first copy with the other peer.
+// Three workers. The first worker's copy-out and copy-in are the same for both peers, and are
+// measured once. Before the first copy with the second peer, each known leg is used once.
 TEST(MeasurementTest, TwoPeersAreNotMeasuredAtTheSameTime) {
   SimSession session("v2b");
   session.world.move_bytes = false;
@@ -89,7 +90,8 @@ TEST(MeasurementTest, TwoPeersAreNotMeasuredAtTheSameTime) {
   EXPECT_EQ(session.workers[0].devices->copies(), copies + 2);  // out and in
 }
 
-// The legs to the first peer are measured at once, those to another peer with the first copy to it.
+// The legs to the first peer are measured immediately, the legs to another peer with the first copy
+// to that peer.
 TEST(MeasurementTest, APeerThatNobodyCopiesWithIsNotMeasured) {
   SimSession session;
   session.world.move_bytes = false;

@@ -1,4 +1,4 @@
-// Signals between the streams of two workers: their order, and what ends them.
+// Signals between the streams of two workers: their order, and their errors.
 #include <memory>
 #include <vector>
 
@@ -30,8 +30,8 @@ TEST(EventTest, SignalsCrossInOrderWithStreams) {
   pair.expect_streams_free();
 }
 
-// The waiting stream gets the error, whether the signal or the wait comes first: the driver's error
-// for the event's place, or that of the stream that does not reach it.
+// The waiting stream gets the error, whether the signal or the wait comes first. The error is the
+// driver's refusal of the event's place, or the failure of the stream before this place.
 TEST(EventTest, ASignalOfAFailedStreamFailsTheOtherOne) {
   for (const bool signal_first : {false, true}) {
     for (const bool refused : {false, true}) {
@@ -79,8 +79,8 @@ TEST(EventTest, ASignalTakesTheErrorOfACopyInFrontOfIt) {
   }
 }
 
-// The driver has refused the waiting stream's place. The signal has no waiter and is not kept. If
-// it were kept, the second signal with the same id would violate the protocol.
+// The driver has refused the waiting stream's place, so no stream waits for the signal. The signal
+// is dropped: if it were kept, a second signal with the same id would violate the protocol.
 TEST(EventTest, ASignalForAWaitThatWasRefusedIsTaken) {
   for (const bool signal_first : {false, true}) {
     TwoWorkers pair("tcp");

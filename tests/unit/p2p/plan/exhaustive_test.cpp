@@ -1,7 +1,7 @@
 // The planner against an exhaustive search of its own model. On a grid far finer than the
 // planner's, no plan may be predicted to be more than 5 % faster than the planner's choice. The
-// legs are measured, plausible and extreme ones. The sizes are equal to, below and between those
-// for which the planner prepares plans.
+// models of the legs are measured, plausible or extreme. The sizes are equal to, below and between
+// the sizes for which the planner prepares plans.
 #include <algorithm>
 #include <set>
 #include <string>
@@ -49,7 +49,7 @@ PairModel one_switch() {
   return model;
 }
 
-// Legs with a high latency and a high bandwidth, next to very different ones.
+// Legs with a high latency and a high bandwidth, together with very different legs.
 PairModel lopsided() {
   PairModel model;
   model.copy_out = LegModel::linear(40, 50);

@@ -58,8 +58,8 @@ TEST(LegModelTest, FitRecoversPiecesDelayAndIgnoresOutliers) {
   }
 }
 
-// Sockets: one transfer takes 100 us (small ones 20 us) in addition to its share of 10 GB/s. Other
-// transfers in flight fill that time.
+// Like sockets: a single transfer takes 100 us (a small transfer 20 us) in addition to its time at
+// 10 GB/s. Several transfers in flight overlap these microseconds.
 TEST(LegModelTest, FitOfASharedLegTakesWhatTrainsSay) {
   std::vector<LegSample> samples;
   for (uint64_t bytes = 4096; bytes <= (4u << 20); bytes *= 4) {

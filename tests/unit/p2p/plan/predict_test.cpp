@@ -1,5 +1,5 @@
-// The recurrence against a discrete-event simulation that is written differently: chunks and legs
-// are actors with an event queue, without a formula.
+// Compares predict_us(), which is a recurrence, with an independent discrete-event simulation of
+// chunks and legs.
 #include "p2p/plan/predict.h"
 
 #include <deque>

@@ -1,4 +1,4 @@
-// The small parts alone: arenas, boxes, the lookup of NUMA nodes, arrivals.
+// Unit tests of the small parts: arenas, boxes, the lookup of NUMA nodes, arrivals.
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -65,7 +65,7 @@ TEST(ArenaFitTest, FirstTakesTheSamePlaceAgainAndNextAnother) {
   EXPECT_EQ(places(Arena::Fit::kNext), (std::vector<uint64_t>{0, 1536, 0, 1536}));
 }
 
-// Holes before the current position are found again.
+// Fit::kNext also finds holes before the current position.
 TEST(ArenaFitTest, NextGoesBackToTheFirstHoleThatIsLargeEnough) {
   Arena arena(4096, Arena::Fit::kNext);
   EXPECT_EQ(arena.reserve(1024), 0u);

@@ -1,4 +1,4 @@
-// The choice of windows, the fence around one, and the driver that is kept inside.
+// The choice of windows, the fence around them, and the guard that keeps a driver's memory inside.
 #include "server/addresses/address_window.h"
 
 #include <algorithm>
@@ -47,7 +47,8 @@ TEST(BasesTest, EveryServerCanHaveEveryBase) {
   EXPECT_EQ(*all.rbegin(), wire::kBaseCount - 1);
 }
 
-// So a session of consecutive nodes needs no worker but the idle ones.
+// A session needs workers with different bases. On numbered nodes the idle workers already have
+// different bases.
 TEST(BasesTest, NumberedNodesHaveDifferentBases) {
   std::set<uint32_t> first;
   for (uint32_t node = 0; node < wire::kBaseCount; ++node) {
@@ -119,7 +120,7 @@ struct Server {
 
 const std::vector<AddressRange> kAllClosed = {{1u << 20, 1ull << 47}};
 
-// The windows of a session, chosen one after the other as its workers do. Ends at the first
+// The windows of a session, chosen one after the other, as by its workers. Ends at the first
 // refusal.
 std::vector<wire::AddressWindow> windows_of(const std::vector<Server>& servers,
                                             std::vector<wire::AddressWindow> taken = {}) {
@@ -188,7 +189,8 @@ TEST(AddressWindowTest, SixtyFourServersOfOneDevice) {
     const auto windows = windows_of(64, {1, memory});
     ASSERT_EQ(windows.size(), 64u) << memory;
     expect_disjoint(windows);
-    // All the memory, the device's pool and a reservation of twice the memory, or memory of graphs.
+    // The size allows for all the memory, the device's pool, and a reservation of twice the memory
+    // or the memory of graphs.
     for (const auto& window : windows) EXPECT_GE(window.bytes, 5 * memory);
   }
 }
@@ -273,7 +275,8 @@ bool maps_inside(const AddressFence& fence, size_t bytes) {
   return got != MAP_FAILED && fence.contains(reinterpret_cast<uint64_t>(got), bytes);
 }
 
-// As a driver looks for addresses for its pools: from the bottom.
+// Whether the lowest free address is inside of the fence. Drivers search for the addresses of their
+// pools from the bottom.
 bool lowest_is_inside(const AddressFence& fence) {
   for (uint64_t at = wire::kFenceBegin; at < wire::kBases.end; at += wire::kBaseBytes / 2) {
     if (map(at, 1u << 20) != MAP_FAILED) return fence.contains(at, 1u << 20);
@@ -287,7 +290,7 @@ TEST(AddressFenceTest, AllocationsLandInTheBaseAndThenInTheWindow) {
     Result<AddressFence> fence = AddressFence::raise(base);
     if (!fence.ok()) return 1;
     if (!maps_inside(*fence, kGiB)) return 2;
-    if (map(0, 2 * base.bytes) != MAP_FAILED) return 3;  // there is no room for it yet
+    if (map(0, 2 * base.bytes) != MAP_FAILED) return 3;  // too large before the window is open
     if (!lowest_is_inside(*fence)) return 4;
     const auto window = choose_window(window_request({}, 80 * kGiB, fence->closed()));
     if (!window.ok() || !fence->open(*window).ok()) return 5;
@@ -315,7 +318,7 @@ TEST(AddressFenceTest, ALimitOnAddressesIsNamed) {
   });
 }
 
-// The layout is chosen by exec.
+// exec() applies the layout, so the test runs this program again.
 TEST(AddressFenceTest, TheLegacyLayoutHasFencesToo) {
   in_a_child([] {
     ::personality(ADDR_COMPAT_LAYOUT);
@@ -327,12 +330,12 @@ TEST(AddressFenceTest, TheLegacyLayoutHasFencesToo) {
 
 TEST(AddressFenceTest, HolesAreClosed) {
   in_a_child([] {
-    // This stays mapped when the fence is raised around it.
+    // This mapping stays when the fence is raised around it.
     void* const before = map(0, 1u << 20);
     Result<AddressFence> fence = AddressFence::raise(Base{7}.range());
     if (!fence.ok() || fence->close_holes() != 0) return 1;
     ::munmap(before, 1u << 20);
-    if (map(0, 1u << 20) != before) return 2;  // what a driver would get
+    if (map(0, 1u << 20) != before) return 2;  // a hole in the fence, which a driver would get
     ::munmap(before, 1u << 20);
     if (fence->close_holes() != 1) return 3;
     return maps_inside(*fence, 1u << 20) ? 0 : 4;
@@ -342,7 +345,7 @@ TEST(AddressFenceTest, HolesAreClosed) {
 
 // ---- the guard ---------------------------------------------------------------------------------
 
-// A driver that hands out the next of a list of addresses, whatever is asked.
+// A driver that returns the next address of a list for each allocation, whatever its size.
 struct FakeDriver {
   std::vector<CUdeviceptr> next;
   std::vector<CUdeviceptr> freed;
@@ -427,7 +430,8 @@ class WindowGuardTest : public ::testing::Test {
   CUdeviceptr address_ = 0;
 };
 
-// A free may wait for the device, so pieces outside wait for one that the program asks for.
+// A free may wait for the device. So memory outside of the window is freed only together with a
+// free of the program.
 TEST_F(WindowGuardTest, PiecesOutsideAreKeptUntilTheNextFree) {
   fake_.next = {kOutside, kBase + 4 * kGiB, kBase + 512};
   EXPECT_EQ(driver().cuMemAlloc_v2(&address_, 512), CUDA_SUCCESS);

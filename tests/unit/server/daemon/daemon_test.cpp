@@ -148,8 +148,8 @@ TEST(DaemonTest, SessionsRunOverEveryMedium) {
   }
 }
 
-// The client has introduced this worker to another one before this worker's session runs, so the
-// other worker calls early.
+// A client may introduce this worker to another worker before this worker's session runs. Then the
+// other worker connects early.
 TEST(DaemonTest, AnotherWorkerMayCallEarly) {
   Server server;
   constexpr uint32_t kLink = 3;
@@ -165,7 +165,8 @@ TEST(DaemonTest, AnotherWorkerMayCallEarly) {
     EXPECT_TRUE(wire::write_message(socket.get(), wire::MessageType::kPeerHello,
                                     wire::encode(caller), patience())
                     .ok());
-    // The call should arrive first; a later one is accepted in any case.
+    // Time for the other worker's connection to arrive first. A later connection is accepted
+    // anyway.
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   });
   ASSERT_TRUE(outcome.session) << outcome.refusal;
@@ -265,7 +266,7 @@ TEST(DaemonTest, BadPeersAreDroppedAndOthersServed) {
   }
 }
 
-// As if somebody had seen the session's messages on the network.
+// An attacker who has seen the session's messages on the network sends an Attach again.
 TEST(DaemonTest, AnAttachServesOnce) {
   const Server server;
   Outcome outcome = introduce(server, hello("tcp"));
@@ -294,7 +295,8 @@ TEST(DaemonTest, AnAttachServesOnce) {
     EXPECT_TRUE(eventually([&] { return is_closed(socket); }));
   }
   EXPECT_TRUE(answers(*outcome.session));
-  // A socket that the session has not opened. The second one does not take its place.
+  // An Attach for a socket that the session has not opened. A second such socket does not replace
+  // the first.
   wire::Attach unused;
   unused.index = wire::kMostSockets - 1;
   std::ranges::copy(wire::attach_name(token), unused.session);
@@ -341,7 +343,7 @@ TEST(DaemonTest, AWorkerThatReadsNothingDoesNotHoldTheDaemon) {
   ASSERT_TRUE(outcome.session);
   const auto worker = static_cast<pid_t>(outcome.session->welcome.worker_pid);
   ASSERT_EQ(::kill(worker, SIGSTOP), 0);
-  // More than its socket can buffer.
+  // More connections than the worker's socket can buffer.
   wire::PeerHello caller;
   wire::session_name(hello("shm").session, caller.session);
   for (int i = 0; i < 1000; ++i) {
@@ -417,7 +419,7 @@ TEST(DaemonTest, StatusListsDevicesAndSessions) {
   EXPECT_EQ(status->devices[0].ordinal, 1u);
   EXPECT_GT(status->devices[0].total_bytes, 0u);
   ASSERT_EQ(status->sessions.size(), 1u);
-  // Not what the client says of itself.
+  // The verified user, not the name that the client sent.
   EXPECT_EQ(status->sessions[0].user, look_up_account(::geteuid())->user);
   EXPECT_EQ(status->sessions[0].worker_pid, outcome.session->welcome.worker_pid);
   EXPECT_EQ(status->sessions[0].devices, std::vector<uint32_t>{0});
@@ -446,7 +448,7 @@ TEST(DaemonTest, AClientThatWaitsIsToldItsPlaceUntilItsTurnComes) {
                                     patience())
                     .ok());
     auto said = wire::read_message(client.get(), patience());
-    // Without a place while the name of the user is looked up.
+    // Place 0 while the daemon looks up the user's name.
     while (said.ok() && wire::decode<wire::Queued>(said->second)->place == 0) {
       said = wire::read_message(client.get(), patience());
     }

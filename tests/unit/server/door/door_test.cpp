@@ -101,7 +101,7 @@ class DoorTest : public ::testing::Test {
     EXPECT_EQ(got->first, type);
     EXPECT_EQ(got->second, body);
   }
-  // Up to the client's request.
+  // All messages up to the client's request.
   void introduce(Client& client) {
     passes(client.stream(), client.tls, MessageType::kChallenge, wire::encode(wire::Challenge()));
     wire::Authenticate proof;
@@ -168,7 +168,7 @@ TEST_F(DoorTest, HandsTheConnectionOverWithoutCloseNotify) {
     ASSERT_TRUE(recv_all(client.tls.fd(), got, soon()).ok());
     EXPECT_EQ(got, bytes_of_text("of the worker"));
     client.tcp.reset();
-    EXPECT_TRUE(has_ended(client.tls.fd()));  // nobody else has the connection
+    EXPECT_TRUE(has_ended(client.tls.fd()));  // no other process has the connection
   }
   EXPECT_EQ(pids_.size(), 1u);
 }
@@ -214,26 +214,26 @@ TEST_F(DoorTest, WhatIsNotTlsFailsWithAReason) {
   EXPECT_TRUE(has_ended(client.stream()));
 }
 
-// OpenSSL would take 128 KiB, and keep several times as much.
+// OpenSSL itself would accept messages of 128 KiB, and use several times as much memory for them.
 TEST_F(DoorTest, AHandshakeIsShort) {
   start();
   Client client = open();
   constexpr size_t kRecord = 12u << 10;
-  // A record of a handshake that begins a ClientHello of 96 KiB.
+  // A TLS record with the beginning of a ClientHello of 96 KiB.
   std::vector<std::byte> record(5 + kRecord);
   const uint8_t begin[] = {0x16, 3, 1, kRecord >> 8, 0, 1, 1, 0x80, 0};
   std::memcpy(record.data(), begin, sizeof begin);
   ASSERT_TRUE(send_all(client.near.get(), record, soon()).ok());
   pollfd item{client.stream(), POLLIN, 0};
   EXPECT_EQ(::poll(&item, 1, 100), 0) << "the door waits for the rest";
-  record[5] = std::byte{0};  // goes on with it
+  record[5] = std::byte{0};  // the next record continues the ClientHello
   ASSERT_TRUE(send_all(client.near.get(), record, soon()).ok());
   take_report(&client);
   EXPECT_STRNE(client.report.failure, "");
   EXPECT_TRUE(has_ended(client.stream()));
 }
 
-// Such bytes do not reach the daemon.
+// Messages that are not a valid introduction do not reach the daemon.
 TEST_F(DoorTest, RefusesWhatIsNoProof) {
   start();
   for (const auto& [type, body] :
@@ -249,7 +249,8 @@ TEST_F(DoorTest, RefusesWhatIsNoProof) {
   }
 }
 
-// By shutdown(), in the handshake or in the middle of a message; what has been said arrives.
+// The daemon ends connections by shutdown(): one during its handshake, one in the middle of a
+// message. An answer that the daemon has sent before still arrives.
 TEST_F(DoorTest, TheDaemonEndsAConnection) {
   start();
   Client silent = open();
@@ -286,7 +287,7 @@ TEST_F(DoorTest, ADoorThatDiesFailsItsConnectionsOnly) {
   EXPECT_TRUE(has_ended(client.stream()));
   EXPECT_TRUE(until([&] { return doors_->size() == 1; }));
   passes(other.stream(), other.tls, MessageType::kChallenge);
-  (void)connect();  // by another door
+  (void)connect();  // through another door
   EXPECT_EQ(pids_.size(), 3u);
 }
 
@@ -295,7 +296,7 @@ TEST_F(DoorTest, EachOriginHasItsOwnDoorAndTheirNumberIsBounded) {
   const Client one = connect("10.0.0.1"), again = connect("10.0.0.1"), two = connect("10.0.0.2");
   EXPECT_EQ(pids_.size(), 2u);
   const Client newest = connect("10.0.0.1");
-  // The third takes the place of the second, which has been without a new client for longer.
+  // The third origin's door replaces the second's, which has had no new client for a longer time.
   Client three = connect("10.0.0.3");
   EXPECT_EQ(doors_->size(), 2u);
   EXPECT_EQ(pids_.size(), 3u);
@@ -316,12 +317,12 @@ TEST_F(DoorTest, ADoorIsSparedForAMoment) {
   const Client one = connect("10.0.0.1"), two = connect("10.0.1.1");
   EXPECT_TRUE(has_no_room_for("10.0.2.1"));
   EXPECT_FALSE(has_no_room_for("10.0.0.1"));  // has a door
-  EXPECT_EQ(pids_.size(), 3u);                // one ahead of need
+  EXPECT_EQ(pids_.size(), 3u);                // one more is started in advance
   passes(one.stream(), one.tls, MessageType::kChallenge);
   passes(two.stream(), two.tls, MessageType::kChallenge);
 }
 
-// However many addresses an attacker has in one network.
+// An attacker with many addresses in one network cannot keep other networks out.
 TEST_F(DoorTest, OneNetworkKeepsNoOtherOut) {
   start(3, kLong);
   const Client one = connect("2001:db8:7:1::/64"), two = connect("2001:db8:7:2::/64"),
@@ -335,7 +336,8 @@ TEST_F(DoorTest, OneNetworkKeepsNoOtherOut) {
   passes(three.stream(), three.tls, MessageType::kChallenge);
 }
 
-// Also not when its clients are slow.
+// A network with many origins replaces only its own doors, even if another network's client is
+// slow.
 TEST_F(DoorTest, ANetworkOfManyReplacesItsOwnOnly) {
   start(3, {});
   const Client slow = connect("10.0.0.1"), one = connect("10.0.1.1"), two = connect("10.0.1.2");
@@ -344,7 +346,7 @@ TEST_F(DoorTest, ANetworkOfManyReplacesItsOwnOnly) {
   passes(slow.stream(), slow.tls, MessageType::kChallenge);
 }
 
-// However soon its clients leave.
+// The number is limited even if the clients leave immediately.
 TEST_F(DoorTest, OneNetworkStartsOnlySoManyDoors) {
   std::vector<UniqueFd> started;
   doors_ = std::make_unique<Doors>([&](int control) {
@@ -362,7 +364,7 @@ TEST_F(DoorTest, OneNetworkStartsOnlySoManyDoors) {
   EXPECT_TRUE(visit("10.0.1.", 1));
 }
 
-// The control socket has ended, but refill() has not seen it yet.
+// The door's process has ended, but refill() has not noticed that yet.
 TEST_F(DoorTest, ADeadDoorIsReplaced) {
   start();
   (void)connect();
@@ -425,7 +427,7 @@ TEST_F(DoorTest, WorksHereOrSaysThatItDoesNot) {
   EXPECT_NE(status.message().find("does not start"), std::string::npos) << status.message();
 }
 
-// What ends at its start is not started for each client.
+// A door that ends at its start must not be started again for each client.
 TEST_F(DoorTest, ADoorThatEndsAtItsStartIsNotStartedAgainAtOnce) {
   size_t started = 0;
   doors_ = std::make_unique<Doors>([&](int control) {
@@ -485,7 +487,7 @@ TEST_F(DoorTest, ADoorIsNobodyInASandbox) {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 void* nothing(void*) { return nullptr; }
 
-// The number of the first thing that a process can do although it may use streams only.
+// The number of the first forbidden action that succeeds in a process that may use streams only.
 int possible_with_streams_only() {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) return 1;

@@ -1,5 +1,5 @@
-// A door that has been taken over: the test is the door of a real daemon. It must get nothing in
-// the name of users that do not connect through it.
+// A door that an attacker controls: the test plays the door of a real daemon. The door must not get
+// anything in the name of users that do not connect through it.
 #include <string>
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ class LyingDoorTest : public ::testing::Test {
  protected:
   void SetUp() override { world_.start(); }
 
-  // What a user's client proves on a connection with this binding.
+  // The proof that a user's client sends on a connection with this binding.
   Authenticate by_token(const tls::Key& binding) const {
     Authenticate message;
     message.method = wire::Method::kToken;
@@ -49,7 +49,7 @@ class LyingDoorTest : public ::testing::Test {
     return {by_token(binding), by_certificate(binding), by_munge(binding)};
   }
 
-  // A connection of which the door says that its handshake had these values.
+  // A connection for which the door reports a TLS handshake with these values.
   struct Shaken : DoorClient {
     explicit Shaken(DoorWorld& world, uint8_t value = 1) : DoorClient(world, false) {
       go_through_door();
@@ -85,7 +85,7 @@ TEST_F(LyingDoorTest, TellsTheTruth) {
   }
 }
 
-// The user has been connected before.
+// The door repeats a proof that it has seen on an earlier connection of the user.
 TEST_F(LyingDoorTest, RepeatsAProof) {
   std::vector<Authenticate> recorded;
   {
@@ -104,7 +104,8 @@ TEST_F(LyingDoorTest, ShowsTheProofOfAnotherClientOfIts) {
   EXPECT_TRUE(user.is_served(by_token(*user.binding())));
 }
 
-// As if it relayed the user's connection to another server, with other values.
+// The door reports values of another connection, as if it relayed the user's proof for another
+// server.
 TEST_F(LyingDoorTest, ReportsOtherValuesThanTheUsers) {
   Shaken one(world_, 1);
   const tls::Key others = tls::binding_of(one.challenge()->nonce, tls::Key{2});
@@ -147,7 +148,7 @@ TEST_F(LyingDoorTest, SaysNothingOfAnIdentity) {
   }
 }
 
-// What is for local clients only is not decoded.
+// The daemon does not decode messages that only local clients may send.
 TEST_F(LyingDoorTest, AsksForAnExport) {
   Shaken client(world_);
   client.send(MessageType::kExportQuery, std::vector<std::byte>(3));
@@ -157,7 +158,7 @@ TEST_F(LyingDoorTest, AsksForAnExport) {
   EXPECT_NE(refusal->reason.find("local socket"), std::string::npos) << refusal->reason;
 }
 
-// A second report is no message.
+// The daemon takes one report for each connection; a second report is refused as a message.
 TEST_F(LyingDoorTest, ChangesItsMind) {
   Shaken client(world_);
   const tls::Key binding = *client.binding();

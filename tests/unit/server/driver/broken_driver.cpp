@@ -1,4 +1,4 @@
-// A libcuda.so.1 that was updated under the loaded kernel module, for driver_loader_test.cpp.
+// For driver_loader_test.cpp: a libcuda.so.1 whose version differs from the loaded kernel module's.
 #include <cuda.h>
 
 extern "C" {

@@ -1,5 +1,5 @@
-// A worker's driver, in versions that softgpu can act as, and an older one. Each test runs in its
-// own process.
+// The choice of a worker's driver: softgpu with different driver versions, and a driver that is too
+// old. Each test runs in a process of its own.
 #include "server/driver/driver_loader.h"
 
 #include <cstdlib>
@@ -46,7 +46,7 @@ TEST(DriverLoaderTest, AnOlderDriverIsRefused) {
 }
 
 TEST(DriverLoaderTest, SoftgpuDoesNotReplaceAnOlderDriver) {
-  // Its name is libcuda.so.1, so the loader finds this one.
+  // Its SONAME is libcuda.so.1, so load_driver() finds this library, which is already loaded.
   ASSERT_NE(::dlopen(RCUDA_TEST_OLD_DRIVER, RTLD_NOW | RTLD_LOCAL), nullptr) << ::dlerror();
   expect_too_old(load_driver("auto"));
 }

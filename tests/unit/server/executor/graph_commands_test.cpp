@@ -124,7 +124,7 @@ TEST_F(GraphCommandsTest, TheClientFillsItsMemoryBeforeEachLaunchReadsIt) {
     ASSERT_TRUE(answer && answer->result == CUDA_SUCCESS);
     EXPECT_EQ(answer->body, std::vector<std::byte>(1, static_cast<std::byte>(round)));
   }
-  // The graph and the executable graph both hold it.
+  // The graph and the executable graph both hold the object.
   ASSERT_EQ(call(api::Opcode::cuGraphDestroy, kGraph), CUDA_SUCCESS);
   ASSERT_EQ(call(api::Opcode::cuGraphExecDestroy, kExecutable), CUDA_SUCCESS);
   const auto event = next_event<wire::ReleasedEvent>();
@@ -144,7 +144,8 @@ TEST_F(GraphCommandsTest, WhatAGraphRetainsIsReleasedWithIt) {
   EXPECT_EQ(next_event<wire::ReleasedEvent>().callback, 8u);
 }
 
-// The client moves the base, so that the first row lies in the memory that represents its own.
+// The client replaces its pageable memory by memory for the copied rows only, and moves the copy's
+// base address so that the first row lies there.
 TEST_F(GraphCommandsTest, ACapturedShapeTakesMemoryThatBeginsBehindItsBase) {
   constexpr wire::ObjectId kStream = 1;
   ASSERT_EQ(expose(6), CUDA_SUCCESS);
@@ -204,8 +205,9 @@ struct ChangedNodes {
 };
 class KernelNodesTest : public ChangedNodes, public GraphCommandsTest {};
 
-// Drivers differ in how a node names a library's kernel, and return parameters in the form in which
-// they were given. In every case the client gets its own kernel and the bytes of the parameters.
+// Drivers differ in the handle by which a node names a library's kernel, and return parameters in
+// the form in which they were passed. In every case the client must get its own kernel and the
+// bytes of the parameters.
 TEST_F(KernelNodesTest, AreTheClientsHoweverTheDriverNamesThem) {
   constexpr wire::ObjectId kLibrary = 1, kKernel = 9;
   const std::string image = R"(
@@ -339,7 +341,7 @@ TEST_F(GraphCommandsTest, ALargePictureIsReadInPieces) {
   EXPECT_EQ(text.size(), bytes);
   EXPECT_TRUE(text.starts_with("digraph"));
   EXPECT_EQ(text.find_last_not_of("\n"), text.rfind('}'));
-  // Once it has been read to its end, it is destroyed.
+  // When the blob has been read to its end, the worker drops it.
   for (const uint64_t offset : {uint64_t{0}, bytes - 1, bytes, ~uint64_t{0}}) {
     const auto again = read(offset);
     ASSERT_TRUE(again);

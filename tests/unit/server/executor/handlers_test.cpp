@@ -1,4 +1,4 @@
-// Handlers alone, with the services of their family and a driver that does no work.
+// Calls handlers without a session, with a driver that does no work.
 #include <cstdlib>
 #include <span>
 #include <vector>
@@ -29,7 +29,7 @@ class ModuleHandlersTest : public testing::Test {
     resources_.unmetered = &driver_;
     restart();
   }
-  // After a change of the driver's entries, of which an executor has a copy.
+  // Makes a new executor after a change of the driver's entries, which an executor copies.
   void restart() { executor_.emplace(resources_); }
   ObjectTable& table(wire::Kind kind) { return executor_->objects.of(kind); }
   // Adds an object that a library or module owns.
@@ -48,7 +48,7 @@ class ModuleHandlersTest : public testing::Test {
   std::optional<Executor> executor_;
 };
 
-// The driver may reuse these handles for other code.
+// After an unload, the driver may reuse the handles for other code. So their ids must be free.
 TEST_F(ModuleHandlersTest, UnloadingALibraryGivesBackTheIdsOfAllThatIsInIt) {
   for (const uintptr_t library : {0x100, 0x200}) {
     ASSERT_TRUE(executor_->objects.bind(wire::Kind::kLibrary,
@@ -116,7 +116,7 @@ TEST_F(ModuleHandlersTest, ALaunchIsInTheContextOfItsStream) {
 class PeerHandlersTest : public ModuleHandlersTest {
  protected:
   PeerHandlersTest() {
-    // The engine's words.
+    // For the engine, which allocates its words.
     driver_.cuMemHostAlloc = [](void** memory, size_t bytes, unsigned) {
       *memory = std::aligned_alloc(64, bytes);
       return CUDA_SUCCESS;
@@ -137,7 +137,8 @@ class PeerHandlersTest : public ModuleHandlersTest {
   static constexpr p2p::PeerId kLink = 1;
 };
 
-// The error of a copy in a third worker's stream, at once or at the end of the copy.
+// The copy's stream is a third worker's, so this worker passes the error on with the signal. The
+// error comes at once, or at the end of the copy.
 TEST_F(PeerHandlersTest, ACopyLeavesItsErrorToTheSignal) {
   ASSERT_EQ(executor_->objects.make_current(context()->id), CUDA_SUCCESS);
   ASSERT_TRUE(executor_->objects.bind(wire::Kind::kStream, 1, handle<void*>(0x300)));
@@ -205,7 +206,8 @@ TEST_F(UnloadTest, CodeIsUnloadedAtOnceIfNothingIsUnderWay) {
   EXPECT_EQ(unloaded, 1);
 }
 
-// The driver would block the engine, which has to end the copy that holds the stream.
+// An unload would wait for the held stream and block the engine, which must end the copy that holds
+// the stream.
 TEST_F(UnloadTest, CodeIsNotUnloadedWhileAStreamIsHeld) {
   hold();
   unload();
@@ -219,7 +221,8 @@ TEST_F(UnloadTest, CodeIsNotUnloadedWhileAStreamIsHeld) {
   EXPECT_EQ(unloaded, 1);
 }
 
-// A reset ends the context's modules. The driver may reuse their handles.
+// A reset ends the context's modules. Then the driver may reuse their handles, so they must not be
+// unloaded later.
 TEST_F(UnloadTest, AModuleThatEndedWithItsContextIsNotUnloaded) {
   hold();
   unload();

@@ -16,7 +16,7 @@ namespace {
 
 using Clock = Accounts::Clock;
 
-// A name service that answers when the test lets it.
+// A name service that answers when the test permits it.
 struct SlowService {
   Result<Account> look_up(const AccountKey& key) {
     std::unique_lock lock(mutex);
@@ -93,7 +93,7 @@ TEST(AccountsTest, AServiceThatHangsKeepsFewThreads) {
     service->wait_until_asked(Accounts::kMostAtOnce);
     std::lock_guard lock(service->mutex);
     EXPECT_EQ(service->asked, static_cast<int>(Accounts::kMostAtOnce));
-  }  // does not wait for them
+  }  // the destructor does not wait for the look-ups
   service->answer();
 }
 

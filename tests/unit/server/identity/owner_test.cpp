@@ -1,4 +1,4 @@
-// Which sessions have one owner, and so may open what each other has exported.
+// The owners of sessions. Sessions of the same owner may open each other's exports.
 #include "server/identity/identity.h"
 
 #include <set>
@@ -52,7 +52,7 @@ TEST(OwnerTest, AnotherUserHostOrMethodIsAnotherOwner) {
   EXPECT_EQ(std::set(std::begin(owners), std::end(owners)).size(), std::size(owners));
 }
 
-// Each connection of a client has another port.
+// The connections of one client have different ports.
 TEST(OwnerTest, AnUnknownClientIsItsAddress) {
   Identity other_port = user(1000, "insecure");
   other_port.from = "10.0.0.7:2";

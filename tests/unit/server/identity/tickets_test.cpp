@@ -79,7 +79,7 @@ TEST_F(TicketsTest, TicketsDiffer) {
   EXPECT_EQ(seen.size(), 1000u);
 }
 
-// A program that got the ticket instead of the server cannot use it.
+// A program that received the ticket in the server's place cannot use it.
 TEST_F(TicketsTest, OnAnotherConnectionItIsSpent) {
   const wire::Ticket other_client = issue(kAda, 1);
   EXPECT_EQ(redeem(other_client, 2), std::nullopt);
@@ -109,7 +109,7 @@ TEST_F(TicketsTest, AUserWithTooManyLosesTheOldestAndNobodyElseDoes) {
   EXPECT_EQ(redeem(bob, 1), kBob);
 }
 
-// In a network namespace of its own, whose setting it changes.
+// Runs in a network namespace of its own, because it changes a setting of the network.
 TEST(ListenerTest, ThatOfAllAddressesIsOfBothFamilies) {
   const pid_t child = ::fork();
   if (child == 0) {

@@ -177,7 +177,7 @@ TEST_F(TokenStoreTest, UsesThatCannotBeRecordedAreReportedOnce) {
 }
 
 TEST_F(TokenStoreTest, NoticesEachChange) {
-  // Files of the same size that replace each other at once.
+  // Files of the same size that replace each other quickly.
   std::optional<Token> last;
   for (int i = 0; i < 20; ++i) {
     if (last) {
@@ -214,7 +214,8 @@ TEST_F(TokenStoreTest, ADamagedLineGrantsNothingAndTheOthersHold) {
   const Token ada = create("ada"), bob = create("bob");
   const std::string text = folder_.read("new/tokens");
   const size_t begin = text.find(bob.id), end = text.find('\n', begin);
-  // Any cut of the line of Bob's token. His token is taken only while all that it grants is there.
+  // Cuts any number of characters off the line of Bob's token. The token is accepted only if all
+  // that it grants remains.
   for (size_t cut = 1; cut <= end - begin; ++cut) {
     folder_.write("new/tokens", text.substr(0, end - cut) + text.substr(end));
     testing::internal::CaptureStderr();

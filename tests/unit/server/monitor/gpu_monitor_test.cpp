@@ -43,13 +43,14 @@ TEST(GpuMonitorTest, OneReadingServesEverybodyWhoAsksMeanwhile) {
   EXPECT_EQ(wait(monitor, asked)->driver_version, "1");
   EXPECT_EQ(wait(monitor, asked)->driver_version, "1");
   EXPECT_FALSE(readable(monitor, 0));
-  // Whoever asks later gets a newer one.
+  // A later query gets a newer sample.
   std::this_thread::sleep_for(2 * GpuMonitor::kFresh);
   EXPECT_EQ(wait(monitor, Clock::now())->driver_version, "2");
   EXPECT_EQ(reads, 2);
 }
 
-// A server learns of its GPUs from its first worker, while a reading of none is under way.
+// A server gets the list of its GPUs from its first worker, perhaps while a reading without GPUs is
+// in progress.
 TEST(GpuMonitorTest, ASampleOfOtherGpusServesNobody) {
   std::promise<void> second_goes_on;
   GpuMonitor monitor([&](const std::string&, const std::vector<GpuName>& gpus) {

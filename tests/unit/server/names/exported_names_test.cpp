@@ -1,5 +1,5 @@
-// Names of exported memory between workers, all in this process: who gets what the driver gave. The
-// daemons are one function here, which finds the worker as they do.
+// Names of exported memory between workers, all in this process: which workers get the driver's
+// handle. A function plays the daemons and finds the exporting worker as they do.
 #include "server/names/exported_names.h"
 
 #include <chrono>
@@ -92,7 +92,7 @@ TEST_F(ExportedNamesTest, AnotherWorkerOfTheOwnerGetsTheDescriptor) {
   EXPECT_EQ(importer_.find_descriptor(*name).status().code(), Code::kNotFound);
 }
 
-// A session of another owner has seen the name. It learns no more than from a name of nothing.
+// A session of another owner has seen the name. It gets the same answer as for an unknown name.
 TEST_F(ExportedNamesTest, AnotherOwnerGetsNothing) {
   const auto handle = exporter_.add(ExportKind::kMemory, some_handle(1));
   const auto descriptor = exporter_.add(ExportKind::kAllocation, open_null());
@@ -155,7 +155,7 @@ TEST_F(ExportedNamesTest, TheImporterLearnsWhereTheMemoryIs) {
     ASSERT_TRUE(worker->find_handle(*unknown, &found));
     EXPECT_EQ(found, ExportOrigin{});
   }
-  // A peer's copy may have named the handle before the program exported it.
+  // A copy between workers may have exported the handle before the program exports it.
   ASSERT_TRUE(exporter_.add(ExportKind::kMemory, some_handle(2), origin));
   ASSERT_TRUE(exporter_.add(ExportKind::kMemory, some_handle(2)));
   ExportOrigin found;
@@ -163,7 +163,7 @@ TEST_F(ExportedNamesTest, TheImporterLearnsWhereTheMemoryIs) {
   EXPECT_EQ(found, origin);
 }
 
-// Programs keep what they have opened by the bytes of the handle.
+// Programs may store opened memory under the bytes of the handle, so these must not change.
 TEST_F(ExportedNamesTest, OneHandleHasOneName) {
   const auto name = exporter_.add(ExportKind::kMemory, some_handle(1));
   const auto again = exporter_.add(ExportKind::kMemory, some_handle(1));

@@ -1,4 +1,4 @@
-// What a session does, in memory that its worker and the daemon share.
+// Counters of a session's work, in memory that its worker and the daemon share.
 #include "server/protocol/work_page.h"
 
 #include <algorithm>
@@ -33,7 +33,8 @@ TEST(WorkPageTest, OneSideWritesAndTheOtherReads) {
   EXPECT_EQ(workers->kept_free(WorkPage::kDevices), 0u);
 }
 
-// A worker that moves the time could make others wait for its end without end.
+// over_at() keeps the first time. Otherwise a hostile worker could change the time, and clients that
+// wait for the session's end would wait without limit.
 TEST(WorkPageTest, TheEndIsToldOnce) {
   Result<WorkPage> daemons = WorkPage::make();
   ASSERT_TRUE(daemons.ok());

@@ -70,7 +70,7 @@ TEST_F(WorkerMessagesTest, ASessionTravelsWithItsSocket) {
   EXPECT_EQ(receive_from_daemon(worker_.get()).status().code(), Code::kUnavailable);
 }
 
-// Cut short, too long, of an unknown type, or with another number of descriptors.
+// Messages that are truncated, too long, of an unknown type, or with another number of descriptors.
 TEST_F(WorkerMessagesTest, WhatIsNotAMessageIsRefused) {
   const std::vector<std::byte> bytes = encode_message(ToWorker(session_start()));
   for (size_t count = 1; count < bytes.size(); ++count) {

@@ -65,8 +65,8 @@ class LimitsTest : public ::testing::Test {
     now_ = kStart + since_start;
     session_->worker_link().interrupt();
   }
-  // Returns when the worker has looked at its clock a good many times, or has made a copy that it
-  // should not.
+  // Returns when the worker has read its clock 50 times, or has made the copy `copy`, which it
+  // should hold back.
   void let_worker_look(uint64_t copy = UINT64_MAX) {
     const int until = looks_ + 50;
     while (looks_ < until && !client().word_reached(kWord, copy)) {
@@ -75,7 +75,7 @@ class LimitsTest : public ::testing::Test {
     }
   }
 
-  // A copy from the staging region. Its word is kWord, with this sequence.
+  // Posts a copy from the staging region. It signals kWord with this sequence.
   static constexpr uint32_t kWord = 3;
   Status post_copy(uint64_t bytes, uint64_t sequence) {
     wire::CopyStagedBody copy{};
@@ -86,7 +86,7 @@ class LimitsTest : public ::testing::Test {
     copy.sequence = sequence;
     return client().post(Custom::kCopyStaged, copy);
   }
-  // The worker has noted the use of the session when this returns.
+  // A round trip. When it returns, the worker has counted it as use of the session.
   bool ping() {
     const auto answer = client().call(Custom::kPing, Nothing{});
     if (ledger_ == nullptr) let_worker_look();
@@ -105,7 +105,7 @@ class LimitsTest : public ::testing::Test {
     return {reinterpret_cast<const char*>(frame.data()) + sizeof event,
             frame.size() - sizeof event};
   }
-  // The client has read why the session ends.
+  // Closes the client's Link, after the client has read why the session ends.
   Status close_and_wait() {
     client().link().close();
     return session_->wait_end();
@@ -129,7 +129,7 @@ TEST_F(LimitsTest, ACopyWaitsForTheBandwidthOfTheOneBeforeIt) {
   start({}, kBytes);
   ASSERT_TRUE(post_copy(kBytes, 1).ok());  // takes a second
   ASSERT_EQ(client().wait_word(kWord, 1), CUDA_SUCCESS);
-  EXPECT_TRUE(ping());  // commands in front of the next copy do not wait
+  EXPECT_TRUE(ping());  // commands before the next copy do not wait
   ASSERT_TRUE(post_copy(16, 2).ok());
   ASSERT_TRUE(client().post(Custom::kSignal, wire::SignalBody{0, 9, 1}).ok());
   let_worker_look(2);
@@ -247,7 +247,8 @@ TEST_F(LimitsTest, EveryCopyBetweenClientAndDeviceCounts) {
   std::free(page);
 }
 
-// Bytes that the client sends beside the command would be here before it is.
+// The worker cannot hold back bytes that the client sends together with the command. So if copies
+// are limited, the worker offers no shadow for such bytes.
 TEST_F(LimitsTest, WhereCopiesAreHeldBackTheWorkerAsksForTheirBytes) {
   for (const uint64_t bandwidth : {uint64_t{0}, kOne}) {
     start({}, bandwidth, "tcp");
@@ -295,7 +296,7 @@ TEST_F(LimitsTest, AGraphsCopiesCountWithEachLaunch) {
   ASSERT_TRUE(client().post(Custom::kCopy, copy).ok());
   copy.source = memory_;
   copy.destination = memory_ + 4096;
-  ASSERT_TRUE(client().post(Custom::kCopy, copy).ok());  // inside the device
+  ASSERT_TRUE(client().post(Custom::kCopy, copy).ok());  // within the device
   wire::Encoder end;
   end.value(stream);
   end.value(uint32_t{1});
@@ -347,7 +348,7 @@ TEST_F(LimitsTest, ASessionEndsAfterItsTime) {
   EXPECT_NE(ended.context().find("session time"), std::string::npos) << ended.message();
 }
 
-// The end does not depend on the executor thread, which may be in a call of the driver.
+// The end must not depend on the executor thread, which may be blocked in a call of the driver.
 TEST_F(LimitsTest, AnotherThreadSeesThatTheTimeIsOver) {
   start({.session_time = std::chrono::seconds(10)});
   EXPECT_TRUE(session_->loop().over().ok());
@@ -395,7 +396,7 @@ TEST_F(LimitsTest, ASessionThatComputesIsNotIdle) {
   EXPECT_TRUE(ping());
 }
 
-// A client that takes no events must not keep a session alive, nor its worker's thread.
+// A client that reads no events must not prolong its session, nor block its worker's thread.
 TEST_F(LimitsTest, AClientThatReadsNothingLosesItsSessionToo) {
   start({.session_time = std::chrono::seconds(100)});
   EventSink& events = session_->loop().executor().answers.events();

@@ -23,7 +23,7 @@ UniqueFd copy_of(const Ledger& ledger) {
   return UniqueFd(::fcntl(ledger.descriptor(), F_DUPFD_CLOEXEC, 0));
 }
 
-// A session of an account, in a slot.
+// A session with these budgets. Each Allowance names the session's slot in its ledger.
 Quota session(const std::vector<std::pair<Allowance, const Ledger*>>& accounts) {
   std::vector<Allowance> allowances;
   std::vector<UniqueFd> ledgers;
@@ -148,7 +148,7 @@ TEST(Quota, NothingIsBookedIfOneAllowanceIsExceeded) {
   EXPECT_TRUE(quota.take(0, 50));
   EXPECT_EQ(quota.room(0)->limit, 50u);
   EXPECT_EQ(quota.room(0)->free, 0u);
-  quota.add(0, 30);  // is in use whatever the limit
+  quota.add(0, 30);  // counts as used, even above the limit
   EXPECT_EQ(group.sum(0), 80u);
   EXPECT_EQ(quota.room(0)->free, 0u);
 }
@@ -174,7 +174,7 @@ TEST(Quota, SessionsOfAnAccountShareItsBandwidth) {
   one.book_copy(kSecond - 1000, kNow);
   EXPECT_EQ(one.copies_held_until(kNow), kNow + kSecond - kBurst);
   EXPECT_EQ(two.copies_held_until(kNow), 0u);
-  two.book_copy(kSecond / 2, kNow);  // at half the rate, beside the other session's
+  two.book_copy(kSecond / 2, kNow);  // at half the rate, because the other session copies too
   EXPECT_EQ(two.copies_held_until(kNow), kNow + kSecond - kBurst);
   one.book_copy(kSecond / 2, kNow);
   EXPECT_EQ(one.copies_held_until(kNow), kNow + 2 * kSecond - kBurst);
@@ -183,7 +183,7 @@ TEST(Quota, SessionsOfAnAccountShareItsBandwidth) {
   EXPECT_EQ(two.copies_held_until(kNow + 3 * kSecond), 0u);
 }
 
-// As a worker that has been taken over could.
+// An attacker that controls a worker can write any values into its page.
 TEST(Quota, ASessionThatFalsifiesItsPageHoldsUpNoOther) {
   Ledger group = ledger(2);
   const Allowance of = {.of = "group games", .bandwidth = 1'000'000'000};

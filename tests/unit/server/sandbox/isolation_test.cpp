@@ -1,4 +1,5 @@
-// What a worker is after its hand-over. tests/e2e/isolation_test.py shows it of real sessions.
+// The rights of a worker process after isolate_worker(). tests/e2e/isolation_test.py tests real
+// sessions.
 #include "server/sandbox/isolation.h"
 
 #include <atomic>
@@ -38,7 +39,8 @@ SessionGrant grant_to(uint32_t uid) {
   return grant;
 }
 
-// Runs `body` in another process, which the hand-over may change, and returns its exit status.
+// Runs `body` in another process, because isolate_worker() changes the process. Returns its exit
+// status.
 int in_a_process(const std::function<int()>& body) {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(body());
@@ -54,7 +56,7 @@ bool starts_programs() {
   return errno != EPERM;
 }
 
-// The number of the first thing that is wrong with the calling thread.
+// The number of the first property of the calling thread that is wrong; 0: none.
 int wrong_with(uint32_t uid) {
   uid_t users[3];
   gid_t groups[3];
@@ -102,8 +104,8 @@ TEST(HandOverTest, EveryThreadBecomesTheUser) {
   EXPECT_EQ(wrong, 0);
 }
 
-// The C library does not change threads that are ending, and these do at that very moment: the
-// change interrupts their pause.
+// The C library does not change the user of threads that are ending. These threads end during the
+// change, because it interrupts their pause().
 TEST(HandOverTest, ThreadsThatEndMeanwhileDoNotMatter) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   for (int round = 0; round < 20; ++round) {
@@ -117,7 +119,7 @@ TEST(HandOverTest, ThreadsThatEndMeanwhileDoNotMatter) {
   }
 }
 
-// The number of the first call that does not give what it should.
+// The number of the first system call with another error than expected; 0: none.
 int first_wrong_call(int refused, int unknown) {
   const auto gives = [](int wanted, long number, long first, long second = 0, long third = 0) {
     errno = 0;
@@ -150,7 +152,7 @@ TEST(HandOverTest, AWorkerLeavesNoProcessBehindAndUsesNoMoreOfTheKernelThanItNee
   grant.own_user = true;
   EXPECT_EQ(in_a_process([&] {
               if (!isolate_worker(grant).ok()) return 20;
-              // Of a later kernel.
+              // A system call of a later kernel.
               if (::syscall(500) != -1 || errno != ENOSYS) return 21;
               return first_wrong_call(EPERM, ENOSYS);
             }),
@@ -249,12 +251,13 @@ TEST_F(ImageFolderTest, UsersWithoutANumberHereHaveFoldersByName) {
   EXPECT_EQ(folders, 1u) << "the daemon's own user needs none";
 }
 
-// Acts as a driver that keeps compiled code where the variable says, before and during a session.
+// Acts as a driver that stores compiled code in the folder of CUDA_CACHE_PATH, before and during a
+// session.
 class CodeFolderTest : public ImageFolderTest {
  protected:
   CodeFolderTest() : own_(folder_ + "/own") {}
 
-  // The session of a user keeps a file of that name. 0: it is new; 1: it was there before.
+  // Stores a file of that name in a user's session. Returns 0 if the file is new, 1 if it existed.
   int keep(const SessionGrant& grant, const std::string& cache, const std::string& name) {
     return in_a_process([&] {
       ::setenv("CUDA_CACHE_PATH", own_.c_str(), 1);

@@ -68,7 +68,7 @@ TEST_F(ComputeShareTest, AnotherClientOfMpsMayHaveEndedAnIdleWorkersContexts) {
   EXPECT_TRUE(check_contexts(driver_, devices, kPatience).ok()) << "asked only with MPS";
 }
 
-// No session is there yet whose end could be noticed.
+// Before a session, no end of a session can end the wait, so the wait must have a limit.
 TEST_F(ComputeShareTest, AWorkerDoesNotWaitForMpsForEver) {
   static std::atomic<bool> gives_up = false;
   gives_up = false;

@@ -28,12 +28,12 @@ using fuzz::well_formed_session;
 
 class HostileSessionTest : public testing::Test {
  protected:
-  // In production each refused session logs a line.
+  // Each refused session would log a line.
   void SetUp() override { set_log_level("off"); }
   void TearDown() override { set_log_level("warn"); }
 };
 
-// A session whose client is not there.
+// An executor without a client.
 struct LoneExecutor {
   fuzz::MemoryLink link{fuzz::World::get().worker_window, fuzz::World::get().client_window};
   server::ImageCache images{{}, 0};
@@ -73,7 +73,7 @@ TEST_F(HostileSessionTest, ExposedMemoryTakesNoAddressesThatAreInUse) {
   ::munmap(guard, 4096);
 }
 
-#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)  // they need room themselves
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)  // these need memory themselves
 TEST_F(HostileSessionTest, NoRoomForExposedMemoryIsOutOfMemory) {
   LoneExecutor lone;
   const wire::HostExposeBody body{fuzz::World::kHostRange, 4096, 1, 0, 0, 0};
@@ -116,8 +116,8 @@ TEST_F(HostileSessionTest, AMirrorLiesInMemoryOfTheHostFromEndToEnd) {
   world.driver.cuPointerGetAttribute = before;
 }
 
-// A client that does not end its mirrors before a context: the page-locked memory of the digests
-// ends with it, so it must be freed before, and not later.
+// A client does not end its mirrors before their context. The page-locked memory of the digests
+// ends with the context, so the worker must free this memory before the context ends.
 TEST_F(HostileSessionTest, AMirrorOfManagedMemoryEndsWithItsContext) {
   static int allocated;
   allocated = 0;
@@ -156,7 +156,7 @@ TEST_F(HostileSessionTest, AMirrorOfManagedMemoryEndsWithItsContext) {
   world.driver = before;
 }
 
-// A client that does not end the mirrors of memory that it takes back.
+// A client does not end the mirrors of memory that it withdraws.
 TEST_F(HostileSessionTest, AMirrorOfExposedMemoryEndsWithIt) {
   LoneExecutor lone;
   const wire::HostExposeBody exposed{fuzz::World::kHostRange, 4096, 1, 0, 0, 0};
@@ -172,7 +172,7 @@ TEST_F(HostileSessionTest, AMirrorOfExposedMemoryEndsWithIt) {
   EXPECT_FALSE(lone.executor.mirrors.covers(exposed.address, exposed.bytes));
 }
 
-#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)  // they need room themselves
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)  // these need memory themselves
 // A host function must not run with older bytes, and an exception must not reach the driver.
 TEST_F(HostileSessionTest, ALoanWithoutMemoryEndsTheSession) {
   std::vector<std::byte> memory(64 << 20);
@@ -185,12 +185,12 @@ TEST_F(HostileSessionTest, ALoanWithoutMemoryEndsTheSession) {
     return CUDA_SUCCESS;
   };
   LoneExecutor lone;
-  // Not at the begin of a block, so it is not tracked.
+  // The address is not at the beginning of a block, so the worker does not track changes.
   const auto address = reinterpret_cast<uintptr_t>(memory.data()) / 4096 * 4096 + 4096 + 8;
   const auto added = lone.executor.mirrors.add({address, memory.size() - 8192, 1, 0}, kReply);
   world.driver.cuPointerGetAttribute = before;
   ASSERT_EQ(added.result, CUDA_SUCCESS);
-  ::malloc_trim(0);  // the heap may have kept as much of what earlier tests have freed
+  ::malloc_trim(0);  // the heap may still have memory that earlier tests have freed
   rlimit room{};
   ASSERT_EQ(::getrlimit(RLIMIT_AS, &room), 0);
   const rlimit none{0, room.rlim_max};

@@ -60,7 +60,7 @@ TEST(HostileTest, HugeNumbersEndTheSessionOrAreRefused) {
   }
 }
 
-// The command table says that these are round trips.
+// In the command table these commands are calls. The test sends them as posted commands.
 TEST(HostileTest, ACallThatNobodyWaitsForEndsTheSession) {
   for (const Custom opcode : {Custom::kPing, Custom::kCopyToReply, Custom::kModuleLoad}) {
     SessionHarness session;
@@ -143,7 +143,7 @@ TEST(HostileTest, AnObjectsIdIsBoundOnce) {
   EXPECT_EQ(session.wait_end().code(), Code::kProtocol);
 }
 
-// The worker may have devices that the session has not: here the session's one is number 1.
+// The worker may have devices that the session does not have. Here the session has device 1 only.
 TEST(HostileTest, NoCommandNamesADeviceOfAnotherSession) {
   SessionHarness::Options options;
   options.devices = {1};
@@ -232,10 +232,10 @@ TEST(HostileTest, RandomBodiesNeverCrash) {
         const uint32_t value = kValues[random() % std::size(kValues)];
         std::memcpy(body.data() + at, &value, sizeof value);
       }
-      // Would write into memory that is neither the client's nor the GPU's, because this process is
-      // the client too.
+      // HostExpose would write into other memory of this process, which is also the client's
+      // process.
       if (command.opcode == Custom::kHostExpose) continue;
-      // Is answered when its word is signalled, which may be never.
+      // The worker answers these when their word is signalled, which may never happen.
       if (command.opcode == Custom::kMirrorFetchBehind || command.opcode == Custom::kMirrorNews) {
         continue;
       }

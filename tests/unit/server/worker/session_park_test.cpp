@@ -1,4 +1,4 @@
-// A session that is parked and woken: the worker's half, with this test in the daemon's place.
+// A session that is parked and woken: the worker's part. The test plays the daemon.
 #include <condition_variable>
 #include <cstring>
 #include <memory>
@@ -92,7 +92,7 @@ class SessionParkTest : public testing::Test {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<What> answers_;
-  std::vector<uint64_t> movable_;  // as of the latest rest
+  std::vector<uint64_t> movable_;  // bytes by device, reported with the latest kAtRest
   Parker parker_{[this](const ParkAnswer& answer) {
     std::lock_guard lock(mutex_);
     answers_.push_back(answer.what);
@@ -131,7 +131,7 @@ TEST_F(SessionParkTest, ItsMemoryIsBookedAgainBeforeItWakes) {
   ASSERT_NE(allocate(16u << 20), 0u);
   ASSERT_EQ(ledger_.sum(0), 16u << 20);
   park();
-  // The session gives its bytes back before it reads its next command.
+  // The session has released its bytes in the ledger before it reads its next command.
   ASSERT_TRUE(memory_info());
   EXPECT_EQ(ledger_.sum(0), 0u);
   // Another session takes them.
@@ -156,13 +156,13 @@ TEST_F(SessionParkTest, ItsMemoryIsBookedOnTheGpuToWhichItMoves) {
   EXPECT_EQ(answer(), What::kWakeWanted);
   EXPECT_EQ(ledger_.sum(0), 0u);
   EXPECT_EQ(ledger_.sum(3), 16u << 20);
-  // A move that crosses with its answer.
+  // A kPlace after kWakeWanted, as if the two had crossed: the worker requests its wake-up again.
   send(ParkStep{Step::kPlace, 0, {}, {2}});
   EXPECT_EQ(answer(), What::kPlaced);
   EXPECT_EQ(answer(), What::kWakeWanted);
   EXPECT_EQ(ledger_.sum(2), 16u << 20);
   EXPECT_EQ(ledger_.sum(3), 0u);
-  // The driver could not do it after all.
+  // The move to this place has failed in the driver, so the memory goes back.
   send(ParkStep{Step::kPlaceBack, 0, {}, {0}});
   send(Step::kAwake);
   EXPECT_EQ(ping(), CUDA_SUCCESS);
@@ -252,7 +252,7 @@ class MovableSessionTest : public SessionParkTest {
  protected:
   MovableSessionTest() : SessionParkTest(true) {}
 
-  // Bytes of the device that nobody uses.
+  // The free memory of the device, in bytes.
   uint64_t free_bytes() {
     const api::DriverTable& driver = harness_->driver();
     CUcontext context = nullptr;
@@ -280,7 +280,7 @@ TEST_F(MovableSessionTest, ItsMemoryLeavesTheDeviceAndComesBack) {
   std::thread client([&] { EXPECT_EQ(ping(), CUDA_SUCCESS); });
   EXPECT_EQ(answer(), What::kWakeWanted);
   EXPECT_EQ(ledger_.sum(0), 16u << 20);
-  // Another program has the room: the session stays parked, and does not ask again.
+  // Another program uses the memory: the session stays parked, and does not send a second request.
   CUdeviceptr other = 0;
   ASSERT_EQ(harness_->driver().cuMemAlloc_v2(&other, free_bytes() - (8u << 20)), CUDA_SUCCESS);
   send(Step::kMove);
@@ -326,12 +326,12 @@ TEST_F(OversubscribedSessionTest, AnAllocationThatDoesNotFitIsRepeatedWhileTheDa
   CUdeviceptr address = 1;
   std::thread client([&] { address = allocate(kTooMuch); });
   EXPECT_EQ(answer(), What::kRoomWanted);
-  send(Step::kRest);  // has its turn after the command
+  send(Step::kRest);  // handled after the command
   give_room(1);
   EXPECT_EQ(answer(), What::kRoomWanted);
   give_room(0);
   EXPECT_EQ(answer(), What::kRoomUsed);
-  EXPECT_EQ(answer(), What::kRoomAsked);  // for questions about memory at rest
+  EXPECT_EQ(answer(), What::kRoomAsked);  // for queries of free memory during the rest
   give_room(0);
   EXPECT_EQ(answer(), What::kAtRest);
   send(Step::kStay);

@@ -54,7 +54,8 @@ class SessionTest : public ::testing::Test {
   ProtocolClient& client() { return session_.client(); }
   const api::DriverTable& driver() { return session_.driver(); }
 
-  // Contexts are per thread, so the test's own thread also uses that of the first device.
+  // The current context is per thread, so the test's own thread also needs the first device's
+  // context.
   void SetUp() override {
     CUdevice device;
     CUcontext context;
@@ -183,8 +184,8 @@ TEST_F(SessionTest, StagedCopiesSignalTheirWords) {
   driver().cuMemFree_v2(memory);
 }
 
-// The completion word belongs to the slot: the next user of the slot waits for it and gets the
-// error.
+// The completion word belongs to the staging slot. The next copy that uses the slot waits for the
+// word and gets the error.
 TEST_F(SessionTest, AFailedCopyFromASlotIsReported) {
   wire::CopyStagedBody copy{};
   copy.device_address = 0x1234;
@@ -243,7 +244,8 @@ TEST_F(SessionTest, ShapesArePackedThroughStaging) {
   driver().cuMemFree_v2(memory);
 }
 
-// For these a driver uses defaults, with which the copy would cover more than was checked.
+// A driver replaces a pitch or height of 0 by a default. With the default, the copy would cover
+// more memory than the worker has checked.
 TEST_F(SessionTest, AShapeWithoutPitchOrHeightIsRefused) {
   constexpr uint64_t kWidth = 64, kHeight = 4, kDepth = 4;
   const CUdeviceptr memory = allocate(kWidth * kHeight * kDepth);
@@ -329,8 +331,8 @@ TEST_F(SessionTest, ASignalComesWhateverIsWrongWithItsStreamOrContext) {
   EXPECT_EQ(synchronize(), CUDA_SUCCESS);
 }
 
-// The completion word belonged to a stream that was destroyed while it had work. When that work
-// ends, the word belongs to another stream.
+// A stream is destroyed while it has work, and its completion word is given to another stream. When
+// the work ends, its signal must not lower the word.
 TEST_F(SessionTest, ALateSignalTakesNothingBack) {
   ASSERT_TRUE(
       post(api::Opcode::cuStreamCreate, unsigned{CU_STREAM_NON_BLOCKING}, uint32_t{1}).ok());

@@ -49,7 +49,8 @@ TEST(SessionTime, WorkIsAskedForOnlyNearTheEnd) {
   EXPECT_EQ(asked, 1);
 }
 
-// Nobody has seen when the work ended, so the idle time starts when it is found to have ended.
+// The exact end of the work is not known, so the idle time starts when a query finds the session
+// idle.
 TEST(SessionTime, AnIdleSessionNeverGetsLessThanItsLimit) {
   SessionTime time({.idle_time = seconds(100)}, kStart);
   EXPECT_FALSE(time.poll(kStart + 90 * kSecond, [] { return true; }));

@@ -1,5 +1,5 @@
-// A worker that may start no further threads: a request that needs a thread gets an error that says
-// so, and the session continues. Host functions need none.
+// A worker that may start no further threads. A request that needs a thread gets an error with this
+// reason, and the session continues. Host functions need no thread.
 #include <condition_variable>
 #include <cstring>
 #include <mutex>

@@ -52,7 +52,8 @@ class WaitsAheadTest : public testing::Test {
     std::memcpy(&header, payload.data(), sizeof header);
     return static_cast<Custom>(header.opcode);
   }
-  // Takes the next frame in its turn. Returns its opcode; kInvalid: it was executed ahead.
+  // Takes the next frame in order. Returns its opcode, or kInvalid if the command was executed
+  // ahead.
   Custom take() {
     Result<std::span<const std::byte>> frame = reader_->try_next();
     EXPECT_TRUE(frame.ok());
@@ -190,7 +191,7 @@ TEST_F(WaitsAheadTest, WaitsOfSeveralThreads) {
   send_wait(1);
   send(Custom::kLaunch);
   EXPECT_EQ(take(), kEventRecord);
-  EXPECT_EQ(ahead(1), Opcodes{Custom::kWatchEvent});  // the second
+  EXPECT_EQ(ahead(1), Opcodes{Custom::kWatchEvent});  // the second wait
   EXPECT_EQ(take(), kEventRecord);
   EXPECT_EQ(ahead(2), Opcodes{Custom::kWatchEvent});
   for (const Custom opcode :
@@ -211,7 +212,7 @@ TEST_F(WaitsAheadTest, RoundTheRingManyTimes) {
   }
 }
 
-// The peer changes the wait's place in the ring after the wait was carried out.
+// The peer overwrites the wait's frame in the ring after the wait was executed.
 TEST_F(WaitsAheadTest, AFrameCountsAsItWasSeenFirst) {
   send(kEventRecord);
   send_wait(1);

@@ -130,7 +130,7 @@ TEST(DaemonListenerTest, AServerThatStopsIsNotGone) {
                             [&](std::string text) { why.set_value(text); });
     ASSERT_TRUE(listener.start().ok());
     if (stops) {
-      ::shutdown(daemon.get(), SHUT_WR);  // its message did not fit in
+      ::shutdown(daemon.get(), SHUT_WR);  // as if the message to stop did not fit into the socket
     } else {
       reader.reset();
       daemon.reset();
@@ -176,7 +176,8 @@ TEST(EndWatchTest, ASessionThatEndsIsLeftAlone) {
 
 // ---- environment -------------------------------------------------------------------------------
 
-// A worker waits for a silent client, which may be stopped, but not for a silent worker.
+// A worker waits without limit for a silent client, which may be stopped, but not for a silent peer
+// worker.
 TEST(PeerTimeoutTest, IsForWorkersOnlyByDefault) {
   EXPECT_EQ(Settings().peer_timeout.milliseconds().count(), 0);
   EXPECT_NE(PeerSettings().link.peer_timeout.count(), 0);
@@ -316,7 +317,7 @@ TEST(ImageCacheTest, TheLeastRecentlyUsedGoesFirst) {
     const auto old = std::filesystem::file_time_type::clock::now() - std::chrono::hours(2 - i);
     std::filesystem::last_write_time(folder.path() + "/" + identity::to_hex(hashes.back()), old);
   }
-  const ImagePointer held = cache.find(hashes[0], 1000);  // used now: the other one is the oldest
+  const ImagePointer held = cache.find(hashes[0], 1000);  // now the other image is the oldest
   const std::vector<std::byte> third = some_bytes(1000, 2);
   ASSERT_TRUE(cache.insert(sha256(third), third).ok());
   EXPECT_NE(cache.find(hashes[0], 1000), nullptr);
@@ -343,7 +344,7 @@ TEST(ImageCacheTest, AnImageInUseIsNeitherRemovedNorReplaced) {
   const ImagePointer used_too = other_session.insert(sha256(first), first).value();
   EXPECT_EQ(inode(first), inode_used);
   ImagePointer also_used = other_session.insert(sha256(second), second).value();
-  // There is no room, so this one is the session's only.
+  // The folder is full of images in use, so this image is kept only in this session.
   const Result<ImagePointer> kept = cache.insert(sha256(third), third);
   ASSERT_TRUE(kept.ok());
   EXPECT_TRUE(std::ranges::equal((*kept)->bytes(), third));
@@ -410,7 +411,7 @@ TEST(ImageStoreTest, TwoThreadsMaySendTheSameImage) {
   }
 }
 
-// As a load does.
+// Finds the image and marks it as used, as a load does.
 ImagePointer use(ImageStore& store, const Sha256& hash) {
   ImagePointer image = store.find(hash);
   EXPECT_NE(image, nullptr);
@@ -454,12 +455,12 @@ TEST(ImageStoreTest, ImagesWithoutAFileAreDroppedWhenNothingUsesThem) {
   // Queried images are about to be loaded, so these stay.
   for (const wire::ObjectId id : {1u, 2u, 3u}) (void)store.release(wire::Kind::kModule, id);
   store.drop_unused(exists);
-  // A load that is refused for another image finds them, and is made again.
+  // A load finds these images but fails, because another image is missing. The client repeats it.
   for (const Sha256& hash : hashes) EXPECT_NE(store.find(hash), nullptr);
   store.drop_unused(exists);
   for (const Sha256& hash : hashes) (void)use(store, hash);
 
-  // Three are unused now, and two fit. The earliest one is dropped.
+  // Three images are unused now, and two fit. The image that was used earliest is dropped.
   store.drop_unused(exists);
   EXPECT_FALSE(is_present(store, hashes[0]));
   for (size_t i = 1; i < hashes.size(); ++i) EXPECT_TRUE(is_present(store, hashes[i]));
@@ -528,7 +529,8 @@ TEST(StagingMemoryTest, AllPagesAreThereAfterTheWait) {
   EXPECT_TRUE(std::ranges::all_of(present, [](unsigned char byte) { return byte & 1; }));
 }
 
-// A file that is too short has no pages to give, like a machine without memory.
+// Beyond the end of a file there are no pages, so the staging memory cannot be backed, as on a
+// machine without free memory.
 TEST(StagingMemoryTest, PagesThatCannotBeHadAreAnError) {
   const UniqueFd file(::memfd_create("short", MFD_CLOEXEC));
   ASSERT_TRUE(file);

@@ -1,4 +1,5 @@
-// Arrays of every shape and format: what is accepted, and that copies keep their contents.
+// Arrays of every shape and format: which ones the driver accepts, and that copies to and from an
+// array keep the contents.
 #include <cstring>
 
 #include "tests/unit/softgpu/driver/core_fixture.h"

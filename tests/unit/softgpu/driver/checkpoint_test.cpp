@@ -140,7 +140,7 @@ TEST_F(CheckpointTest, CallsWaitWhileTheProcessIsLocked) {
     ++done;
   });
   CUDA_OK(cuCheckpointProcessCheckpoint(self_, nullptr));
-  // They cannot have returned, however long this takes.
+  // The calls of the threads must not return while the process is locked, however long that is.
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   EXPECT_EQ(done, 0);
   CUDA_OK(cuCheckpointProcessRestore(self_, nullptr));

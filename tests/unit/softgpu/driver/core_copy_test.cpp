@@ -320,8 +320,9 @@ TEST_F(CopyTest, PeerCopiesNeedNoAccess) {
   CUDA_OK(cuDevicePrimaryCtxRelease_v2(1));
 }
 
-// Whichever context is current, copies between two devices are ordered after earlier work and
-// before later work of both default streams, although they do not name the devices.
+// The calls of these copies do not name the devices. Still, whichever context is current, a copy
+// between two devices runs after the earlier work and before the later work of both devices'
+// default streams.
 TEST_F(CopyTest, CopiesBetweenDevicesHaveTheirPlaceInBothDefaultStreams) {
   constexpr size_t kBytes = size_t{8} << 20;
   constexpr int kFills = 20;

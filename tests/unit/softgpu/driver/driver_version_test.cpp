@@ -75,7 +75,7 @@ TEST(DriverVersionTest, ADriverKnowsNothingOfLaterVersions) {
 TEST(DriverVersionTest, WhatAnOlderDriverLacksIsNotSupported) {
   be("12040");
   CUstreamCaptureStatus status{};
-  // Without initialisation, that error comes first.
+  // Before cuInit, the call returns the error for that, not the one for the version.
   CUdevice device = -1;
   EXPECT_EQ(cuStreamGetDevice(nullptr, &device), CUDA_ERROR_NOT_INITIALIZED);
   ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
@@ -86,7 +86,7 @@ TEST(DriverVersionTest, WhatAnOlderDriverLacksIsNotSupported) {
   EXPECT_EQ(device, -1);
   EXPECT_EQ(cuStreamGetDevice_ptsz(nullptr, &device), CUDA_ERROR_NOT_SUPPORTED);
   EXPECT_EQ(cuCtxSynchronize_v2(context), CUDA_ERROR_NOT_SUPPORTED);
-  // Internally, 12.0's function uses the newer one.
+  // The function of 12.0 must work, although softgpu implements it with the newer one.
   EXPECT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
   EXPECT_EQ(
       cuStreamGetCaptureInfo_v3(nullptr, &status, nullptr, nullptr, nullptr, nullptr, nullptr),

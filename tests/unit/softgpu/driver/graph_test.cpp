@@ -13,7 +13,8 @@ namespace {
 class GraphTest : public GraphFixture {};
 
 TEST_F(GraphTest, NodesRunInTheOrderOfTheirEdges) {
-  // Random graphs over a few words: every node that touches a word depends on the one before it.
+  // Random graphs over a few words: every node that accesses a word depends on the previous node
+  // that accesses it.
   constexpr int kGraphWords = 5, kNodes = 60;
   for (unsigned seed = 0; seed < 8; ++seed) {
     std::mt19937 random(seed);
@@ -45,7 +46,7 @@ TEST_F(GraphTest, NodesRunInTheOrderOfTheirEdges) {
 }
 
 TEST_F(GraphTest, IndependentBranchesRunAtTheSameTime) {
-  // Each branch waits for a word that the other sets.
+  // Each branch waits for a word that the other branch sets.
   const CUgraphNode root = empty_node(graph_);
   const CUgraphNode a = kernel(graph_, set_, word(0), 1, {root});
   kernel(graph_, spin_, word(1), 0, {a});
@@ -118,7 +119,7 @@ TEST_F(GraphTest, ALaunchThatWaitsForRoomIsNotSeenAndHoldsUpNobody) {
     launched = true;
   });
   while (!launching) std::this_thread::yield();
-  // Repeated, because the test cannot tell when the launch has begun to wait.
+  // Repeated, because the test cannot find out when the launch begins to wait.
   int refused = 0;
   CUgraphExecUpdateResultInfo info{};
   for (int i = 0; i < 2000; ++i) {

@@ -25,7 +25,7 @@ constexpr float kLatencyMs = 2;  // of the host link
 
 enum class Way { kHostToDevice, kDeviceToHost, kPeerOut, kPeerIn };
 constexpr Way kWays[] = {Way::kHostToDevice, Way::kDeviceToHost, Way::kPeerOut, Way::kPeerIn};
-// A range for each way, and one for a copy that queues after another copy of its way.
+// One range for each way, and one for a copy that has to wait for another copy of the same way.
 constexpr size_t kAllBytes = std::size(kWays) * kEndlessBytes + kShortBytes;
 std::ostream& operator<<(std::ostream& out, Way way) {
   constexpr const char* kNames[] = {"host to device", "device to host", "0 to 1", "1 to 0"};

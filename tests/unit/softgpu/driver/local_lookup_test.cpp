@@ -1,5 +1,5 @@
-// Lookups between two processes, both of them this one, which runs out of descriptors; and a socket
-// of another user in between.
+// Lookups of one process at another. This process is both, and it runs out of descriptors. In
+// another test, the caller is a process of another user.
 #include "softgpu/driver/local_lookup.h"
 
 #include <cerrno>
@@ -110,8 +110,8 @@ class LocalLookupTest : public ::testing::Test {
   LookupServer server_;
 };
 
-// While a caller waits that the server cannot accept, the server must not use the CPU. There is no
-// earlier caller whose socket the server could close.
+// If the server has no descriptor for a waiting caller, it must not use the CPU while the caller
+// waits. There is no earlier caller whose socket the server could close.
 TEST_F(LocalLookupTest, WithoutADescriptorForTheCallerTheServerRests) {
   if (!FewDescriptors::kAreEnough) GTEST_SKIP() << FewDescriptors::kNotHere;
   {

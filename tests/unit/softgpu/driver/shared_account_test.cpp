@@ -21,7 +21,7 @@ size_t free_bytes() {
 
 CUresult allocate(size_t mib, CUdeviceptr* address) { return cuMemAlloc_v2(address, mib * kMib); }
 
-// The other process holds 40 MiB of 64, until it is killed.
+// The other process holds 40 MiB of the device's 64 MiB until it is killed.
 class SharedAccountTest : public testing::Test {
  protected:
   void SetUp() override {

@@ -163,7 +163,7 @@ TEST_F(StreamOrderTest, SynchronousCopyWaitsForBlockingStreams) {
 }
 
 TEST_F(StreamOrderTest, PerThreadStreamsRunAtTheSameTime) {
-  // Thread i waits for the word of thread i + 1; the last thread's is set by the host.
+  // Thread i waits for word i + 1, which thread i + 1 sets. The host sets the last thread's word.
   constexpr int kThreads = 8;
   for (int i = 0; i < kThreads; ++i) {
     in_thread([this, i] {

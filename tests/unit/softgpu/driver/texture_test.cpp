@@ -99,7 +99,7 @@ class TextureTest : public CoreTest {
               CUDA_SUCCESS);
     return cuCtxSynchronize();
   }
-  // The first channel that kernel `read` finds.
+  // The first channel of the texel that kernel `read` reads.
   float texel(CUtexObject object, float x, float y) const {
     EXPECT_EQ(run("read", out_, object, x, y), CUDA_SUCCESS);
     float value = 0;
@@ -138,7 +138,7 @@ class TextureTest : public CoreTest {
   CUresult create(const CUDA_RESOURCE_DESC& resource, CUtexObject* object) const {
     return cuTexObjectCreate(object, &resource, &sampler_, nullptr);
   }
-  // Whether the driver takes these descriptors.
+  // The result of creating a texture object with these descriptors.
   CUresult accept(const CUDA_RESOURCE_DESC& resource,
                   const CUDA_RESOURCE_VIEW_DESC* view = nullptr) const {
     CUtexObject object = 0;
@@ -342,7 +342,7 @@ TEST_F(TextureTest, ReferencesAreBoundToArrays) {
   CUtexObject written = 0;
   CUDA_OK(create(resource(to), &written));
   CUDA_OK(run("copy", 5u, 3u));
-  EXPECT_EQ(texel(written, 5.5f, 3.5f), 35);  // as it was, and as it is now
+  EXPECT_EQ(texel(written, 5.5f, 3.5f), 35);  // texel (5, 3)
   CUDA_OK(cuTexRefSetFilterMode(picture, CU_TR_FILTER_MODE_LINEAR));
   CUDA_OK(run("copy", 5u, 3u));
   EXPECT_EQ(texel(written, 5.5f, 3.5f), 29.5f);  // between four texels

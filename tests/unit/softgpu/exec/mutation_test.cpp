@@ -12,8 +12,8 @@
 namespace softgpu::exec {
 namespace {
 
-// One small edit: a word, a number or a character is removed, duplicated or replaced by another one
-// of the text.
+// The text with one small edit: some characters are removed, repeated elsewhere or replaced by
+// others of the text, or one character or one number is changed.
 std::string mutated(std::string text, std::mt19937& random) {
   const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
   const size_t at = below(text.size());

@@ -163,7 +163,7 @@ TEST_F(SchedulingTest, SixteenBytesAreOneAccess) {
   }
 }
 
-// With 32 lanes that access consecutive scalars.
+// 32 lanes access consecutive scalars.
 TEST_F(SchedulingTest, ScalarsOfSixteenBytesAreOneAccess) {
   const auto out = run(pairs("mov.b128 %both, {%low, %low};\n  st.global.b128 [%at+16], %both;",
                              "ld.global.b128 %both, [%at+16];\n  mov.b128 {%low, %high}, %both;"),
@@ -171,7 +171,7 @@ TEST_F(SchedulingTest, ScalarsOfSixteenBytesAreOneAccess) {
   EXPECT_EQ(out[0], 0u);
 }
 
-// One block increments a word, and the lanes of the other compare the values that they load.
+// One block increments a word, and the lanes of the other block compare the values that they load.
 TEST_F(SchedulingTest, LanesSeeTheSameBytesAlike) {
   for (const char* load : {"ld.volatile.global.u32 %r1, [%out+16]",
                            "ld.relaxed.gpu.global.v2.u32 {%r1, %r2}, [%out+16]"}) {
@@ -272,7 +272,7 @@ TEST_F(SchedulingTest, CountedBarriersTakeAPartialWarpAsWhole) {
 }
 
 TEST_F(SchedulingTest, AllSixteenBarriersAreIndependent) {
-  // Warp w waits at barrier w for the lane of warp 15 - w that arrives there.
+  // Warp w waits at barrier w, where warp 15 - w arrives.
   std::string body = "  shr.u32 %r1, %t, 5;\n";
   body +=
       "  mov.u32 %r2, 15;\n  sub.u32 %r2, %r2, %r1;\n  bar.arrive %r2, 64;\n  bar.sync %r1, 64;\n  "
@@ -455,7 +455,7 @@ BASE:
 }
 
 TEST_F(SchedulingTest, LocalVariablesOfCalledFunctionsAreAligned) {
-  // The bits below its alignment in the address of each function's variable; they must be 0.
+  // The results are the bits of each variable's address that its alignment requires to be 0.
   const auto out = run(R"(
 .func (.param .b32 ret) inner() {
   .local .align 256 .b8 wide[256];

@@ -53,7 +53,7 @@ TEST(CubeTest, CornersAreTheMeanOfThreeFaces) {
   EXPECT_EQ(corner.taps[1].slice, 6 + 4);  // to the left: +z
   EXPECT_EQ(corner.taps[2].slice, 6 + 0);
   EXPECT_EQ(corner.taps[1].weight, 85u);
-  EXPECT_EQ(corner.taps[2].weight, 86u);  // the own face has what the division leaves
+  EXPECT_EQ(corner.taps[2].weight, 86u);  // the sample's own face gets what the division leaves
 }
 
 TEST(CubeTest, EveryTapIsATexel) {

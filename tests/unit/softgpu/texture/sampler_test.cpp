@@ -83,7 +83,7 @@ TEST_F(SamplerTest, BorderTakesPartInTheFilter) {
   EXPECT_EQ(read(Shape::k1d, {-0.5f}), (Color{8, 0, 0, 0}));
   texture_.sampler.filters = true;
   EXPECT_EQ(red(Shape::k2d, {4.0f, 0.5f}), 5.5f);  // half of texel 3, half of the border
-  EXPECT_EQ(red(Shape::k1d, {3.5f}), 5.5f);        // the same, in the other direction
+  EXPECT_EQ(red(Shape::k1d, {3.5f}), 5.5f);        // the same, in the direction of y
 }
 
 TEST_F(SamplerTest, FilteredIntegersHaveSixteenBits) {

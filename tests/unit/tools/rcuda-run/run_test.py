@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""rcuda-run: the program gets its arguments as they are written, and containers get the same by --cdi.
+"""rcuda-run: the program gets its arguments unchanged, and --cdi configures containers in the same way.
 
     run_test.py RCUDA_RUN
 """
@@ -17,7 +17,7 @@ SAY = [sys.executable, "-c", "import json, sys; print(json.dumps(sys.argv[1:]))"
 
 class RunTest(unittest.TestCase):
     def run_with(self, *arguments):
-        # No call of CUDA is made: any file may stand for the library that is preloaded.
+        # The programs do not call CUDA, so any file serves as the preloaded library.
         return subprocess.run([RUN, "--devices", "nowhere:0", "--library", "/dev/null", *arguments],
                               capture_output=True, text=True)
 

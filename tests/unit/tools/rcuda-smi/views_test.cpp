@@ -1,4 +1,4 @@
-// What rcuda-smi prints of one look at a server.
+// The output of rcuda-smi for the state of one server.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -50,7 +50,7 @@ TEST(ViewsTest, TheListHasMemoryWorkersAndTheBuild) {
                       "./train\n"));
 }
 
-// The device's line, by what the server reports to a user.
+// The device's line for reports with and without a quota.
 TEST(ViewsTest, AQuotaIsNotTheGpu) {
   Look look = sample();
   look.gpus.gpus[0].quota_bytes = 12ull << 30;
@@ -72,7 +72,7 @@ TEST(ViewsTest, AQuotaIsNotTheGpu) {
   EXPECT_TRUE(json_of(sample())["devices"][0]["quota_bytes"].is_null());
 }
 
-// The end of a device's line, and its JSON, by the leases that the server reports.
+// The end of a device's line, and its JSON, for each kind of lease that the server reports.
 TEST(ViewsTest, ALeasedDeviceDoesNotLookFree) {
   using Leased = wire::ServerStatus::Leased;
   struct Row {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""rcuda-token: makes, lists and revokes tokens, for the users for whom the caller may.
+"""rcuda-token: makes, lists and revokes tokens, for users whom the caller may act for.
 
     token_test.py RCUDA_TOKEN
 """
@@ -26,7 +26,7 @@ class TokenTest(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
-        # As a user who is not root, where that is possible: root's files are in /etc.
+        # If possible, runs the tool as a user who is not root, because root's files are in /etc.
         self.identity = {}
         self.program = shutil.copy(TOKEN, self.folder)
         if os.geteuid() == 0:
@@ -164,7 +164,7 @@ class TokenTest(unittest.TestCase):
         own = self.run_tool("list")
         self.assertEqual((own.returncode, own.stdout), (0, ""))
         self.check_refused(self.run_tool("create", "--user", "no-such-user"), 'no user "no-such-user"')
-        # Whoever is not root has a server that acts for one user.
+        # A user who is not root runs a server that acts for this user only.
         self.check_refused(self.run_tool("create", "--user", "root"), "only root", "cannot act for another",
                            "sudo rcuda-token create --user root")
         self.assertFalse(os.path.exists(self.home))
@@ -187,7 +187,7 @@ class TokenTest(unittest.TestCase):
         result = self.run_as({}, "create", "--role", "observer", *files)
         self.assertIn(" of observer, role observer,", result.stderr)
 
-    # The settings are those of root's server, in a mount namespace of the test's.
+    # Uses the settings of root's server, in a mount namespace of the test.
     def test_a_token_that_gives_no_session_is_noted(self):
         if os.geteuid() != 0:
             self.skipTest("only root can make a token for another user")
@@ -201,7 +201,7 @@ class TokenTest(unittest.TestCase):
             self.assertEqual(result.returncode, 0, result.stderr)
             self.assertEqual(f'users = "{users}" in /etc/rcuda/server.toml does not name nobody, so the token gives no session: '
                              "add nobody there" in result.stderr, noted, (users, role, result.stderr))
-        # For the server's own file of tokens only.
+        # The note is printed only for the server's own file of tokens.
         for file, noted in (("/etc/rcuda/other", True), ("/etc/rcuda/third", False)):
             result = subprocess.run([*inside, 'root"\ntokens = "/etc/rcuda/other', self.program, "create", "--user", "nobody",
                                      "--file", file, "--certificate", "/etc/rcuda/pem"],

@@ -36,7 +36,7 @@ std::optional<Stream> next(Stream state, StreamEvent event) {
   return after(kStreamTransitions, state, event);
 }
 
-// The state after the events; none if one of them is impossible.
+// The state after the events; no value if one of the events is impossible in its state.
 std::optional<Piece> run(Piece state, const std::vector<Event>& events) {
   std::optional<Piece> now = state;
   for (const Event event : events) {
@@ -60,7 +60,8 @@ TEST(StreamStateTest, AStreamThatStoppedOrFailedNeverRunsAgain) {
   EXPECT_EQ(later, (std::set<Stream>{Stream::kFailed, Stream::kStopped, Stream::kEnded}));
 }
 
-// Otherwise a caller would get its memory back while a thread still uses it.
+// If a stream that is not stopped could lose its last thread, a caller would get its memory back
+// while a thread still uses it.
 TEST(StreamStateTest, OnlyAStoppedStreamLosesItsLastThread) {
   for (const Stream state : all(kLastStreamState)) {
     EXPECT_EQ(next(state, StreamEvent::kLeft).has_value(), state == Stream::kStopped)
@@ -108,7 +109,7 @@ TEST(PieceStateTest, APieceIsNeverOverWhileItIsSent) {
 }
 
 TEST(PieceStateTest, APeerThatLiesFindsNoTransition) {
-  EXPECT_FALSE(run(Piece::kSending, {Event::kData}));  // data of a write
+  EXPECT_FALSE(run(Piece::kSending, {Event::kData}));  // a write gets no data
   EXPECT_FALSE(run(Piece::kSent, {Event::kData}));
   EXPECT_FALSE(run(Piece::kAsked, {Event::kDone}));  // a read's end without its data
   EXPECT_FALSE(run(Piece::kAsking, {Event::kDone}));

@@ -86,7 +86,7 @@ void expect_pattern(const Socket& socket, uint64_t begin, uint64_t bytes, size_t
   }
 }
 
-// Questions and answers, as between a client and its worker.
+// Requests and answers in turn, as between a client and its worker.
 void converse(Ends& ends) {
   constexpr uint64_t kQuestion = 7, kAnswer = 11, kRounds = 2;
   std::thread worker([&] {
@@ -104,8 +104,9 @@ void converse(Ends& ends) {
 
 class CutAtEachByte : public ::testing::TestWithParam<Cut> {};
 
-// The first connection and the one after it are lost after the same number of bytes. That number
-// passes through the messages with which both sides agree, too.
+// The first and the second connection are lost after the same number of bytes. The number takes
+// each value up to the end of the exchange, so the loss also comes within the messages by which
+// both sides resume.
 TEST_P(CutAtEachByte, NothingIsMissingAndNothingComesTwice) {
   constexpr uint64_t kMost = 2 * (7 + 11) + 2;
   for (uint64_t bytes = 0; bytes <= kMost; ++bytes) {
@@ -128,7 +129,7 @@ TEST_P(CutAtEachByte, NothingIsMissingAndNothingComesTwice) {
 INSTANTIATE_TEST_SUITE_P(Ways, CutAtEachByte,
                          ::testing::Values(Cut::kReset, Cut::kClosed, Cut::kHalfClosed));
 
-// Both directions at once, much more than is retained.
+// Both directions at once, with many more bytes than a side retains.
 TEST(ResumableSocketTest, MuchPassesOverManyConnections) {
   constexpr uint64_t kBytes = 8 * kRetainedBytes;
   Crossing crossing(std::chrono::minutes(1));
@@ -176,7 +177,8 @@ TEST(ResumableSocketTest, AcknowledgementsComeOverTheirNextSocketToo) {
   }
 }
 
-// One end can no longer send acknowledgements, and the other end notices. Both get the next socket.
+// One end can no longer send acknowledgements, and the other end notices. Both ends get a new
+// socket.
 TEST(ResumableSocketTest, AHalfClosedSocketForAcknowledgementsIsReplaced) {
   Crossing crossing(std::chrono::minutes(1));
   Reconnects client(crossing.client(), [](uint32_t, int) {});
@@ -209,7 +211,7 @@ class RawPeerTest : public ::testing::Test {
     stream_.shutdown(SHUT_RDWR);
     reconnects_.stop();
   }
-  // Replaces the connection; the peer says that it has received this many bytes.
+  // Replaces the connection. The peer reports that it has received this many bytes.
   void resume(uint64_t peer_received) {
     EXPECT_TRUE(stream_.lose("by the test"));
     Result<Socket> next = server_.next(int{kStream}, kForever);
@@ -221,7 +223,7 @@ class RawPeerTest : public ::testing::Test {
     ASSERT_TRUE(recv_all(peer_, writable_bytes_of(hello), kForever).ok());
     told_ = hello.received;
   }
-  // The end of the stream.
+  // Expects the end of the stream and returns its reason.
   std::string end() {
     std::byte byte;
     EXPECT_EQ(stream_.recv(&byte, 1, 0), 0);
@@ -298,7 +300,7 @@ TEST_F(RawPeerTest, NoMoreIsSentThanIsRetained) {
   reader.join();
 }
 
-// An acknowledgement that comes while send() still waits for the socket makes room as well.
+// An acknowledgement also makes room if it arrives while send() still waits for the socket.
 TEST_F(RawPeerTest, BytesMayBeAcknowledgedBeforeTheirSendReturns) {
   constexpr uint64_t kEarly = 3u << 20;
   const std::vector<std::byte> bytes(kRetainedBytes);
@@ -315,7 +317,7 @@ TEST_F(RawPeerTest, BytesMayBeAcknowledgedBeforeTheirSendReturns) {
   EXPECT_EQ(stream_.send(bytes.data(), 1, 0), 1);
 }
 
-// The peer says that it lacks bytes, and then acknowledges them while they are sent again.
+// The peer reports that it lacks bytes, and then acknowledges them while they are sent again.
 TEST_F(RawPeerTest, BytesMayBeAcknowledgedWhileTheyAreSentAgain) {
   std::vector<std::byte> bytes(kRetainedBytes);
   std::thread reader(
@@ -376,7 +378,7 @@ TEST_F(RawPeerTest, AnEndByThisSideWakesItsThreads) {
   EXPECT_EQ(end(), "this side closed the connection");
 }
 
-// Begins to send, as a cipher does: it has sent bytes, and returns EAGAIN.
+// A send() that has sent bytes and still returns EAGAIN, as a cipher's may.
 class BegunSocket final : public CutSocket {
  public:
   explicit BegunSocket(Socket connection) : CutSocket(std::move(connection), 1000, Cut::kClosed) {}
@@ -414,7 +416,7 @@ TEST_F(RawPeerTest, BytesThatWereBegunAreNotSentTwice) {
   expect_pattern(peer_, 60, 20, 20);
 }
 
-// The lost connection has brought bytes that are not read yet. They are read now, or sent again.
+// The lost connection has received bytes that were not read yet. They are read now, or sent again.
 TEST_F(RawPeerTest, UnreadBytesOfALostConnectionAreNeitherLostNorRepeated) {
   send_pattern(peer_, 0, 30, 30);
   EXPECT_TRUE(stream_.lose("by the test"));
@@ -435,7 +437,7 @@ TEST_F(RawPeerTest, AFarewellEndsALostStream) {
   EXPECT_EQ(end(), "the peer ended the session");
 }
 
-// The peer closes after this side has said that it sends no more.
+// The peer closes the connection after this side has announced that it sends no more.
 TEST_F(RawPeerTest, TheEndAfterAFarewellIsNoLoss) {
   stream_.shutdown(SHUT_WR);
   peer_.shutdown(SHUT_RDWR);

@@ -142,7 +142,7 @@ TEST_F(RetainedBytesTest, ItsSizeIsASetting) {
   }
 }
 
-// More than there are blocks for.
+// The bytes that must be copied exceed the free blocks.
 TEST_F(RetainedBytesTest, AWholeWindowCanBeTakenBack) {
   std::vector<std::byte> memory = bytes_from(0, kWindow);
   append(0, memory, lent(memory));

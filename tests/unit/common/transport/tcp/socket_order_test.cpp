@@ -43,7 +43,7 @@ TEST(SocketOrderTest, AWriteIsHereWithAllItsBytes) {
   EXPECT_TRUE(order.count_piece(2, 100));
   EXPECT_FALSE(wait(1, 100, std::chrono::milliseconds(1)));
   EXPECT_TRUE(wait(2, 100, kSoon));
-  EXPECT_FALSE(wait(2, 100, std::chrono::milliseconds(1)));  // forgotten
+  EXPECT_FALSE(wait(2, 100, std::chrono::milliseconds(1)));  // a reached count is removed
   std::thread other([&] { EXPECT_TRUE(order.count_piece(1, 40)); });
   EXPECT_TRUE(wait(1, 100, kSoon));
   other.join();
@@ -56,7 +56,7 @@ TEST(SocketOrderTest, AWriteIsHereWithAllItsBytes) {
 TEST(SocketOrderTest, CountsStartAgain) {
   SocketOrder order;
   EXPECT_TRUE(order.wait_for_puts(0));
-  EXPECT_TRUE(order.wait_for_puts(UINT32_MAX));  // of before
+  EXPECT_TRUE(order.wait_for_puts(UINT32_MAX));  // an earlier number, before the wrap
   order.count_put();
   EXPECT_TRUE(order.wait_for_puts(1));
 }

@@ -23,7 +23,7 @@ class TcpSenderTest : public ::testing::Test {
     const Bytes bytes = std::as_bytes(std::span(text));
     return sender_.send(std::span(&bytes, 1), bytes.size(), wake);
   }
-  // What has been sent.
+  // The bytes that have been sent since the last call.
   std::string received() const {
     char text[64];
     const ssize_t bytes = ::recv(peer_.get(), text, sizeof text, MSG_DONTWAIT);

@@ -8,7 +8,7 @@
 namespace rcuda::transport {
 namespace {
 
-// An upgrade replaces the plug-in under a process that runs. A process loads it once.
+// An upgrade may replace the plug-in while a process runs, before the process loads it.
 TEST(VerbsLoaderTest, APluginOfAnotherBuildIsRefused) {
   const auto load = [] {
     ::setenv("RCUDA_PLUGIN_DIR", RCUDA_TEST_OTHER_PLUGIN_FOLDER, 1);

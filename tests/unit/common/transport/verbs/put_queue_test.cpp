@@ -29,7 +29,7 @@ int post_send(ibv_qp*, ibv_send_wr* request, ibv_send_wr**) {
   return 0;
 }
 
-// One completion at a time, so that the queue stays nearly full.
+// Returns one completion per call, so that the queue stays nearly full.
 int poll_cq(ibv_cq*, int, ibv_wc* completion) {
   std::lock_guard lock(adapter.mutex);
   if (adapter.done.empty()) return 0;
@@ -90,7 +90,7 @@ TEST_F(PutQueueTest, NothingComesBetweenThePartsOfAPut) {
 }  // namespace
 }  // namespace rcuda::transport::verbs
 
-// In place of libibverbs' own.
+// Replaces libibverbs' function.
 #undef ibv_reg_mr
 extern "C" {
 ibv_mr* ibv_reg_mr(ibv_pd*, void*, size_t, int) {

@@ -26,7 +26,7 @@ TEST(RequestTest, Memory) {
   EXPECT_EQ(parse_memory("512M", &error), 512u);
   EXPECT_EQ(parse_memory("20G", &error), 20u * 1024);
   EXPECT_EQ(parse_memory("1T", &error), 1024u * 1024);
-  // As all other sizes (common/base/units.h).
+  // The same forms as for all other sizes (common/base/units.h).
   for (const char* text : {"20GB", "20GiB", "20g", "20 GiB", "20480M", "21474836480"}) {
     EXPECT_EQ(parse_memory(text, &error), 20u * 1024) << text;
   }
@@ -46,8 +46,8 @@ TEST(RequestTest, AGrantOfSeveralServers) {
   EXPECT_EQ(parse_grant("rcuda: 1a2b3c4d gpu1:4294967295")->devices, "gpu1:4294967295");
 }
 
-// An AdminComment may be anything: the site's, or what rcuda-slurm says of a job that waits or has
-// ended.
+// An AdminComment may be any text: one of the site, or what rcuda-slurm writes about a job that
+// waits or has ended.
 TEST(RequestTest, WhatIsNoGrant) {
   for (const char* text :
        {"", "rcuda:", "rcuda: 1a2b3c4d", "rcuda: 1a2b3c4d ", "rcuda: 1A2B3C4D gpu1:0",

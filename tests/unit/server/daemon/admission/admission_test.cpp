@@ -42,7 +42,7 @@ struct Hall {
     EXPECT_TRUE(applicant.ok()) << applicant.status().message();
     return applicant.ok() ? std::move(applicant).value() : nullptr;
   }
-  // A session, or null if there is none now.
+  // A permit, or null if the session would have to wait or is refused.
   Permit session(const Identity& who, const std::vector<uint32_t>& devices = {0}) {
     Result<Applicant> applicant = admission.apply(who, devices, false);
     if (!applicant.ok() || !(*applicant)->is_decided()) return nullptr;
@@ -184,7 +184,7 @@ TEST(AdmissionTest, OneThatOnlyItsOwnSessionsKeepFromItsTurnHoldsBackNoOthers) {
   EXPECT_FALSE(all->is_decided());
   Permit of_bob = hall.session(user("bob", {'s'}), {1});
   EXPECT_TRUE(of_bob);
-  // Now others' sessions are in the way, too.
+  // Now sessions of other users are in the way, too.
   EXPECT_FALSE(hall.session(user("cleo", {'s'}), {2}));
   of_bob.reset();
   running.reset();
@@ -212,7 +212,7 @@ TEST(AdmissionTest, AClientThatLeavesMakesRoomForTheNext) {
   many.reset();
   EXPECT_TRUE(few->is_decided());
   EXPECT_EQ(hall.admission.waiting(), 0u);
-  // One that was admitted and leaves before it has a worker gives its session back as well.
+  // An admitted client that leaves before it has a worker also frees its session for others.
   Hall small("", 1);
   Applicant admitted = small.wait(user("ada"));
   const Applicant next = small.wait(user("ada"));
@@ -259,7 +259,7 @@ TEST(AdmissionTest, ASessionKeepsItsLimitsAndIsNotInALedgerThatIsMadeLater) {
   hall.admission.set_rules(rules("[limits.user]\ndevice_memory = \"1G\"\nsessions = 2\n"));
   EXPECT_EQ(after->device_room(0)->limit, uint64_t{2} << 30);
   EXPECT_TRUE(has(hall.refusal(user("ada")), "has 2 sessions"));
-  // Its end leaves the slots of other sessions as they are.
+  // The end of the session leaves the slots of other sessions as they are.
   before.reset();
   const Permit last = hall.session(user("ada"));
   ASSERT_TRUE(last);
@@ -333,7 +333,7 @@ TEST(AdmissionTest, TheRoomOnADeviceIsThatOfTheTightestLimit) {
   EXPECT_EQ(hall.admission.device_room(ada, 0)->free, 3 * kGib);
   const Permit one = hall.session(ada), other = hall.session(ada);
   ASSERT_TRUE(one && other);
-  // As a worker books with all three ledgers.
+  // Books bytes in all three ledgers, as a worker does.
   const auto book = [](const Permit& permit, uint64_t bytes) {
     const std::vector<int> ledgers = permit->ledgers();
     ASSERT_EQ(ledgers.size(), 3u);
@@ -350,7 +350,7 @@ TEST(AdmissionTest, TheRoomOnADeviceIsThatOfTheTightestLimit) {
   book(other, 2 * kGib);
   EXPECT_EQ(one->device_use(1), kGib);
   EXPECT_EQ(one->device_room(1)->limit, 3 * kGib);
-  EXPECT_EQ(one->device_room(1)->free, kGib);  // by the group's
+  EXPECT_EQ(one->device_room(1)->free, kGib);  // by the group's limit
   EXPECT_EQ(hall.admission.device_room(ada, 1)->free, kGib);
   EXPECT_EQ(hall.admission.device_room(user("bob"), 1)->free, 3 * kGib);
   EXPECT_EQ(one->device_room(0)->free, 3 * kGib);
@@ -370,7 +370,7 @@ TEST(AdmissionTest, WithoutLimitsNothingIsCounted) {
 
 struct LeasedHall : Hall {
   explicit LeasedHall(size_t max_sessions = kPlenty) : Hall("", max_sessions) {}
-  // An exclusive lease of a device, for whoever has the key.
+  // An exclusive lease of a device, for any client with the key.
   Lease lease(uint32_t device) {
     Lease wish;
     wish.devices = {device};
@@ -485,7 +485,8 @@ TEST(AdmissionTest, ADisconnectedSessionEndsWhenAClientWaitsForItsRoom) {
   EXPECT_EQ(hall.admission.in_the_way().front().user, "cleo");
 }
 
-// Programs that run one after the other need one place, although a session ends after its program.
+// Programs that run one after the other need room for one session only, although a session ends a
+// little later than its program.
 TEST(AdmissionTest, AClientThatDoesNotWaitIsAdmittedAfterTheEndOfASessionThatIsOver) {
   LostHall hall("[limits.user]\nsessions = 1\n", 3);
   Permit over = hall.lose(user("ada"), 1, 100);
@@ -515,7 +516,7 @@ TEST(AdmissionTest, AClientThatDoesNotWaitHoldsNobodyBack) {
   EXPECT_FALSE(later->fits_after_ends()) << "another client came earlier";
 }
 
-// A program that was killed and starts again costs no other user a session.
+// If a killed program starts again, its own disconnected session ends, and no other user's.
 TEST(AdmissionTest, TheUsersOwnDisconnectedSessionEndsFirst) {
   LostHall hall("", 2);
   const Permit ada = hall.lose(user("ada"), 1, 40), bob = hall.lose(user("bob"), 2, 100);
@@ -570,7 +571,7 @@ TEST(AdmissionTest, ADisconnectedSessionThatHoldsNoRoomOfTheClientStays) {
   EXPECT_EQ(hall.ends(), std::vector<uint32_t>{1});
 }
 
-// A connection that is back soon does not end the session, also with a long queue.
+// A session whose client reconnects soon is not ended, even if the queue is long.
 TEST(AdmissionTest, ASessionIsSparedAfterItsLossAndAfterAnAttemptToConnect) {
   LostHall hall("", 1);
   const Permit running = hall.lose(user("ada"), 1, 29);

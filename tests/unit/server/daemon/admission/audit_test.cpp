@@ -115,7 +115,7 @@ TEST(AuditTest, AFileThatCannotBeWrittenIsNamed) {
   EXPECT_NE(status.message().find("/nowhere/audit"), std::string::npos);
   EXPECT_TRUE(audit.open("").ok());
   audit.refused("somebody", {}, "nothing is written");
-  // The file that is open stays.
+  // If the new file cannot be opened, the audit keeps the file that is open.
   const test::TempFolder folder;
   ASSERT_TRUE(audit.open(folder.file("audit")).ok());
   EXPECT_FALSE(audit.open("/nowhere/audit").ok());

@@ -37,7 +37,7 @@ const Identity kAdaHerself = identity_of(kAda, "ada");
 const Identity kBobHimself = identity_of(kBob, "bob");
 
 struct Wish : Lease {
-  uint32_t count = 0;  // of devices, if it names none
+  uint32_t count = 0;  // of devices, if `devices` is empty
 };
 
 Wish wish(uint32_t count, const std::string& job = "", bool exclusive = true) {
@@ -130,7 +130,7 @@ TEST_F(LeasesTest, AnExclusiveLeaseWaitsForSessionsOfOthers) {
   leases_ = {};
   EXPECT_EQ(must_take(wish(2), uses).devices, (Devices{2, 3})) << "it is nobody's in particular";
   leases_ = {};
-  // A session of a lease that has just ended may be hers, but it still uses the device.
+  // A session under a lease that has just ended: it is of the same user, but still uses the device.
   Identity of_another_job = kAdaHerself;
   of_another_job.lease = "00000000";
   const Status status = take(for_ada, {{of_another_job, {0}}, {of_another_job, {1}}}).status();
@@ -169,7 +169,7 @@ TEST_F(LeasesTest, AJobHasOneLease) {
   EXPECT_NE(must_take(wish(1)).id, first.id) << "no job is no job's";
 }
 
-// Right after a start no worker has told the devices yet.
+// Right after the server's start, no worker has reported the devices yet.
 TEST_F(LeasesTest, AJobGetsItsLeaseAgainBeforeTheDevicesAreKnown) {
   const Lease first = must_take(wish(2, "slurm 1"));
   const Result<Leases::Taken> again = leases_.take(wish(2, "slurm 1"), 2, {}, {}, kNow);
@@ -177,7 +177,7 @@ TEST_F(LeasesTest, AJobGetsItsLeaseAgainBeforeTheDevicesAreKnown) {
   EXPECT_EQ(again->lease, first);
 }
 
-// The answer to the first request was lost.
+// A client repeats its request, because the answer to the first request was lost.
 TEST_F(LeasesTest, WhoAsksAgainWithTheSameIdGetsTheSameLease) {
   Wish chosen = wish(1);
   chosen.id = "1a2b3c4d";
@@ -226,7 +226,7 @@ TEST_F(LeasesTest, AKeyOpensItsLeaseOnly) {
   EXPECT_TRUE(contains(leases_.unlock(lease.id, proof_of(lease), kBinding, kBobHimself).status(),
                        "is for user ada, not for bob"));
   Identity borrowed = kAdaHerself;
-  borrowed.method = "insecure";  // a server with --insecure believes nobody
+  borrowed.method = "insecure";  // with --insecure, no identity is verified
   EXPECT_FALSE(leases_.unlock(lease.id, proof_of(lease), kBinding, borrowed).ok());
   const Status wrong = leases_.unlock(lease.id, proof_of(anybodys), kBinding, kAdaHerself).status();
   EXPECT_EQ(wrong.code(), Code::kDenied);
@@ -330,7 +330,7 @@ TEST_F(LeasesTest, LeasesOutliveTheDaemon) {
   EXPECT_EQ(load_leases(path).status().code(), Code::kDenied);
 }
 
-// A dash stands for nobody in the file.
+// In the file of leases, a dash means that a lease has no user. A user's name may be a dash, too.
 TEST_F(LeasesTest, AUserWhoseNameIsADashKeepsItsLease) {
   for (const char* name : {"-", "--", "", "-a"}) {
     Wish named = wish(1, "", false);
@@ -361,10 +361,10 @@ TEST_F(LeasesTest, ADamagedFileIsNamedByItsLine) {
 // disconnected sessions whose devices it needs, and no others.
 TEST_F(LeasesTest, ALeaseThatIsWaitedForEndsDisconnectedSessions) {
   struct Row {
-    std::vector<int> lost_for;  // seconds, of the session on each device, 0 to 3; -1: connected
+    std::vector<int> lost_for;  // by device: how long its session is disconnected, in s; -1: not
     Devices devices;            // of the wish
     uint32_t count;
-    std::vector<uint32_t> ends;  // devices of the sessions that end
+    std::vector<uint32_t> ends;  // devices whose sessions the lease ends
     Devices ending{};            // of the sessions that end already
   };
   const std::vector<Row> rows = {

@@ -34,7 +34,7 @@ TEST(ConnectionStateTest, EveryStateIsReachedAndCanEnd) {
   EXPECT_EQ(names.size(), size_t{kStates});
 }
 
-// A client that has asked for a session, or for an answer, says nothing more.
+// After a client has requested a session or an answer, the daemon reads no more messages of it.
 TEST(ConnectionStateTest, NothingIsReadAfterTheLastMessage) {
   for (int i = 0; i < kStates; ++i) {
     const auto state = static_cast<State>(i);
@@ -46,7 +46,8 @@ TEST(ConnectionStateTest, NothingIsReadAfterTheLastMessage) {
   }
 }
 
-// Only they are bounded by Admission: by its queue, and by its permits.
+// Clients that have applied are bounded by the queue and the permits of Admission. All other
+// clients must be bounded as newcomers.
 TEST(ConnectionStateTest, OnlyClientsThatHaveAppliedAreNoNewcomers) {
   for (int i = 0; i < kStates; ++i) {
     const auto state = static_cast<State>(i);

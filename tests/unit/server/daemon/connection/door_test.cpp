@@ -106,8 +106,8 @@ TEST(DoorTest, ATicketIsGoodOnce) {
   EXPECT_NE(refusal(socket.get()).find("ticket is unknown, used"), std::string::npos);
 }
 
-// As if another program listened at the address to which a client connects, and presented the
-// client's ticket to the server.
+// Another program listens at the address to which a client connects, and presents the client's
+// ticket to the server.
 TEST(DoorTest, AnothersTicketIsRefusedAndSpent) {
   const ServerProcess server;
   const UniqueFd theirs = server.connect_tcp(), mine = server.connect_tcp();
@@ -116,7 +116,7 @@ TEST(DoorTest, AnothersTicketIsRefusedAndSpent) {
   EXPECT_NE(refusal(mine.get()).find("another connection"), std::string::npos);
   ASSERT_TRUE(send(theirs.get(), MessageType::kTicket, ticket).ok());
   EXPECT_NE(refusal(theirs.get()).find("ticket is unknown, used"), std::string::npos);
-  // A server at every address gives the ticket, but only for that connection.
+  // A server that listens at every address issues the ticket, but only for that connection.
   const ServerProcess everywhere({"--listen", "0.0.0.0"});
   const UniqueFd relayed = everywhere.connect_tcp();
   wire::TicketQuery elsewhere{*wire::own_endpoint(relayed.get()),
@@ -126,8 +126,8 @@ TEST(DoorTest, AnothersTicketIsRefusedAndSpent) {
   EXPECT_NE(refusal(relayed.get()).find("another connection"), std::string::npos);
 }
 
-// The client believes whoever gets its ticket. So a server gives none for an address at which
-// another program listens.
+// A client trusts the program that receives its ticket. So a server issues no ticket for an address
+// at which another program listens.
 TEST(DoorTest, ThereIsNoTicketForAnAddressOfAnother) {
   const ServerProcess server;
   const UniqueFd socket = server.connect_tcp();
@@ -179,8 +179,8 @@ TEST(DoorTest, TicketsAreGivenAndTakenWhereTheyProveSomething) {
   EXPECT_TRUE(is_served(server.connect_local().get()));
 }
 
-// An Attach, a PeerHello and an ExportQuery carry a secret of a session; without it the server
-// rejects them.
+// An Attach, a PeerHello and an ExportQuery carry a secret of a session. The server rejects
+// messages without a session's secret.
 TEST(DoorTest, ASecretOfASessionIsNoGuess) {
   const ServerProcess server;
   const UniqueFd attach = server.connect_tcp(), caller = server.connect_tcp();

@@ -86,7 +86,7 @@ class RealSession {
   CUresult open(const CUipcEventHandle& handle) {
     return call(Opcode::cuIpcOpenEventHandle, handle, wire::ObjectId{next_id_++}).result;
   }
-  // With the token of an exported allocation or pool.
+  // Imports an allocation or a pool by this token.
   CUresult import(Opcode opcode, const std::vector<char>& token, wire::ObjectId id) {
     Encoder body;
     body.array(token.data(), token.size());
@@ -105,7 +105,7 @@ class RealSession {
     EXPECT_EQ(answer.result, CUDA_SUCCESS);
     EXPECT_GE(answer.body.size(), kBytesOfToken);
     std::vector<char> token(kBytesOfToken);
-    // After the number of elements.
+    // The token follows the number of elements.
     std::memcpy(token.data(), answer.body.data() + answer.body.size() - token.size(), token.size());
     return token;
   }
@@ -154,7 +154,7 @@ TEST_F(HostileNamesTest, AnotherSessionOfTheOwnerOpensTheNames) {
   const auto opened = other.get<CUdeviceptr>(Opcode::cuIpcOpenMemHandle_v2, memory_, 1u);
   EXPECT_TRUE(other.holds(opened, 42));
   EXPECT_EQ(other.open(event_), CUDA_SUCCESS);
-  // A driver's answer to the process that has exported the memory.
+  // The exporting process itself gets a driver's usual error.
   EXPECT_EQ(exporter_->open(memory_), CUDA_ERROR_INVALID_CONTEXT);
 }
 
@@ -198,8 +198,8 @@ TEST_F(HostileNamesTest, MadeUpNamesOpenNothing) {
   EXPECT_EQ(other.import_allocation(token), CUDA_ERROR_INVALID_VALUE) << "the name of a handle";
 }
 
-// A handle of the driver itself: one that this process made with softgpu, and one of the form that
-// named a process and a descriptor.
+// Handles of the driver instead of rcuda's names: a handle that this process made with softgpu, and
+// a handle in a former format, which named a process and a descriptor.
 TEST_F(HostileNamesTest, HandlesOfTheDriverOpenNothing) {
   RealSession other(server_, "one");
   const api::DriverTable& driver = test::TestDriver::get().table;
@@ -236,7 +236,7 @@ TEST_F(HostileNamesTest, TheClientSeesNoHandleOfTheDriver) {
 
 // ---- devices -----------------------------------------------------------------------------------
 
-// What a session of the second device exports.
+// Memory, an allocation and a pool that a session of the second device exports.
 struct Exports {
   explicit Exports(RealSession& session) {
     const auto address = session.get<CUdeviceptr>(Opcode::cuMemAlloc_v2, size_t{kBytes});
@@ -310,7 +310,7 @@ TEST_F(HostileNamesTest, AFloodOfIntroductionsStaysItsSessionsOwnTrouble) {
   }
   const auto pong = hostile.client().call(static_cast<uint16_t>(wire::Custom::kPing), {});
   EXPECT_TRUE(pong && pong->result == CUDA_SUCCESS);
-  // Those of the engine, and one for each connection in progress.
+  // The new threads: those of the engine, and one for each connection in progress.
   EXPECT_LE(threads_of(hostile.worker_pid()), before + 64 + 8);
   RealSession another(server_, "one");
   const auto opened = another.get<CUdeviceptr>(Opcode::cuIpcOpenMemHandle_v2, memory_, 1u);

@@ -24,7 +24,7 @@ TEST(ReloadTest, TheSameValueIsNoChangeWhereverItComesFrom) {
 
 TEST(ReloadTest, ChangesAreNamedByWhatTheyNeed) {
   Settings now, next;
-  set(&now, "operators", "ada");  // and next has the default
+  set(&now, "operators", "ada");  // `next` has the default
   set(&next, "log", "debug");
   set(&next, "users", "ada,@students");
   set(&next, "port", "9000");

@@ -1,4 +1,5 @@
-// What cgroups need to know of the machine. tests/rdma/suite limits real sessions.
+// The kernel's texts about cgroups, and restored groups. tests/rdma/cgroup_test.py limits real
+// sessions.
 #include "server/daemon/pool/cgroup.h"
 
 #include <filesystem>
@@ -63,7 +64,7 @@ TEST(CgroupTest, AnotherBuildGoesOnWithTheGroups) {
   const CarriedCgroups carried = groups->carry();
   EXPECT_EQ(carried.path, folder.file(""));
   EXPECT_EQ(carried.controllers, (std::vector<std::string>{"memory", "pids"}));
-  groups->of(4711).reset();  // its worker has ended
+  groups->of(4711).reset();  // as when its worker has ended
   EXPECT_FALSE(std::filesystem::exists(group));
 }
 

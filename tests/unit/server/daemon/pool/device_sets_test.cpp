@@ -1,4 +1,4 @@
-// Which devices workers are started for, and how they are told.
+// The sets of devices for which workers are started, and the variables that select them.
 #include "server/daemon/pool/device_sets.h"
 
 #include <cstdlib>

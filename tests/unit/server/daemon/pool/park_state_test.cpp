@@ -27,7 +27,7 @@ TEST(ParkStateTest, EveryStateIsReachedAndLeadsBack) {
   }
 }
 
-// Memory that is away comes back only by a helper, or a worker, that has succeeded.
+// Parked memory comes back only after a helper or a worker has succeeded.
 TEST(ParkStateTest, AParkedSessionWakesBeforeItIsActive) {
   EXPECT_FALSE(may_follow(State::kParked, State::kActive));
   EXPECT_FALSE(may_follow(State::kWaiting, State::kActive));

@@ -53,7 +53,8 @@ TEST(PoolDemandTest, ShrinksToWhatCameSince) {
   EXPECT_EQ(demand.idle(kBegin + seconds(20)), 2u);
 }
 
-// They get their workers when these have started, which takes longer for many.
+// Waiting clients get workers one after the other, when these have started. They still count as
+// simultaneous demand.
 TEST(PoolDemandTest, ClientsThatWaitedCameWhenTheyBeganToWait) {
   PoolDemand demand(2, 8, seconds(10));
   for (int i = 0; i < 2; ++i) demand.taken(kBegin);
@@ -90,7 +91,7 @@ TEST(PoolDemandTest, IsBounded) {
   PoolDemand demand(2, 8, seconds(10));
   for (int i = 0; i < 1000; ++i) demand.taken(kBegin);
   EXPECT_EQ(demand.idle(kBegin), 8u);
-  PoolDemand small(4, 0, seconds(10));  // the largest size below the usual one
+  PoolDemand small(4, 0, seconds(10));  // the largest size is below the usual size
   for (int i = 0; i < 1000; ++i) small.taken(kBegin);
   EXPECT_EQ(small.idle(kBegin), 4u);
 }

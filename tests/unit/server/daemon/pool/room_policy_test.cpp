@@ -45,7 +45,8 @@ TEST(RoomPolicyTest, ASessionThatWokeLatelyOrHadWorkIsParkedLater) {
   EXPECT_EQ(choice.later, kNow + 1s);
   EXPECT_EQ(choose_victims({awake, busy}, need(20), kNow + 2s).victims, Victims({0, 1}));
   EXPECT_FALSE(choose_victims({awake, busy}, need(21), kNow).later);
-  // Another one that suffices is parked at once, although it has been idle for a shorter time.
+  // If another session suffices, it is parked at once, although it has been idle for a shorter
+  // time.
   EXPECT_EQ(choose_victims({awake, busy, candidate(1s, 10)}, need(10), kNow).victims, Victims({2}));
 }
 

@@ -1,4 +1,4 @@
-// What a worker writes to its log, as the daemon writes it.
+// The lines of a worker, as the daemon writes them to its log.
 #include "server/daemon/pool/worker_log.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ class WorkerLogTest : public testing::Test {
   }
   void TearDown() override { set_log_descriptor(STDERR_FILENO); }
 
-  // Returns whether the pipe took all of it.
+  // Writes text as the worker. Returns whether the pipe took all of it.
   bool say(const std::string& text) {
     return ::write(worker_.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
   }
@@ -76,8 +76,8 @@ TEST_F(WorkerLogTest, AFloodIsBounded) {
     const std::string text = lines();
     written += static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
   }
-  // Lines beyond the bound are written if the same read has returned them. One line says that there
-  // are more.
+  // Lines beyond the bound are written only if the same read has returned them. One more line
+  // reports that lines are missing.
   EXPECT_LT(written, WorkerLog::kMostLines + 100);
   EXPECT_EQ(log_.descriptor(now_), -1);
   EXPECT_FALSE(say(flood)) << "the worker is not blocked; its lines are lost";

@@ -1,4 +1,4 @@
-// The pool alone, with real workers on softgpu or with processes that are not workers.
+// The pool without a daemon, with real workers on softgpu or with other programs in their place.
 #include "server/daemon/pool/worker_pool.h"
 
 #include <algorithm>
@@ -99,7 +99,8 @@ TEST(WorkerPoolTest, WorkersThatEndWithoutAWordAreRetriedWithGrowingPauses) {
   }
 }
 
-// One crash may have a temporary cause, which workers that start at the same time share.
+// A crash may have a temporary cause, and workers that start at the same time may share it. So only
+// a later worker's crash makes the failure lasting.
 TEST(WorkerPoolTest, ACrashLastsIfTheNextWorkerCrashesToo) {
   const PoolSettings settings("2", "/bin/false");
   WorkerPool pool(settings, Bases("node0", 0));
@@ -145,13 +146,14 @@ TEST(WorkerPoolTest, AWorkerSaysWhetherItsReasonLasts) {
   const wire::Hello message = hello();
   const WorkerPool::Waiting client{&message};
   pool.refill({});
-  // The worker says so before it ends. The reason holds for a pause, which begins then.
+  // The worker reports the reason before it ends. The reason holds for the pause that then begins.
   run_until(pool, [&] { return !pool.last_failure().ok(); });
   const Status why = pool.lasting_failure(client);
   EXPECT_NE(why.context().find("/nowhere/libcuda.so.1"), std::string::npos) << why.context();
 }
 
-// Perhaps the driver needs more addresses than the base has.
+// A driver may need more addresses than the base has. So after a failure the next worker gets a
+// larger base.
 TEST(WorkerPoolTest, AWorkerThatDidNotStartIsFollowedByOneWithALargerBase) {
   const std::string path = ::testing::TempDir() + "/rcuda-failing-" + std::to_string(::getpid());
   const std::string bases = path + "-bases";
@@ -177,7 +179,8 @@ TEST(WorkerPoolTest, AWorkerThatDidNotStartIsFollowedByOneWithALargerBase) {
   ::unlink(bases.c_str());
 }
 
-// A worker's driver starts with its share, so no other worker will do.
+// A driver gets its compute share at its start, so an idle worker without the share is not
+// suitable.
 TEST(WorkerPoolTest, ASessionWithAComputeShareGetsAWorkerOfItsOwn) {
   const PoolSettings settings("1", RCUDA_TEST_SERVER);
   WorkerPool pool(settings, Bases("node0", 0));
@@ -238,7 +241,8 @@ TEST(WorkerPoolTest, AfterManySessionsAtOnceAsManyWorkersAreKeptReady) {
   EXPECT_NE(pool.next_deadline(), Clock::time_point::max());
 }
 
-// The start of a worker holds up what runs on the GPU, most of all a program that begins.
+// The start of a worker delays work on the GPU, most of all a program that begins. So it waits
+// until a session is over.
 TEST(WorkerPoolTest, ATakenWorkerIsReplacedWhenItsSessionIsOver) {
   const PoolSettings settings("2", RCUDA_TEST_SERVER);
   WorkerPool pool(settings, Bases("node0", 0));
@@ -262,7 +266,7 @@ TEST(WorkerPoolTest, ATakenWorkerIsReplacedBesideASessionThatGoesOn) {
   const Clock::time_point begin = Clock::now();
   pool.refill({});
   EXPECT_EQ(pool.starting(), 0u);
-  pool.handle({});  // looks at the session's limits, of which there are none
+  pool.handle({});  // checks the session's limits (there are none)
   const Clock::time_point due = pool.next_deadline();
   EXPECT_LE(due, begin + PoolDemand::kYoung);
   std::this_thread::sleep_until(due);
@@ -282,7 +286,7 @@ TEST(WorkerPoolTest, AClientThatWaitsGetsAWorkerBesideASessionThatHasJustBegun) 
   EXPECT_EQ(pool.starting(), 1u) << "one for the client, and none for the pool beside it";
 }
 
-// Nobody will take them, and after an upgrade of the package they would be of use to nobody.
+// No session will use them, and after an upgrade of the package their build would be outdated.
 TEST(WorkerPoolTest, APoolThatDrainsHasNoIdleWorkers) {
   const PoolSettings settings("2", RCUDA_TEST_SERVER);
   WorkerPool pool(settings, Bases("node0", 0));
@@ -295,7 +299,7 @@ TEST(WorkerPoolTest, APoolThatDrainsHasNoIdleWorkers) {
   EXPECT_EQ(idle(pool), 0u);
 }
 
-// Events of others are no events of a worker, wherever they stand.
+// Descriptors of other parts of the daemon, anywhere in the list, are not taken for a worker's.
 TEST(WorkerPoolTest, OnlyTheDescriptorsThatAreReadyAreHandled) {
   const PoolSettings settings("1", "/bin/false");
   WorkerPool pool(settings, Bases("node0", 0));
@@ -337,7 +341,7 @@ TEST(WorkerPoolTest, AWorkerThatHangsInItsStartIsReplacedBeforeItEnds) {
   ::unlink(path.c_str());
 }
 
-// Neither the request to stop nor a kill removes the worker. The server ends nevertheless.
+// A worker that survives both the request to stop and SIGKILL. The server ends without it.
 TEST(WorkerPoolTest, AWorkerThatCannotBeKilledIsLeftBehind) {
   PoolSettings settings("1", RCUDA_TEST_HELD_WORKER);
   ASSERT_TRUE(settings.stop_timeout.set("50ms", "stop timeout", "the test").ok());
@@ -413,7 +417,7 @@ TEST(WorkerPoolTest, AWorkerThatReadsTooSlowlyLearnsOfLostRanksLater) {
   EXPECT_EQ(tags, std::vector<uint64_t>{77});
 }
 
-// Whether the worker ends, or is left behind.
+// Both if the worker ends and if it survives SIGKILL.
 TEST(WorkerPoolTest, ASessionThatRunsWhenTheServerStopsIsInTheAudit) {
   struct Case {
     const char* worker;
@@ -477,7 +481,8 @@ TEST(WorkerPoolTest, AWorkerCanSendNoDescriptorAndHasNoLogOfTheDaemon) {
   EXPECT_NE(text.find("info: Broken pipe, 0 of the daemon's\n"), std::string::npos) << text;
 }
 
-// Where there is no cgroup. The process has left the worker's group and session.
+// Without a cgroup. The process that the worker leaves behind has left the worker's process group
+// and session.
 TEST(WorkerPoolTest, WhatAWorkerLeavesBehindIsEnded) {
   const test::TempFolder folder;
   const std::string binary = folder.write(
@@ -495,7 +500,8 @@ TEST(WorkerPoolTest, WhatAWorkerLeavesBehindIsEnded) {
   ::prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0);
 }
 
-// A debugger is notified of the end first. The daemon continues and polls again.
+// The end of a traced process is reported to its debugger first. Until the daemon can reap the
+// worker, it continues with other work and polls.
 TEST(WorkerPoolTest, ATracedWorkerThatEndedHoldsNobody) {
   const test::TempFolder folder;
   Audit audit;

@@ -12,7 +12,7 @@ using State = WorkerState;
 
 constexpr int kStates = static_cast<int>(kLastWorkerState) + 1;
 
-// Those that a worker can reach from `begin`, without `end`.
+// The states that a worker can reach from `begin`, except the end.
 std::set<State> reachable(State begin) {
   std::set<State> states = {begin};
   for (size_t before = 0; before != states.size();) {
@@ -39,7 +39,7 @@ TEST(WorkerStateTest, EveryStateIsReachedAndCanEnd) {
   EXPECT_EQ(reachable(State::kEnded), std::set{State::kEnded});
 }
 
-// So WorkerPool::enter() sees the end of each session.
+// WorkerPool::enter() relies on this to notice the end of each session.
 TEST(WorkerStateTest, ASessionBeginsIdleAndItsWorkerEndsWithIt) {
   for (int i = 0; i < kStates; ++i) {
     const auto state = static_cast<State>(i);

@@ -15,7 +15,7 @@
 namespace rcuda::server {
 namespace {
 
-constexpr size_t kBytes = 5u << 20;  // more than one part
+constexpr size_t kBytes = 5u << 20;  // several parts
 
 class CopiesToDevice : public ShadowSession {
  protected:
@@ -32,7 +32,7 @@ class CopiesToDevice : public ShadowSession {
     body.immediate = immediate;
     EXPECT_TRUE(client().post(wire::Custom::kCopy, body).ok());
   }
-  // Whether the device has the client's first bytes. Forgets them.
+  // Whether the device has the client's first `bytes` bytes. Then overwrites them on the device.
   bool device_has(size_t bytes) {
     EXPECT_EQ(synchronize(), CUDA_SUCCESS);
     std::vector<std::byte> there(bytes);
@@ -44,10 +44,10 @@ class CopiesToDevice : public ShadowSession {
 
 class ArrivalGatesTest : public CopiesToDevice {};
 
-// The client sends the bytes without being asked.
+// Copies whose bytes the client sends without a request (Copy with an immediate).
 class UnaskedTest : public CopiesToDevice {
  protected:
-  // A part of a copy of so many bytes.
+  // Sends part number `part` of a copy of `bytes` bytes.
   void write(size_t bytes, uint64_t part, uint32_t first) {
     const uint64_t at = part * wire::part_bytes_of(bytes);
     client().link().write_with_immediate(
@@ -93,7 +93,7 @@ TEST_F(UnaskedTest, AStreamWaitsForEachPart) {
   EXPECT_TRUE(device_has(kBytes));
 }
 
-// Its bytes come, and are nobody's.
+// The bytes of a refused copy still arrive. They must not count for a later copy.
 TEST_F(UnaskedTest, ARefusedCopyLeavesNothingBehind) {
   const CUdeviceptr device = std::exchange(device_, 0x10);
   copy(kBytes, wire::kSourceReady, 1);
@@ -120,7 +120,7 @@ TEST_F(UnaskedTest, WhatComesForWithdrawnMemoryIsDropped) {
   const std::vector<std::byte> before(shadow_, shadow_ + kBytes);
   std::fill(here_.begin(), here_.end(), std::byte{0xff});
   write_all(kBytes, 31);
-  // The reads on the same sockets end after them.
+  // Reads on the same sockets end after these writes.
   std::vector<std::byte> slot(1 << 20);
   std::atomic<bool> read{false};
   client().link().read(static_cast<transport::RegionId>(session_.ready().staging_region), 0,
@@ -133,7 +133,8 @@ TEST_F(UnaskedTest, WhatComesForWithdrawnMemoryIsDropped) {
   EXPECT_EQ(synchronize(), CUDA_SUCCESS);
 }
 
-// The command waits for the work of its own context only, the driver for all that uses the memory.
+// HostUnexpose waits only for the work of its own context. The driver waits for all work that uses
+// the memory, here in another context.
 TEST_F(UnaskedTest, MemoryIsWithdrawnBehindItsCopies) {
   copy(kBytes, wire::kSourceReady, 1);
   std::thread late([this] {
@@ -193,7 +194,8 @@ TEST_F(UnaskedTest, ASlotIsFilledBehindTheCommandAndItsBytesComeBack) {
   EXPECT_TRUE(std::equal(back.begin() + 100, back.end(), here_.begin()));
 }
 
-// The word has the error, as without an immediate, but not before the bytes are here.
+// The completion word gets the error, as without an immediate, but only after the bytes have
+// arrived.
 TEST_F(UnaskedTest, ARefusedCopyOfASlotIsReported) {
   wire::CopyStagedBody staged{};
   staged.device_address = 0x1234;
@@ -215,7 +217,7 @@ TEST_F(UnaskedTest, ARefusedCopyOfASlotIsReported) {
   }
 }
 
-// A client that dies between a command and its bytes.
+// The client dies after it has sent a command and before it has sent the bytes.
 TEST_F(UnaskedTest, NoStreamWaitsAfterTheSession) {
   copy(kBytes, wire::kSourceReady, 1);
   write(kBytes, 1, 1);
@@ -233,14 +235,14 @@ TEST_F(ArrivalGatesTest, AStreamWaitsForBytesWithoutAHostFunction) {
   EXPECT_EQ(host_functions_.count(), 0);
 }
 
-// It must be read when the stream has got there, which a host function tells.
+// The source may be read only when the stream has reached the copy. A host function reports that.
 TEST_F(ArrivalGatesTest, ASourceThatMayStillChangeNeedsAHostFunctionForEachPart) {
   copy(kBytes, 0);
   EXPECT_TRUE(device_has(kBytes));
   EXPECT_EQ(host_functions_.count(), static_cast<int>(wire::parts_of(kBytes)));
 }
 
-// Made before the session.
+// A driver without stream memory operations. Make it before the session.
 class NoMemoryOperations {
  protected:
   NoMemoryOperations() {
@@ -261,7 +263,7 @@ TEST_F(WithoutGatesTest, HostFunctionsWait) {
   EXPECT_EQ(host_functions_.count(), static_cast<int>(wire::parts_of(kBytes)));
 }
 
-// Made before the session.
+// A driver that refuses copies. Make it before the session.
 class RefusedCopies {
  protected:
   RefusedCopies() : table_(test::TestDriver::get().table), before_(table_) {
@@ -308,7 +310,7 @@ TEST_F(RefusedCopiesTest, MemoryIsWithdrawnBehindItsReads) {
   EXPECT_NE(client().error_word(), 0u);
 }
 
-// The client withdraws its memory while the stream waits.
+// The client withdraws its memory while the stream waits for its bytes.
 TEST_F(ArrivalGatesTest, AStreamDoesNotWaitForBytesThatDoNotCome) {
   for (int i = 0; i < 20; ++i) copy(kBytes, wire::kSourceReady);
   ASSERT_TRUE(client().link().unexpose(region_).ok());
@@ -344,7 +346,7 @@ TEST(ArrivalGateTest, AWordThatIsUsedAgainLetsNoStreamPassEarly) {
   EXPECT_EQ(word(), 0u);
   gate->open(2);
   EXPECT_EQ(word(), 2u);
-  gate.reset();  // whoever still waits is let go
+  gate.reset();  // releases the stream's remaining waits
   EXPECT_EQ(word(), 3u);
   gate = gates->take(stream, 2);
   ASSERT_NE(gate, nullptr);

@@ -44,8 +44,8 @@ class RegionPutsTest : public ShadowSession {
   }
 };
 
-// A host function waits for the client, which the stream does not have to. The first one of a
-// region does not wait, but needs one.
+// The bytes of a small copy are sent before the completion word, in order, so no host function has
+// to wait for the client. Only the first copy of a region needs a host function.
 TEST_F(RegionPutsTest, BytesOfASmallCopyGoAheadOfWhatTellsOfIt) {
   EXPECT_EQ(copy(RegionPuts::kMostBytes, 1), 1);
   EXPECT_EQ(copy(RegionPuts::kMostBytes, 2), 0);
@@ -55,7 +55,8 @@ TEST_F(RegionPutsTest, BytesOfASmallCopyGoAheadOfWhatTellsOfIt) {
 
 TEST_F(RegionPutsTest, BytesOfALargerCopyAreWrittenInOrder) {
   EXPECT_EQ(copy(RegionPuts::kMostBytes + 1, 1), 1);
-  // The client may have the bytes before this side knows that they are sent.
+  // The next copy needs no host function if the end of the previous write is known by then. The
+  // client may have the bytes a little earlier, so this tries several times.
   const auto in_order = [&](size_t bytes) {
     for (int lap = 0; lap < 100; ++lap) {
       if (copy(bytes, lap) == 0) return true;
@@ -73,7 +74,7 @@ TEST_F(RegionPutsTest, TheLargestCopiesEndWithAHostFunction) {
   EXPECT_EQ(copy(kBytes, 2), static_cast<int>(wire::parts_of(kBytes)));
 }
 
-// So do those for which there is no room while others are sent.
+// Copies also end with a host function if too many bytes of others are being sent.
 TEST_F(RegionPutsTest, ManyCopiesAtOnceAllArrive) {
   copy(1, 1);
   constexpr size_t kBytes = 1 << 20;
@@ -99,7 +100,7 @@ TEST_F(RegionPutsTest, OfTwoCopiesToTheSameMemoryTheLastStays) {
   }
 }
 
-// The Link does not read the shadow any more when the worker gives it up.
+// When the worker releases the shadow, the Link must no longer read it.
 TEST_F(RegionPutsTest, MemoryIsWithdrawnWhileItIsSent) {
   constexpr size_t kBytes = RegionPuts::kMostInOrder;
   copy(kBytes, 1);

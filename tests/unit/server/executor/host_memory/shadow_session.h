@@ -14,8 +14,8 @@
 
 namespace rcuda::server {
 
-// Calls `first` when the worker is about to end the page-locking of memory. To be made before the
-// session.
+// Calls `first` before the worker unregisters page-locked memory from the driver. Make it before
+// the session.
 class BeforeUnregister {
  public:
   BeforeUnregister() {
@@ -79,14 +79,14 @@ class ShadowSession : public ::testing::Test {
   }
 
   static constexpr uint32_t kWord = 9;
-  bool is_over_ = false;  // the session, by the test
+  bool is_over_ = false;  // the test has ended the session
   uint64_t sequence_ = 0;
   CUdeviceptr device_ = 0;
   transport::RegionId region_{};
   transport::RegionId shadow_region_{};  // of the worker
   std::vector<std::byte> here_;  // the client's memory
-  // A worker in the client's process makes no shadow, but takes what is there. Until its Link ends,
-  // the Link stores what still arrives there.
+  // A worker in the client's process makes no shadow, but uses the memory that is already at the
+  // address. Until the worker's Link ends, it may store arriving bytes there.
   const std::unique_ptr<std::byte, decltype(&std::free)> shadow_memory_;
   std::byte* const shadow_ = shadow_memory_.get();
   test::CountedHostFunctions host_functions_;

@@ -1,4 +1,4 @@
-// Memory of a session without a limit: it is counted, and nothing is refused.
+// A session without a limit: its memory is counted, and no allocation is refused.
 #include <memory>
 #include <optional>
 

@@ -1,4 +1,4 @@
-// What tests of a quota of device memory share: a metered table over softgpu's driver.
+// The fixture of tests of a quota of device memory: a metered table over softgpu's driver.
 #pragma once
 
 #include <memory>
@@ -36,7 +36,7 @@ class MeteringTest : public ::testing::Test {
   static const api::DriverTable& plain() { return test::TestDriver::get().table; }
   const api::DriverTable& table() { return metered_ ? metered_->table() : plain(); }
   uint64_t booked() { return ledger_.sum(kOrdinal); }
-  // Of a session of the same user.
+  // The quota of another session of the same user, in this slot of the ledger.
   std::shared_ptr<Quota> quota_of(uint32_t slot) {
     std::vector<UniqueFd> ledgers;
     ledgers.emplace_back(::fcntl(ledger_.descriptor(), F_DUPFD_CLOEXEC, 0));

@@ -58,7 +58,7 @@ TEST_F(MappedMemoryTest, LivesAsLongAsAHandleOrAMapping) {
   EXPECT_EQ(booked(), 0u);
 }
 
-// Its exporter has no limit and does not tell the size.
+// The exporter has no limit, and the descriptor does not show the size of the memory.
 TEST_F(MappedMemoryTest, ImportedMemoryOfUnknownSizeCountsByItsMapping) {
   ASSERT_EQ(plain().cuMemCreate(&memory_, 80 * kMiB, &properties_, 0), CUDA_SUCCESS);
   int file = -1;
@@ -80,7 +80,7 @@ TEST_F(MappedMemoryTest, ImportedMemoryOfUnknownSizeCountsByItsMapping) {
   EXPECT_EQ(booked(), 0u);
 }
 
-// What another session of the user has made and exported.
+// Memory that another session of the same user has made and exported.
 class ImportedMemoryTest : public MappedMemoryTest {
  protected:
   ImportedMemoryTest() {
@@ -141,7 +141,7 @@ TEST_F(ImportedMemoryTest, WhatTheDriverRefusesIsNotBooked) {
   EXPECT_EQ(booked(), 0u);
 }
 
-// The descriptor keeps the memory in the driver.
+// The exported descriptor keeps the memory in the driver.
 TEST_F(MappedMemoryTest, ExportedMemoryCountsAsLongAsItsName) {
   ASSERT_EQ(create(40 * kMiB), CUDA_SUCCESS);
   ExportOrigin first, second;

@@ -132,7 +132,7 @@ TEST_F(MeteringTest, PoolsEndAtTheLimit) {
   EXPECT_EQ(table().cuMemFree_v2(allocate(64 * kMiB)), CUDA_SUCCESS);
 }
 
-// Sets how much memory the pool keeps for reuse.
+// Sets the release threshold of the pool: the bytes that it keeps for reuse.
 void keep(const api::DriverTable& driver, CUmemoryPool pool, cuuint64_t bytes) {
   ASSERT_EQ(driver.cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &bytes),
             CUDA_SUCCESS);
@@ -147,7 +147,7 @@ TEST_F(MeteringTest, WhatAPoolKeepsCountsUntilItIsNeeded) {
   ASSERT_EQ(table().cuMemFreeAsync(address, nullptr), CUDA_SUCCESS);
   ASSERT_EQ(table().cuStreamSynchronize(nullptr), CUDA_SUCCESS);
   EXPECT_EQ(booked(), 40 * kMiB);
-  // Memory that is kept is used again.
+  // The pool reuses the memory that it keeps, so the booked amount stays.
   ASSERT_EQ(table().cuMemAllocAsync(&address, 40 * kMiB, nullptr), CUDA_SUCCESS);
   EXPECT_EQ(booked(), 40 * kMiB);
   ASSERT_EQ(table().cuMemFreeAsync(address, nullptr), CUDA_SUCCESS);
@@ -226,8 +226,8 @@ TEST_F(MeteringTest, MemoryThatAStreamFreesLaterCountsUntilThen) {
   EXPECT_EQ(table().cuMemFree_v2(allocate(40 * kMiB)), CUDA_SUCCESS);
 }
 
-// The client counts one place of the stream's queue for each free. A thread that fills the queue
-// blocks.
+// The client counts one place of the stream's queue for each free. If the worker used more places,
+// its thread would block in a full queue.
 TEST_F(MeteringTest, FreesInAStreamTakeFewPlacesOfItsQueue) {
   static size_t records = 0;
   api::DriverTable driver = plain();
@@ -269,7 +269,8 @@ TEST_F(MeteringTest, FreesInAStreamThatIsDestroyedCountUntilTheyAreReached) {
   EXPECT_EQ(booked(), 0u);
 }
 
-// An event belongs to the context of its stream, which need not be the current one.
+// The event after a free belongs to the context of its stream, which may not be the current
+// context.
 TEST_F(MeteringTest, AStreamOfAnotherContextFreesMemory) {
   CUcontext second = nullptr;
   ASSERT_EQ(plain().cuCtxCreate_v2(&second, 0, 0), CUDA_SUCCESS);
@@ -299,7 +300,7 @@ TEST_F(MeteringTest, HostMemoryEndsAtTheLimit) {
   EXPECT_EQ(ledger_.sum(Ledger::kHostMemory), 0u);
 }
 
-// A session that wakes takes its memory back. An allocation that would take its room waits.
+// Room is kept free for a session that wakes. An allocation that would use this room waits.
 TEST_F(MeteringTest, AnAllocationLeavesTheRoomThatIsKeptFree) {
   size_t free = 0, total = 0;
   ASSERT_EQ(plain().cuMemGetInfo_v2(&free, &total), CUDA_SUCCESS);
@@ -365,7 +366,7 @@ TEST_F(MeteringTest, ArraysEndAtTheLimit) {
   EXPECT_EQ(booked(), 0u);
 }
 
-// No driver lets a process open what it has itself exported.
+// Uses a driver that opens the handle: real drivers do not let a process open its own exports.
 TEST_F(MeteringTest, MemoryOfOtherProcessesCountsOnceWhileItIsOpen) {
   static CUdeviceptr foreign = 0;
   static int opened = 0;
@@ -457,9 +458,10 @@ TEST_F(MeteringTest, AGraphIsUploadedBeforeItsLaunchToSeeWhatItTakes) {
   for (int i = 0; i < 2; ++i) EXPECT_EQ(table.cuGraphLaunch(executable, nullptr), CUDA_SUCCESS);
   EXPECT_EQ(booked(), 40 * kMiB);
   CUdeviceptr memory = 0;
-  ASSERT_EQ(table.cuMemAlloc_v2(&memory, 40 * kMiB), CUDA_SUCCESS);  // what idle graphs keep goes
+  // The allocation releases the memory of idle graphs.
+  ASSERT_EQ(table.cuMemAlloc_v2(&memory, 40 * kMiB), CUDA_SUCCESS);
   EXPECT_EQ(booked(), 40 * kMiB);
-  // Trying again changes nothing, although the driver now holds the memory.
+  // Further launches fail too, although the driver now holds the memory.
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(table.cuGraphLaunch(executable, nullptr), CUDA_ERROR_OUT_OF_MEMORY);
   }
@@ -471,7 +473,8 @@ TEST_F(MeteringTest, AGraphIsUploadedBeforeItsLaunchToSeeWhatItTakes) {
   EXPECT_EQ(booked(), 0u);
 }
 
-// An upload takes a place of the stream's queue, which the client does not count.
+// An upload takes a place of the stream's queue that the client does not count. So uploads must be
+// rare.
 TEST_F(MeteringTest, OnlyAGraphWithAllocationsIsUploadedAndOnlyOnce) {
   static int uploads = 0;
   api::DriverTable driver = plain();

@@ -41,7 +41,7 @@ class BlockDigestsTest : public ::testing::Test {
     driver_.cuDevicePrimaryCtxRelease_v2(0);
   }
 
-  // Of the blocks from `first` on, as a client computes them.
+  // The digests of `count` blocks from `first` on, as a client computes them.
   std::vector<wire::BlockDigest> of_client(uint64_t first, uint64_t count) const {
     std::vector<wire::BlockDigest> digests;
     for (uint64_t block = first; block < first + count; ++block) {
@@ -91,7 +91,7 @@ TEST_F(BlockDigestsTest, WhatAKernelNotesIsEqualToo) {
   EXPECT_EQ(changed(), Blocks{});
 }
 
-// As a patch that begins inside a block.
+// As for a patch that begins inside a block.
 TEST_F(BlockDigestsTest, TheFirstDigestIsThatOfTheBlockAtTheOffset) {
   digests_->set(0, of_client(0, 6));
   const std::vector<wire::BlockDigest> none(2, wire::BlockDigest::none());

@@ -1,4 +1,4 @@
-// Fetches that a client asks for together with a wait.
+// Fetches that a client requests together with a wait.
 
 #include <atomic>
 #include <cstring>
@@ -41,12 +41,12 @@ class FetchesAfterTest : public ::testing::Test {
   test::ProtocolClient& client() { return session_.client(); }
   const api::DriverTable& driver() { return session_.driver(); }
 
-  // Asks for the memory at `address` as it is when the word has this sequence.
+  // Requests the memory at `address` as it is when the word has this sequence.
   void ask(uint64_t sequence, const void* address) {
     const wire::MirrorFetchBehindBody body{reinterpret_cast<uint64_t>(address), sequence, kWord, 0};
     send(Custom::kMirrorFetchBehind, std::as_bytes(std::span(&body, 1)));
   }
-  // Asks for the changes since that answer.
+  // Requests the changes since the answer `answer`.
   void ask_for_news(uint64_t sequence, uint64_t answer) {
     struct {
       wire::MirrorNewsBody body;
@@ -69,7 +69,7 @@ class FetchesAfterTest : public ::testing::Test {
     return reinterpret_cast<std::atomic<uint64_t>*>(at)->load(std::memory_order_acquire);
   }
   bool answered() { return wire::ReplyStamp::call(stamp()) == kCall; }
-  // The result, and the bytes of the reply.
+  // Waits for the reply. Returns its result, and stores its bytes.
   CUresult answer(std::vector<std::byte>* bytes) {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     EXPECT_TRUE(client().link().wait([this] { return answered(); }, deadline).ok());
@@ -104,7 +104,7 @@ TEST_F(FetchesAfterTest, TheBytesAreThoseAtTheEndOfTheWait) {
   ASSERT_EQ(answer(&bytes), CUDA_SUCCESS);
   ASSERT_EQ(bytes.size(), sizeof(wire::MirrorState) + sizeof *memory_);
   EXPECT_EQ(std::memcmp(&bytes[sizeof(wire::MirrorState)], memory_, sizeof *memory_), 0);
-  EXPECT_EQ(host_functions_.count(), 0);  // a driver runs them late
+  EXPECT_EQ(host_functions_.count(), 0);  // drivers run host functions late
 }
 
 TEST_F(FetchesAfterTest, AWaitThatIsOverIsAnsweredAtOnce) {
@@ -149,7 +149,8 @@ TEST_F(FetchesAfterTest, MemoryThatIsNotMirroredIsRefused) {
   EXPECT_EQ(answer(&bytes), CUDA_ERROR_INVALID_VALUE);
 }
 
-// The first bytes may have to wait until the client has announced the region.
+// The worker may have to wait for the client's announcement of the region before it sends the first
+// bytes.
 TEST(FetchTest, OnlyTheFirstBytesOfARegionNeedAHostFunction) {
   test::CountedHostFunctions host_functions;
   test::SessionHarness session({.medium = &test::medium_named("tcp")});
@@ -176,7 +177,7 @@ TEST(FetchTest, OnlyTheFirstBytesOfARegionNeedAHostFunction) {
     EXPECT_EQ(std::memcmp(here.data() + kBytes, memory, kBytes), 0);
     EXPECT_EQ(host_functions.count(), 1);
   }
-  // From now on the worker remembers what the client has.
+  // From now on the worker remembers which bytes the client has.
   const auto news = [&](uint64_t answer, wire::MirrorNewsHead* head) {
     struct {
       wire::MirrorNewsBody body{1};

@@ -14,7 +14,8 @@ class KnownBytesTest : public ::testing::Test {
  protected:
   static constexpr size_t kMost = 1 << 16;
 
-  // Takes over what the memory has news of for a client that has the answer `answer`.
+  // Applies the changes since the answer `answer` to the client's bytes, and checks them. Returns
+  // false if KnownBytes does not know this answer or the changes exceed `most_bytes`.
   bool take(uint64_t answer, size_t most_bytes = kMost) {
     out_.clear();
     if (!known_.add_news(answer, now_, most_bytes, &out_, &news_)) return false;
@@ -68,7 +69,7 @@ TEST_F(KnownBytesTest, AnAnswerThatWasNotTakenOverDoesNotCount) {
   now_[1] = std::byte{1};
   ASSERT_TRUE(take(all));
   const uint64_t lost = news_.answer;
-  client_[1] = std::byte{0};  // it lacks the last answer
+  client_[1] = std::byte{0};  // as if the client had not received the last answer
   now_[200] = std::byte{2};
   ASSERT_TRUE(take(all));
   EXPECT_EQ(news_.pieces, 2u);

@@ -1,4 +1,4 @@
-// Memory that a worker moves to the host and back: it behaves as memory of cuMemAlloc and
+// Memory that a worker moves to the host and back. It behaves like memory of cuMemAlloc and
 // cuMemCreate, and keeps its addresses and contents.
 #include "server/executor/movable/movable_memory.h"
 
@@ -303,7 +303,7 @@ TEST_F(MovableMemoryTest, MemoryOfAGreenContextIsThePrimaryContexts) {
   ASSERT_EQ(table().cuCtxSetCurrent(context_), CUDA_SUCCESS);
   EXPECT_EQ(table().cuMemFree_v2(freed), CUDA_SUCCESS);
   EXPECT_EQ(movable_->bytes()[0], 4 * kMiB);
-  movable_->end_context(context_);  // not by a reset, which would end what other tests have
+  movable_->end_context(context_);  // a reset would also end objects of other tests
   EXPECT_EQ(movable_->bytes()[0], 0u);
   EXPECT_EQ(used(), 0u);
 }

@@ -1,4 +1,4 @@
-// The communicators of a session: their tags, what is undone, and the environment of NCCL.
+// The communicators of a session: their tags, splits that fail, and the environment of NCCL.
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -66,7 +66,7 @@ TEST_F(NcclTest, RanksMayExcludeOthersInAnyOrder) {
   EXPECT_NE(tags_[1], tags_[3]);
 }
 
-// Other ranks have not counted it.
+// The other ranks have not counted a split that fails, so this rank must not count it.
 TEST_F(NcclTest, ASplitThatIsNotMadeDoesNotCount) {
   NcclBatch batch;
   batch.steps.push_back(step(Verb::kSplit, 2, 1));
@@ -88,7 +88,8 @@ TEST_F(NcclTest, ADestroyThatIsNotMadeForgetsNothing) {
   EXPECT_NE(nccl_->find(1), nullptr);
 }
 
-// The entry shares its beginning with a variable of the program, and the next page is not there.
+// An entry that is a prefix of a variable's name and ends at the end of its page. The next page is
+// not mapped, so a read beyond the entry would crash.
 TEST_F(NcclTest, AnEntryOfTheEnvironmentMayBeShort) {
   const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   void* const pages =

@@ -31,7 +31,7 @@ void record(const char* name) {
 }
 std::atomic<int> polls_left{0};
 std::atomic<bool> never_ends{false};
-// Operations and the ends of groups wait from then on, until a communicator is revoked or aborted.
+// While set, operations and ends of groups wait until a communicator is revoked or aborted.
 std::atomic<bool> hangs{false}, is_hanging{false};
 std::function<void()> in_init = [] {};
 int communicator_there = 0, child_there = 0;
@@ -61,7 +61,7 @@ nccl::Functions library() {
     record("all-reduce");
     return hang();
   };
-  // NCCL publishes the handle of a split when it has ended.
+  // NCCL stores the handle of a split when the split has ended.
   functions.ncclCommSplit = [](void*, int, int, void** comm, nccl::Config*) {
     record("split");
     child_place = comm;
@@ -169,7 +169,7 @@ TEST(NcclBatchTest, ASingleOperationIsNotAGroup) {
   EXPECT_EQ(calls(), std::vector<std::string>{"all-reduce"});
 }
 
-// So that another thread can abort it while the group waits for other ranks.
+// Another thread must be able to abort a new communicator while the group waits for other ranks.
 TEST(NcclBatchTest, ANewCommunicatorIsKnownBeforeTheGroupEnds) {
   NcclBatch batch;
   batch.steps.push_back(step(Verb::kInit, nullptr));
@@ -219,7 +219,7 @@ TEST(NcclBatchTest, AnAbortEndsAWait) {
   polls_left = 0;
 }
 
-// Its calls could wait for the lost rank without end.
+// Calls of a lost communicator could wait for the lost rank without end, so only its end is called.
 TEST(NcclBatchTest, ALostCommunicatorIsOnlyEnded) {
   const auto lost = communicator();
   lost->is_lost = true;
@@ -233,7 +233,7 @@ TEST(NcclBatchTest, ALostCommunicatorIsOnlyEnded) {
   EXPECT_EQ(calls(), std::vector<std::string>{"abort"});
 }
 
-// NVIDIA's library reads the address 0.
+// With the null handle of an ended communicator, NVIDIA's library would read address 0.
 TEST(NcclBatchTest, NoCallGetsTheHandleOfACommunicatorThatHasEnded) {
   for (const Verb verb :
        {Verb::kShrink, Verb::kDestroyOperation, Verb::kAllReduce, Verb::kRevoke}) {
@@ -245,7 +245,7 @@ TEST(NcclBatchTest, NoCallGetsTheHandleOfACommunicatorThatHasEnded) {
     EXPECT_EQ(run(batch), nccl::kInvalidArgument) << static_cast<int>(verb);
     ended->is_lost = true;
     EXPECT_EQ(run(batch), nccl::kRemoteError) << static_cast<int>(verb);
-    batch.steps.front().communicator = nullptr;  // the client names an id that is forgotten
+    batch.steps.front().communicator = nullptr;  // as if the client named an unknown id
     EXPECT_EQ(run(batch), nccl::kInvalidArgument) << static_cast<int>(verb);
     EXPECT_TRUE(calls().empty()) << static_cast<int>(verb);
   }
@@ -261,7 +261,7 @@ TEST(NcclBatchTest, ALostCommunicatorCanBeShrunk) {
   EXPECT_EQ(batch.steps.front().answer.ranks, 4);
 }
 
-// Makes the batch on another thread, in which it hangs. Then its communicators are lost.
+// Makes the batch's calls on another thread, where they hang. Then loses the batch's communicators.
 nccl::ResultCode lose_while_made(const nccl::Functions& functions, NcclBatch& batch) {
   static const api::DriverTable table = driver();
   calls().clear();
@@ -305,7 +305,8 @@ TEST(NcclBatchTest, ACallThatWaitsForALostRankIsAbortedIfNcclCannotRevokeIt) {
   EXPECT_EQ(lost->handle.load(), nullptr);
 }
 
-// The parent is lost already. The new communicator has no handle yet that could be aborted.
+// The parent is already lost. The new communicator has no handle yet, so only the parent can be
+// aborted.
 TEST(NcclBatchTest, ASplitThatWaitsForALostRankEndsWithItsParent) {
   nccl::Functions old = library();
   old.ncclCommRevoke = nullptr;
@@ -319,7 +320,7 @@ TEST(NcclBatchTest, ASplitThatWaitsForALostRankEndsWithItsParent) {
   child_place = nullptr;
 }
 
-// Otherwise NCCL would free the communicator under the call.
+// Without this wait, NCCL would free the communicator during the call.
 TEST(NcclBatchTest, AnAbortWaitsForACallThatWaitsForNoRank) {
   static const api::DriverTable table = driver();
   const auto used = communicator();
@@ -332,7 +333,7 @@ TEST(NcclBatchTest, AnAbortWaitsForACallThatWaitsForNoRank) {
   while (!is_hanging) std::this_thread::yield();
   std::thread aborts([&] { (void)make(library(), table, end); });
   while (!used->is_ended) std::this_thread::yield();
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // in which a wrong abort goes on
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // an abort without the wait
   hangs = false;
   uses.join();
   aborts.join();
@@ -376,7 +377,7 @@ TEST(NcclBatchTest, AnAbortWaitsUntilTheCommunicatorCanBeAborted) {
       (void)make(library(), table, end);
     });
     while (!has_begun) std::this_thread::yield();
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // in which a wrong abort ends
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // a wrong abort would end now
   };
   (void)make(library(), table, batch);
   in_init = [] {};
@@ -400,7 +401,7 @@ TEST(NcclBatchTest, ACommunicatorThatWasNeverMadeCanBeAborted) {
   EXPECT_TRUE(calls().empty());
 }
 
-// As of ncclCommSplit without a color.
+// For example ncclCommSplit with NCCL_SPLIT_NOCOLOR makes no communicator.
 TEST(NcclBatchTest, ACommunicatorThatIsNotMadeIsNotWaitedFor) {
   const auto parent = communicator(false);
   NcclBatch batch;
@@ -436,7 +437,7 @@ TEST(NcclBatchTest, AClientNamesOnlyItsOwnRegistrations) {
     owner->registrations.insert(0x1000);
   }
   EXPECT_EQ(run(batch), nccl::kSuccess);
-  EXPECT_EQ(run(batch), nccl::kInvalidArgument);  // it has ended
+  EXPECT_EQ(run(batch), nccl::kInvalidArgument);  // the communicator has ended
 }
 
 TEST(NcclCallersTest, CallsDoNotWaitForEachOther) {

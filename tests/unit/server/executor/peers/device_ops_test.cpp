@@ -51,8 +51,8 @@ class DeviceOpsTest : public ::testing::Test {
   std::unique_ptr<CudaDeviceOps> ops_;
 };
 
-// The driver frees memory only when the device is idle. A held stream would wait for the thread
-// that frees.
+// The driver frees memory only when the device is idle. A held stream would never become idle,
+// because it waits for the thread that frees.
 TEST_F(DeviceOpsTest, APauseBeginsWhenNoStreamIsHeldAndThenNoneIs) {
   make();
   const p2p::StreamPlace one = hold();
@@ -134,8 +134,8 @@ TEST_F(DeviceOpsTest, AtTheEndPausesNeedNoGrant) {
   ops_->resume();
 }
 
-// The executor thread destroys a context, and all its events, while the engine's thread asks
-// whether an order in it is reached.
+// The executor thread destroys a context, and all its events, while the engine's thread queries a
+// place in one of its streams.
 TEST_F(DeviceOpsTest, NoEventIsQueriedOnceItsContextIsForgotten) {
   static std::atomic<bool> asks, forgotten;
   static const api::DriverTable& real = driver();
@@ -198,7 +198,8 @@ TEST_F(DeviceOpsTest, ACopyThatIsRefusedHalfwayEndsWithWhatWasIssued) {
   driver().cuMemFree_v2(to);
 }
 
-// A peer may be a client that plays one. It maps only memory that a worker of its owner has named.
+// A peer may be a hostile client in the place of a worker. This worker maps only memory that a
+// worker of the same owner has exported.
 TEST_F(DeviceOpsTest, PeersGetNamesOfMemoryAndOpenNothingElse) {
   ExportedNames names;
   auto ops = CudaDeviceOps::create(driver(), {{{0, context_}}, {}, {}, &names});
@@ -208,7 +209,8 @@ TEST_F(DeviceOpsTest, PeersGetNamesOfMemoryAndOpenNothingElse) {
   auto exported = (*ops)->export_memory(0, *memory + 8);
   ASSERT_TRUE(exported.ok()) << exported.status().message();
   EXPECT_EQ(exported->offset, 8u);
-  // The driver has got its own handle: it answers that this process has the memory already.
+  // The name was translated to the driver's handle: the driver answers that this process already
+  // has the memory.
   EXPECT_EQ((*ops)->open(0, *exported).status().cuda(), CUDA_ERROR_INVALID_CONTEXT);
 
   CUipcMemHandle raw{};
@@ -253,7 +255,7 @@ TEST_F(DeviceOpsTest, GpudirectIsProvenByBytesThatArriveBothWays) {
     AdapterLink link(lost);
     EXPECT_EQ(ops_->prove_gpudirect(0, link), lost == 0) << lost;
     EXPECT_EQ(link.exposed, 0);
-    // The next connection over an adapter that is proven needs no probe.
+    // The next connection over an adapter that has passed needs no further test.
     EXPECT_GT(std::exchange(link.transfers, 0), 0);
     EXPECT_EQ(ops_->prove_gpudirect(0, link), lost == 0) << lost;
     EXPECT_EQ(link.transfers == 0, lost == 0) << lost;

@@ -1,5 +1,5 @@
-// A client that introduces its worker to addresses that are no servers of its session, and does so
-// in floods: what it learns, and what it costs.
+// A client introduces its worker to addresses that are not servers of its session, also in floods.
+// It must find out nothing about these addresses, and must use few threads of the worker.
 #include <atomic>
 #include <condition_variable>
 #include <fstream>
@@ -57,7 +57,7 @@ class IntroductionsTest : public ::testing::Test {
     introduction.port = port;
     return hub_->introduce(introduction, {{0, context_}});
   }
-  // How a copy over the link ends.
+  // Starts a copy over the link and returns its outcome.
   Status outcome_over(p2p::PeerId link) {
     std::optional<Status> outcome;
     p2p::PeerCopy copy;
@@ -81,7 +81,8 @@ class IntroductionsTest : public ::testing::Test {
   std::vector<std::string> reports_;
 };
 
-// Something else listens at the ports, or nothing does.
+// Another program listens at the ports, or no program does. The client cannot distinguish the
+// cases.
 TEST_F(IntroductionsTest, TellNothingOfPorts) {
   uint16_t closed = 0, silent = 0, talks = 0;
   test::bind_tcp("127.0.0.1", &closed).reset();
@@ -112,7 +113,8 @@ TEST_F(IntroductionsTest, TellNothingOfPorts) {
 
 std::atomic<bool> logged{false};
 
-// The worker knows at once that nothing listens. The client does not.
+// The worker notices immediately that no program listens, but does not report that before the
+// timeout.
 TEST_F(IntroductionsTest, TellNothingBeforeTheTimeout) {
   uint16_t closed = 0;
   test::bind_tcp("127.0.0.1", &closed).reset();
@@ -123,7 +125,7 @@ TEST_F(IntroductionsTest, TellNothingBeforeTheTimeout) {
   ASSERT_TRUE(introduce(1, 1, closed).ok());
   while (!logged) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   forward_log(nullptr);
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // an answer would come now
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // time for a report
   EXPECT_FALSE(hub_->is_decided(1));
   std::lock_guard lock(mutex_);
   EXPECT_TRUE(reports_.empty());
@@ -143,7 +145,7 @@ TEST_F(IntroductionsTest, ASessionHasALimitedNumberOfWorkers) {
   make_hub(std::chrono::milliseconds(20));
   for (uint32_t worker = 1; worker < wire::kMostServers; ++worker) {
     Status status = introduce(worker, worker, 1);
-    while (status.code() == Code::kUnavailable) {  // too many at once
+    while (status.code() == Code::kUnavailable) {  // too many attempts at the same time
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
       status = introduce(worker, worker, 1);
     }
@@ -188,7 +190,7 @@ TEST_F(IntroductionsTest, AFloodHasAFewThreads) {
   EXPECT_LT(accepted, 64);
   EXPECT_GT(accepted, 15);
   EXPECT_LE(threads_of_this_process(), before + 64);
-  // Resets do not make room for more: attempts that were given up count as failed.
+  // Resets do not allow more attempts: abandoned attempts count as failed.
   for (p2p::PeerId link = 5000; link < 5100; ++link) {
     hub_->shut();
     EXPECT_FALSE(introduce(link, 1, port).ok());

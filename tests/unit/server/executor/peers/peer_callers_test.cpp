@@ -1,5 +1,5 @@
-// A worker waits for another worker to connect, and something else happens: the copies end with an
-// error, and the wait ends too.
+// A worker waits for another worker to connect, but the connection fails or another caller
+// connects. The copies must end with an error, and the wait must end too.
 #include <array>
 #include <cerrno>
 #include <condition_variable>
@@ -61,7 +61,7 @@ class PeerCallersTest : public ::testing::Test {
     };
     ASSERT_TRUE(hub_->copy(std::move(copy), {}).ok());
   }
-  // Calls the worker as the daemon passes a connection on. Returns the other worker's end.
+  // Passes a connection to the worker, as the daemon does. Returns the other worker's end.
   UniqueFd call(const char* medium, uint32_t link = kLink, uint32_t stream = 0) {
     int ends[2];
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
@@ -153,7 +153,7 @@ TEST_F(PeerCallersTest, CallersOfOtherNamesAreNoSubstitute) {
   EXPECT_EQ(outcome().code(), Code::kTimeout) << outcome().message();
 }
 
-// As if somebody had seen the PeerHello on the network and sent it again.
+// An attacker has seen the PeerHello on the network and sends it again.
 TEST_F(PeerCallersTest, ASecondCallerOfANameTakesNoPlace) {
   make_hub();
   const UniqueFd first = call("tcp"), second = call("tcp");
@@ -169,7 +169,7 @@ TEST_F(PeerCallersTest, ACallerWithoutTheKeyTakesNoPlace) {
   make_hub();
   const UniqueFd stranger = call_over_tcp(), peer = call_over_tcp();
   introduce(encrypted());
-  // The key of another socket of this Link.
+  // The caller uses the key of another socket of this Link.
   EXPECT_FALSE(encrypt(stranger, 1).ok());
   expect_encrypted_welcome(peer);
   hub_->shut();
@@ -204,8 +204,8 @@ TEST_F(PeerCallersTest, ShuttingEndsTheWaiting) {
   EXPECT_FALSE(hub_->active());
 }
 
-// The executor makes the reset, so it must not wait for a worker that connected and then stays
-// silent. Leftovers of the previous introduction do not disturb the next one.
+// A reset runs on the executor thread, so it must not wait for a worker that has connected and
+// stays silent. State of the previous introduction must not affect the next introduction.
 TEST_F(PeerCallersTest, ShuttingDoesNotWaitForACallerThatIsSilent) {
   for (const char* medium : {"shm", "tcp"}) {
     outcome_.reset();

@@ -55,7 +55,7 @@ TEST(PeerHub, TellsWhoWaitsForMemoryWhenItIsShut) {
   driver.cuDevicePrimaryCtxRelease_v2(0);
 }
 
-// The executor resets a device while the server of another worker has accepted a connection and
+// The executor resets a device while another worker's server, which has accepted a connection,
 // stays silent.
 TEST(PeerHub, ShuttingDoesNotWaitForAServerThatIsSilent) {
   const api::DriverTable& driver = test::TestDriver::get().table;

@@ -38,7 +38,7 @@ class PeerReturnsTest : public ::testing::Test {
                       result.token);
     return result;
   }
-  // The caller's end.
+  // Passes a connection of a caller to the worker. Returns the caller's end.
   UniqueFd accept(const wire::PeerHello& hello, bool is_being_made = false) {
     int ends[2];
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
@@ -76,7 +76,7 @@ TEST_F(PeerReturnsTest, AnAttemptIsValidOnce) {
   const UniqueFd first = accept(hello(3));
   for (const uint32_t attempt : {1u, 2u, 3u}) EXPECT_TRUE(is_closed(accept(hello(attempt))));
   EXPECT_FALSE(is_closed(first));
-  const UniqueFd later = accept(hello(4));  // the caller has given up the first connection
+  const UniqueFd later = accept(hello(4));  // so the caller has abandoned its first connection
   EXPECT_TRUE(is_closed(first));
   EXPECT_FALSE(is_closed(later));
   EXPECT_EQ(arrived_.size(), 2u);
@@ -98,7 +98,7 @@ TEST_F(PeerReturnsTest, AMadeUpTokenIsDropped) {
 TEST_F(PeerReturnsTest, ALinkThatHasEndedIsRefused) {
   how_.on_connection(nullptr);
   EXPECT_EQ(refusal(accept(hello(1))), Code::kNotFound);
-  // The caller tries again, because the Link is not there yet.
+  // While the Link is being made, the caller is asked to try again.
   EXPECT_EQ(refusal(accept(hello(1), true)), Code::kUnavailable);
   EXPECT_EQ(how_.next(kIndex, Clock::now()).status().code(), Code::kNotFound);
 }

@@ -1,4 +1,5 @@
-// What the GPU marks for a client that waits, which maps the marks over shared memory.
+// The words that the GPU writes for a waiting client (marks), which the client maps over shared
+// memory.
 #include <future>
 
 #include <gtest/gtest.h>
@@ -62,7 +63,7 @@ TEST_F(WaitMarksTest, AWaitLeavesItsSequenceInTheMarkOfItsWord) {
   EXPECT_EQ(marks_[5], 7u);
   EXPECT_EQ(wait(5, (uint64_t{3} << 32) + 8), CUDA_SUCCESS);
   EXPECT_EQ(marks_[5], (uint64_t{3} << 32) + 8);
-  // Where there is none.
+  // In the legacy stream, and for words without a mark.
   EXPECT_EQ(wait(7, 1, 0), CUDA_SUCCESS);
   EXPECT_EQ(marks_[7], 0u);
   EXPECT_EQ(wait(count_, 9), CUDA_SUCCESS);
@@ -77,7 +78,8 @@ TEST_F(WaitMarksTest, AWaitThatIsRefusedLeavesNone) {
   EXPECT_EQ(marks_[6], 0u);
 }
 
-// As for a stream that has failed, while another one is busy.
+// The driver refuses to write marks, as for a stream that has failed. Then the worker must poll
+// each stream, even while another stream is busy.
 TEST(WaitMarks, EachStreamIsAskedForThatWritesNone) {
   api::DriverTable& driver = test::TestDriver::get().table;
   const auto write = driver.cuStreamWriteValue64_v2;
@@ -95,7 +97,7 @@ TEST(WaitMarks, EachStreamIsAskedForThatWritesNone) {
     const auto pass = [](void* at) { static_cast<std::promise<void>*>(at)->get_future().wait(); };
     ASSERT_EQ(driver.cuLaunchHostFunc(nullptr, pass, &gate), CUDA_SUCCESS);
     ASSERT_TRUE(session.client().post(Custom::kSignal, wire::SignalBody{kStream + 1, 3, 1}).ok());
-    // In what turn the streams are looked at, depends on how often the first one was before.
+    // Repeats the wait, because the order in which the worker polls the streams varies.
     for (uint64_t i = 1; i <= 20; ++i) {
       ASSERT_TRUE(session.client().post(Custom::kSignal, wire::SignalBody{kStream, 4, i}).ok());
       EXPECT_EQ(session.client().wait_word(4, i), CUDA_SUCCESS) << i;
