@@ -177,6 +177,7 @@ CUresult cuMemPoolImportPointer(CUdeviceptr* address, CUmemoryPool pool,
   RCUDA_RETURN_IF_CUDA_ERROR(
       explain_import(forward_rcuda_pool_import_pointer(&found, &allocation.bytes, pool, data)));
   allocation.base = found;
+  allocation.pool = pool;
   allocation.placement = Placement::kDeviceAsync;
   allocation.session = imported->session;
   allocation.context = imported->context;
@@ -198,7 +199,9 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void*
   RCUDA_RETURN_IF_CUDA_ERROR(forward_cuMemRetainAllocationHandle(handle, address));
   // If the application had released the handle completely, the worker returns a new handle, and
   // this is its first reference.
-  ++find_allocation(*handle)->retained;
+  auto* const retained = find_allocation(*handle);
+  if (!retained) return CUDA_ERROR_UNKNOWN;  // the worker's reply is wrong
+  ++retained->retained;
   return CUDA_SUCCESS;
 }
 

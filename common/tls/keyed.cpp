@@ -1,6 +1,7 @@
 #include "common/tls/keyed.h"
 
 #include <cstdlib>
+#include <cstring>
 
 #include <openssl/evp.h>
 #include <openssl/hmac.h>

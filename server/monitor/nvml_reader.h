@@ -32,6 +32,8 @@ struct GpuSample {
     // The members that NVML reports: figures, texts, paths, PCI numbers, and the whole device's
     // memory. find_adapters() adds the nearest adapter. The rest is empty.
     wire::GpuReport::Gpu told;
+    // A size that NVML does not know (NVML_VALUE_NOT_AVAILABLE).
+    static constexpr uint64_t kNotAvailable = ~uint64_t{0};
     std::map<uint32_t, uint64_t> memory_of;  // bytes in use, by process id
   };
   std::vector<Gpu> gpus;

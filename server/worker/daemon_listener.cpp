@@ -99,7 +99,9 @@ void DaemonListener::run() {
     }
     if (items[2].revents != 0) {
       MutexLock lock(mutex_);
-      client_left_ = static_cast<bool>(client_);
+      // watch() may have set another connection since poll().
+      if (client_.get() != items[2].fd || !client_) continue;
+      client_left_ = true;
       changed_.notify_all();
     }
     if (items[0].revents != 0 && !take_message()) return;

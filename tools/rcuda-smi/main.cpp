@@ -14,6 +14,7 @@
 //   rcuda-smi resume node1        cancels the drain
 //   rcuda-smi reload node1        lets the server read its settings again; without a name, the
 //                                 servers of RCUDA_DEVICES or this machine's
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>

@@ -69,8 +69,8 @@ Status connect_with_itself(ibv_qp* qp, const rdma_cm_id& id, const Address& loca
 Status loop_back(ibv_pd* pd, const rdma_cm_id& id, const Address& local, Span to, Span from,
                  size_t bytes, Clock::time_point deadline) {
   ibv_port_attr port{};
-  if (ibv_query_port(id.verbs, id.port_num, &port) != 0) {
-    return Status::from_errno(errno, "reading the state of the adapter's port (ibv_query_port)");
+  if (const int error = ibv_query_port(id.verbs, id.port_num, &port); error != 0) {
+    return Status::from_errno(error, "reading the state of the adapter's port (ibv_query_port)");
   }
   if (bytes == 0 || bytes > port.max_msg_sz) {
     return {Code::kInvalidArgument, "cannot test the adapter with " + std::to_string(bytes) +
@@ -112,7 +112,7 @@ Status loop_back(ibv_pd* pd, const rdma_cm_id& id, const Address& local, Span to
     }
     std::this_thread::yield();
   }
-  if (count < 0) return {Code::kSystem, "a test of the adapter: ibv_poll_cq failed"};
+  if (count < 0) return Status::from_errno(-count, "a test of the adapter (ibv_poll_cq)");
   if (completion.status == IBV_WC_SUCCESS) return {};
   return {Code::kSystem, std::string("the adapter's transfer to itself failed: ") +
                              ibv_wc_status_str(completion.status)};

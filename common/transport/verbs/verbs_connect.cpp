@@ -52,8 +52,10 @@ Status VerbsLink::make_queues() {
       !(bulk_cq_ = make(kMaxQueues * (BulkEngine::kDepth + BulkEngine::kReceives) + 16))) {
     return allocation_error(errno, "RDMA connection: ibv_create_cq failed");
   }
-  if (ibv_req_notify_cq(receive_cq_.get(), 0) != 0 || ibv_req_notify_cq(bulk_cq_.get(), 0) != 0) {
-    return Status{Code::kSystem, "RDMA connection: ibv_req_notify_cq failed"};
+  for (ibv_cq* const queue : {receive_cq_.get(), bulk_cq_.get()}) {
+    if (const int error = ibv_req_notify_cq(queue, 0); error != 0) {
+      return Status::from_errno(error, "RDMA connection: ibv_req_notify_cq");
+    }
   }
   return put_queue_.open(connection_.pd());
 }
@@ -136,8 +138,8 @@ Status VerbsLink::connect_queues(const Socket& control, bool server, const Hello
                                : connection_.connect_client(peer.token, queues, patience));
   const uint8_t number = connection_.first_id().port_num;
   ibv_port_attr port{};
-  if (ibv_query_port(connection_.context(), number, &port) != 0) {
-    return Status::from_errno(errno, "reading the state of the adapter's port (ibv_query_port)");
+  if (const int error = ibv_query_port(connection_.context(), number, &port); error != 0) {
+    return Status::from_errno(error, "reading the state of the adapter's port (ibv_query_port)");
   }
   loss_.watch(connection_.context(), number);
   put_queue_.start(connection_.qp(0), send_cq_.get(), connection_.inline_bytes(0),

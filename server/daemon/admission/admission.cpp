@@ -116,8 +116,11 @@ struct Admission::Budget {
   // Whether there would be room if the sessions of `user`, which are all in this budget, were
   // over.
   bool has_room_without(const Budget& user, uint32_t more) const {
-    return (limits.sessions.most == 0 || sessions - user.sessions < limits.sessions.most) &&
-           (limits.devices.most == 0 || devices - user.devices + more <= limits.devices.most) &&
+    // A reload may have added this budget while the user had sessions, which it does not count.
+    const uint32_t others = sessions - std::min(sessions, user.sessions);
+    const uint64_t others_devices = devices - std::min(devices, user.devices);
+    return (limits.sessions.most == 0 || others < limits.sessions.most) &&
+           (limits.devices.most == 0 || others_devices + more <= limits.devices.most) &&
            !slots.all();
   }
   // Whether there would be room after the end of `sessions_over` sessions of this budget, which

@@ -399,9 +399,13 @@ void WorkerPool::read(Worker& worker) {
 
 void WorkerPool::read_start(Worker& worker, ToDaemon message) {
   if (const auto* failure = std::get_if<StartFailure>(&message)) {
-    did_not_start(worker, Status(Code::kUnavailable, failure->reason), failure->lasts);
+    const Status status(Code::kUnavailable, failure->reason);
+    const bool is_full = failure->full_device != StartFailure::kNoDevice;
+    // A larger base does not help if a GPU is full.
+    is_full ? failed(status, failure->lasts, worker.devices, worker.sm_percent)
+            : did_not_start(worker, status, failure->lasts);
     failed_setting_ = settings_.registry.find_key(failure->setting);
-    if (failure->full_device != StartFailure::kNoDevice && settings_.oversubscribe.get() > 1) {
+    if (is_full && settings_.oversubscribe.get() > 1) {
       start_wish_ = {failure->full_device, room_changes_};
     }
     return enter(worker, State::kStopping);

@@ -26,7 +26,6 @@ constexpr auto kCannotPause = std::chrono::seconds(10);
 // One tenth of the host's available memory stays free.
 constexpr uint64_t kStaysFree = 10;
 // NVML's value for a size that it does not know (NVML_VALUE_NOT_AVAILABLE).
-constexpr uint64_t kNotAvailable = ~uint64_t{0};
 
 uint64_t available_host_memory() {
   std::ifstream file("/proc/meminfo");
@@ -236,7 +235,7 @@ bool WorkerPool::find_bytes(Worker& worker, GpuMonitor& monitor) const {
     uint64_t bytes = std::min(worker.work ? worker.work->held(ordinal) : 0, memory_of(ordinal));
     if (const GpuSample::Gpu* const gpu = gpu_of(sample.get(), ordinal)) {
       const auto told = gpu->memory_of.find(static_cast<uint32_t>(worker.pid));
-      const bool is_told = told != gpu->memory_of.end() && told->second != kNotAvailable;
+      const bool is_told = told != gpu->memory_of.end() && told->second != GpuSample::Gpu::kNotAvailable;
       if (is_told) bytes = told->second;
     }
     worker.park.bytes[ordinal] = bytes;

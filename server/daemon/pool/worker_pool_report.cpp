@@ -135,7 +135,9 @@ std::optional<Admission::Room> WorkerPool::report(wire::GpuReport::Gpu* gpu,
     const bool is_there = !is_away(worker.park.state);
     if (worker.work && is_there) process.used_bytes = worker.work->held(gpu->ordinal);
     const auto told = memory_of.find(static_cast<uint32_t>(worker.pid));
-    if (told != memory_of.end()) process.used_bytes = told->second;
+    if (told != memory_of.end() && told->second != GpuSample::Gpu::kNotAvailable) {
+      process.used_bytes = told->second;
+    }
     if (worker.permit) {
       const auto booked = worker.permit->device_use(gpu->ordinal);
       if (booked) process.used_bytes = *booked;
