@@ -150,7 +150,7 @@ class AddressesTest(unittest.TestCase):
         self.addCleanup(first.communicate)
         self.addCleanup(first.kill)
         first.stdout.readline()
-        self.check(server.address(), "all 1 sessions are taken", "raise --max-sessions")
+        self.check(server.address(), "all 1 sessions of the server are taken", "raise --max-sessions")
 
     def test_a_gpu_of_this_machine_beside_a_remote_one(self):
         here, there = self.server(index=0), self.server(index=1)

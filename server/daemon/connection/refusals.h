@@ -40,7 +40,7 @@ class Refusals {
       if (strangers_ > kMostLogged) {
         const std::string more =
             std::to_string(strangers_ - kMostLogged) +
-            " more connections were refused before they had identified themselves";
+            " more connections were refused before they had identified a user";
         RCUDA_WARN("%s", more.c_str());
         audit_.refused("many", {}, more);
       }
