@@ -133,7 +133,8 @@ std::string Admission::Budget::shortage(uint32_t more) const {
   const std::string& who = limits.allowance.of;
   if (who.empty()) return "all " + std::to_string(sessions) + " sessions of the server are taken";
   if (slots.all()) {
-    return who + " has " + counted(sessions, "session") + ", as many as the server can count together";
+    return who + " has " + counted(sessions, "session") +
+           ", as many as the server can count together";
   }
   if (lacks_session()) {
     return who + " has " + counted(sessions, "session") + ", as many as it may have (" +
@@ -237,10 +238,9 @@ Status Admission::Applicant::timeout(std::chrono::milliseconds waited) const {
                                           ": wait for a session to end (RCUDA_WAIT=60s does), or " +
                                           remedy() + lost_hint(false));
   }
-  std::string text = "the program waited " +
-                     time_text(std::chrono::ceil<std::chrono::seconds>(waited)) +
-                     " (RCUDA_WAIT) and is at place " + std::to_string(place()) +
-                     " of the queue: " + reason();
+  std::string text =
+      "the program waited " + time_text(std::chrono::ceil<std::chrono::seconds>(waited)) +
+      " (RCUDA_WAIT) and is at place " + std::to_string(place()) + " of the queue: " + reason();
   if (obstacle_.ok()) text += ": wait longer, or " + remedy() + lost_hint(true);
   return Status(Code::kTimeout, std::move(text));
 }
@@ -498,7 +498,8 @@ Result<std::unique_ptr<Admission::Permit>> Admission::restore(const CarriedPermi
   permit->limits_ = carried.limits;
   for (const CarriedPermit::Place& place : carried.places) {
     const BudgetPointer budget = place.budget.empty() ? server_ : budgets_[place.budget].lock();
-    if (!budget) return Status(Code::kInternal, "the earlier server's state lacks a budget that it refers to");
+    if (!budget)
+      return Status(Code::kInternal, "the earlier server's state lacks a budget that it refers to");
     ++budget->sessions;
     budget->devices += carried.devices;
     if (place.slot) budget->slots.set(*place.slot);

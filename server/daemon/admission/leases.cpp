@@ -61,10 +61,12 @@ Status check(const Lease& wish, uint32_t count, const std::vector<uint32_t>& off
                       " characters and no control characters, and a user's name no spaces");
   }
   if (wish.devices.empty() && count == 0) {
-    return Status(Code::kInvalidArgument, "the request names no device: a lease needs at least one");
+    return Status(Code::kInvalidArgument,
+                  "the request names no device: a lease needs at least one");
   }
   if (sorted(wish.devices).size() != wish.devices.size()) {
-    return Status(Code::kInvalidArgument, "the request names a device twice: name each device once");
+    return Status(Code::kInvalidArgument,
+                  "the request names a device twice: name each device once");
   }
   if (wish.devices.empty() && offered.empty()) {
     return Status(Code::kUnavailable,
@@ -167,11 +169,11 @@ Result<std::vector<uint32_t>> Leases::choose(const Lease& wish, uint32_t count,
                                        std::to_string(offered.size()) + ": ask for fewer");
   }
   if (free.size() < wanted) {
-    return Status(Code::kUnavailable,
-                  "the request asks for " + std::to_string(wanted) +
-                      (wanted == 1 ? " device, and " : " devices, and ") +
-                      std::to_string(free.size()) + (free.size() == 1 ? " is" : " are") +
-                      " available: " + obstacles);
+    return Status(Code::kUnavailable, "the request asks for " + std::to_string(wanted) +
+                                          (wanted == 1 ? " device, and " : " devices, and ") +
+                                          std::to_string(free.size()) +
+                                          (free.size() == 1 ? " is" : " are") +
+                                          " available: " + obstacles);
   }
   std::sort(free.begin(), free.end());
   std::vector<uint32_t> devices;
@@ -189,7 +191,9 @@ Result<Leases::Taken> Leases::again(const Lease& lease, const Lease& wish, uint3
       lease.oversubscribes == wish.oversubscribes) {
     return Taken{lease, false};
   }
-  if (!same_job) return Status(Code::kInvalidArgument, "the lease id " + lease.id + " belongs to another lease: request another id");
+  if (!same_job)
+    return Status(Code::kInvalidArgument,
+                  "the lease id " + lease.id + " belongs to another lease: request another id");
   return Status(Code::kInvalidArgument, wish.job + " already has lease " + lease.id + ": " +
                                             (lease.exclusive ? "exclusively " : "shared, ") +
                                             (lease.oversubscribes ? "oversubscribed, " : "") +
@@ -316,9 +320,8 @@ Result<Lease> Leases::unlock(const std::string& id, const tls::Key& proof, const
                                      "take a new lease (rcuda-lease take), or unset RCUDA_LEASE");
   }
   if (!is_for(*lease, who)) {
-    return Status(Code::kDenied,
-                  "the lease " + id + " is for user " + lease->user + ", not for " + who.user +
-                      ": use a lease of your own, or unset RCUDA_LEASE");
+    return Status(Code::kDenied, "the lease " + id + " is for user " + lease->user + ", not for " +
+                                     who.user + ": use a lease of your own, or unset RCUDA_LEASE");
   }
   return *lease;
 }

@@ -202,7 +202,8 @@ Result<UniqueFd> write_carried(const CarriedState& state) {
   size_t written = 0;
   while (file && written < bytes.size()) {
     const ssize_t more = ::write(file.get(), bytes.data() + written, bytes.size() - written);
-    if (more <= 0) return Status::from_errno(errno, "writing the server's state for its next build");
+    if (more <= 0)
+      return Status::from_errno(errno, "writing the server's state for its next build");
     written += static_cast<size_t>(more);
   }
   constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL;

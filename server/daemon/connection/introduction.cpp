@@ -219,7 +219,8 @@ Status Connection::pass_on(MessageType type, const std::vector<std::byte>& body)
 // A worker looks up an export of another worker. The other worker answers.
 Status Connection::look_up_export(const std::vector<std::byte>& body) {
   if (!local_ || identity_->method == kContainer) {
-    return Status(Code::kProtocol, "the server looks up exported memory only over its own local socket");
+    return Status(Code::kProtocol,
+                  "the server looks up exported memory only over its own local socket");
   }
   RCUDA_ASSIGN_OR_RETURN(const wire::ExportQuery query, wire::decode<wire::ExportQuery>(body));
   RCUDA_ASSIGN_OR_RETURN(UniqueFd socket, duplicate_socket());
@@ -233,8 +234,9 @@ Status Connection::look_up_export(const std::vector<std::byte>& body) {
 
 Status Connection::give_ticket(const std::vector<std::byte>& body) {
   if (!local_) {
-    return Status(Code::kProtocol, "the client requested a ticket over TCP: the server issues tickets only "
-                                   "over its local socket");
+    return Status(Code::kProtocol,
+                  "the client requested a ticket over TCP: the server issues tickets only "
+                  "over its local socket");
   }
   RCUDA_ASSIGN_OR_RETURN(const wire::TicketQuery query, wire::decode<wire::TicketQuery>(body));
   // A client trusts that the process that accepts its ticket is this server. So the client must
@@ -253,8 +255,9 @@ Status Connection::give_ticket(const std::vector<std::byte>& body) {
 
 Status Connection::take_ticket(const std::vector<std::byte>& body) {
   if (local_ || passage_) {
-    return Status(Code::kProtocol, "the client sent a ticket over a local socket or TLS: tickets are "
-                                   "only for TCP without TLS");
+    return Status(Code::kProtocol,
+                  "the client sent a ticket over a local socket or TLS: tickets are "
+                  "only for TCP without TLS");
   }
   RCUDA_ASSIGN_OR_RETURN(const wire::Ticket ticket, wire::decode<wire::Ticket>(body));
   identity_ = services_.tickets.redeem(ticket, ends_, Clock::now());

@@ -35,7 +35,8 @@ Status check_folder(const char* folder) {
   struct stat found{};
   if (::lstat(folder, &found) != 0) return Status::from_errno(errno, folder);
   if (!S_ISDIR(found.st_mode) || found.st_uid != 0 || (found.st_mode & 022) != 0) {
-    return {Code::kDenied, std::string(folder) + " must be a folder of root that only root can write: remove it"};
+    return {Code::kDenied,
+            std::string(folder) + " must be a folder of root that only root can write: remove it"};
   }
   return {};
 }

@@ -197,7 +197,9 @@ TEST(AdmissionTest, ManyDevicesAreNotStarvedByFew) {
   const Applicant many = hall.wait(user("ada"), {0, 1}), few = hall.wait(user("ada"), {0});
   EXPECT_FALSE(few->is_decided());
   EXPECT_EQ(few->place(), 2u);
-  EXPECT_TRUE(has(few->reason(), "programs that are earlier in the queue wait for devices within the limit of user ada"))
+  EXPECT_TRUE(
+      has(few->reason(),
+          "programs that are earlier in the queue wait for devices within the limit of user ada"))
       << few->reason();
   running.reset();
   EXPECT_TRUE(many->is_decided());
@@ -273,7 +275,8 @@ TEST(AdmissionTest, TheQueueIsBounded) {
   for (size_t i = 0; i < Admission::kMostWaiting / 4; ++i) queue.push_back(hall.wait(user("ada")));
   const Result<Applicant> more = hall.admission.apply(user("ada"), {0}, true);
   ASSERT_FALSE(more.ok());
-  EXPECT_TRUE(has(more.status().context(), "256 programs already wait in the queue, 256 of them of this user"))
+  EXPECT_TRUE(has(more.status().context(),
+                  "256 programs already wait in the queue, 256 of them of this user"))
       << more.status().context();
   EXPECT_EQ(hall.admission.waiting(), queue.size());
   EXPECT_TRUE(hall.session(user("bob")));
@@ -408,7 +411,8 @@ TEST(AdmissionTest, ALeaseKeepsItsDevicesFromOthersUntilItIsRevoked) {
   const Status timeout = second->timeout(std::chrono::milliseconds(1500));
   EXPECT_EQ(timeout.code(), Code::kTimeout);
   EXPECT_TRUE(has(timeout.context(),
-                  "the program waited 2s (RCUDA_WAIT) and is at place 2 of the queue: device 1 is leased exclusively"))
+                  "the program waited 2s (RCUDA_WAIT) and is at place 2 of the queue: device 1 is "
+                  "leased exclusively"))
       << timeout.context();
   hall.revoke(lease);
   EXPECT_TRUE(first->is_decided() && second->is_decided());
@@ -556,7 +560,8 @@ TEST(AdmissionTest, ASessionThatEndsForAnotherReasonIsWaitedFor) {
   LostHall hall("", 2);
   const Permit ada = hall.lose(user("ada"), 1, 0), bob = hall.lose(user("bob"), 2, 100);
   hall.lost[0].client.ends = true;
-  EXPECT_TRUE(has(hall.refusal(user("cleo")), "; a disconnected session that holds a place is ending"));
+  EXPECT_TRUE(
+      has(hall.refusal(user("cleo")), "; a disconnected session that holds a place is ending"));
   const Applicant waits = hall.wait(user("cleo"));
   EXPECT_TRUE(hall.ends().empty());
 }
