@@ -105,7 +105,9 @@ Result<LoadedDriver> try_driver(const std::string& path) {
   }
   int devices = 0;
   if (driver.table.cuDeviceGetCount(&devices) != CUDA_SUCCESS || devices == 0) {
-    return Status(Code::kNotFound, driver.path + " has no devices");
+    return Status(Code::kNotFound, "the driver " + driver.path +
+                                       " finds no GPU: check it with nvidia-smi on the server's "
+                                       "machine, and the server's CUDA_VISIBLE_DEVICES");
   }
   return driver;
 }

@@ -90,7 +90,7 @@ void WorkerLog::write(std::string_view line, Clock::time_point now) {
   write_log_line_of(name_.c_str(), line);
   if (++lines_ != most_lines() || warned_) return;
   warned_ = true;
-  RCUDA_WARN("%s has written %zu lines within %s: more of its lines come later or are lost",
+  RCUDA_WARN("%s has written %zu lines within %s: its further lines are delayed or lost",
              name_.c_str(), lines_, time_text(kInterval).c_str());
 }
 
