@@ -140,7 +140,7 @@ class AddressesTest(unittest.TestCase):
         # The server has not started a worker yet when the first program connects.
         server = self.server(driver="/nowhere/libcuda.so.1", options=["--pool", "0"])
         for transport in ("shm", "tcp"):
-            self.check(server.address(), "the server can start no worker", "/nowhere/libcuda.so.1",
+            self.check(server.address(), "the server cannot start a worker", "/nowhere/libcuda.so.1",
                        transport=transport)
 
     def test_too_many_sessions(self):

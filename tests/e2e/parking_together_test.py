@@ -133,7 +133,7 @@ class TogetherTest(parking_test.Parking):
         server, exporter, importer = self.sharing(**MANY)
         worker = self.session(server, importer)["worker"]
         os.kill(worker, signal.SIGSTOP)
-        self.check_refusal(server, exporter, "it does not come to rest", [importer])
+        self.check_refusal(server, exporter, "its worker did not stop calling the driver in time", [importer])
         self.assertEqual(self.do(exporter, "get"), "5")
         again = self.smi("park", f"127.0.0.1:{server.port}", str(self.session(server, exporter)["worker"]), check=False)
         self.assertIn("has work in progress", again.stderr)  # no answer so far

@@ -160,7 +160,7 @@ class ReconnectTest(AuthCase):
         """The disconnected program has lost its session to another one, and reads why when it is back."""
         self.assertTrue(eventually(lambda: worker not in server.sessions(self.build).values()))
         proxy.bring_up()
-        self.check_lost(run, "its client was disconnected, and another program waited for its room on ")
+        self.check_lost(run, "its client was disconnected, and another program needed its place on ")
         self.assertRegex(server.text(), f"the session of worker {worker} ends: its client was disconnected.* [(]for a .* user root")
 
     # A disconnected session keeps its room until a program waits for it.
