@@ -231,7 +231,7 @@ class TogetherTest(parking_test.Parking):
 
     def test_nccl_that_cannot_suspend_is_refused(self):
         for variables, text in (({"TESTNCCL_VERSION": "22800"}, "install 2.29.7 or later"),
-                                ({"TESTNCCL_SUSPEND": "fails"}, "ncclCommSuspend of a communicator returned")):
+                                ({"TESTNCCL_SUSPEND": "fails"}, "ncclCommSuspend of an NCCL communicator returned")):
             with self.subTest(text):
                 server = self.nccl_server(**variables)
                 programs = self.ranks(server)
