@@ -23,8 +23,10 @@ Status check_role(const Identity& who, wire::MessageType type) {
   }
   const char* const needed = is_session ? "session, which is needed for sessions"
                                         : "operator, which is needed for changes and leases";
-  return Status(Code::kDenied, "its token (" + who.roles->text() + ") lacks the role " + needed +
-                                   ": \"rcuda-token create --role\" on the server makes another");
+  return Status(Code::kDenied,
+                "its token (" + who.roles->text() + ") lacks the role " + needed +
+                    ": \"rcuda-token create --role\" on the server makes a token with "
+                    "another role");
 }
 
 bool same_user(const Identity& one, const Identity& other) {

@@ -41,7 +41,7 @@ Result<std::unique_ptr<DeviceSet>> DeviceSet::prepare(const api::DriverTable& dr
     }
     RCUDA_RETURN_IF_ERROR(set->add(ordinal, ordinal));
   }
-  if (set->devices_.empty()) return Status(Code::kNotFound, "there are no devices");
+  if (set->devices_.empty()) return Status(Code::kNotFound, "the driver reports no devices");
   RCUDA_RETURN_IF_ERROR(set->lock_staging());
   return set;
 }

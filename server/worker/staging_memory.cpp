@@ -28,9 +28,9 @@ Status populate(std::byte* data, size_t bytes) {
     if (::madvise(data + at, some, MADV_POPULATE_WRITE) == 0) continue;
     if (errno == EINVAL) return {};  // a kernel before 5.14
     const int error = errno == EFAULT ? ENOMEM : errno;
-    return Status::from_errno(error, "staging memory of " + bytes_text(bytes) +
-                                         " (--staging-bytes, the memory limit of the server's "
-                                         "or session's cgroup)");
+    return Status::from_errno(error, "allocating " + bytes_text(bytes) +
+                                         " of staging memory (see --staging-bytes, and the memory "
+                                         "limit of the server's or session's cgroup)");
   }
   return {};
 }

@@ -384,7 +384,7 @@ class QuotasTest(unittest.TestCase):
         result = subprocess.run([sys.executable, "-c", FAIL_AND_LIVE_ON], text=True, timeout=120,
                                 env=client_environment(BUILD, [server], "tcp"), capture_output=True)
         self.assertRegex(result.stdout, "^7[0-9][0-9] 46$", result.stderr)  # CUDA_ERROR_DEVICE_UNAVAILABLE
-        self.assertIn("has ended all sessions on its GPU, because the server uses MPS", result.stderr)
+        self.assertIn("has ended all sessions on its GPU, because they share NVIDIA's MPS", result.stderr)
 
     def check_config(self, text, *options):
         with open(self.path("server.toml"), "w") as file:
