@@ -165,11 +165,13 @@ bool any_set(const cuuint64_t (&reserved)[kCount]) {
 void serve() {
   // A pipe as that of NVIDIA's driver: may_reach(). It stays open until the exit.
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) RCUDA_DEBUG("process cannot be checkpointed: no pipe");
+  if (::pipe2(ends, O_CLOEXEC) != 0)
+    RCUDA_DEBUG("this process cannot be checkpointed: pipe2 failed: %m");
   static auto* const server = new LookupServer;  // never ends: its thread runs until the exit
   const rcuda::Status started = server->start(socket_of(::getpid()), "softgpu-check", carry_out,
                                               LookupServer::Serves::kRootToo);
-  if (!started.ok()) RCUDA_DEBUG("process cannot be checkpointed: %s", started.message().c_str());
+  if (!started.ok())
+    RCUDA_DEBUG("this process cannot be checkpointed: %s", started.message().c_str());
 }
 
 }  // namespace softgpu::driver::checkpoint
