@@ -168,7 +168,8 @@ Result<LoadedDriver> load_driver(const std::string& choice,
                       "), but it does not work; repair it, or name softgpu to serve the software "
                       "GPU in its place (--driver softgpu)");
   }
-  RCUDA_DEBUG("no usable NVIDIA driver (%s): softgpu serves", nvidia.status().message().c_str());
+  RCUDA_DEBUG("no usable NVIDIA driver (%s): serving the software GPU (softgpu)",
+              nvidia.status().message().c_str());
   return try_driver(softgpu);
 }
 

@@ -139,8 +139,9 @@ Status DeviceSet::select(const std::vector<uint32_t>& wanted, wire::Welcome* wel
     }
     const Device& device = devices_[static_cast<size_t>(found - ordinals_.begin())];
     if (std::find(chosen.begin(), chosen.end(), &device) != chosen.end()) {
-      return Status(Code::kInvalidArgument,
-                    "the client requests device " + std::to_string(ordinal) + " twice");
+      return Status(Code::kInvalidArgument, "the client requests device " +
+                                                std::to_string(ordinal) +
+                                                " twice: name each device once in RCUDA_DEVICES");
     }
     chosen.push_back(&device);
   }

@@ -41,7 +41,7 @@ constexpr auto kLongestSleep = std::chrono::microseconds(500);
 
 Status malformed(uint16_t opcode, const char* what) {
   return Status(Code::kProtocol, "the client sent a malformed command (opcode " +
-                                     std::to_string(opcode) + ": " + what + ")");
+                                     std::to_string(opcode) + ": " + what + "); the session ends");
 }
 
 }  // namespace
@@ -117,7 +117,8 @@ Status SessionLoop::run() {
   }
   Result<transport::Region> staging =
       link_.expose(resources.staging, resources.staging_bytes, resources.staging_file);
-  if (!staging.ok()) return Status(staging.status()).with_context("exposing the staging region");
+  if (!staging.ok())
+    return Status(staging.status()).with_context("exposing the staging memory to the client");
   // The bytes of a slot change only after the client has received them.
   link_.lend(resources.staging, resources.staging_bytes);
   transport::Region marks;
@@ -125,7 +126,8 @@ Status SessionLoop::run() {
     Result<transport::Region> shared =
         link_.expose(written.data(), written.size(), resources.staging_file,
                      static_cast<uint64_t>(written.data() - resources.staging));
-    if (!shared.ok()) return Status(shared.status()).with_context("exposing GPU-written words");
+    if (!shared.ok())
+      return Status(shared.status()).with_context("exposing the GPU-written words to the client");
     marks = *shared;
   }
   // Commands of all client threads run on this thread. The client decides which of its threads may

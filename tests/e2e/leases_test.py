@@ -376,7 +376,7 @@ class LeasesTest(unittest.TestCase):
         self.assertEqual([one["user"] for one in own], ["nobody"])
         self.assertEqual(self.leases(server, user=OTHER), [])
         self.assertEqual(len(self.leases(server)), 2)
-        self.assertIn("knows no user nobody-at-all", self.rcuda_lease(server, "take", "--user", "nobody-at-all").stderr)
+        self.assertIn("has no user nobody-at-all", self.rcuda_lease(server, "take", "--user", "nobody-at-all").stderr)
 
     def test_operators(self):
         self.as_other_users()

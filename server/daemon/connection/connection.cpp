@@ -121,8 +121,8 @@ void Connection::handle(short events, Clock::time_point now) {
   } else if (events != 0 && is(State::kAnswering)) {
     if (unsent_.send(channel())) enter(State::kEnded);
   } else if (events != 0) {
-    RCUDA_LOG(is_refused_ ? LogLevel::kDebug : LogLevel::kInfo, "%s went away while it waited",
-              name_.c_str());
+    RCUDA_LOG(is_refused_ ? LogLevel::kDebug : LogLevel::kInfo,
+              "%s closed its connection while it waited", name_.c_str());
     enter(State::kEnded);
   } else if (is(State::kLeasing)) {
     const Status status = answer_lease_request();

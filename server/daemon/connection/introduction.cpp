@@ -207,9 +207,10 @@ Status Connection::pass_on(MessageType type, const std::vector<std::byte>& body)
   } else {
     RCUDA_ASSIGN_OR_RETURN(const wire::PeerHello hello, wire::decode<wire::PeerHello>(body));
     if (!services_.pool.pass_on(hello, peeked_, &socket)) {
-      return Status(hello.attempt == 0 ? Code::kUnavailable : Code::kNotFound,
-                    "no worker of that session is here: the session has ended, or the address is "
-                    "another server's");
+      return Status(
+          hello.attempt == 0 ? Code::kUnavailable : Code::kNotFound,
+          "this server has no worker of that session: the session has ended, or the address "
+          "is another server's");
     }
   }
   enter(State::kEnded);
@@ -220,7 +221,8 @@ Status Connection::pass_on(MessageType type, const std::vector<std::byte>& body)
 Status Connection::look_up_export(const std::vector<std::byte>& body) {
   if (!local_ || identity_->method == kContainer) {
     return Status(Code::kProtocol,
-                  "the server looks up exported memory only over its own local socket");
+                  "the client looks up exported memory over the network or from a container: the "
+                  "server answers only its own workers");
   }
   RCUDA_ASSIGN_OR_RETURN(const wire::ExportQuery query, wire::decode<wire::ExportQuery>(body));
   RCUDA_ASSIGN_OR_RETURN(UniqueFd socket, duplicate_socket());
@@ -353,7 +355,10 @@ Status Connection::check_hello(const wire::Hello& hello) const {
                   "RCUDA_TRANSPORT to one of " +
                       transport::medium_names());
   }
-  if (hello.devices.empty()) return Status(Code::kInvalidArgument, "the client requests no device");
+  if (hello.devices.empty()) {
+    return Status(Code::kInvalidArgument,
+                  "the client requests no device of this server: name one in RCUDA_DEVICES");
+  }
   const std::vector<uint32_t> offered = services_.pool.offer().ordinals();
   for (uint32_t ordinal : hello.devices) {
     if (!offered.empty() && std::find(offered.begin(), offered.end(), ordinal) == offered.end()) {

@@ -26,7 +26,7 @@ size_t most_lines() {
 Status WorkerLog::open(UniqueFd* for_worker) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) {
-    return Status::from_errno(errno, "a pipe for the log of a worker");
+    return Status::from_errno(errno, "making a pipe for the log of a worker");
   }
   pipe_.reset(ends[0]);
   for_worker->reset(ends[1]);

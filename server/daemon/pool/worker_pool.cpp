@@ -490,7 +490,8 @@ void WorkerPool::log_end(const Worker& worker, std::optional<int> status) {
         "RCUDA_SERVER_SESSION_MEMORY limits what a session can take",
         worker.pid, worker.identity.user.c_str());
   } else {
-    RCUDA_WARN("worker %d, which served a session, ended with %s", worker.pid, how.c_str());
+    RCUDA_WARN("worker %d, which served a session of %s, ended with %s", worker.pid,
+               worker.identity.user.c_str(), how.c_str());
   }
 }
 

@@ -125,7 +125,7 @@ void WorkerPool::advance_rest(Worker& worker) {
     const auto age = Clock::now() - worker.park.since;
     if (state == ParkState::kSuspending) {
       if (age < kLongestSuspend) return;
-      return refuse_group(**waits, "its communicators of NCCL did not suspend in time");
+      return refuse_group(**waits, "its NCCL communicators did not suspend in time");
     }
     // `limit` applies only to sessions at rest that wait for other sessions of their group. A
     // session that makes room has its own limit (rest_end()).

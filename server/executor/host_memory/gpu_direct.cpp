@@ -108,12 +108,12 @@ Status compare(Probe& probe, transport::Link& link) {
   RCUDA_RETURN_IF_ERROR(link.loop_back(memory, probe.out(), kProbeBytes));
   RCUDA_RETURN_IF_ERROR(probe.to_host());
   if (!probe.same())
-    return {Code::kSystem, "GPU memory does not have the bytes that the adapter wrote"};
+    return {Code::kSystem, "GPU memory has wrong bytes after the adapter wrote to it"};
   probe.fill(0xfeed);
   RCUDA_RETURN_IF_ERROR(probe.to_device());
   RCUDA_RETURN_IF_ERROR(link.loop_back(probe.in(), memory, kProbeBytes));
   if (probe.same()) return {};
-  return {Code::kSystem, "the adapter read bytes that GPU memory does not have"};
+  return {Code::kSystem, "the adapter read wrong bytes from GPU memory"};
 }
 
 Status prove(Probe& probe, transport::Link& link, CUdevice device, Registered how) {
