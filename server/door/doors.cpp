@@ -160,7 +160,7 @@ Status Doors::check() {
   }
   const UniqueFd client(ends[0]);
   UniqueFd(ends[1]).reset();
-  const Result<Passage> passage = open("the server's start", client.get());
+  const Result<Passage> passage = open("the server itself", client.get());
   if (!passage.ok() && passage.status().code() != Code::kTimeout) return passage.status();
   DoorReport report;
   if (passage.ok() &&
