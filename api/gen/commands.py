@@ -97,7 +97,7 @@ def resolve(raw, name, key):
             raise TableError(f"{name}: {key}: an array needs a length")
         return members, name if text else ""
     if text not in raw or NAME.fullmatch(raw[text].get(key, "")) or key not in raw[text]:
-        raise TableError(f"{name}: {key}: {text} declares no {key} of its own")
+        raise TableError(f"{name}: {key}: the command {text} does not exist, or declares no {key} of its own")
     return members_of(f"{text}: {key}", raw[text][key]), text
 
 
@@ -130,7 +130,7 @@ def command_of(raw, name):
     body, body_of = resolve(raw, name, "body")
     reply, reply_of = resolve(raw, name, "reply")
     if (reply or "reply_tail" in entry) and klass == "post":
-        raise TableError(f"{name}: a posted command has no reply")
+        raise TableError(f"{name}: a command of class post has no reply: remove reply and reply_tail")
     types = {m.name: m.type + (f"[{m.length}]" if m.length else "") for m in body}
     tail = resolve_tail(raw, name, "tail", body_of, types)
     reply_tail = resolve_tail(raw, name, "reply_tail", reply_of, {*types, *(m.name for m in reply)})
@@ -145,7 +145,7 @@ def command_of(raw, name):
             raise TableError(f"{name}: {key} is missing: a custom command must have it{why} (README.md)")
     traits = Traits.of(name, entry, types)
     if traits.while_held == "asks" and "server" in entry:
-        raise TableError(f"{name}: while_held: the command has no handler that could decide")
+        raise TableError(f"{name}: while_held: asks needs a handler, and a command of the loop has none")
     return Command(name, klass, family, entry.get("server", "") != "loop", entry.get("does", ""), body, body_of,
                    tail, reply, reply_of, reply_tail, traits)
 

@@ -41,15 +41,15 @@ def load(path, toolkit):
     lists = {}
     for name, rows in raw.items():
         if name not in LAYERS:
-            raise TableError(f"{path.name}: there is no list {name}")
+            raise TableError(f"{path.name}: {name} is not a list of overrides; the lists are {', '.join(LAYERS)}")
         entries = dict.fromkeys(rows.pop("handwritten", []))
         for function, row in rows.items():
             if unknown := set(row) - PROPERTIES:
                 raise TableError(f"{path.name}: {function}: unknown properties: {', '.join(sorted(unknown))}")
             if function in entries:
-                raise TableError(f"{path.name}: {function} has a row and is handwritten")
+                raise TableError(f"{path.name}: {function} has a row and is in handwritten: remove one of the two")
             if "undo" in row and not {"address", "check"} & set(row):
-                raise TableError(f"{path.name}: {function}: undo without address or check")
+                raise TableError(f"{path.name}: {function}: undo needs address or check")
             entries[function] = row
         if missing := set(entries) - set(toolkit.prototypes):
             raise TableError(f"{path.name}: {name}: cuda.h has no {', '.join(sorted(missing))}")

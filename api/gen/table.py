@@ -164,7 +164,7 @@ def argument_of(function_name, parameter, note, types, parameters):
         return Argument(parameter.name, parameter.type, "blob", "Blob")
     match = NOTATION.fullmatch(note) if note else None
     if note and not match:
-        raise TableError(f"{where}: cannot read {note!r}")
+        raise TableError(f"{where}: {note!r} is not a notation for a parameter (api/table/README.md)")
     word, optional, count = (match[1], bool(match[2]), match[3] or "") if match else ("", False, "")
 
     pointee = parameter.pointee
@@ -179,7 +179,7 @@ def argument_of(function_name, parameter, note, types, parameters):
         if parameter.type == "CUdevice":
             return Argument(parameter.name, parameter.type, "device", parameter.type)
         if word not in ("", "value"):
-            raise TableError(f"{where}: {word} does not fit a value")
+            raise TableError(f"{where}: {word} is for pointers and handles, and {parameter.type} is a value")
         form = "struct" if parameter.type in types.structs else "value"
         return Argument(parameter.name, parameter.type, form, parameter.type)
 
@@ -190,16 +190,16 @@ def argument_of(function_name, parameter, note, types, parameters):
     if not word:
         if not parameter.is_const_pointer or not (
                 pointee in types.plain or pointee in types.structs):
-            raise TableError(f"{where}: {parameter.type} needs a direction")
+            raise TableError(f"{where}: {parameter.type} needs a direction: in, out, inout, create or named")
         word = "in"
     if word not in ("in", "out", "inout", "create", "named"):
-        raise TableError(f"{where}: {word} does not fit a pointer")
+        raise TableError(f"{where}: {word} is not for pointers, and {parameter.type} is a pointer")
     kind = types.handles.get(pointee, "")
     if kind and word == "out" or word in HANDLE_OUTPUTS and not kind:
         raise TableError(f"{where}: returned handles need create or named, which are for handles only")
     element = "char" if pointee in ("void", "char") else pointee
     if pointee == "void" and not count:
-        raise TableError(f"{where}: void* needs a length")
+        raise TableError(f"{where}: void* needs a length in brackets, such as in[bytes]")
     if not kind and word != "null" and element[0].isupper() and element.endswith("*") is False:
         if element not in types.plain and element not in types.structs and element != "CUdevice":
             raise TableError(f"{where}: {element} is not listed in types.toml")
@@ -262,7 +262,7 @@ def function_of(name, family, entry, prototype, types, is_driver):
     if function.owner and function.route == "auto" and not function.stream_near:
         raise TableError(f"{name}: owner: route or stream_near must have an address")
     if klass == "post" and any(a.is_output and a.form != "create" for a in arguments):
-        raise TableError(f"{name}: a posted call has no outputs")
+        raise TableError(f"{name}: a function of class post has no reply, so it may have no outputs")
     return function
 
 
@@ -272,7 +272,7 @@ def traits_of(name, entry, travels, arguments):
             raise TableError(f"{name}: {key} is for functions that send a command")
     traits = Traits.of(name, entry, None)
     if traits.frees in ("at_once", "in_stream") and (not arguments or arguments[0].type != "CUdeviceptr"):
-        raise TableError(f"{name}: frees: the first parameter must be the address")
+        raise TableError(f"{name}: frees: the first parameter must be the CUdeviceptr that the function frees")
     return traits
 
 

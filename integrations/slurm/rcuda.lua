@@ -45,11 +45,14 @@ end
 function rcuda.licence(request, memory)
   local count, name = request:match("^(%d+):?([%w_-]*)$")
   local least = memory and mebibytes(memory) or 0
-  if not count or tonumber(count) == 0 or (memory and least == 0) then
+  if not count or tonumber(count) == 0 then
     return nil, "--rcuda=" .. request .. " is not usable: write --rcuda=2 or --rcuda=2:type"
   end
+  if memory and least == 0 then
+    return nil, "--rcuda-mem=" .. memory .. " is not usable: write a size with its unit, such as --rcuda-mem=20G"
+  end
   local all, message = types()
-  if not all then return nil, "the controller cannot read its pool: " .. message end
+  if not all then return nil, "Slurm's controller cannot read the pool of remote GPUs: " .. message end
   local known = {}
   for _, one in ipairs(all) do
     table.insert(known, one.name .. " (" .. one.memory / 1024 .. "G)")
@@ -57,8 +60,8 @@ function rcuda.licence(request, memory)
       return "rcuda_" .. one.name .. ":" .. count
     end
   end
-  return nil, "no remote GPUs are " .. (name == "" and "there" or "of type " .. name) ..
-    (memory and " with " .. memory or "") .. "; there are " .. table.concat(known, ", ")
+  return nil, "the pool has no remote GPUs" .. (name == "" and "" or " of type " .. name) ..
+    (memory and " with " .. memory or "") .. "; it has " .. table.concat(known, ", ")
 end
 
 function rcuda.submit(job)

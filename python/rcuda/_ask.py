@@ -15,8 +15,8 @@ def main():
             nvml.nvmlErrorString.restype = ctypes.c_char_p
             sys.exit(f"{what}: {nvml.nvmlErrorString(result).decode()}")
 
-    check(nvml.nvmlInit_v2(), "NVML")
-    check(nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)), "the list of GPUs")
+    check(nvml.nvmlInit_v2(), "starting NVML")
+    check(nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)), "querying the number of GPUs")
     for index in range(count.value):
         check(nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)), f"GPU {index} of the list")
         check(nvml.nvmlDeviceGetName(handle, name, len(name)), f"GPU {index} of the list")

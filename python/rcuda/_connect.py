@@ -44,7 +44,7 @@ def connect(devices=None):
         raise Error('no GPUs are named: write rcuda.connect("host:gpu,...") or set RCUDA_DEVICES')
     if _pool is not None:
         if pool != _pool:
-            raise Error(f"this process is connected to {_pool}, and cannot change to {pool}: start another one")
+            raise Error(f"this process is connected to {_pool}, and cannot change to {pool}: use another process")
         return list(_devices)
     is_loaded = _is_loaded_for(pool)
     names = _ask(pool)
@@ -69,8 +69,8 @@ def _is_loaded_for(pool):
     if any(os.path.basename(path).startswith("librcuda.so") or os.path.realpath(path).startswith(own)
            for path in loaded):
         if pool != os.environ.get("RCUDA_DEVICES"):
-            raise Error(f"rcuda-run has given this process other GPUs than {pool}: leave out rcuda-run, or its "
-                        "devices of connect()")
+            raise Error(f"rcuda-run started this process with other GPUs than {pool}: start it without rcuda-run, or "
+                        "call connect() without devices")
         return True
     if loaded:
         raise Error(f"this process has already loaded {loaded[0]}: call rcuda.connect() before any CUDA library is "

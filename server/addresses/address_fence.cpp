@@ -36,7 +36,7 @@ Result<uint64_t> lowest_choice() {
   void* places[2];
   for (void*& place : places) {
     place = ::mmap(nullptr, kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (place == MAP_FAILED) return Status::from_errno(errno, "mapping a page");
+    if (place == MAP_FAILED) return Status::from_errno(errno, "mapping a page as a probe");
   }
   for (void* place : places) ::munmap(place, kPage);
   return places[1] > places[0] ? reinterpret_cast<uint64_t>(places[0]) : 0;
@@ -52,16 +52,17 @@ Result<AddressFence> AddressFence::raise(const wire::AddressWindow& base) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur < kUserEnd) {
     return Status(Code::kInvalidArgument,
-                  "this server may use only " + bytes_text(limit.rlim_cur) +
-                      " of addresses (ulimit -v), but a worker reserves nearly all that exist: "
-                      "start rcuda-server with ulimit -v unlimited");
+                  "this server's virtual memory is limited to " + bytes_text(limit.rlim_cur) +
+                      " (ulimit -v), but a worker reserves nearly the whole address space: start "
+                      "rcuda-server with ulimit -v unlimited");
   }
   RCUDA_ASSIGN_OR_RETURN(const uint64_t lowest, lowest_choice());
   RCUDA_ASSIGN_OR_RETURN(std::vector<AddressRange> mappings, own_mappings());
   const AddressRange own = range_of(base);
   const std::vector<AddressRange> free = gaps(mappings, own.begin, own.end);
   if (free.size() != 1 || free[0].begin != own.begin || free[0].end != own.end) {
-    return Status(Code::kUnavailable, "this process already uses addresses of its base");
+    return Status(Code::kUnavailable,
+                  "another mapping of the worker lies in the addresses of its driver (its base)");
   }
   AddressFence fence;
   fence.inside_ = {base};
@@ -69,7 +70,7 @@ Result<AddressFence> AddressFence::raise(const wire::AddressWindow& base) {
   for (const AddressRange& gap : gaps(mappings, own.end, kUserEnd)) fence.closed_.push_back(gap);
   for (const AddressRange& gap : fence.closed_) {
     if (!close_range(gap)) {
-      return Status::from_errno(errno, "closing addresses outside of the base");
+      return Status::from_errno(errno, "reserving the addresses outside of the worker's base");
     }
   }
   std::erase_if(fence.closed_, [&](const AddressRange& range) { return range.end <= lowest; });
@@ -83,10 +84,11 @@ Status AddressFence::open(const wire::AddressWindow& window) {
     return range.begin <= opened.begin && opened.end <= range.end;
   });
   if (around == closed_.end() || window.bytes == 0) {
-    return Status(Code::kInvalidArgument, "this process already uses addresses of its window");
+    return Status(Code::kInvalidArgument,
+                  "the worker already uses addresses of the session's address window");
   }
   if (::munmap(reinterpret_cast<void*>(opened.begin), window.bytes) != 0) {
-    return Status::from_errno(errno, "opening the window of addresses");
+    return Status::from_errno(errno, "releasing the reserved addresses of the session's window");
   }
   const AddressRange whole = *around;
   auto at = closed_.erase(around);

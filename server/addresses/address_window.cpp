@@ -123,8 +123,8 @@ Result<wire::AddressWindow> choose_window(WindowRequest request) {
   const uint64_t most = std::max(wire::kMostWindowTimes * memory, wire::kSmallWindowBytes);
   if (largest < least) {
     return Status(Code::kInvalidArgument,
-                  "the servers of this session do not fit into the addresses of one program: this "
-                  "server needs " +
+                  "the servers of this program do not fit into its address space: this server "
+                  "needs " +
                       bytes_text(least) + " of addresses for devices of " + bytes_text(memory) +
                       ", and the largest free range has " + bytes_text(largest) +
                       "; name fewer servers or devices in RCUDA_DEVICES");

@@ -62,7 +62,8 @@ Status Daemon::run() {
   Result<bool> goes_on = true;
   while (goes_on.ok() && *goes_on) goes_on = take_turn(kLongestWait);
   const std::string why = control_->why_stopped();
-  if (goes_on.ok()) RCUDA_INFO("stopping, %s: %zu session(s) end", why.c_str(), pool_->sessions());
+  if (goes_on.ok())
+    RCUDA_INFO("stopping, because %s: ending %zu session(s)", why.c_str(), pool_->sessions());
   close(why);
   return goes_on.status();
 }
@@ -122,8 +123,8 @@ void Daemon::close(const std::string& why) {
   listener_ = {};
   if (connections_) {
     connections_->refuse_all(Status(
-        Code::kUnavailable, why + ": try again after its start (RCUDA_WAIT does), or name another "
-                                  "server"));
+        Code::kUnavailable, why + ": try again when it has started again (RCUDA_WAIT=60s does), or "
+                                  "name another server"));
   }
   connections_.reset();
   closer_.end();
@@ -224,7 +225,7 @@ void Daemon::announce() {
   RCUDA_INFO("serving %s on %s and @rcuda-%u: device%s %s (%s; %s), by %s",
              authenticator_.served_text().c_str(), listener_.address.c_str(), listener_.port,
              ordinals.size() == 1 ? "" : "s",
-             ordinals.empty() ? "as workers find them" : list_of(ordinals).c_str(), names.c_str(),
+             ordinals.empty() ? "(not known yet)" : list_of(ordinals).c_str(), names.c_str(),
              offer.driver.c_str(), version_of("rcuda-server").c_str());
   if (authenticator_.allows_anybody()) {
     RCUDA_WARN(

@@ -40,7 +40,7 @@ std::string Daemon::choose_successor() {
 
 std::string Daemon::stay(const Status& why) {
   successor_.reset();
-  const std::string text = "the server goes on with its own build: " + why.context();
+  const std::string text = "the server continues with its running build: " + why.context();
   RCUDA_ERROR("%s", text.c_str());
   return text;
 }
@@ -59,7 +59,7 @@ void Daemon::try_successor() {
   const bool is_late = now >= successor_->from + kIntroduces;
   if (is_late && connections_->has_newcomers()) {
     connections_->refuse_newcomers(
-        Status(Code::kUnavailable, "the server changes to another build: connect again"));
+        Status(Code::kUnavailable, "another build takes over this server: connect again"));
   }
   if (!connections_->empty() || closer_.has_more() || has_stuck_thread() || pool_->has_helpers()) {
     return;

@@ -185,7 +185,7 @@ void add_flag(CommandLine* line, const std::string& name, config::SettingBase* s
 
 void add_options(CommandLine* line, Settings* settings, Options* options) {
   line->option("--config", &options->config_file,
-               "TOML file; the environment and options win over it [" + default_config_file() +
+               "TOML file; the environment and options override it [" + default_config_file() +
                    " if there is one]");
   add_option(line, "--listen", &settings->listen);
   add_option(line, "--port", &settings->port);
@@ -207,11 +207,10 @@ void add_options(CommandLine* line, Settings* settings, Options* options) {
            "short for --security insecure: no identity, no encryption");
   add_flag(line, "--require-lease", &settings->require_lease, "1", settings->require_lease.help());
   line->option("--ready-fd", &options->ready,
-               "descriptor to write the port to once clients are served");
-  line->flag(
-      "--check-config", &options->check_config,
-      "say whether a start would succeed: do what it does up to the first worker's driver, serve "
-      "nobody, and change nothing");
+               "file descriptor to which the server writes its port when it serves clients");
+  line->flag("--check-config", &options->check_config,
+             "report whether a start would succeed: do what a start does up to the first worker's "
+             "driver, but serve no client and change nothing");
   line->flag("--list-settings", &options->list_settings,
              "print every setting and where it came from");
   line->option("--worker", &options->worker_base).hide_from_help();
@@ -247,7 +246,7 @@ Status load_again(int argc, char** argv, Settings* settings) {
   line.leave_variables();
   add_options(&line, settings, &options);
   if (line.parse(argc, argv)) {
-    return Status(Code::kInvalidArgument, "the server's command line is not usable");
+    return Status(Code::kInvalidArgument, "an option of the server's command line is not usable");
   }
   return {};
 }
@@ -309,7 +308,8 @@ int start(int argc, char** argv) {
   signal(SIGHUP, SIG_IGN);
   Settings settings;
   Options options;
-  CommandLine line("rcuda-server", "Offers this machine's GPUs to CUDA programs elsewhere.",
+  CommandLine line("rcuda-server",
+                   "Offers this machine's GPUs to CUDA programs of this and other machines.",
                    version_of("rcuda-server"));
   line.footer(
       "It serves programs of its own user, of root and of the users that --users names. Clients "

@@ -169,7 +169,7 @@ void Client::pass_to_daemon() {
   while (status.ok() && messages_left_ > 0) {
     const Result<bool> whole = message_.add(receive);
     if (whole.ok() && !*whole && !has_left) return;
-    if (has_left) status = {Code::kUnavailable, "the client has left"};
+    if (has_left) status = {Code::kUnavailable, "the client has closed its connection"};
     if (!whole.ok()) status = whole.status();
     if (status.ok()) status = pass_message();
     --messages_left_;
@@ -191,7 +191,7 @@ Status Client::pass_message() {
     body = wire::encode(decoded);
   }
   if (tell_daemon(wire::message_bytes(type, body))) return {};
-  return {Code::kUnavailable, "the daemon has ended the connection"};
+  return {Code::kUnavailable, "the daemon has closed the connection"};
 }
 
 // Returns false when the daemon has closed the control socket.

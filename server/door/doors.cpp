@@ -91,7 +91,9 @@ Result<std::shared_ptr<Doors::Door>> Doors::door_for(const std::string& origin) 
   auto found = of(origin);
   if (found == doors_.end()) {
     if (of("") == doors_.end() && Clock::now() < broken_until_) {
-      return Status(Code::kTimeout, "a process that speaks TLS could not start a moment ago");
+      return Status(Code::kTimeout,
+                    "the server's process that speaks TLS could not start: try again, and "
+                    "see the server's log");
     }
     const uint64_t network = network_of(origin);
     if (!may_start(network)) {
@@ -142,8 +144,10 @@ Status Doors::make_room(const std::string& origin, uint64_t network) {
     return {Code::kTimeout, "too many addresses connect over TLS at once; try again"};
   }
   if (chosen->use_count() > 1 && now >= say_crowded_from_) {
-    RCUDA_WARN("unknown clients of more than %zu origins speak TLS: those of %s are dropped for %s",
-               most_, (*chosen)->origin.c_str(), origin.c_str());
+    RCUDA_WARN(
+        "clients of more than %zu addresses use TLS before they are identified: the server "
+        "closes those of %s to accept %s",
+        most_, (*chosen)->origin.c_str(), origin.c_str());
     say_crowded_from_ = now + kInterval;
   }
   end(chosen);
@@ -157,7 +161,7 @@ Status Doors::check() {
   }
   const UniqueFd client(ends[0]);
   UniqueFd(ends[1]).reset();
-  const Result<Passage> passage = open("the server's start", client.get());
+  const Result<Passage> passage = open("the server itself", client.get());
   if (!passage.ok() && passage.status().code() != Code::kTimeout) return passage.status();
   DoorReport report;
   if (passage.ok() &&
@@ -166,12 +170,13 @@ Status Doors::check() {
   }
   return {Code::kUnavailable,
           "the server cannot speak TLS, by which clients of other machines identify themselves: "
-          "the process that speaks TLS does not start (it says why above), or takes too long"};
+          "the process that speaks TLS does not start (see the lines before), or takes too long"};
 }
 
 Result<Doors::Passage> Doors::open(const std::string& origin, int client) {
   RCUDA_ASSIGN_OR_RETURN(auto door, door_for(origin));
-  const Status busy(Code::kTimeout, "the process that speaks TLS is busy, or has just ended");
+  const Status busy(Code::kTimeout,
+                    "the server's process that speaks TLS is busy, or has just ended; try again");
   if (Clock::now() < door->full_until) return busy;
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
@@ -221,7 +226,8 @@ void Doors::refill(bool wanted) {
     if (ended) {
       RCUDA_LOG(now >= say_ended_from_ ? LogLevel::kWarn : LogLevel::kDebug,
                 "the process that speaks TLS with %s has ended, and %ld connection(s) with it",
-                door.origin.empty() ? "nobody yet" : door.origin.c_str(), one->use_count() - 1);
+                door.origin.empty() ? "its first client" : door.origin.c_str(),
+                one->use_count() - 1);
       if (now >= say_ended_from_) say_ended_from_ = now + kInterval;
       if (door.origin.empty()) start_from_ = broken_until_ = now + kStartAgain;
     }

@@ -105,7 +105,9 @@ Result<LoadedDriver> try_driver(const std::string& path) {
   }
   int devices = 0;
   if (driver.table.cuDeviceGetCount(&devices) != CUDA_SUCCESS || devices == 0) {
-    return Status(Code::kNotFound, driver.path + " has no devices");
+    return Status(Code::kNotFound, "the driver " + driver.path +
+                                       " finds no GPU: check it with nvidia-smi on the server's "
+                                       "machine, and the server's CUDA_VISIBLE_DEVICES");
   }
   return driver;
 }
@@ -168,7 +170,8 @@ Result<LoadedDriver> load_driver(const std::string& choice,
                       "), but it does not work; repair it, or name softgpu to serve the software "
                       "GPU in its place (--driver softgpu)");
   }
-  RCUDA_DEBUG("no usable NVIDIA driver (%s): softgpu serves", nvidia.status().message().c_str());
+  RCUDA_DEBUG("no usable NVIDIA driver (%s): serving the software GPU (softgpu)",
+              nvidia.status().message().c_str());
   return try_driver(softgpu);
 }
 

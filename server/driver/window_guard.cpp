@@ -40,11 +40,12 @@ CUresult WindowGuard::refuse(const char* what, uint64_t bytes) {
   if (!has_refused_.exchange(true)) {
     uint64_t inside = 0;
     for (const wire::AddressWindow& window : fence.inside()) inside += window.bytes;
+    const std::string size = bytes == 0 ? "" : " of " + bytes_text(bytes);
     RCUDA_WARN(
-        "%s of %s lies outside of the %s of addresses that this session has on this "
-        "server, and is refused: free memory or reservations, or name fewer servers in "
+        "the driver placed %s%s outside of the %s of addresses that this session may use on this "
+        "server, so the call fails: free memory or reserved addresses, or name fewer servers in "
         "RCUDA_DEVICES",
-        what, bytes_text(bytes).c_str(), bytes_text(inside).c_str());
+        what, size.c_str(), bytes_text(inside).c_str());
   }
   return CUDA_ERROR_OUT_OF_MEMORY;
 }

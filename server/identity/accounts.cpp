@@ -46,7 +46,8 @@ Result<Account> look_up_account(const AccountKey& key) {
   // Some name services report an unknown user as one of these errors.
   const bool unknown = error == ENOENT || error == ESRCH || error == EBADF || error == EPERM;
   if (!found && (error == 0 || unknown)) {
-    return Status(Code::kNotFound, "the server's machine knows no " + text_of(key));
+    return Status(Code::kNotFound,
+                  "the user database of the server's machine has no " + text_of(key));
   }
   if (!found) return Status::from_errno(error, "looking up " + text_of(key));
 

@@ -96,8 +96,8 @@ Status Authenticator::find_certificate(const Settings& settings, MissingKey miss
     if (trust_.certificate) {
       return Status(Code::kInvalidArgument,
                     "there is no file " + path +
-                        " any more; restore it, or restart the server, which then makes another "
-                        "key, for which today's tokens are invalid");
+                        " any more; restore it, or restart the server, which then makes a new key, "
+                        "so that all present tokens become invalid");
     }
     if (!is_needed) return {};
     if (missing == MissingKey::kIsLeft) return identity::check_can_make(path);
@@ -113,7 +113,7 @@ Status Authenticator::find_certificate(const Settings& settings, MissingKey miss
   trust->certificate = std::move(certificate).value();
   if (made) {
     RCUDA_INFO(
-        "made a new key for TLS in %s, with the fingerprint %s: tokens for another key of this "
+        "made a new key for TLS in %s, with the fingerprint %s: tokens for an earlier key of this "
         "server are invalid",
         path.c_str(), identity::fingerprint_text(*trust->certificate).c_str());
   }
@@ -190,8 +190,8 @@ Result<Proof> Authenticator::examine(const wire::Authenticate& message, const tl
     case wire::Method::kCertificate: {
       if (!trust_.authorities) {
         return Status(Code::kDenied,
-                      "this server takes no certificates (its setting client_authorities names the "
-                      "authorities whose certificates it takes)");
+                      "this server accepts no certificates of users: use a token or MUNGE, or name "
+                      "their authorities in its setting client_authorities");
       }
       RCUDA_ASSIGN_OR_RETURN(proof.account, trust_.authorities->check_client(
                                                 message.chain, message.signature, binding));
@@ -204,14 +204,14 @@ Result<Proof> Authenticator::examine(const wire::Authenticate& message, const tl
       return proof;
     }
   }
-  return Status(Code::kProtocol, "the client names no method of authentication");
+  return Status(Code::kProtocol, "the client names an unknown method of authentication");
 }
 
 Result<Proof> Authenticator::examine_token(const wire::Authenticate& message,
                                            const tls::Key& binding) {
   if (Status status = tokens_.refresh(); !status.ok()) {
     if (status.message() != token_error_)
-      RCUDA_ERROR("no token is valid: %s", status.message().c_str());
+      RCUDA_ERROR("cannot read the tokens, so none is valid: %s", status.message().c_str());
     token_error_ = status.message();
     return Status(Code::kDenied, "the server cannot read its tokens: see its log");
   }

@@ -23,8 +23,10 @@ Status check_role(const Identity& who, wire::MessageType type) {
   }
   const char* const needed = is_session ? "session, which is needed for sessions"
                                         : "operator, which is needed for changes and leases";
-  return Status(Code::kDenied, "its token (" + who.roles->text() + ") lacks the role " + needed +
-                                   ": \"rcuda-token create --role\" on the server makes another");
+  return Status(Code::kDenied,
+                "its token (" + who.roles->text() + ") lacks the role " + needed +
+                    ": \"rcuda-token create --role\" on the server makes a token with "
+                    "another role");
 }
 
 bool same_user(const Identity& one, const Identity& other) {
@@ -49,7 +51,7 @@ Result<Identity> identity_of_local(int socket) {
   ucred credentials{};
   socklen_t bytes = sizeof credentials;
   if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) != 0) {
-    return Status::from_errno(errno, "asking for the user of a local connection");
+    return Status::from_errno(errno, "reading the user of a local connection (SO_PEERCRED)");
   }
   Identity identity;
   identity.uid = credentials.uid;
@@ -69,7 +71,8 @@ Result<Identity> identity_of_local(int socket) {
   // Some kernels of sandboxes lack this option. The session then has only the process's primary
   // group.
   if (error == ENOPROTOOPT) return identity;
-  if (error != 0) return Status::from_errno(error, "asking for the groups of a local connection");
+  if (error != 0)
+    return Status::from_errno(error, "reading the groups of a local connection (SO_PEERGROUPS)");
   return identity;
 }
 

@@ -17,7 +17,7 @@ Result<MungeChecks::Outcome> check(const std::string& credential, const tls::Key
   if (!wire::is_munge_payload(client->payload, wire::MungeSide::kClient, nonce)) {
     return Status(Code::kDenied,
                   "the client's MUNGE credential is for another connection: connect to the server "
-                  "itself, not through something that ends the encryption");
+                  "itself, not through a proxy that ends the TLS connection");
   }
   RCUDA_ASSIGN_OR_RETURN(
       std::string answer, identity::munge::encode(wire::munge_payload(wire::MungeSide::kServer, nonce),
@@ -29,7 +29,7 @@ Result<MungeChecks::Outcome> check(const std::string& credential, const tls::Key
 
 Result<uint64_t> MungeChecks::begin(std::string credential, const tls::Key& nonce) {
   if (checks_.waiting() >= kMostWaiting) {
-    return Status(Code::kUnavailable, "too many clients wait for munged: try again");
+    return Status(Code::kUnavailable, "too many clients wait for the server's munged: try again");
   }
   const uint64_t number = ++last_;
   RCUDA_RETURN_IF_ERROR(

@@ -247,13 +247,13 @@ Result<StoredTokens> revoke_tokens(const std::string& path, const std::vector<st
                                    const std::string& user) {
   // Without the file, the folder may be missing too, and no lock could be made.
   if (struct stat status; ::stat(path.c_str(), &status) != 0 && errno == ENOENT) {
-    return Status(Code::kNotFound, "there are no tokens: no file " + path);
+    return Status(Code::kNotFound, "there are no tokens: the file " + path + " does not exist");
   }
   RCUDA_ASSIGN_OR_RETURN(const UniqueFd held, lock(path));
   RCUDA_ASSIGN_OR_RETURN(const std::string text, read_file(path));
   const Lines lines = parse_lines(text);
   for (const Status& damaged : lines.damaged) {
-    RCUDA_WARN("%s: %s; the line grants nothing and stays", path.c_str(),
+    RCUDA_WARN("%s: %s; the line grants nothing and stays in the file", path.c_str(),
                damaged.context().c_str());
   }
   for (const std::string& id : ids) {

@@ -50,7 +50,7 @@ GpuMonitor::Read GpuMonitor::from_nvml() {
       if (reader.ok()) {
         nvml->reader = std::move(reader).value();
       } else {
-        RCUDA_INFO("clients see no figures of the GPUs, such as utilisation and temperature: %s",
+        RCUDA_INFO("the server cannot report the utilisation and temperature of its GPUs: %s",
                    reader.status().message().c_str());
       }
     }

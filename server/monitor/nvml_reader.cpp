@@ -210,10 +210,14 @@ Result<std::unique_ptr<NvmlReader>> NvmlReader::open(const std::string& driver_p
   std::unique_ptr<NvmlReader> reader(new NvmlReader);
   auto functions = std::make_unique<Functions>(library);
   if (!functions->init || !functions->by_pci_bus_id) {
-    return Status(Code::kUnsupported, "libnvidia-ml.so.1 is too old");
+    return Status(Code::kUnsupported,
+                  "libnvidia-ml.so.1 lacks functions that rcuda needs: install a current "
+                  "NVIDIA driver");
   }
   if (const nvmlReturn_t result = functions->init(); result != NVML_SUCCESS) {
-    return Status(Code::kUnavailable, "NVML does not start (error " + std::to_string(result) + ")");
+    return Status(Code::kUnavailable, "nvmlInit of libnvidia-ml.so.1 fails (error " +
+                                          std::to_string(result) +
+                                          "): nvidia-smi shows whether the driver works");
   }
   reader->nvml_ = std::move(functions);
   return reader;

@@ -133,7 +133,8 @@ void ExportedNames::answer(const wire::ExportQuery& query, UniqueFd connection) 
   const Status sent =
       wire::write_export_answer(connection.get(), to_bytes({found->handle, found->origin}),
                                 found->descriptor ? found->descriptor->get() : -1);
-  if (!sent.ok()) RCUDA_DEBUG("a lookup got no answer: %s", sent.message().c_str());
+  if (!sent.ok())
+    RCUDA_DEBUG("cannot answer another worker's lookup of an export: %s", sent.message().c_str());
 }
 
 Result<wire::ExportAnswer> ExportedNames::look_up(const wire::ExportedName& name) {
@@ -142,7 +143,8 @@ Result<wire::ExportAnswer> ExportedNames::look_up(const wire::ExportedName& name
     wire::ExportAnswer answer{to_bytes({own->handle, own->origin}), {}};
     if (own->descriptor) {
       answer.descriptor.reset(::fcntl(own->descriptor->get(), F_DUPFD_CLOEXEC, 3));
-      if (!answer.descriptor) return Status::from_errno(errno, "a descriptor of exported memory");
+      if (!answer.descriptor)
+        return Status::from_errno(errno, "duplicating the file descriptor of exported memory");
     }
     return answer;
   }
@@ -152,14 +154,14 @@ Result<wire::ExportAnswer> ExportedNames::look_up(const wire::ExportedName& name
            {wire::export_place(self_.owner, name.worker), name.kind, name.secret});
   if (found.ok() || found.status().code() == Code::kSystem) return found;
   RCUDA_DEBUG("exported memory is not found: %s", found.status().message().c_str());
-  return Status(Code::kNotFound, "no session of this user exports it (any more)");
+  return Status(Code::kNotFound, "no running session of this user exports this memory or event");
 }
 
 Result<UniqueFd> ExportedNames::find_descriptor(const wire::ExportedName& name,
                                                 ExportOrigin* origin) {
   use();
   RCUDA_ASSIGN_OR_RETURN(wire::ExportAnswer found, look_up(name));
-  if (!found.descriptor) return Status(Code::kNotFound, "the name does not stand for a descriptor");
+  if (!found.descriptor) return Status(Code::kNotFound, "the export has no file descriptor");
   if (origin) *origin = to_note(found.note).origin;
   return std::move(found.descriptor);
 }

@@ -24,11 +24,11 @@ Status write_frame(int pipe, const Frame& frame, Deadline deadline) {
     const ssize_t written = ::write(pipe, &frame, sizeof frame);
     if (written == static_cast<ssize_t>(sizeof frame)) return {};
     if (written >= 0) return {Code::kInternal, "a report to the daemon was cut short"};
-    if (errno == EPIPE) return {Code::kUnavailable, "the daemon has gone"};
-    if (errno != EAGAIN && errno != EINTR) return Status::from_errno(errno, "a report");
+    if (errno == EPIPE) return {Code::kUnavailable, "the daemon has ended"};
+    if (errno != EAGAIN && errno != EINTR) return Status::from_errno(errno, "writing a report");
     pollfd item{pipe, POLLOUT, 0};
     if (errno == EAGAIN && ::poll(&item, 1, poll_timeout_ms(deadline)) == 0) {
-      return {Code::kTimeout, "the daemon does not read reports"};
+      return {Code::kTimeout, "the daemon does not read the worker's reports"};
     }
   }
 }
@@ -52,7 +52,7 @@ Result<std::optional<ToDaemon>> ReportReader::read(int pipe) {
   for (;;) {
     Frame frame;
     const ssize_t got = ::read(pipe, &frame, sizeof frame);
-    if (got == 0) return Status(Code::kUnavailable, "the worker has gone");
+    if (got == 0) return Status(Code::kUnavailable, "the worker has ended");
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) return {std::nullopt};
     if (got < 0) return Status::from_errno(errno, "reading a worker's report");

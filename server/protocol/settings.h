@@ -19,14 +19,14 @@ struct Settings {
   config::Registry registry{"RCUDA_SERVER_"};
 
   config::String listen{registry, "RCUDA_SERVER_LISTEN", "127.0.0.1",
-                        "address to listen on; anything but loopback is reachable by others"};
+                        "address to listen on; other machines reach any address but loopback"};
   config::Integer port{registry, "RCUDA_SERVER_PORT",
                        8308,     0,
                        65535,    "TCP port, and the name of the local socket; 0 picks one"};
   config::String users{registry, "RCUDA_SERVER_USERS", "",
                        "users to serve besides the server's own and root: names or numbers "
                        "separated by commas, @group, or *; root of other machines only if root "
-                       "is named; if nobody is named, also all users with tokens"};
+                       "is named; if no user is named, also all users with tokens"};
   config::String operators{registry, "RCUDA_SERVER_OPERATORS", "",
                            "users who are served and may also end any session, drain and reload "
                            "the server and lease devices, besides the server's own and root: as in "
@@ -34,24 +34,26 @@ struct Settings {
   config::Bool require_lease{registry, "RCUDA_SERVER_REQUIRE_LEASE", false,
                              "serve only sessions that have a lease (rcuda-lease)"};
   config::String leases{registry, "RCUDA_SERVER_LEASES", "auto",
-                        "file that keeps leases while the server is not running; auto: "
-                        "leases-PORT in the folder of the settings, unless the port is picked "
-                        "(0); none"};
+                        "file in which leases outlive a restart of the server; auto: leases-PORT "
+                        "in the folder of the settings, or no file if the server picks its port "
+                        "(0); none: no file"};
   config::Choice security{registry,
                           "RCUDA_SERVER_SECURITY",
                           {"tls", "insecure", "insecure-public"},
-                          "what other machines need: tls (identity and encryption), insecure "
-                          "(nothing), insecure-public (the same on a public address)"};
+                          "what connections from other machines need: tls (identity and "
+                          "encryption), insecure (neither), insecure-public (neither, also on a "
+                          "public address)"};
   config::String certificate{registry, "RCUDA_SERVER_CERTIFICATE", "",
-                             "PEM file with the server's certificate and key; made if it is not "
-                             "there and needed"};
+                             "PEM file with the server's certificate and key; the server makes it "
+                             "if it is needed and missing"};
   config::String client_authorities{registry, "RCUDA_SERVER_CLIENT_AUTHORITIES", "",
                                     "PEM file with the authorities that sign users' certificates; "
                                     "a certificate's CN is the user"};
-  config::String tokens{registry, "RCUDA_SERVER_TOKENS", "", "file that rcuda-token writes"};
+  config::String tokens{registry, "RCUDA_SERVER_TOKENS", "",
+                        "file of the tokens, which rcuda-token writes"};
   config::String audit{registry, "RCUDA_SERVER_AUDIT", "",
-                       "file for a line of JSON per session, refusal, change of a lease and "
-                       "action of an operator; -: stderr"};
+                       "file that gets a line of JSON for each session, refusal, change of a lease "
+                       "and action of an operator; -: stderr; empty: none"};
   config::String munge_socket{registry, "RCUDA_MUNGE_SOCKET", "",
                               "munged's socket, if not the library's default"};
   config::OrdinalList devices{registry, "RCUDA_SERVER_DEVICES",
@@ -69,9 +71,10 @@ struct Settings {
   config::Choice device_isolation{registry,
                                   "RCUDA_SERVER_DEVICE_ISOLATION",
                                   {"server", kIsolateSessions, "commands"},
-                                  "where the server is root, what a worker sees: the devices that "
-                                  "the server offers; the session's devices, for which it is "
-                                  "started; or every device, and only commands are checked"};
+                                  "the devices that a worker of a server of root sees: those that "
+                                  "the server offers (server); those of the session, for which it "
+                                  "is started (session); all, and the server only checks commands "
+                                  "(commands)"};
   config::Choice call_filter{registry,
                              "RCUDA_SERVER_CALL_FILTER",
                              {"refuse", kLogCalls},
@@ -80,43 +83,44 @@ struct Settings {
   config::String cgroup{registry, "RCUDA_SERVER_CGROUP", "auto",
                         "cgroup (v2) below which each session gets its own: auto (the server's, if "
                         "it is delegated), none, or the path of a group"};
-  config::Bytes session_memory{registry, "RCUDA_SERVER_SESSION_MEMORY", 0, 64u << 20,
-                               "host memory that a worker may use, its driver's included; 0: any"};
+  config::Bytes session_memory{
+      registry, "RCUDA_SERVER_SESSION_MEMORY", 0, 64u << 20,
+      "host memory that a worker may use, its driver's included; 0: no limit"};
   config::Integer session_processes{registry,
                                     "RCUDA_SERVER_SESSION_PROCESSES",
                                     0,
                                     0,
                                     4'194'304,
                                     "processes and threads of a session; without a cgroup, of all "
-                                    "processes of its user on this machine; 0: any"};
+                                    "processes of its user on this machine; 0: no limit"};
   config::Integer session_cpu_weight{registry,
                                      "RCUDA_SERVER_SESSION_CPU_WEIGHT",
                                      100,
                                      1,
                                      10'000,
-                                     "share of the processors of a session's cgroup, against 100 "
-                                     "of others"};
+                                     "weight of a session's cgroup in the use of processors "
+                                     "(cpu.weight); other cgroups have 100"};
   config::Integer pool{registry, "RCUDA_SERVER_POOL",
                        2,        0,
                        64,       "workers kept ready, each with its driver initialised"};
   config::Integer pool_most{registry, "RCUDA_SERVER_POOL_MOST",
                             8,        0,
-                            64,       "workers kept ready after as many programs came at once"};
+                            64,       "most workers kept ready after many programs came at once"};
   config::Duration pool_time{registry, "RCUDA_SERVER_POOL_TIME", std::chrono::seconds(30),
                              "how long workers beyond the usual ones are kept ready"};
-  config::Integer max_sessions{registry, "RCUDA_SERVER_MAX_SESSIONS", 256, 1,
-                               100000,   "sessions at the same time"};
+  config::Integer max_sessions{registry, "RCUDA_SERVER_MAX_SESSIONS",     256, 1,
+                               100000,   "most sessions at the same time"};
   config::Bytes staging_bytes{registry, "RCUDA_SERVER_STAGING_BYTES", 64ull << 20, 2u << 20,
                               "page-locked memory of each worker for copies"};
   config::String image_cache{
       registry, "RCUDA_SERVER_IMAGE_CACHE", "auto",
-      "folder that keeps module images and compiled PTX between sessions; none: do not"};
+      "folder that keeps module images and compiled PTX between sessions; none: no folder"};
   config::Bytes image_cache_bytes{registry, "RCUDA_SERVER_IMAGE_CACHE_BYTES", 4ull << 30, 1u << 20,
-                                  "what the images may take on disk"};
+                                  "disk space that the module images may take"};
   config::Duration handshake_timeout{registry, "RCUDA_SERVER_HANDSHAKE_TIMEOUT",
                                      std::chrono::seconds(10),
-                                     "how long a client may take to introduce itself, and how long "
-                                     "a ticket is good"};
+                                     "how long a client may take to send its request, and how long "
+                                     "a ticket is valid"};
   config::Duration start_timeout{registry, "RCUDA_SERVER_START_TIMEOUT", std::chrono::seconds(60),
                                  "how long a worker may take to initialise the driver"};
   config::Duration stop_timeout{
@@ -148,26 +152,29 @@ struct Settings {
       1,
       1,
       100,
-      "how many times the memory of a device its sessions may hold together: idle sessions are "
-      "parked when others need the room; 1: what the device has"};
-  config::Duration stay_awake{registry, "RCUDA_SERVER_STAY_AWAKE", std::chrono::seconds(1),
-                              "how long a session that woke is not parked for the room of others"};
+      "memory that all sessions of a device may hold together, as a multiple of the device's "
+      "memory: idle sessions are parked when others need memory; 1: only what the device has"};
+  config::Duration stay_awake{
+      registry, "RCUDA_SERVER_STAY_AWAKE", std::chrono::seconds(1),
+      "how long a session that woke is not parked to free memory for others"};
   config::Bool preempt{
       registry, "RCUDA_SERVER_PREEMPT", false,
-      "for the room of a session of higher priority, also park sessions that have work"};
-  config::Duration preempt_wait{registry, "RCUDA_SERVER_PREEMPT_WAIT", std::chrono::seconds(5),
-                                "how long such work may take to end; the session then goes on"};
+      "to free memory for a session of higher priority, also park sessions that have work"};
+  config::Duration preempt_wait{
+      registry, "RCUDA_SERVER_PREEMPT_WAIT", std::chrono::seconds(5),
+      "how long preempt waits for such work to end; the session then goes "
+      "on without being parked"};
   config::Duration reconnect_timeout{
       registry, "RCUDA_SERVER_RECONNECT_TIMEOUT", std::chrono::minutes(2),
       "the longest time that a session over tcp waits for its client to connect again, if the "
       "client asks for that (RCUDA_RECONNECT); 0: a lost connection ends the session"};
   config::Bytes reconnect_memory{
       registry, "RCUDA_SERVER_RECONNECT_MEMORY", 4u << 20, 1u << 20,
-      "host memory of each direction of a socket, for the bytes that a peer gets when it connects "
-      "again"};
+      "host memory of each direction of a socket, for the bytes that are sent again when the peer "
+      "connects again"};
   config::Duration spin{registry, "RCUDA_SERVER_SPIN", std::chrono::nanoseconds(0),
                         "how long a worker polls for the next command or peer copy before "
-                        "sleeping; 0: by the processors that the worker may use"};
+                        "sleeping; 0: a time that depends on the number of its processors"};
   config::Integer bulk_streams{
       registry,
       "RCUDA_SERVER_BULK_STREAMS",
@@ -175,19 +182,19 @@ struct Settings {
       0,
       16,
       "queue pairs (verbs) or sockets (tcp) of a connection for copies; 0: four queue pairs; "
-      "4 to 12 sockets by the server's processors, 4 if the client has fewer than 8"};
+      "4 to 12 sockets by the server's processors, 4 if the client has fewer than 8 processors"};
   config::Bool gpudirect{registry, "RCUDA_SERVER_GPUDIRECT", true,
                          "let the RDMA adapter reach GPU memory where a probe transfer proves it"};
   config::Bool trusted_fabric{registry, "RCUDA_SERVER_TRUSTED_FABRIC", false,
                               "the RDMA network is trusted: encrypted sessions that leave the "
-                              "choice use verbs, which does not encrypt what it moves"};
+                              "transport to rcuda use verbs, which does not encrypt its data"};
   // Documented here; the code that uses these reads them from the worker's environment.
   config::String verbs_device{registry, "RCUDA_VERBS_DEVICE", "",
-                              "RDMA adapter to use instead of that of the route to the peer"};
+                              "RDMA adapter to use; empty: the adapter of the route to the peer"};
   config::String verbs_gid{registry, "RCUDA_VERBS_GID", "",
-                           "another address of the adapter, by the index of its GID"};
+                           "index of the GID (address) of the adapter to use"};
   config::String plugin_dir{registry, "RCUDA_PLUGIN_DIR", "",
-                            "where librcuda-verbs.so lies, if not in lib/rcuda"};
+                            "folder of librcuda-verbs.so; empty: lib/rcuda"};
   // The TOML file that has been read, whose table `limits` the daemon reads; empty: none.
   std::string config_file;
   // The binary from which workers are started: the daemon's own, also if its file has been replaced
@@ -196,7 +203,7 @@ struct Settings {
   config::Choice log{registry,
                      "RCUDA_LOG",
                      {"info", "trace", "debug", "warn", "error", "off"},
-                     "the least important lines that the log has"};
+                     "the least important level that is logged"};
 };
 
 }  // namespace rcuda::server

@@ -32,14 +32,16 @@ void take_peeked(int socket, size_t bytes) {
 template <typename Any, size_t kType = 0>
 Result<Any> decode_as(uint32_t type, const std::vector<std::byte>& body) {
   if constexpr (kType == std::variant_size_v<Any>) {
-    return Status(Code::kProtocol, "daemon and worker exchanged a message of an unknown type");
+    return Status(Code::kProtocol, "daemon and worker exchanged a message of the unknown type " +
+                                       std::to_string(type));
   } else {
     if (type != kType) return decode_as<Any, kType + 1>(type, body);
     wire::MessageReader in(body);
     std::variant_alternative_t<kType, Any> message;
     fields(in, message);
     if (in.complete()) return Any(std::move(message));
-    return Status(Code::kProtocol, "daemon and worker exchanged a malformed message");
+    return Status(Code::kProtocol, "daemon and worker exchanged a malformed message of type " +
+                                       std::to_string(type));
   }
 }
 
@@ -195,10 +197,12 @@ std::string worker_messages_layout() {
 Status send_to_worker(int socket, const ToWorker& message, int descriptor, Deadline deadline) {
   const std::vector<std::byte> bytes = encode_message(message);
   if (bytes.size() > kMostWorkerMessageBytes) {
-    return Status(Code::kInvalidArgument, "the message to the worker is too long");
+    return Status(Code::kInvalidArgument, "the message to the worker has " +
+                                              std::to_string(bytes.size()) + " bytes, more than " +
+                                              std::to_string(kMostWorkerMessageBytes));
   }
   return send_with_fds(socket, bytes, {&descriptor, descriptor >= 0 ? 1u : 0u}, deadline)
-      .with_context("writing to the other process");
+      .with_context("sending a message to the worker");
 }
 
 Result<ToWorker> receive_from_daemon(int socket) {
@@ -208,7 +212,8 @@ Result<ToWorker> receive_from_daemon(int socket) {
   Result<size_t> got = recv_packet_with_fds(socket, buffer, descriptors, Deadline::max());
   if (!got.ok()) return Status(got.status()).with_context("reading a message from the daemon");
   if (*got == buffer.size()) {
-    return Status(Code::kProtocol, "a message between daemon and worker is too long");
+    return Status(Code::kProtocol, "a message of the daemon has more than " +
+                                       std::to_string(kMostWorkerMessageBytes) + " bytes");
   }
   Result<ToWorker> message = decode_message<ToWorker>(std::span(buffer).first(*got));
   if (!message.ok()) return message;
@@ -223,7 +228,8 @@ Result<ToWorker> receive_from_daemon(int socket) {
       },
       *message);
   if (!complete)
-    return Status(Code::kProtocol, "a message of the daemon has another number of descriptors");
+    return Status(Code::kProtocol,
+                  "a message of the daemon has a wrong number of file descriptors");
   return message;
 }
 

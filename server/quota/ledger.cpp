@@ -52,7 +52,7 @@ Ledger::Page& Ledger::own(uint32_t slot) { return own_ ? *own_ : const_cast<Page
 Result<Ledger> Ledger::make() {
   static_assert(sizeof(Page) <= kPageBytes);
   UniqueFd memory = make_sealed_memory("rcuda-ledger", kAllBytes);
-  if (!memory) return Status::from_errno(errno, "making a ledger");
+  if (!memory) return Status::from_errno(errno, "making a ledger of memory use");
   return restore(std::move(memory));  // new pages are zero, which is valid
 }
 
@@ -69,7 +69,7 @@ Result<Ledger> Ledger::open(UniqueFd memory, uint32_t own_slot) {
   // A mapping through a descriptor that is open for writing could be made writable later.
   const std::string path = "/proc/self/fd/" + std::to_string(memory.get());
   const UniqueFd reader(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!reader) return Status::from_errno(errno, "opening a ledger");
+  if (!reader) return Status::from_errno(errno, "opening a ledger of memory use");
   auto all = map_file_as<std::byte>(reader.get(), 0, kAllBytes, PROT_READ);
   if (!all) return Status::from_errno(errno, "mapping a ledger");
   auto own = map_file_as<Page>(memory.get(), (1 + uint64_t{own_slot}) * kPageBytes, kPageBytes,

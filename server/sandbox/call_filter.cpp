@@ -188,14 +188,17 @@ Status filter_calls(CallFilter filter) {
   // kernels do not know the flag.
   long failed = install(SECCOMP_FILTER_FLAG_TSYNC | SECCOMP_FILTER_FLAG_SPEC_ALLOW);
   if (failed < 0 && errno == EINVAL) failed = install(SECCOMP_FILTER_FLAG_TSYNC);
-  if (failed > 0) return Status(Code::kInternal, "a thread of the process has a filter of its own");
+  if (failed > 0) {
+    return Status(Code::kInternal, "cannot filter system calls: thread " + std::to_string(failed) +
+                                       " of the process has a seccomp filter of its own");
+  }
   if (failed < 0 && errno != ENOSYS && errno != EINVAL) return Status::from_errno(errno, "seccomp");
   if (failed == 0) return {};
   if (filter == CallFilter::kStreamsOnly) {
-    return Status(Code::kUnsupported, "this kernel has no filters of system calls (seccomp)");
+    return Status(Code::kUnsupported, "this kernel cannot filter system calls (seccomp)");
   }
   RCUDA_WARN(
-      "this kernel has no filters of system calls: a session could start programs and leave "
+      "this kernel cannot filter system calls (seccomp): a session could start programs and leave "
       "processes behind");
   return {};
 }

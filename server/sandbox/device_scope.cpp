@@ -60,7 +60,7 @@ bool is_wanted(const std::string& name, const std::vector<std::string>& gpus) {
 Status show(int former, const std::string& name) {
   struct stat status;
   if (::fstatat(former, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
-    return failed("looking at /dev/" + name);
+    return failed("reading the properties of /dev/" + name);
   }
   const std::string target = "/dev/" + name;
   if (S_ISDIR(status.st_mode)) {

@@ -103,7 +103,8 @@ Status check_threads(const SessionGrant& grant) {
     if (std::chrono::steady_clock::now() >= deadline) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  return Status(Code::kInternal, "a thread of the worker did not become user " + grant.user);
+  return Status(Code::kInternal,
+                "a thread of the worker did not become user " + grant.user + " in time");
 }
 
 // Gives the user the pipes whose two ends are in this process. They are the driver's: its
@@ -132,8 +133,10 @@ void own_pipes(uid_t user, gid_t group) {
 
 Status become_user(const SessionGrant& grant) {
   if (!grant.uid || *grant.uid == kNobody || grant.gid == kNobody) {
-    return Status(Code::kDenied, "the server's machine does not know user " + grant.user +
-                                     ", and a worker of root runs no session as root");
+    return Status(Code::kDenied, "user " + grant.user +
+                                     " is not known on the server's machine, and a server that "
+                                     "runs as root runs no session as root: create the user there, "
+                                     "or run rcuda-server as a user of its own");
   }
   // Memory registered with an adapter counts as locked memory. Root may lock any amount, but the
   // user may have a limit.

@@ -12,7 +12,7 @@ Status become_nobody() {
   const bool done = ::setresgid(kNobody, kNobody, kNobody) == 0 && ::setgroups(0, nullptr) == 0 &&
                     ::setresuid(kNobody, kNobody, kNobody) == 0;
   if (done || errno == EINVAL) return {};  // the namespace has no such number
-  return Status::from_errno(errno, "becoming nobody");
+  return Status::from_errno(errno, "changing to the user nobody");
 }
 
 }  // namespace rcuda::server

@@ -57,7 +57,7 @@ Result<pid_t> start_process(Program program) {
   if (error == 0) return pid;
   return Status::from_errno(error, "cannot start " + program.arguments.front() + " by " +
                                        program.file +
-                                       " (if it is not usable, install rcuda-server again)");
+                                       " (if this file is damaged, install rcuda-server again)");
 }
 
 void close_descriptors_from(int first) {

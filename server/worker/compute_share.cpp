@@ -58,8 +58,11 @@ Status check_contexts(const api::DriverTable& driver, const std::vector<SessionD
                       std::chrono::nanoseconds patience,
                       std::function<void(const Status& why)> expire) {
   if (!any_mps(driver, devices)) return {};
-  EndWatch watch([] { return Status(Code::kUnavailable, "NVIDIA's MPS does not answer"); },
-                 patience, std::move(expire));
+  EndWatch watch(
+      [] {
+        return Status(Code::kUnavailable, "NVIDIA's MPS on the server's machine does not answer");
+      },
+      patience, std::move(expire));
   RCUDA_RETURN_IF_ERROR(watch.start());
   for (const SessionDevice& device : devices) {
     if (!has_mps(driver, device.device)) continue;
@@ -107,7 +110,8 @@ Status ContextWatch::look(uint64_t now) {
   if (before) (void)objects_.make_current(before->id);
   if (!had_ended || !ended_) return {};
   return {Code::kUnavailable,
-          "a kernel that failed has ended all sessions on its GPU, because the server uses MPS"};
+          "a failed kernel has ended all sessions on its GPU, because they share NVIDIA's MPS: "
+          "start the program again"};
 }
 
 }  // namespace rcuda::server

@@ -46,7 +46,7 @@ void DaemonListener::wake() {
 }
 
 Status DaemonListener::start() {
-  if (!event_) return {Code::kOutOfMemory, "no descriptor is left (ulimit -n) for an eventfd"};
+  if (!event_) return {Code::kOutOfMemory, "no file descriptor is left (ulimit -n) for an eventfd"};
   return start_thread(&thread_, [this] { run(); });
 }
 
@@ -66,11 +66,12 @@ Result<FurtherSocket> DaemonListener::wait_for_stream(int index, Clock::time_poi
     return streams_.contains(key) || stopped_ || client_left_;
   };
   if (!changed_.wait_until(lock, deadline, over)) {
-    return Status(Code::kTimeout, "the client did not open its further connections");
+    return Status(Code::kTimeout, "the client did not open its further connections in time");
   }
   auto found = streams_.find(key);
   if (found == streams_.end()) {
-    return Status(Code::kUnavailable, stopped_ ? "the server stops" : "the client has gone");
+    return Status(Code::kUnavailable,
+                  stopped_ ? "the server stops" : "the client has closed its connection");
   }
   FurtherSocket stream = std::move(found->second);
   streams_.erase(found);
@@ -128,7 +129,8 @@ bool DaemonListener::take_message() {
   }
   // A descriptor was lost, and with it one connection. The session goes on.
   if (message.status().code() == Code::kSystem) {
-    RCUDA_WARN("a connection is dropped: %s", message.status().message().c_str());
+    RCUDA_WARN("the worker did not receive a connection for its session: %s",
+               message.status().message().c_str());
     return true;
   }
   {

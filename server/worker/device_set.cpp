@@ -42,7 +42,7 @@ Result<std::unique_ptr<DeviceSet>> DeviceSet::prepare(const api::DriverTable& dr
     }
     RCUDA_RETURN_IF_ERROR(set->add(ordinal, ordinal, full));
   }
-  if (set->devices_.empty()) return Status(Code::kNotFound, "there are no devices");
+  if (set->devices_.empty()) return Status(Code::kNotFound, "the driver reports no devices");
   RCUDA_RETURN_IF_ERROR(set->lock_staging());
   return set;
 }
@@ -141,8 +141,9 @@ Status DeviceSet::select(const std::vector<uint32_t>& wanted, wire::Welcome* wel
     }
     const Device& device = devices_[static_cast<size_t>(found - ordinals_.begin())];
     if (std::find(chosen.begin(), chosen.end(), &device) != chosen.end()) {
-      return Status(Code::kInvalidArgument,
-                    "the client requests device " + std::to_string(ordinal) + " twice");
+      return Status(Code::kInvalidArgument, "the client requests device " +
+                                                std::to_string(ordinal) +
+                                                " twice: name each device once in RCUDA_DEVICES");
     }
     chosen.push_back(&device);
   }

@@ -61,7 +61,7 @@ ParkExit say(ParkExit how, const LoadedDriver& driver, const char* function, CUr
           ? ": the driver cannot park a process that has managed memory or memory of another "
             "process, or that uses MPS or MIG"
       : result == CUDA_ERROR_NOT_READY     ? ": work of the session did not end in time"
-      : result == CUDA_ERROR_OUT_OF_MEMORY ? ": there is not enough memory"
+      : result == CUDA_ERROR_OUT_OF_MEMORY ? ": the host or the GPU has too little free memory"
                                            : "";
   std::printf("%s returned %s%s\n", function, name ? name : std::to_string(result).c_str(), remedy);
   return how;
@@ -216,7 +216,7 @@ int run_park_process(const Settings& settings, const std::string& argument) {
     }
     const Checkpoints checkpoints = find_checkpoints(*driver);
     if (!checkpoints.unlock) {
-      std::printf("%s cannot park processes: install NVIDIA driver 570 or later\n",
+      std::printf("the driver %s cannot park processes: install NVIDIA driver 570 or later\n",
                   driver->path.c_str());
       return without;
     }

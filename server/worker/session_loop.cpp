@@ -41,7 +41,7 @@ constexpr auto kLongestSleep = std::chrono::microseconds(500);
 
 Status malformed(uint16_t opcode, const char* what) {
   return Status(Code::kProtocol, "the client sent a malformed command (opcode " +
-                                     std::to_string(opcode) + ": " + what + ")");
+                                     std::to_string(opcode) + ": " + what + "); the session ends");
 }
 
 }  // namespace
@@ -92,7 +92,7 @@ uint64_t SessionLoop::now() const { return options_.now ? options_.now() : monot
 
 Status SessionLoop::over() const {
   if (now() < time_.last_end()) return {};
-  return {Code::kUnavailable, "the session has outlived its time limit"};
+  return {Code::kUnavailable, "the session has reached its limit session time"};
 }
 
 void SessionLoop::stop(std::string why) {
@@ -104,14 +104,21 @@ void SessionLoop::stop(std::string why) {
 Status SessionLoop::run() {
   const SessionResources& resources = services_.resources;
   if (link_.peer_window_bytes() < Window::kBytes) {
-    return Status(Code::kProtocol, "the client's window is too small");
+    return Status(Code::kProtocol, "the client's window has " +
+                                       std::to_string(link_.peer_window_bytes()) +
+                                       " bytes, fewer than the protocol needs (" +
+                                       std::to_string(Window::kBytes) + ")");
   }
   if (link_.window().size() < wire::WorkerWindow::kBytes) {
-    return Status(Code::kProtocol, "the worker's window is too small");
+    return Status(Code::kProtocol, "the worker's window has " +
+                                       std::to_string(link_.window().size()) +
+                                       " bytes, fewer than the protocol needs (" +
+                                       std::to_string(wire::WorkerWindow::kBytes) + ")");
   }
   Result<transport::Region> staging =
       link_.expose(resources.staging, resources.staging_bytes, resources.staging_file);
-  if (!staging.ok()) return Status(staging.status()).with_context("exposing the staging region");
+  if (!staging.ok())
+    return Status(staging.status()).with_context("exposing the staging memory to the client");
   // The bytes of a slot change only after the client has received them.
   link_.lend(resources.staging, resources.staging_bytes);
   transport::Region marks;
@@ -119,7 +126,8 @@ Status SessionLoop::run() {
     Result<transport::Region> shared =
         link_.expose(written.data(), written.size(), resources.staging_file,
                      static_cast<uint64_t>(written.data() - resources.staging));
-    if (!shared.ok()) return Status(shared.status()).with_context("exposing GPU-written words");
+    if (!shared.ok())
+      return Status(shared.status()).with_context("exposing the GPU-written words to the client");
     marks = *shared;
   }
   // Commands of all client threads run on this thread. The client decides which of its threads may
@@ -344,10 +352,13 @@ Status SessionLoop::idle() {
 
 Status SessionLoop::handle(std::span<const std::byte> frame, bool ahead) {
   wire::CommandHeader header;
-  if (frame.size() < sizeof header) return Status(Code::kProtocol, "a command without a header");
+  if (frame.size() < sizeof header) {
+    return Status(Code::kProtocol, "the client sent a command of " + std::to_string(frame.size()) +
+                                       " bytes, shorter than a command's header");
+  }
   std::memcpy(&header, frame.data(), sizeof header);
   if (header.call != 0 && !has_reply_slot(header)) {
-    return malformed(header.opcode, "no such reply slot");
+    return malformed(header.opcode, "its reply slot does not exist");
   }
   const uint64_t number = ahead ? 0 : ++services_.done[wire::Counter::kCommands];
   if (header.opcode == static_cast<uint16_t>(wire::Custom::kSessionEnd)) {
@@ -407,12 +418,12 @@ Status SessionLoop::carry_out(const wire::CommandHeader& header, std::span<const
                       static_cast<uint16_t>(header.thread), 0, 0, 0});
     if (trace_.size() >= kTraceBatch) flush_trace();
   }
-  if (result.malformed) return malformed(header.opcode, "its body");
+  if (result.malformed) return malformed(header.opcode, "its body is invalid");
   if (result.deferred) return {};
   if (target.call) {
     services_.answers.reply(target, result.result, reply_);
   } else if (result.result != CUDA_SUCCESS) {
-    RCUDA_DEBUG("posted command %u failed: CUDA error %d", header.opcode,
+    RCUDA_DEBUG("posted command with opcode %u failed: CUDA error %d", header.opcode,
                 static_cast<int>(result.result));
     services_.answers.latch(result.result);
   }

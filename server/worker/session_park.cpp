@@ -50,7 +50,8 @@ std::optional<ParkAnswer> SessionLoop::obstacle() {
       executor_.nccl.is_busy() || services_.idle.any_work()) {
     return ParkAnswer{What::kBusy, "it has work in progress"};
   }
-  if (services_.idle.any_capture()) return ParkAnswer{What::kBusy, "a stream is in capture"};
+  if (services_.idle.any_capture())
+    return ParkAnswer{What::kBusy, "one of its streams is in capture"};
   return std::nullopt;
 }
 
@@ -227,7 +228,7 @@ Status SessionLoop::take_step() {
   }
   if (wish && wish->what == ParkStep::What::kStay && rest_until_) {
     rest_until_.reset();
-    options_.parker->answer(What::kBusy, "it does not come to rest");
+    options_.parker->answer(What::kBusy, "its worker did not stop calling the driver in time");
   }
   return rest_until_ ? come_to_rest() : Status();
 }

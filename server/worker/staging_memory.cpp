@@ -28,9 +28,9 @@ Status populate(std::byte* data, size_t bytes) {
     if (::madvise(data + at, some, MADV_POPULATE_WRITE) == 0) continue;
     if (errno == EINVAL) return {};  // a kernel before 5.14
     const int error = errno == EFAULT ? ENOMEM : errno;
-    return Status::from_errno(error, "staging memory of " + bytes_text(bytes) +
-                                         " (--staging-bytes, the memory limit of the server's "
-                                         "or session's cgroup)");
+    return Status::from_errno(error, "allocating " + bytes_text(bytes) +
+                                         " of staging memory (see --staging-bytes, and the memory "
+                                         "limit of the server's or session's cgroup)");
   }
   return {};
 }
@@ -42,11 +42,11 @@ Result<std::unique_ptr<StagingMemory>> StagingMemory::make(uint64_t staging_byte
                  kArrivalWordBytes;
   made->file_.reset(::memfd_create("rcuda-staging", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!made->file_ || ::ftruncate(made->file_.get(), static_cast<off_t>(made->bytes_)) != 0) {
-    return Status::from_errno(errno, "making the staging region");
+    return Status::from_errno(errno, "making a memory file for staging memory");
   }
   void* const data =
       ::mmap(nullptr, made->bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, made->file_.get(), 0);
-  if (data == MAP_FAILED) return Status::from_errno(errno, "mapping the staging region");
+  if (data == MAP_FAILED) return Status::from_errno(errno, "mapping the staging memory");
   made->data_ = static_cast<std::byte*>(data);
   (void)start_thread(&made->populating_, [raw = made.get()] {
     pthread_setname_np(pthread_self(), "rcuda-staging");

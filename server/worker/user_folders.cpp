@@ -91,7 +91,7 @@ Status CodeFolder::enter(const std::string& cache, const SessionGrant& grant) co
   // After a failure the driver must not use the folder of another user, so it gets no folder.
   if (!status.ok() || !*folder) folder = UniqueFd(::open("/dev/null", O_PATH | O_CLOEXEC));
   if (::dup3(folder->get(), folder_.get(), O_CLOEXEC) < 0) {
-    return Status::from_errno(errno, "the folder of compiled PTX");
+    return Status::from_errno(errno, "passing the folder of compiled PTX to the driver");
   }
   return status;
 }

@@ -104,7 +104,7 @@ std::string describe_nccl(const Settings& settings) {
   const int version = (*library)->version;
   std::string text = "NCCL " + std::to_string(version / 10000) + "." +
                      std::to_string(version / 100 % 100) + "." + std::to_string(version % 100) +
-                     " by " + (*library)->path + (choice == "auto" ? " (auto)" : "");
+                     " from " + (*library)->path + (choice == "auto" ? " (auto)" : "");
   if (settings.device_isolation.get() == kIsolateSessions) {
     text += "; no NVLink between sessions (device_isolation is session)";
   }
@@ -182,7 +182,8 @@ Status work(const Settings& settings, Daemon& daemon, uint32_t base_number) {
   if (!staging.ok()) return fail(daemon, staging.status());
   Result<CodeFolder> code = CodeFolder::open();
   if (!code.ok()) {
-    RCUDA_DEBUG("compiled PTX is kept as the driver does it: %s", code.status().message().c_str());
+    RCUDA_DEBUG("compiled PTX stays in the driver's own cache: %s",
+                code.status().message().c_str());
     code = CodeFolder();
   }
   Result<LoadedDriver> driver = load_driver(settings.driver.get(), nvidia_nodes());
@@ -214,7 +215,8 @@ int run_worker(const Settings& settings, UniqueFd control, UniqueFd reports, uin
   keep_log_apart();
   Daemon daemon{control.get(), reports.get()};
   const Status status = work(settings, daemon, base_number);
-  if (!status.ok() && !daemon.reports_failure) RCUDA_WARN("worker: %s", status.message().c_str());
+  if (!status.ok() && !daemon.reports_failure)
+    RCUDA_WARN("the worker ends: %s", status.message().c_str());
   // The driver's threads still run, and its exit handlers have nothing to save.
   ::_exit(status.ok() ? 0 : 2);
 }

@@ -182,10 +182,12 @@ Status WorkerSession::become_user() {
 Status WorkerSession::choose_medium(int socket) {
   medium_ = transport::find_medium(hello_.medium);
   fallback_ = transport::find_medium(hello_.fallback);
-  Status usable =
-      !medium_ ? Status(Code::kProtocol, "this server takes " + transport::medium_names() + " only")
-      : fallback_ ? medium_->suits(socket, encrypts_because())
-                  : medium_->usable(socket);
+  Status usable = !medium_    ? Status(Code::kProtocol,
+                                       "this server does not know the transport that the client "
+                                          "chose: set RCUDA_TRANSPORT to one of " +
+                                           transport::medium_names())
+                  : fallback_ ? medium_->suits(socket, encrypts_because())
+                              : medium_->usable(socket);
   if (usable.ok()) return {};
   if (fallback_) {
     welcome_.fell_back = usable.context();
@@ -240,8 +242,10 @@ Status WorkerSession::check_request() {
   peers.reconnect = std::chrono::milliseconds(welcome_.reconnect_ms);
   welcome_.lacking = api::lacking_commands(hello_.commands, api::command_hashes());
   if (!welcome_.lacking.empty()) {
-    RCUDA_INFO("the client is of another build: it does not use %zu commands",
-               welcome_.lacking.size());
+    RCUDA_INFO(
+        "the client is another build: it has %zu commands that this server lacks or defines "
+        "differently, and does not use them",
+        welcome_.lacking.size());
   }
   return {};
 }
@@ -275,9 +279,9 @@ Status WorkerSession::limit_devices() {
     const uint32_t ordinal = resources_.devices[i].ordinal;
     if (ordinal >= Ledger::kDevices) {
       return {Code::kInvalidArgument,
-              "the server limits device memory, and can do that for devices 0 to " +
+              "the server limits device memory, but can do that only for devices 0 to " +
                   std::to_string(Ledger::kDevices - 1) + ", not for device " +
-                  std::to_string(ordinal)};
+                  std::to_string(ordinal) + ": name another device in RCUDA_DEVICES"};
     }
     uint64_t& bytes = welcome_.devices[i].total_bytes;
     if (const auto room = resources_.quota->room(ordinal)) bytes = std::min(bytes, room->limit);
@@ -352,7 +356,8 @@ Status WorkerSession::connect(Socket client) {
   listener_->watch({});
   if (!made.ok()) return made.status();
   if (!made->refused.ok()) {
-    RCUDA_INFO("no connection over %s: %s", medium_->name(), made->refused.message().c_str());
+    RCUDA_INFO("cannot connect with the client over %s: %s", medium_->name(),
+               made->refused.message().c_str());
   }
   link_ = std::move(made->link);
   const bool fell_back = !made->refused.ok() || !welcome_.fell_back.empty();

@@ -155,7 +155,7 @@ int Arena::file_locked() {
   }
   rcuda::UniqueFd made = make_file(name);
   if (!made) {
-    RCUDA_ERROR("cannot make a memory file for a device: %m");
+    RCUDA_ERROR("cannot make the file (memfd) of a device's memory: %m");
     return -1;
   }
   file_ = std::move(made);

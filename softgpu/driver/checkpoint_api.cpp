@@ -166,11 +166,13 @@ void serve() {
   // may_reach() looks for a pipe in this process, as NVIDIA's driver makes. It stays open until the
   // exit.
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) RCUDA_DEBUG("process cannot be checkpointed: no pipe");
+  if (::pipe2(ends, O_CLOEXEC) != 0)
+    RCUDA_DEBUG("this process cannot be checkpointed: pipe2 failed: %m");
   static auto* const server = new LookupServer;  // never ends: its thread runs until the exit
   const rcuda::Status started = server->start(socket_of(::getpid()), "softgpu-check", carry_out,
                                               LookupServer::Serves::kRootToo);
-  if (!started.ok()) RCUDA_DEBUG("process cannot be checkpointed: %s", started.message().c_str());
+  if (!started.ok())
+    RCUDA_DEBUG("this process cannot be checkpointed: %s", started.message().c_str());
 }
 
 }  // namespace softgpu::driver::checkpoint

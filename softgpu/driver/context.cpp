@@ -70,11 +70,11 @@ void Context::fail(CUresult error, const std::string& why) {
   const bool first = sticky_.compare_exchange_strong(expected, error, std::memory_order_acq_rel);
   // A program may end while work runs, so work that the end of its context stops is not a failure.
   if (first && error != CUDA_ERROR_CONTEXT_IS_DESTROYED) {
-    RCUDA_ERROR("context %llu of device %d failed with error %d: %s",
+    RCUDA_ERROR("context %llu of device %d is lost with CUDA error %d: %s",
                 static_cast<unsigned long long>(id()), device_.ordinal(), error, why.c_str());
   } else {
-    RCUDA_DEBUG("context %llu: error %d: %s", static_cast<unsigned long long>(id()), error,
-                why.c_str());
+    RCUDA_DEBUG("context %llu, which is lost or being destroyed: CUDA error %d: %s",
+                static_cast<unsigned long long>(id()), error, why.c_str());
   }
 }
 

@@ -20,7 +20,9 @@ namespace {
 int open_log() {
   const char* path = configuration().copy_log.c_str();
   const int file = ::open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
-  if (file < 0) RCUDA_WARN("SOFTGPU_COPY_LOG=%s: %s", path, std::strerror(errno));
+  if (file < 0)
+    RCUDA_WARN("SOFTGPU_COPY_LOG=%s cannot be opened, so copies are not logged: %s", path,
+               std::strerror(errno));
   return file;
 }
 

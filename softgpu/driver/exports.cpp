@@ -111,7 +111,7 @@ Result<LookupResult> fetch(const ExportHandle& handle) {
   if (!found) {
     RCUDA_WARN("cannot open an IPC handle: %s", found.status().message().c_str());
   } else if (!found->descriptor) {
-    return Status(rcuda::Code::kNotFound, "the export has no file");
+    return Status(rcuda::Code::kNotFound, "the exporting process sent no file descriptor");
   }
   return found;
 }

@@ -86,7 +86,7 @@ CUresult InterprocessEvent::get_handle(CUipcEventHandle* handle) const {
         return Export{{}, event->file_.get(), event};
       });
   if (!made) {
-    RCUDA_ERROR("cuIpcGetEventHandle: %s", made.status().message().c_str());
+    RCUDA_ERROR("cuIpcGetEventHandle cannot export the event: %s", made.status().message().c_str());
     return CUDA_ERROR_OPERATING_SYSTEM;
   }
   *handle = {};

@@ -110,7 +110,8 @@ CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle* out, CUdeviceptr address) {
       offer(ExportKind::kMemory, allocation->id,
             [exported = std::weak_ptr(allocation)] { return export_of(exported); });
   if (!handle) {
-    RCUDA_ERROR("cuIpcGetMemHandle: %s", handle.status().message().c_str());
+    RCUDA_ERROR("cuIpcGetMemHandle cannot export the memory: %s",
+                handle.status().message().c_str());
     return CUDA_ERROR_OPERATING_SYSTEM;
   }
   std::memset(out, 0, sizeof *out);

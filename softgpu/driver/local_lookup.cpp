@@ -48,7 +48,7 @@ Status address_of(const std::string& name, sockaddr_un* address, socklen_t* leng
   *address = {};
   address->sun_family = AF_UNIX;
   if (name.size() > sizeof address->sun_path - 1) {
-    return {Code::kInvalidArgument, "the name of a local socket is too long"};
+    return {Code::kInvalidArgument, "the name of a local socket is too long: " + name};
   }
   std::memcpy(address->sun_path + 1, name.data(), name.size());
   *length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
@@ -76,7 +76,9 @@ bool is_of_root(int socket) {
 Deadline in_a_second() { return std::chrono::steady_clock::now() + std::chrono::seconds(1); }
 
 Status not_found() {
-  return {Code::kNotFound, "its process has ended, no longer offers it or belongs to another user"};
+  return {Code::kNotFound,
+          "the exporting process has ended, has released the object, or belongs "
+          "to another user"};
 }
 
 }  // namespace
@@ -145,8 +147,8 @@ void LookupServer::serve() {
     if (errno == EINTR || errno == EAGAIN || errno == ECONNABORTED) continue;
     if (!std::exchange(warned, true)) {
       RCUDA_WARN(
-          "exported memory cannot be passed on for now: %s (is the limit on open files, ulimit "
-          "-n, reached?)",
+          "this process cannot pass exported memory to others for now: %s (check the limit on open "
+          "files, ulimit -n)",
           std::strerror(errno));
     }
     if (!rest(kRest)) return;
@@ -190,7 +192,8 @@ Result<LookupResult> ask(const std::string& name, uint32_t kind, const LookupKey
     asked =
         rcuda::recv_with_fds(socket.get(), rcuda::writable_bytes_of(answer), descriptors, deadline);
   }
-  if (asked.code() == Code::kSystem) return std::move(asked).with_context("a local lookup");
+  if (asked.code() == Code::kSystem)
+    return std::move(asked).with_context("looking up an export of another process");
   if (!asked.ok() || answer.found != 1) return not_found();
   LookupResult result{answer.note, {}};
   if (!descriptors.empty()) result.descriptor = std::move(descriptors.front());

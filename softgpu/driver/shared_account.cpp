@@ -40,7 +40,8 @@ rcuda::Result<std::unique_ptr<SharedAccount>> SharedAccount::open(const std::str
   }
   return Status(rcuda::Code::kUnavailable, "SOFTGPU_SHARED_MEMORY=" + path + ": " +
                                                std::to_string(kSlots) +
-                                               " processes use it already");
+                                               " processes already use this file, the most that "
+                                               "it allows");
 }
 
 bool SharedAccount::set_lock(short type, int place, bool waits) const {

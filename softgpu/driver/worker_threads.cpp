@@ -50,7 +50,8 @@ class WorkerThreads {
       std::thread([this] { work(); }).detach();
     } catch (const std::system_error& error) {
       // The job stays in the backlog and runs when another thread becomes free.
-      RCUDA_ERROR("cannot start a thread for a stream: %s", error.what());
+      RCUDA_ERROR("cannot start a thread for a stream, so its work waits for another thread: %s",
+                  error.what());
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }

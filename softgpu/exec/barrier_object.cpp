@@ -53,7 +53,7 @@ void update_each(Lanes& x, const Instr& i, F f) {
     if (host == nullptr) return;
     if (host < x.shared || host >= x.shared + x.shared_bytes) {
       return x.fault_at(l, CUDA_ERROR_INVALID_ADDRESS_SPACE, address,
-                        "mbarrier outside shared memory");
+                        "mbarrier object outside of the block's shared memory");
     }
     uint64_t bits;
     std::memcpy(&bits, host, sizeof bits);
@@ -151,7 +151,7 @@ void bulk_copy(Lanes& x, const Instr& i) {
     const uint32_t bytes = x.at<uint32_t>(i.c)[l];
     if (bytes % 16 != 0) {
       return x.fault_at(l, CUDA_ERROR_MISALIGNED_ADDRESS, bytes,
-                        "bulk copy size is not a multiple of 16:");
+                        "the size of a bulk copy is not a multiple of 16 bytes:");
     }
     for (uint32_t done = 0; done < bytes; done += 16) {
       std::byte* target = host_address(x, l, to_space, to + done, 16, true);

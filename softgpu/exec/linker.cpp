@@ -119,7 +119,7 @@ Status Linker::index_variables() {
       }
       const uint64_t offset = round_up(end, variable.align_bytes);
       if (offset + bytes < bytes)
-        return {Code::kOutOfMemory, "the program's variables are too large"};
+        return {Code::kOutOfMemory, "the program's global variables exceed the address space"};
       end = offset + bytes;
       // The symbol's value becomes an address in allocate().
       define(unit, variable.name, variable.linkage, {Symbol::Kind::kAddress, placed_.size(), 0});
@@ -158,7 +158,8 @@ Status Linker::place_function_shared() {
     }
   }
   if (total >= kMaxSharedBytes)
-    return {Code::kInvalidArgument, "the program's shared variables are too large"};
+    return {Code::kInvalidArgument,
+            "the program's shared variables exceed " + std::to_string(kMaxSharedBytes) + " bytes"};
 
   const auto place = [&](const ptx::Function& function, uint32_t end) {
     std::vector<uint32_t>& offsets = function_shared_[&function];

@@ -62,10 +62,11 @@ class Finder {
     found_ = nullptr;
     const Object* object = look_up(handle);
     if (object == nullptr) {
-      x_.fault_at(lane, CUDA_ERROR_ILLEGAL_ADDRESS, handle, "no texture or surface object");
+      x_.fault_at(lane, CUDA_ERROR_ILLEGAL_ADDRESS, handle,
+                  "the handle is not a texture or surface object");
     } else if (!x_.memory->covers(object->begin, object->end, write_)) {
       x_.fault_at(lane, CUDA_ERROR_ILLEGAL_ADDRESS, object->begin,
-                  "inaccessible memory of a texture or surface object");
+                  "the memory of a texture or surface object is not accessible");
     } else {
       handle_ = handle;
       found_ = object;

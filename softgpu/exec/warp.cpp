@@ -370,7 +370,8 @@ void Warp::execute(uint32_t index, bool alone_in_turn) {
         const uint32_t number = numbers[first];
         if (number >= Block::kBarriers) {
           leave();
-          return fault(i, first, CUDA_ERROR_ILLEGAL_INSTRUCTION, "no such barrier");
+          return fault(i, first, CUDA_ERROR_ILLEGAL_INSTRUCTION,
+                       "the number of a barrier is out of range");
         }
         uint32_t together = 0;
         for (uint32_t l = first; l < kLanes; ++l) {

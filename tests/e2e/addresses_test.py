@@ -139,7 +139,7 @@ class AddressesTest(unittest.TestCase):
         # The server has not started a worker yet when the first program connects.
         server = self.server(driver="/nowhere/libcuda.so.1", options=["--pool", "0"])
         for transport in ("shm", "tcp"):
-            self.check(server.address(), "the server can start no worker", "/nowhere/libcuda.so.1",
+            self.check(server.address(), "the server cannot start a worker", "/nowhere/libcuda.so.1",
                        transport=transport)
 
     def test_too_many_sessions(self):
@@ -149,7 +149,7 @@ class AddressesTest(unittest.TestCase):
         self.addCleanup(first.communicate)
         self.addCleanup(first.kill)
         first.stdout.readline()
-        self.check(server.address(), "all 1 sessions are taken", "raise --max-sessions")
+        self.check(server.address(), "all 1 sessions of the server are taken", "raise --max-sessions")
 
     def test_a_gpu_of_this_machine_beside_a_remote_one(self):
         here, there = self.server(index=0), self.server(index=1)

@@ -204,7 +204,7 @@ class HostileDescriptorsTest(unittest.TestCase):
         for users, mode, group in (("*", 0o666, 0), ("@12", 0o660, 12)):
             server = Server(BUILD, options=("--port", str(port), "--users", users))
             self.assertEqual(server.port, str(port), server.text())
-            self.assertIn(f"another process has taken the name @rcuda-{port}", server.text())
+            self.assertIn(f"another process has taken the socket name @rcuda-{port}", server.text())
             status = os.stat(path)
             self.assertEqual((stat.S_IMODE(status.st_mode), status.st_gid), (mode, group))
             self.program([server], "vector_add", "shm")

@@ -130,7 +130,7 @@ class LeasesTest(unittest.TestCase):
                                "has devices 0 and 1 of this server, not device 2")
             wrong = lease["RCUDA_LEASE"].replace(secret, "0" * 32)
             self.check_refused(self.environment(server, transport, (0,), RCUDA_LEASE=wrong),
-                               "has ended, or is not this server's")
+                               "has ended, or belongs to another server")
         self.check_refused(self.environment(server, "shm", RCUDA_LEASE="nonsense"),
                            "entry 1 of RCUDA_LEASE is not usable")
 
@@ -176,7 +176,7 @@ class LeasesTest(unittest.TestCase):
         self.assertEqual(second["RCUDA_DEVICES"], ",".join(map(server.address, (0, 1, 3))))
         for variables in (first, second, {}):
             self.check_works(self.environment(server, "shm", **variables))
-        self.assertIn("can be had", self.rcuda_lease(server, "take").stderr)
+        self.assertIn("available: ", self.rcuda_lease(server, "take").stderr)
 
     def test_a_client_waits_for_the_end_of_a_lease(self):
         server = self.server()
@@ -311,7 +311,7 @@ class LeasesTest(unittest.TestCase):
         self.start_session(self.environment(server, "shm"))
         result = self.rcuda_lease(server, "take", "--devices", "2", "--wait", "1s")
         self.assertEqual(result.returncode, 1)
-        for text in ("2 devices are wanted, and 1 can be had", "device 0 has a session of",
+        for text in ("the request asks for 2 devices, and 1 is available", "device 0 has a session of",
                      "device 1 has lease", "of slurm 1"):
             self.assertIn(text, result.stderr)
 
@@ -376,7 +376,7 @@ class LeasesTest(unittest.TestCase):
         self.assertEqual([one["user"] for one in own], ["nobody"])
         self.assertEqual(self.leases(server, user=OTHER), [])
         self.assertEqual(len(self.leases(server)), 2)
-        self.assertIn("knows no user nobody-at-all", self.rcuda_lease(server, "take", "--user", "nobody-at-all").stderr)
+        self.assertIn("has no user nobody-at-all", self.rcuda_lease(server, "take", "--user", "nobody-at-all").stderr)
 
     def test_operators(self):
         self.as_other_users()

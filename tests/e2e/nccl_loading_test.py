@@ -200,7 +200,7 @@ class LoadingTest(unittest.TestCase):
         self.start({"TESTNCCL_VERSION": "22907"}, {"RCUDA_SERVER_NCCL": "none"})
         shown = self.run_program(os.path.join(BUILD, "bin/rcuda-smi"), "--json", RCUDA_DEVICES=self.devices)
         first, second = (server["nccl"] for server in json.loads(shown.stdout))
-        self.assertEqual(first, f"NCCL 2.29.7 by {os.path.realpath(NCCL)}")
+        self.assertEqual(first, f"NCCL 2.29.7 from {os.path.realpath(NCCL)}")
         self.assertEqual(second, "no NCCL: its setting `nccl` is none")
 
     def test_address_outside_of_the_networks(self):

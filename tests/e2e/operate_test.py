@@ -329,7 +329,7 @@ class OperateTest(unittest.TestCase):
         self.assertEqual(program.communicate("\n", timeout=60)[0].split(), ["copied", "0"])
         self.assertIn("stopped", drain.communicate(timeout=60)[0])
         self.assertEqual(server.process.wait(timeout=60), 0)
-        self.assertIn("info: stopping, the server was drained: 0 session(s) end\n", server.text())
+        self.assertIn("info: stopping, because the server was drained: ending 0 session(s)\n", server.text())
 
     def test_an_operator_can_resume_a_drain_that_an_operator_began(self):
         server = self.server()

@@ -342,7 +342,7 @@ class ParkingTest(Parking):
         program = self.program(server)
         self.do(program, "fill 7")
         self.assertEqual(self.do(program, "capture"), "None")
-        self.assertIn("a stream is in capture", self.refusal(server, program))
+        self.assertIn("one of its streams is in capture", self.refusal(server, program))
         self.assertEqual(self.do(program, "end_capture"), "None")
         self.park(server, program)
         self.assertEqual(self.do(program, "get"), "7")

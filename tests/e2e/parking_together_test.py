@@ -133,7 +133,7 @@ class TogetherTest(parking_test.Parking):
         server, exporter, importer = self.sharing(**MANY)
         worker = self.session(server, importer)["worker"]
         os.kill(worker, signal.SIGSTOP)
-        self.check_refusal(server, exporter, "it does not come to rest", [importer])
+        self.check_refusal(server, exporter, "its worker did not stop calling the driver in time", [importer])
         self.assertEqual(self.do(exporter, "get"), "5")
         again = self.smi("park", f"127.0.0.1:{server.port}", str(self.session(server, exporter)["worker"]), check=False)
         self.assertIn("has work in progress", again.stderr)  # the stopped worker has not answered yet
@@ -231,7 +231,7 @@ class TogetherTest(parking_test.Parking):
 
     def test_nccl_that_cannot_suspend_is_refused(self):
         for variables, text in (({"TESTNCCL_VERSION": "22800"}, "install 2.29.7 or later"),
-                                ({"TESTNCCL_SUSPEND": "fails"}, "ncclCommSuspend of a communicator returned")):
+                                ({"TESTNCCL_SUSPEND": "fails"}, "ncclCommSuspend of an NCCL communicator returned")):
             with self.subTest(text):
                 server = self.nccl_server(**variables)
                 programs = self.ranks(server)

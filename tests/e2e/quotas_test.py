@@ -205,7 +205,7 @@ class QuotasTest(unittest.TestCase):
         server = self.server(options=["--max-sessions", "1"])
         first = self.start_session(server, "shm")
         second = self.start(server, "tcp", wait="10m")
-        self.check_waits(second, "place 1: all 1 sessions are taken")
+        self.check_waits(second, "place 1: all 1 sessions of the server are taken")
         self.end(first)
         self.assertEqual(second.stdout.readline(), "running\n", self.said(second))
 
@@ -213,11 +213,11 @@ class QuotasTest(unittest.TestCase):
         server = self.server("[limits.user]\nsessions = 1\n", options=["--audit", self.path("audit")])
         self.start_session(server, "shm")
         for transport in TRANSPORTS:
-            self.check_refused(server, transport, "it waited 1s (RCUDA_WAIT) and is in place 1: user ",
+            self.check_refused(server, transport, "the program waited 1s (RCUDA_WAIT) and is at place 1 of the queue: user ",
                                "has 1 session", "wait longer", wait="1s")
         refusals = audit_lines(self.path("audit"), "refused")
         self.assertEqual(len(refusals), len(TRANSPORTS))
-        self.assertIn("it waited 1s", refusals[1]["why"])
+        self.assertIn("the program waited 1s", refusals[1]["why"])
 
     def test_a_program_that_goes_away_leaves_the_queue(self):
         server = self.server("[limits.user]\nsessions = 1\n")
@@ -384,7 +384,7 @@ class QuotasTest(unittest.TestCase):
         result = subprocess.run([sys.executable, "-c", FAIL_AND_LIVE_ON], text=True, timeout=120,
                                 env=client_environment(BUILD, [server], "tcp"), capture_output=True)
         self.assertRegex(result.stdout, "^7[0-9][0-9] 46$", result.stderr)  # CUDA_ERROR_DEVICE_UNAVAILABLE
-        self.assertIn("has ended all sessions on its GPU, because the server uses MPS", result.stderr)
+        self.assertIn("has ended all sessions on its GPU, because they share NVIDIA's MPS", result.stderr)
 
     def check_config(self, text, *options):
         with open(self.path("server.toml"), "w") as file:

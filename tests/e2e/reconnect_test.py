@@ -160,7 +160,7 @@ class ReconnectTest(AuthCase):
         """Checks that the disconnected program has lost its session to another one, and gets the reason when it is back."""
         self.assertTrue(eventually(lambda: worker not in server.sessions(self.build).values()))
         proxy.bring_up()
-        self.check_lost(run, "its client was disconnected, and another program waited for its room on ")
+        self.check_lost(run, "its client was disconnected, and another program needed its place on ")
         self.assertRegex(server.text(), f"the session of worker {worker} ends: its client was disconnected.* [(]for a .* user root")
 
     # A disconnected session keeps its place until another program waits for it.
@@ -174,8 +174,8 @@ class ReconnectTest(AuthCase):
         self.assertIn(run.pid, server.sessions(self.build))
         waited = self.run_program([server.address()], RCUDA_WAIT="60s")
         self.assert_works(waited)
-        self.assertRegex(waited.stderr, "waiting, place 1: .*; a disconnected session ends for this program( 30s after its "
-                         "loss)?, unless its client is back\n")
+        self.assertRegex(waited.stderr, "waiting, place 1: .*; the server ends a disconnected session for this program( 30s "
+                         "after it was disconnected)?, unless its client connects again\n")
         self.check_taken(server, proxy, run, worker)
 
     # An allocation of another program never waits, so it ends no disconnected session. That program prints one line about

@@ -131,7 +131,7 @@ class ReloadTest(unittest.TestCase):
                                  ('nonsense = 5\n', None, "nonsense")):
             with self.subTest(text):
                 self.write(text)
-                said = self.hang_up(server, "the settings are not reloaded, after SIGHUP, and none changes")
+                said = self.hang_up(server, "the settings are not reloaded, after SIGHUP, and keep their values")
                 before = len(server.text())
                 asked = self.smi(server, "reload")
                 self.assertEqual(asked.returncode, 1)

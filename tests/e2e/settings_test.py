@@ -89,7 +89,7 @@ class SettingsTest(unittest.TestCase):
                 (["--listen", "no such host"], {}, "no such host", "--listen takes an address"),
                 (["--devices", "7"], {}, "this machine has no device 7"),
                 (["--driver", self.path("libcuda.so")], {}, "libcuda.so", "RCUDA_DRIVER"),
-                ([], {"RCUDA_SERVER_CGROUP": self.folder}, "RCUDA_SERVER_CGROUP=" + self.folder, "has no controllers"),
+                ([], {"RCUDA_SERVER_CGROUP": self.folder}, "RCUDA_SERVER_CGROUP=" + self.folder, "has none of the controllers"),
                 (["--tokens", open_tokens], {}, "chmod 600 " + open_tokens),
                 (["--tokens", text], {}, text),
                 (["--certificate", text], {}, text),
@@ -160,7 +160,7 @@ class SettingsTest(unittest.TestCase):
         for options, settings, *said in (
                 (["--listen", "192.0.2.1"], {}, "192.0.2.1", "--listen takes an address of this machine"),
                 ([], {"RCUDA_SERVER_CGROUP": self.path("group")}, "RCUDA_SERVER_CGROUP=" + self.path("group"),
-                 "has no controllers"),
+                 "has none of the controllers"),
                 (["--users", "no-such-user"], {}, "RCUDA_SERVER_USERS", "no-such-user"),
                 (["--operators", "@no-such-group"], {}, "RCUDA_SERVER_OPERATORS", "@no-such-group")):
             for check in ([], ["--check-config"]):

@@ -53,7 +53,7 @@ class SilentTest(unittest.TestCase):
         for _ in range(SILENT):
             self.silent(connect, server)
         self.check_serves(server)
-        self.assertIn("have not introduced themselves", server.text())
+        self.assertIn("have sent no request yet", server.text())
 
     def silent(self, connect, server):
         connection = connect(server)

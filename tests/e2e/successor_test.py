@@ -261,15 +261,15 @@ class SuccessorTest(unittest.TestCase):
         server = self.server("max_sessions = 3\n", other_forms=True)
         old = self.session(server, "own")
         self.upgrade()
-        self.reload(server, f"{self.binary} is of a build that cannot go on with the sessions of this one")
-        for status, why in ((3, "is of a build that cannot go on with the sessions of this one"),
+        self.reload(server, f"{self.binary} is a build that cannot continue the sessions of the running build")
+        for status, why in ((3, "is a build that cannot continue the sessions of the running build"),
                             (78, "does not start with these settings"), (1, "does not start with these settings")):
             self.install(text=f"#!/bin/sh\nexit {status}\n")
-            self.reload(server, f"the server goes on with its own build: {self.binary} {why}")
+            self.reload(server, f"the server continues with its running build: {self.binary} {why}")
         self.install(text="no program\n")
         asked = self.smi(server, "reload")
         self.assertEqual(asked.returncode, 0, asked.stderr)
-        self.assertIn("the server goes on with its own build: ", asked.stdout)
+        self.assertIn("the server continues with its running build: ", asked.stdout)
         os.unlink(self.binary)
         self.reload(server, "the settings are reloaded")
         self.use(old)

@@ -92,7 +92,7 @@ class TurnsTest(Turns):
         for thread in threads:
             thread.join()
         self.assertEqual(faults, [], server.text())
-        self.assertIn("because another session needs the room", server.text())
+        self.assertIn("because another session needs its GPU memory", server.text())
         self.assertNotIn("ends:", server.text())
 
     def test_an_allocation_and_a_wake_park_the_session_that_has_been_idle_longest(self):
@@ -103,7 +103,7 @@ class TurnsTest(Turns):
         self.do(second, "work 2")
         self.assertEqual(self.do(third, "allocate 30"), "None")
         self.assertEqual([self.state(server, one) for one in (first, second, third)], ["parked", "", ""])
-        self.assertIn(f"because another session needs the room (worker {self.session(server, third)['worker']})", server.text())
+        self.assertIn(f"because another session needs its GPU memory (worker {self.session(server, third)['worker']})", server.text())
         self.assertEqual(self.do(first, "work 3"), "right")
         self.assertEqual([self.state(server, one) for one in (first, second, third)], ["", "parked", ""])
         self.assertEqual(self.do(second, "work 4"), "right")
@@ -129,7 +129,7 @@ class TurnsTest(Turns):
         third = self.program(server, mib=1)
         self.assertEqual(self.state(server, first), "parked")
         self.assertEqual(self.do(third, "allocate 40"), "error 2")
-        self.assertIn("gets no 40 MiB on GPU 0", server.text())
+        self.assertIn("cannot allocate 40 MiB on GPU 0", server.text())
         self.assertIsNone(second.poll())
 
     def test_without_the_setting_nothing_is_parked(self):
@@ -195,7 +195,7 @@ class TurnsTest(Turns):
         self.do(second, "work 2")
         third = self.program(server, mib=2)
         self.assertEqual([self.state(server, one) for one in (first, second, third)], ["parked", "", ""], server.text())
-        self.assertIn("because a new session needs the room", server.text())
+        self.assertIn("because a new session needs its GPU memory", server.text())
         self.assertEqual(self.do(third, "work 3"), "right")
         self.assertEqual(self.do(first, "work 4"), "right")
 

@@ -147,7 +147,7 @@ class UsersTest(unittest.TestCase):
                           "root may, and so may users that its setting operators names (RCUDA_SERVER_OPERATORS)", denied.stderr)
             self.assertNotIn("rcuda-token", denied.stderr)  # the server's own machine needs no token
         self.assertRegex(self.control(server, OTHER, "end", at, worker).stderr,
-                         "no session of yours .*; only operators may end those of others")
+                         "no session of yours .*; only operators may end sessions of other users")
         self.assertIsNone(session.poll())
         self.assertEqual(self.control(server, NOBODY, "end", at, worker).returncode, 0)
         self.assertIn("nobody ended the session", session.communicate(timeout=60)[1])

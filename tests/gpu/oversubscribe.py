@@ -152,7 +152,7 @@ def main():
             failed = failed or program.wrong or worker is None
         for program in programs:
             program.end()
-        parks = server.text().count("because another session needs the room")
+        parks = server.text().count("because another session needs its GPU memory")
         print(f"\n{parks} parks for the room of others; rcuda-server: {server.stop()}")
         failed = failed or parks == 0
         if failed:

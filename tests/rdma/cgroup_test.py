@@ -129,7 +129,7 @@ class CgroupTest(unittest.TestCase):
         other = subprocess.Popen(["sleep", "600"])
         write(f"{self.group}/cgroup.procs", str(other.pid))
         server = self.server(RCUDA_SERVER_SESSION_MEMORY="1G")
-        self.assertIn(f"{self.group} is not this server's alone", server.text())
+        self.assertIn(f"{self.group} also contains processes that are not of this server", server.text())
         client, worker = self.session(server)
         self.assertEqual(group_of(worker), self.group)
         self.assertIn(str(1 << 30), read(f"/proc/{worker}/limits"))

@@ -335,7 +335,7 @@ echo "status $?"
             result = self.run_command("srun", option, "true")
             self.assertNotEqual(result.returncode, 0, option)
             self.assertIn(text, result.stderr)
-        self.assertIn("no remote GPUs are there with 17G",
+        self.assertIn("the pool has no remote GPUs with 17G",
                       self.run_command("sbatch", "--rcuda=1", "--rcuda-mem=17G", "--wrap", "true").stderr)
 
     def test_a_step_cannot_ask_for_other_gpus(self):
@@ -462,10 +462,10 @@ echo "status $?"
         self.assertTrue(eventually(lambda: "Restarts=1" in self.must("scontrol", "show", "job", job)), self.said())
         self.await_state(job, "PENDING")
         self.assertRegex(self.record(job, "AdminComment"),
-                         f"^rcuda: 1 GPU of type dead is wanted; available: 0; {why}")
+                         f"^rcuda: the job asks for 1 GPU of type dead; available: 0; {why}")
         result = self.run_command("srun", "--rcuda=1:dead", "true")
         self.assertNotEqual(result.returncode, 0)
-        self.assertRegex(result.stderr, f"rcuda: 1 GPU of type dead is wanted; available: 0; {why}")
+        self.assertRegex(result.stderr, f"rcuda: the job asks for 1 GPU of type dead; available: 0; {why}")
 
     def test_a_server_that_dies_ends_the_job_with_one_line(self):
         job = self.submit("--rcuda=1:frail", "--wrap", f"exec {BUILD}/tests/e2e/endless")

@@ -61,7 +61,7 @@ class Crossing {
       MutexLock lock(mutex_);
       if (!came_.wait_until(lock, deadline,
                             [&]() RCUDA_REQUIRES(mutex_) { return waiting_.contains(index); })) {
-        return Status(Code::kTimeout, "no connection has come");
+        return Status(Code::kTimeout, "the other end has not connected again");
       }
       return std::move(waiting_.extract(index).mapped());
     };

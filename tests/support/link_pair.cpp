@@ -139,7 +139,8 @@ Result<LinkEnds> make_link_ends(const Medium& medium, const LinkOptions& client,
         });
   }
 
-  Result<std::unique_ptr<Link>> server_link = Status{Code::kInternal, "not made"};
+  Result<std::unique_ptr<Link>> server_link =
+      Status{Code::kInternal, "the server's Link was not made"};
   std::thread other([&] {
     server_link = make_end(medium, std::move(sockets->theirs), true, listener, server, losses);
   });

@@ -387,7 +387,7 @@ class SimLink final : public transport::Link {
     close();
     own().gone = true;
     while (!own().regions.empty()) withdraw(own().regions.begin());
-    if (!lent_.empty()) cable_->world.violation("memory that is lent for longer than its Link");
+    if (!lent_.empty()) cable_->world.violation("memory is still lent when its Link ends");
     for (const auto& [region, mapping] : mapped_) ::munmap(mapping.first, mapping.second);
   }
 
@@ -401,7 +401,7 @@ class SimLink final : public transport::Link {
     for (const auto& piece : pieces) bytes.insert(bytes.end(), piece.begin(), piece.end());
     if (offset % 8 != 0 || bytes.size() % 8 != 0 || bytes.size() < 8 ||
         offset + bytes.size() > peer().window.size()) {
-      cable_->world.violation("a put outside the window");
+      cable_->world.violation("a put outside of the peer's window, or not in whole words");
       return {};
     }
     // A message's time does not depend on its size.
@@ -432,7 +432,8 @@ class SimLink final : public transport::Link {
   }
   Result<transport::Region> expose_device(void* base, size_t bytes,
                                           const transport::DeviceMemory&) override {
-    if (!traits().has_adapter) return Status(Code::kUnsupported, "not over this medium");
+    if (!traits().has_adapter)
+      return Status(Code::kUnsupported, "this simulated medium has no adapter for device memory");
     return expose(base, bytes, -1, 0);
   }
   Status loop_back(void*, const void*, size_t) override {
@@ -445,7 +446,8 @@ class SimLink final : public transport::Link {
   }
   Result<void*> map(transport::RegionId region, size_t, void*) override {
     const auto found = peer().regions.find(static_cast<uint64_t>(region));
-    if (found == peer().regions.end()) return Status(Code::kNotFound, "no such region");
+    if (found == peer().regions.end())
+      return Status(Code::kNotFound, "the peer has not exposed the region");
     if (!traits().shares_pages || !found->second.backing) return static_cast<void*>(nullptr);
     // Each end has its own mapping, as two processes have.
     void* base = ::mmap(nullptr, found->second.bytes, PROT_READ | PROT_WRITE, MAP_SHARED,
@@ -456,7 +458,7 @@ class SimLink final : public transport::Link {
   }
   Status unmap(transport::RegionId region) override {
     const auto found = mapped_.find(region);
-    if (found == mapped_.end()) return {Code::kNotFound, "not mapped"};
+    if (found == mapped_.end()) return {Code::kNotFound, "the region is not mapped"};
     ::munmap(found->second.first, found->second.second);
     mapped_.erase(found);
     return {};
@@ -491,7 +493,7 @@ class SimLink final : public transport::Link {
     // caller's memory until then.
     if (immediate != 0 && traits().copies_by_cpu) {
       if (!is_lent(static_cast<const std::byte*>(local), bytes)) {
-        cable_->world.violation("a chunk that a Link with Reconnecting must copy");
+        cable_->world.violation("a chunk is sent from memory that is not lent to the Link");
       }
       cable_->world.after_us(end.wire_free_us - now, [cable = cable_, from = end_, id] {
         const auto pending = cable->ends[from].pending.find(id);

@@ -124,7 +124,7 @@ const wire::Hello& PuppetServer::hello() {
 void PuppetServer::await_client() {
   std::unique_lock lock(mutex_);
   if (!changed_.wait_for(lock, std::chrono::seconds(60), [this] { return connected_; })) {
-    ADD_FAILURE() << "no client came";
+    ADD_FAILURE() << "no client connected to the puppet server within 60 s";
     std::abort();
   }
 }
@@ -161,7 +161,7 @@ void PuppetServer::run() {
   const Status welcomed = welcome_client();
   if (!welcomed.ok()) {
     if (!stop_.load() && !client_may_leave_.load())
-      ADD_FAILURE() << "the puppet has no client: " << welcomed.message();
+      ADD_FAILURE() << "the puppet server cannot welcome its client: " << welcomed.message();
     return;
   }
   wire::RingReader commands(*link_, wire::kCommandRingLayout);
@@ -169,7 +169,7 @@ void PuppetServer::run() {
     (void)link_->wait([&] { return stop_.load() || commands.pending(); }, patience());
     auto frame = commands.try_next();
     if (!frame.ok()) {
-      ADD_FAILURE() << "the client's ring: " << frame.status().message();
+      ADD_FAILURE() << "the client's command ring is damaged: " << frame.status().message();
       return;
     }
     if (!frame->empty()) serve(*frame);
@@ -206,7 +206,8 @@ Status PuppetServer::welcome_client() {
   transport::LinkOptions options;
   options.window_bytes = wire::WorkerWindow::kBytes;
   const transport::Medium* const medium = transport::find_medium(hello_.medium);
-  if (!medium) return Status(Code::kProtocol, "the client's medium is unknown");
+  if (!medium)
+    return Status(Code::kProtocol, "the puppet server does not know the client's medium");
   auto made = transport::make_link(*medium, std::move(bootstrap), options);
   if (!made.ok()) return made.status();
   link_ = std::move(made).value();
@@ -240,7 +241,8 @@ Status PuppetServer::welcome_client() {
 void PuppetServer::serve(std::span<const std::byte> frame) {
   Command command;
   if (frame.size() < sizeof command.header) {
-    ADD_FAILURE() << "a command of " << frame.size() << " bytes";
+    ADD_FAILURE() << "the client sent a command of " << frame.size()
+                  << " bytes, shorter than its header";
     return;
   }
   std::memcpy(&command.header, frame.data(), sizeof command.header);

@@ -23,17 +23,17 @@ TestDriver& TestDriver::get() {
     auto* made = new TestDriver;
     const Status loaded = api::load(&made->table, RCUDA_TEST_DRIVER);
     if (!loaded.ok() || made->table.cuInit(0) != CUDA_SUCCESS) {
-      ADD_FAILURE() << "no driver: " << loaded.message();
+      ADD_FAILURE() << "cannot load the driver: " << loaded.message();
       std::abort();
     }
     auto staging = server::StagingMemory::make(8u << 20);
     if (!staging.ok()) {
-      ADD_FAILURE() << staging.status().message();
+      ADD_FAILURE() << "cannot make staging memory: " << staging.status().message();
       std::abort();
     }
     auto devices = server::DeviceSet::prepare(made->table, {}, std::move(staging).value());
     if (!devices.ok()) {
-      ADD_FAILURE() << devices.status().message();
+      ADD_FAILURE() << "cannot prepare the devices: " << devices.status().message();
       std::abort();
     }
     made->devices = std::move(devices).value();
@@ -98,7 +98,7 @@ SessionHarness::SessionHarness(const Options& options) {
   worker_options.window_bytes = wire::WorkerWindow::kBytes;
   auto links = make_link_pair(*options.medium, client_options, worker_options);
   if (!links.ok()) {
-    ADD_FAILURE() << links.status().message();
+    ADD_FAILURE() << "cannot make the Links: " << links.status().message();
     std::abort();
   }
   links_ = std::move(links).value();

@@ -146,7 +146,7 @@ if __name__ == "__main__":
     def test_connect_twice(self):
         self.check_error(f"assert len(rcuda.connect('{self.pool}')) == 2\n"
                          f"assert len(rcuda.connect('{self.pool}')) == 2\n"
-                         "rcuda.connect('elsewhere:0')", self.pool, "elsewhere:0", "start another")
+                         "rcuda.connect('elsewhere:0')", self.pool, "elsewhere:0", "use another process")
 
     def test_connect_in_a_program_of_rcuda_run(self):
         text = "import rcuda\nprint(len(rcuda.connect()))\ntry:\n    rcuda.connect('elsewhere:0')\n" \

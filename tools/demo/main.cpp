@@ -39,7 +39,7 @@ void check(CUresult result, const char* what) {
   if (result == CUDA_SUCCESS) return;
   const char* name = nullptr;
   if (cuGetErrorName(result, &name) != CUDA_SUCCESS) name = "an unknown error";
-  std::fprintf(stderr, "demo: %s: %s\n", what, name);
+  std::fprintf(stderr, "demo: %s failed: %s\n", what, name);
   std::exit(1);
 }
 
@@ -133,7 +133,7 @@ int show(const std::vector<uint32_t>& picture, const std::vector<Band>& bands) {
 int main() {
   std::vector<Band> bands = divide_rows();
   if (bands.empty()) {
-    std::fputs("demo: no device found\n", stderr);
+    std::fputs("demo: the CUDA driver reports no device\n", stderr);
     return 1;
   }
   for (Band& band : bands) start(&band);

@@ -203,8 +203,8 @@ Findings check_memlock(const transport::LockedMemoryLimit& limit, bool matters) 
     return {{Verdict::kBad, what + ", and a session registers " + bytes_text(kMin) + " at once",
              remedy}};
   }
-  return {
-      {Verdict::kNote, what + "; all page-locked memory of a program must fit into it", remedy}};
+  return {{Verdict::kNote, what + "; all page-locked memory of a program must fit into this limit",
+           remedy}};
 }
 
 Findings check_gpudirect(const fs::path& root) {
@@ -255,7 +255,8 @@ Findings check_pci(const fs::path& root) {
                                             : "NVIDIA GPU and no RDMA adapter";
     findings.push_back(
         {Verdict::kNote,
-         std::string("no ") + missing + " on the PCI bus: no distance and no ACS to check",
+         std::string("no ") + missing +
+             " on the PCI bus: no distance and no ACS between GPU and adapter to check",
          "nothing to do on a client; on a server, 'lspci' shows what the host sees"});
   }
   return findings;

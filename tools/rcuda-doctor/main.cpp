@@ -73,7 +73,7 @@ Findings check_transport() {
   }
   if (findings.empty()) {
     findings.push_back({Verdict::kNote, "no RDMA device has an address: sessions use shm and tcp",
-                        "see RDMA devices, above"});
+                        "see the section \"RDMA devices\" above"});
   }
   return findings;
 }
@@ -93,13 +93,14 @@ int main(int argc, char** argv) {
   uint16_t port = doctor::kProbePort;
   line.option(
           "server", &server,
-          "Check this server, host or host:port, 8308 unless given; without it, check this node")
+          "Check this server, host or host:port (default port: 8308); without it, check this node")
       .type_name("")
       .check([](const std::string& name) { return tools::parse_server(name).status(); });
   line.flag("--listen", &listen, "Serve probe transfers of other nodes until interrupted");
   line.option("--address", &address, "With --listen: the address to listen on (default: all)");
-  line.option("--probe", &target, "Move bytes to and from this host, which runs --listen");
-  line.option("--port", &port, "Port of the probe").show_default();
+  line.option("--probe", &target,
+              "Copy bytes to and from this host, where rcuda-doctor --listen runs");
+  line.option("--port", &port, "Port of the probe transfers").show_default();
   if (const std::optional<int> status = line.parse(argc, argv)) return *status;
   set_log_name("rcuda-doctor");
 

@@ -98,7 +98,7 @@ Status measure(Link& link, std::string* figures) {
     return {Code::kProtocol, "the bytes read back differ from the bytes written"};
   }
   char text[100];
-  std::snprintf(text, sizeof text, "64 MiB there at %.2f GB/s and back at %.2f GB/s, verified",
+  std::snprintf(text, sizeof text, "sent 64 MiB at %.2f GB/s, read it back at %.2f GB/s, verified",
                 written, read);
   *figures = text;
   return {};
@@ -142,7 +142,7 @@ Result<Caller> take_request(UniqueFd socket) {
   const std::string_view name(request.medium, ::strnlen(request.medium, sizeof request.medium));
   const Medium* const medium = transport::find_medium(name);
   if (request.magic != kMagic || (!name.empty() && !medium)) {
-    return Status{Code::kProtocol, "not a probe"};
+    return Status{Code::kProtocol, "the caller is not rcuda-doctor, or names an unknown transport"};
   }
   return Caller{std::move(socket), medium};
 }
@@ -152,8 +152,9 @@ Finding probe_medium(const std::string& host, uint16_t port, const Medium& mediu
   Result<UniqueFd> control =
       request(wire::connect_tcp(host, port, Clock::now() + kPatience), medium.name());
   if (!control) {
-    return {Verdict::kBad, what + control.status().message(),
-            "run 'rcuda-doctor --listen' there, and open port " + std::to_string(port)};
+    return {
+        Verdict::kBad, what + control.status().message(),
+        "run 'rcuda-doctor --listen' on " + host + ", and open its port " + std::to_string(port)};
   }
   if (const Status usable = medium.usable(control->get()); !usable.ok()) {
     return {Verdict::kNote, what + usable.context(),
@@ -186,7 +187,10 @@ Status serve_probes(const std::string& address, uint16_t port) {
   addrinfo* list = nullptr;
   const int error = ::getaddrinfo(address.empty() ? nullptr : address.c_str(),
                                   std::to_string(port).c_str(), &hints, &list);
-  if (error != 0) return Status{Code::kNotFound, address + ": " + ::gai_strerror(error)};
+  if (error != 0) {
+    return Status{Code::kNotFound,
+                  "cannot listen on --address " + address + ": " + ::gai_strerror(error)};
+  }
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> local(list, &::freeaddrinfo);
   const UniqueFd listener(::socket(local->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int on = 1;

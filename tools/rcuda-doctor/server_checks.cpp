@@ -100,7 +100,9 @@ Result<wire::ServerStatus> ask_status(const wire::Connection& connection,
     return wire::refusal_error(answer.second, "the server refuses this user", Code::kDenied);
   }
   if (answer.first != wire::MessageType::kStatus) {
-    return Status(Code::kProtocol, "the server answered with the wrong message");
+    return Status(Code::kProtocol, "the server answered the status query with a message of type " +
+                                       std::to_string(static_cast<uint32_t>(answer.first)) +
+                                       ": install the same rcuda build on both");
   }
   return wire::decode<wire::ServerStatus>(answer.second);
 }

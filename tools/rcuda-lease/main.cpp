@@ -143,7 +143,8 @@ Result<wire::LeaseAnswer> ask_for_list(const tools::Server& server, wire::LeaseR
     if (part->leases.empty()) break;
     for (wire::LeaseInfo& lease : part->leases) {
       if (lease.id <= request.id)
-        return Status(Code::kProtocol, "the server's list of leases is not ordered by id");
+        return Status(Code::kProtocol,
+                      server.text() + " sent a list of leases that is not ordered by id");
       request.id = lease.id;
       all.leases.push_back(std::move(lease));
     }
@@ -189,7 +190,9 @@ Status take(const Options& options, const tools::Server& server, wire::LeaseRequ
   if (!answer.ok()) return answer.status();
   // Checks the id, because it goes into files that scripts read.
   if (answer->leases.size() != 1 || !wire::is_lease_id(answer->leases.front().id)) {
-    return Status(Code::kProtocol, server.text() + " sent an answer without a valid lease");
+    return Status(Code::kProtocol, server.text() +
+                                       " sent an answer without a valid lease: install the same "
+                                       "rcuda build on both");
   }
   print_message(server, *answer);
   const wire::LeaseInfo& lease = answer->leases.front();
@@ -299,7 +302,8 @@ Status check_server(const std::string& name) { return tools::parse_server(name).
 
 // Adds the options that select a lease: its id or its job.
 void add_lease(config::CommandLine* command, Options* options) {
-  config::Option id = command->option("id", &options->id, "the lease, as the list shows it");
+  config::Option id =
+      command->option("id", &options->id, "the id of the lease, as rcuda-lease list shows it");
   config::Option job = command->option("--job", &options->job, "the lease of this job");
   id.type_name("ID").excludes(job);
   job.type_name("TEXT");
@@ -347,12 +351,14 @@ int start(int argc, char** argv) {
               "the new lease's id (default: random); leases of several servers may share an id")
       .type_name("ID")
       .check(check_id);
-  taking.option("--job", &options.job, "free text; a job has one lease on a server")
+  taking
+      .option("--job", &options.job,
+              "the job of the lease, any text; a job has one lease on a server")
       .type_name("TEXT");
   taking.flag("--shared", &options.shared, "others may have leases of the same devices");
   taking.flag(
       "--oversubscribe", &options.oversubscribed,
-      "the server may park idle sessions of the lease, if its setting oversubscribe says so");
+      "the server may park idle sessions of the lease, if its setting oversubscribe allows it");
   taking.option("--wait", &options.wait, "how long to retry if devices are taken")
       .type_name("TIME")
       .check(check_wait)

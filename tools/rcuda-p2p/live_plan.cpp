@@ -126,11 +126,12 @@ Status Pair::introduce(const client::DeviceAddress& to) {
   body.worker = 1;
   body.connects = 1;
   const auto host = std::as_bytes(std::span(to.host));
-  RCUDA_RETURN_IF_ERROR(
-      status_of(from_->post(route_in(*from_), {body, host}), "introducing the two workers"));
+  RCUDA_RETURN_IF_ERROR(status_of(from_->post(route_in(*from_), {body, host}),
+                                  "introducing the destination's worker to the source's"));
   body.worker = 0;
   body.connects = 0;
-  return status_of(to_->post(route_in(*to_), {body, host}), "introducing the two workers");
+  return status_of(to_->post(route_in(*to_), {body, host}),
+                   "introducing the source's worker to the destination's");
 }
 
 Result<Pair::Forecast> Pair::forecast(Session& session, uint64_t bytes) {
@@ -143,7 +144,8 @@ Result<Pair::Forecast> Pair::forecast(Session& session, uint64_t bytes) {
   const std::span<const std::byte> answer = reply.body();
   wire::PeerPlanReply plan{};
   constexpr size_t kHead = sizeof plan - sizeof plan.header;
-  if (answer.size() < kHead) return Status::from_cuda(result, "requesting a plan");
+  if (answer.size() < kHead)
+    return Status::from_cuda(result, "requesting the plan for a copy of " + bytes_text(bytes));
   std::memcpy(reinterpret_cast<std::byte*>(&plan) + sizeof plan.header, answer.data(), kHead);
   Forecast forecast{plan.predicted_us, plan.measured != 0, {}, {}};
   const size_t text = std::min<size_t>(plan.text_bytes, answer.size() - kHead);
@@ -166,7 +168,9 @@ Status Pair::wait_until_measured() {
     while (true) {
       RCUDA_ASSIGN_OR_RETURN(const Forecast latest, forecast(*session, 1));
       if (latest.measured) break;
-      if (Clock::now() > deadline) return {Code::kTimeout, "not measured in time: " + latest.text};
+      if (Clock::now() > deadline)
+        return {Code::kTimeout,
+                "the servers did not measure the paths between the GPUs in time: " + latest.text};
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
   }
@@ -183,19 +187,21 @@ Result<double> Pair::copy_us(uint64_t bytes) {
   body.width_bytes = bytes;
   body.height = body.depth = 1;
   const Clock::time_point begin = Clock::now();
-  RCUDA_RETURN_IF_ERROR(status_of(from_->post(route_in(*from_), body), "the copy"));
+  RCUDA_RETURN_IF_ERROR(
+      status_of(from_->post(route_in(*from_), body), "starting a copy on the source's server"));
   body.flags = 0;
   body.address = destination_;
   body.word = word.get().index;
   body.sequence = word.get().sequence;
-  RCUDA_RETURN_IF_ERROR(status_of(to_->post(route_in(*to_), body), "the copy"));
+  RCUDA_RETURN_IF_ERROR(
+      status_of(to_->post(route_in(*to_), body), "starting a copy on the destination's server"));
   // Polls: a sleeping thread would notice the end of the copy late.
   CUresult result = CUDA_SUCCESS;
   while (!to_->word_reached(word.get(), &result)) {
     if (Clock::now() > begin + kTimeout)
-      return Status(Code::kTimeout, "a copy did not end in time");
+      return Status(Code::kTimeout, "a copy of " + bytes_text(bytes) + " did not end in time");
   }
-  RCUDA_RETURN_IF_ERROR(status_of(result, "the copy"));
+  RCUDA_RETURN_IF_ERROR(status_of(result, "a copy of " + bytes_text(bytes)));
   return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
 }
 
@@ -216,7 +222,7 @@ void print_heading(const std::vector<LiveMethod>& methods, std::FILE* out) {
 
 Status measure_copies(const LiveQuery& query, const std::function<void(const std::string&)>& begun,
                       const std::function<void(const LiveCopy&)>& copied) {
-  if (query.sizes.empty()) return {Code::kInvalidArgument, "no copy size is named"};
+  if (query.sizes.empty()) return {Code::kInvalidArgument, "--sizes names no copy size"};
   Pair pair;
   RCUDA_RETURN_IF_ERROR(
       pair.open(query, *std::max_element(query.sizes.begin(), query.sizes.end())));

@@ -33,8 +33,8 @@ int main(int argc, char** argv) {
   plan.option("--to", &query.to, "The destination GPU, in the same form")
       .required()
       .check(check_device);
-  plan.option("--strategy", &query.strategy, "As RCUDA_P2P_STRATEGY");
-  plan.option("--path", &query.path, "As RCUDA_P2P_PATH");
+  plan.option("--strategy", &query.strategy, "The strategy, a value of RCUDA_P2P_STRATEGY");
+  plan.option("--path", &query.path, "The path, a value of RCUDA_P2P_PATH");
   plan.option("--sizes", &query.sizes, "Copy sizes, as 65536, 64K or 1M")
       .separated_by(',')
       .as_bytes();

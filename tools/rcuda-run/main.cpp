@@ -242,7 +242,10 @@ int run(int argc, char** argv) {
   const fs::path client =
       options.library.empty() ? find_library() : fs::absolute(options.library, error);
   if (client.empty() || !fs::exists(client, error)) {
-    return fail("librcuda.so was not found next to this program; name it with --library", 127);
+    return fail(options.library.empty()
+                    ? "librcuda.so was not found next to this program; name it with --library"
+                    : "--library names " + options.library + ", which does not exist",
+                127);
   }
   if (!options.cdi && client.string().find_first_of(" :") != std::string::npos) {
     return fail("LD_PRELOAD cannot name " + client.string() +

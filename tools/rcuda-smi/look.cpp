@@ -111,7 +111,7 @@ std::string park_text(const wire::ServerStatus::Session& session) {
   if (session.park.empty() || session.park == "parking") return session.park;
   return fmt::format("{}{}, {} in the host's memory", session.park == "parked" ? "" : "parked, ",
                      session.park == "parked"    ? "parked for " + age_text(session.parked_seconds)
-                     : session.park == "waiting" ? "waits for room on its GPUs"
+                     : session.park == "waiting" ? "waits for free memory on its GPUs"
                                                  : session.park,
                      bytes_text(session.parked_bytes));
 }

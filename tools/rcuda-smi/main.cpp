@@ -365,7 +365,8 @@ Commands add_commands(config::CommandLine& line, Arguments* to) {
       .show_default();
   commands.topology.flag("-m,--matrix", &to->matrix,
                          "for compatibility with nvidia-smi; the matrix is always shown");
-  commands.topology.flag("--no-measure", &to->no_measure, "only the matrix; copies nothing");
+  commands.topology.flag("--no-measure", &to->no_measure,
+                         "show only the matrix, without measuring copies");
   for (config::CommandLine* command :
        {&commands.end, &commands.park, &commands.wake, &commands.move}) {
     command->option("worker", &to->worker, "the session's worker, as rcuda-smi lists it")
@@ -378,7 +379,8 @@ Commands add_commands(config::CommandLine& line, Arguments* to) {
   commands.drain.flag("--no-wait", &to->no_wait, "do not wait until the server has stopped");
   commands.drain.option("--gpu", &to->gpu,
                         "drain this GPU only: its sessions are parked and move to other GPUs");
-  commands.top.flag("--json", &to->as_json, "a line for each round: the list of rcuda-smi --json");
+  commands.top.flag("--json", &to->as_json,
+                    "print a line for each round, with the list of rcuda-smi --json");
   for (config::CommandLine* command :
        {&commands.topology, &commands.end, &commands.park, &commands.wake, &commands.move,
         &commands.drain, &commands.resume, &commands.reload}) {

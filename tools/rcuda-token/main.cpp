@@ -341,8 +341,8 @@ Status list(const Options& options) {
 Status revoke(const Options& options) {
   if (options.ids.empty() && options.user.empty()) {
     return Status(Code::kInvalidArgument,
-                  "name the tokens to revoke, as the list shows them, or --user NAME for all of a "
-                  "user's");
+                  "name the ids of the tokens to revoke (rcuda-token list shows them), or --user "
+                  "NAME for all tokens of a user");
   }
   RCUDA_ASSIGN_OR_RETURN(const server::StoredTokens revoked,
                          server::revoke_tokens(options.file, options.ids, options.user));
@@ -434,10 +434,11 @@ int start(int argc, char** argv) {
       line.subcommand("list", "on the server: show the tokens, without their secrets");
   config::CommandLine& revoking = line.subcommand("revoke", "on the server: make tokens invalid");
   listing.flag("--json", &options.json, "for programs: a list with an object for each token");
-  revoking.option("id", &options.ids, "ids as the list shows them").type_name("ID");
+  revoking.option("id", &options.ids, "ids of tokens, as rcuda-token list shows them")
+      .type_name("ID");
   revoking.option("--user", &options.user, "all tokens of this user").type_name("NAME");
   for (config::CommandLine* command : {&creating, &listing, &revoking}) {
-    command->option("--file", &options.file, "the server's tokens")
+    command->option("--file", &options.file, "the file of the server's tokens")
         .type_name("FILE")
         .show_default();
   }

@@ -96,7 +96,7 @@ char* text(const char (&constant)[kBytes]) {
 
 spank_option option_table[] = {
     {text("rcuda"), text("N[:type]"),
-     text("number of remote GPUs of the job, of any type or of one type of the pool"), 1, 0,
+     text("number of the job's remote GPUs, of any type or of one type of the pool"), 1, 0,
      take_request},
     {text("rcuda-mem"), text("size"), text("memory that each remote GPU must have (20G)"), 1, 0,
      take_memory},
@@ -122,7 +122,7 @@ std::optional<Grant> ask_controller(uint32_t job, std::string* error) {
   job_info_msg_t* answer = nullptr;
   if (slurm_load_job(&answer, job, SHOW_DETAIL) != SLURM_SUCCESS) {
     *error =
-        std::string("cannot query the controller for the job's GPUs: ") + slurm_strerror(errno);
+        std::string("cannot query Slurm's controller for the job's GPUs: ") + slurm_strerror(errno);
     return std::nullopt;
   }
   std::optional<Grant> found;
@@ -134,7 +134,7 @@ std::optional<Grant> ask_controller(uint32_t job, std::string* error) {
   if (!found) {
     *error =
         "the job has no remote GPUs: ask for them when it is submitted (sbatch, salloc or srun "
-        "--rcuda=N); if that was done, PrologSlurmctld is not rcuda-slurm";
+        "--rcuda=N); if that was done, slurm.conf does not run rcuda-slurmctld as PrologSlurmctld";
   }
   return found;
 }
@@ -198,7 +198,7 @@ int slurm_spank_init(spank_t spank, int, char**) {
 
 int slurm_spank_init_post_opt(spank_t, int, char**) {
   if (options.memory_mib && !options.request) {
-    return fail("--rcuda-mem needs --rcuda=N: how many GPUs of that memory?");
+    return fail("--rcuda-mem needs --rcuda=N: write how many GPUs the job needs");
   }
   return 0;
 }

@@ -38,10 +38,9 @@ Status check_countable(const std::vector<uint32_t>& devices, const UserRules& ru
   const auto most = std::max_element(devices.begin(), devices.end());
   if (!counted || most == devices.end() || *most < Ledger::kDevices) return {};
   return Status(Code::kUnsupported,
-                "the memory of device " + std::to_string(*most) +
-                    " cannot be limited, only that of "
-                    "the first " +
-                    std::to_string(Ledger::kDevices) +
+                "the server limits device memory (device_memory), but the memory of device " +
+                    std::to_string(*most) + " cannot be limited, only that of devices 0 to " +
+                    std::to_string(Ledger::kDevices - 1) +
                     ": name another device in RCUDA_DEVICES, or remove device_memory from the "
                     "server's limits");
 }
@@ -135,9 +134,10 @@ struct Admission::Budget {
 
 std::string Admission::Budget::shortage(uint32_t more) const {
   const std::string& who = limits.allowance.of;
-  if (who.empty()) return "all " + std::to_string(sessions) + " sessions are taken";
+  if (who.empty()) return "all " + std::to_string(sessions) + " sessions of the server are taken";
   if (slots.all()) {
-    return who + " has " + counted(sessions, "session") + ", as many as can be counted together";
+    return who + " has " + counted(sessions, "session") +
+           ", as many as the server can count together";
   }
   if (lacks_session()) {
     return who + " has " + counted(sessions, "session") + ", as many as it may have (" +
@@ -212,8 +212,8 @@ Result<std::unique_ptr<Admission::Permit>> Admission::Applicant::take() {
 std::string Admission::Applicant::reason() const {
   if (!obstacle_.ok()) return obstacle_.context();
   if (!behind_) return lacks_->shortage(count());
-  return "clients that came earlier wait for more devices of " + lacks_->limits.allowance.of +
-         " (" + lacks_->limits.devices.rule + ")";
+  return "programs that are earlier in the queue wait for devices within the limit of " +
+         lacks_->limits.allowance.of + " (" + lacks_->limits.devices.rule + ")";
 }
 
 std::string Admission::Applicant::remedy() const {
@@ -241,8 +241,9 @@ Status Admission::Applicant::timeout(std::chrono::milliseconds waited) const {
                                           ": wait for a session to end (RCUDA_WAIT=60s does), or " +
                                           remedy() + lost_hint(false));
   }
-  std::string text = "it waited " + time_text(std::chrono::ceil<std::chrono::seconds>(waited)) +
-                     " (RCUDA_WAIT) and is in place " + std::to_string(place()) + ": " + reason();
+  std::string text =
+      "the program waited " + time_text(std::chrono::ceil<std::chrono::seconds>(waited)) +
+      " (RCUDA_WAIT) and is at place " + std::to_string(place()) + " of the queue: " + reason();
   if (obstacle_.ok()) text += ": wait longer, or " + remedy() + lost_hint(true);
   return Status(Code::kTimeout, std::move(text));
 }
@@ -376,7 +377,8 @@ Status Admission::check_queue(const Applicant& applicant) const {
   const size_t most_of_user = (most_waiting_ + 3) / 4;
   if (all <= most_waiting_ && static_cast<size_t>(of_user) <= most_of_user) return {};
   return Status(Code::kUnavailable, applicant.reason() + ", and " + std::to_string(all - 1) +
-                                        " clients wait already, " + std::to_string(of_user - 1) +
+                                        " programs already wait in the queue, " +
+                                        std::to_string(of_user - 1) +
                                         " of them of this user: try again when there are fewer");
 }
 
@@ -499,7 +501,8 @@ Result<std::unique_ptr<Admission::Permit>> Admission::restore(const CarriedPermi
   permit->limits_ = carried.limits;
   for (const CarriedPermit::Place& place : carried.places) {
     const BudgetPointer budget = place.budget.empty() ? server_ : budgets_[place.budget].lock();
-    if (!budget) return Status(Code::kInternal, "the state of the server lacks a budget");
+    if (!budget)
+      return Status(Code::kInternal, "the earlier server's state lacks a budget that it refers to");
     ++budget->sessions;
     budget->devices += carried.devices;
     if (place.slot) budget->slots.set(*place.slot);

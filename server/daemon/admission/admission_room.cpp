@@ -37,8 +37,8 @@ std::string Admission::Applicant::room_hint() const {
     if (!session.client.ends) newest = std::min(newest, session.client.lost_for);
     if (!fits_without(over)) continue;
     if (session.client.ends) return "";  // the applicant gets this place
-    return "; a disconnected session ends for this program" +
-           LostClient{.lost_for = newest}.when() + ", unless its client is back";
+    return "; the server ends a disconnected session for this program" +
+           LostClient{.lost_for = newest}.when() + ", unless its client connects again";
   }
   return "";
 }

@@ -179,7 +179,8 @@ void Audit::write(std::string line) {
   if (written == static_cast<ssize_t>(line.size())) {
     failed_ = false;
   } else if (!std::exchange(failed_, true)) {
-    RCUDA_ERROR("the audit is incomplete: %s", written < 0 ? std::strerror(errno) : "disk full?");
+    RCUDA_ERROR("the audit is incomplete: cannot write to the file of RCUDA_SERVER_AUDIT: %s",
+                written < 0 ? std::strerror(errno) : "only a part of a line was written");
   }
 }
 

@@ -61,10 +61,12 @@ Status check(const Lease& wish, uint32_t count, const std::vector<uint32_t>& off
                       " characters and no control characters, and a user's name no spaces");
   }
   if (wish.devices.empty() && count == 0) {
-    return Status(Code::kInvalidArgument, "a lease has at least one device");
+    return Status(Code::kInvalidArgument,
+                  "the request names no device: a lease needs at least one");
   }
   if (sorted(wish.devices).size() != wish.devices.size()) {
-    return Status(Code::kInvalidArgument, "the request names a device twice");
+    return Status(Code::kInvalidArgument,
+                  "the request names a device twice: name each device once");
   }
   if (wish.devices.empty() && offered.empty()) {
     return Status(Code::kUnavailable,
@@ -162,13 +164,16 @@ Result<std::vector<uint32_t>> Leases::choose(const Lease& wish, uint32_t count,
   }
   const size_t wanted = wish.devices.empty() ? count : wish.devices.size();
   if (free.size() < wanted && obstacles.empty()) {
-    return Status(Code::kNotFound, "the server has " + std::to_string(offered.size()) +
-                                       " devices, and " + std::to_string(wanted) + " are wanted");
+    return Status(Code::kNotFound, "the request asks for " + std::to_string(wanted) +
+                                       " devices, and the server has only " +
+                                       std::to_string(offered.size()) + ": ask for fewer");
   }
   if (free.size() < wanted) {
-    return Status(Code::kUnavailable,
-                  std::to_string(wanted) + (wanted == 1 ? " device is" : " devices are") +
-                      " wanted, and " + std::to_string(free.size()) + " can be had: " + obstacles);
+    return Status(Code::kUnavailable, "the request asks for " + std::to_string(wanted) +
+                                          (wanted == 1 ? " device, and " : " devices, and ") +
+                                          std::to_string(free.size()) +
+                                          (free.size() == 1 ? " is" : " are") +
+                                          " available: " + obstacles);
   }
   std::sort(free.begin(), free.end());
   std::vector<uint32_t> devices;
@@ -186,13 +191,15 @@ Result<Leases::Taken> Leases::again(const Lease& lease, const Lease& wish, uint3
       lease.oversubscribes == wish.oversubscribes) {
     return Taken{lease, false};
   }
-  if (!same_job) return Status(Code::kInvalidArgument, "another lease has the id " + lease.id);
+  if (!same_job)
+    return Status(Code::kInvalidArgument,
+                  "the lease id " + lease.id + " belongs to another lease: request another id");
   return Status(Code::kInvalidArgument, wish.job + " already has lease " + lease.id + ": " +
                                             (lease.exclusive ? "exclusively " : "shared, ") +
                                             (lease.oversubscribes ? "oversubscribed, " : "") +
                                             devices_text(lease.devices) +
                                             (lease.user.empty() ? "" : " for user " + lease.user) +
-                                            ". Revoke that first, or ask for the same");
+                                            ". Revoke that lease first, or request the same");
 }
 
 Result<Leases::Taken> Leases::take(Lease wish, uint32_t count, const std::vector<uint32_t>& offered,
@@ -203,11 +210,11 @@ Result<Leases::Taken> Leases::take(Lease wish, uint32_t count, const std::vector
   if (const Lease* lease = find(wish.id, {})) return again(*lease, wish, count);
   RCUDA_RETURN_IF_ERROR(check(wish, count, offered));
   if (wish.until && *wish.until <= now) {
-    return Status(Code::kInvalidArgument, "the end of the lease is in the past");
+    return Status(Code::kInvalidArgument, "the end of the lease is in the past: name a later time");
   }
   if (leases_.size() >= kMost) {
     return Status(Code::kUnavailable, "the server has " + std::to_string(kMost) +
-                                          " leases, as many as it can have: revoke some");
+                                          " leases, as many as it can have: revoke some of them");
   }
   RCUDA_ASSIGN_OR_RETURN(wish.devices, choose(wish, count, offered, uses));
   RCUDA_RETURN_IF_ERROR(identity::fill_randomly(wish.secret));
@@ -251,7 +258,7 @@ Result<Lease> Leases::extend(const std::string& id, const std::string& job,
   const Lease* const found = find(id, job);
   if (!found) {
     return Status(Code::kNotFound, "there is no lease " + (id.empty() ? "of " + job : id) +
-                                       ": it has ended, or is another server's");
+                                       ": it has ended, or belongs to another server");
   }
   Lease& lease = leases_[static_cast<size_t>(found - leases_.data())];
   lease.until = until;
@@ -298,7 +305,9 @@ Result<Lease> Leases::unlock(const std::string& id, const tls::Key& proof, const
                              const Identity& who) const {
   // Do not echo a malformed id: a peer may send any text.
   if (!wire::is_lease_id(id))
-    return Status(Code::kProtocol, "the client sent a malformed lease id");
+    return Status(Code::kProtocol,
+                  "the client sent a malformed lease id: set RCUDA_LEASE to the output of "
+                  "rcuda-lease take");
   const Lease* const lease = find(id, {});
   const bool without = lease && !lease->user.empty() && proof == tls::Key{};
   const auto is_proved = [&] {
@@ -307,12 +316,12 @@ Result<Lease> Leases::unlock(const std::string& id, const tls::Key& proof, const
   };
   if (!lease || (!without && !is_proved())) {
     return Status(Code::kDenied, "the lease " + id +
-                                     " in RCUDA_LEASE has ended, or is not this server's: take "
-                                     "another (rcuda-lease take), or unset RCUDA_LEASE");
+                                     " in RCUDA_LEASE has ended, or belongs to another server: "
+                                     "take a new lease (rcuda-lease take), or unset RCUDA_LEASE");
   }
   if (!is_for(*lease, who)) {
-    return Status(Code::kDenied,
-                  "the lease " + id + " is for user " + lease->user + ", not for " + who.user);
+    return Status(Code::kDenied, "the lease " + id + " is for user " + lease->user + ", not for " +
+                                     who.user + ": use a lease of your own, or unset RCUDA_LEASE");
   }
   return *lease;
 }
@@ -323,7 +332,7 @@ Status Leases::check_devices(const std::vector<uint32_t>& devices, const std::st
     const Lease* const lease = find(id, {});
     if (!lease) {
       return Status(Code::kDenied, "the lease " + id +
-                                       " has ended: take another, or unset "
+                                       " has ended: take a new lease (rcuda-lease take), or unset "
                                        "RCUDA_LEASE");
     }
     for (const uint32_t device : devices) {

@@ -5,11 +5,11 @@
 namespace rcuda::server {
 
 std::string LostClient::when() const {
-  return lost_for < kSpared ? " " + time_text(kSpared) + " after its loss" : "";
+  return lost_for < kSpared ? " " + time_text(kSpared) + " after it was disconnected" : "";
 }
 
 std::string hint_of(const LostClient& lost, bool own, bool waited, const std::string& what) {
-  if (lost.ends) return "; a session that holds " + what + " ends now";
+  if (lost.ends) return "; a disconnected session that holds " + what + " is ending";
   std::string text = own ? "; the session with worker " + std::to_string(lost.worker)
                          : "; a session of another user";
   text += " has been disconnected for " + rounded_time_text(lost.lost_for) + " and holds " + what;

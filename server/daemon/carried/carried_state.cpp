@@ -202,24 +202,25 @@ Result<UniqueFd> write_carried(const CarriedState& state) {
   size_t written = 0;
   while (file && written < bytes.size()) {
     const ssize_t more = ::write(file.get(), bytes.data() + written, bytes.size() - written);
-    if (more <= 0) return Status::from_errno(errno, "writing the state of the server");
+    if (more <= 0)
+      return Status::from_errno(errno, "writing the server's state for its next build");
     written += static_cast<size_t>(more);
   }
   constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL;
   if (!file || ::fcntl(file.get(), F_ADD_SEALS, kSeals) != 0) {
-    return Status::from_errno(errno, "making a memory file for the state of the server");
+    return Status::from_errno(errno, "making a memory file for the server's state");
   }
   return file;
 }
 
 Result<CarriedState> read_carried(int file) {
   const off_t size = ::lseek(file, 0, SEEK_END);
-  if (size < 0) return Status::from_errno(errno, "reading the state of the server");
+  if (size < 0) return Status::from_errno(errno, "reading the size of the earlier server's state");
   std::vector<std::byte> bytes(static_cast<size_t>(size));
   for (size_t read = 0; read < bytes.size();) {
     const ssize_t more =
         ::pread(file, bytes.data() + read, bytes.size() - read, static_cast<off_t>(read));
-    if (more <= 0) return Status::from_errno(errno, "reading the state of the server");
+    if (more <= 0) return Status::from_errno(errno, "reading the earlier server's state");
     read += static_cast<size_t>(more);
   }
   uint64_t layout = 0;
@@ -227,8 +228,8 @@ Result<CarriedState> read_carried(int file) {
   if (layout != carried_layout()) {
     return Status(
         Code::kUnsupported,
-        "the running server's build has another layout of its state; restart rcuda-server, which "
-        "ends its sessions");
+        "the running server's build stores its state in another layout than this build; restart "
+        "rcuda-server, which ends its sessions");
   }
   return wire::decode<CarriedState>({bytes.begin() + sizeof layout, bytes.end()});
 }

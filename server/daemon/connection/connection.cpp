@@ -121,8 +121,8 @@ void Connection::handle(short events, Clock::time_point now) {
   } else if (events != 0 && is(State::kAnswering)) {
     if (unsent_.send(channel())) enter(State::kEnded);
   } else if (events != 0) {
-    RCUDA_LOG(is_refused_ ? LogLevel::kDebug : LogLevel::kInfo, "%s went away while it waited",
-              name_.c_str());
+    RCUDA_LOG(is_refused_ ? LogLevel::kDebug : LogLevel::kInfo,
+              "%s closed its connection while it waited", name_.c_str());
     enter(State::kEnded);
   } else if (is(State::kLeasing)) {
     const Status status = answer_lease_request();
@@ -141,14 +141,14 @@ void Connection::expire() {
     case State::kHandshake: {
       const bool logs = identity_ || services_.refusals.logs_stranger();
       RCUDA_LOG(logs ? LogLevel::kWarn : LogLevel::kDebug,
-                "%s did not introduce itself in time and is dropped", name_.c_str());
+                "%s sent no complete request in time: connection closed", name_.c_str());
       return enter(State::kEnded);
     }
     case State::kHeld:
     case State::kProving:
       return refuse(Status(Code::kTimeout,
-                           "the server could not find out in time who the client is: munged or the "
-                           "user database of its machine does not answer"));
+                           "the server could not verify the client's user in time: munged or the "
+                           "user database of the server's machine does not answer"));
     case State::kLeasing:
       if (services_.pool.offer().ordinals().empty()) {
         return refuse(Status(Code::kUnavailable,
@@ -156,10 +156,10 @@ void Connection::expire() {
                              "first worker is ready: try again (rcuda-lease take --wait)"));
       }
       return refuse(Status(Code::kTimeout,
-                           "the server could not find out in time who the lease's user is: the "
-                           "user database of its machine does not answer"));
+                           "the server could not look up the lease's user in time: the user "
+                           "database of the server's machine does not answer"));
     case State::kAnswering:
-      RCUDA_WARN("%s does not read its answer", name_.c_str());
+      RCUDA_WARN("%s does not read the answer to its request: connection closed", name_.c_str());
       return enter(State::kEnded);
     case State::kQueued:
       if (applicant_->is_decided()) return;  // decided at the last moment
@@ -167,7 +167,7 @@ void Connection::expire() {
     case State::kAdmitted: {
       const Status& failure = services_.pool.last_failure();
       return refuse(failure.ok()
-                        ? Status(Code::kTimeout, "no worker became free in time; try again")
+                        ? Status(Code::kTimeout, "no worker became ready in time; try again")
                         : failure);
     }
     case State::kMeasuring:  // answer_gpu_query() and advance() go on without the awaited data
@@ -195,7 +195,7 @@ void Connection::drop(const Status& status) {
 
 Result<UniqueFd> Connection::duplicate_socket() const {
   UniqueFd copy(::fcntl(socket_.fd(), F_DUPFD_CLOEXEC, 3));
-  if (!copy) return Status::from_errno(errno, "passing the connection to a worker");
+  if (!copy) return Status::from_errno(errno, "duplicating the client's socket for a worker");
   return copy;
 }
 
@@ -203,7 +203,8 @@ Result<UniqueFd> Connection::duplicate_socket() const {
 void Connection::send_answer(wire::MessageType type, const std::vector<std::byte>& body) {
   std::vector<std::byte> message = wire::message_bytes(type, body);
   if (message.empty()) {
-    RCUDA_WARN("an answer of %zu bytes to %s is too long", body.size(), name_.c_str());
+    RCUDA_WARN("an answer of %zu bytes to %s is too long for a message: connection closed",
+               body.size(), name_.c_str());
     return enter(State::kEnded);
   }
   unsent_.put(std::move(message));

@@ -162,15 +162,15 @@ void Connections::drop_newcomer(Crowd* crowd) {
   if (oldest == latest) oldest = find(Clock::time_point::max());
   if (now >= say_crowded_from_) {
     RCUDA_WARN(
-        "too many connections have not introduced themselves (%zu from %s): the oldest are dropped "
-        "for new ones",
+        "too many connections have sent no request yet (%zu from %s): the server closes the oldest "
+        "to accept new ones",
         most->second, oldest->origin().c_str());
     say_crowded_from_ = now + kCrowdedInterval;
   }
   oldest->drop(
       Status(Code::kUnavailable,
-             "too many connections to the server have not introduced themselves, and this "
-             "is the oldest: try again, and see the server's log for where they come from"));
+             "too many connections to the server have sent no request yet, and this is the oldest "
+             "of them: try again, and see the server's log for the addresses of the others"));
   next(oldest);
   --most->second;
   --crowd->total;

@@ -91,7 +91,8 @@ Status Connection::finish_tls() {
   DoorReport report;
   const ssize_t got = channel().recv(&report, sizeof report, MSG_DONTWAIT);
   if (got != sizeof report) {
-    return {Code::kUnavailable, "the process that speaks TLS has dropped the client, or has ended"};
+    return {Code::kUnavailable,
+            "the server's process that speaks TLS has closed the connection, or has ended"};
   }
   report.failure[sizeof report.failure - 1] = '\0';
   // The client has received TLS's own alert, so it needs no Refusal.
@@ -119,8 +120,8 @@ size_t Connection::receive(std::byte* data, size_t bytes) {
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return 0;
   // Port scanners and health checks connect and leave without sending anything.
   const bool logs = have != 0 && (identity_ || services_.refusals.logs_stranger());
-  RCUDA_LOG(logs ? LogLevel::kWarn : LogLevel::kDebug, "%s left during the handshake",
-            name_.c_str());
+  RCUDA_LOG(logs ? LogLevel::kWarn : LogLevel::kDebug,
+            "%s closed its connection before its request was complete", name_.c_str());
   enter(State::kEnded);
   return 0;
 }
@@ -148,7 +149,10 @@ Status Connection::handle_message(MessageType type, const std::vector<std::byte>
       RCUDA_RETURN_IF_ERROR(check_sender(type));
       return take_request(type, body);
     default:
-      return Status(Code::kProtocol, "the client began with the wrong message");
+      return Status(Code::kProtocol, "the client began with a message of type " +
+                                         std::to_string(static_cast<uint32_t>(type)) +
+                                         ", which cannot begin a connection: install the same "
+                                         "build of rcuda on both");
   }
 }
 
@@ -188,7 +192,9 @@ Status Connection::carry_out() {
 // session, so the client need not identify itself again. If the session is encrypted, the worker
 // then demands a proof of the session's key.
 Status Connection::pass_on(MessageType type, const std::vector<std::byte>& body) {
-  if (passage_) return Status(Code::kProtocol, "a further socket must begin without TLS");
+  if (passage_) {
+    return Status(Code::kProtocol, "the client opened a further socket of a session with TLS");
+  }
   RCUDA_ASSIGN_OR_RETURN(UniqueFd socket, duplicate_socket());
   if (type == MessageType::kAttach) {
     RCUDA_ASSIGN_OR_RETURN(const wire::Attach attach, wire::decode<wire::Attach>(body));
@@ -196,15 +202,17 @@ Status Connection::pass_on(MessageType type, const std::vector<std::byte>& body)
     if (!passed.ok() && attach.attempt != 0) return passed;
     if (!passed.ok()) {
       RCUDA_LOG(services_.refusals.logs_stranger() ? LogLevel::kWarn : LogLevel::kDebug,
-                "%s wants to join a session that does not exist, or that it has joined already",
+                "%s asks to join a session that does not exist or that it has already joined: "
+                "connection closed",
                 name_.c_str());
     }
   } else {
     RCUDA_ASSIGN_OR_RETURN(const wire::PeerHello hello, wire::decode<wire::PeerHello>(body));
     if (!services_.pool.pass_on(hello, peeked_, &socket)) {
-      return Status(hello.attempt == 0 ? Code::kUnavailable : Code::kNotFound,
-                    "no worker of that session is here: the session has ended, or the address is "
-                    "another server's");
+      return Status(
+          hello.attempt == 0 ? Code::kUnavailable : Code::kNotFound,
+          "this server has no worker of that session: the session has ended, or the address "
+          "is another server's");
     }
   }
   enter(State::kEnded);
@@ -214,7 +222,9 @@ Status Connection::pass_on(MessageType type, const std::vector<std::byte>& body)
 // A worker looks up an export of another worker. The other worker answers.
 Status Connection::look_up_export(const std::vector<std::byte>& body) {
   if (!local_ || identity_->method == kContainer) {
-    return Status(Code::kProtocol, "exports are looked up over the server's own local socket");
+    return Status(Code::kProtocol,
+                  "the client looks up exported memory over the network or from a container: the "
+                  "server answers only its own workers");
   }
   RCUDA_ASSIGN_OR_RETURN(const wire::ExportQuery query, wire::decode<wire::ExportQuery>(body));
   RCUDA_ASSIGN_OR_RETURN(UniqueFd socket, duplicate_socket());
@@ -228,7 +238,9 @@ Status Connection::look_up_export(const std::vector<std::byte>& body) {
 
 Status Connection::give_ticket(const std::vector<std::byte>& body) {
   if (!local_) {
-    return Status(Code::kProtocol, "tickets are given over the local socket only");
+    return Status(Code::kProtocol,
+                  "the client requested a ticket over TCP: the server issues tickets only "
+                  "over its local socket");
   }
   RCUDA_ASSIGN_OR_RETURN(const wire::TicketQuery query, wire::decode<wire::TicketQuery>(body));
   // A client trusts that the process that accepts its ticket is this server. So the client must
@@ -247,7 +259,9 @@ Status Connection::give_ticket(const std::vector<std::byte>& body) {
 
 Status Connection::take_ticket(const std::vector<std::byte>& body) {
   if (local_ || passage_) {
-    return Status(Code::kProtocol, "tickets are for TCP connections without TLS");
+    return Status(Code::kProtocol,
+                  "the client sent a ticket over a local socket or TLS: tickets are "
+                  "only for TCP without TLS");
   }
   RCUDA_ASSIGN_OR_RETURN(const wire::Ticket ticket, wire::decode<wire::Ticket>(body));
   identity_ = services_.tickets.redeem(ticket, ends_, Clock::now());
@@ -263,7 +277,7 @@ Status Connection::take_ticket(const std::vector<std::byte>& body) {
 
 Status Connection::take_proof(const std::vector<std::byte>& body) {
   if (identity_ || !passage_) {
-    return Status(Code::kProtocol, "the client identifies itself at the wrong time");
+    return Status(Code::kProtocol, "the client sent Authenticate twice, or without TLS");
   }
   RCUDA_ASSIGN_OR_RETURN(const wire::Authenticate message, wire::decode<wire::Authenticate>(body));
   RCUDA_ASSIGN_OR_RETURN(proof_, services_.authenticator.examine(message, binding_));
@@ -292,7 +306,9 @@ void Connection::finish_proof() {
 
 Status Connection::check_sender(MessageType type) {
   if (identity_) return check_role(*identity_, type);
-  if (passage_) return Status(Code::kProtocol, "the client did not identify itself first");
+  if (passage_) {
+    return Status(Code::kProtocol, "the client sent a request before it identified its user");
+  }
   RCUDA_ASSIGN_OR_RETURN(const bool of_this_machine, wire::any_on_this_machine({&ends_.client, 1}));
   if (services_.authenticator.allows_anybody()) {
     // A stranger never runs as root.
@@ -302,8 +318,9 @@ Status Connection::check_sender(MessageType type) {
   }
   if (!of_this_machine) {
     return Status(Code::kDenied,
-                  "clients of other machines must identify themselves, and this client did not: "
-                  "leave RCUDA_SECURITY at auto, and see docs/security.md for the ways");
+                  "a client of another machine must identify its user, and this client did not: "
+                  "leave RCUDA_SECURITY at auto, and use a token, MUNGE or a certificate "
+                  "(docs/security.md)");
   }
   return Status(Code::kDenied,
                 "the client connects by TCP from the server's own machine and brings no ticket "
@@ -336,11 +353,14 @@ Status Connection::take_hello(const std::vector<std::byte>& body) {
 Status Connection::check_hello(const wire::Hello& hello) const {
   if (!transport::find_medium(hello.medium) && !transport::find_medium(hello.fallback)) {
     return Status(Code::kProtocol,
-                  "this server does not know the transport that the client chose;"
-                  " it takes " +
+                  "this server does not know the transport that the client chose: set "
+                  "RCUDA_TRANSPORT to one of " +
                       transport::medium_names());
   }
-  if (hello.devices.empty()) return Status(Code::kInvalidArgument, "the client requests no device");
+  if (hello.devices.empty()) {
+    return Status(Code::kInvalidArgument,
+                  "the client requests no device of this server: name one in RCUDA_DEVICES");
+  }
   const std::vector<uint32_t> offered = services_.pool.offer().ordinals();
   for (uint32_t ordinal : hello.devices) {
     if (!offered.empty() && std::find(offered.begin(), offered.end(), ordinal) == offered.end()) {

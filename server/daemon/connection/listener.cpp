@@ -128,19 +128,19 @@ Status listen_as_root(Listener* listener, std::optional<gid_t> only_group) {
     }
     if (!listener->local) {
       RCUDA_WARN(
-          "another process has taken the name %s (ss -xlp shows which): clients find this server "
-          "at "
-          "%s only",
+          "another process has taken the socket name %s (ss -xlp shows which): clients of this "
+          "machine find this server only at %s",
           abstract.c_str(), wire::LocalAddress::in_roots_folder(listener->port).text().c_str());
     }
     return {};
   }
   if (!listener->local) {
     return Status(roots.status())
-        .with_context("another process has taken the name " + abstract + " (ss -xlp shows which)");
+        .with_context("another process has taken the socket name " + abstract +
+                      " (ss -xlp shows which)");
   }
-  RCUDA_WARN("any user can take the name %s while this server is stopped: %s", abstract.c_str(),
-             roots.status().message().c_str());
+  RCUDA_WARN("any user can take the socket name %s while this server is stopped: %s",
+             abstract.c_str(), roots.status().message().c_str());
   return {};
 }
 
@@ -189,7 +189,7 @@ Result<Accepted> accept_from(int listening, bool local) {
     ucred credentials{};
     socklen_t size = sizeof credentials;
     if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
-      return Status::from_errno(errno, "asking for the user of a local connection");
+      return Status::from_errno(errno, "reading the user of a local connection (SO_PEERCRED)");
     }
     accepted.origin = "uid " + std::to_string(credentials.uid);
     accepted.peer = "pid " + std::to_string(credentials.pid) + " of " + accepted.origin;

@@ -35,7 +35,8 @@ Status check_folder(const char* folder) {
   struct stat found{};
   if (::lstat(folder, &found) != 0) return Status::from_errno(errno, folder);
   if (!S_ISDIR(found.st_mode) || found.st_uid != 0 || (found.st_mode & 022) != 0) {
-    return {Code::kDenied, std::string(folder) + " is not a folder that only root can write"};
+    return {Code::kDenied,
+            std::string(folder) + " must be a folder of root that only root can write: remove it"};
   }
   return {};
 }
@@ -65,7 +66,7 @@ Result<LocalListener> LocalListener::at(const wire::LocalAddress& address,
                                         std::optional<gid_t> group) {
   const std::string path = address.text();
   if (is_in_use(address)) {
-    return Status(Code::kUnavailable, path + " is another server's: choose another --port");
+    return Status(Code::kUnavailable, path + " is in use by another server: choose another --port");
   }
   (void)::unlink(path.c_str());
   // No process can connect before the mode is right.
@@ -119,7 +120,7 @@ Result<size_t> peek(int connection, size_t skip, std::byte* data, size_t bytes) 
   // The call has no room for descriptors, so this flag is their only sign.
   if (got >= 0 && (message.msg_flags & MSG_CTRUNC) != 0) {
     return Status(Code::kDenied,
-                  "the client sent descriptors, and the server takes none before a session: "
+                  "the client sent file descriptors, and the server accepts none before a session: "
                   "connect with librcuda of the same build");
   }
   return got > static_cast<ssize_t>(skip) ? static_cast<size_t>(got) - skip : 0;

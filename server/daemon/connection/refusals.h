@@ -38,9 +38,8 @@ class Refusals {
     const auto now = std::chrono::steady_clock::now();
     if (now >= since_ + kInterval) {
       if (strangers_ > kMostLogged) {
-        const std::string more =
-            std::to_string(strangers_ - kMostLogged) +
-            " more connections were refused before they had identified themselves";
+        const std::string more = std::to_string(strangers_ - kMostLogged) +
+                                 " more connections were refused before they had identified a user";
         RCUDA_WARN("%s", more.c_str());
         audit_.refused("many", {}, more);
       }

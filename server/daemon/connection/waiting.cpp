@@ -84,7 +84,7 @@ Status Connection::assign() {
   }
   // Without its door, the client will not learn that it has a worker.
   if (passage_ && has_ended(channel().fd())) {
-    return {Code::kUnavailable, "the process that speaks TLS with the client has ended"};
+    return {Code::kUnavailable, "the server's process that speaks TLS with the client has ended"};
   }
   std::optional<tls::Key> key;
   if (passage_) key = session_key_;
@@ -124,7 +124,7 @@ void Connection::report_queue(Clock::time_point now) {
   if (sent.ok()) return;
   // The client has gone, or has not read for so long that its socket is full. It may have received
   // a part of the message.
-  RCUDA_WARN("%s has gone, or stopped reading; dropped from the queue: %s", name_.c_str(),
+  RCUDA_WARN("%s has left, or stopped reading; removed from the queue: %s", name_.c_str(),
              sent.message().c_str());
   enter(State::kEnded);
 }

@@ -65,7 +65,8 @@ Status Control::handle_session(const wire::ControlRequest& request, const Identi
     if (done.ok()) audit_.control("end", who, request.worker_pid);
   }
   if (done.code() == Code::kNotFound && !is_operator) {
-    done = {Code::kNotFound, done.context() + "; only operators may " + what + " those of others"};
+    done = {Code::kNotFound,
+            done.context() + "; only operators may " + what + " sessions of other users"};
   }
   return done;
 }

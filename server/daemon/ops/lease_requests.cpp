@@ -38,16 +38,16 @@ std::string creator_of(const Identity& who) {
 
 Status check_request(const wire::LeaseRequest& request) {
   if (request.seconds > kMostSeconds) {
-    return Status(Code::kInvalidArgument, "a lease lasts 100 years at most");
+    return Status(Code::kInvalidArgument, "a lease lasts at most 100 years: name a shorter time");
   }
   const bool names_one = !request.id.empty() || !request.job.empty();
   const bool needs_one =
       request.operation == LeaseOperation::kExtend || request.operation == LeaseOperation::kRevoke;
   if (needs_one && !names_one) {
-    return Status(Code::kInvalidArgument, "the request names neither a lease nor a job");
+    return Status(Code::kInvalidArgument, "the request names neither the id of a lease nor a job");
   }
   if (!request.id.empty() && !wire::is_lease_id(request.id)) {
-    return Status(Code::kInvalidArgument, "a lease's id has eight hexadecimal digits");
+    return Status(Code::kInvalidArgument, "the request's lease id is not eight hexadecimal digits");
   }
   return {};
 }
@@ -110,9 +110,9 @@ Status LeaseRequests::unlock(wire::Hello* hello, const tls::Key& binding,
   if (hello->lease.empty()) {
     if (!settings_.require_lease.get()) return {};
     return Status(Code::kDenied,
-                  "this server serves only sessions with a lease, and RCUDA_LEASE names none for "
-                  "it: ask the batch system for devices, or an operator for a lease (rcuda-lease "
-                  "take)");
+                  "this server serves only sessions with a lease, and RCUDA_LEASE has no lease of "
+                  "this server: ask the batch system for devices, or an operator for a lease "
+                  "(rcuda-lease take)");
   }
   RCUDA_ASSIGN_OR_RETURN(const Lease lease,
                          admission_.leases().unlock(hello->lease, proof, binding, *identity));
@@ -221,9 +221,10 @@ Status LeaseRequests::change(const wire::LeaseRequest& request, const Identity& 
   const std::optional<Lease> lease = admission_.leases().revoke(request.id, request.job);
   if (!lease) {
     // An epilog may run twice, or after the lease has expired.
-    answer->message =
-        "there is no lease " + (request.id.empty() ? "of " + request.job : request.id);
-    return save();  // saves again, because an earlier save may have failed
+    answer->message = "there is no lease " +
+                      (request.id.empty() ? "of " + request.job : request.id) +
+                      ", so nothing was revoked";
+    return save();  // again, because an earlier save may have failed
   }
   note("revoked", *lease, who);
   answer->leases.push_back(describe(*lease, pool_.uses(), pool_));

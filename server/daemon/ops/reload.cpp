@@ -41,11 +41,12 @@ struct Reload::Next {
 };
 
 Status Reload::read(Next* next) {
-  if (!load_) return {Code::kUnsupported, "this server does not reload"};
+  if (!load_) return {Code::kUnsupported, "this server cannot reload its settings: restart it"};
   RCUDA_RETURN_IF_ERROR(load_(&next->settings));
   const std::string& file = settings_.config_file;
   if (!file.empty() && next->settings.config_file.empty()) {
-    return {Code::kNotFound, file + " is gone: restore it, or restart the server without it"};
+    return {Code::kNotFound, "the configuration file " + file +
+                                 " no longer exists: restore it, or restart the server without it"};
   }
   RCUDA_ASSIGN_OR_RETURN(next->rules, read_rules(next->settings.config_file));
   RCUDA_ASSIGN_OR_RETURN(next->trust, authenticator_.read(next->settings));
@@ -80,8 +81,8 @@ Result<std::string> Reload::run_now(const std::optional<Identity>& by) {
   if (Status status = read(&next); !status.ok()) {
     // The caller logs the refusal of an operator.
     if (by)
-      return std::move(status).with_context("the settings are not reloaded, and none changes");
-    RCUDA_ERROR("the settings are not reloaded, %s, and none changes: %s", why.c_str(),
+      return std::move(status).with_context("the settings are not reloaded, and keep their values");
+    RCUDA_ERROR("the settings are not reloaded, %s, and keep their values: %s", why.c_str(),
                 status.context().c_str());
     return status;
   }

@@ -71,8 +71,9 @@ Status check_successor(const std::string& binary, char* const* argv, const Carri
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return {};
   if (WIFEXITED(status) && WEXITSTATUS(status) == kOtherLayout) {
     return {Code::kUnsupported, binary +
-                                    " is of a build that cannot go on with the sessions of this "
-                                    "one: drain this server (rcuda-smi drain) and start it again"};
+                                    " is a build that cannot continue the sessions of the running "
+                                    "build: drain this server (rcuda-smi drain) and start it "
+                                    "again"};
   }
   return {Code::kUnavailable, binary + " does not start with these settings (see the line before)"};
 }

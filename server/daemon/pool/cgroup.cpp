@@ -160,13 +160,17 @@ Status Cgroups::find_controllers() {
     }
   }
   if (!controllers_.empty()) return {};
-  return Status(Code::kUnsupported, path_ + " has no controllers of memory, pids or cpu");
+  return Status(Code::kUnsupported, "the cgroup " + path_ +
+                                        " has none of the controllers memory, pids and cpu: "
+                                        "enable them in cgroup.subtree_control of its parent");
 }
 
 Status Cgroups::check_empty() const {
   if (read_text(path_ + "/cgroup.procs").empty()) return {};
   return Status(Code::kInvalidArgument,
-                path_ + " contains processes: a cgroup whose children have limits must have none");
+                "the cgroup " + path_ +
+                    " contains processes, but a cgroup whose children have limits must have none: "
+                    "name an empty cgroup");
 }
 
 std::unique_ptr<Cgroups> Cgroups::restore(const CarriedCgroups& carried) {
@@ -187,7 +191,7 @@ Status Cgroups::enter_daemon_cgroup() {
   const std::vector<std::string> inside = words_of(read_text(path_ + "/cgroup.procs"));
   if (!std::all_of(inside.begin(), inside.end(), is_this_process)) {
     return Status(Code::kUnsupported,
-                  path_ + " is not this server's alone: other processes are in it");
+                  "the cgroup " + path_ + " also contains processes that are not of this server");
   }
   const std::string leaf = path_ + kDaemon;
   if (::mkdir(leaf.c_str(), 0755) != 0 && errno != EEXIST) {

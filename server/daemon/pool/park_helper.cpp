@@ -74,7 +74,7 @@ std::optional<ParkHelper::Outcome> ParkHelper::poll() {
     is_late_ = true;
     deadline_ = Clock::time_point::max();
     ::kill(pid_, SIGKILL);
-    return Outcome{ParkExit::kBroken, "the driver did not finish in time"};
+    return Outcome{ParkExit::kBroken, "the driver did not move the GPU memory in time"};
   }
   Outcome outcome{ParkExit::kBroken, ""};
   if (WIFEXITED(status) && WEXITSTATUS(status) <= static_cast<int>(ParkExit::kBroken)) {

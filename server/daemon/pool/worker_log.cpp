@@ -26,7 +26,7 @@ size_t most_lines() {
 Status WorkerLog::open(UniqueFd* for_worker) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) {
-    return Status::from_errno(errno, "a pipe for the log of a worker");
+    return Status::from_errno(errno, "making a pipe for the log of a worker");
   }
   pipe_.reset(ends[0]);
   for_worker->reset(ends[1]);
@@ -90,7 +90,7 @@ void WorkerLog::write(std::string_view line, Clock::time_point now) {
   write_log_line_of(name_.c_str(), line);
   if (++lines_ != most_lines() || warned_) return;
   warned_ = true;
-  RCUDA_WARN("%s has written %zu lines within %s: more of its lines come later or are lost",
+  RCUDA_WARN("%s has written %zu lines within %s: its further lines are delayed or lost",
              name_.c_str(), lines_, time_text(kInterval).c_str());
 }
 

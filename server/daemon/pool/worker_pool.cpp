@@ -100,8 +100,9 @@ Status WorkerPool::check_user(const Identity& identity) {
   if (identity.groups.size() > SessionGrant::kMostGroups) {
     return Status(Code::kInvalidArgument, "user " + identity.user + " is in " +
                                               std::to_string(identity.groups.size()) +
-                                              " groups, and a session can have " +
-                                              std::to_string(SessionGrant::kMostGroups));
+                                              " groups, and a session can have at most " +
+                                              std::to_string(SessionGrant::kMostGroups) +
+                                              ": remove the user from some of them");
   }
   if (::geteuid() != 0 || identity.uid) return {};
   return Status(Code::kDenied, "user " + identity.user +
@@ -134,7 +135,7 @@ Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identi
         send_session(worker.control.get(), message, permit->get(), work, socket->get());
     if (!sent.ok()) {
       // The worker has just died, or does not read. It may have received a part of the session.
-      RCUDA_WARN("worker %d did not take its session and is killed: %s", worker.pid,
+      RCUDA_WARN("worker %d did not receive its session and is killed: %s", worker.pid,
                  sent.message().c_str());
       ::kill(worker.pid, SIGKILL);
       enter(worker, State::kStopping);
@@ -226,7 +227,8 @@ Status WorkerPool::attach(const wire::Attach& attach, size_t peeked, UniqueFd so
       least = attach.attempt + 1;
       worker.attempted_at = Clock::now();
       if (pass_on(worker, FurtherSocket{attach, static_cast<uint32_t>(peeked)}, &socket)) return {};
-      return {Code::kUnavailable, "the session's worker takes no further connection now"};
+      return {Code::kUnavailable,
+              "the session's worker cannot accept the connection now; try again"};
     }
   }
   const auto ended = std::ranges::find_if(ended_, [&](const auto& session) {
@@ -236,7 +238,7 @@ Status WorkerPool::attach(const wire::Attach& attach, size_t peeked, UniqueFd so
     return {Code::kNotFound, "the session has ended: " + ended->second};
   }
   return {Code::kNotFound,
-          "the session has ended, or does not take this connection: see the server's log"};
+          "the session has ended, or does not accept this connection: see the server's log"};
 }
 
 bool WorkerPool::pass_on(const wire::PeerHello& hello, size_t peeked, UniqueFd* socket) {
@@ -361,8 +363,11 @@ void WorkerPool::handle(std::span<const pollfd> items) {
     if (ready.contains(worker->log.descriptor(now))) worker->log.relay(now);
     if (reads(*worker) && ready.contains(worker->reports.get())) read(*worker);
     if (worker->is(State::kStarting) && now - worker->since > settings_.start_timeout.get()) {
-      did_not_start(
-          *worker, Status(Code::kTimeout, "a worker did not initialise its driver in time"), false);
+      did_not_start(*worker,
+                    Status(Code::kTimeout, "a worker did not initialise its driver within " +
+                                               settings_.start_timeout.text() +
+                                               " (RCUDA_SERVER_START_TIMEOUT)"),
+                    false);
       ::kill(worker->pid, SIGKILL);
       enter(*worker, State::kHanging);  // another worker takes its place
     }
@@ -493,7 +498,8 @@ void WorkerPool::log_end(const Worker& worker, std::optional<int> status) {
         "RCUDA_SERVER_SESSION_MEMORY limits what a session can take",
         worker.pid, worker.identity.user.c_str());
   } else {
-    RCUDA_WARN("worker %d, which served a session, ended with %s", worker.pid, how.c_str());
+    RCUDA_WARN("worker %d, which served a session of %s, ended with %s", worker.pid,
+               worker.identity.user.c_str(), how.c_str());
   }
 }
 
@@ -527,8 +533,8 @@ void WorkerPool::shutdown(const std::string& why) {
   collect(Clock::now() + settings_.stop_timeout.get());
   for (Worker& worker : workers_) {
     RCUDA_WARN(
-        "worker %d was killed and does not end: it is stuck in the GPU's driver, or a debugger "
-        "holds it; it is left behind",
+        "worker %d was killed but does not end, and remains: it is stuck in the GPU's driver, or "
+        "a debugger holds it",
         worker.pid);
     if (worker.is(State::kEnded)) continue;
     enter(worker, State::kEnded,

@@ -115,10 +115,12 @@ Result<WorkerPool::Worker> WorkerPool::restore(const CarriedWorker& carried) {
   worker.start = bytes_of(carried.start);
   RCUDA_ASSIGN_OR_RETURN(const ToWorker message, decode_message<ToWorker>(worker.start));
   const auto* const start = std::get_if<SessionStart>(&message);
-  if (!start) return Status(Code::kInternal, "the state of the server lacks a session");
+  if (!start)
+    return Status(Code::kInternal, "the earlier server's state lacks the session of a worker");
   set_session(worker, *start, carried.identity);
   if (carried.attempts.size() != worker.attempts.size()) {
-    return Status(Code::kInternal, "the state of the server has another number of sockets");
+    return Status(Code::kInternal,
+                  "the earlier server's state has another number of sockets of a session");
   }
   std::ranges::copy(carried.attempts, worker.attempts.begin());
   if (carried.work >= 0) {
@@ -134,8 +136,9 @@ Result<WorkerPool::Worker> WorkerPool::restore(const CarriedWorker& carried) {
   if (carried.park > static_cast<uint32_t>(kLastParkState) ||
       carried.park_way > static_cast<uint32_t>(ParkWay::kWorker) ||
       (!carried.park_bytes.empty() && carried.park_bytes.size() != devices.size())) {
-    return Status(Code::kInternal,
-                  "the state of the earlier server is damaged: a session has an invalid state");
+    return Status(
+        Code::kInternal,
+        "the earlier server's state is damaged: the state of a parked session is invalid");
   }
   worker.park.state = static_cast<ParkState>(carried.park);
   worker.park.way = static_cast<ParkWay>(carried.park_way);

@@ -62,8 +62,9 @@ void WorkerPool::report_lost_ranks(const Worker& dead) {
     }
     const Clock::time_point again = send_lost_ranks(worker);
     if (again == Clock::time_point::max()) continue;
-    RCUDA_WARN("worker %d does not read its messages: it receives the loss of ranks later",
-               worker.pid);
+    RCUDA_WARN(
+        "worker %d does not read its messages: the server reports lost NCCL ranks to it later",
+        worker.pid);
     worker.look_at = std::min(worker.look_at, again);
   }
 }
@@ -106,7 +107,7 @@ Status WorkerPool::lasting_failure(const Waiting& client) const {
     return worker.is(State::kStarting) && (!worker.devices || suits(worker, client));
   });
   if (one_comes) return {};
-  return Status(last_failure_).with_context("the server can start no worker");
+  return Status(last_failure_).with_context("the server cannot start a worker");
 }
 
 // The worker ends its session itself, and has some time for that (EndWatch). The worker's clock
@@ -116,10 +117,10 @@ WorkerPool::Clock::time_point WorkerPool::enforce_time(Worker& worker, Clock::ti
   const SessionLimits& limits = worker.permit->limits();
   const auto grace = 2 * settings_.stop_timeout.get() + settings_.handshake_timeout.get();
   const auto overdue = [&](const char* limit) {
-    worker.ended_by =
-        std::string("the server ended the session, because its worker did not end it (limit ") +
-        limit + ")";
-    RCUDA_WARN("worker %d has not ended a session that exceeds its limit %s", worker.pid, limit);
+    worker.ended_by = std::string("the server ended the session, because it exceeded its limit ") +
+                      limit + " and its worker did not end it";
+    RCUDA_WARN("worker %d has not ended a session that exceeds its limit %s, and is killed",
+               worker.pid, limit);
     worker.kill_at = now;
     return Clock::time_point::max();
   };
@@ -165,7 +166,7 @@ void WorkerPool::end_orphans() {
       continue;
     }
     const bool is_new = killed_orphans_.insert(child).second;
-    if (is_new) RCUDA_WARN("killing process %d, which a worker has left behind", child);
+    if (is_new) RCUDA_WARN("killing process %d, which a worker started and did not end", child);
     ::kill(child, SIGKILL);
     // After kOrphanPause, the children of a killed orphan are children of this process. An orphan
     // that does not end is stuck in a driver, or this process may not kill it.

@@ -161,7 +161,7 @@ Status WorkerPool::start(const Base& base, const DeviceSets::Key& devices, uint3
   if (::shutdown(ours.get(), SHUT_RD) != 0) return Status::from_errno(errno, "shutdown");
   int pipe[2];
   if (::pipe2(pipe, O_CLOEXEC | O_NONBLOCK) != 0) {
-    return Status::from_errno(errno, "a pipe for the reports of a worker");
+    return Status::from_errno(errno, "making a pipe for the reports of a worker");
   }
   Worker worker;
   worker.reports.reset(pipe[0]);

@@ -88,8 +88,9 @@ Status WorkerPool::begin_park(Worker& worker, const std::optional<Identity>& by,
                               std::chrono::milliseconds wait) {
   const std::vector<Worker*> members = connected_with(worker);
   for (const Worker* const member : members) {
-    const std::string who = "the session of worker " + std::to_string(member->pid) +
-                            (member == &worker ? "" : ", with which it shares memory or ranks,");
+    const std::string who =
+        "the session of worker " + std::to_string(member->pid) +
+        (member == &worker ? "" : ", with which it shares memory or NCCL ranks,");
     if (member->shares_outside) {
       return {Code::kUnavailable, who + " shares memory or events with sessions of other servers"};
     }
@@ -98,7 +99,7 @@ Status WorkerPool::begin_park(Worker& worker, const std::optional<Identity>& by,
               who + " is " + to_string(member->park.state) + " already: rcuda-smi shows its state"};
     }
     if (member->park.owes_answer) {
-      return {Code::kUnavailable, who + " has work in progress"};
+      return {Code::kUnavailable, who + " has work in progress: try again later"};
     }
   }
   const uint64_t group = ++groups_;
@@ -124,7 +125,7 @@ void WorkerPool::advance_rest(Worker& worker) {
     const auto age = Clock::now() - worker.park.since;
     if (state == ParkState::kSuspending) {
       if (age < kLongestSuspend) return;
-      return refuse_group(**waits, "its communicators of NCCL did not suspend in time");
+      return refuse_group(**waits, "its NCCL communicators did not suspend in time");
     }
     // `limit` applies only to sessions at rest that wait for other sessions of their group. A
     // session that makes room has its own limit (rest_end()).
@@ -133,7 +134,7 @@ void WorkerPool::advance_rest(Worker& worker) {
       limit = std::max<Clock::duration>(limit, settings_.preempt_wait.get());
     }
     if (!worker.park.has_answered || age < limit) return;
-    return refuse_group(**waits, "it does not come to rest");
+    return refuse_group(**waits, "its worker did not stop calling the driver in time");
   }
   if (state == ParkState::kSuspending) {
     for (Worker* const member : members) enter(*member, ParkState::kMeasuring);
@@ -146,9 +147,10 @@ void WorkerPool::advance_rest(Worker& worker) {
     suspend.tags.insert(suspend.tags.end(), tags.begin(), tags.end());
   }
   if (suspend.tags.size() > ParkStep::kMostTags) {
-    return refuse_group(worker, "it and the sessions that it shares ranks with have more than " +
-                                    std::to_string(ParkStep::kMostTags) +
-                                    " ranks of communicators");
+    return refuse_group(worker,
+                        "it and the sessions that it shares NCCL communicators with "
+                        "have more than " +
+                            std::to_string(ParkStep::kMostTags) + " ranks");
   }
   for (Worker* const member : members) {
     enter(*member, ParkState::kSuspending);

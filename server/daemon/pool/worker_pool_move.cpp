@@ -88,19 +88,22 @@ Status WorkerPool::check_move(const Worker& worker, uint32_t from, uint32_t to) 
             "the server does not offer GPU " + std::to_string(to) + ": rcuda-smi lists its GPUs"};
   }
   if (source->name != target->name || source->total_bytes != target->total_bytes) {
-    return {Code::kInvalidArgument, "GPU " + std::to_string(to) + " is of another kind than GPU " +
-                                        std::to_string(from) + " (" + target->name + ", " +
-                                        source->name + "): name one of the same kind"};
+    return {Code::kInvalidArgument, "GPU " + std::to_string(to) + " (" + target->name +
+                                        ") is of another kind than GPU " + std::to_string(from) +
+                                        " (" + source->name + "): name one of the same kind"};
   }
   if (!worker.identity.lease.empty()) {
-    return {Code::kInvalidArgument, who + " runs under a lease, and a leased GPU stays leased"};
+    return {Code::kInvalidArgument, who + " runs under a lease, so it stays on the leased GPUs"};
   }
   if (worker.devices && !worker.devices->empty()) {
-    return {Code::kInvalidArgument, who + " sees its own GPUs only: device_isolation is session"};
+    return {Code::kInvalidArgument,
+            who + " can use only its own GPUs, because the server's device_isolation is session"};
   }
   if (to >= Ledger::kDevices && worker.permit && worker.permit->device_room(from)) {
-    return {Code::kInvalidArgument, "the server limits memory of GPUs 0 to " +
-                                        std::to_string(Ledger::kDevices - 1) + " only"};
+    return {Code::kInvalidArgument,
+            "the session has a memory limit, which the server can "
+            "apply only to GPUs 0 to " +
+                std::to_string(Ledger::kDevices - 1) + ", not to GPU " + std::to_string(to)};
   }
   if (offer_.driver_version < kLeastDriver) {
     return {Code::kInvalidArgument,
@@ -115,7 +118,9 @@ Status WorkerPool::check_move(const Worker& worker, uint32_t from, uint32_t to) 
                                     "only a server without movable_memory can move sessions"};
   }
   if (group_of(worker).size() > 1) {
-    return {Code::kUnavailable, who + " is parked together with others, and stays with them"};
+    return {Code::kUnavailable, who +
+                                    " shares memory or NCCL ranks with other sessions and cannot "
+                                    "move alone"};
   }
   return {};
 }

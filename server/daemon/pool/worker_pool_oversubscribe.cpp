@@ -282,13 +282,13 @@ void WorkerPool::serve_wish(Worker& worker, Clock::time_point now, bool may_disp
     const RoomChoice others = make_room({&worker}, need, now);
     if (!others.victims.empty()) return;
     if (!others.later && now >= wish.since + kReportTime) {
-      return refuse_wish(worker, "the sessions that can be parked do not hold enough");
+      return refuse_wish(worker, "the sessions that can be parked do not hold enough memory");
     }
     const Clock::time_point later = others.later.value_or(wish.since + kReportTime);
     next_room_ = std::min(next_room_.value_or(later), later);
   }
   if (now >= *wish.refuse_at) {
-    refuse_wish(worker, "the sessions that could make room have work, or have just woken");
+    refuse_wish(worker, "each session that could be parked for it has work, or has just woken");
   }
 }
 
@@ -312,7 +312,7 @@ void WorkerPool::serve_start(Clock::time_point now, bool may_displace) {
 
 void WorkerPool::refuse_wish(Worker& worker, const std::string& why) {
   const Park::Wish& wish = *worker.park.wish;
-  RCUDA_INFO("the session of worker %d (%s) gets no %s on GPU %u: %s", worker.pid,
+  RCUDA_INFO("the session of worker %d (%s) cannot allocate %s on GPU %u: %s", worker.pid,
              worker.identity.user.c_str(), bytes_text(wish.bytes).c_str(), wish.device,
              why.c_str());
   ++totals_.room_refusals;
@@ -380,7 +380,9 @@ WorkerPool::Clock::time_point WorkerPool::rest_end(const Worker& worker) const {
 // Stops waiting for a session that does not make room in time, or for a worker that does not use
 // its room in time.
 void WorkerPool::end_late_room(Worker& worker, Clock::time_point now) {
-  if (now >= rest_end(worker)) refuse_group(worker, "it does not come to rest");
+  if (now >= rest_end(worker)) {
+    refuse_group(worker, "its worker did not stop calling the driver in time");
+  }
   const std::optional<Park::Wish>& wish = worker.park.wish;
   if (wish && wish->granted_at && now >= *wish->granted_at + kUsePatience) worker.park.wish.reset();
 }
@@ -411,8 +413,9 @@ void WorkerPool::note_displaced(const Worker& worker, Clock::time_point now) {
   if (displaced_.size() < kThrashCount || was_reported) return;
   thrashing_reported_ = now;
   RCUDA_WARN(
-      "sessions displace each other: %zu times within the last minute one was parked shortly after "
-      "it woke, so the GPUs move memory for much of the time. Raise stay_awake (%s), lower "
+      "sessions displace each other: %zu times within the last minute, a session was parked "
+      "shortly after it woke, so the GPUs spend much time on moving memory. Raise stay_awake (%s), "
+      "lower "
       "oversubscribe (%s), or run fewer programs at the same time",
       displaced_.size(), settings_.stay_awake.text().c_str(),
       settings_.oversubscribe.text().c_str());

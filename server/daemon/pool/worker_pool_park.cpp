@@ -38,10 +38,10 @@ uint64_t available_host_memory() {
 }
 
 std::string by_text(const std::optional<Identity>& by, pid_t room_for = 0) {
-  return by ? "as " + by->user + " requested"
-         : room_for > 0
-             ? "because another session needs the room (worker " + std::to_string(room_for) + ")"
-         : room_for != 0 ? "because a new session needs the room"
+  return by             ? "as " + by->user + " requested"
+         : room_for > 0 ? "because another session needs its GPU memory (worker " +
+                              std::to_string(room_for) + ")"
+         : room_for != 0 ? "because a new session needs its GPU memory"
                          : "because it was idle (park_after)";
 }
 
@@ -90,7 +90,7 @@ void WorkerPool::enter(Worker& worker, ParkState state) {
 void WorkerPool::send_step(Worker& worker, const ParkStep& step) {
   const Status sent = send_to_worker(worker.control.get(), step, -1, Clock::now());
   if (sent.ok()) return;
-  RCUDA_WARN("worker %d does not take messages and is killed: %s", worker.pid,
+  RCUDA_WARN("worker %d does not read the server's messages and is killed: %s", worker.pid,
              sent.message().c_str());
   ::kill(worker.pid, SIGKILL);
 }
@@ -286,15 +286,15 @@ Status WorkerPool::allow_host_memory(Worker& worker, int64_t bytes) const {
   if (settings_.session_memory.get() == 0) return {};
   rlimit limit{};
   if (::prlimit(worker.pid, RLIMIT_DATA, nullptr, &limit) != 0) {
-    return Status::from_errno(errno, "reading RLIMIT_DATA of the worker");
+    return Status::from_errno(errno, "reading the memory limit (RLIMIT_DATA) of the worker");
   }
   if (limit.rlim_max == RLIM_INFINITY) return {};
   limit.rlim_max += static_cast<rlim_t>(bytes);
   limit.rlim_cur = limit.rlim_max;
   if (::prlimit(worker.pid, RLIMIT_DATA, &limit, nullptr) == 0) return {};
   return Status::from_errno(errno,
-                            "changing RLIMIT_DATA of the worker, as its GPU memory moves (run "
-                            "the server in a delegated cgroup, or without "
+                            "changing the memory limit (RLIMIT_DATA) of the worker for its parked "
+                            "GPU memory (run the server in a delegated cgroup, or without "
                             "RCUDA_SERVER_SESSION_MEMORY)");
 }
 
@@ -489,8 +489,8 @@ void WorkerPool::lower_host_memory(Worker& worker, uint64_t kept) const {
   const Status lowered =
       allow_host_memory(worker, static_cast<int64_t>(kept) - static_cast<int64_t>(before));
   if (lowered.ok()) return;
-  RCUDA_WARN("worker %d keeps a higher limit of its memory: %s", worker.pid,
-             lowered.message().c_str());
+  RCUDA_WARN("cannot lower the memory limit of worker %d, which was raised for parking: %s",
+             worker.pid, lowered.message().c_str());
 }
 
 void WorkerPool::not_parked(Worker& worker, const std::string& why) {
@@ -531,7 +531,8 @@ void WorkerPool::advance_parking(GpuMonitor& monitor) {
       start_parking(worker);
     }
     const bool is_late = worker.park.worker_moves() && now >= move_end(worker.park);
-    if (is_late && !worker.park.is_broken) lose(worker, "the worker did not finish in time");
+    if (is_late && !worker.park.is_broken)
+      lose(worker, "the worker did not move its GPU memory in time");
   }
   if (next_room_ && now >= *next_room_) next_room_.reset();
   wake_waiting(monitor, now);

@@ -31,7 +31,7 @@ std::vector<Admission::LostSession> WorkerPool::lost() const {
 
 void WorkerPool::end_lost(uint32_t worker_pid, const std::string& by) {
   const std::string why =
-      "its client was disconnected, and another program waited for its room on " + host_name();
+      "its client was disconnected, and another program needed its place on " + host_name();
   for (Worker& worker : workers_) {
     const bool is_it = worker.pid == static_cast<pid_t>(worker_pid) && worker.is(State::kBusy);
     if (!is_it || worker.kill_at) continue;

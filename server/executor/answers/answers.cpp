@@ -31,7 +31,8 @@ void Answers::end_wait(WordSignal signal, CUresult result, transport::Wake wake)
 void Answers::reply(const ReplyTarget& target, CUresult result, std::span<const std::byte> body) {
   if (cuda::is_sticky(result)) latch(result);
   if (body.size() > target.capacity()) {
-    RCUDA_DEBUG("a reply of %zu bytes does not fit its slot", body.size());
+    RCUDA_DEBUG("a reply of %zu bytes does not fit its slot of %zu bytes: sent without its body",
+                body.size(), target.capacity());
     body = {};
     if (result == CUDA_SUCCESS) result = CUDA_ERROR_INVALID_VALUE;
   }
@@ -52,7 +53,8 @@ uint64_t Answers::latch(CUresult error) {
   if (sticky_ != CUDA_SUCCESS) return 0;
   if (cuda::is_sticky(error)) {
     sticky_ = error;
-    RCUDA_INFO("the session's context is lost: CUDA error %d", static_cast<int>(error));
+    RCUDA_INFO("CUDA error %d makes the session's contexts unusable: all its later calls fail",
+               static_cast<int>(error));
   }
   return publish(error);
 }

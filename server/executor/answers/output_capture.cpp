@@ -20,15 +20,16 @@ Result<std::unique_ptr<OutputCapture>> OutputCapture::start() {
     Stream& stream = capture->streams_[i];
     const int descriptor = i + 1;
     int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) return Status::from_errno(errno, "pipe for device output");
+    if (::pipe2(ends, O_CLOEXEC) != 0)
+      return Status::from_errno(errno, "making a pipe for kernel output");
     stream.read_end.reset(ends[0]);
     UniqueFd write_end(ends[1]);
     ::fcntl(stream.read_end.get(), F_SETFL, O_NONBLOCK);
     ::fcntl(stream.read_end.get(), F_SETPIPE_SZ, 1 << 20);
     stream.before.reset(::fcntl(descriptor, F_DUPFD_CLOEXEC, 3));
-    if (!stream.before) return Status::from_errno(errno, "keeping the descriptor of the output");
+    if (!stream.before) return Status::from_errno(errno, "duplicating the worker's output");
     if (::dup2(write_end.get(), descriptor) < 0) {
-      return Status::from_errno(errno, "redirecting device output");
+      return Status::from_errno(errno, "redirecting the worker's output to a pipe");
     }
     stream.descriptor = descriptor;
   }

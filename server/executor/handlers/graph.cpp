@@ -308,7 +308,8 @@ CUresult serve_rcuda_graph_kernel_node(GraphServices& services, CUgraphNode node
   CUkernel kernel = nullptr;
   find_launched(services, found, device_function, &kernel);
   if (*device_function == nullptr && kernel == nullptr) {
-    RCUDA_DEBUG("a graph's kernel node launches a kernel that the client does not know");
+    RCUDA_DEBUG(
+        "a graph's kernel node launches a kernel that the client does not know: the query fails");
     return CUDA_ERROR_INVALID_HANDLE;
   }
   if (kernel != nullptr) *kernel_id = services.objects.of(wire::Kind::kKernel).id_of(kernel);

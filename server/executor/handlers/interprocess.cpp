@@ -31,12 +31,14 @@ wire::HandleBytes bytes_in(const Handle& handle) {
 }
 
 CUresult cannot_name(const Status& status) {
-  RCUDA_WARN("memory or an event could not be exported: %s", status.message().c_str());
+  RCUDA_WARN("cannot export memory or an event to other processes (CUDA IPC): %s",
+             status.message().c_str());
   return CUDA_ERROR_OPERATING_SYSTEM;
 }
 
 CUresult cannot_find(const Status& status, CUresult unknown) {
-  RCUDA_INFO("memory or an event could not be imported: %s", status.message().c_str());
+  RCUDA_INFO("cannot import memory or an event of another process (CUDA IPC): %s",
+             status.message().c_str());
   return status.code() == Code::kNotFound ? unknown : CUDA_ERROR_OPERATING_SYSTEM;
 }
 

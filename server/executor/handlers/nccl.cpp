@@ -308,9 +308,10 @@ void note_error(NcclServices& services, const NcclBatch& batch, nccl::ResultCode
   const uint64_t number = services.answers.latch(CUDA_ERROR_UNKNOWN);
   for (NcclCommunicator* const communicator : first) communicator->error_number = number;
   const char* const text = services.nccl.library()->functions.ncclGetErrorString(result);
-  RCUDA_WARN("an operation of NCCL failed: %s", text);
+  RCUDA_WARN("an NCCL operation failed: %s (for details, set NCCL_DEBUG=WARN for the server)",
+             text);
   (void)services.answers.events().output(
-      true, std::string("rcuda: an operation of NCCL failed in the worker: ") + text + "\n");
+      true, std::string("rcuda: an NCCL operation failed in the worker: ") + text + "\n");
 }
 
 }  // namespace

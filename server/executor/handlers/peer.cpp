@@ -56,7 +56,8 @@ HandlerResult peer_introduce(PeerServices& services, const Command& command,
   if (status.code() == Code::kProtocol) return kMalformed;
   // The command itself does not fail: a program that never copies between servers needs no peer.
   if (!status.ok() && services.peers.says_refusal()) {
-    RCUDA_ERROR("worker %u was not introduced: %s", body.worker, status.message().c_str());
+    RCUDA_ERROR("this session cannot copy to and from worker %u: %s", body.worker,
+                status.message().c_str());
     (void)services.answers.events().output(true, "rcuda: copies with worker " +
                                                      std::to_string(body.worker) +
                                                      " will fail: " + status.context() + "\n");
@@ -72,7 +73,7 @@ HandlerResult peer_copy(PeerServices& services, const Command&, const wire::Peer
   const PeerHub::Outcome outcome =
       body.flags & wire::kPeerSignalled ? services.peers.make_outcome(body.id) : nullptr;
   const auto failed = [&](CUresult result) {
-    if (outcome) *outcome = Status::from_cuda(result, "a peer copy that was refused");
+    if (outcome) *outcome = Status::from_cuda(result, "the peer copy was refused");
     services.answers.signal(word, result);
     return reports ? result : CUDA_SUCCESS;
   };
@@ -104,7 +105,7 @@ HandlerResult peer_copy(PeerServices& services, const Command&, const wire::Peer
   bool has_stream = false;
   if (in_stream) {
     if (CUresult found = services.objects.use_stream(body.stream, &stream); found != CUDA_SUCCESS) {
-      failure = Status::from_cuda(found, "the stream of a peer copy");
+      failure = Status::from_cuda(found, "looking up the stream of a peer copy");
     } else {
       has_stream = true;
       copy.stream = CudaDeviceOps::stream_ref(stream.handle, stream.context->handle);

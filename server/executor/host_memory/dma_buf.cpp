@@ -13,8 +13,9 @@ Result<p2p::DmaBuf> export_dma_buf(const api::DriverTable& driver, CUdeviceptr a
   const CUresult result = driver.cuMemGetHandleForAddressRange(
       &file, first, last - first, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
   if (result != CUDA_SUCCESS) {
-    return Status(Code::kUnsupported, "the driver exports no dma-buf of this memory (CUDA error " +
-                                          std::to_string(result) + ")");
+    return Status(Code::kUnsupported,
+                  "the driver cannot export this GPU memory as dma-buf (CUDA error " +
+                      std::to_string(result) + ")");
   }
   return p2p::DmaBuf{UniqueFd(file), address - first};
 }

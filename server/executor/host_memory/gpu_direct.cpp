@@ -107,12 +107,13 @@ Status compare(Probe& probe, transport::Link& link) {
   probe.fill(0x5eed);
   RCUDA_RETURN_IF_ERROR(link.loop_back(memory, probe.out(), kProbeBytes));
   RCUDA_RETURN_IF_ERROR(probe.to_host());
-  if (!probe.same()) return {Code::kSystem, "GPU memory lacks the bytes that the adapter wrote"};
+  if (!probe.same())
+    return {Code::kSystem, "GPU memory has wrong bytes after the adapter wrote to it"};
   probe.fill(0xfeed);
   RCUDA_RETURN_IF_ERROR(probe.to_device());
   RCUDA_RETURN_IF_ERROR(link.loop_back(probe.in(), memory, kProbeBytes));
   if (probe.same()) return {};
-  return {Code::kSystem, "the adapter read other bytes than GPU memory has"};
+  return {Code::kSystem, "the adapter read wrong bytes from GPU memory"};
 }
 
 Status prove(Probe& probe, transport::Link& link, CUdevice device, Registered how) {
@@ -233,7 +234,8 @@ std::shared_ptr<GpuDirect::Registration> GpuDirect::reach(CUdeviceptr address, u
     region = expose(driver_, link_, first, last - first, proven->second);
   }
   if (!region) {
-    RCUDA_DEBUG("a copy goes through host memory: %s", region.status().message().c_str());
+    RCUDA_DEBUG("cannot register GPU memory with the adapter, so the copy uses host memory: %s",
+                region.status().message().c_str());
     return nullptr;
   }
   registrations_.push_front(

@@ -29,7 +29,7 @@ constexpr unsigned kKnownFlags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTE
 }  // namespace
 
 CUresult not_moved(const Status& why) {
-  RCUDA_INFO("client memory was not moved: %s", why.message().c_str());
+  RCUDA_INFO("a transfer of the program's host memory failed: %s", why.message().c_str());
   return CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -111,7 +111,7 @@ CUresult HostMemory::place(uint64_t address, uint64_t bytes, Range* range) {
     Result<void*> mapped =
         link_.map(static_cast<transport::RegionId>(range->region), bytes, wanted);
     if (!mapped.ok()) {
-      RCUDA_WARN("client memory at %p cannot be mapped: %s", wanted,
+      RCUDA_WARN("the worker cannot map the program's host memory at %p: %s", wanted,
                  mapped.status().message().c_str());
       // Either the system refuses the mapping, or the client's data about the region are wrong.
       return mapped.status().code() == Code::kSystem ? CUDA_ERROR_OUT_OF_MEMORY
@@ -238,8 +238,10 @@ void HostMemory::lock_again() {
     void* const memory = reinterpret_cast<void*>(address);
     unsigned flags = 0;
     if (driver_.cuMemHostGetFlags(&flags, memory) != CUDA_ERROR_INVALID_VALUE) continue;
-    if (driver_.cuMemHostRegister_v2(memory, range.bytes, range.flags) != CUDA_SUCCESS) {
-      RCUDA_WARN("client memory at %p could not be page-locked again", memory);
+    const CUresult result = driver_.cuMemHostRegister_v2(memory, range.bytes, range.flags);
+    if (result != CUDA_SUCCESS) {
+      RCUDA_WARN("the worker cannot page-lock the program's host memory at %p again: CUDA error %d",
+                 memory, static_cast<int>(result));
     }
   }
 }

@@ -51,7 +51,8 @@ ImagePointer ImageCache::find(const Sha256& hash, uint64_t image_bytes) {
 
 Result<ImagePointer> ImageCache::insert(const Sha256& hash, std::span<const std::byte> bytes) {
   if (sha256(bytes) != hash) {
-    return Status(Code::kInvalidArgument, "an image does not have the hash it was announced with");
+    return Status(Code::kInvalidArgument,
+                  "an image does not have the SHA-256 that the client announced");
   }
   if (files_.keeps_files() && bytes.size() <= files_.max_bytes()) {
     const Status status = files_.insert(identity::to_hex(hash), {bytes, kZeros});
@@ -63,7 +64,9 @@ Result<ImagePointer> ImageCache::insert(const Sha256& hash, std::span<const std:
     }
   }
   ImagePointer image = in_memory(bytes);
-  if (!image) return Status(Code::kOutOfMemory, "no memory for an image");
+  if (!image) {
+    return Status(Code::kOutOfMemory, "no memory for an image of " + bytes_text(bytes.size()));
+  }
   return image;
 }
 

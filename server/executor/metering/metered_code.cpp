@@ -26,8 +26,8 @@ Result<uint64_t> held_by_variables(const image::Image& image, uint32_t architect
 
 CUresult refuse(const Status& status) {
   RCUDA_WARN(
-      "code is refused, because the size of its variables, which counts against the memory limit, "
-      "is unknown: %s",
+      "a module is refused: its variables count against the memory limit, but their size is "
+      "unknown: %s",
       status.message().c_str());
   return CUDA_ERROR_INVALID_IMAGE;
 }

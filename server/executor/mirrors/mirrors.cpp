@@ -420,8 +420,8 @@ Mirrors::Loan::Loan(Mirrors& mirrors) : mirrors_(mirrors) {
   } catch (const std::bad_alloc&) {
     // The function must not see older bytes than the stream's results so far.
     RCUDA_ERROR(
-        "no memory for a copy of the managed and mapped memory that a host function may use: the "
-        "session ends. Use less of such memory, or raise the limit of the worker's memory");
+        "the worker has no memory for a copy of the managed and mapped memory that a host function "
+        "may use: the session ends. Use less of such memory, or raise the worker's memory limit");
     mirrors_.link_.close();
   }
 }

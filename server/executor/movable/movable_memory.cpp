@@ -54,8 +54,8 @@ MovableMemory::MovableMemory(const api::DriverTable& plain, ExportedNames& names
       devices, [&](const SessionDevice& device) { return can_map(plain, device.device); });
   if (!can || !reach_each_other(plain, devices)) {
     RCUDA_WARN(
-        "the session's GPU memory is parked by the driver only: its devices lack virtual memory "
-        "management or access to each other");
+        "movable_memory has no effect for this session, so only the driver can park its GPU "
+        "memory: its devices lack virtual memory management or access to each other");
     return;
   }
   for (const SessionDevice& device : devices) {
@@ -227,7 +227,8 @@ void MovableMemory::end_context(CUcontext context) {
 Result<wire::ExportedName> MovableMemory::export_allocation(CUdeviceptr address,
                                                             ExportOrigin origin) {
   const auto after = mappings_.upper_bound(address);
-  if (!is_allocation(address)) return Status(Code::kNotFound, "no movable memory is here");
+  if (!is_allocation(address))
+    return Status(Code::kNotFound, "the address is not in movable memory");
   Mapping& mapping = std::prev(after)->second;
   if (mapping.exported) return mapping.exported->name;
   int file = -1;

@@ -99,7 +99,7 @@ Status MovableMemory::park() {
   const uint64_t kept = copy_.bytes();
   const CUresult found = find_places(all, &moved);
   const Status status = found == CUDA_SUCCESS ? copy_.save(pieces_of(moved))
-                                              : Status::from_cuda(found, "mapping memory");
+                                              : Status::from_cuda(found, "mapping GPU memory");
   for (const Moved& one : moved) unmap_scratch(one);
   if (!status.ok()) {
     copy_.keep(kept, primary_of(devices_.front().device));
@@ -151,7 +151,7 @@ Result<bool> MovableMemory::wake(uint64_t keep) {
   if (result == CUDA_SUCCESS) result = find_places(parked_, &moved);
   if (result == CUDA_SUCCESS) RCUDA_DEBUG("created and mapped GPU memory");
   Status status = result == CUDA_SUCCESS ? copy_.restore(pieces_of(moved))
-                                         : Status::from_cuda(result, "mapping memory");
+                                         : Status::from_cuda(result, "creating GPU memory again");
   for (const Moved& one : moved) unmap_scratch(one);
   if (!status.ok()) {
     release_all();

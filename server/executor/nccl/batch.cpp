@@ -423,7 +423,8 @@ bool needs_lost(const NcclStep& step) {
 nccl::ResultCode make(const Functions& functions, const api::DriverTable& driver,
                       NcclBatch& batch) {
   if (const char* const name = find_lacking(functions, batch)) {
-    batch.refusal = std::string("the server's NCCL lacks ") + name;
+    batch.refusal = std::string("the server's NCCL lacks ") + name +
+                    ": install a newer NCCL there, or set `nccl` in its server.toml";
   }
   const int refused = batch.refusal.empty() ? check(batch) : nccl::kInvalidUsage;
   if (refused != nccl::kSuccess) {

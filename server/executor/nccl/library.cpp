@@ -36,7 +36,7 @@ Result<NcclLibrary> open_library(const std::string& choice) {
       !functions.ncclCommInitRankConfig || !functions.ncclCommFinalize) {
     return Status(Code::kUnsupported, loaded.path + " is not an NCCL of version 2.14 or later");
   }
-  RCUDA_INFO("NCCL %d by %s", loaded.version, loaded.path.c_str());
+  RCUDA_INFO("NCCL %d loaded from %s", loaded.version, loaded.path.c_str());
   return loaded;
 }
 

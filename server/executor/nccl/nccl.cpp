@@ -227,7 +227,7 @@ void Nccl::lose_now(const std::vector<uint64_t>& tags) {
   for (const auto& [id, communicator] : communicators_) {
     if (std::ranges::find(tags, communicator->tag) == tags.end()) continue;
     if (communicator->is_lost.exchange(true)) continue;
-    RCUDA_WARN("the worker of another rank of a communicator has died");
+    RCUDA_WARN("the worker of another rank of an NCCL communicator has died: calls fail");
     lost.push_back(communicator.get());
   }
   const auto is_new = [&](const NcclStep& step) {
@@ -251,7 +251,7 @@ void Nccl::lose_now(const std::vector<uint64_t>& tags) {
         [] {}, true);
     if (started) continue;
     batch->is_being_revoked = false;
-    RCUDA_ERROR("cannot start a thread to end a call that waits for a lost rank");
+    RCUDA_ERROR("cannot start a thread to end an NCCL call that waits for a lost rank");
   }
 }
 
@@ -309,7 +309,7 @@ void Nccl::suspend(const std::vector<uint64_t>& tags, Moved then) {
     (void)library_->functions.ncclCommCount(use.handle(), &ranks);
     const auto here = std::ranges::count(tags, communicator->tag);
     if (communicator->tag == 0 || here != ranks) {
-      return then("a communicator of its NCCL has ranks of other servers or users");
+      return then("one of its NCCL communicators has ranks of other servers or users");
     }
     all.push_back(communicator);
   }
@@ -338,7 +338,8 @@ void Nccl::call_each(nccl::Verb verb, const Communicators& communicators, Moved 
   for (const std::shared_ptr<NcclCommunicator>& communicator : communicators) {
     const auto ended = [this, calls, verb, name, communicator, then](nccl::ResultCode result) {
       if (result != nccl::kSuccess) {
-        calls->why = std::string(name) + " of a communicator returned " + std::to_string(result);
+        calls->why =
+            std::string(name) + " of an NCCL communicator returned " + std::to_string(result);
       } else if (verb == nccl::Verb::kSuspend) {
         suspended_.push_back(communicator);
       }

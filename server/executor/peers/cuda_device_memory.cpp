@@ -26,8 +26,10 @@ Status CudaDeviceOps::register_host(void* base, size_t bytes) {
   populate_pages(static_cast<std::byte*>(base), bytes);
   const CUresult result = driver_.cuMemHostRegister_v2(base, bytes, CU_MEMHOSTREGISTER_PORTABLE);
   if (result == CUDA_SUCCESS) return {};
-  return Status::from_cuda(result, "cuMemHostRegister of " + exact_bytes_text(bytes) +
-                                       " of staging memory (is the memlock limit too low?)");
+  return Status::from_cuda(result,
+                           "cuMemHostRegister of " + exact_bytes_text(bytes) +
+                               " of staging memory (raise the server's limit of locked memory, "
+                               "ulimit -l)");
 }
 
 void CudaDeviceOps::unregister_host(void* base) {
@@ -48,7 +50,8 @@ void CudaDeviceOps::free(int device, DeviceAddress address) {
 
 Result<p2p::ExportedMemory> CudaDeviceOps::export_memory(int device, DeviceAddress address) {
   RCUDA_RETURN_IF_ERROR(make_current(device));
-  if (!options_.names) return Status(Code::kUnsupported, "this worker exports no memory");
+  if (!options_.names)
+    return Status(Code::kUnsupported, "this worker cannot export memory to other workers");
   // The driver never uses a buffer id for another allocation, so a later allocation never finds an
   // old entry in exports_.
   unsigned long long id = 0;
@@ -64,7 +67,8 @@ Result<p2p::ExportedMemory> CudaDeviceOps::export_memory(int device, DeviceAddre
     if (result == CUDA_SUCCESS) result = driver_.cuIpcGetMemHandle(&handle, made.base);
     if (result != CUDA_SUCCESS) {
       // Memory of cuMemCreate and of pools has no such handle.
-      return Status(Code::kUnsupported, "cuIpcGetMemHandle refused the memory");
+      return Status(Code::kUnsupported, "cuIpcGetMemHandle refused the memory (CUDA error " +
+                                            std::to_string(result) + ")");
     }
     RCUDA_ASSIGN_OR_RETURN(
         made.name,
@@ -87,7 +91,7 @@ Result<p2p::MappedMemory> CudaDeviceOps::open(int device, const p2p::ExportedMem
   std::copy_n(memory.handle.begin(), named.size(), named.begin());
   const auto name = wire::name_in(named, wire::ExportKind::kMemory);
   if (!options_.names || !name)
-    return Status(Code::kNotFound, "the peer's memory has no valid name");
+    return Status(Code::kNotFound, "the peer worker sent a malformed name of exported memory");
   RCUDA_ASSIGN_OR_RETURN(const wire::HandleBytes found,
                          options_.names->find_handle(*name, nullptr, ExportedNames::User::kPeers));
   const auto handle = std::bit_cast<CUipcMemHandle>(found);
@@ -125,7 +129,8 @@ Result<std::optional<p2p::DmaBuf>> CudaDeviceOps::dma_buf(int device, DeviceAddr
                                                           size_t bytes) {
   const Proof& proof = proofs_[static_cast<size_t>(device)];
   if (!proof.how) {
-    return Status(Code::kUnsupported, "no adapter is known to reach the device's memory");
+    return Status(Code::kUnsupported,
+                  "no RDMA adapter has been proven to reach this device's memory");
   }
   if (*proof.how == Registered::kByAddress) return std::optional<p2p::DmaBuf>();
   RCUDA_RETURN_IF_ERROR(make_current(device));

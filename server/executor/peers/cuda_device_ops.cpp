@@ -54,7 +54,8 @@ Result<std::unique_ptr<CudaDeviceOps>> CudaDeviceOps::create(const api::DriverTa
 }
 
 Status CudaDeviceOps::prepare() {
-  if (options_.devices.empty()) return {Code::kInvalidArgument, "a worker without devices"};
+  if (options_.devices.empty())
+    return {Code::kInvalidArgument, "the peer-to-peer engine needs at least one device"};
   lanes_.resize(options_.devices.size());
   proofs_.resize(options_.devices.size());
   ContextGuard first(driver_, options_.devices[0].primary);
@@ -220,7 +221,7 @@ Result<Ticket> CudaDeviceOps::finished(int device, Lane lane) {
       // The later copies of this lane fail as well.
       for (const Running& other : state.running) state.free_events.push_back(other.event);
       state.running.clear();
-      return Status::from_cuda(result, "a peer copy's lane");
+      return Status::from_cuda(result, "a copy in a stream of the peer-to-peer engine");
     }
     state.finished = oldest.ticket;
   }
@@ -314,14 +315,14 @@ bool CudaDeviceOps::join(p2p::StreamRef ref, PendingPlace* pending) {
 Result<bool> CudaDeviceOps::is_passed(const PendingPlace& pending) {
   if (!pending.context) {
     if (pending.ended == CUDA_SUCCESS) return true;
-    return Status::from_cuda(pending.ended, "the stream of a peer copy");
+    return Status::from_cuda(pending.ended, "work in the stream of a peer copy");
   }
   if (pending.behind != 0) return !places_.contains(pending.behind);
   if (!pending.event) return true;
   const CUresult result = driver_.cuEventQuery(pending.event);
   if (result == CUDA_SUCCESS) return true;
   if (result == CUDA_ERROR_NOT_READY) return false;
-  return Status::from_cuda(result, "the stream of a peer copy");
+  return Status::from_cuda(result, "work in the stream of a peer copy");
 }
 
 Result<StreamPlace> CudaDeviceOps::enter(p2p::StreamRef ref, bool hold_it) {

@@ -108,16 +108,16 @@ Status PeerHub::introduce(const Introduction& introduction,
 
 Status PeerHub::check_introduction(const Introduction& introduction) {
   if (links_.contains(introduction.link)) {
-    return {Code::kInvalidArgument, "the client introduced it twice"};
+    return {Code::kInvalidArgument, "the client introduced the worker twice"};
   }
   if (introduction.worker >= wire::kMostServers || introduction.link >= kMostLinks ||
       introduction.host.size() > kMostHostBytes) {
-    return {Code::kProtocol, "an introduction with an invalid number or host name"};
+    return {Code::kProtocol, "the client introduced a worker with an invalid number or host name"};
   }
   const std::pair address(introduction.host, introduction.port);
   const auto known = addresses_.find(introduction.worker);
   if (known != addresses_.end() && known->second != address) {
-    return {Code::kProtocol, "the client gave two addresses for it"};
+    return {Code::kProtocol, "the client named two addresses for one worker"};
   }
   if (known == addresses_.end() && addresses_.size() >= kMostPeers) {
     return {Code::kInvalidArgument,
@@ -126,7 +126,7 @@ Status PeerHub::check_introduction(const Introduction& introduction) {
   if (attempts() >= kMostAttempts) {
     return {Code::kUnavailable,
             std::to_string(kMostAttempts) +
-                " connections with other workers are in progress or have just failed"};
+                " connections with other workers are in progress or have just failed: try later"};
   }
   addresses_[introduction.worker] = address;
   return {};
@@ -189,7 +189,8 @@ PeerHub::Clock::time_point PeerHub::deadline_of(const Attempt& attempt) const {
 
 Status PeerHub::no_connection() const {
   return {Code::kUnavailable,
-          "they have not connected in time; the log of the server on " + host_name() + " says why"};
+          "the two servers have not connected in time; the log of the server on " + host_name() +
+              " has the reason"};
 }
 
 void PeerHub::log_lost(const Introduction& introduction, const Status& why) {
@@ -252,7 +253,7 @@ Result<std::unique_ptr<transport::Link>> PeerHub::connect_peer(Attempt& attempt)
   // worker. TCP is possible in each case, because a server accepts the session's id there.
   if (link.status().code() == Code::kUnsupported || link.status().code() == Code::kDenied) {
     const transport::Medium& plain = transport::plain_medium(Reach::kNetwork);
-    RCUDA_INFO("peer-to-peer with worker %u goes over %s: %s", attempt.introduction.worker,
+    RCUDA_INFO("peer-to-peer with worker %u falls back to %s: %s", attempt.introduction.worker,
                plain.name(), link.status().message().c_str());
     return connect_peer(attempt, &plain);
   }
@@ -299,7 +300,8 @@ Result<std::unique_ptr<transport::Link>> PeerHub::connect_peer(Attempt& attempt,
                                {Code::kUnsupported, Code::kDenied});
   }
   if (answer->first != wire::MessageType::kPeerWelcome) {
-    return Status(Code::kProtocol, "the other worker answered with the wrong message");
+    return Status(Code::kProtocol, "the other worker answered PeerHello with a message of type " +
+                                       std::to_string(static_cast<uint32_t>(answer->first)));
   }
   attempt.welcomed = true;
   transport::Bootstrap bootstrap;
@@ -337,7 +339,9 @@ Result<std::unique_ptr<transport::Link>> PeerHub::await_peer(Attempt& attempt, s
   RCUDA_ASSIGN_OR_RETURN(Socket stream, take_caller(attempt, 0, &name));
   const auto deadline = Clock::now() + options_.handshake_timeout;
   const transport::Medium* const medium = transport::find_medium(name);
-  const Status usable = !medium ? Status(Code::kUnsupported, "the other worker's medium is unknown")
+  const Status usable = !medium ? Status(Code::kUnsupported,
+                                         "the other worker chose a transport that this "
+                                         "build does not know")
                         : options_.planner.medium
                             ? medium->usable(stream.fd())
                             : medium->suits(stream.fd(), encrypts_because(attempt.introduction));
@@ -364,7 +368,8 @@ Result<std::unique_ptr<transport::Link>> PeerHub::await_peer(Attempt& attempt, s
   }
   auto link = link_over(*medium, std::move(bootstrap));
   if (link || !may_fall_back(*medium) || tries == 0) return link;
-  RCUDA_INFO("no connection over %s: %s", medium->name(), link.status().message().c_str());
+  RCUDA_INFO("cannot connect with worker %u over %s: %s", attempt.introduction.worker,
+             medium->name(), link.status().message().c_str());
   return await_peer(attempt, tries - 1);
 }
 
@@ -407,7 +412,9 @@ void PeerHub::accept_caller(const wire::PeerHello& hello, UniqueFd socket) {
   });
   if (callers_.size() >= kMostCallers) {
     if (!std::exchange(said_crowded_, true)) {
-      RCUDA_WARN("too many connections from workers that were not introduced");
+      RCUDA_WARN(
+          "too many connections from workers that the client has not introduced: new ones are "
+          "closed");
     }
     return;
   }
@@ -428,7 +435,7 @@ Result<Socket> PeerHub::take_caller(Attempt& attempt, uint32_t stream, std::stri
                                     tls::Role::kServer, patience);
     if (medium) *medium = caller.hello.medium;
     if (socket || Clock::now() >= deadline) return socket;
-    RCUDA_WARN("a connection for worker %u is dropped: %s", attempt.introduction.worker,
+    RCUDA_WARN("a connection in the name of worker %u is closed: %s", attempt.introduction.worker,
                socket.status().message().c_str());
   }
 }

@@ -24,7 +24,7 @@ Status PeerMemory::check(const p2p::Shape& memory) {
     if (known.first <= memory.address && last <= known.last) return {};
   }
   if (!is_device_memory(memory.address) || !is_device_memory(last)) {
-    return {Code::kInvalidArgument, "a peer copy outside of device memory"};
+    return {Code::kInvalidArgument, "a peer copy has an address outside of device memory"};
   }
   checked_[next_++ % checked_.size()] = {memory.address, last};
   return {};

@@ -81,10 +81,11 @@ Result<Socket> PeerReturns::next(uint32_t link, int index, Clock::time_point dea
     return found == awaited_.end() || found->second.arrived.contains(index);
   };
   if (!came_.wait_until(lock, deadline, has_come)) {
-    return Status(Code::kTimeout, "the other server has not connected");
+    return Status(Code::kTimeout, "the other server has not connected again in time");
   }
   const auto found = awaited_.find(link);
-  if (found == awaited_.end()) return Status(Code::kNotFound, "the connection was closed");
+  if (found == awaited_.end())
+    return Status(Code::kNotFound, "the connection between the servers was closed");
   Arrival arrival = std::move(found->second.arrived.extract(index).mapped());
   const PeerLinkName name = found->second.name;
   lock.unlock();

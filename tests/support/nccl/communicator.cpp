@@ -112,7 +112,8 @@ ncclResult_t Communicator::meet_as(int rank, int ranks, const Id& id) {
 ncclResult_t Communicator::meet(const Id& id) {
   if (rank_ == 0) hub_ = Hub::start(Hub::Life::kStays);
   spare_ = Hub::start(Hub::Life::kAgain);
-  if ((rank_ == 0 && !hub_) || !spare_) return fail(ncclSystemError, "cannot listen", true);
+  if ((rank_ == 0 && !hub_) || !spare_)
+    return fail(ncclSystemError, "cannot listen for other ranks", true);
   Member mine{hub_ ? hub_->id() : Id{}, spare_->id(), host(), process_key(), {}, library_version()};
   (void)cuDeviceGetUuid(&mine.device, device_);
   if (!join(id, Lane::kCalls)) {

@@ -166,7 +166,7 @@ void Hub::handle(int rank, Message message) {
       check_mixture();
       break;
     default:
-      fail(ncclInternalError, "a message that the hub does not know");
+      fail(ncclInternalError, "a rank sent a message of an unknown kind");
   }
 }
 

@@ -122,7 +122,7 @@ ncclResult_t Communicator::place(Operation* operation, CUstream stream,
     const std::lock_guard lock(mutex_);
     --in_streams_;
   }
-  return cuda(result, "an operation in the stream");
+  return cuda(result, "adding an operation to the stream");
 }
 
 ncclResult_t Communicator::enqueue(const Request& request) {

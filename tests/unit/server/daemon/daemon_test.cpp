@@ -456,7 +456,7 @@ TEST(DaemonTest, AClientThatWaitsIsToldItsPlaceUntilItsTurnComes) {
     ASSERT_EQ(said->first, wire::MessageType::kQueued);
     const Result<wire::Queued> queued = wire::decode<wire::Queued>(said->second);
     EXPECT_EQ(queued->place, place);
-    EXPECT_EQ(queued->reason, "all 1 sessions are taken");
+    EXPECT_EQ(queued->reason, "all 1 sessions of the server are taken");
   }
   EXPECT_NE(introduce(server, hello("shm")).refusal.find("are taken"), std::string::npos);
   clients[0].reset();

@@ -86,7 +86,7 @@ TEST_F(ComputeShareTest, AWorkerDoesNotWaitForMpsForEver) {
                                        });
   EXPECT_FALSE(status.ok());
   EXPECT_TRUE(gives_up);
-  EXPECT_NE(why.find("MPS does not answer"), std::string::npos);
+  EXPECT_NE(why.find("MPS on the server's machine does not answer"), std::string::npos);
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ wire::ServerStatus sample() {
   status.method = "token";
   status.roles = "session";
   status.driver = "CUDA 13.0";
-  status.nccl = "NCCL 2.28.9 by /usr/lib/libnccl.so.2 (auto)";
+  status.nccl = "NCCL 2.28.9 from /usr/lib/libnccl.so.2 (auto)";
   status.devices = {{0, "H200", 1}, {1, "H200", 1}};
   return status;
 }
@@ -40,7 +40,7 @@ TEST(ServerChecksTest, AGoodServerHasNoRemedies) {
   for (const char* what : {"user: the server knows this user as ada (token, role session)",
                            "build: the server runs rcuda 0.1.0 (build 1a2b3c4d5e6f)",
                            "clock: 400ms apart", "sessions: 2 devices (CUDA 13.0)",
-                           "collectives: NCCL 2.28.9 by /usr/lib/libnccl.so.2 (auto)"}) {
+                           "collectives: NCCL 2.28.9 from /usr/lib/libnccl.so.2 (auto)"}) {
     expect_finding(sample(), {Verdict::kGood, what});
   }
 }

@@ -55,7 +55,7 @@ TEST(RequestTest, WhatIsNoGrant) {
         "rcuda: 1a2b3c4d gpu1:3-1", "rcuda: 1a2b3c4d gpu1:0-60000 gpu2:0-60000",
         "rcuda: 1a2b3c4d gpu1:0-4294967295",
         "rcuda: 1a2b3c4d gpu1:", "rcuda: sessions=1 device_seconds=2.000",
-        "a comment 1a2b3c4d gpu1:0", "rcuda: 2 GPUs of type h100 are wanted; available: 1"}) {
+        "a comment 1a2b3c4d gpu1:0", "rcuda: the job asks for 2 GPUs of type h100; available: 1"}) {
     EXPECT_FALSE(parse_grant(text)) << text;
   }
 }

@@ -152,12 +152,12 @@ TEST(AdmissionTest, TheServersSessionsGoToThoseThatWaitedLongest) {
   Hall hall("", 1);
   Permit running = hall.session(user("ada"));
   ASSERT_TRUE(running);
-  EXPECT_TRUE(has(hall.refusal(user("bob")), "all 1 sessions are taken"));
+  EXPECT_TRUE(has(hall.refusal(user("bob")), "all 1 sessions of the server are taken"));
   EXPECT_TRUE(has(hall.refusal(user("bob")), "raise --max-sessions"));
   const Applicant first = hall.wait(user("bob")), second = hall.wait(user("ada"));
   EXPECT_EQ(first->place(), 1u);
   EXPECT_EQ(second->place(), 2u);
-  EXPECT_TRUE(has(second->reason(), "all 1 sessions are taken"));
+  EXPECT_TRUE(has(second->reason(), "all 1 sessions of the server are taken"));
   running.reset();
   EXPECT_TRUE(first->is_decided());
   EXPECT_FALSE(second->is_decided());
@@ -197,7 +197,9 @@ TEST(AdmissionTest, ManyDevicesAreNotStarvedByFew) {
   const Applicant many = hall.wait(user("ada"), {0, 1}), few = hall.wait(user("ada"), {0});
   EXPECT_FALSE(few->is_decided());
   EXPECT_EQ(few->place(), 2u);
-  EXPECT_TRUE(has(few->reason(), "clients that came earlier wait for more devices of user ada"))
+  EXPECT_TRUE(
+      has(few->reason(),
+          "programs that are earlier in the queue wait for devices within the limit of user ada"))
       << few->reason();
   running.reset();
   EXPECT_TRUE(many->is_decided());
@@ -273,7 +275,8 @@ TEST(AdmissionTest, TheQueueIsBounded) {
   for (size_t i = 0; i < Admission::kMostWaiting / 4; ++i) queue.push_back(hall.wait(user("ada")));
   const Result<Applicant> more = hall.admission.apply(user("ada"), {0}, true);
   ASSERT_FALSE(more.ok());
-  EXPECT_TRUE(has(more.status().context(), "256 clients wait already, 256 of them of this user"))
+  EXPECT_TRUE(has(more.status().context(),
+                  "256 programs already wait in the queue, 256 of them of this user"))
       << more.status().context();
   EXPECT_EQ(hall.admission.waiting(), queue.size());
   EXPECT_TRUE(hall.session(user("bob")));
@@ -408,7 +411,8 @@ TEST(AdmissionTest, ALeaseKeepsItsDevicesFromOthersUntilItIsRevoked) {
   const Status timeout = second->timeout(std::chrono::milliseconds(1500));
   EXPECT_EQ(timeout.code(), Code::kTimeout);
   EXPECT_TRUE(has(timeout.context(),
-                  "it waited 2s (RCUDA_WAIT) and is in place 2: device 1 is leased exclusively"))
+                  "the program waited 2s (RCUDA_WAIT) and is at place 2 of the queue: device 1 is "
+                  "leased exclusively"))
       << timeout.context();
   hall.revoke(lease);
   EXPECT_TRUE(first->is_decided() && second->is_decided());
@@ -557,7 +561,8 @@ TEST(AdmissionTest, ASessionThatEndsForAnotherReasonIsWaitedFor) {
   LostHall hall("", 2);
   const Permit ada = hall.lose(user("ada"), 1, 0), bob = hall.lose(user("bob"), 2, 100);
   hall.lost[0].client.ends = true;
-  EXPECT_TRUE(has(hall.refusal(user("cleo")), "; a session that holds a place ends now"));
+  EXPECT_TRUE(
+      has(hall.refusal(user("cleo")), "; a disconnected session that holds a place is ending"));
   const Applicant waits = hall.wait(user("cleo"));
   EXPECT_TRUE(hall.ends().empty());
 }
@@ -608,7 +613,7 @@ TEST(AdmissionTest, ARefusalNamesTheDisconnectedSessionAndItsEnd) {
       << late;
   EXPECT_FALSE(has(late, "RCUDA_WAIT=60s")) << "it has waited: " << late;
   hall.lost[0].client.lost_for = std::chrono::seconds(5);
-  EXPECT_TRUE(has(hall.refusal(user("bob")), "ends that session 30s after its loss"));
+  EXPECT_TRUE(has(hall.refusal(user("bob")), "ends that session 30s after it was disconnected"));
   hall.lost.clear();
   EXPECT_FALSE(has(hall.refusal(user("ada")), "disconnected"));
 }

@@ -101,7 +101,8 @@ TEST_F(LeasesTest, WithoutDevicesLeftTheErrorSaysWhoHasThem) {
   must_take(first);
   const Status status = take(wish(2), {{kBobHimself, {3}}}).status();
   EXPECT_EQ(status.code(), Code::kUnavailable);
-  EXPECT_TRUE(contains(status, "2 devices are wanted, and 0 can be had")) << status.message();
+  EXPECT_TRUE(contains(status, "the request asks for 2 devices, and 0 are available"))
+      << status.message();
   EXPECT_TRUE(contains(status, "of slurm 4711 (user ada) until 2027-01-15T09:00:00Z"))
       << status.message();
   EXPECT_TRUE(contains(status, "device 3 has a session of bob")) << status.message();

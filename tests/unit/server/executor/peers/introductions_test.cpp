@@ -107,7 +107,7 @@ TEST_F(IntroductionsTest, TellNothingOfPorts) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return reports_.size() == 4; });
   for (const std::string& line : reports_) {
-    EXPECT_NE(line.find("they have not connected in time"), std::string::npos) << line;
+    EXPECT_NE(line.find("the two servers have not connected in time"), std::string::npos) << line;
   }
 }
 
