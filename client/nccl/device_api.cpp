@@ -115,7 +115,7 @@ std::vector<std::byte> write_created(const std::string& text, const Targets& tar
 }
 
 wire::NcclAskBody about(const Communicator& communicator, int32_t value = 0, int32_t other = 0) {
-  wire::NcclAskBody body;
+  wire::NcclAskBody body{};
   body.communicator = communicator.id;
   body.value = value;
   body.other = other;
@@ -145,7 +145,7 @@ int ask_window(void* window, size_t offset, AddressOf which, const WindowTail& t
                Asked* asked) {
   Session* const session = session_of_window(window);
   if (!session) return kInvalidArgument;
-  wire::NcclAskBody body;
+  wire::NcclAskBody body{};
   body.window = reinterpret_cast<uint64_t>(window);
   body.offset = offset;
   body.value = static_cast<int32_t>(which);
@@ -344,7 +344,7 @@ int ncclLLA2ACreateRequirement(int blocks, int slots, void* handle, void* requir
 int ncclLLA2ACalcSlots(int elements, int element_bytes) {
   Session* const session = any_session();
   if (!session) return 0;
-  wire::NcclAskBody body;
+  wire::NcclAskBody body{};
   body.value = elements;
   body.other = element_bytes;
   return ask(*session, Question::kSlots, body).error;

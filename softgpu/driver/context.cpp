@@ -207,7 +207,9 @@ uint32_t Context::peer_devices() const {
 
 bool Context::start() {
   if (!is_green()) {
-    if (!device_.charge(configuration().context_bytes)) return false;
+    const size_t bytes = configuration().context_bytes;
+    CUdeviceptr own = 0;  // stop() releases it with the other memory
+    if (bytes != 0 && allocate_device_memory(*this, bytes, MemoryKind::kModule, &own)) return false;
     pay_for_context();
   }
   id_.store(next_context_id.fetch_add(1), std::memory_order_relaxed);
@@ -254,7 +256,6 @@ void Context::stop() {
   }
   for (Context* peer : peers) drop_peer(*peer);
   release_memory_of(*this);
-  if (!is_green()) device_.refund(configuration().context_bytes);
   observe_frees(device_);
   // Contexts with access to this one must not keep that access for a later context at the same
   // address.

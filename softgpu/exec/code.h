@@ -77,6 +77,7 @@ enum InstrFlag : uint8_t {
   kFrameRelative = 8,  // the address is an offset into the frame's local area
   kAddress32 = 16,     // the address register has 32 bits
   kHasCount = 32,      // bar: a thread count is given
+  kTransposed = 32,    // ldmatrix, stmatrix: with .trans
   kActiveLanes = 64,   // a collective of the lanes that are present (before sm_70): no waiting
   kReference = 128,    // tex, suld, ...: the object's handle is in the variable at the address a
 };

@@ -240,6 +240,8 @@ bool Decoder::assemble(const ptx::Instruction& source, Form& form, const Operand
   switch (form.op) {
     case Op::kLd:
     case Op::kSt:
+    case Op::kLdMatrix:
+    case Op::kStMatrix:
     case Op::kAtom:
     case Op::kRed:
     case Op::kCpAsync:
@@ -388,6 +390,9 @@ bool Decoder::assemble_memory(const ptx::Instruction& source, Form& form, const 
   }
 
   if (!operands.destinations.empty()) out->d = operands.destinations[0];
+  const bool is_matrix = form.op == Op::kLdMatrix || form.op == Op::kStMatrix;
+  if (is_matrix && has_modifier(source, "trans")) out->flags |= kTransposed;
+  if (is_matrix && form.d_bytes != 4) return false;
   if (form.op == Op::kAtom || form.op == Op::kRed) {
     if (form.elements > 1) {
       std::vector<Slot> list = operands.list;
@@ -401,7 +406,7 @@ bool Decoder::assemble_memory(const ptx::Instruction& source, Form& form, const 
       out->b = operands.sources[0];
       if (needed == 2) out->c = operands.sources[1];
     }
-  } else if (form.elements > 1) {
+  } else if (form.elements > 1 || is_matrix) {
     if (ptx::size_of(form.type) * form.elements > 32) return false;
     out->target = static_cast<uint32_t>(out_.lists.size());
     out_.lists.insert(out_.lists.end(), operands.list.begin(), operands.list.end());

@@ -84,6 +84,8 @@ enum class Op : uint8_t {
   // memory.cpp
   kLd,
   kSt,
+  kLdMatrix,
+  kStMatrix,
   kCpAsync,
   kCvta,
   kCvtaTo,

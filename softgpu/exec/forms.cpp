@@ -21,6 +21,7 @@ namespace {
 #define MEMORY_TYPE "b8|b16|b32|b64|u8|u16|u32|u64|s8|s16|s32|s64|f32|f64"
 #define EVICT "L1::evict_normal|L1::evict_unchanged|L1::evict_first|L1::evict_last|L1::no_allocate"
 #define PREFETCH "L2::64B|L2::128B|L2::256B"
+#define L2_EVICT "L2::evict_last|L2::evict_normal|L2::evict_first|L2::evict_unchanged"
 #define LD_SPACE "global|const|local|param|param::entry|param::func|" SHARED
 #define SURFACE_SHAPE "1d|2d|3d|a1d|a2d"
 #define TEXTURE_SHAPE SURFACE_SHAPE "|cube|acube"
@@ -207,6 +208,14 @@ constexpr Pattern kPatterns[] = {
      "|b128",
      "m vs a64?", Op::kSt},
     {"st", "mmio relaxed sys [global] " MEMORY_TYPE, "m vs", Op::kSt},
+    {"ldmatrix", "sync aligned m8n8 x1|x2|x4 [trans] shared|shared::cta b16", "v m",
+     Op::kLdMatrix},
+    {"stmatrix", "sync aligned m8n8 x1|x2|x4 [trans] shared|shared::cta b16", "m vs",
+     Op::kStMatrix},
+    // A policy only affects caches: the register keeps what it has.
+    {"createpolicy", "fractional " L2_EVICT " [" L2_EVICT "] b64", "d a64?", Op::kNop},
+    {"createpolicy", "fractional " L2_EVICT " [" L2_EVICT "] b64", "d a32", Op::kNop},
+    {"createpolicy", "cvt L2 b64", "d a64", Op::kNop},
     {"prefetch", "[global|local] L1|L2|L2::evict_last|L2::evict_normal", "m", Op::kNop},
     {"prefetchu", "L1", "m", Op::kNop},
     {"applypriority", "[global] L2::evict_normal", "m i", Op::kNop},
@@ -437,6 +446,8 @@ const std::unordered_map<std::string_view, Apply>& meanings() {
       {"ecl", [](Form& f) { f.permute = PermuteMode::kEcl; }},
       {"ecr", [](Form& f) { f.permute = PermuteMode::kEcr; }},
       {"rc16", [](Form& f) { f.permute = PermuteMode::kRc16; }},
+      {"x2", [](Form& f) { f.elements = 2; }},
+      {"x4", [](Form& f) { f.elements = 4; }},
       {"v2", [](Form& f) { f.elements = 2; }},
       {"v4", [](Form& f) { f.elements = 4; }},
       {"v8", [](Form& f) { f.elements = 8; }},

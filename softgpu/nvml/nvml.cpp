@@ -231,6 +231,17 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsign
   return NVML_SUCCESS;
 }
 
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned* count,
+                                                  nvmlProcessInfo_v1_t* infos) {
+  unsigned ordinal = 0;
+  if (!ordinal_of(device, &ordinal) || !count) return NVML_ERROR_INVALID_ARGUMENT;
+  const auto processes = softgpu::nvml::memory_of_processes(ordinal);
+  const unsigned room = std::exchange(*count, static_cast<unsigned>(processes.size()));
+  if (room < processes.size()) return NVML_ERROR_INSUFFICIENT_SIZE;
+  for (const auto& [pid, bytes] : processes) *infos++ = {pid, bytes};
+  return NVML_SUCCESS;
+}
+
 nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t one, nvmlDevice_t other,
                                                  unsigned* level) {
   unsigned first = 0, second = 0;
@@ -238,6 +249,16 @@ nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t one, nvmlDevice_t 
     return NVML_ERROR_INVALID_ARGUMENT;
   }
   *level = first == second ? NVML_TOPOLOGY_INTERNAL : NVML_TOPOLOGY_NODE;
+  return NVML_SUCCESS;
+}
+
+// PyTorch calls it when memory is exhausted.
+nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t, unsigned, nvmlPciInfo_t*) {
+  return NVML_ERROR_NOT_SUPPORTED;
+}
+nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int* version) {
+  if (!version) return NVML_ERROR_INVALID_ARGUMENT;
+  *version = machine().driver_version;
   return NVML_SUCCESS;
 }
 

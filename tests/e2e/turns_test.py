@@ -189,7 +189,7 @@ class TurnsTest(Turns):
         self.assertEqual(second.stdout.readline().strip(), "None")
 
     def test_the_start_of_a_worker_parks_the_session_that_has_been_idle_longest(self):
-        server = self.server("oversubscribe = 3.0\n", options=["--pool", "0"], SOFTGPU_CONTEXT_MEMORY="12M")
+        server = self.server("oversubscribe = 3.0\n", options=["--pool", "0"], SOFTGPU_CONTEXT_MEMORY="14M")
         first, second = self.program(server, mib=14), self.program(server, mib=14)
         self.do(first, "work 1")
         self.do(second, "work 2")

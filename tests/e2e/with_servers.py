@@ -52,6 +52,8 @@ def run_with_stops(program, environment, servers):
         stood = stood or lives()
         process.send_signal(signal.SIGCONT)
     print(f"{stops} stops, {parks()} parks", file=sys.stderr)
+    if not parks():
+        print("\n".join({line for server in servers for line in server.text().splitlines() if "is not parked" in line}), file=sys.stderr)
     if stood and not parks() and not obstacles():
         print("no session was parked", file=sys.stderr)
         return process.returncode or 1

@@ -93,7 +93,69 @@ __global__ void assorted(const int* in, unsigned* out, int* scratch, int n) {
       : "r"((a & 15) + 1));
 }
 
+// Four matrices of 8 x 8 elements, read as they are and transposed, and written back from the
+// transposed registers. Also reads through a cache policy.
+__global__ void matrices(unsigned* out) {
+  __shared__ alignas(16) unsigned short tile[32][8], copy[32][8];
+  const int lane = threadIdx.x;
+  for (int column = 0; column < 8; ++column) {
+    tile[lane][column] = static_cast<unsigned short>(lane * 8 + column);
+    copy[lane][column] = tile[lane][column];
+  }
+  __syncthreads();
+  const auto row = static_cast<unsigned>(__cvta_generic_to_shared(tile[lane]));
+  unsigned plain[4], turned[4];
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(plain[0]), "=r"(plain[1]), "=r"(plain[2]), "=r"(plain[3])
+               : "r"(row)
+               : "memory");
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(turned[0]), "=r"(turned[1]), "=r"(turned[2]), "=r"(turned[3])
+               : "r"(row)
+               : "memory");
+  unsigned first = plain[0];
+#if __CUDA_ARCH__ >= 800
+  asm volatile("{ .reg .b64 p; createpolicy.fractional.L2::evict_last.b64 p, 1.0;\n"
+               "ld.global.L2::cache_hint.u32 %0, [%1], p; }"
+               : "=r"(first)
+               : "l"(out + 512 + lane));
+#endif
+#if __CUDA_ARCH__ >= 900
+  const auto to = static_cast<unsigned>(__cvta_generic_to_shared(copy[lane]));
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(to),
+               "r"(turned[0]), "r"(turned[1])
+               : "memory");
+#endif
+  __syncthreads();
+  for (int k = 0; k < 4; ++k) {
+    out[lane * 8 + k] = plain[k];
+    out[lane * 8 + 4 + k] = turned[k];
+  }
+  for (int column = 0; column < 8; ++column) out[256 + lane * 8 + column] = copy[lane][column];
+  out[512 + lane] = first;
+}
+
+void check_matrices() {
+  std::vector<unsigned> start(544, 0);
+  DeviceArray<unsigned> device(start);
+  matrices<<<1, 32>>>(device.get());
+  FINISH();
+  const std::vector<unsigned> out = device.values();
+  for (unsigned lane = 0; lane < 32; ++lane) {
+    const unsigned row = lane / 4, column = lane % 4 * 2;
+    for (unsigned k = 0; k < 4; ++k) {
+      const unsigned first = k * 64 + row * 8 + column;
+      CHECK(out[lane * 8 + k] == (first | (first + 1) << 16));
+      const unsigned turned = k * 64 + column * 8 + row;
+      CHECK(out[lane * 8 + 4 + k] == (turned | (turned + 8) << 16));
+    }
+    for (unsigned at = 0; at < 8; ++at) CHECK(out[256 + lane * 8 + at] == lane * 8 + at);
+    CHECK(out[512 + lane] == 0 || out[512 + lane] == out[lane * 8]);
+  }
+}
+
 int main() {
+  check_matrices();
   const int n = 640;
   Random random(5);
   std::vector<int> in(3 * n);

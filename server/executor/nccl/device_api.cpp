@@ -4,8 +4,6 @@
 #include <cstring>
 #include <optional>
 
-#include "server/executor/core/custom.h"
-
 namespace rcuda::server {
 namespace {
 
@@ -16,6 +14,15 @@ std::byte pattern_at(size_t index) { return static_cast<std::byte>(index * 167 +
 template <typename T>
 void append(std::string* text, const T& value) {
   text->append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+// Takes a T from the front of the bytes. Returns false if they are too short.
+template <typename T>
+bool take(std::span<const std::byte>* bytes, T* value) {
+  if (bytes->size() < sizeof *value) return false;
+  std::memcpy(static_cast<void*>(value), bytes->data(), sizeof *value);
+  *bytes = bytes->subspan(sizeof *value);
+  return true;
 }
 
 // Returns none if the tail has another size.
@@ -282,17 +289,17 @@ std::span<const std::byte> FilledStruct::written() const {
 }
 
 std::shared_ptr<DeviceCommunicator> DeviceCommunicator::read(std::span<const std::byte> tail) {
-  BodyReader in(tail);
   nccl::DeviceTail head;
-  std::span<const std::byte> given, padding;
-  if (!in.read(&head) || head.requirement_bytes > nccl::kMostStructBytes ||
+  if (!take(&tail, &head) || head.requirement_bytes > nccl::kMostStructBytes ||
       (head.lists_at != 0 && head.lists_at != sizeof(nccl::DeviceRequirements)) ||
       head.requirement_bytes < head.lists_at + 2 * sizeof(void*) ||
-      head.resources > nccl::kMostListItems || head.teams > nccl::kMostListItems ||
-      !in.bytes(head.requirement_bytes, &given) ||
-      !in.bytes(-head.requirement_bytes & 7u, &padding)) {
+      head.resources > nccl::kMostListItems || head.teams > nccl::kMostListItems) {
     return nullptr;
   }
+  const size_t padded = (head.requirement_bytes + 7u) & ~size_t{7};
+  if (tail.size() < padded) return nullptr;
+  const std::span<const std::byte> given = tail.first(head.requirement_bytes);
+  tail = tail.subspan(padded);
   auto made = std::make_shared<DeviceCommunicator>();
   made->requirements_.resize((given.size() + 7) / 8);
   std::memcpy(made->requirements_.data(), given.data(), given.size());
@@ -303,7 +310,7 @@ std::shared_ptr<DeviceCommunicator> DeviceCommunicator::read(std::span<const std
   for (size_t i = 0; i < head.resources; ++i) {
     nccl::DeviceResource& resource = made->resources_[i];
     nccl::MadeResource& result = made->made_resources_[i];
-    if (!in.read(&resource)) return nullptr;
+    if (!take(&tail, &resource)) return nullptr;
     resource.next = i + 1 < head.resources ? &made->resources_[i + 1] : nullptr;
     resource.buffer = &result.buffer;
     resource.first_signal = &result.first_signal;
@@ -311,7 +318,7 @@ std::shared_ptr<DeviceCommunicator> DeviceCommunicator::read(std::span<const std
   }
   for (size_t i = 0; i < head.teams; ++i) {
     nccl::DeviceTeam& team = made->teams_[i];
-    if (!in.read(&team)) return nullptr;
+    if (!take(&tail, &team)) return nullptr;
     team.multimem = team.multimem != 0;
     team.next = i + 1 < head.teams ? &made->teams_[i + 1] : nullptr;
     team.made = &made->made_teams_[i];

@@ -210,6 +210,64 @@ void st_vector(Lanes& x, const Instr& i) {
                           SOFTGPU_LAMBDA { store_units<decltype(unit), M, R, kStrong>(at, x, i); });
 }
 
+// A matrix of ldmatrix and stmatrix has 8 rows of 8 elements. Lane 8k + r has the address of row r
+// of matrix k. Lane l holds two elements of each matrix in a register: those of row l / 4, columns
+// 2 (l % 4) and the next one; with .trans, rows and columns change places.
+constexpr uint32_t kMatrixRows = 8;
+using MatrixRow = uint16_t[8];
+
+SOFTGPU_INLINE uint16_t& element_of(MatrixRow* rows, bool transposed, uint32_t lane, uint32_t which) {
+  const uint32_t row = lane / 4, column = lane % 4 * 2 + which;
+  return transposed ? rows[column][row] : rows[row][column];
+}
+
+// Returns false after recording a fault.
+SOFTGPU_INLINE bool row_addresses(Lanes& x, const Instr& i, bool write, std::byte** rows) {
+  alignas(64) uint64_t at[kLanes];
+  compute_addresses(x, i, i.a, i.imm, (i.flags & kAddress32) != 0, at);
+  for (uint32_t row = 0; row < kMatrixRows * i.count; ++row) {
+    rows[row] = host_address(x, row, Space::kShared, at[row], sizeof(MatrixRow), write);
+    if (rows[row] == nullptr) return false;
+  }
+  return true;
+}
+
+void ld_matrix(Lanes& x, const Instr& i) {
+  std::byte* from[kLanes];
+  if (!row_addresses(x, i, false, from)) return;
+  const bool transposed = (i.flags & kTransposed) != 0;
+  MatrixRow rows[kLanes];
+  for (uint32_t row = 0; row < kMatrixRows * i.count; ++row) {
+    __builtin_memcpy(rows[row], from[row], sizeof rows[row]);
+  }
+  const Slot* slots = x.lists + i.target;
+  for (uint32_t k = 0; k < i.count; ++k) {
+    MatrixRow* const matrix = rows + k * kMatrixRows;
+    store_lanes(x.at<uint32_t>(slots[k]), x.mask, [=](uint32_t l) SOFTGPU_LAMBDA {
+      return element_of(matrix, transposed, l, 0) |
+             static_cast<uint32_t>(element_of(matrix, transposed, l, 1)) << 16;
+    });
+  }
+}
+
+void st_matrix(Lanes& x, const Instr& i) {
+  std::byte* to[kLanes];
+  if (!row_addresses(x, i, true, to)) return;
+  const bool transposed = (i.flags & kTransposed) != 0;
+  const Slot* slots = x.lists + i.target;
+  for (uint32_t k = 0; k < i.count; ++k) {
+    MatrixRow rows[kMatrixRows];
+    const uint32_t* const values = x.at<uint32_t>(slots[k]);
+    for (uint32_t l = 0; l < kLanes; ++l) {
+      element_of(rows, transposed, l, 0) = static_cast<uint16_t>(values[l]);
+      element_of(rows, transposed, l, 1) = static_cast<uint16_t>(values[l] >> 16);
+    }
+    for (uint32_t row = 0; row < kMatrixRows; ++row) {
+      __builtin_memcpy(to[k * kMatrixRows + row], rows[row], sizeof rows[row]);
+    }
+  }
+}
+
 // cp.async copies immediately, so commit_group and wait_group do nothing.
 // Instr::imm: offset of the destination (low half) and of the source (high half).
 void cp_async(Lanes& x, const Instr& i) {
@@ -334,6 +392,10 @@ Handler find_memory(const Form& form) {
       return find_access(form, false);
     case Op::kSt:
       return find_access(form, true);
+    case Op::kLdMatrix:
+      return ld_matrix;
+    case Op::kStMatrix:
+      return st_matrix;
     case Op::kCpAsync:
       return cp_async;
     case Op::kCvta:

@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+"""Programs of tests/programs whose sessions are parked at random moments must print what they print natively.
+
+    parked_programs.py --build FOLDER [--transports shm,tcp] [--at-once 4] [--only NAMES] [--seconds 120]
+
+Each program is stopped (SIGSTOP) until the server has parked its session, and continued; up to six times. With
+`RCUDA_SERVER_MOVABLE_MEMORY=true` in the environment, the workers move their memory themselves. Prints a table: the number of
+stops and parks, and the obstacle if no session was parked. Exits with 1 if an output differs.
+"""
+
+import argparse
+import concurrent.futures
+import os
+import re
+import subprocess
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+OBSTACLE = re.compile(r"is not parked: (.*)")
+
+
+def run(command, seconds, **more):
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=seconds, **more)
+        return done.returncode, done.stdout, done.stderr.decode(errors="replace")
+    except subprocess.TimeoutExpired:
+        return "no end", b"", ""
+
+
+def row(arguments, program, transport, native):
+    code, output, text = run([sys.executable, os.path.join(HERE, "../e2e/with_servers.py"), "--build", arguments.build, "--driver",
+                              "nvidia", "--transport", transport, "--parks", "--", program], arguments.seconds)
+    counts = re.search(r"(\d+) stops, (\d+) parks", text)
+    said = f"{counts[1]} stops, {counts[2]} parks" if counts else "no session"
+    obstacles = {match.split(" (")[0][:80] for match in OBSTACLE.findall(text)}
+    same = (code, output) == native[:2]
+    return same, f"{'equal' if same else 'DIFFERS'}, {said}" + (f" ({'; '.join(sorted(obstacles))})" if obstacles else ""), text
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", required=True, type=os.path.abspath)
+    parser.add_argument("--transports", default="shm,tcp")
+    parser.add_argument("--at-once", type=int, default=4)
+    parser.add_argument("--only", default="", help="names of programs, separated by commas")
+    parser.add_argument("--seconds", type=int, default=120, help="how long a program may take")
+    arguments = parser.parse_args()
+    folder = os.path.join(arguments.build, "tests/programs")
+    wanted = [name for name in arguments.only.split(",") if name]
+    programs = sorted(name for name in os.listdir(folder) if os.access(os.path.join(folder, name), os.X_OK)
+                      and os.path.isfile(os.path.join(folder, name)) and (name in wanted or not wanted))
+    transports = arguments.transports.split(",")
+    failures = []
+    with concurrent.futures.ThreadPoolExecutor(arguments.at_once) as pool:
+        natives = {name: pool.submit(run, [os.path.join(folder, name)], arguments.seconds) for name in programs}
+        rows = {(name, transport): pool.submit(lambda name=name, transport=transport: row(
+                    arguments, os.path.join(folder, name), transport, natives[name].result()))
+                for name in programs for transport in transports}
+        print("| program | " + " | ".join(transports) + " |\n|" + "---|" * (1 + len(transports)))
+        for name in programs:
+            results = [rows[name, transport].result() for transport in transports]
+            print(f"| {name} | " + " | ".join(text for _, text, _ in results) + " |", flush=True)
+            failures += [(name, transport, output) for transport, (same, _, output) in zip(transports, results) if not same]
+    for name, transport, output in failures:
+        print(f"\n=== {name} over {transport}\n{output[-2500:]}")
+    sys.exit(bool(failures))
+
+
+if __name__ == "__main__":
+    main()
