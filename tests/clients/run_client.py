@@ -31,7 +31,7 @@ def main(wheels, client, libcuda, local=""):
         CUDA_PATH=toolkit, CUDA_HOME=toolkit,
         PYTHONDONTWRITEBYTECODE="",  # as if it were not set
         # softgpu runs PTX, not SASS.
-        CUPY_COMPILE_WITH_PTX="1", CUPY_CACHE_DIR=cache, TRITON_CACHE_DIR=cache,
+        CUPY_COMPILE_WITH_PTX="1", CUPY_CACHE_DIR=cache, TRITON_CACHE_DIR=cache, TORCHINDUCTOR_CACHE_DIR=cache,
         TRITON_PTXAS_PATH=ptx_as_is, TRITON_PTXAS_BLACKWELL_PATH=ptx_as_is, TRITON_LIBCUDA_PATH=libcuda,
         TRITON_DEFAULT_FP_FUSION="1")
     os.execve(python, [str(python), client], environment)
