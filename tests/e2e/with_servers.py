@@ -3,7 +3,7 @@
 
     with_servers.py --build FOLDER [--transport shm|tcp] [--servers N] [--driver softgpu|nvidia]
                     [--gpus N] [--reversed] [--devices LIST] [--driver-versions LIST] [--preload LIBRARY] [--late]
-                    [--server BINARY] [--cuts] [--parks]
+                    [--server BINARY] [--cuts] [--parks [--stops N]]
                     -- PROGRAM [ARGUMENT...]
 
 Starts N servers on free ports and runs PROGRAM with one device of each, or with as many as --gpus
@@ -28,11 +28,10 @@ from cutting_proxy import CuttingProxy
 from servers import Server, client_environment
 
 
-MOST_STOPS = 6
 LONGEST_STOP = 3  # the most seconds that PROGRAM is stopped before a session is parked for the first time
 
 
-def run_with_stops(program, environment, servers):
+def run_with_stops(program, environment, servers, most_stops):
     """The exit code of the program, which is stopped until its sessions are parked, or for a moment if they are not. It is 1 if
     no session was parked, although the program was stopped during one and nothing permanent prevented a park."""
     process, stops, stood = subprocess.Popen(program, env=environment), 0, False
@@ -42,7 +41,7 @@ def run_with_stops(program, environment, servers):
     obstacles = lambda: said(") is not parked: ") - said("work in progress") - said("a stream is in capture")
     while process.poll() is None:
         time.sleep(random.uniform(0, 0.04) if stops else 0.001)
-        if stops == MOST_STOPS or not lives():
+        if stops == most_stops or not lives():
             continue
         stops += 1
         before, until = parks(), time.monotonic() + (0.4 if parks() or obstacles() else LONGEST_STOP)
@@ -75,6 +74,7 @@ def main():
     parser.add_argument("--server", default="bin/rcuda-server", help="in the build folder")
     parser.add_argument("--cuts", action="store_true")
     parser.add_argument("--parks", action="store_true")
+    parser.add_argument("--stops", type=int, default=6, help="with --parks, the most times that PROGRAM is stopped")
     parser.add_argument("program", nargs=argparse.REMAINDER)
     arguments = parser.parse_args()
     program = arguments.program[1:] if arguments.program[:1] == ["--"] else arguments.program
@@ -106,7 +106,7 @@ def main():
                                             for gpu in ([gpus[i]] if arguments.devices
                                                         else range(arguments.gpus)[::-1 if arguments.reversed else 1]))
     try:
-        code = (run_with_stops(program, environment, servers) if arguments.parks
+        code = (run_with_stops(program, environment, servers, arguments.stops) if arguments.parks
                 else subprocess.run(program, env=environment).returncode)
     except OSError as error:
         print(error, file=sys.stderr)

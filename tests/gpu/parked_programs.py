@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Programs of tests/programs whose sessions are parked at random moments must print what they print natively.
 
-    parked_programs.py --build FOLDER [--transports shm,tcp] [--at-once 4] [--only NAMES] [--seconds 120]
+    parked_programs.py --build FOLDER [--transports shm,tcp] [--at-once 3] [--stops 6] [--only NAMES] [--seconds 120]
 
-Each program is stopped (SIGSTOP) until the server has parked its session, and continued; up to six times. With
+Each program is stopped (SIGSTOP) until the server has parked its session, and continued; up to --stops times. The driver
+parks one process at a time, and takes about two seconds for each. With
 `RCUDA_SERVER_MOVABLE_MEMORY=true` in the environment, the workers move their memory themselves. Prints a table: the number of
 stops and parks, and the obstacle if no session was parked. Exits with 1 if an output differs.
 """
@@ -12,6 +13,7 @@ import argparse
 import concurrent.futures
 import os
 import re
+import signal
 import subprocess
 import sys
 
@@ -20,18 +22,21 @@ OBSTACLE = re.compile(r"is not parked: (.*)")
 
 
 def run(command, seconds, **more):
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, **more)
     try:
-        done = subprocess.run(command, capture_output=True, timeout=seconds, **more)
-        return done.returncode, done.stdout, done.stderr.decode(errors="replace")
+        output, text = process.communicate(timeout=seconds)
+        return process.returncode, output, text.decode(errors="replace")
     except subprocess.TimeoutExpired:
-        return "no end", b"", ""
+        os.killpg(process.pid, signal.SIGKILL)  # with the servers and the program
+        return "no end", b"", process.communicate()[1].decode(errors="replace")
 
 
 def row(arguments, program, transport, native):
     code, output, text = run([sys.executable, os.path.join(HERE, "../e2e/with_servers.py"), "--build", arguments.build, "--driver",
-                              "nvidia", "--transport", transport, "--parks", "--", program], arguments.seconds)
+                              "nvidia", "--transport", transport, "--parks", "--stops", str(arguments.stops), "--", program],
+                             arguments.seconds)
     counts = re.search(r"(\d+) stops, (\d+) parks", text)
-    said = f"{counts[1]} stops, {counts[2]} parks" if counts else "no session"
+    said = f"{counts[1]} stops, {counts[2]} parks" if counts else "no end" if code == "no end" else "no session"
     obstacles = {match.split(" (")[0][:80] for match in OBSTACLE.findall(text)}
     same = (code, output) == native[:2]
     return same, f"{'equal' if same else 'DIFFERS'}, {said}" + (f" ({'; '.join(sorted(obstacles))})" if obstacles else ""), text
@@ -41,7 +46,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", required=True, type=os.path.abspath)
     parser.add_argument("--transports", default="shm,tcp")
-    parser.add_argument("--at-once", type=int, default=4)
+    parser.add_argument("--at-once", type=int, default=3)
+    parser.add_argument("--stops", type=int, default=6)
     parser.add_argument("--only", default="", help="names of programs, separated by commas")
     parser.add_argument("--seconds", type=int, default=120, help="how long a program may take")
     arguments = parser.parse_args()
