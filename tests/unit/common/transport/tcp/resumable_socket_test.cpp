@@ -410,6 +410,7 @@ TEST_F(RawPeerTest, BytesThatWereBegunAreNotSentTwice) {
     return Result<Crossing::Pair>(std::move(pair));
   };
   resume(60);
+  while (!stream_.is_connected()) std::this_thread::yield();
   resume(60);  // lost again before the call is repeated
   EXPECT_EQ(stream_.send(begun, sizeof begun, 0), 50);
   send_pattern(stream_, 60, 20, 20);
