@@ -132,7 +132,7 @@ Option& Option::as_seconds(std::chrono::nanoseconds least, std::chrono::nanoseco
       [least, most](std::string& value) {
         const auto time = parse_time(value);
         if (time && (*time < least || *time > most)) {
-          return value + " is not from " + time_text(least) + " to " + time_text(most);
+          return value + " is not a time from " + time_text(least) + " to " + time_text(most);
         }
         if (!time) return "\"" + value + "\" is not a time: write for example 2s or 500ms";
         value = std::to_string(std::chrono::duration<double>(*time).count());

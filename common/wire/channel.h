@@ -120,8 +120,9 @@ class Channel {
   bool has_reply(const ReplySlot& slot) const;
   Status take_reply(const ReplySlot& slot, uint32_t* result, Reply* reply);
 
-  // Whether the worker has written the word, or the GPU its GPU-written word. *result receives the
-  // worker's result; 0 if only the GPU has written.
+  // Whether the word has reached its sequence: the worker has written it, or the GPU has written
+  // the GPU-written word with the same index. *result receives the worker's result; 0 if only the
+  // GPU has written.
   bool word_reached(const Word& word, uint32_t* result) const;
   // Maps the region of GPU-written words (ReadyEvent::marks_region). Call it before the first
   // command.

@@ -280,7 +280,7 @@ class SettingsTest(unittest.TestCase):
 
     def test_wrong_values_of_options_are_refused_alike(self):
         for arguments, said in ((["rcuda-run", "--wait", "ten", "--", "true"], '"ten" is not a time'),
-                                (["rcuda-smi", "top", "--every", "2h"], "2h is not from 100ms to 1h"),
+                                (["rcuda-smi", "top", "--every", "2h"], "2h is not a time from 100ms to 1h"),
                                 (["rcuda-smi", "a:b:c"], '"a:b:c" is not a server'),
                                 (["rcuda-token", "create", "--expires", "soon"], '"soon" is not usable: write a time from now'),
                                 (["rcuda-token", "create", "--role", "x"], '"x" is not a role'),

@@ -279,7 +279,7 @@ void ResumableSocket::acknowledge_locked(uint64_t bytes) {
 void ResumableSocket::own(const void* begin, size_t bytes) {
   {
     MutexLock lock(mutex_);
-    if (in(ResumableState::kEnded)) return;  // nothing is sent again
+    if (in(ResumableState::kEnded)) return;  // retained bytes are not sent after the end
   }
   retained_.own(begin, bytes);
 }

@@ -28,7 +28,7 @@ std::optional<uint64_t> parse_memory(std::string_view text, std::string* error);
 
 // How a step divides the job's devices.
 enum class Bind {
-  kNode,  // the tasks of a node see the node's part, as on a machine with GPUs
+  kNode,  // the tasks of a node all see this node's part
   kTask,  // each task sees its own part
   kJob,   // every task sees all devices of the job
 };

@@ -164,8 +164,8 @@ class Admission {
   using Lost = std::function<std::vector<LostSession>()>;
   // Sets the function that lists these sessions. Before this call, there are none.
   void set_lost(Lost lost) { lost_ = std::move(lost); }
-  // A session that must end now: an applicant needs the session's places in the budgets, and the
-  // ends of all listed sessions free enough.
+  // A session that must end now, because an applicant needs its places in the budgets. The listed
+  // sessions, together with sessions that are ending already, free enough places.
   struct InTheWay {
     uint32_t worker = 0;
     std::string user;  // of the applicant

@@ -139,8 +139,10 @@ Status listen_as_root(Listener* listener, std::optional<gid_t> only_group) {
         .with_context("another process has taken the socket name " + abstract +
                       " (ss -xlp shows which)");
   }
-  RCUDA_WARN("any user can take the socket name %s while this server is stopped: %s",
-             abstract.c_str(), roots.status().message().c_str());
+  RCUDA_WARN(
+      "no local socket in %s (%s): clients of this machine find this server only at %s, a name "
+      "that any user can take while the server is stopped",
+      wire::LocalAddress::kRootsFolder, roots.status().message().c_str(), abstract.c_str());
   return {};
 }
 

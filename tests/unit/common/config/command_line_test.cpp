@@ -93,8 +93,8 @@ TEST(CommandLineTest, ATimeBecomesSeconds) {
     EXPECT_DOUBLE_EQ(read, seconds) << text;
   }
   const std::pair<const char*, const char*> refused[] = {
-      {"2h", "tool: --every: 2h is not from 100ms to 1h; "},
-      {"50ms", "tool: --every: 50ms is not from 100ms to 1h; "},
+      {"2h", "tool: --every: 2h is not a time from 100ms to 1h; "},
+      {"50ms", "tool: --every: 50ms is not a time from 100ms to 1h; "},
       {"soon", "tool: --every: \"soon\" is not a time: write for example 2s or 500ms; "},
       {"1x", "tool: --every: \"1x\" is not a time: write for example 2s or 500ms; "}};
   for (const auto& [text, said] : refused) {
