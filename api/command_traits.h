@@ -50,8 +50,10 @@ struct CommandTraits {
   uint16_t word = kNone;          // the completion word that it signals in every case
   uint16_t sequence = kNone;      // the value of that word
   uint16_t device_work = kNone;   // the stream whose device work a trace shows
-  uint16_t link = kNone;   // of a command that holds a stream: the connection to the other worker
-  uint16_t flags = kNone;  // holds a stream only if this member has `hold_flag`; kNone: always
+  uint16_t link = kNone;  // of a command that holds a stream: the connection to the other worker
+  // With `holds_stream`: the command holds its stream if the member at `flags` has the bit
+  // `hold_flag`. kNone: it always does.
+  uint16_t flags = kNone;
   uint32_t hold_flag = 0;
 
   constexpr bool signals() const { return word != kNone; }

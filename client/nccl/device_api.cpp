@@ -122,7 +122,8 @@ wire::NcclAskBody about(const Communicator& communicator, int32_t value = 0, int
   return body;
 }
 
-// NCCL crashes for an invalid communicator, so there is no error to return.
+// NCCL's functions for teams return no error: they crash for an invalid communicator. These return
+// an empty team after any error.
 Team ask_team(void* comm, TeamOf which, int mode = 0) {
   const Communicator* const communicator = find<Communicator>(comm);
   Team team{};

@@ -109,7 +109,8 @@ Status WorkerSession::serve() {
   UniqueFd& socket = granted_.start.descriptor;
   Status status = become_user();
   if (!status.ok()) {
-    // This process may still be root's, so it reads nothing from the client.
+    // This process may still run as root, so it reads nothing from the client. With a key, the
+    // client gets no Refusal: the TLS handshake before it would read.
     if (!grant_.key) refuse(std::move(socket), status);
     RCUDA_ERROR("cannot start the session: %s", status.message().c_str());
     report_totals({.outcome = "refused: " + status.context()});

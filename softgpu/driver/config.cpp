@@ -144,7 +144,7 @@ Result<Configuration> read_configuration() {
   return result;
 }
 
-// FNV-1a over the machine's id, the node's name and the ordinal, twice.
+// Two FNV-1a hashes, with different seeds, of the machine's id, the node's name and the ordinal.
 CUuuid device_uuid(const Configuration& configuration, int ordinal) {
   char machine[64] = {};
   rcuda::UniqueFd file(::open("/etc/machine-id", O_RDONLY | O_CLOEXEC));

@@ -35,7 +35,9 @@ class Parser {
     Kind kind = Kind::kNone;
     Type type = Type::kNone;
     uint32_t depth = 0;  // depth of the declaring scope
-    uint32_t index = 0;  // register or variable; for a range: its identity
+    // In the function's registers or variables. For a range: its number among the ranges, because
+    // a register of a range gets an index at its first use.
+    uint32_t index = 0;
     uint32_t count = 0;  // registers in a range
   };
   struct Label {

@@ -1,7 +1,7 @@
 """Helpers for tests of installed files: Debian's packages on this machine, our packages, and a new Debian.
 
-If a function cannot provide the packages or the Debian, it prints the reason and exits with 77. `test` is the name of the
-test in this line.
+If a function cannot provide the packages or the Debian, it prints "<test>: SKIPPED: <reason>" and exits with 77. Its
+parameter `test` is the name of the test in that line.
 """
 
 import os

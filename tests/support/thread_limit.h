@@ -9,7 +9,8 @@ namespace rcuda::test {
 
 class ThreadLimit {
  public:
-  enum class Of { kThisThread, kProcess };  // whose thread starts are counted
+  // The limit applies to std::threads that the calling thread starts, or to those of all threads.
+  enum class Of { kThisThread, kProcess };
 
   explicit ThreadLimit(int more, Of whose = Of::kThisThread);
   ~ThreadLimit();

@@ -527,7 +527,7 @@ bool BulkStream::push(Blocking blocking, std::string* why) {
   if (message.is_kept && some != 0) kept = {count, source == kZeros ? nullptr : message.kept};
   add(source, some);
   if (message.has_done && at + (kDoneWithData ? some : 0) == message.payload_bytes) {
-    // After kDone, the peer may let this side use the memory again.
+    // After kDone, puts of the peer may allow this side to write to the memory that was read.
     before_peer(order_.for_sanitizer());
     const uint64_t done_sent = message.sent - header_sent - at;
     add(reinterpret_cast<const std::byte*>(&message.done) + done_sent,

@@ -34,8 +34,8 @@ constexpr auto kUsePatience = 1s;
 // the kContextPart-th part of the GPU. If the worker needs more, its next start makes more room.
 constexpr uint64_t kContextBytes = uint64_t{512} << 20;
 constexpr uint64_t kContextPart = 16;
-// Thrashing: within kThrashTime, kThrashCount sessions are parked that were awake for less than
-// kThrashFactor times as long as their wakes took.
+// Thrashing: within kThrashTime, kThrashCount sessions are displaced too early: each was awake for
+// less than kThrashFactor times the duration of its wake.
 constexpr size_t kThrashCount = 10;
 constexpr auto kThrashTime = 60s;
 constexpr int kThrashFactor = 4;

@@ -390,8 +390,8 @@ void WorkerPool::wake_if_room(const std::vector<Worker*>& members, GpuMonitor& m
     keep_room();
     first.room_asked = Clock::now();
   }
-  // A worker that moves its memory itself can try again, so it first tries without a query of NVML,
-  // which takes longer than the try (40 ms on an H200). Not on an oversubscribed GPU, where a try
+  // A worker that moves its memory itself can try again. So its first try skips the query of NVML,
+  // which takes 40 ms on an H200, longer than the try. Not on an oversubscribed GPU, where a try
   // would take room from other sessions.
   const bool is_retry = first.waits_since == first.since;
   const bool tries = is_first && members.size() == 1 && first.way == ParkWay::kWorker &&

@@ -5,9 +5,8 @@
 // overrides are rows of api/table/driver_overrides.toml, the others are in metered_*.cpp.
 //
 // The program's calls go through table(). The worker's own memory comes from the plain table, and
-// is not counted. If the session's memory has no limit, only the memory is counted that queries of
-// the driver report: variables of code and contexts do not count, and memory freed in stream order
-// counts as free at once.
+// is not counted. Without a limit on the session's memory, contexts and the variables of modules
+// are not counted, and memory freed in stream order counts as free at once.
 //
 // Only one session with a limit may exist in a process at a time (api/driver_decorator.h). A worker
 // serves one session. Executor thread only. Blocking: as the driver's functions; before a refusal

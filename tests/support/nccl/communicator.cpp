@@ -177,7 +177,9 @@ ncclResult_t Communicator::revoke() {
   if (is_revoked_.exchange(true)) {
     return fail(ncclInvalidArgument, "the communicator is already revoked", false);
   }
-  end_children();  // first: when the children's calls have returned, the program may create others
+  // Before the communicator's own calls end: after that, the program may create further children
+  // (ncclCommShrink), which must not be ended.
+  end_children();
   (void)fail(ncclInvalidUsage, "the communicator is revoked", true);
   shut_lanes();
   return ncclSuccess;
