@@ -25,7 +25,6 @@ constexpr std::chrono::nanoseconds kLeastBusyPause = std::chrono::milliseconds(1
 constexpr auto kCannotPause = std::chrono::seconds(10);
 // One tenth of the host's available memory stays free.
 constexpr uint64_t kStaysFree = 10;
-// NVML's value for a size that it does not know (NVML_VALUE_NOT_AVAILABLE).
 
 uint64_t available_host_memory() {
   std::ifstream file("/proc/meminfo");
