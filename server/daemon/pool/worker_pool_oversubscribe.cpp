@@ -30,8 +30,9 @@ constexpr auto kAskPause = 1ms;
 constexpr auto kBusyPause = 100ms;
 // How long a worker may take to use the room that was made for it. Other sessions wait meanwhile.
 constexpr auto kUsePatience = 1s;
-// The room that is made for the context of a worker that starts: some 500 MB on an H200, but at most
-// the kContextPart-th part of the GPU. If the worker needs more, its next start makes more room.
+// The room that is made for the context of a worker that starts: some 500 MB on an H200, but at
+// most the kContextPart-th part of the GPU. If the worker needs more, its next start makes more
+// room.
 constexpr uint64_t kContextBytes = uint64_t{512} << 20;
 constexpr uint64_t kContextPart = 16;
 // Thrashing: within kThrashTime, kThrashCount sessions are displaced too early: each was awake for
