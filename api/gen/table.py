@@ -196,7 +196,7 @@ def argument_of(function_name, parameter, note, types, parameters):
         raise TableError(f"{where}: {word} is not for pointers, and {parameter.type} is a pointer")
     kind = types.handles.get(pointee, "")
     if kind and word == "out" or word in HANDLE_OUTPUTS and not kind:
-        raise TableError(f"{where}: returned handles need create or named, which are for handles only")
+        raise TableError(f"{where}: create and named are for handles, and a handle that is returned needs one of the two")
     element = "char" if pointee in ("void", "char") else pointee
     if pointee == "void" and not count:
         raise TableError(f"{where}: void* needs a length in brackets, such as in[bytes]")

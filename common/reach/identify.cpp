@@ -24,11 +24,11 @@ using Clock = std::chrono::steady_clock;
 // Returns the error for a user without credentials. `here`: the address is this machine's.
 // `tokens`: the text of describe_tokens().
 Status no_credentials(const std::string& where, bool here, const std::string& tokens) {
-  const std::string no_local_server =
-      "no rcuda-server of this machine has that port (ss -xl lists a socket @rcuda-PORT for each), "
-      "so a tunnel or a proxy may have it; and ";
+  const std::string wrong_port = "no rcuda-server of this machine has the port of " + where +
+                                 " (ss -xl shows @rcuda-PORT of each server): correct the port. If "
+                                 "a tunnel or a proxy has the port, ";
   return Status(Code::kDenied,
-                (here ? no_local_server : std::string()) +
+                (here ? wrong_port : std::string()) +
                     "this user has no credentials for the server " + where + " (" + tokens +
                     "): ask its administrator for a token (rcuda-token create, on the server) and "
                     "add it here (rcuda-token add), or run munged with the same key on both "

@@ -19,7 +19,8 @@ const Medium& plain_medium(Reach reach) {
     if (medium.traits.reach == reach && !medium.usable_over) return medium;
   }
   RCUDA_ERROR(
-      "internal error: no medium for %s needs only a socket; the process aborts. Please report it",
+      "internal error: no medium for %s works with every socket; the process aborts. Please report "
+      "it",
       reach == Reach::kNetwork ? "the network" : "this machine");
   std::abort();
 }

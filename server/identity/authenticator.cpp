@@ -269,11 +269,12 @@ std::optional<Result<Identity>> Authenticator::identify(Proof& proof, const std:
   }
   const Account& user = **account;
   if (user.uid == 0 && ::geteuid() == 0 && !trust_.served.names_root()) {
-    return Result<Identity>(Status(Code::kDenied,
-                                   "root of another machine is not root here, nor is root of a "
-                                   "container: run the program as another user, or add root to the "
-                                   "server's setting users (--users root), if the root of every "
-                                   "client may be root here"));
+    return Result<Identity>(
+        Status(Code::kDenied,
+               "root of another machine is not root here, nor is root of a "
+               "container: run the program as another user, or add root to the "
+               "server's setting \"users\" (--users root), if the root of every "
+               "client may be root here"));
   }
   const bool suffices = proof.roles && trust_.takes_all_tokens;
   if (!suffices && !trust_.served.contains(user.uid, user.gid, user.groups)) {

@@ -68,11 +68,11 @@ const Rules::KeyInfo Rules::kKeys[] = {
     {Key::kIdleTime, "idle_time", Unit::kTime, true, false, 0, kLongestTimeNs,
      "a time up to 100 years, such as \"30m\"; 0: no limit"},
     {Key::kPriorities, "priorities", Unit::kCount, true, false, 0, 1000,
-     "how many priorities above the lowest, up to 1000; 0: only the lowest"},
+     "the number of priorities above the lowest, up to 1000; 0: only the lowest"},
     {Key::kSmPercent, "sm_percent", Unit::kCount, true, false, 0, 100,
      "a whole number up to 100; 0: no limit"},
     {Key::kPriority, "priority", Unit::kCount, true, false, 0, 1000,
-     "a whole number up to 1000; sessions with more displace others"},
+     "a whole number up to 1000; sessions of higher priority displace others"},
 };
 
 std::string Rules::known_keys(bool of_session) {

@@ -134,9 +134,9 @@ void own_pipes(uid_t user, gid_t group) {
 Status become_user(const SessionGrant& grant) {
   if (!grant.uid || *grant.uid == kNobody || grant.gid == kNobody) {
     return Status(Code::kDenied, "user " + grant.user +
-                                     " is not known on the server's machine, and a server that "
-                                     "runs as root runs no session as root: create the user there, "
-                                     "or run rcuda-server as a user of its own");
+                                     " is not known on the server's machine, and a server of "
+                                     "root runs each session as its user: create the user there, "
+                                     "or start rcuda-server as another user than root");
   }
   // Memory registered with an adapter counts as locked memory. Root may lock any amount, but the
   // user may have a limit.

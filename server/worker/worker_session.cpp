@@ -412,7 +412,7 @@ void WorkerSession::prepare() {
   if (!encrypts_because().empty()) {
     nccl.unavailable =
         "the session is encrypted, but NCCL's connections between servers are not; set "
-        "`trusted_fabric` in its server.toml if the network between servers is trusted";
+        "`trusted_fabric` in the server.toml of each server if the network between them is trusted";
   }
   if (settings.device_isolation.get() == kIsolateSessions && ::getenv(kScopeVariable)) {
     nccl.apart = "NCCL does not use NVLink between this rank and ranks of other sessions on " +

@@ -200,7 +200,8 @@ CUresult GraphExec::set_params(const GraphNode& node, NodeContent content) {
       (content.context != nullptr && plan_->nodes[*index].context != content.context)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  // As on an H200, a copy by unified addresses differs from a copy between known kinds of memory.
+  // As on an H200, an update cannot replace unified addresses by addresses of known memory types,
+  // nor the reverse.
   if (const auto* copy = std::get_if<CopyOperation>(&plan_->nodes[*index].operation);
       copy != nullptr && copy->unified != std::get<CopyOperation>(content.operation).unified) {
     return CUDA_ERROR_INVALID_VALUE;

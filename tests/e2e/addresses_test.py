@@ -69,7 +69,7 @@ class AddressesTest(unittest.TestCase):
             tokens.flush()
             self.check(f"127.0.0.1@{port}:0", where, plain, *remedies, FINDS_PORT, RCUDA_SECURITY="none")
             self.check(f"127.0.0.1@{port}:0", where, encrypted, FINDS_PORT, RCUDA_TOKEN_FILE=tokens.name)
-        self.check(f"127.0.0.1@{port}:0", where, "no rcuda-server of this machine has that port (ss -xl",
+        self.check(f"127.0.0.1@{port}:0", where, f"no rcuda-server of this machine has the port of {where} (ss -xl",
                    XDG_CONFIG_HOME="/nowhere", RCUDA_MUNGE_SOCKET="/nowhere")
 
     def listener(self, answer):

@@ -302,7 +302,7 @@ class LeasesTest(unittest.TestCase):
                 server = self.server(RCUDA_SERVER_USERS=users)
                 taken = self.must(server, "take", "--user", user)
                 self.assertIn("RCUDA_LEASE=", taken.stdout)
-                said = f"this server does not serve user {user}, so this user cannot use the lease: add {user} to the setting users"
+                said = f'this server does not serve user {user}, so this user cannot use the lease: add {user} to its setting "users"'
                 self.assertEqual(said in taken.stderr, is_reported, taken.stderr)
 
     def test_who_has_the_devices(self):

@@ -150,7 +150,7 @@ class TurnsTest(Turns):
         self.assertEqual(self.state(server, first), "parked")
         second.stdin.close()
         second.wait()
-        self.assertEqual(self.text_of(second.log).count("asked for 40 MiB of device 0, and the server could park no other session"), 1)
+        self.assertEqual(self.text_of(second.log).count("asked for 40 MiB of device 0, which has no room: no other session can be parked"), 1)
 
     def test_two_sessions_that_need_each_others_room_do_not_wait_for_each_other(self):
         server = self.server("oversubscribe = 3.0\n")

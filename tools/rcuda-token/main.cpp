@@ -65,7 +65,7 @@ Roles:
     observer  shows all sessions and GPUs (rcuda-smi, rcuda-exporter), and changes nothing
     operator  the same, and takes leases, ends and parks sessions, drains and reloads the server
 
-A server of root accepts sessions of root from other machines only if its setting users names root.
+A server of root accepts sessions of root from other machines only if its setting `users` names root.
 
 The server keeps only a hash of the secret. A token that is lost cannot be shown again: revoke it
 and make another. A running server notices every change. Sessions that run continue: rcuda-smi ends
@@ -121,8 +121,8 @@ Result<std::string> choose_user(const std::string& wanted, const server::Roles& 
   if (wanted.empty() && !for_sessions) return roles.text();
   if (wanted.empty() && own == 0) {
     return Status(Code::kInvalidArgument,
-                  "name the user whose sessions the token is for: --user ada (or --user root, for "
-                  "a server whose setting users names root). For rcuda-exporter and rcuda-smi: "
+                  "name the user whose sessions the token is for: --user ada (or --user root, if "
+                  "the server's setting \"users\" names root). For rcuda-exporter and rcuda-smi: "
                   "--role observer");
   }
   if (wanted.empty()) return identity::user_name(own);

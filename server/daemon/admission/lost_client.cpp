@@ -14,9 +14,9 @@ std::string hint_of(const LostClient& lost, bool own, bool waited, const std::st
                          : "; a session of another user";
   text += " has been disconnected for " + rounded_time_text(lost.lost_for) + " and holds " + what;
   if (!waited) {
-    text += ": a program that waits for it (RCUDA_WAIT=60s) ends that session" + lost.when();
+    text += ": set RCUDA_WAIT=60s to end that session" + lost.when();
   }
-  if (own) text += (waited ? ": " : ", and so does ") + lost.command();
+  if (own) text += (waited ? ": " : ", or run ") + lost.command();
   return text + (own && waited ? " ends that session" : "");
 }
 

@@ -247,9 +247,9 @@ Status Connection::give_ticket(const std::vector<std::byte>& body) {
   // have connected to an address of this server.
   if (!services_.listener.is_at(query.server)) {
     return Status(Code::kDenied,
-                  "this server does not listen at the address to which the client has connected, "
-                  "but only at " +
-                      services_.listener.address + ": name that address");
+                  "this server does not listen at the address to which the client connected: "
+                  "connect to " +
+                      services_.listener.address + " instead");
   }
   RCUDA_ASSIGN_OR_RETURN(const wire::Ticket ticket,
                          services_.tickets.issue(*identity_, query, Clock::now()));

@@ -40,7 +40,7 @@ Status Connection::try_advance() {
   RCUDA_RETURN_IF_ERROR(services_.control.check_draining(hello_.devices));
   if (!services_.authenticator.serves(*identity_)) {
     return {Code::kDenied, "the server does not serve user " + identity_->user +
-                               " any more: its setting users changed while the program waited"};
+                               " any more: its setting \"users\" changed while the program waited"};
   }
   if (is(State::kNaming) && find_account()) RCUDA_RETURN_IF_ERROR(apply());
   if (is(State::kQueued) && applicant_->is_decided()) {

@@ -169,7 +169,7 @@ Result<bool> LeaseRequests::take(const wire::LeaseRequest& request, const Identi
     if (!authenticator_.may_serve(account->ok() ? &account->value() : nullptr)) {
       answer->message = "this server does not serve user " + request.user +
                         ", so this user cannot use the lease: add " + request.user +
-                        " to the setting users of this server, then run rcuda-smi reload";
+                        " to its setting \"users\", then run rcuda-smi reload";
     }
     wish.user = unknown ? request.user : (*account)->user;
     if (!unknown) wish.uid = (*account)->uid;

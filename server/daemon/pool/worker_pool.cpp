@@ -106,9 +106,9 @@ Status WorkerPool::check_user(const Identity& identity) {
   }
   if (::geteuid() != 0 || identity.uid) return {};
   return Status(Code::kDenied, "user " + identity.user +
-                                   " is not known on the server's machine, and a server that runs "
-                                   "as root runs no session as root: create the user there, or run "
-                                   "rcuda-server as a user of its own");
+                                   " is not known on the server's machine, and a server of root "
+                                   "runs each session as its user: create the user there, or start "
+                                   "rcuda-server as another user than root");
 }
 
 bool WorkerPool::has_worker_for(const Waiting& client) const {

@@ -272,8 +272,9 @@ void WorkerPool::serve_wish(Worker& worker, Clock::time_point now, bool may_disp
   }
   if (std::exchange(wish.seen_changes, room_changes_) != room_changes_) wish.refuse_at.reset();
   if (left_of(wish.device) < wish.bytes) {
-    return refuse_wish(worker, "the sessions would hold more than oversubscribe permits (" +
-                                   settings_.oversubscribe.text() + " times the GPU)");
+    return refuse_wish(
+        worker, "the sessions together would hold more than the setting oversubscribe permits (" +
+                    settings_.oversubscribe.text() + " times the GPU)");
   }
   if (!wish.refuse_at) {
     wish.refuse_at = now + std::min(settings_.stay_awake.get(), kStayPatience) + kIdlePatience;

@@ -101,9 +101,9 @@ bool MemoryMeter::make_room(std::optional<CUdevice> device, uint64_t bytes) {
   if (others.make_room(known->row, bytes, free)) return true;
   if (tell && !std::exchange(told_no_room_, true)) {
     tell("the program asked for " + bytes_text(bytes) + " of device " + std::to_string(known->row) +
-         ", and the server could park no other session for it, or the sessions would hold more "
-         "than oversubscribe permits: it gets CUDA_ERROR_OUT_OF_MEMORY. Free memory, or try again "
-         "later");
+         ", which has no room: no other session can be parked, or the sessions together would hold "
+         "more than the server's setting oversubscribe permits. The call gets "
+         "CUDA_ERROR_OUT_OF_MEMORY: free memory, or try again later");
   }
   return false;
 }
@@ -207,8 +207,8 @@ void MemoryMeter::warn(CUdevice device, uint64_t bytes) {
       "the program asked for " + bytes_text(bytes) + " of " + where + ", but " + free->by->of +
       " may use " + bytes_text(host ? free->by->host_memory : free->by->device_memory) +
       " of it and " + bytes_text(free->free) +
-      " are left: it gets CUDA_ERROR_OUT_OF_MEMORY. Free memory, end other sessions of its user, "
-      "or raise " +
+      " are left: the call gets CUDA_ERROR_OUT_OF_MEMORY. Free memory, end other sessions of the "
+      "program's user, or raise " +
       (host ? "host_memory" : "device_memory") + " in the server's configuration file";
   RCUDA_WARN("%s", text.c_str());
   if (tell) tell(text);

@@ -249,18 +249,26 @@ const Row* row_of(Verb verb) {
   return nullptr;
 }
 
-// Returns the name of a function that the library lacks; null if it has all functions of the batch.
-const char* find_lacking(const Functions& functions, const NcclBatch& batch) {
+// Returns why the batch cannot be called: the client's build or the library does not fit. Returns
+// an empty text if the library has all functions of the batch.
+std::string find_misfit(const Functions& functions, const NcclBatch& batch) {
+  const auto lacks = [](const char* name) {
+    return std::string("the server's NCCL lacks ") + name +
+           ": install a newer NCCL there, or set `nccl` in its server.toml";
+  };
   for (const NcclStep& step : batch.steps) {
     const Row* const row = row_of(step.call.verb);
-    if (!row) return "an unknown function";
-    if (!row->exists(functions, step)) return row->name;
+    if (!row) {
+      return "the worker does not know the NCCL function that the client called: install the same "
+             "build of rcuda on both";
+    }
+    if (!row->exists(functions, step)) return lacks(row->name);
     if (step.ids.size() > 1 && !functions.ncclCommInitRankScalable)
-      return "ncclCommInitRankScalable";
+      return lacks("ncclCommInitRankScalable");
   }
   const bool simulates = batch.grouping == nccl::Grouping::kSimulated;
-  if (simulates && !functions.ncclGroupSimulateEnd) return "ncclGroupSimulateEnd";
-  return nullptr;
+  if (simulates && !functions.ncclGroupSimulateEnd) return lacks("ncclGroupSimulateEnd");
+  return {};
 }
 
 // Waits until a non-blocking communicator is no longer in progress.
@@ -422,9 +430,8 @@ bool needs_lost(const NcclStep& step) {
 
 nccl::ResultCode make(const Functions& functions, const api::DriverTable& driver,
                       NcclBatch& batch) {
-  if (const char* const name = find_lacking(functions, batch)) {
-    batch.refusal = std::string("the server's NCCL lacks ") + name +
-                    ": install a newer NCCL there, or set `nccl` in its server.toml";
+  if (std::string misfit = find_misfit(functions, batch); !misfit.empty()) {
+    batch.refusal = std::move(misfit);
   }
   const int refused = batch.refusal.empty() ? check(batch) : nccl::kInvalidUsage;
   if (refused != nccl::kSuccess) {

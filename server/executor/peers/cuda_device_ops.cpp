@@ -404,7 +404,8 @@ void CudaDeviceOps::release(StreamPlace place, const Status& status) {
 
 bool CudaDeviceOps::pause(p2p::Pause what) {
   std::atomic<bool>& wanted = what == p2p::Pause::kWork ? wants_work_ : wants_holds_;
-  if (wanted && !by_itself_) return false;  // requested; called again each round
+  // The pause is already requested. The engine asks again in each round.
+  if (wanted && !by_itself_) return false;
   {
     MutexLock lock(mutex_);
     if (by_itself_ && paused_ < what && held_ == 0) paused_ = what;

@@ -595,13 +595,12 @@ TEST(AdmissionTest, ARefusalNamesTheDisconnectedSessionAndItsEnd) {
   const std::string own = hall.refusal(user("ada"));
   EXPECT_TRUE(has(own,
                   "; the session with worker 77 has been disconnected for 40s and holds a "
-                  "place: a program that waits for it (RCUDA_WAIT=60s) ends that session, "
-                  "and so does rcuda-smi end SERVER 77"))
+                  "place: set RCUDA_WAIT=60s to end that session, or run rcuda-smi end SERVER 77"))
       << own;
   const std::string other = hall.refusal(user("bob"));
   EXPECT_TRUE(has(other,
                   "; a session of another user has been disconnected for 40s and holds a "
-                  "place: a program that waits for it (RCUDA_WAIT=60s) ends that session"))
+                  "place: set RCUDA_WAIT=60s to end that session"))
       << other;
   EXPECT_FALSE(has(other, "77")) << other;
   EXPECT_FALSE(has(other, "rcuda-smi end")) << other;
@@ -613,7 +612,7 @@ TEST(AdmissionTest, ARefusalNamesTheDisconnectedSessionAndItsEnd) {
       << late;
   EXPECT_FALSE(has(late, "RCUDA_WAIT=60s")) << "it has waited: " << late;
   hall.lost[0].client.lost_for = std::chrono::seconds(5);
-  EXPECT_TRUE(has(hall.refusal(user("bob")), "ends that session 30s after it was disconnected"));
+  EXPECT_TRUE(has(hall.refusal(user("bob")), "to end that session 30s after it was disconnected"));
   hall.lost.clear();
   EXPECT_FALSE(has(hall.refusal(user("ada")), "disconnected"));
 }

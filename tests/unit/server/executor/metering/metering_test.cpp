@@ -46,8 +46,8 @@ TEST_F(MeteringTest, TheFirstRefusalOfASessionIsReported) {
   EXPECT_EQ(
       told[0],
       "the program asked for 66 MiB of device 5, but user ada may use 64 MiB of it and 24 MiB "
-      "are left: it gets CUDA_ERROR_OUT_OF_MEMORY. Free memory, end other sessions of its user, "
-      "or raise device_memory in the server's configuration file");
+      "are left: the call gets CUDA_ERROR_OUT_OF_MEMORY. Free memory, end other sessions of the "
+      "program's user, or raise device_memory in the server's configuration file");
   EXPECT_EQ(table().cuMemFree_v2(first), CUDA_SUCCESS);
 }
 
@@ -59,9 +59,10 @@ TEST_F(MeteringTest, TheFirstAllocationWithoutRoomIsReported) {
     EXPECT_EQ(metered_->memory.with_room(0, 40 * kMiB, [] { return CUDA_ERROR_OUT_OF_MEMORY; }),
               CUDA_ERROR_OUT_OF_MEMORY);
   }
-  EXPECT_THAT(told,
-              testing::ElementsAre(testing::HasSubstr(
-                  "asked for 40 MiB of device 5, and the server could park no other session")));
+  EXPECT_THAT(
+      told,
+      testing::ElementsAre(testing::HasSubstr(
+          "asked for 40 MiB of device 5, which has no room: no other session can be parked")));
 }
 
 TEST_F(MeteringTest, PitchedAndManagedMemoryCount) {
