@@ -22,7 +22,7 @@ def main():
     end = time.monotonic() + arguments.seconds
     rounds = 0
     while time.monotonic() < end:
-        done = subprocess.run(["ctest", "--test-dir", arguments.build, "--tests-regex", TESTS, "--parallel", "2",
+        done = subprocess.run(["ctest", "--test-dir", arguments.build, "--build-config", "slow", "--tests-regex", TESTS, "--parallel", "2",
                                "--stop-on-failure", "--output-on-failure", "--no-tests=error"],
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         rounds += 1

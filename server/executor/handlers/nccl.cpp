@@ -398,9 +398,7 @@ HandlerResult ask_library(NcclServices& services, const Command& command,
         *answer = answer_of_library(functions, use ? use->handle() : nullptr, body, tail);
       },
       [&services, answer, target = command.target] {
-        if (answer->lacking) {
-          report_refusal(services, std::string("the server's NCCL lacks ") + answer->lacking);
-        }
+        if (answer->lacking) report_refusal(services, lacking_text(answer->lacking));
         std::vector<std::byte> reply;
         append_answer(&reply, *answer);
         services.answers.reply(target, CUDA_SUCCESS, reply);

@@ -252,22 +252,18 @@ const Row* row_of(Verb verb) {
 // Returns why the batch cannot be called: the client's build or the library does not fit. Returns
 // an empty text if the library has all functions of the batch.
 std::string find_misfit(const Functions& functions, const NcclBatch& batch) {
-  const auto lacks = [](const char* name) {
-    return std::string("the server's NCCL lacks ") + name +
-           ": install a newer NCCL there, or set `nccl` in its server.toml";
-  };
   for (const NcclStep& step : batch.steps) {
     const Row* const row = row_of(step.call.verb);
     if (!row) {
       return "the worker does not know the NCCL function that the client called: install the same "
              "build of rcuda on both";
     }
-    if (!row->exists(functions, step)) return lacks(row->name);
+    if (!row->exists(functions, step)) return lacking_text(row->name);
     if (step.ids.size() > 1 && !functions.ncclCommInitRankScalable)
-      return lacks("ncclCommInitRankScalable");
+      return lacking_text("ncclCommInitRankScalable");
   }
   const bool simulates = batch.grouping == nccl::Grouping::kSimulated;
-  if (simulates && !functions.ncclGroupSimulateEnd) return lacks("ncclGroupSimulateEnd");
+  if (simulates && !functions.ncclGroupSimulateEnd) return lacking_text("ncclGroupSimulateEnd");
   return {};
 }
 

@@ -278,6 +278,11 @@ NcclAnswer parameter_keys(const Functions& f) {
 
 }  // namespace
 
+std::string lacking_text(const char* function) {
+  return std::string("the server's NCCL lacks ") + function +
+         ": install a newer NCCL there, or set `nccl` in its server.toml";
+}
+
 FilledStruct::FilledStruct() {
   for (size_t i = 0; i < bytes_.size(); ++i) bytes_[i] = pattern_at(i);
 }

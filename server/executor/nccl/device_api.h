@@ -55,6 +55,9 @@ class DeviceCommunicator {
   FilledStruct made_;
 };
 
+// The refusal of a call that needs a function which the server's library lacks.
+std::string lacking_text(const char* function);
+
 struct NcclAnswer {
   int result = nccl::kInvalidArgument;
   int error = nccl::kSuccess;
