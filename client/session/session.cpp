@@ -149,8 +149,9 @@ CUresult Session::wake() {
   return await_wake(park_word, std::chrono::steady_clock::time_point::max());
 }
 
-// Wakes the session, then waits until it is awake or `limit` has come. Without RCUDA_WAKE_WAIT,
-// commands do not wait here but in the ring.
+// Wakes the session, then waits until it is awake. Returns CUDA_ERROR_OUT_OF_MEMORY if it is still
+// parked at `limit`. send() calls this only if RCUDA_WAKE_WAIT is set; otherwise it puts commands
+// into the ring, where they wait until the worker has woken the session.
 CUresult Session::await_wake(uint64_t park_word, std::chrono::steady_clock::time_point limit) {
   const CancellationOff off;
   if (woken_.exchange(park_word) != park_word) {

@@ -221,7 +221,8 @@ Result<UniqueFd> connect_local_server(uint16_t port, const std::vector<uid_t>& t
   if (error == EAGAIN || error == EINTR) {
     return Status(Code::kTimeout, "the rcuda-server on this machine for port " +
                                       std::to_string(port) +
-                                      " accepts no connections; it may be stopped: see its log");
+                                      " does not accept connections: its process may be "
+                                      "suspended, or overloaded; see its log");
   }
   if (*limit_remedy(error)) {
     return Status::from_errno(

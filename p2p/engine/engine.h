@@ -75,11 +75,13 @@ class Engine {
   // invalid.
   Status copy(PeerCopy copy, Status failure = {});
 
-  // Events between servers. When the stream of signal() reaches this place, the peer's await() with
-  // the same id releases its stream. An id is used once. Errors are kInvalidArgument for the id, or
-  // the driver's error. A driver's error of signal() also goes to the peer's stream, and so does
-  // `outcome`: the result of a copy before the place in the stream. PeerCopy::done may set it; it
-  // is read on the engine thread when the stream has reached the place.
+  // Events between servers. await() holds its stream until the peer's stream reaches the place of
+  // the signal() with the same id. An id is used once. Both return kInvalidArgument if the id is
+  // invalid, or the driver's error.
+  //
+  // The held stream also gets the driver's error of signal(), or else the error in `outcome`: the
+  // result of a copy before the place of signal(). PeerCopy::done may set `outcome`. The engine
+  // thread reads it when the stream has reached the place.
   Status signal(PeerId peer, uint64_t id, StreamRef stream,
                 std::shared_ptr<const Status> outcome = nullptr);
   Status await(PeerId peer, uint64_t id, StreamRef stream);

@@ -15,8 +15,8 @@
 namespace softgpu::driver {
 namespace {
 
-// An H200 runs up to 128 kernels at a time; a graph of thousands of roots must not start thousands
-// of threads.
+// The most threads of one launch of a graph, because a graph may have thousands of roots. Hardware
+// has a limit, too: an H200 runs up to 128 kernels at a time.
 constexpr unsigned kMaxBranches = 64;
 
 struct Span {

@@ -88,7 +88,8 @@ void LeaseRequests::expire() {
   for (const Lease& lease : ended) {
     note("expired", lease, {});
     pool_.end_leased(lease.id, "the lease " + text_of(lease) +
-                                   " has expired: take another, or extend it in time "
+                                   " has expired: take a new lease (rcuda-lease take). To "
+                                   "use a lease longer, extend it before it ends "
                                    "(rcuda-lease extend)");
   }
   if (ended.empty()) return;

@@ -130,7 +130,8 @@ SOFTGPU_INLINE float apply_flushing(float a, float b, float c) {
   return bits_to<float>(is_subnormal ? bits & 0x80000000 : bits);
 }
 
-// The threads run in nearest rounding; for other modes the loop is wrapped in a RoundingScope.
+// Uses the rounding mode of the interpreting thread, which is to nearest (numeric.h). For the other
+// modes, directed() changes it with a RoundingScope.
 template <class Op, int kOperands, class T, bool kFtz, bool kSat>
 SOFTGPU_INLINE void compute(Lanes& x, const Instr& i) {
   const T* a = x.at<T>(i.a);

@@ -259,8 +259,8 @@ struct AbsDiff {
 };
 
 // Carry chains. The carry is one bit per lane in the frame's registers. Subtraction adds the
-// complement, so its carry is the inverse of a borrow; nvcc's 128-bit division continues from it
-// with addc.
+// complement, so its carry is the inverse of a borrow. nvcc's 128-bit division depends on this: it
+// adds the carry of a subtraction with addc.
 enum class Chain : uint8_t { kAdd, kSub, kMadLo, kMadHi };
 
 template <Chain kChain, class D, bool kIn, bool kOut>

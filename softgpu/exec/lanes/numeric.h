@@ -1,8 +1,8 @@
 // Floating point as defined by PTX: flushing, canonical NaNs, rounding modes, small formats.
 //
-// Where PTX leaves a choice, this follows an H200 (docs/softgpu.md). Interpreting threads run in
-// nearest rounding, with subnormal numbers. Only RoundingScope changes that, and restores it before
-// the handler ends.
+// Where PTX leaves a choice, this follows an H200 (docs/softgpu.md). Interpreting threads round
+// to nearest, and do not flush subnormal numbers. Only a RoundingScope changes the rounding mode,
+// and restores it before the handler ends.
 #pragma once
 
 #include <bit>
