@@ -62,7 +62,7 @@ void LinkCore::fail(End end, const std::string& why) {
     status_ = Status(Code::kUnavailable, why);
     broken_.store(true, std::memory_order_release);
   }
-  if (end == End::kLost) RCUDA_WARN("%s link is lost: %s", medium(), why.c_str());
+  if (end == End::kLost) RCUDA_WARN("the %s link failed: %s", medium(), why.c_str());
   on_broken();
   interrupt();
 }
