@@ -146,7 +146,7 @@ class LeasesTest(unittest.TestCase):
             self.take(server, *options, "--id", "1a2b3c4d")
             for transport in TRANSPORTS:
                 environment = self.environment(server, transport, RCUDA_LEASE="1a2b3c4d")
-                self.check_works(environment) if works else self.check_refused(environment, "has ended, or is not")
+                self.check_works(environment) if works else self.check_refused(environment, "has ended, or belongs")
             self.must(server, "revoke", "1a2b3c4d")
 
     def test_what_the_sessions_of_a_lease_did(self):

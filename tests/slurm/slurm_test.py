@@ -330,7 +330,7 @@ echo "status $?"
         self.assertIn(self.expected("vector_add"), self.output_of(second))
 
     def test_what_cannot_be_is_refused(self):
-        for option, text in (("--rcuda=0", "write how many"), ("--rcuda=1:h100", "there are soft (16G), "),
+        for option, text in (("--rcuda=0", "write how many"), ("--rcuda=1:h100", "it has soft (16G), "),
                              ("--rcuda=5", "Invalid license"), ("--rcuda-mem=1G", "needs --rcuda=N")):
             result = self.run_command("srun", option, "true")
             self.assertNotEqual(result.returncode, 0, option)

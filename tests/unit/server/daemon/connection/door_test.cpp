@@ -169,7 +169,7 @@ TEST(DoorTest, TicketsAreGivenAndTakenWhereTheyProveSomething) {
   EXPECT_NE(refusal(tcp.get()).find("only over its local socket"), std::string::npos);
   const UniqueFd local = server.connect_local();
   ASSERT_TRUE(send(local.get(), MessageType::kTicket, wire::encode(wire::Ticket{})).ok());
-  EXPECT_NE(refusal(local.get()).find("for TCP connections"), std::string::npos);
+  EXPECT_NE(refusal(local.get()).find("only for TCP without TLS"), std::string::npos);
   for (const MessageType type : {MessageType::kTicketQuery, MessageType::kTicket}) {
     const UniqueFd malformed =
         type == MessageType::kTicket ? server.connect_tcp() : server.connect_local();
