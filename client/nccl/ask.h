@@ -22,7 +22,7 @@ struct Asked {
   std::string text;
 };
 
-// `body.question` is set by this function.
+// Sends the question and waits for the answer. Sets `question` and `tail_bytes` of `body`.
 Asked ask(Session& session, Question question, wire::NcclAskBody body = {},
           std::span<const std::byte> tail = {});
 

@@ -69,8 +69,10 @@ struct Communicator : Object {
     MutexLock lock(mutex_);
     operators_.erase(number);
   }
-  // Device communicators: what the worker's NCCL has written into the program's struct. take()
-  // returns the number of the one at this address, and forgets it; 0: there is none.
+  // Device communicators: their numbers, and the bytes that the worker's NCCL has written into the
+  // program's struct. take() finds a device communicator by these bytes, because the program may
+  // have copied the struct. It returns the number and forgets the device communicator; 0: there is
+  // none.
   void add_device_communicator(uint64_t number, std::vector<std::byte> bytes) {
     MutexLock lock(mutex_);
     device_communicators_.emplace_back(number, std::move(bytes));

@@ -23,7 +23,7 @@
 namespace rcuda::client::nccl {
 namespace {
 
-// Reads a T from the text, and advances `*at`. Returns false if the text ends before.
+// Reads a T from the text, and advances `*at`. Returns false if the text is too short.
 template <typename T>
 bool read(const std::string& text, size_t* at, T* value) {
   if (text.size() - *at < sizeof(T)) return false;
@@ -32,6 +32,7 @@ bool read(const std::string& text, size_t* at, T* value) {
   return true;
 }
 
+// Returns the elements of a list: one more than kMostListItems if the list is longer.
 template <typename T>
 std::vector<T*> elements_of(const void* first) {
   std::vector<T*> elements;
@@ -122,8 +123,8 @@ wire::NcclAskBody about(const Communicator& communicator, int32_t value = 0, int
   return body;
 }
 
-// NCCL's functions for teams return no error: they crash for an invalid communicator. These return
-// an empty team after any error.
+// NCCL's functions for teams return no error, and crash for an invalid communicator. The client's
+// functions return an empty team after an error.
 Team ask_team(void* comm, TeamOf which, int mode = 0) {
   const Communicator* const communicator = find<Communicator>(comm);
   Team team{};
@@ -133,7 +134,7 @@ Team ask_team(void* comm, TeamOf which, int mode = 0) {
   size_t at = 0;
   if (asked.result != kSuccess || !read(asked.text, &at, &team)) {
     if (first_report("nccl team")) {
-      RCUDA_ERROR("%s returned no team of a communicator: its NCCL returned %d (%s)",
+      RCUDA_ERROR("%s returned no team of a communicator (%d: %s): the program gets an empty team",
                   communicator->session->name().c_str(), asked.result,
                   ncclGetErrorString(asked.result));
     }
@@ -177,7 +178,7 @@ int ask_element(void* window, size_t offset, AddressOf which, const WindowTail& 
   return kSuccess;
 }
 
-// The worker of the current context, for questions without a communicator.
+// Returns the worker of the current context, for questions without a communicator.
 Session* any_session() {
   if (!open_library().ok()) return nullptr;
   const CudaResult<Route> place = find_place();
@@ -213,7 +214,7 @@ int ask_requirement(Session* session, wire::NcclAskBody body, RequirementOf whic
 int ncclCommQueryProperties(void* comm, void* properties) {
   const Communicator* const communicator = find<Communicator>(comm);
   if (!communicator || !properties) return kInvalidArgument;
-  DeviceRequirements head;  // the struct begins in the same way
+  DeviceRequirements head;  // ncclCommProperties_t begins with the same members
   std::memcpy(&head, properties, sizeof head);
   if (head.magic != kConfigMagic || head.size < sizeof head || head.size > kMostStructBytes) {
     return kInvalidArgument;
@@ -252,7 +253,8 @@ int ncclDevCommCreate(void* comm, const void* requirements, void* created) {
                             about(*communicator, static_cast<int32_t>(answer.value)));
     std::vector<std::byte> bytes = write_created(asked.text, targets);
     if (bytes.empty()) {
-      RCUDA_ERROR("%s returned no device communicator: its NCCL returned %d",
+      RCUDA_ERROR("%s did not return the device communicator that its NCCL has made (result %d): "
+                  "the program's ncclDevComm is invalid",
                   communicator->session->name().c_str(), asked.result);
       return;
     }

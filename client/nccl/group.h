@@ -8,8 +8,7 @@
 // If one worker's batch fails, the ranks of the other workers may wait for its ranks forever. In a
 // single process, NCCL itself aborts the communicators of a failed group. Here the client does so:
 // it waits two more seconds for the errors of the other workers, then aborts the communicators of
-// the batches without an answer. Their calls return
-// ncclRemoteError.
+// the batches without an answer. Their calls return ncclRemoteError.
 //
 // Threads: any; a group belongs to its thread. Blocking: submit() outside of a group,
 // submit_at_once() and end_group(), with blocking communicators: as long as NCCL's calls would.
@@ -21,7 +20,8 @@ namespace rcuda::client::nccl {
 
 void start_group();
 int end_group();
-// Ends the group without executing its operations. Stores NCCL's estimate of their time.
+// Ends the group without executing its operations. Stores NCCL's estimate of their time. Returns
+// ncclInvalidUsage if the group has other calls than operations.
 int simulate_group(float* microseconds);
 // Sends the step, or records it in a group. Returns an ncclResult_t. In a group, the end of the
 // group returns the error of the call.

@@ -8,7 +8,8 @@ namespace rcuda::client::nccl {
 
 int not_forwarded(const char* name) {
   if (first_report(name)) {
-    RCUDA_ERROR("%s is not supported by rcuda and returns ncclInvalidUsage (docs/nccl.md)", name);
+    RCUDA_ERROR("rcuda does not support %s: the call returns ncclInvalidUsage (docs/nccl.md)",
+                name);
   }
   return rcuda::nccl::kInvalidUsage;
 }

@@ -10,7 +10,7 @@
 //   device_api      the host side of NCCL's device API
 //   parameters      NCCL's parameters
 //   ask             questions to a worker's NCCL
-//   not_forwarded   the error of functions that are not forwarded yet
+//   not_forwarded   the error of what rcuda does not support
 //   step            a Step: one call of NCCL, from the program's call until the worker's answer
 //   group           records the Steps of a group, and makes a batch of them for each worker
 //   send            sends a batch to its worker, and takes the answers
@@ -142,7 +142,7 @@ int ncclGroupStart() {
   return kSuccess;
 }
 int ncclGroupEnd() { return end_group(); }
-// The estimate of the slowest server.
+// Stores the estimate of the slowest server.
 int ncclGroupSimulateEnd(void* estimate) {
   SimulationInfo info;
   if (estimate) {

@@ -1,5 +1,5 @@
-// NCCL's parameters, as the first server's NCCL has them. A handle is the key, which stays in
-// memory.
+// The parameters of the first server's NCCL. A handle is the address of the client's copy of the
+// key, which is never freed.
 #include <algorithm>
 #include <cstring>
 #include <set>
@@ -26,7 +26,7 @@ Handles& handles() {
   return *made;
 }
 
-// Null if the program has no such handle.
+// Returns null if the program has no such handle.
 const std::string* key_of(const void* handle) {
   MutexLock lock(handles().mutex);
   for (const std::string& key : handles().keys) {
@@ -142,7 +142,7 @@ int ncclParamGetAllParameterKeys(const char*** keys, int* count) {
   return kSuccess;
 }
 
-// The worker prints them, and the program's stdout gets the lines.
+// Makes the worker print them. Its output goes to the program's stdout.
 void ncclParamDumpAll() {
   if (open_library().ok()) {
     (void)ask(*Process::get().sessions().front(), Question::kDumpParameters);

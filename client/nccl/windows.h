@@ -5,8 +5,9 @@
 
 namespace rcuda::client::nccl {
 
-// The session of the worker that has this window; null if no worker has it. Workers may have equal
-// windows; the one of the current context is preferred. Any thread; nothing blocks.
+// Returns the session of the worker that has this window; null if no worker has it. Several workers
+// may return the same handle: then prefers the worker of the current context. Any thread; nothing
+// blocks.
 Session* session_of_window(void* window);
 
 }  // namespace rcuda::client::nccl

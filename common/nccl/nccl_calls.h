@@ -41,8 +41,8 @@ enum class Verb : uint16_t {
   kPutSignal = 27,         // `target` the window; the tail is a PutTail
   kSignal = 28,            // the tail is a PutTail
   kWaitSignal = 29,        // the tail has SignalWaits
-  kCreateDevice = 30,      // a device communicator; the tail is a DeviceTail; answers with its number
-  kDestroyDevice = 31,     // `source` the number
+  kCreateDevice = 30,   // a device communicator; the tail is a DeviceTail; answers with the number
+  kDestroyDevice = 31,  // `source` the number
 };
 // Whether the call goes to a stream. The tail of kAllReduce to kScatter may be an OperationTail.
 inline constexpr bool is_operation(Verb verb) {
@@ -129,8 +129,8 @@ struct Answer {
   int32_t rank = 0;    // this worker's rank in it; kPreMulSum: the operation
 };
 
-// The questions of NcclAsk. The executor answers those before kFirstOfThreads at once, threads of
-// NcclCallers the others.
+// The questions of NcclAsk. The executor thread answers those before kFirstOfThreads and
+// kDeviceCommunicator. Threads of NcclCallers answer the others.
 enum class Question : uint32_t {
   kAsyncError = 1,
   kLastError = 2,  // the text; communicator 0: of the library
@@ -141,11 +141,13 @@ enum class Question : uint32_t {
   // `value`: the number. The text: uint64_t bytes, the struct padded to 8 bytes, a MadeResource for
   // each resource and a Multimem for each team.
   kDeviceCommunicator = 6,
-  kTeam = 7,           // `value`: TeamOf, `other`: its mode; the text is a Team
-  kWindowAddress = 8,  // of `window` at `offset`: `value` is AddressOf; the tail is a WindowTail
-  kRequirement = 9,    // `value`: RequirementOf; the tail is a RequirementTail; see MadeRequirement
-  kSlots = 10,         // ncclLLA2ACalcSlots(value, other)
-  kParameter = 11,     // `value`: ParameterType; the tail is the key
+  kTeam = 7,  // `value`: TeamOf, `other`: its mode; the text is a Team
+  // Of `window` at `offset`: `value` is AddressOf, and the tail is a WindowTail. The answer's
+  // `value` is the address, except for logical endpoints (AddressOf).
+  kWindowAddress = 8,
+  kRequirement = 9,  // `value`: RequirementOf; the tail is a RequirementTail; see MadeRequirement
+  kSlots = 10,          // ncclLLA2ACalcSlots(value, other); the answer's `error` is its result
+  kParameter = 11,      // `value`: ParameterType; the tail is the key
   kParameterKeys = 12,  // the text: keys, each with a zero after it
   kDumpParameters = 13,
 };
@@ -156,7 +158,7 @@ enum class AddressOf : int32_t {
   kMultimem,
   kLsa,
   kPeer,
-  // Logical endpoints: the answer's `error` is the endpoint, `value` the offset.
+  // For logical endpoints, the answer's `error` is the endpoint, and `value` the offset.
   kMultimemElement,
   kCftElement,
   kPeerElement,
@@ -177,7 +179,7 @@ enum class RequirementOf : int32_t {
 };
 struct RequirementTail {
   Team team{};
-  int32_t numbers[2] = {};
+  int32_t numbers[2] = {};  // the other arguments of the function, in their order
 };
 // The text of the answer begins with this. The handle's bytes follow.
 struct MadeRequirement {
@@ -205,7 +207,7 @@ enum class ParameterType : int32_t {
 inline constexpr size_t kMostCommunicators = 4096;  // of a session
 inline constexpr size_t kMostJobs = 256;            // calls of a session that wait for other ranks
 inline constexpr size_t kMostNameBytes = 1024;
-// The largest struct of NCCL's device API that may cross, and the most elements of a list.
+// The largest struct of NCCL's device API that may be sent, and the most elements of one list.
 inline constexpr size_t kMostStructBytes = 8192;
 inline constexpr size_t kMostListItems = 1024;
 

@@ -13,8 +13,9 @@
 namespace rcuda::server {
 namespace {
 
-// Whether the daemon still has its end of the pipe, so that it has not ended. A daemon that stops a
-// worker shuts down the worker's socket; the StopRequest may not have fitted into that socket.
+// Whether the daemon still has its end of the pipe. If not, the daemon has ended. A daemon that
+// only stops this worker shuts down the worker's socket. The socket may have had no room for the
+// StopRequest.
 bool is_read(int reports) {
   pollfd item{reports, 0, 0};
   return ::poll(&item, 1, 0) == 0;

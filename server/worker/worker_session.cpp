@@ -109,8 +109,8 @@ Status WorkerSession::serve() {
   UniqueFd& socket = granted_.start.descriptor;
   Status status = become_user();
   if (!status.ok()) {
-    // This process may still run as root, so it reads nothing from the client. With a key, the
-    // client gets no Refusal: the TLS handshake before it would read.
+    // This process may still run as root, so it reads nothing from the client. With a key, it also
+    // sends no Refusal, because it would have to read the client's TLS handshake first.
     if (!grant_.key) refuse(std::move(socket), status);
     RCUDA_ERROR("cannot start the session: %s", status.message().c_str());
     report_totals({.outcome = "refused: " + status.context()});

@@ -212,7 +212,7 @@ constexpr Pattern kPatterns[] = {
      Op::kLdMatrix},
     {"stmatrix", "sync aligned m8n8 x1|x2|x4 [trans] shared|shared::cta b16", "m vs",
      Op::kStMatrix},
-    // A policy only affects caches: the register keeps what it has.
+    // A policy affects only caches, so createpolicy does nothing: the register keeps its value.
     {"createpolicy", "fractional " L2_EVICT " [" L2_EVICT "] b64", "d a64?", Op::kNop},
     {"createpolicy", "fractional " L2_EVICT " [" L2_EVICT "] b64", "d a32", Op::kNop},
     {"createpolicy", "cvt L2 b64", "d a64", Op::kNop},

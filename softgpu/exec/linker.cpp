@@ -110,7 +110,7 @@ Status Linker::index_variables() {
                                                                : Arena::kGlobal;
       uint64_t& end = arena_bytes_[static_cast<int>(arena)];
       uint64_t bytes = std::max<uint64_t>(variable.size_bytes, 1);
-      if (variable.linkage == ptx::Linkage::kCommon) {  // gets the size of the largest of its name
+      if (variable.linkage == ptx::Linkage::kCommon) {  // the largest variable of this name
         for (const auto& other : units_) {
           for (const ptx::Variable& v : other->variables) {
             if (v.name == variable.name) bytes = std::max(bytes, v.size_bytes);

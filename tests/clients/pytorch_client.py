@@ -1,7 +1,7 @@
 """Trains a small network with PyTorch on the GPU, and compares the losses with those of the same network on the CPU.
 
-PyTorch's own kernels are machine code, which softgpu does not run. So all computation is compiled by torch.compile, whose
-Triton kernels are PTX. Copies, fills, the caching allocator, streams and events are PyTorch's own."""
+PyTorch's own kernels are machine code, which softgpu does not run. So all computation is compiled by torch.compile,
+whose Triton kernels are PTX. Copies, fills, the caching allocator, streams and events are PyTorch's own."""
 
 import numpy
 import torch

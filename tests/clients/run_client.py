@@ -14,7 +14,7 @@ import sys
 
 
 def main(wheels, client, libcuda, local=""):
-    wheels = pathlib.Path(wheels).resolve()  # CuPy finds its compiled code by the compiler's options, which contain this path
+    wheels = pathlib.Path(wheels).resolve()  # CuPy's cache depends on the compiler's options, which contain this path
     python = wheels / "bin/python"
     cache = str(wheels / "kernels")
     if not python.exists():

@@ -1,5 +1,6 @@
-// Sums the buffers of all ranks by a kernel that reads and writes the memory of the other ranks (NCCL's device API, LSA).
-// Does not depend on rcuda. tests/gpu/nccl_device.py compiles and runs it.
+// Sums the buffers of all ranks by a kernel that reads and writes the memory of the other ranks
+// (NCCL's device API, LSA). Does not depend on rcuda. tests/gpu/nccl_device.py compiles this file
+// and runs the program.
 //
 //   nccl_device all N             one thread, ncclCommInitAll
 //   nccl_device processes N       a process for each rank

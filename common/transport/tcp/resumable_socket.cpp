@@ -391,8 +391,8 @@ bool ResumableSocket::resume(Socket next, uint64_t peer_received) {
   if (peer_received < acknowledged_ || peer_received > offered_) return false;
   acknowledge_locked(peer_received);
   // The peer may have received bytes of a send() that returned EAGAIN. The caller offers these
-  // bytes again, and send() then only reports them as sent.
-  // This may have happened over an earlier connection, too.
+  // bytes again, and send() then only reports them as sent. ahead_ may still have such bytes of an
+  // earlier connection.
   const uint64_t more = peer_received - std::min(peer_received, sent_);
   ahead_ += more;
   sent_ += more;

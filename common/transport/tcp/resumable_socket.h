@@ -49,8 +49,8 @@ class ResumableSocket final : public SocketLayer {
   ssize_t send(std::span<const iovec> pieces, int flags, const KeptPiece& kept);
   ssize_t recv(void* data, size_t bytes, int flags) override;
   bool wait(short events, int timeout_ms) override;
-  // SHUT_WR: sends nothing more; the stream ends at the next loss of the connection, or now if the
-  // connection is lost. SHUT_RDWR: ends the stream.
+  // SHUT_WR: sends nothing more, except bytes that are being sent again. The stream ends at the
+  // next loss of the connection, or now if the connection is lost. SHUT_RDWR: ends the stream.
   void shutdown(int how) override;
   bool lose(const std::string& why) override;
   bool is_connected() const override { return in(ResumableState::kConnected); }
@@ -131,8 +131,9 @@ class ResumableSocket final : public SocketLayer {
   uint64_t received_ RCUDA_GUARDED_BY(mutex_) = 0;
   uint64_t told_ RCUDA_GUARDED_BY(mutex_) = 0;     // received_ in the last acknowledgement
   bool is_last_ RCUDA_GUARDED_BY(mutex_) = false;  // one side has announced its end
-  bool shuts_down_ RCUDA_GUARDED_BY(mutex_) = false;  // shutdown() came during kResending
-  bool is_reported_ = false;  // Reconnects::lost() without back() so far; the stream's thread only
+  bool shuts_down_ RCUDA_GUARDED_BY(mutex_) = false;  // shutdown(SHUT_WR) came during kResending
+  // Reconnects::lost() was called, and back() not since then. Only the stream's thread uses it.
+  bool is_reported_ = false;
   // In kLost: no more bytes of the lost connection are received.
   bool is_drained_ RCUDA_GUARDED_BY(mutex_) = false;
   std::string why_lost_ RCUDA_GUARDED_BY(mutex_);

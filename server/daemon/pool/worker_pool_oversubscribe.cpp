@@ -340,9 +340,9 @@ std::set<uint32_t> WorkerPool::moving_devices() const {
 }
 
 // Writes into each WorkPage how many bytes of its devices other sessions are about to take, because
-// they wake or were granted room. An allocation that would not leave these bytes free has to wait
-// (MemoryMeter::give_way()). The bytes are written before the daemon looks for room, and stay until
-// the move or the allocation is over.
+// they wake, were granted room, or wait for a worker that starts. An allocation that would not
+// leave these bytes free has to wait (MemoryMeter::give_way()). The bytes are written before the
+// daemon looks for room, and stay until the move, the allocation or the start is over.
 void WorkerPool::keep_room() {
   const auto keeps = [](const Worker& worker) {
     const Park& park = worker.park;

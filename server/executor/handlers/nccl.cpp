@@ -242,8 +242,8 @@ void check_ids(NcclServices& services, NcclBatch& batch) {
 
 }  // namespace
 
-// Returns true for the creation of a communicator or device communicator: NCCL allocates memory, and
-// the driver then waits for the device.
+// Returns true for the creation of a communicator or device communicator: NCCL allocates memory,
+// and the driver then waits for the device.
 bool nccl_calls_may_wait(NcclServices&, const Command& command, const wire::NcclCallsBody& body) {
   BodyReader in(command.tail);
   nccl::Call call;

@@ -22,28 +22,31 @@
 
 namespace rcuda::server {
 
+// Memory in which NCCL fills in a struct of unknown size.
 class FilledStruct {
  public:
   FilledStruct();
   void* data() { return bytes_.data(); }
   const void* data() const { return bytes_.data(); }
-  // The bytes up to the last one that differs from the pattern.
+  // Returns the bytes up to the last one that differs from the pattern.
   std::span<const std::byte> written() const;
 
  private:
   alignas(16) std::array<std::byte, nccl::kMostStructBytes> bytes_;
 };
 
-// A device communicator: what the program requires, as NCCL reads it, and what NCCL has made. NCCL
-// may use the memory until the batch that creates the device communicator is made.
+// A device communicator: the program's requirements, in the layout that NCCL reads, and what NCCL
+// has made. NCCL may use this object's memory until the batch that creates the device communicator
+// is made.
 class DeviceCommunicator {
  public:
-  // `tail` is a nccl::DeviceTail and what follows it. Returns null for bytes that no client sends.
+  // `tail` is a nccl::DeviceTail and what follows it. Returns null for bytes that no correct client
+  // sends.
   static std::shared_ptr<DeviceCommunicator> read(std::span<const std::byte> tail);
 
   const void* requirements() const { return requirements_.data(); }
   FilledStruct& made() { return made_; }
-  // As nccl::Question::kDeviceCommunicator returns it.
+  // Returns the answer to nccl::Question::kDeviceCommunicator.
   std::string describe() const;
 
  private:

@@ -45,7 +45,7 @@ class Nccl {
   bool open(const std::vector<std::string>& variables, Opened then);
   // After open(): whether the environment variables let any operation wait for other ranks.
   bool operations_wait() const { return operations_wait_; }
-  // Whether a call on another thread is in progress.
+  // Whether a batch of start() is in progress. Work of run() does not count.
   bool is_busy() const { return !in_progress_.empty(); }
   // Returns null before open() has succeeded.
   const NcclLibrary* library() const { return library_; }

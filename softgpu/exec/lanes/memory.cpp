@@ -211,8 +211,8 @@ void st_vector(Lanes& x, const Instr& i) {
 }
 
 // A matrix of ldmatrix and stmatrix has 8 rows of 8 elements. Lane 8k + r has the address of row r
-// of matrix k. Lane l holds two elements of each matrix in a register: those of row l / 4, columns
-// 2 (l % 4) and the next one; with .trans, rows and columns change places.
+// of matrix k. Lane l has two elements of each matrix, in one register: those of row l / 4 in
+// columns 2 (l % 4) and 2 (l % 4) + 1. With .trans, rows and columns change places.
 constexpr uint32_t kMatrixRows = 8;
 using MatrixRow = uint16_t[8];
 
