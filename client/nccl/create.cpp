@@ -291,7 +291,8 @@ int ncclCommGrow(void* comm, int ranks, const UniqueId* id, int rank, void** cre
 int ncclCommGetUniqueId(void* comm, UniqueId* id) {
   Communicator* const communicator = find<Communicator>(comm);
   if (!communicator || !id) return kInvalidArgument;
-  const Asked asked = ask(*communicator->session, Question::kUniqueId, {.communicator = communicator->id});
+  const Asked asked =
+      ask(*communicator->session, Question::kUniqueId, {.communicator = communicator->id});
   if (asked.result != kSuccess) return asked.result;
   if (asked.text.size() != sizeof *id) return kInternalError;
   std::memcpy(id->bytes, asked.text.data(), sizeof *id);
@@ -312,7 +313,8 @@ int ncclCommGetAsyncError(void* comm, int* error) {
     *error = state;
     return kSuccess;
   }
-  const Asked asked = ask(*communicator->session, Question::kAsyncError, {.communicator = communicator->id});
+  const Asked asked =
+      ask(*communicator->session, Question::kAsyncError, {.communicator = communicator->id});
   *error = asked.error;
   if (asked.error != kSuccess && asked.error != kInProgress) communicator->has_failed = true;
   return asked.result;

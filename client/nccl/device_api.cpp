@@ -58,7 +58,7 @@ int read_requirements(const void* requirements, std::vector<std::byte>* tail, Ta
   const bool is_versioned = versioned.magic == kConfigMagic;
   head.lists_at = is_versioned ? sizeof versioned : 0;
   const size_t bytes = is_versioned ? versioned.size : kRequirementsOf228;
-  const void* lists[2];
+  const void* lists[2];  // pointers to the first elements
   if (bytes > kMostStructBytes || bytes < head.lists_at + sizeof lists) return kInvalidArgument;
   std::memcpy(lists, static_cast<const std::byte*>(requirements) + head.lists_at, sizeof lists);
   for (const DeviceResource* const one : elements_of<DeviceResource>(lists[0])) {
@@ -95,7 +95,7 @@ int read_requirements(const void* requirements, std::vector<std::byte>* tail, Ta
 std::vector<std::byte> write_created(const std::string& text, const Targets& targets) {
   size_t at = 0;
   uint64_t bytes = 0;
-  if (!read(text, &at, &bytes) || text.size() - at < bytes) return {};
+  if (!read(text, &at, &bytes) || bytes > kMostStructBytes || text.size() - at < bytes) return {};
   const auto created = std::as_bytes(std::span(text)).subspan(at, bytes);
   at += (bytes + 7) & ~size_t{7};
   if (at > text.size()) return {};
@@ -143,8 +143,7 @@ Team ask_team(void* comm, TeamOf which, int mode = 0) {
   return team;
 }
 
-int ask_window(void* window, size_t offset, AddressOf which, const WindowTail& tail,
-               Asked* asked) {
+int ask_window(void* window, size_t offset, AddressOf which, const WindowTail& tail, Asked* asked) {
   Session* const session = session_of_window(window);
   if (!session) return kInvalidArgument;
   wire::NcclAskBody body{};
@@ -196,7 +195,16 @@ int ask_requirement(Session* session, wire::NcclAskBody body, RequirementOf whic
   MadeRequirement made;
   size_t at = 0;
   if (!read(asked.text, &at, &made)) return kInternalError;
-  std::memcpy(handle, asked.text.data() + at, asked.text.size() - at);
+  const size_t bytes = asked.text.size() - at;
+  const auto is_inside = [&](uint64_t offset) {
+    return offset == MadeRequirement::kNull ||
+           (bytes >= sizeof(uint32_t) && offset <= bytes - sizeof(uint32_t));
+  };
+  if (bytes > kMostStructBytes || !is_inside(made.buffer_at) || !is_inside(made.first_signal_at) ||
+      !is_inside(made.first_counter_at)) {
+    return kInternalError;
+  }
+  std::memcpy(handle, asked.text.data() + at, bytes);
   const auto place = [&](uint64_t offset) {
     const bool is_null = offset == MadeRequirement::kNull;
     return is_null ? nullptr
@@ -219,9 +227,8 @@ int ncclCommQueryProperties(void* comm, void* properties) {
   if (head.magic != kConfigMagic || head.size < sizeof head || head.size > kMostStructBytes) {
     return kInvalidArgument;
   }
-  const Asked asked =
-      ask(*communicator->session, Question::kProperties, about(*communicator),
-          std::span(static_cast<const std::byte*>(properties), head.size));
+  const Asked asked = ask(*communicator->session, Question::kProperties, about(*communicator),
+                          std::span(static_cast<const std::byte*>(properties), head.size));
   if (asked.result != kSuccess) return asked.result;
   struct Numbers {
     DeviceRequirements head;
@@ -248,17 +255,22 @@ int ncclDevCommCreate(void* comm, const void* requirements, void* created) {
       result != kSuccess) {
     return refuse(result);
   }
-  step.answered = [communicator, targets = std::move(targets)](const Answer& answer) {
-    const Asked asked = ask(*communicator->session, Question::kDeviceCommunicator,
-                            about(*communicator, static_cast<int32_t>(answer.value)));
+  step.answered = [session = communicator->session, id = communicator->id, ref = step.communicator,
+                   targets = std::move(targets)](const Answer& answer) {
+    wire::NcclAskBody body{};
+    body.communicator = id;
+    body.value = static_cast<int32_t>(answer.value);
+    const Asked asked = ask(*session, Question::kDeviceCommunicator, body);
     std::vector<std::byte> bytes = write_created(asked.text, targets);
     if (bytes.empty()) {
-      RCUDA_ERROR("%s did not return the device communicator that its NCCL has made (result %d): "
-                  "the program's ncclDevComm is invalid",
-                  communicator->session->name().c_str(), asked.result);
-      return;
+      RCUDA_ERROR("%s did not return the device communicator that its NCCL has made (result %d)",
+                  session->name().c_str(), asked.result);
+      return asked.result == kSuccess ? int{kInternalError} : asked.result;
     }
-    communicator->add_device_communicator(answer.value, std::move(bytes));
+    if (Communicator* const used = ref.get()) {
+      used->add_device_communicator(answer.value, std::move(bytes));
+    }
+    return int{kSuccess};
   };
   return submit(std::move(step));
 }
@@ -333,8 +345,8 @@ int ncclGinBarrierCreateRequirement(void* comm, Team team, int count, void* hand
 }
 int ncclGinInboxA2ACreateRequirement(Team peers, int blocks, int size_log2, void* handle,
                                      void* requirement) {
-  return ask_requirement(any_session(), {}, RequirementOf::kGinInbox,
-                         {peers, {blocks, size_log2}}, handle, requirement);
+  return ask_requirement(any_session(), {}, RequirementOf::kGinInbox, {peers, {blocks, size_log2}},
+                         handle, requirement);
 }
 int ncclGinOutboxCreateRequirement(int blocks, int size_log2, void* handle, void* requirement) {
   return ask_requirement(any_session(), {}, RequirementOf::kGinOutbox, {{}, {blocks, size_log2}},

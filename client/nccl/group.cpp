@@ -38,7 +38,7 @@ void drop(std::vector<Step>& steps) {
   }
 }
 
-void take_answer(Step& step, const Answer& answer) {
+int take_answer(Step& step, const Answer& answer) {
   if (Communicator* const created = step.created.get()) {
     created->ranks = answer.ranks;
     created->rank = answer.rank;
@@ -47,7 +47,7 @@ void take_answer(Step& step, const Answer& answer) {
       destroy(created);
     }
   }
-  if (step.answered) step.answered(answer);
+  return step.answered ? step.answered(answer) : kSuccess;
 }
 
 // Destroys the objects of the communicators that the steps destroy or abort. Does so even if NCCL
@@ -142,7 +142,8 @@ int finish(Batches& batches) {
     if (one == kSuccess) made.push_back(&batch);
     if (result == kSuccess && one != kSuccess) {
       result = one;
-      patience = Clock::now() + kPatience;
+      // A simulated group leaves no communicator that waits for other ranks.
+      if (batch.grouping != Grouping::kSimulated) patience = Clock::now() + kPatience;
     }
     end_communicators(batch.steps);
   }

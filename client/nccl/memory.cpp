@@ -130,6 +130,7 @@ int ncclCommRegister(void* comm, void* address, size_t bytes, void** handle) {
   step.call.count = bytes;
   step.answered = [handle](const Answer& answer) {
     *handle = reinterpret_cast<void*>(answer.value);
+    return kSuccess;
   };
   communicator->has_registrations = true;
   return submit_at_once(std::move(step));
@@ -155,6 +156,7 @@ int ncclCommWindowRegister(void* comm, void* address, size_t bytes, void** windo
     *window = reinterpret_cast<void*>(answer.value);
     MutexLock lock(memory().mutex);
     memory().windows[{session, *window}] = address;
+    return kSuccess;
   };
   communicator->has_registrations = true;
   return submit(std::move(step));

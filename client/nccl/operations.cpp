@@ -146,7 +146,7 @@ int ncclGroupEnd() { return end_group(); }
 int ncclGroupSimulateEnd(void* estimate) {
   SimulationInfo info;
   if (estimate) {
-    std::memcpy(&info.size, estimate, offsetof(SimulationInfo, microseconds));
+    std::memcpy(static_cast<void*>(&info), estimate, offsetof(SimulationInfo, microseconds));
     const bool is_valid = info.size >= sizeof info && info.magic == SimulationInfo::kMagic;
     if (!is_valid) (void)refuse(kInvalidArgument);
   }
@@ -280,6 +280,7 @@ int ncclRedOpCreatePreMulSum(int* operation, void* scalar, int datatype, int res
   step.answered = [operation, ref = step.communicator](const Answer& answer) {
     *operation = answer.rank;
     if (Communicator* const its = ref.get()) its->add_operator(answer.rank);
+    return kSuccess;
   };
   return submit_at_once(std::move(step));
 }

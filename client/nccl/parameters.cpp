@@ -36,6 +36,7 @@ const std::string* key_of(const void* handle) {
 }
 
 Asked ask_parameter(const std::string& key, ParameterType type, int most = 0) {
+  if (key.size() > kMostNameBytes) return {kInvalidArgument, kSuccess, 0, ""};
   if (!open_library().ok()) return {kSystemError, kSuccess, 0, ""};
   wire::NcclAskBody body{};
   body.value = static_cast<int32_t>(type);

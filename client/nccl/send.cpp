@@ -47,7 +47,8 @@ bool has_buffers(const Call& call) {
 
 // Whether the batch can be posted: no call waits for another rank or needs an answer.
 bool may_post(const Batch& batch, size_t bytes) {
-  if (bytes > kMostBytes || batch.grouping == Grouping::kSimulated || operations_may_wait(*batch.session) ||
+  if (bytes > kMostBytes || batch.grouping == Grouping::kSimulated ||
+      operations_may_wait(*batch.session) ||
       batch.session->answers(static_cast<uint16_t>(wire::Custom::kNcclPost))) {
     return false;
   }
@@ -61,8 +62,8 @@ bool may_post(const Batch& batch, size_t bytes) {
 }
 
 wire::NcclCallsBody body_of(const Batch& batch) {
-  return {0, 0, static_cast<uint32_t>(batch.steps.size()), 
-          static_cast<uint32_t>(batch.grouping), 0};
+  return {0, 0, static_cast<uint32_t>(batch.steps.size()), static_cast<uint32_t>(batch.grouping),
+          0};
 }
 
 void post_batch(Batch& batch, std::span<const std::byte> bytes) {
@@ -128,7 +129,7 @@ bool await(const Batch& batch, std::chrono::steady_clock::time_point deadline) {
   return is_over || batch.session->await(batch.call, deadline);
 }
 
-int finish(Batch& batch, const std::function<void(Step&, const Answer&)>& answered) {
+int finish(Batch& batch, const std::function<int(Step&, const Answer&)>& answered) {
   // Errors of posted calls are returned by the program's later calls of CUDA.
   if (batch.is_posted || batch.sent != CUDA_SUCCESS) return result_of(batch.sent);
   // A copy, because `answered` may make another call.
@@ -150,6 +151,7 @@ int finish(Batch& batch, const std::function<void(Step&, const Answer&)>& answer
   if (head.result != kSuccess) return head.result;
   batch.microseconds = head.microseconds;
   if (batch.grouping == Grouping::kSimulated) return kSuccess;
+  int result = kSuccess;
   for (Step& step : batch.steps) {
     Communicator* const communicator = step.communicator.get();
     if (is_operation(step.call.verb) && communicator) communicator->note_connected(step.call);
@@ -158,10 +160,10 @@ int finish(Batch& batch, const std::function<void(Step&, const Answer&)>& answer
     if (body.size() < sizeof answer) return kInternalError;
     std::memcpy(&answer, body.data(), sizeof answer);
     body = body.subspan(sizeof answer);
-    answered(step, answer);
+    if (const int one = answered(step, answer); result == kSuccess) result = one;
   }
   note_work(batch);
-  return kSuccess;
+  return result;
 }
 
 }  // namespace rcuda::client::nccl

@@ -29,7 +29,8 @@ void send(Batch& batch);
 // Waits until the worker has answered, or until the deadline. Returns whether finish() can return
 // without waiting.
 bool await(const Batch& batch, std::chrono::steady_clock::time_point deadline);
-// Returns an ncclResult_t. `answered`: called with each answer.
-int finish(Batch& batch, const std::function<void(Step&, const Answer&)>& answered);
+// Returns an ncclResult_t. `answered`: called with each answer; returns the ncclResult_t of the
+// call.
+int finish(Batch& batch, const std::function<int(Step&, const Answer&)>& answered);
 
 }  // namespace rcuda::client::nccl

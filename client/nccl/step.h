@@ -25,8 +25,8 @@ struct Step {
   Ref<Communicator> communicator = {};      // used by the call
   Ref<Communicator> created = {};
   void** handle = nullptr;  // the program's variable for the new communicator
-  // Called with the worker's answer, if the call has one.
-  std::function<void(const Answer&)> answered = {};
+  // Called with the worker's answer, if the call has one. Returns the ncclResult_t of the call.
+  std::function<int(const Answer&)> answered = {};
 };
 
 template <typename T>

@@ -55,6 +55,7 @@ void DaemonListener::watch(UniqueFd client) {
   {
     MutexLock lock(mutex_);
     client_ = std::move(client);
+    ++watches_;
     client_left_ = false;
   }
   wake();
@@ -88,9 +89,11 @@ void DaemonListener::run() {
   pthread_setname_np(pthread_self(), "rcuda-daemon");
   for (;;) {
     pollfd items[3] = {{socket_, POLLIN, 0}, {event_.get(), POLLIN, 0}, {-1, POLLRDHUP, 0}};
+    uint64_t watches;
     {
       MutexLock lock(mutex_);
       if (ends_) return;
+      watches = watches_;
       if (!client_left_) items[2].fd = client_.get();
     }
     if (::poll(items, std::size(items), -1) < 0) continue;
@@ -101,8 +104,8 @@ void DaemonListener::run() {
     }
     if (items[2].revents != 0) {
       MutexLock lock(mutex_);
-      // watch() may have set another connection since poll().
-      if (client_.get() != items[2].fd || !client_) continue;
+      // watch() may have set another connection since poll(), with the same descriptor.
+      if (watches != watches_) continue;
       client_left_ = true;
       changed_.notify_all();
     }

@@ -67,6 +67,7 @@ class DaemonListener {
   bool stopped_ RCUDA_GUARDED_BY(mutex_) = false;
   UniqueFd client_ RCUDA_GUARDED_BY(mutex_);  // the connection that is watched
   bool client_left_ RCUDA_GUARDED_BY(mutex_) = false;
+  uint64_t watches_ RCUDA_GUARDED_BY(mutex_) = 0;  // calls of watch()
   bool ends_ RCUDA_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

@@ -41,7 +41,7 @@ def row(arguments, program, transport, native):
     counts = re.search(r"(\d+) stops, (\d+) parks", text)
     said = f"{counts[1]} stops, {counts[2]} parks" if counts else "no end" if code == "no end" else "no session"
     obstacles = {match.split(" (")[0][:80] for match in OBSTACLE.findall(text)}
-    same = (code, output) == native[:2]
+    same = code != "no end" and (code, output) == native[:2]
     if not same and os.path.basename(program) in DIFFER and counts and int(counts[2]) > 0:
         return True, f"differs: {DIFFER[os.path.basename(program)]}", text
     return same, f"{'equal' if same else 'DIFFERS'}, {said}" + (f" ({'; '.join(sorted(obstacles))})" if obstacles else ""), text

@@ -154,7 +154,7 @@ if __name__ == "__main__":
         self.check(self.run_in_venv("rcuda-run", "--devices", self.pool, "--", "python", "-c", text), "2\nrefused\n")
         other = "import rcuda\ntry:\n    rcuda.connect('elsewhere:0')\nexcept rcuda.Error as error:\n    print(error)"
         result = self.run_in_venv("rcuda-run", "--devices", self.pool, "--", "python", "-c", other)
-        self.assertIn("leave out rcuda-run", result.stdout)
+        self.assertIn("start it without rcuda-run", result.stdout)
 
     def test_what_is_wrong_is_named(self):
         self.check_error("rcuda.connect()", "no GPUs are named", "RCUDA_DEVICES")

@@ -79,8 +79,8 @@ void WorkerPool::read_room(Worker& worker, const ParkAnswer& answer) {
     const uint64_t more = could_free(worker, *device, answer.bytes[1]);
     return send_step(worker, ParkStep::What::kRoom, more);
   }
-  // The worker sends this number, so it may be anything.
-  const uint64_t bytes = std::min(answer.bytes[1], memory_of(*device)), free = answer.bytes[2];
+  const uint64_t bytes = answer.bytes[1], free = answer.bytes[2];
+  if (bytes > memory_of(*device)) return send_step(worker, ParkStep::What::kRoom, 0);
   Park::Wish wish{.device = *device,
                   .bytes = bytes,
                   .missing = bytes > free ? bytes - free : bytes,

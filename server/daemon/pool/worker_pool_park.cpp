@@ -234,7 +234,8 @@ bool WorkerPool::find_bytes(Worker& worker, GpuMonitor& monitor) const {
     uint64_t bytes = std::min(worker.work ? worker.work->held(ordinal) : 0, memory_of(ordinal));
     if (const GpuSample::Gpu* const gpu = gpu_of(sample.get(), ordinal)) {
       const auto told = gpu->memory_of.find(static_cast<uint32_t>(worker.pid));
-      const bool is_told = told != gpu->memory_of.end() && told->second != GpuSample::Gpu::kNotAvailable;
+      const bool is_told =
+          told != gpu->memory_of.end() && told->second != GpuSample::Gpu::kNotAvailable;
       if (is_told) bytes = told->second;
     }
     worker.park.bytes[ordinal] = bytes;

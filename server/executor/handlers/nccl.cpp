@@ -240,6 +240,19 @@ void check_ids(NcclServices& services, NcclBatch& batch) {
   }
 }
 
+// Refuses requirements of a device communicator that this NCCL would read in the wrong layout.
+void check_requirements(NcclServices& services, NcclBatch& batch) {
+  constexpr int kVersionedFrom = 22900;
+  const int version = services.nccl.library()->version;
+  const auto is_too_new = [&](const NcclStep& step) {
+    return step.device && step.device->is_versioned() && version < kVersionedFrom;
+  };
+  if (!batch.refusal.empty() || !std::ranges::any_of(batch.steps, is_too_new)) return;
+  batch.refusal = "the program was compiled for NCCL 2.29 or later, and the server has NCCL " +
+                  std::to_string(version) + ", whose ncclDevCommCreate takes another struct: " +
+                  "install a newer NCCL there, or set `nccl` in its server.toml";
+}
+
 }  // namespace
 
 // Returns true for the creation of a communicator or device communicator: NCCL allocates memory,
@@ -257,6 +270,7 @@ bool nccl_calls_may_wait(NcclServices&, const Command& command, const wire::Nccl
 
 HandlerResult nccl_calls(NcclServices& services, const Command& command,
                          const wire::NcclCallsBody& body, std::vector<std::byte>*) {
+  if (body.grouped > static_cast<uint32_t>(nccl::Grouping::kSimulated)) return kMalformed;
   auto batch = std::make_shared<NcclBatch>();
   batch->grouping = static_cast<nccl::Grouping>(body.grouped);
   if (body.batch) batch->steps = services.nccl.take_parts(body.batch);
@@ -264,11 +278,17 @@ HandlerResult nccl_calls(NcclServices& services, const Command& command,
   if (!services.nccl.library()) return CUDA_ERROR_INVALID_VALUE;
   const HandlerResult read = read_steps(services, command.tail, body.count, &batch->steps);
   if (read.malformed || read.result != CUDA_SUCCESS) return read;
+  const auto executes = [](const NcclStep& step) { return !nccl::is_operation(step.call.verb); };
+  if (batch->grouping == nccl::Grouping::kSimulated &&
+      std::ranges::any_of(batch->steps, executes)) {
+    return kMalformed;
+  }
   if (const CUresult created = create_communicators(services, *batch); created != CUDA_SUCCESS) {
     services.nccl.forget_created(*batch);
     return created;
   }
   check_ids(services, *batch);
+  check_requirements(services, *batch);
   report_apart(services, *batch);
   const auto then = [&services, batch, target = command.target](nccl::ResultCode result) {
     report_refusal(services, batch->refusal);
@@ -320,7 +340,7 @@ HandlerResult nccl_post(NcclServices& services, const Command& command,
                         const wire::NcclCallsBody& body) {
   NcclBatch batch;
   batch.grouping = static_cast<nccl::Grouping>(body.grouped);
-  if (batch.grouping == nccl::Grouping::kSimulated) return kMalformed;
+  if (body.grouped >= static_cast<uint32_t>(nccl::Grouping::kSimulated)) return kMalformed;
   if (!services.nccl.library()) return CUDA_ERROR_INVALID_VALUE;
   const HandlerResult read = read_steps(services, command.tail, body.count, &batch.steps);
   if (read.malformed || read.result != CUDA_SUCCESS) return read;
@@ -367,8 +387,7 @@ HandlerResult describe_device(NcclCommunicator* communicator, const wire::NcclAs
   NcclAnswer answer;
   if (communicator) {
     MutexLock lock(communicator->mutex);
-    const auto found =
-        communicator->device_communicators.find(static_cast<uint64_t>(body.value));
+    const auto found = communicator->device_communicators.find(static_cast<uint64_t>(body.value));
     if (found != communicator->device_communicators.end()) {
       answer.result = nccl::kSuccess;
       answer.text = found->second->describe();

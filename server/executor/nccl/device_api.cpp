@@ -9,7 +9,8 @@ namespace {
 
 using nccl::Functions;
 
-std::byte pattern_at(size_t index) { return static_cast<std::byte>(index * 167 + 91); }
+// Never 0x00 or 0xff, the most frequent values of a last byte.
+std::byte pattern_at(size_t index) { return static_cast<std::byte>(index * 167 % 254 + 1); }
 
 template <typename T>
 void append(std::string* text, const T& value) {
@@ -293,20 +294,32 @@ std::span<const std::byte> FilledStruct::written() const {
   return std::span(bytes_).first(end);
 }
 
+// Whether requirements whose two lists begin at `lists_at` have all of their bytes. NCCL reads as
+// many bytes as their `size` says.
+static bool are_whole(std::span<const std::byte> requirements, uint32_t lists_at) {
+  if (lists_at == 0) return requirements.size() == nccl::kRequirementsOf228;
+  nccl::DeviceRequirements versioned;
+  if (lists_at != sizeof versioned || requirements.size() < lists_at + 2 * sizeof(void*)) {
+    return false;
+  }
+  std::memcpy(&versioned, requirements.data(), sizeof versioned);
+  return versioned.size == requirements.size();
+}
+
 std::shared_ptr<DeviceCommunicator> DeviceCommunicator::read(std::span<const std::byte> tail) {
   nccl::DeviceTail head;
   if (!take(&tail, &head) || head.requirement_bytes > nccl::kMostStructBytes ||
-      (head.lists_at != 0 && head.lists_at != sizeof(nccl::DeviceRequirements)) ||
-      head.requirement_bytes < head.lists_at + 2 * sizeof(void*) ||
       head.resources > nccl::kMostListItems || head.teams > nccl::kMostListItems) {
     return nullptr;
   }
   const size_t padded = (head.requirement_bytes + 7u) & ~size_t{7};
   if (tail.size() < padded) return nullptr;
   const std::span<const std::byte> given = tail.first(head.requirement_bytes);
+  if (!are_whole(given, head.lists_at)) return nullptr;
   tail = tail.subspan(padded);
   auto made = std::make_shared<DeviceCommunicator>();
-  made->requirements_.resize((given.size() + 7) / 8);
+  made->is_versioned_ = head.lists_at != 0;
+  made->requirements_.resize(nccl::kMostStructBytes / sizeof(uint64_t));
   std::memcpy(made->requirements_.data(), given.data(), given.size());
   made->resources_.resize(head.resources);
   made->teams_.resize(head.teams);

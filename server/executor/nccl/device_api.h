@@ -44,12 +44,16 @@ class DeviceCommunicator {
   // sends.
   static std::shared_ptr<DeviceCommunicator> read(std::span<const std::byte> tail);
 
+  // The requirements are those of NCCL 2.29 or later. Earlier releases cannot read them.
+  bool is_versioned() const { return is_versioned_; }
+  // At least kMostStructBytes: zeros follow the program's bytes.
   const void* requirements() const { return requirements_.data(); }
   FilledStruct& made() { return made_; }
   // Returns the answer to nccl::Question::kDeviceCommunicator.
   std::string describe() const;
 
  private:
+  bool is_versioned_ = false;
   std::vector<uint64_t> requirements_;
   std::vector<nccl::DeviceResource> resources_;
   std::vector<nccl::DeviceTeam> teams_;

@@ -125,17 +125,24 @@ Nccl::~Nccl() {
 
 bool Nccl::run(CUcontext context, std::function<void()> work, std::function<void()> then,
                bool always) {
-  return callers_.start(always, [&driver = driver_, door = door_, context, work = std::move(work),
-                                 then = std::move(then)]() mutable {
-    // NCCL may allocate memory, which must not fail or invalidate a capture of another thread.
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    if (context && driver.cuCtxSetCurrent(context) == CUDA_SUCCESS) {
-      driver.cuThreadExchangeStreamCaptureMode(&mode);
-    }
-    work();
-    MutexLock lock(door->mutex);
-    if (door->jobs) door->jobs->post(std::move(then));
-  });
+  auto ended = [this, then = std::move(then)] {
+    --running_;
+    then();
+  };
+  const bool started =
+      callers_.start(always, [&driver = driver_, door = door_, context, work = std::move(work),
+                              ended = std::move(ended)]() mutable {
+        // NCCL may allocate memory, which must not fail or invalidate a capture of another thread.
+        CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+        if (context && driver.cuCtxSetCurrent(context) == CUDA_SUCCESS) {
+          driver.cuThreadExchangeStreamCaptureMode(&mode);
+        }
+        work();
+        MutexLock lock(door->mutex);
+        if (door->jobs) door->jobs->post(std::move(ended));
+      });
+  if (started) ++running_;
+  return started;
 }
 
 bool Nccl::open(const std::vector<std::string>& variables, Opened then) {

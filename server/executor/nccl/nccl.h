@@ -45,8 +45,8 @@ class Nccl {
   bool open(const std::vector<std::string>& variables, Opened then);
   // After open(): whether the environment variables let any operation wait for other ranks.
   bool operations_wait() const { return operations_wait_; }
-  // Whether a batch of start() is in progress. Work of run() does not count.
-  bool is_busy() const { return !in_progress_.empty(); }
+  // Whether work of run() is in progress, or its `then` has not been called.
+  bool is_busy() const { return running_ > 0; }
   // Returns null before open() has succeeded.
   const NcclLibrary* library() const { return library_; }
 
@@ -114,6 +114,7 @@ class Nccl {
   NcclCallers callers_;
   const NcclLibrary* library_ = nullptr;
   std::unordered_map<uint32_t, std::shared_ptr<NcclCommunicator>> communicators_;
+  size_t running_ = 0;                                          // calls of run() in progress
   std::unordered_set<std::shared_ptr<NcclBatch>> in_progress_;  // started by start()
   Communicators suspended_;                                     // suspended by suspend()
   struct Parts {

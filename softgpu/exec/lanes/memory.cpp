@@ -216,7 +216,8 @@ void st_vector(Lanes& x, const Instr& i) {
 constexpr uint32_t kMatrixRows = 8;
 using MatrixRow = uint16_t[8];
 
-SOFTGPU_INLINE uint16_t& element_of(MatrixRow* rows, bool transposed, uint32_t lane, uint32_t which) {
+SOFTGPU_INLINE uint16_t& element_of(MatrixRow* rows, bool transposed, uint32_t lane,
+                                    uint32_t which) {
   const uint32_t row = lane / 4, column = lane % 4 * 2 + which;
   return transposed ? rows[column][row] : rows[row][column];
 }

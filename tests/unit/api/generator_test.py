@@ -186,7 +186,7 @@ class WrongTableTest(unittest.TestCase):
         self.refuse('[cuInit]\nclass = "remote"\n', "class must be one of")
 
     def test_notation(self):
-        self.refuse('[cuWidgetGetSize]\nclass = "call"\nwidth = "outward"\n', "cannot read 'outward'")
+        self.refuse('[cuWidgetGetSize]\nclass = "call"\nwidth = "outward"\n', "'outward' is not a notation")
 
     def test_posted_calls_bring_nothing_back(self):
         self.refuse('[cuWidgetGetSize]\nclass = "post"\nwidth = "out"\nheight = "out"\n',
@@ -197,7 +197,7 @@ class WrongTableTest(unittest.TestCase):
                     "cuWidgetDestroy: owner: route or stream_near must have an address")
 
     def test_handles_come_back_as_objects(self):
-        self.refuse('[cuWidgetCreate_v2]\nclass = "call"\nwidget = "out"\n', "create or named")
+        self.refuse('[cuWidgetCreate_v2]\nclass = "call"\nwidget = "out"\n', "create and named")
 
     def test_blobs(self):
         self.refuse('[cuWidgetGetSize]\nclass = "call"\nwidth = "blob"\nheight = "out"\n',
@@ -293,7 +293,7 @@ class WrongTraitsTest(unittest.TestCase):
         self.refuse_command({"body": "uint32_t a\nuint64_t a"}, "PaintMany: body: a appears twice")
         self.refuse_command({"body": "uint32_t a[]"}, "PaintMany: body: an array needs a length")
         self.refuse_command({"tail": "char a[size]"}, "PaintMany: tail: a has the length size, which is not a member")
-        self.refuse_command({"body": "Elsewhere"}, "PaintMany: body: Elsewhere declares no body")
+        self.refuse_command({"body": "Elsewhere"}, "PaintMany: body: the command Elsewhere does not exist, or declares no body")
         self.refuse_command({"reply": "uint32_t a"}, "PaintMany: a command of class post has no reply")
 
     def test_traits_of_functions(self):

@@ -125,7 +125,7 @@ TEST_P(LyingWorkerTest, IsNotBelieved) {
   const Lie& lie = GetParam();
   const bool ends = lie.result == kSessionLost;
   EXPECT_EXIT(run(lie), ::testing::ExitedWithCode(0),
-              ends ? "127.0.0.1:[0-9]+ over [a-z]+ is lost: protocol error: the worker " : "");
+              ends ? "127.0.0.1:[0-9]+ over [a-z]+ is lost: protocol error: the worker('s reply)? " : "");
 }
 
 // ---- addresses ---------------------------------------------------------------------------------

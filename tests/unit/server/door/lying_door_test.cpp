@@ -155,7 +155,7 @@ TEST_F(LyingDoorTest, AsksForAnExport) {
   ASSERT_TRUE(client.was_told(MessageType::kRefusal));
   const auto refusal = wire::decode<wire::Refusal>(client.told());
   ASSERT_TRUE(refusal.ok());
-  EXPECT_NE(refusal->reason.find("local socket"), std::string::npos) << refusal->reason;
+  EXPECT_NE(refusal->reason.find("over the network or from a container"), std::string::npos) << refusal->reason;
 }
 
 // The daemon takes one report for each connection; a second report is refused as a message.

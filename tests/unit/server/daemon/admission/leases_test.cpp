@@ -110,7 +110,7 @@ TEST_F(LeasesTest, WithoutDevicesLeftTheErrorSaysWhoHasThem) {
   leases_ = {};
   const Status too_many = take(wish(5)).status();
   EXPECT_EQ(too_many.code(), Code::kNotFound);
-  EXPECT_TRUE(contains(too_many, "the server has 4 devices"));
+  EXPECT_TRUE(contains(too_many, "the request asks for 5 devices, and the server has only 4"));
 }
 
 TEST_F(LeasesTest, SharedLeasesShareTheLeastLoadedDevices) {
