@@ -371,6 +371,7 @@ CUresult Mirrors::patch(const wire::MirrorPatchBody& body, std::span<const std::
       mirror->patches_while_lent.push_back(
           {body.number, body.offset, {mask, mask + wire::mask_bytes(bytes.size())}});
     }
+    ++mirror->patch_commands;
     if (body.goes_on == 0) mirror->state.patches = body.number;
   }
   mirror->patched.notify_all();
@@ -495,10 +496,27 @@ void Mirrors::Loan::take_piece(const Sent& sent, size_t at, size_t bytes, uint64
   }
 }
 
+// Waits until the mirror has all patches up to the number `patches`. Gives up if no patch arrives
+// for 100 ms over a connection that is not lost: the executor thread may be in a call of the driver
+// that waits for this host function.
+void Mirrors::Loan::await_patches(const Sent& sent, uint64_t patches) {
+  constexpr auto kLook = std::chrono::milliseconds(10);
+  constexpr int kMostQuietLooks = 10;
+  const transport::Link& link = mirrors_.link_;
+  Mirror& mirror = *sent.mirror;
+  MutexLock lock(mirror.mutex);
+  const auto have_arrived = [&]() RCUDA_REQUIRES(mirror.mutex) {
+    return mirror.removed || mirror.state.patches >= patches;
+  };
+  for (int quiet = 0; quiet < kMostQuietLooks; ++quiet) {
+    const uint64_t before = mirror.patch_commands;
+    if (mirror.patched.wait_for(lock, kLook, have_arrived)) return;
+    const bool waits_for_connection = !link.is_connected() && link.status().ok();
+    if (mirror.patch_commands != before || waits_for_connection) quiet = -1;
+  }
+}
+
 void Mirrors::Loan::take_back(const Sent& sent) {
-  // The wait is long enough for commands that are under way. It is bounded, because the executor
-  // thread may be in a call of the driver that waits for this host function.
-  constexpr auto kMostWait = std::chrono::milliseconds(100);
   Mirror& mirror = *sent.mirror;
   const size_t all = mirror.bytes, last = (all - 1) / kPieceBytes * kPieceBytes;
   const auto get = [&](size_t at, size_t bytes) {
@@ -511,12 +529,7 @@ void Mirrors::Loan::take_back(const Sent& sent) {
   if (!get(last, wire::MirrorLoan::region_bytes(all) - last)) return;
   wire::MirrorLoan left{};
   std::memcpy(&left, &piece_[wire::MirrorLoan::offset(all) - last], sizeof left);
-  {
-    MutexLock lock(mirror.mutex);
-    mirror.patched.wait_for(lock, kMostWait, [&]() RCUDA_REQUIRES(mirror.mutex) {
-      return mirror.removed || mirror.state.patches >= left.patches;
-    });
-  }
+  await_patches(sent, left.patches);
   take_piece(sent, last, all - last, left.patches);
   for (size_t at = last; at != 0;) {
     at -= kPieceBytes;

@@ -111,6 +111,7 @@ class Mirrors {
    private:
     struct Sent;
     void lend();
+    void await_patches(const Sent& sent, uint64_t patches);
     void take_back(const Sent& sent);
     void take_piece(const Sent& sent, size_t at, size_t bytes, uint64_t patches);
 
@@ -136,7 +137,8 @@ class Mirrors {
     wire::MirrorState state RCUDA_GUARDED_BY(mutex){};
     // Null until the client first asks for news.
     std::unique_ptr<KnownBytes> known RCUDA_GUARDED_BY(mutex);
-    CondVar patched;  // state.patches has changed
+    CondVar patched;                                      // patch_commands has changed
+    uint64_t patch_commands RCUDA_GUARDED_BY(mutex) = 0;  // calls of patch()
     bool is_lent RCUDA_GUARDED_BY(mutex) = false;
     struct Patch {
       uint64_t number, at;
