@@ -88,6 +88,19 @@ TEST_F(NcclTest, ADestroyThatIsNotMadeForgetsNothing) {
   EXPECT_NE(nccl_->find(1), nullptr);
 }
 
+// A session that is asked to park must not do so before the answer.
+TEST_F(NcclTest, AQuestionCountsAsWork) {
+  EXPECT_FALSE(nccl_->is_busy());
+  bool is_answered = false;
+  ASSERT_TRUE(nccl_->run(
+      nullptr, [] {}, [&] { is_answered = true; }));
+  while (!is_answered) {
+    EXPECT_TRUE(nccl_->is_busy());
+    (void)jobs_->run();
+  }
+  EXPECT_FALSE(nccl_->is_busy());
+}
+
 // An entry that is a prefix of a variable's name and ends at the end of its page. The next page is
 // not mapped, so a read beyond the entry would crash.
 TEST_F(NcclTest, AnEntryOfTheEnvironmentMayBeShort) {
