@@ -1,8 +1,13 @@
 // Hostile rings against a whole session, on a driver that does nothing: the session fuzzer's corpus
 // and fixed mutations of it. Nothing may be read or written out of bounds (run under
 // AddressSanitizer to check).
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
+#include <cstring>
+#include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -41,6 +46,11 @@ struct LoneExecutor {
 };
 constexpr server::ReplyTarget kReply{1, wire::ClientWindow::kSmallReplies,
                                      wire::ClientWindow::kSmallReplyBytes};
+
+// As at the end of a worker's process. The executor keeps the pages mapped.
+void clear_host_range() {
+  ::munmap(reinterpret_cast<void*>(fuzz::World::kHostRange), fuzz::World::kHostRangeBytes);
+}
 
 TEST_F(HostileSessionTest, AWellFormedSessionIsServed) {
   fuzz::reached = {};
@@ -156,6 +166,62 @@ TEST_F(HostileSessionTest, AMirrorOfManagedMemoryEndsWithItsContext) {
   world.driver = before;
 }
 
+// A Link whose connection may be lost for a while, and whose peer has one region.
+class LossyLink final : public fuzz::MemoryLink {
+ public:
+  LossyLink()
+      : MemoryLink(fuzz::World::get().worker_window, fuzz::World::get().client_window),
+        region(8192) {}
+  bool is_connected() const override { return connected; }
+  void write(transport::RegionId, uint64_t offset, const void* local, size_t bytes,
+             transport::TransferDone done) override {
+    std::memcpy(region.data() + offset, local, bytes);
+    done({});
+  }
+  void read(transport::RegionId, uint64_t offset, void* local, size_t bytes,
+            transport::TransferDone done) override {
+    std::memcpy(local, region.data() + offset, bytes);
+    done({});
+  }
+
+  std::vector<std::byte> region;
+  std::atomic<bool> connected{true};
+};
+
+// The client sends a patch, its host function then changes the same byte, and the connection that
+// carries the patch is lost for longer than the worker waits while it is connected.
+TEST_F(HostileSessionTest, AHostFunctionsBytesWaitForPatchesOfALostConnection) {
+  constexpr auto kOutage = std::chrono::milliseconds(300);
+  LossyLink link;
+  server::ImageCache images{{}, 0};
+  server::Executor executor{fuzz::World::get().resources(link, images)};
+  const wire::HostExposeBody exposed{fuzz::World::kHostRange, 4096, 1, 0, 0, 0};
+  ASSERT_EQ(executor.host_memory.expose(exposed), CUDA_SUCCESS);
+  ASSERT_EQ(executor.mirrors.add({exposed.address, exposed.bytes, 2, 0, 0}, kReply).result,
+            CUDA_SUCCESS);
+  auto* const memory = reinterpret_cast<std::byte*>(exposed.address);
+  auto loan = std::make_unique<server::Mirrors::Loan>(executor.mirrors);
+  ASSERT_NE(loan->number(), 0u);
+  constexpr std::byte kOfPatch{5}, kOfFunction{6};
+  link.region[16] = kOfFunction;
+  const wire::MirrorLoan returned{loan->number(), 1};
+  std::memcpy(&link.region[wire::MirrorLoan::offset(exposed.bytes)], &returned, sizeof returned);
+  link.connected = false;
+  std::thread driver([&] { loan.reset(); });
+  std::this_thread::sleep_for(kOutage);
+  EXPECT_EQ(memory[16], std::byte{0}) << "the patch has not arrived";
+  std::vector<std::byte> bytes(8);
+  bytes[0] = kOfPatch;
+  const uint8_t mask = 1;
+  const std::vector<wire::BlockDigest> digests{wire::BlockDigest::none()};
+  EXPECT_EQ(executor.mirrors.patch({exposed.address, 16, 1, 8, 0}, bytes, &mask, digests),
+            CUDA_SUCCESS);
+  link.connected = true;
+  driver.join();
+  EXPECT_EQ(memory[16], kOfFunction);
+  clear_host_range();
+}
+
 // A client does not end the mirrors of memory that it withdraws.
 TEST_F(HostileSessionTest, AMirrorOfExposedMemoryEndsWithIt) {
   LoneExecutor lone;
@@ -170,6 +236,7 @@ TEST_F(HostileSessionTest, AMirrorOfExposedMemoryEndsWithIt) {
       server::host_unexpose(lone.executor.memory_services, {header, {}, kReply}, taken).result,
       CUDA_SUCCESS);
   EXPECT_FALSE(lone.executor.mirrors.covers(exposed.address, exposed.bytes));
+  clear_host_range();
 }
 
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)  // these need memory themselves
