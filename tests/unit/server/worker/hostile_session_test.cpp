@@ -35,7 +35,11 @@ class HostileSessionTest : public testing::Test {
  protected:
   // Each refused session would log a line.
   void SetUp() override { set_log_level("off"); }
-  void TearDown() override { set_log_level("warn"); }
+  void TearDown() override {
+    set_log_level("warn");
+    // As at the end of a worker's process: an executor keeps pages that it has exposed.
+    ::munmap(reinterpret_cast<void*>(fuzz::World::kHostRange), fuzz::World::kHostRangeBytes);
+  }
 };
 
 // An executor without a client.
@@ -46,11 +50,6 @@ struct LoneExecutor {
 };
 constexpr server::ReplyTarget kReply{1, wire::ClientWindow::kSmallReplies,
                                      wire::ClientWindow::kSmallReplyBytes};
-
-// As at the end of a worker's process. The executor keeps the pages mapped.
-void clear_host_range() {
-  ::munmap(reinterpret_cast<void*>(fuzz::World::kHostRange), fuzz::World::kHostRangeBytes);
-}
 
 TEST_F(HostileSessionTest, AWellFormedSessionIsServed) {
   fuzz::reached = {};
@@ -219,7 +218,6 @@ TEST_F(HostileSessionTest, AHostFunctionsBytesWaitForPatchesOfALostConnection) {
   link.connected = true;
   driver.join();
   EXPECT_EQ(memory[16], kOfFunction);
-  clear_host_range();
 }
 
 // A client does not end the mirrors of memory that it withdraws.
@@ -236,7 +234,6 @@ TEST_F(HostileSessionTest, AMirrorOfExposedMemoryEndsWithIt) {
       server::host_unexpose(lone.executor.memory_services, {header, {}, kReply}, taken).result,
       CUDA_SUCCESS);
   EXPECT_FALSE(lone.executor.mirrors.covers(exposed.address, exposed.bytes));
-  clear_host_range();
 }
 
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)  // these need memory themselves
