@@ -73,7 +73,7 @@ MAY_INCLUDE = {
     "integrations/slurm": ("common/base",),
     "softgpu": ("api", "common/base", "common/cuda", "common/image", "common/interop", "common/nvml"),
 }
-# In these folders there must be no circle of components either.
+# In these folders, components must not form a circle either.
 NO_CIRCLES = ("client", "p2p", "server")
 IN_PROGRAMS = ("client", "common", "p2p")
 GETENV = re.compile(r"(?<![a-z_])getenv\(")

@@ -43,7 +43,7 @@ void merge(Mirror& mirror, const std::byte* there, const std::vector<Run>& runs,
 namespace {
 
 // Adds to *runs the blocks that were exchanged without a note in the worker (Mirror::unnoted), and
-// clears their marks. The worker cannot tell whether the GPU has changed them.
+// clears their marks. The worker does not know whether the GPU has changed them.
 void take_unnoted(Mirror& mirror, std::vector<Run>* runs) {
   MutexLock lock(mirrors_mutex);
   if (!mirror.any_unnoted.exchange(false)) return;

@@ -30,8 +30,7 @@ CUresult send(const Route& route, const std::byte* to, const std::byte* from, si
   return route.session->post(route, {body, {from, bytes}});
 }
 
-// Returns the blocks to which the application may have written since the last call, in ascending
-// order.
+// Returns the blocks that the application may have written since the last call, in ascending order.
 std::vector<Run> written(Mirror& mirror) RCUDA_REQUIRES(push_mutex) {
   std::vector<Run> runs;
   if (mirror.tracker && !std::exchange(mirror.all_written, false)) {

@@ -70,13 +70,13 @@ struct Communicator : Object {
     operators_.erase(number);
   }
   // Device communicators: their numbers, and the bytes that the worker's NCCL has written into the
-  // program's struct. take() finds a device communicator by these bytes, because the program may
-  // have copied the struct. It returns the number and forgets the device communicator; 0: there is
-  // none.
+  // program's struct.
   void add_device_communicator(uint64_t number, std::vector<std::byte> bytes) {
     MutexLock lock(mutex_);
     device_communicators_.emplace_back(number, std::move(bytes));
   }
+  // Forgets the device communicator with the bytes at `at`, and returns its number; 0 if it is not
+  // known. Compares bytes, because the program may have copied the struct.
   uint64_t take_device_communicator(const void* at) {
     MutexLock lock(mutex_);
     const auto found = std::ranges::find_if(device_communicators_, [&](const auto& one) {

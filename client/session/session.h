@@ -111,8 +111,8 @@ class Session final : public TimelineHost {
   bool encrypted() const { return encrypted_; }
   // RCUDA_SECURITY=tls: only media that encrypt are chosen, also between servers.
   bool must_encrypt() const { return must_encrypt_; }
-  // The time in which lost connections may be restored (RCUDA_RECONNECT); it also holds between
-  // servers.
+  // The session ends when a connection stays lost for this time (RCUDA_RECONNECT). Also applies to
+  // connections between servers.
   uint32_t reconnect_ms() const { return reconnect_ms_; }
   uint64_t serial() const { return serial_; }        // unique among all sessions, also ended ones
   uint32_t index() const { return index_; }          // among the process's sessions, from 0

@@ -22,7 +22,7 @@ constexpr const char* kPrograms[] = {
     "VERBS_GID",       "WAIT",
 };
 
-// Whether this is DEVICE_0, DEVICE_1, ...: variables of which each names one device of the pool.
+// Whether this is one of the variables DEVICE_0, DEVICE_1, ..., each of which names a device.
 bool is_numbered_device(std::string_view name) {
   constexpr std::string_view kDevice = "DEVICE_";
   return name.starts_with(kDevice) && name.size() > kDevice.size() &&

@@ -116,7 +116,7 @@ struct DeviceTail {
   uint32_t resources = 0, teams = 0;
 };
 
-// What NCCL made for a DeviceResource.
+// The results of NCCL for a DeviceResource.
 struct MadeResource {
   uint32_t buffer = 0, first_signal = 0, first_counter = 0, reserved = 0;
 };

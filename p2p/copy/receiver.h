@@ -64,8 +64,8 @@ class Receiver : public Half<Incoming, IncomingEvent> {
   Receiver(Environment& environment, PeerId peer) : Half(environment, peer) {}
   ~Receiver() { close_mappings(); }
 
-  // `failure`: ok, or the error because of which the copy has no place in the stream. The copy then
-  // ends with this error.
+  // `failure`: ok, or an error. After an error the copy has no place in the stream, and ends with
+  // this error.
   void add(PeerCopy copy, StreamPlace place, const Status& failure) {
     (void)add_half(std::move(copy), place, failure);
   }

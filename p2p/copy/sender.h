@@ -89,8 +89,8 @@ class Sender : public Half<Outgoing, CopyEvent> {
   Sender(Environment& environment, PeerId peer) : Half(environment, peer) {}
   ~Sender() { copies_.clear(); }  // first: each Outgoing decrements ending_
 
-  // `predecessor`: see Peer::add. `failure`: ok, or the error because of which the copy has no
-  // place in the stream. The copy then ends with this error.
+  // `predecessor`: see Peer::add. `failure`: ok, or an error. After an error the copy
+  // has no place in the stream, and ends with this error.
   void add(PeerCopy copy, StreamPlace place, uint64_t predecessor, const Status& failure);
 
   // Messages of the peer. kProtocol if a message is impossible in the current state.

@@ -32,8 +32,8 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kSpin = std::chrono::microseconds(30);
 constexpr auto kYield = std::chrono::milliseconds(3);
 constexpr auto kLongestNap = std::chrono::milliseconds(1);
-// The time for which the engine thread polls for messages after the last copy before it sleeps. So
-// a program that copies in a loop finds it awake. The time is short on hosts with few processors,
+// After the last copy, the engine thread polls for messages for this time before it sleeps. So a
+// program that copies in a loop finds it awake. The time is short on hosts with few processors,
 // because a spinning thread may keep others from running.
 std::chrono::nanoseconds linger() {
   return std::chrono::microseconds(usable_processors() >= 8 ? 1000 : 100);

@@ -46,7 +46,7 @@ struct PeerCopy {
   std::function<void(const Status&)> done;
 };
 
-// An event of this side for which a stream of another worker waits (Engine::signal).
+// An event of this side. A stream of another worker waits for it (Engine::signal).
 struct Signal {
   uint64_t id = 0;
   StreamPlace place =

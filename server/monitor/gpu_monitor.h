@@ -1,7 +1,7 @@
 // GpuMonitor: takes samples of the server's GPUs for the daemon's thread, which must not wait.
 //
 // A thread of this class reads NVML only on request. A sample answers all requests within kFresh,
-// so many clients cost as much as a single client.
+// so the number of clients does not change the cost.
 //
 // Threads: one thread calls. Blocking: nothing, not even the destructor; a read that hangs keeps
 // its thread until it returns. Errors: without NVML every sample is null; one line of the log says

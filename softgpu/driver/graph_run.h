@@ -66,7 +66,7 @@ struct GraphPlan {
   std::unordered_map<uint64_t, uint32_t> by_id;      // GraphNode::id -> index
   std::vector<std::shared_ptr<GraphMemory>> memory;  // of its allocation nodes
   std::vector<uint32_t> conditional;                 // indices of its conditional nodes
-  std::vector<CUdeviceptr> freed;  // what its free nodes free, also memory of other graphs
+  std::vector<CUdeviceptr> freed;  // by its free nodes, also memory of other graphs
   std::shared_ptr<const HeldUserObjects> user_objects;
 };
 

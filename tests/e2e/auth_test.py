@@ -191,7 +191,7 @@ class AuthTest(AuthCase):
         self.assert_refused(self.run_program([proxy.address()], RCUDA_TOKEN_FILE=token), *refused)
         asked = self.run_tool("rcuda-smi", f"127.0.0.1:{proxy.port}", RCUDA_TOKEN_FILE=token)
         self.assertIn(refused[0], asked.stderr)
-        # For a client on the server's machine, the kernel tells the server that the user is root, over TCP as well.
+        # For a client on the server's machine, the server learns from the kernel that the user is root, over TCP as well.
         for transport in ("shm", "tcp"):
             local = client_environment(BUILD, [server], transport)
             self.assert_works(subprocess.run([os.path.join(PROGRAMS, "vector_add")], env=local, capture_output=True,

@@ -1,5 +1,5 @@
-// The driver of a hostile server: softgpu, but it says that its memory is at an address at which
-// the program has its own memory.
+// The driver of a hostile server: softgpu, but it says that its memory is at an address where the
+// program has its own memory.
 //
 // The program names the address when it looks up the variable "lie_<hexadecimal>" of a module,
 // which is not found. From then on, in this session's worker, every allocation, reservation and

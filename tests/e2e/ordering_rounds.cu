@@ -41,7 +41,7 @@ using Cell = std::vector<unsigned>;
 struct World {
   Cell cells[kStreams];
   Step steps[kSteps];
-  Cell results[kSteps];  // what the steps that copy to the host must get
+  Cell results[kSteps];  // of the steps that copy to the host: the right values
 
   explicit World(uint64_t seed) {
     Random random(seed);

@@ -13,7 +13,7 @@
 # A native process spends most of its time in its start, so several programs run at the same time. Programs whose output
 # differs then run once more, alone, because some programs read the amount of free memory. Programs that make or reset
 # contexts always run alone: a driver makes one context at a time on the whole machine, so such a program may wait for
-# minutes while others start. At the end there must be no session.
+# minutes while others start. At the end all sessions must have ended.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 build=$(cd "$1" && pwd)

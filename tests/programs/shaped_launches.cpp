@@ -1,5 +1,5 @@
-// The launch interface of CUDA 3, in which a function has its block shape and parameters as state;
-// and one kernel on several devices in one call.
+// The launch interface of CUDA 3: a function has its block shape and parameters as state. Also one
+// kernel on several devices in one call.
 #include <cstdio>
 #include <initializer_list>
 #include <vector>

@@ -56,7 +56,8 @@ ibv_gid gid_of(const Address& address) {
   return gid;
 }
 
-// Returns an id for the device that rdma_cm uses for a local address, or null if there is none.
+// Returns an id for the device that rdma_cm uses for a local address. Returns null if rdma_cm uses
+// no device for the address.
 CmId bind(const Address& address) {
   rdma_cm_id* id = nullptr;
   if (rdma_create_id(nullptr, &id, nullptr, RDMA_PS_TCP) != 0) return nullptr;

@@ -63,7 +63,7 @@ class CommandScheduler {
     return may_start_with_peers(frame);
   }
   bool crowded() const { return crowded_; }
-  // The time in nanoseconds at which the bandwidth limit allows the held-back command. If this time
+  // The time in nanoseconds when the bandwidth limit allows the held-back command. If this time
   // has passed, the command waits for a copy with a peer.
   uint64_t due() const { return services_.pace.limits() ? services_.pace.until() : 0; }
 

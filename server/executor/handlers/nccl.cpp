@@ -370,10 +370,6 @@ int tell_error(NcclServices& services, const nccl::Functions& functions, void* h
   return result;
 }
 
-}  // namespace
-
-namespace {
-
 void append_answer(std::vector<std::byte>* reply, const NcclAnswer& answer) {
   append(reply, int32_t{answer.result});
   append(reply, int32_t{answer.error});
@@ -442,43 +438,39 @@ HandlerResult nccl_ask(NcclServices& services, const Command& command,
   std::optional<NcclUse> use;
   if (communicator) use.emplace(*communicator);
   void* const handle = use ? use->handle() : nullptr;
-  int result = nccl::kInvalidArgument, error = nccl::kSuccess;
-  uint64_t value = 0;
-  std::string text;
+  NcclAnswer answer;
   switch (static_cast<nccl::Question>(body.question)) {
     case nccl::Question::kAsyncError:
       if (handle || (communicator && communicator->is_lost)) {
-        result = tell_error(services, functions, handle, *communicator, &error);
+        answer.result = tell_error(services, functions, handle, *communicator, &answer.error);
       }
       break;
     case nccl::Question::kLastError:
-      result = nccl::kSuccess;
-      if (functions.ncclGetLastError) text = functions.ncclGetLastError(handle);
+      answer.result = nccl::kSuccess;
+      if (functions.ncclGetLastError) answer.text = functions.ncclGetLastError(handle);
       if (communicator && communicator->is_lost) {
-        text = "the worker of another rank has died";
+        answer.text = "the worker of another rank has died";
       }
       break;
     case nccl::Question::kMemory:
-      result = nccl::kInvalidUsage;
+      answer.result = nccl::kInvalidUsage;
       if (handle && functions.ncclCommMemStats) {
-        result = functions.ncclCommMemStats(handle, body.value, &value);
+        answer.result = functions.ncclCommMemStats(handle, body.value, &answer.value);
       }
       break;
     case nccl::Question::kUniqueId:
-      result = nccl::kInvalidUsage;
+      answer.result = nccl::kInvalidUsage;
       if (handle && functions.ncclCommGetUniqueId) {
         nccl::UniqueId id{};
-        result = functions.ncclCommGetUniqueId(handle, &id);
-        text.assign(id.bytes, sizeof id.bytes);
+        answer.result = functions.ncclCommGetUniqueId(handle, &id);
+        answer.text.assign(id.bytes, sizeof id.bytes);
       }
       break;
     default:
       return kMalformed;
   }
-  append(reply, int32_t{result});
-  append(reply, int32_t{error});
-  append(reply, value);
-  for (const char letter : text.substr(0, nccl::kMostNameBytes)) append(reply, letter);
+  answer.text.resize(std::min(answer.text.size(), nccl::kMostNameBytes));
+  append_answer(reply, answer);
   return CUDA_SUCCESS;
 }
 

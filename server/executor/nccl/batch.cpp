@@ -126,13 +126,12 @@ int create_device(const Functions& f, NcclStep& step) {
   return f.ncclDevCommCreate(of(step), step.device->requirements(), step.device->made().data());
 }
 
-int keep_device(NcclStep& step, int result) {
-  if (result != nccl::kSuccess || !step.communicator) return result;
+void keep_device(NcclStep& step, int result) {
+  if (result != nccl::kSuccess || !step.communicator) return;
   NcclCommunicator& communicator = *step.communicator;
   MutexLock lock(communicator.mutex);
   step.answer.value = ++communicator.last_device_communicator;
   communicator.device_communicators[step.answer.value] = step.device;
-  return result;
 }
 
 int destroy_device(const Functions& f, NcclStep& step) {
@@ -465,7 +464,7 @@ nccl::ResultCode make(const Functions& functions, const api::DriverTable& driver
   }
   for (NcclStep& step : batch.steps) {
     if (step.call.verb == Verb::kRegisterWindow) (void)keep_registration(step, result);
-    if (step.call.verb == Verb::kCreateDevice) (void)keep_device(step, result);
+    if (step.call.verb == Verb::kCreateDevice) keep_device(step, result);
   }
   return static_cast<nccl::ResultCode>(result);
 }

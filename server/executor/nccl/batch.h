@@ -96,7 +96,7 @@ struct NcclStep {
   std::string algorithms;
   nccl::PutTail put;
   std::vector<nccl::SignalWait> waits;
-  void* made = nullptr;  // the handle of a registration
+  void* made = nullptr;                        // the handle of a registration
   std::shared_ptr<DeviceCommunicator> device;  // kCreateDevice
   nccl::Answer answer;
 };

@@ -3,7 +3,7 @@
 //
 // Several structs of this interface have a size that depends on the NCCL for which the program was
 // compiled, and NCCL fills them in. The worker does not know these sizes: it gives NCCL memory with
-// a pattern, and takes the bytes up to the last one that NCCL has written (FilledStruct).
+// a pattern, and takes the bytes up to the last byte that NCCL has written (FilledStruct).
 //
 // Threads: those of NcclCallers. Blocking: create_device() and destroy_device(), as NCCL's calls.
 #pragma once
@@ -22,13 +22,13 @@
 
 namespace rcuda::server {
 
-// Memory in which NCCL fills in a struct of unknown size.
+// Memory for a struct of unknown size that NCCL fills in.
 class FilledStruct {
  public:
   FilledStruct();
   void* data() { return bytes_.data(); }
   const void* data() const { return bytes_.data(); }
-  // Returns the bytes up to the last one that differs from the pattern.
+  // Returns the bytes up to the last byte that differs from the pattern.
   std::span<const std::byte> written() const;
 
  private:
@@ -73,8 +73,8 @@ struct NcclAnswer {
   const char* lacking = nullptr;  // a function that the library lacks; result is kInvalidUsage
 };
 
-// Answers a question from Question::kProperties on, except kDeviceCommunicator. `communicator`: the
-// one that the question names, or that of its window; null if there is none.
+// Answers a question from Question::kProperties on, except kDeviceCommunicator. `communicator`: of
+// the question or of its window; null: the question is about neither.
 NcclAnswer answer_of_library(const nccl::Functions& functions, void* communicator,
                              const wire::NcclAskBody& body, std::span<const std::byte> tail);
 

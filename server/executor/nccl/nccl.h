@@ -52,7 +52,7 @@ class Nccl {
 
   // Returns null if there is no such communicator.
   std::shared_ptr<NcclCommunicator> find(uint32_t id) const;
-  // Returns the communicator with which this window is registered; null if there is none.
+  // Returns the communicator that has this window; null if no communicator has it.
   std::shared_ptr<NcclCommunicator> find_by_window(uint64_t window) const;
   // Registers the communicator that the step will create. Returns null if the id is in use, or if
   // too many communicators exist.

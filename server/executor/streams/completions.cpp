@@ -230,8 +230,8 @@ void Completions::finish(Watch& watch, CUresult result, transport::Wake wake) {
 // Finds out how far a stream has got. The last event is queried first: if it is reached, all are.
 // Otherwise this query costs little: it takes 0.15 us for an event that is not reached, and 1.5 us
 // for a reached event (H100). An event with a GPU-written word is queried only in every
-// kLooksPerQuery-th look. The query detects a failed stream, in which the GPU does not write the
-// word.
+// kLooksPerQuery-th look. In a failed stream the GPU does not write the word; the query detects
+// the failure.
 CUresult Completions::look(Queue& queue, uint64_t* reached) {
   constexpr uint32_t kLooksPerQuery = 16;
   const Pending& first = queue.pending.front();

@@ -23,7 +23,7 @@ std::map<ncclWindow_t, Window>& windows() {
   return *all;
 }
 
-// What the ranks of a communicator exchange about their memory.
+// The ranks of a communicator exchange this about their memory.
 struct Place {
   uint64_t process;
   CUdeviceptr memory;

@@ -88,7 +88,7 @@ TEST_F(NcclTest, ADestroyThatIsNotMadeForgetsNothing) {
   EXPECT_NE(nccl_->find(1), nullptr);
 }
 
-// A session that is asked to park must not do so before the answer.
+// A session must not park before its question is answered.
 TEST_F(NcclTest, AQuestionCountsAsWork) {
   EXPECT_FALSE(nccl_->is_busy());
   bool is_answered = false;

@@ -98,7 +98,7 @@ TEST_F(PeerReturnsTest, AMadeUpTokenIsDropped) {
 TEST_F(PeerReturnsTest, ALinkThatHasEndedIsRefused) {
   how_.on_connection(nullptr);
   EXPECT_EQ(refusal(accept(hello(1))), Code::kNotFound);
-  // While the Link is being made, the caller is asked to try again.
+  // While the Link is being made, the refusal lets the caller try again.
   EXPECT_EQ(refusal(accept(hello(1), true)), Code::kUnavailable);
   EXPECT_EQ(how_.next(kIndex, Clock::now()).status().code(), Code::kNotFound);
 }
