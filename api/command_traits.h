@@ -20,7 +20,8 @@ enum class WhileHeld : uint8_t {
   kQueues,  // queues work: runs while the device has room for one more busy stream
   kPasses,  // runs, even if the device has no room for one more busy stream
 };
-// Whether the worker must check again, after the command, if streams are idle and memory exists.
+// Whether the command may queue work or free memory. If so, the worker discards, after the command,
+// what it knows about idle streams and existing memory.
 enum class Queues : uint8_t {
   kWork,       // yes: a stream may have more work, or memory may be gone
   kIfItHolds,  // only if the command holds its stream, which the worker's handler reports

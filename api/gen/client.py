@@ -65,8 +65,9 @@ def emit_checks(function):
 
 
 def emit_routing(function, types):
-    """Resolves handles and devices: streams first, because a null stream is the default stream of the
-    current context; then devices, because kernels and libraries are the same on every worker."""
+    """Resolves handles and devices. Streams come first, because a null stream is the default stream of
+    the current context. Devices come before other handles: a kernel or library has no worker of its own,
+    so it must not choose the route of a call that names a device."""
     lines = []
     owner = ", owner" if function.owner else ""
     by_value = [a for a in function.arguments
@@ -241,7 +242,8 @@ def emit_function(function, types):
     created = "".join(
         f"  if ({a.name}_handle) *{a.name} = from_pointer<{a.element}>({a.name}_handle);\n"
         for a in function.arguments if a.form == "create")
-    # An object that the driver refused to destroy still exists. A posted command has no answer.
+    # A call keeps an object that the driver refused to destroy. A posted command has no answer, so its
+    # object is always retired.
     is_call = function.klass == "call"
     destroyed = "".join(
         f"  call.retire_if_gone({a.name}, wire::Kind::k{a.kind}, result);\n" if is_call else

@@ -102,8 +102,8 @@ def resolve(raw, name, key):
 
 
 def resolve_tail(raw, name, key, declared_by, counts):
-    """The members of `key`, of the command itself or of the command that declares its body or reply. `counts`: the members
-    that may be the length of an array."""
+    """The members of `key`. If the command does not declare them itself, the command `declared_by`, which declares its
+    body or reply, does. `counts`: the members that may be the length of an array."""
     owner = name if key in raw[name] or not declared_by else declared_by
     members = members_of(f"{owner}: {key}", raw[owner].get(key, ""))
     for m in members:

@@ -7,7 +7,7 @@ from exports import newer_functions
 def emit_header(toolkit):
     lines = ["""// DriverTable: a CUDA driver as a table of functions, whichever library it came from.
 //
-// The server and the tests load NVIDIA's driver or softgpu through this and never link against one.
+// The server and the tests load NVIDIA's driver or softgpu with load(), and link against neither.
 // A member is null if the driver lacks the function: the library does not export it, or the version
 // of cuDriverGetVersion is below the version that introduced the function (a library may export
 // more than its version has). The table is filled once and then read from any thread; the library

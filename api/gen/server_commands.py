@@ -20,9 +20,9 @@ def emit_header(table):
     lines = ["""// The handlers of custom commands, one each, in server/executor/handlers.
 //
 // A handler gets the body, and in `command` the bytes after the body. Only the body's completion
-// word has been checked; all else comes from the peer unchecked. The client waits for a class =
-// "call" command: its handler appends the members of the reply, without its header. X_may_wait():
-// see CommandScheduler.
+// word has been checked; all else comes from the peer unchecked. The client waits for the reply to a
+// command of class "call": the handler appends the members of the reply, without its header.
+// X_may_wait(): see CommandScheduler.
 """, NOTICE, '#pragma once\n\n#include <vector>\n\n#include "server/executor/core/custom.h"\n\nnamespace rcuda::server {\n\n']
     for c in table.commands.values():
         if c.handled and not c.does:

@@ -60,7 +60,7 @@ def description_of_function(function, table, layouts):
 
 
 def description_of_command(command, layouts):
-    """The same for a custom command. The protocol's hash covers rcuda's own structs (struct_layouts.py)."""
+    """Like description_of_function(), for a custom command. The protocol's hash covers rcuda's own structs (struct_layouts.py)."""
     parts = (command.body, command.tail, command.reply, command.reply_tail)
     return (command.name, command.klass, [[(m.type, m.name, m.length) for m in part] for part in parts],
             layouts_of([m.type for part in parts for m in part], layouts))

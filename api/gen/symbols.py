@@ -24,7 +24,8 @@ HEADERS = "#include <cuda.h>\n#include <cudaProfiler.h>\n\n"
 
 
 def declared(toolkit):
-    """Symbols without a prototype are exported unchanged, because their arguments are unknown."""
+    """The prototypes of the symbols that get a wrapper. Symbols without a prototype are exported unchanged, because
+    their arguments are unknown."""
     return [toolkit.prototypes[s] for s in toolkit.symbols if s in toolkit.prototypes]
 
 

@@ -2,9 +2,9 @@
 //
 // No driver can address both memories, so in the worker such a node is a host node. At each launch,
 // its function in this process makes the two workers copy, and the node waits for them. Captured
-// copies between servers work the same way (peer.h). The node's parameters are kept with the
-// function, under the id by which the worker's graph holds it. So they can also be read back from
-// nodes of cloned graphs.
+// copies between servers work the same way (peer.h). The node's parameters are stored with the
+// function. Nodes of cloned graphs have the id of the same function, so the parameters can be read
+// back from these nodes too.
 // Threads: any. Blocking: issue_between_servers(), like copy_between_servers() (peer.h).
 #pragma once
 

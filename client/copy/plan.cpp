@@ -57,8 +57,8 @@ CUresult prepare_copy(const Location& destination, const Location& source, CUstr
     return synchronize(plan->stream->route);
   }
   RCUDA_RETURN_IF_CUDA_ERROR(prepare_mirrors(destination, source, pageable, plan));
-  // Later work in the stream of the other session must run after the copy, but that stream does not
-  // wait for the stream of the copy. So the caller waits.
+  // A copy that was issued in another session's stream runs in a stream of this session. Nothing
+  // makes the other stream wait for the copy, so the caller waits.
   plan->waits = plan->stream->is_elsewhere;
   if (pageable) {
     plan->way = to_device ? CopyWay::kFromPageable : CopyWay::kToPageable;

@@ -107,8 +107,8 @@ class Call {
     return static_cast<uint32_t>(
         std::min(count, (api::kMaxReplyBytes - 256) / arrays / element_bytes));
   }
-  // Like room(), for an array that must be returned completely: fixes an error if the array does
-  // not fit.
+  // Like room(), for an array that must be returned completely. If the array does not fit, the call
+  // fails.
   uint32_t whole(size_t count, size_t element_bytes, size_t arrays) {
     const uint32_t fits = room(count, element_bytes, arrays);
     if (fits != count) fix(CUDA_ERROR_NOT_SUPPORTED);

@@ -2,12 +2,13 @@
 //
 // Where pages are not shared, memory is mirrored after its address appears in a kernel's parameters
 // (host_memory.h). From that time on, launches and waits search all of it for changes. But
-// parameters may have unused bytes (those of PyTorch's kernels for tensors with few dimensions
-// have), where the upper half of an old pointer may follow a small integer. Together they look like
-// an address. So allocations of up to kMostQuietBytes get addresses whose lower half is an unlikely
-// value: as an integer it is negative and not small, as a float it is unusually large. (At other
-// addresses, a training step of ResNet-50 took 20 times as long in one of three runs: an integer of
-// 1 before an old pointer's upper half looked like an address of the training images.)
+// parameters may have unused bytes, for example in PyTorch's kernels for tensors with few
+// dimensions. There, a small integer may stand before the upper half of an old pointer, and both
+// together look like an address. So allocations of up to kMostQuietBytes get addresses whose lower
+// half is an unlikely value: as an integer it is negative and not small, as a float it is unusually
+// large. (At other addresses, a training step of ResNet-50 took 20 times as long in one of three
+// runs: an integer of 1 before an old pointer's upper half looked like an address of the training
+// images.)
 //
 // Freed addresses are used again, the lowest first. Guard pages separate neighbours.
 // Threads: any. Nothing blocks.

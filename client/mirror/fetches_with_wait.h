@@ -29,8 +29,8 @@ class FetchesWithWait final : public MirrorQuestions {
   // caller's next command must wake it.
   void ask(const std::vector<std::shared_ptr<Mirror>>& mirrors, Word word);
   bool empty() const { return questions_.empty() && news_.empty(); }
-  // Merges the answer for this mirror. Returns false if there is no answer for it, or if other
-  // bytes may be newer. The caller then fetches the mirror as usual.
+  // Merges the answer for this mirror. Returns false if there is no answer for it, or if the
+  // client's bytes may be newer than the answer. The caller then fetches the mirror as usual.
   bool take(Mirror& mirror) RCUDA_REQUIRES(pull_mutex);
   // Returns the answers for the mirrors that share a query. Call it once.
   std::vector<MirrorNews> news();

@@ -300,8 +300,8 @@ CUresult mirror_at(Session& session, wire::ObjectId context, CUdeviceptr address
 
 CUresult mirror_managed(Session& session, wire::ObjectId context, CUdeviceptr address, size_t bytes,
                         size_t device_bytes) {
-  // The worker reads all managed memory to find changes. Reading pages that no kernel has touched
-  // populates them in device memory.
+  // The worker reads all managed memory to find changes. Reading a page that no kernel has touched
+  // populates it in device memory, so the total is limited to the size of device memory.
   if (managed_bytes() + bytes > device_bytes) return CUDA_ERROR_NOT_SUPPORTED;
   void* const wanted = reinterpret_cast<void*>(address);
   const size_t mapped = whole_pages(bytes);

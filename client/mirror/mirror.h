@@ -3,26 +3,32 @@
 // memory in the worker (entry/managed.cpp) are mirrored on every medium; page-locked memory that
 // kernels may use, on media that do not share pages (TCP, verbs).
 //
-// Before the client posts work that may read or write mirrored memory, it sends the blocks that the
-// application changed. It finds them by write tracking (write_tracker.h) in managed memory, and by
-// comparing. The blocks go in a stream of their own, and each stream of the application waits for
-// all blocks sent so far before its next work. So a held stream does not delay the bytes for the
-// other streams. In page-locked memory, the worker writes only the bytes that changed, and at once
-// (mirror_patch.h). Before a wait the client sends changes of page-locked memory as well, because a
-// running kernel may be waiting for them. At the end of a synchronising call, the client fetches
-// the bytes that the GPU changed: all bytes of a mirror of up to 64 KB, in one round trip; of
-// larger mirrors, and of many small ones together, only the bytes or blocks that changed
-// (mirror_news.h, MirrorChanges). Fetches of small mirrors are requested together with the wait
-// (fetches_with_wait.h). Copies between a push and a fetch use the worker's bytes
-// (server/executor/host_memory/transfers.h). Around each host function, the worker sends all
-// mirrored memory and takes over the bytes that the function changed
+// Push: before the client posts work that may read or write mirrored memory, it sends the blocks
+// that the application changed. It finds them by comparing the memory with the bytes of the last
+// exchange; in managed memory, it compares only written pages (write_tracker.h). The blocks go in a
+// stream of their own, and each stream of the application waits for all blocks sent so far before
+// its next work. So a stalled stream does not delay the bytes for the other streams. In page-locked
+// memory, the worker writes only the bytes that changed, and at once (mirror_patch.h). Before a
+// wait the client also sends changes of page-locked memory, because a running kernel may be waiting
+// for them.
+//
+// Fetch: at the end of a synchronising call, the client fetches the bytes that the GPU changed. Of
+// a mirror of up to 64 KB it fetches all bytes, in one round trip. Of larger mirrors, and of many
+// small mirrors together, it fetches only the bytes or blocks that changed (mirror_news.h,
+// MirrorChanges). Fetches of small mirrors are requested together with the wait
+// (fetches_with_wait.h).
+//
+// Copies of mirrored memory read and write the worker's bytes, which are current between a push and
+// a fetch (server/executor/host_memory/transfers.h). Before each host function, the worker sends
+// all mirrored memory; after the function, it takes over the bytes that the function changed
 // (server/executor/mirrors/mirrors.h). If both sides change the same byte between two exchanges, a
 // fetch keeps the GPU's value, and a push overwrites it; CUDA forbids such concurrent access
 // anyway.
 //
-// Cost: none while nothing is mirrored. Every launch asks for the pages written since the last
-// launch, or compares all memory that it may use (MirrorUse). Every wait asks for the blocks
-// changed. Every host function moves all mirrored memory, which is slow for large regions.
+// Cost: none while nothing is mirrored. Every launch asks the operating system for the pages
+// written since the last launch, or compares all memory that it may use (MirrorUse). Every wait
+// asks the worker for the changed blocks. Every host function moves all mirrored memory, which is
+// slow for large regions.
 // Threads: any. A thread that waits for the worker holds no lock that a host function needs.
 #pragma once
 
@@ -44,8 +50,8 @@ void mirror(Session& session, wire::ObjectId context, void* address, size_t byte
 // Mirrors a managed variable at the worker's address, after opening its pages in the session's
 // windows. An address outside of the windows ends the session (kSessionLost).
 CUresult mirror_at(Session& session, wire::ObjectId context, CUdeviceptr address, size_t bytes);
-// Like mirror_at(), for managed memory that the worker has just allocated, and for whole pages.
-// Returns CUDA_ERROR_NOT_SUPPORTED in three cases: the address is not a multiple of this process's
+// Like mirror_at(), for whole pages of managed memory that the worker has just allocated. Returns
+// CUDA_ERROR_NOT_SUPPORTED in three cases: the address is not a multiple of this process's
 // page size (which may be larger than the worker's); the worker cannot find changes; or the worker
 // would have to read more than `device_bytes` to find them.
 CUresult mirror_managed(Session& session, wire::ObjectId context, CUdeviceptr address, size_t bytes,

@@ -32,8 +32,8 @@ inline constexpr size_t kMirrorBlockBytes = 4096;
 // The piece for one thread when several threads compare or merge.
 inline constexpr size_t kMirrorPieceBytes = 1 << 20;
 
-// Held only briefly: the thread of the host functions takes it, and a thread that waits for the
-// worker may be waiting for a host function.
+// Never held during a wait for the worker: the worker may be waiting for a host function, and the
+// thread that runs host functions locks this mutex.
 inline Mutex mirrors_mutex;
 // Ensures that changes enter the command ring in the order in which they were found, and that none
 // are sent after the worker has dropped the memory. Locked before mirrors_mutex.
@@ -74,7 +74,7 @@ struct Mirror {
   std::vector<wire::ObjectId> named_in RCUDA_GUARDED_BY(push_mutex);
   WriteTracker* tracker = nullptr;      // null: the application's changes are found by comparing
   std::shared_ptr<Timeline> exchanges;  // of wire::kFetchStream, for both directions
-  bool all_written RCUDA_GUARDED_BY(push_mutex) = true;  // `tracker` does not know all writes
+  bool all_written RCUDA_GUARDED_BY(push_mutex) = true;  // `tracker` may have missed writes
   // At the last push, most of the blocks that might have been written had changed. The next push
   // then does not protect the written pages again, because comparing them costs less.
   bool rewritten RCUDA_GUARDED_BY(push_mutex) = false;
@@ -100,7 +100,7 @@ struct Mirror {
   uint64_t answer RCUDA_GUARDED_BY(mirrors_mutex) = 0;
   // This number of following pulls fetches all bytes, without a query for changes.
   int pulls_without_news RCUDA_GUARDED_BY(mirrors_mutex) = 0;
-  uint64_t patches RCUDA_GUARDED_BY(mirrors_mutex) = 0;  // so far
+  uint64_t patches RCUDA_GUARDED_BY(mirrors_mutex) = 0;  // number sent so far
   // The last patches, in order; the worker may not have them yet.
   std::deque<SentBytes> recent RCUDA_GUARDED_BY(mirrors_mutex);
   size_t recent_bytes RCUDA_GUARDED_BY(mirrors_mutex) = 0;  // memory that `recent` takes

@@ -22,7 +22,7 @@ struct MirrorNews {
   explicit MirrorNews(std::shared_ptr<Mirror> asked);
 
   std::shared_ptr<Mirror> mirror;
-  // Values of the mirror when the query was made.
+  // Mirror::answer, version and sent_versions when the query was made.
   uint64_t known = 0, version = 0, sent_versions = 0;
   CUresult result = CUDA_SUCCESS;
   bool is_complete = false;  // false: all bytes have to be fetched
@@ -38,8 +38,8 @@ inline constexpr size_t kMostNewsAtOnce = 512;
 // mirrors. If the changes do not fit, a later query with a large slot may get them.
 inline constexpr size_t kFewNews = 4;
 
-// Whether the mirror is small page-locked memory, and its worker supports the command. For other
-// memory, the worker does not record the client's bytes.
+// Whether the client may ask for news: the mirror is small page-locked memory, and its worker
+// supports the query. For other memory, the worker does not record which bytes the client has.
 bool may_have_news(const Mirror& mirror);
 // Asks for the news of mirrors of one session. `calls` fills in the answers.
 void ask_for_news(std::span<MirrorNews> mirrors, CallsInFlight* calls);

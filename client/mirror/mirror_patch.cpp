@@ -188,7 +188,7 @@ void merge_fetched(Mirror& mirror, std::byte* there, const std::vector<Run>& run
   std::vector<Run> replaced;
   bring_up_to_date(mirror, there, [&](const Run& run) { replaced.push_back(run); });
   merge(mirror, there, runs, true);
-  // For these runs, the worker has noted its own, older bytes.
+  // For these runs, the worker has noted its own, older bytes, so its digests do not match.
   for (const Run& run : replaced) mirror.note_missing(run);
 }
 

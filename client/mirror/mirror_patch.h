@@ -30,8 +30,8 @@ void return_changes(Mirror& mirror) RCUDA_REQUIRES(mirrors_mutex);
 // Drops the sent bytes that `state` contains. The client must have all bytes of the answer with
 // this state.
 void forget_confirmed(Mirror& mirror, const wire::MirrorState& state) RCUDA_REQUIRES(mirrors_mutex);
-// Whether bytes of this state lack sent bytes that forget_confirmed() has dropped. If so, the
-// client's bytes are newer.
+// Whether the client must not merge worker bytes with this state: they lack sent bytes that
+// forget_confirmed() has dropped, so the client's bytes are newer and merging would undo them.
 bool is_outdated(const Mirror& mirror, const wire::MirrorState& state)
     RCUDA_REQUIRES(mirrors_mutex);
 // Like merge(), for bytes of the worker that may lack patches and loans that the client has sent.

@@ -1,8 +1,9 @@
 // New memory that sessions may expose to their workers.
 //
-// The memory is a memory file. If this process may not make files of this size (ulimit -f), memory
-// that no worker maps is anonymous, and other memory is an empty file until a worker has received
-// it (common/base/memory_file.h). The memory must not be touched before it is exposed.
+// The memory is a memory file. If this process may not make files of this size (ulimit -f), there
+// are two cases (common/base/memory_file.h). Memory that no worker maps is anonymous instead. For
+// memory that a worker maps, the file stays empty until a worker has received it and set its size.
+// The memory must not be touched before it is exposed.
 // Threads: any. Blocking: only is_usable(), until a worker has received the file.
 #pragma once
 
@@ -14,7 +15,7 @@ namespace rcuda::client {
 
 // Maps `bytes`, whole pages, at `wanted`, where nothing may be mapped (null: anywhere).
 // `workers_map`: whether a worker maps the pages. Sets *backing to the descriptor for
-// Link::expose(), or to none. Returns null if that fails.
+// Link::expose(), or to none. Returns null on failure.
 void* map_shared(const char* name, void* wanted, size_t bytes, bool workers_map, UniqueFd* backing);
 
 // Waits until a worker has given an empty file its size. Returns whether the memory may be touched.

@@ -16,7 +16,7 @@ namespace rcuda::client::nccl {
 using namespace rcuda::nccl;
 
 struct Asked {
-  int result = kInternalError;  // an ncclResult_t, also of an error of the session
+  int result = kInternalError;  // an ncclResult_t; errors of the session are converted
   int error = kSuccess;
   uint64_t value = 0;
   std::string text;

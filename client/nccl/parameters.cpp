@@ -143,7 +143,7 @@ int ncclParamGetAllParameterKeys(const char*** keys, int* count) {
   return kSuccess;
 }
 
-// Makes the worker print them. Its output goes to the program's stdout.
+// Makes the worker print NCCL's parameters. Its output goes to the program's stdout.
 void ncclParamDumpAll() {
   if (open_library().ok()) {
     (void)ask(*Process::get().sessions().front(), Question::kDumpParameters);

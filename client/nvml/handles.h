@@ -8,7 +8,7 @@
 
 namespace rcuda::client::nvml {
 
-// Functions that need nvmlInit call it first. Returns NVML_ERROR_UNINITIALIZED before nvmlInit.
+// Returns NVML_ERROR_UNINITIALIZED before nvmlInit. Functions that need nvmlInit call this first.
 nvmlReturn_t check_initialized();
 
 nvmlReturn_t handle_of(uint32_t index, nvmlDevice_t* handle);

@@ -8,10 +8,10 @@
 //
 // Threads: any. Blocking: look() queries the GPU's server, and the other servers until each has
 // answered once, because the PCI addresses must differ in the pool. A query takes a few
-// milliseconds, or five seconds if the server does not answer. Such a server is not queried again
-// for one second, and in look() for a GPU of another server, for one minute. If RCUDA_DEVICES names
-// GPUs by UUID, all functions query their servers until these have answered once. Errors: as
-// nvmlReturn_t; each cause is logged once.
+// milliseconds, or five seconds if the server does not answer. A server that did not answer is not
+// queried again for one second; a look() for a GPU of another server does not query it for one
+// minute. If RCUDA_DEVICES names GPUs by UUID, all functions query the servers of these GPUs until
+// each has answered once. Errors: as nvmlReturn_t; each cause is logged once.
 #pragma once
 
 #include <chrono>

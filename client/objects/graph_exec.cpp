@@ -8,8 +8,8 @@
 namespace rcuda::client {
 namespace {
 
-// The executables whose application handle is the worker driver's handle, by this handle. Never
-// destroyed, like the arenas.
+// Maps handles of workers' drivers to executables: those for which the application has the driver's
+// handle. Never destroyed, like the arenas.
 struct WorkerHandles {
   std::atomic<size_t> count{0};  // of `graphs`; find() takes no lock if it is 0
   SharedMutex mutex;

@@ -5,7 +5,7 @@
 // server, once; its result is the result of cuInit. In a child that was forked during initialize()
 // or after its success, every call returns CUDA_ERROR_NOT_INITIALIZED, as with a local driver.
 //
-// At the end of the process, the sessions end at the point where a local driver ends (580). Exit
+// At the end of the process, the sessions end at the point where a local driver (580) ends. Exit
 // handlers registered and global objects constructed after cuInit run before this point and may use
 // CUDA; in earlier handlers and objects, calls return CUDA_ERROR_DEINITIALIZED. Threads: any.
 // Devices and sessions do not change after initialisation.

@@ -27,8 +27,8 @@ void capture_begun(const Stream* origin, CUstreamCaptureMode mode);
 void capture_ended(const Stream* origin);
 // Removes the captures of a context that ends. Its streams end with it.
 void captures_lost(const Context& context);
-// Whether the calling thread may end the capture that began on the stream. False if only the thread
-// that began the capture may end it. True if no capture began on the stream.
+// Whether the calling thread may end the capture that began on the stream. Except in relaxed mode,
+// only the thread that began a capture may end it. True if no capture began on the stream.
 bool may_end_capture(const Stream* origin);
 
 // Whether the stream captures now. Queries the worker only if any_capture().

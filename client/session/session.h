@@ -126,8 +126,8 @@ class Session final : public TimelineHost {
   transport::Arrivals& arrivals() { return arrivals_; }
   Ids& ids() { return ids_; }
   const LackingCommands& lacking() const { return lacking_; }
-  // The device addresses of this session. open() makes those pages accessible that the application
-  // itself accesses.
+  // The device addresses of this session. AddressWindows::open() gives access to the pages that the
+  // application itself reads or writes.
   AddressWindows& windows() { return windows_; }
   // Whether the worker may return this range as memory of its device. If not, ends the session and
   // logs the server and `what`, for example "managed memory".
@@ -234,7 +234,7 @@ class Session final : public TimelineHost {
                                 const wire::Credentials& credentials);
   Status keep_welcome(wire::Welcome welcome, const std::vector<wire::AddressWindow>& taken);
   Status link_up(Approach approach, const SessionOptions& options);
-  // Starts the services of a connected session: events, staging, marks, trace.
+  // Starts the services of a connected session: events, staging, GPU-written words, trace.
   static Result<std::unique_ptr<Session>> begin(std::unique_ptr<Session> session,
                                                 const SessionOptions& options);
   CUresult send(wire::CommandHeader header, Timeline* timeline, const wire::Command& command,

@@ -4,16 +4,16 @@
 // A position counts the places that the sent commands take in the queue: usually one each, two for
 // a copy that is followed by an event. `sent` is the position of the last command. `reached` is the
 // last position that is known to be done; a queue works in order, so everything before it is done
-// too. Waits for the stream, queries that find it done, events that were recorded in the stream,
-// and marks raise `reached`. A mark is a kSignal command in the queue: the worker writes its
-// completion word when the queue has reached the mark's position.
+// too. Four things raise `reached`: a wait for the stream, a query that finds it done, the end of
+// an event that was recorded in the stream, and a mark. A mark is a kSignal command in the queue:
+// the worker writes its completion word when the queue has reached the mark's position.
 //
 // `awaited` is the last position that a wait has covered. The output of kernels up to it is
 // printed, which a query or a mark does not ensure.
 //
 // The positions answer these questions:
 // - Is the stream done? reached >= sent.
-// - Has a wait for the stream nothing to do? awaited >= sent.
+// - Does a wait for the stream have nothing to do? awaited >= sent.
 // - Is an event done? reached >= the position of its record (event_state.h).
 // - Is the queue full? sent - reached against a limit: pace().
 // - Is a context idle? All its timelines are level (timelines.h).
@@ -21,9 +21,9 @@
 //
 // If `reached` does not answer a query, the client asks the worker and sends a mark, so that the
 // next query is only a load. While the mark is not reached, the stream counts as busy until the
-// client learns something new: if a stream that waited for this one is found done, this stream is
-// done too, perhaps before the word of its mark arrives. News (news.h) counts what the client has
-// learned.
+// client learns something new. For example, the client finds another stream done that waited for
+// this stream: then this stream is done too, even if the word of its mark has not arrived yet. News
+// (news.h) counts what the client has learned.
 //
 // Pacing: a driver's queues are finite. On an H200 a stream holds 1020 launches, copies or records
 // after one that does not end (driver 580); the next caller blocks. The worker has one thread for

@@ -38,7 +38,7 @@ class Timelines {
   // Counts a command that enters the ring and may queue work on an unknown stream.
   void count_unplaced() { unplaced_.fetch_add(1, std::memory_order_acq_rel); }
 
-  // The work so far, which a wait covers that is sent after now().
+  // The work so far. A wait that is sent after now() covers it.
   struct Positions {
     wire::ObjectId context = 0;
     Scope scope = Scope::kContext;

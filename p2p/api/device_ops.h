@@ -11,8 +11,8 @@
 // place: it records the stream's position and holds the stream there (CUDA: cuEventRecord, then
 // cuStreamWaitValue32 on a pinned word). reached() returns whether the stream has reached the
 // place. release() lets the stream continue. With hold = false the stream is only observed (for an
-// event that another server waits for), and release() only forgets the place. Places in streams of
-// two contexts are two places.
+// event that another server waits for), and release() only forgets the place. A stream is identified
+// by its CUstream and its context, because the default streams of two contexts have one CUstream.
 //
 // Pauses. Driver functions that allocate, register or free memory may wait for the device. The
 // device may wait for a held stream, which only the engine releases. So the engine first requests a

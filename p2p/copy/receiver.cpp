@@ -251,8 +251,8 @@ Status Receiver::await_stream(Incoming& copy, PeerLink* open, bool& moved) {
   if (!open) return {};  // Ready needs an open Link
   moved = true;
   move(copy, IncomingEvent::kStreamReached);
-  // A sender that has already sent a message for this copy needs Ready only to learn that this
-  // side's stream has reached it.
+  // A sender that has already chosen how to copy needs Ready only to learn that this side's stream
+  // has reached the copy. Without a stream it needs no Ready.
   if (copy.place == StreamPlace::kNone && copy.choice != Choice::kNone) return {};
   ReadyMessage ready;
   ready.copy = copy.id;
@@ -399,8 +399,8 @@ Status Receiver::start_pull(Incoming& copy, PeerLink& link) {
   return {};
 }
 
-// Whether the copy may land: it has no predecessor, the predecessor is over, or all of its chunks
-// so far are queued in the same lane, which is in order.
+// Whether the copy may land: it has no predecessor, the predecessor is over, or all chunks of the
+// predecessor so far are queued in the same lane, which is in order.
 bool Receiver::may_follow(const Incoming& copy, uint64_t predecessor) const {
   const auto found = copies_.find(predecessor);
   if (predecessor == 0 || found == copies_.end() || found->second.finished) return true;

@@ -22,8 +22,8 @@ constexpr uint32_t kTrainLength = 4;
 constexpr uint32_t kEchoes = 9;
 // If a transfer takes this long, no larger size is measured.
 constexpr double kLongUs = 5000;
-// A copy waits for the sample in progress, a millisecond for the largest. Until no copy has come
-// for kQuietUs, samples take at most a twentieth of the time.
+// A new copy waits for the end of the sample in progress, at most about a millisecond. Until no
+// copy has come for kQuietUs, samples take at most a twentieth of the time.
 constexpr double kQuietUs = 20'000;
 constexpr double kMeasuringShare = 20;
 // The last attempt counts even if a copy ran during it: if a program copies all the time, every

@@ -136,8 +136,8 @@ struct ChunkMessage : MessageOf<MessageKind::kChunk> {
   uint64_t slot = 0;   // offset in the inbox
   uint64_t total = 0;  // bytes of the copy; the receiver compares it with its own half
   // 0: the bytes have arrived. Otherwise the chunk has arrived when `bytes` bytes have come with
-  // this immediate, which no other chunk in flight over the Link has. The bytes of a chunk that was
-  // not sent according to Abort never come.
+  // this immediate, which no other chunk in flight over the Link has. If Abort counts a chunk as not
+  // sent, its bytes never come.
   uint32_t immediate = 0;
   // 1: the receiver must send Consumed as soon as the chunk has landed, because the sender may wait
   // for the slot. 0: Done frees the slot early enough, because the sender has started the last
