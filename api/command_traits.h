@@ -12,8 +12,8 @@
 
 namespace rcuda::api {
 
-// How the worker treats the command while a stream is held for a copy between workers. During that
-// time, it executes at most 256 commands.
+// How the worker treats the command while a stream is held for a copy between workers. Until no
+// stream is held, the worker executes at most 256 commands.
 enum class WhileHeld : uint8_t {
   kWaits,   // waits until no stream is held, because the driver may wait for the device
   kAsks,    // as kWaits or as kQueues: X_may_wait() of the worker decides, from the command
@@ -45,10 +45,10 @@ struct CommandTraits {
   Frees frees = Frees::kNothing;
   bool waits_for_device = false;  // the driver returns only when the device is idle
   bool any_context = false;       // executed even if its context is not valid
-  bool overtaken = false;         // a later wait for an event may be executed first
-  bool holds_stream = false;      // in some cases; see holds_stream() below
+  bool overtaken = false;         // a later wait for an event may run before it
+  bool holds_stream = false;      // always or sometimes; see holds_stream() below
   uint16_t body_bytes = 0;        // custom commands: size of the body without its tail
-  uint16_t word = kNone;          // the completion word that it signals in every case
+  uint16_t word = kNone;          // the completion word that the command always signals
   uint16_t sequence = kNone;      // the value of that word
   uint16_t device_work = kNone;   // the stream whose device work a trace shows
   uint16_t link = kNone;  // of a command that holds a stream: the connection to the other worker

@@ -14,7 +14,8 @@ struct ErrorText {
 
 #define ERROR_TEXT(code, text) \
   { code, #code, text }
-// By code. The texts of common errors are the driver's: programs print them and tests compare them.
+// Sorted by code. The texts of common errors are the driver's: programs print them and tests
+// compare them.
 constexpr ErrorText kErrors[] = {
     ERROR_TEXT(CUDA_SUCCESS, "no error"),
     ERROR_TEXT(CUDA_ERROR_INVALID_VALUE, "invalid argument"),

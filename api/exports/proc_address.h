@@ -21,7 +21,7 @@ struct ProcEntry {
   int version;  // first CUDA version with this symbol, as 1000 * major + 10 * minor
   void* function;
   void* per_thread;  // its _ptds or _ptsz variant; equals `function` if it has none
-  uint16_t opcode;   // of the command that it sends; 0: it sends no command of its own
+  uint16_t opcode;   // of the command that the function sends; 0: none of its own
 };
 // Generated; sorted by name, then version.
 extern const ProcEntry kProcTable[];
@@ -31,7 +31,8 @@ struct ProcAddress {
   void* function = nullptr;
   CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
 };
-// Selects the newest symbol that is not newer than `version` (at most the driver's version).
+// Selects the newest symbol that is not newer than `version`, which must not be later than the
+// driver's version.
 ProcAddress find_proc(const char* name, int version, bool per_thread);
 
 // Whether a server runs another build that cannot execute the command. The function of this command

@@ -21,7 +21,7 @@ namespace rcuda::client {
 
 // ---- functions ---------------------------------------------------------------------------------
 
-// Stores in `info` the value of an attribute after it was sent to the worker.
+// Stores in `info` the value of an attribute that was sent to the worker.
 void note_attribute(FunctionInfo& info, int which, int value);
 
 // A query about a function or kernel, in two steps: send() and answer().

@@ -32,8 +32,8 @@ constexpr size_t kSmallOverSockets = 256u << 10;
 // through the worker's shadow than through the staging region: 1.4 times as fast for 1 MB, 1.1
 // times for 16 MB, 0.8 times for 64 MB (H100, loopback).
 constexpr size_t kMostInShadow = 32u << 20;
-// Copies to the device of up to this size do not wait for a staging slot: a driver copies up to 64
-// KB of pageable memory itself, so that the caller never waits for the stream.
+// Copies to the device of up to this size do not wait for a staging slot. A driver, too, buffers
+// copies of up to 64 KB of pageable memory, so that the caller never waits for the stream.
 constexpr size_t kStagedByDrivers = 64u << 10;
 
 // Returns the memory of a copy, for the comparison with other copies in progress. Returns all

@@ -144,7 +144,7 @@ struct Earlier {
   Route worker;
   wire::ObjectId id = 0;  // of the stream, or of the event
   bool is_event = false;
-  uint64_t copy = 0;  // id of a copy whose error the later stream's worker reports; or 0
+  uint64_t copy = 0;  // a copy whose error the later stream's worker reports; 0: none
 };
 
 // Orders work of two workers: commands that are sent to the stream `later` after this call wait for

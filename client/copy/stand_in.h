@@ -26,7 +26,7 @@ struct HostRows {
 };
 
 struct StandIn {
-  uint64_t first = 0;     // corresponds to HostRows::first; the layout is the same
+  uint64_t first = 0;     // stands for HostRows::first; the layout is the same
   uint64_t callback = 0;  // remove_callback() frees the stand-in, unless a graph already holds it
 };
 // Makes a stand-in for `rows`. `is_source`: the copy reads the stand-in; otherwise the copy writes

@@ -193,8 +193,8 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
   return free_with(*allocation, allocation->session->answers(kOpcode), send);
 }
 
-// From now on the node owns the address, so other nodes can name it. Each launch allocates
-// the memory at this address; a node or the program frees it.
+// After this call the node owns the address, so other nodes can name it. Each launch allocates the
+// memory at this address; a node or the program frees it.
 CUresult cuGraphAddMemAllocNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
                                 size_t count, CUDA_MEM_ALLOC_NODE_PARAMS* parameters) {
   if (!parameters) return CUDA_ERROR_INVALID_VALUE;

@@ -236,8 +236,8 @@ CUresult cuCtxDestroy_v2(CUcontext handle) {
 }
 
 // cuCtxAttach and cuCtxDetach change the usage count of a context (deprecated). cuCtxDestroy
-// ignores the count, and primary contexts have none. A green context counts as its primary context
-// (580 on an H100).
+// ignores the count, and cuCtxDetach ignores it for primary contexts. Attaching to a green context
+// returns its primary context (580 on an H100).
 
 CUresult cuCtxAttach(CUcontext* handle, unsigned flags) {
   Context* context;

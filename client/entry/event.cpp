@@ -183,7 +183,7 @@ CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent end) 
 CUresult cuCtxRecordEvent(CUcontext context, CUevent handle) {
   Event* event;
   RCUDA_RETURN_IF_CUDA_ERROR(find_event(handle, &event));
-  const EventState::Recording recording(event->state);  // of all streams, so without a position
+  const EventState::Recording recording(event->state);  // in all streams, so without a position
   const CaptureAnswers answers;
   return forward_cuCtxRecordEvent(context, handle);
 }

@@ -37,8 +37,8 @@ CUresult pack_kernel(const CUDA_KERNEL_NODE_PARAMS& node, PackedKernel* packed) 
   // cudart passes a CUkernel in `func` or in `kern`.
   CUfunction callable_handle = node.func ? node.func : reinterpret_cast<CUfunction>(node.kern);
   if (node.func && node.kern) {
-    // cuGraphKernelNodeGetParams returns both members for a node of a CUkernel. With these
-    // parameters, the node must remain a node of a CUkernel.
+    // cuGraphKernelNodeGetParams returns both members for a node of a CUkernel. If the application
+    // passes them back, the node must remain a node of the CUkernel.
     auto* kernel = find<Kernel>(node.kern);
     Function* made;
     if (kernel && function_in(*kernel, route, &made) == CUDA_SUCCESS &&

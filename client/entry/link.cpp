@@ -25,7 +25,7 @@
 namespace rcuda::client {
 namespace {
 
-// Options as a generated call takes them.
+// The options with a number as value, in the two arrays that a generated call takes.
 struct NumberOptions {
   NumberOptions(unsigned count, const CUjit_option* options, void* const* given) {
     for (const wire::JitOption& option : numbers_of(std::span(options, count), given)) {
@@ -110,7 +110,8 @@ CUresult cuLinkAddFile_v2(CUlinkState handle, CUjitInputType type, const char* p
   RCUDA_RETURN_IF_CUDA_ERROR(find_state(handle, &state));
   std::vector<char> contents;
   RCUDA_RETURN_IF_CUDA_ERROR(read_file(path, &contents));
-  if (contents.empty()) return CUDA_ERROR_INVALID_IMAGE;  // cuLinkAddData: CUDA_ERROR_INVALID_VALUE
+  // For empty data, cuLinkAddData returns CUDA_ERROR_INVALID_VALUE instead.
+  if (contents.empty()) return CUDA_ERROR_INVALID_IMAGE;
   return add_input(handle, *state, type, std::as_bytes(std::span(contents)), path, count, options,
                    values);
 }

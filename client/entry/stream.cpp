@@ -34,8 +34,8 @@ CudaResult<StreamRoute> view_stream(CUstream stream) {
 constexpr size_t kUsualDependencies = 64;
 constexpr size_t kMostDependencies = 16u << 10;  // more than a reply can hold
 
-// Asks the worker whether the stream is done. forward_cuStreamQuery() would count as a command in
-// the stream.
+// Asks the worker whether the stream is done. Does not call forward_cuStreamQuery(), which would
+// count as a command in the stream.
 CUresult ask_stream(const StreamRoute& view) {
   wire::Encoder body;
   body.value(view.id);

@@ -507,8 +507,8 @@ void mirror_now(const Route& route, const void* address, MirrorUse use) {
   MutexLock lock(mirroring_mutex);
   const auto [base, bytes] = unmirrored().find(address);
   if (bytes == 0) return;
-  // A copy in progress may still write to this process's memory. The bytes that mirroring sends now
-  // would overwrite the copy's result in the worker.
+  // Wait for copies in progress that may still write to this process's memory: otherwise mirroring
+  // would send older bytes over their results in the worker.
   if (Timeline::host_writes_pending()) (void)await_idle(*route.session, route.context);
   RCUDA_INFO(
       "%s of page-locked memory at %p are mirrored on the server from now on, because work on the "

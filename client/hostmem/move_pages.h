@@ -23,9 +23,10 @@ namespace rcuda::client {
 // exists twice. Threads: any, for different pages. They block while they copy.
 inline constexpr size_t kMovedBytes = 8u << 20;
 
-// Moves the pages onto the memfd `backing`, from its beginning. The parts follow each other without
-// a gap, are readable, and are private mappings: shared memory would lose its connection to the
-// other users. After a failure some pages are on the memfd, and the others are where they were.
+// Moves the pages onto the memfd `backing`, from its beginning. The parts must follow each other
+// without a gap and be readable. They must be private mappings, because shared memory would lose
+// its connection to the other users. After a failure some pages are on the memfd, and the others
+// are where they were.
 bool move_onto(int backing, std::span<const MappedPart> parts);
 // Replaces the pages by anonymous memory, because malloc() expects anonymous memory when it returns
 // memory to the system. The old pages are part of one mapping of a memfd. `frees`: no other process

@@ -171,8 +171,8 @@ CUresult add(Session& session, wire::ObjectId context, std::byte* address, size_
   void* const known = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (known == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
-  // A child process needs neither these bytes nor the region, and would keep their memory after
-  // they end here.
+  // A child process needs neither these bytes nor the region, and would keep their memory after the
+  // mirror has ended here.
   (void)madvise(known, bytes, MADV_DONTFORK);
   mirror->known = {static_cast<std::byte*>(known), UnmapPages{bytes}};
   bool fetched = false;

@@ -175,7 +175,7 @@ void merge_lent(Mirror& mirror, std::byte* there, const wire::MirrorState& state
     before.emplace_back(run, std::vector(there + run.at, there + run.at + run.bytes));
   });
   merge(mirror, there, {{0, mirror.bytes}}, false);
-  // Undoes the changes of bring_up_to_date(): the worker takes every lent byte that has changed for
+  // Undoes the changes of bring_up_to_date(), because the worker would treat each of these bytes as
   // a change by the host function.
   std::for_each(before.rbegin(), before.rend(), [&](const auto& saved) {
     std::copy(saved.second.begin(), saved.second.end(), there + saved.first.at);

@@ -27,8 +27,8 @@ uint64_t note_patch(Mirror& mirror, const Run& run, const std::byte* content, co
     RCUDA_REQUIRES(mirrors_mutex);
 // Puts the changes of a host function into `lent`, from which the worker takes them over.
 void return_changes(Mirror& mirror) RCUDA_REQUIRES(mirrors_mutex);
-// Drops the sent bytes that `state` contains. The client must have all bytes of the answer with
-// this state.
+// Drops the sent bytes that `state` contains. `state`: from an answer whose bytes the client has
+// merged completely.
 void forget_confirmed(Mirror& mirror, const wire::MirrorState& state) RCUDA_REQUIRES(mirrors_mutex);
 // Whether the client must not merge worker bytes with this state: they lack sent bytes that
 // forget_confirmed() has dropped, so the client's bytes are newer and merging would undo them.

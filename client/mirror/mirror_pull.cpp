@@ -303,7 +303,7 @@ std::vector<CUresult> pull(const std::vector<std::shared_ptr<Mirror>>& mirrors,
         news.begin(), news.end(), [&](const MirrorNews& one) { return one.mirror == mirrors[i]; });
     if (asked == news.end()) continue;
     take_early(pulls[i], *asked, may_lack);
-    news = {asked + 1, news.end()};  // both are in the same order
+    news = {asked + 1, news.end()};  // news and pulls have the same order
   }
   // The number of attempts is limited: a stream whose work never ends must not block the caller
   // indefinitely. The bytes of the last attempt are used unless they lack a confirmed patch.

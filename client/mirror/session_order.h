@@ -1,6 +1,6 @@
 // The order between the work of different sessions, which cudaStreamWaitEvent makes with an event
-// of another server. If work of one session has waited for work of another session, then a wait for
-// the former also covers the latter, so it must fetch the mirrored memory of both.
+// of another server. If work of session A has waited for work of session B, then a wait for A's
+// work also covers B's work, so it must fetch the mirrored memory of both.
 //
 // Threads: any. Only is_met() blocks, like Timeline::has_reached().
 #pragma once
@@ -27,8 +27,8 @@ struct SessionOrder {
 
 // Notes that the stream of `later` waits for work of `earlier`. Also notes the orders that
 // `earlier` has with third sessions, because their work comes before this stream's work, too.
-// `sent`: the command that waits. `mirrored`: any_mirrored(). If it is false, the orders are not
-// kept, because this work cannot use memory that is mirrored later.
+// `sent`: the command that waits. `mirrored`: any_mirrored(). If nothing is mirrored, the orders
+// are not kept, because this work cannot use memory that is mirrored later.
 void note_order(Session& earlier, const Route& later, const SentCommand& sent, bool mirrored);
 // Whether any order has ever been noted.
 bool any_order();

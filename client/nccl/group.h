@@ -10,8 +10,8 @@
 // it waits two more seconds for the errors of the other workers, then aborts the communicators of
 // the batches without an answer. Their calls return ncclRemoteError.
 //
-// Threads: any; a group belongs to its thread. Blocking: submit() outside of a group,
-// submit_at_once() and end_group(), with blocking communicators: as long as NCCL's calls would.
+// Threads: any; a group belongs to its thread. Blocking: with blocking communicators, submit()
+// outside of a group, submit_at_once() and end_group() block as long as NCCL's calls would.
 #pragma once
 
 #include "client/nccl/step.h"

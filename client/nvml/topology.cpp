@@ -32,11 +32,12 @@ uint32_t ancestor_of(const Pair& pair) {
 
 // Reports the other end of a link as in a virtual machine that does not see the switch. NCCL
 // concludes from this address that a switch connects all GPUs with such links, which is true within
-// a server. Returns NVML_ERROR_NOT_SUPPORTED for a link that does not lead to a switch, because the
-// PCI address of the GPU at its end may be the address of another server's GPU in this pool. Also
-// returns it for every link if the pool has only one GPU of this server, or if CUDA_VISIBLE_DEVICES
-// hides a GPU of this server: other ranks of NCCL may use hidden GPUs, but a session may not import
-// their memory, so NCCL must use the path through the host.
+// a server. Returns NVML_ERROR_NOT_SUPPORTED in three cases:
+// - The link does not lead to a switch: the PCI address of the GPU at its end may be the address of
+//   another server's GPU in this pool.
+// - The pool has only one GPU of this server.
+// - CUDA_VISIBLE_DEVICES hides a GPU of this server. Other ranks of NCCL may use hidden GPUs, but a
+//   session may not import their memory, so NCCL must use the path through the host.
 nvmlReturn_t get_remote_pci(nvmlDevice_t device, unsigned link, nvmlPciInfo_t* pci) {
   unsigned active = 0, other_end = NVML_NVLINK_DEVICE_TYPE_SWITCH;
   if (const nvmlReturn_t result = nvmlDeviceGetNvLinkState(device, link, &active);
@@ -50,7 +51,7 @@ nvmlReturn_t get_remote_pci(nvmlDevice_t device, unsigned link, nvmlPciInfo_t* p
   const bool is_other =
       other_end == NVML_NVLINK_DEVICE_TYPE_GPU || other_end == NVML_NVLINK_DEVICE_TYPE_IBMNPU;
   if (!active || is_other || !Pool::get().shows_neighbours(view)) return NVML_ERROR_NOT_SUPPORTED;
-  // Driver 580 returns this in such a virtual machine: placeholders for the addresses, and no ids.
+  // As driver 580 in a virtual machine that does not see the switch: placeholders, and no ids.
   constexpr nvmlPciInfo_t kHidden = {"FFFFFFF:FF:FF.0", 0xffffffff, 0xff, 0xff, 0, 0,
                                      "FFFFFFFF:FF:FF.0"};
   *pci = kHidden;

@@ -8,7 +8,7 @@
 namespace rcuda::client {
 namespace {
 
-// Maps handles of workers' drivers to executables: those for which the application has the driver's
+// The executables for which the application has the handle of the worker's driver. The key is this
 // handle. Never destroyed, like the arenas.
 struct WorkerHandles {
   std::atomic<size_t> count{0};  // of `graphs`; find() takes no lock if it is 0

@@ -13,7 +13,7 @@
 //
 // Numbered variables are for container tools that add each GPU separately (rcuda-run --cdi). The
 // pool consists of the variables that are set, in the order of their numbers. With
-// RCUDA_DEVICE_COUNT=2, the first two must both be set.
+// RCUDA_DEVICE_COUNT=2, RCUDA_DEVICE_0 and RCUDA_DEVICE_1 must both be set.
 //
 // The functions are pure. An error names the entry and shows the right form.
 #pragma once

@@ -1,4 +1,4 @@
-// The route of a command: its worker, its context, and the queue in which the command counts.
+// The route of a command: its worker, its context, and the timeline that counts the command.
 //
 // A route is made with all its fields and never changed. client/route/find_route.h has the
 // functions that find the route of a call.

@@ -51,10 +51,11 @@ bool may_find_no_room(const wire::Command& command) {
                               [&](std::string_view part) { return name.find(part) != name.npos; });
 }
 
-// Whether the GPU may write to the program's memory after the command. `room`: the result of
+// Whether the GPU may write to the program's memory after the command. False for copies of pageable
+// memory, whose callers call note_write() if the memory is mirrored. `room`: the result of
 // room_of().
 bool may_write(const wire::Command& command, const Timeline* timeline, uint64_t room) {
-  if (command.is<wire::SignalBody>() || command.is<wire::CopyInlineBody>() ||  // note_write()
+  if (command.is<wire::SignalBody>() || command.is<wire::CopyInlineBody>() ||
       command.is<wire::CopyStagedBody>()) {
     return false;
   }
@@ -80,7 +81,8 @@ uint64_t room_of(const wire::Command& command, bool moves_bytes) {
     return (copy.to_device && copy.immediate ? 1 : 0) + room_of(command, false);
   }
   if (command.is<wire::NcclPostBody>()) {
-    // Around the kernels: a wait and a record in the stream, and both in a stream of NCCL's own.
+    // Around the kernels, NCCL queues a wait and a record of an event in the stream, and a wait and
+    // a record in a stream of its own.
     constexpr uint64_t kAround = 4;
     wire::NcclCallsBody calls;
     std::memcpy(&calls, body.data(), sizeof calls);

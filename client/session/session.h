@@ -122,7 +122,7 @@ class Session final : public TimelineHost {
   Staging& staging() { return *staging_; }
   ShadowRegions& shadows() { return shadows_; }
   // Records the worker's writes with immediates. The loss of the session does not complete a write,
-  // so callers wait with wait_for().
+  // so callers wait with wait_for(), which then returns kSessionLost.
   transport::Arrivals& arrivals() { return arrivals_; }
   Ids& ids() { return ids_; }
   const LackingCommands& lacking() const { return lacking_; }
@@ -265,7 +265,7 @@ class Session final : public TimelineHost {
   std::atomic<bool> told_no_room_{false};
   transport::MediumTraits traits_;
   uint32_t trace_ = 0;            // this session's number in the trace
-  transport::Arrivals arrivals_;  // before the Link, whose threads use it and shadows_
+  transport::Arrivals arrivals_;  // outlives the Link, whose threads use it, like shadows_
   ShadowRegions shadows_;
   std::unique_ptr<transport::Link> link_;
   std::optional<wire::Channel> channel_;

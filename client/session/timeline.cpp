@@ -21,7 +21,8 @@ constexpr size_t kMostHostWrites = 16;
 
 // No thread waits for the worker while it holds this mutex.
 Mutex host_write_mutex;
-// The timelines with a host write in progress. Never destroyed: timelines may outlive it.
+// The timelines with a host write in progress. Never destroyed, because timelines may exist until
+// the process ends.
 auto& writers = *new std::vector<Timeline*>;
 std::atomic<size_t> writer_count{0};
 

@@ -11,8 +11,9 @@
 // place: it records the stream's position and holds the stream there (CUDA: cuEventRecord, then
 // cuStreamWaitValue32 on a pinned word). reached() returns whether the stream has reached the
 // place. release() lets the stream continue. With hold = false the stream is only observed (for an
-// event that another server waits for), and release() only forgets the place. A stream is identified
-// by its CUstream and its context, because the default streams of two contexts have one CUstream.
+// event that another server waits for), and release() only forgets the place. A stream is
+// identified by its CUstream and its context, because the default streams of all contexts have the
+// same CUstream.
 //
 // Pauses. Driver functions that allocate, register or free memory may wait for the device. The
 // device may wait for a held stream, which only the engine releases. So the engine first requests a
@@ -86,13 +87,13 @@ struct CopyBox {
 struct ExportedMemory {
   static constexpr size_t kHandleBytes = 128;
   std::array<std::byte, kHandleBytes> handle{};  // opaque; compared bytewise
-  uint64_t offset = 0;                           // of the given address from MappedMemory::base
+  uint64_t offset = 0;                           // from MappedMemory::base to the exported address
 };
 
 // Exported memory of another process, mapped in this one.
 struct MappedMemory {
   DeviceAddress base = 0;
-  uint64_t bytes = 0;  // size of the mapping, from this side's driver
+  uint64_t bytes = 0;  // size of the mapping, as this side's driver reports it
 };
 
 // Device memory as a file descriptor that the drivers of RDMA adapters accept.

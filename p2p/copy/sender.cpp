@@ -224,8 +224,8 @@ Status Sender::begin(Outgoing& copy, PeerLink& link, bool& moved) {
   // is first in line.
   //  - Copy-out reads the source, and CUDA allows this only after the destination's stream has
   //    reached the copy.
-  //  - Its chunks occupy slots in the peer's inbox until the peer's half has come, and that half
-  //    may wait for other copies. So no other copy may need these slots. The first in line may
+  //  - The copy's chunks occupy slots in the peer's inbox until the peer's half has come, and that
+  //    half may wait for other copies. So no other copy may need these slots. The first in line may
   //    begin, because commands before it never wait for a later copy. Copies that have sent
   //    everything need no slot any more and do not count.
   //

@@ -79,8 +79,8 @@ struct Outgoing {
   std::deque<Chunk> flight;   // the chunks from number `gone` on
   uint64_t gone = 0;          // number of chunks consumed, with their transfers ended
   uint64_t consumed = 0;      // number of chunks that the receiver has reported
-  Count running;              // in Environment::running_copies, while it runs
-  Count ending, ending_here;  // in ending_copies and ending_, after all is sent
+  Count running;              // counts in Environment::running_copies, while the copy runs
+  Count ending, ending_here;  // count in ending_copies and ending_, after everything is sent
   transport::Company company = transport::Company::kMany;
 };
 

@@ -138,8 +138,8 @@ Status Peer::open_link() {
   return send_legs();
 }
 
-// Tries to map the peer's probe memory for each device, and sends the results (Mappable): the peer
-// plans the copies to this side, and if this side can map the peer's memory, it can pull.
+// Tries to map the peer's probe memory for each device, and sends the results (Mappable). The peer
+// needs them to plan copies to this side: this side can pull from memory that it can map.
 Status Peer::map_probe_memory() {
   if (get_text(link_->offer.host) != host_identity()) return {};
   const size_t offered = std::min<size_t>(environment_.devices.size(), kMaxDevices);

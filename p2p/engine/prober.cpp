@@ -12,8 +12,8 @@ namespace {
 constexpr uint64_t kSmallestBytes = 4096;
 constexpr uint64_t kGrowth = 4;
 constexpr uint64_t kWarmUpBytes = uint64_t{256} << 10;
-// The number of samples of each size. The first single transfer warms up and is dropped. Times of
-// sockets vary more than those of copy engines.
+// The number of samples of each size. The first single transfer warms up and is dropped. A wire has
+// more samples, because times of sockets vary more than those of copy engines.
 constexpr uint32_t kSingles = 4;
 constexpr uint32_t kTrains = 2;
 constexpr uint32_t kWireSingles = 6;

@@ -58,7 +58,7 @@ class Prober {
   enum class Kind : uint8_t { kLane, kWire, kRegister, kEcho };
   struct Job {
     const char* name = "";
-    LegModel* leg = nullptr;  // the result; of the environment or of the Link
+    LegModel* leg = nullptr;  // gets the result; in the Environment or the PeerLink
     Kind kind = Kind::kLane;
     int device = 0;
     Lane lane = Lane::kOut;

@@ -136,8 +136,8 @@ struct ChunkMessage : MessageOf<MessageKind::kChunk> {
   uint64_t slot = 0;   // offset in the inbox
   uint64_t total = 0;  // bytes of the copy; the receiver compares it with its own half
   // 0: the bytes have arrived. Otherwise the chunk has arrived when `bytes` bytes have come with
-  // this immediate, which no other chunk in flight over the Link has. If Abort counts a chunk as not
-  // sent, its bytes never come.
+  // this immediate, which no other chunk in flight over the Link has. If Abort counts a chunk as
+  // not sent, its bytes never come.
   uint32_t immediate = 0;
   // 1: the receiver must send Consumed as soon as the chunk has landed, because the sender may wait
   // for the slot. 0: Done frees the slot early enough, because the sender has started the last
@@ -228,8 +228,8 @@ struct LegMessage : MessageOf<MessageKind::kLeg> {
 };
 static_assert(sizeof(LegMessage) == 32 + kMaxLegKnots * 16);
 
-// The result of mapping the peer's probe memory. A worker on the same host sends it once for each
-// pair of a peer's device with probe memory and a device of its own.
+// The result of mapping the peer's probe memory. A worker on the same host sends one message for
+// each pair of devices: a device of the peer that has probe memory, and a device of its own.
 struct MappableMessage : MessageOf<MessageKind::kMappable> {
   uint32_t sender_device = 0;  // of the side that receives this message and will send copies
   uint32_t device = 0;         // of the side that sends this message

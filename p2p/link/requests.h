@@ -52,7 +52,7 @@ struct Signal {
   StreamPlace place =
       StreamPlace::kNone;  // none: the place could not be taken, because of `failure`
   Status failure;
-  std::shared_ptr<const Status> outcome;  // of a copy before the place; may be null
+  std::shared_ptr<const Status> outcome;  // result of a copy before the place; may be null
 };
 
 // Device memory that is about to be freed.

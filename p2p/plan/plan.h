@@ -22,8 +22,8 @@ constexpr bool has_buffers(Staging staging) {
   return staging == Staging::kDevice || staging == Staging::kHost;
 }
 
-// The medium of the chunks. Every route except kIpc covers all media with the same traits, and has
-// the name of the first of these media.
+// The medium of the chunks. Each route except kIpc stands for all media with the same traits, and
+// is named after the first of these media.
 enum class Route : uint8_t {
   kShm,    // shares_pages: both workers stage in one shared buffer
   kTcp,    // copies_by_cpu: sockets between host buffers

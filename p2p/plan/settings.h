@@ -29,7 +29,7 @@ std::span<const SizeRule> host_rules();
 struct PlannerOptions {
   // The rules of a strategy, sizes ascending. Empty: auto, the planner chooses.
   std::span<const SizeRule> rules;
-  // The rules for copies for which the staging of `rules` is not possible; they stage in host
+  // The rules for a copy for which the staging of `rules` is not possible. They stage in host
   // memory.
   std::span<const SizeRule> host_rules;
   std::optional<Chunking> chunking;  // replaces that of the rules
