@@ -22,7 +22,7 @@ inline CUstream per_thread_stream(CUstream stream) {
   return stream == nullptr ? CU_STREAM_PER_THREAD : stream;
 }
 
-// Used in old_versions.toml.
+// Helpers for the bodies in api/table/old_versions.toml.
 inline CUmemLocation device_location(CUdevice device) {
   CUmemLocation location{};
   location.type = device == CU_DEVICE_CPU ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_DEVICE;

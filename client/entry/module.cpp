@@ -371,7 +371,7 @@ CUresult cuLibraryGetManaged(CUdeviceptr* address, size_t* bytes, CUlibrary libr
   CUdeviceptr found = 0;
   size_t size = 0;
   RCUDA_RETURN_IF_CUDA_ERROR(forward_cuLibraryGetManaged(&found, &size, library, name));
-  // The application accesses the variable at this address.
+  // The application accesses the variable at this address, so the memory is mirrored there.
   auto* const object = find<Library>(library);
   if (!object) return CUDA_ERROR_INVALID_HANDLE;
   RCUDA_RETURN_IF_CUDA_ERROR(add_variable(object->variables, found, size, any_route(), true));

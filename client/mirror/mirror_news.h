@@ -1,7 +1,8 @@
 // Fetches the GPU's changes in small mirrors of page-locked memory. One query covers many mirrors,
 // and its answer has only the bytes that the client lacks.
 //
-// Threads: any; each function says which locks its caller holds. Only CallsInFlight blocks.
+// Threads: any; each function says which locks its caller holds. Only ask_for_news() may block, in
+// CallsInFlight::add().
 #pragma once
 
 #include <cstddef>

@@ -32,7 +32,8 @@ uint32_t ancestor_of(const Pair& pair) {
 
 // Reports the other end of a link as in a virtual machine that does not see the switch. NCCL
 // concludes from this address that a switch connects all GPUs with such links, which is true within
-// a server. Returns NVML_ERROR_NOT_SUPPORTED in three cases:
+// a server. Returns NVML_ERROR_NOT_SUPPORTED in four cases:
+// - The link is not active.
 // - The link does not lead to a switch: the PCI address of the GPU at its end may be the address of
 //   another server's GPU in this pool.
 // - The pool has only one GPU of this server.

@@ -16,9 +16,9 @@ class ImageBook {
 
   // Whether the client has queried this image. The worker had it, or received it afterwards.
   bool knows(const Hash& hash) const { return known_.contains(hash); }
-  // Whether the worker probably lacks an image that is not known: it lacked the last queried image,
-  // or no image was queried yet. If a program compiles its kernels, or its server keeps no images,
-  // the worker lacks one image after the other.
+  // Whether the worker probably lacks the next unknown image. True if it lacked the last queried
+  // image, or if no image was queried yet. If a program compiles its kernels, or its server keeps
+  // no images, the worker lacks one image after the other.
   bool expects_lack() const { return lacked_last_; }
   void note(const Hash& hash, bool lacked) {
     constexpr size_t kMost = 10'000;  // a forgotten image may be sent again needlessly
