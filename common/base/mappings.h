@@ -25,8 +25,8 @@ struct MappedPart {
   void* address() const { return reinterpret_cast<void*>(begin); }
 };
 
-// The parts of mappings that lie in [begin, end), in ascending order; without /proc, those of
-// unlisted_mappings_in().
+// Returns the parts of mappings that lie in [begin, end), in ascending order. Without /proc,
+// returns the result of unlisted_mappings_in().
 std::vector<MappedPart> mappings_in(uint64_t begin, uint64_t end);
 // For use without /proc. Returns the whole range as one part, marked as writable and shared,
 // because the memory may be both. Returns no part if a page of the range is not mapped.

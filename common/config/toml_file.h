@@ -25,9 +25,9 @@ struct TomlItem {
 Result<std::vector<TomlItem>> read_toml_file(const std::string& path);
 
 // Sets the settings of a file. An unknown key is an error that names the nearest known key, or all
-// known keys. kDenied: other users can write the file (this user's own group may), or this process
-// is root's and root does not own the file. `others`: a top-level table that is not a part of the
-// settings and is skipped.
+// known keys. Returns kDenied if other users can write the file, or if this process is root's and
+// root does not own the file. The group of a process that is not root's may write the file.
+// `others`: a top-level table that is not a part of the settings and is skipped.
 Status load_toml_file(Registry& registry, const std::string& path, const char* others = "");
 
 }  // namespace rcuda::config

@@ -1,4 +1,5 @@
-// Token: what a client needs to use a server over TLS, in one line of text.
+// Token: the secret and the fingerprint with which a client uses a server over TLS, in one line of
+// text.
 //
 //   rcuda1.<id>.<secret>.<fingerprint>
 //

@@ -31,7 +31,7 @@ uint64_t plain_number(std::string_view word) {
 }
 
 // Reads an extent after its opening bracket. `[8]` is 8 elements, `<8>` is 8 variables. `[]` sets
-// `*open`: the initialiser has the number of elements.
+// `*open`: the number of elements follows from the initialiser.
 uint64_t extent(Words& words, std::string_view close, bool* open) {
   const std::string_view word = words.next();
   if (word == close) {

@@ -48,7 +48,7 @@ template <typename T>
 concept Number =
     (std::integral<T> && !std::same_as<T, bool>) || std::same_as<T, std::chrono::nanoseconds>;
 
-// Visits an item of a list, which has no name.
+// Visits an item of a list. Items have no names.
 template <typename Visitor, typename Item>
 void visit_item(Visitor& visit, Item& item) {
   if constexpr (Number<Item>) {

@@ -178,10 +178,10 @@ class Link {
 
   // Lends [base, base+bytes) to a Link with Reconnecting, so that the Link need not copy the
   // sources of writes in this memory. The Link reads such a source until the peer has all of its
-  // bytes, also after `done`: the source must not change before. Other sources, and those of
-  // put_region(), belong to the caller as described below. take_back(), with the same arguments,
-  // copies the bytes that the peer lacks; afterwards the Link does not read the memory. On other
-  // Links, both functions do nothing.
+  // bytes, which may be after `done`. The source must not change until then, or until take_back().
+  // Other sources, and those of put_region(), belong to the caller as described below. take_back(),
+  // with the same arguments, copies the bytes that the peer lacks; afterwards the Link does not
+  // read the memory. On other Links, both functions do nothing.
   virtual void lend(const void*, size_t) {}
   virtual void take_back(const void*, size_t) {}
 

@@ -27,7 +27,7 @@ std::chrono::milliseconds heartbeat_interval(uint32_t timeout_ms);
 // Explains why a Link ended, on the side that was silent for longer than its peer's limit.
 std::string given_up(uint64_t limit_ms);
 
-// LinkCounters while a Link counts. Any thread, in relaxed order.
+// The counters of a Link that is in use. Any thread reads and changes them, in relaxed order.
 using LiveCounters = CountersOf<std::atomic<uint64_t>>;
 
 class LinkCore : public Link {

@@ -12,8 +12,8 @@
 // 0x6000'0000'0000, the client reports them in its Hello.
 //
 // ThreadSanitizer allows mappings in a few ranges only (compiler-rt: tsan_platform.h). A build with
-// ThreadSanitizer has its own, smaller ranges inside those. All processes of a session must then be
-// built with it.
+// ThreadSanitizer has its own, smaller ranges, inside the allowed ranges. All processes of a
+// session must then be built with ThreadSanitizer.
 #pragma once
 
 #include <cstdint>

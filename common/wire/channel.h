@@ -34,7 +34,7 @@ namespace rcuda::wire {
 
 class Channel;
 
-// A completion word, and the sequence of a request that it answers.
+// A completion word, and the sequence number that it has when a certain request is done.
 struct Word {
   uint32_t index = 0;
   uint64_t sequence = 0;

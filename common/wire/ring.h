@@ -21,8 +21,8 @@
 //     consumed_offset  u64  bytes taken out of the ring since the start, with padding and skipped
 //                           ends; written every quarter of the ring, or when `want` is reached
 //
-// A word that has not been written yet is zero: the reader clears what it has consumed before it
-// returns the space, so old payload is never read as a header or a stamp.
+// A word that has not been written yet is zero: the reader clears the frames that it has consumed
+// before it returns their space. So old payload is never read as a header or a stamp.
 //
 // Trust. Neither side trusts the other. The reader copies a frame out of the window before the
 // frame is used (the peer can change its bytes at any time) and checks length, sequence, stamp and

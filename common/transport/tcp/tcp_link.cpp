@@ -332,8 +332,8 @@ std::string TcpLink::receive_some(std::byte* data, size_t bytes, size_t* receive
     if (errno == EINTR) continue;  // this process was stopped: first read what arrived meanwhile
     if (errno != EAGAIN) return std::string("receiving from the peer: ") + std::strerror(errno);
     if (std::string why = check_peer(asked); !why.empty()) return why;
-    // Only a read that begins after the limit can fail the peer, because this process may be
-    // stopped between any two lines.
+    // Only a read that begins after the limit shows that the peer is lost, because this process may
+    // be stopped between any two lines.
     asked = Clock::now();
     flags = is_overdue(asked) ? MSG_DONTWAIT : 0;
   }

@@ -78,7 +78,7 @@ class PutQueue {
   Status add_put(MutexLock& lock, uint64_t offset, std::span<const Bytes> pieces, size_t total,
                  const std::function<bool()>& wakes, uint32_t immediate)
       RCUDA_REQUIRES(mutex_, lock);
-  // kNotWithinAPut: also waits while another put has only some of its requests added.
+  // kNotWithinAPut: also waits while another put has added only some of its requests.
   enum class Turn { kNotWithinAPut, kAnytime };
   Status wait_for_room(MutexLock& lock, size_t staged_bytes, Turn turn)
       RCUDA_REQUIRES(mutex_, lock);
