@@ -18,7 +18,8 @@ namespace rcuda::transport {
 namespace {
 
 // Puts that follow each other within this time are a burst. A send costs 3 to 10 us, so gathering
-// the puts of a burst always saves time. Calls whose answers a thread awaits are further apart.
+// the puts of a burst always saves time. Two calls of a thread that waits for the answers are
+// further apart.
 constexpr auto kBurstGap = std::chrono::microseconds(10);
 // After this number of puts without Wake::kNow, each within `hand_over` of the previous put, waking
 // the flusher pays off. A wake-up may cost as much as five sends.

@@ -18,8 +18,8 @@ namespace {
 
 constexpr int kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
 
-// Bounds of the measured threshold. Below the lower one, a registration never pays for its system
-// calls; above the upper one, a copy never pays for its CPU time.
+// Bounds of the measured threshold. Below kMinThreshold, a registration never saves the time of its
+// system calls. Above kMaxThreshold, a copy always takes more time than a registration.
 constexpr size_t kMinThreshold = 16u << 10;
 constexpr size_t kMaxThreshold = 1u << 20;
 
