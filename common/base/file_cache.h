@@ -4,8 +4,9 @@
 // complete, also after a power cut. Nothing writes it afterwards. When the folder exceeds its
 // bound, the least recently used files are removed. A file that is open or mapped in any process is
 // neither removed nor replaced: its disk blocks would stay in use, but no longer count towards the
-// bound. (On a file system without flock() or RENAME_NOREPLACE, it may be.) The cache keeps the
-// folder open, so a process can use it after switching to a user that cannot reach the path.
+// bound. (On a file system without flock() or RENAME_NOREPLACE, a file in use may be removed or
+// replaced.) The cache keeps the folder open, so a process can use it after switching to a user
+// that cannot reach the path.
 //
 // Threads: any; an object has no state that changes. Blocking: open() and insert(), for the file
 // system.

@@ -21,7 +21,7 @@ namespace rcuda {
 
 using Deadline = std::chrono::steady_clock::time_point;
 
-// Descriptors that one message may carry.
+// The most descriptors that one message may carry.
 inline constexpr size_t kMaxPassedFds = 4;
 
 // Makes the kernel end an idle connection when the peer's host has not answered for a minute.

@@ -47,7 +47,7 @@ std::optional<std::string> joined(const toml::array& list) {
   return text;
 }
 
-// Sets kind and text. Returns false for a value that has none of the kinds.
+// Sets kind and text. Returns false for a value of another kind, such as a date.
 bool take_value(const toml::node& node, TomlItem* item) {
   using Kind = TomlItem::Kind;
   if (const auto text = node.value_exact<std::string>()) {

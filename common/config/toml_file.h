@@ -12,7 +12,7 @@
 
 namespace rcuda::config {
 
-// A value of a file, or one of its tables, which may be empty.
+// A value or a table of a file. A table may be empty.
 struct TomlItem {
   enum class Kind { kTable, kText, kNumber, kFlag, kList };
   std::vector<std::string> keys;  // {"image_cache", "bytes"}
@@ -21,7 +21,8 @@ struct TomlItem {
   size_t line = 0;
 };
 
-// Returns the items in the order of the lines. A value that has none of the kinds is an error.
+// Returns the items in the order of the lines. A value of another kind, such as a date, is an
+// error.
 Result<std::vector<TomlItem>> read_toml_file(const std::string& path);
 
 // Sets the settings of a file. An unknown key is an error that names the nearest known key, or all

@@ -86,7 +86,8 @@ struct Hello {
   std::vector<AddressWindow> taken;
   uint32_t worker = 0;                 // index of this worker among the client's workers, from 0
   uint32_t servers = 0;                // the number of workers that the client will have
-  uint32_t devices_left = 0;           // devices on this server and on servers that welcome later
+  // The client's devices on this server, and on its servers that have not sent a Welcome yet.
+  uint32_t devices_left = 0;
   std::string p2p_strategy, p2p_path;  // RCUDA_P2P_STRATEGY and RCUDA_P2P_PATH of the client
   // How long the client waits in the server's queue (RCUDA_WAIT). 0: it does not wait.
   uint32_t wait_ms = 0;
@@ -167,7 +168,7 @@ struct Authenticate {
   uint8_t mac[32] = {};    // kToken: tls::token_proof()
   identity::Chain chain;   // kCertificate: the client's certificates
   std::string signature;   // kCertificate: tls::sign() of the client
-  std::string credential;  // kMunge: the payload is what munge_payload() returns
+  std::string credential;  // kMunge: a credential with the payload munge_payload()
 };
 
 struct Authenticated {

@@ -134,7 +134,7 @@ struct Answer {
 // kDeviceCommunicator. Threads of NcclCallers answer the others.
 enum class Question : uint32_t {
   kAsyncError = 1,
-  kLastError = 2,  // the text; communicator 0: of the library
+  kLastError = 2,  // the text is the error; communicator 0: the library's last error
   kMemory = 3,     // `value`: which statistic
   kUniqueId = 4,   // for ranks that will join: the text is the id
   kFirstOfThreads = 5,

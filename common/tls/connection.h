@@ -31,7 +31,8 @@ namespace rcuda::tls {
 // Secret of a session, or a value that only the two ends of a connection know.
 using Key = std::array<uint8_t, 32>;
 
-// Labels of Connection::exported(): the session's key, and the value that proofs name (proof.h).
+// Labels of Connection::exported(): for the session's key, and for the value from which the binding
+// is computed (proof.h).
 inline constexpr char kSessionLabel[] = "EXPORTER-rcuda-session";
 inline constexpr char kProofLabel[] = "EXPORTER-rcuda-proof";
 

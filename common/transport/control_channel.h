@@ -2,8 +2,8 @@
 // socket carries announcements of regions (with their descriptors), heartbeats and the farewell.
 // When it closes, the peer is gone.
 //
-// prepare() does all that can fail. After it, a side may report to its peer that it is ready,
-// because begin() cannot fail.
+// prepare() does all steps that can fail. After prepare(), a side may report to its peer that it is
+// ready, because begin() cannot fail.
 //
 // One thread sleeps in poll() on the socket and on the peer's pidfd. (The pidfd matters if the peer
 // has forked: after the parent is killed, the child still holds the socket open.) Any thread may

@@ -21,7 +21,8 @@ struct ControlMessage {
   // kAnnounce: the region's size. kGivenUp: the limit of silence in milliseconds. kHeartbeat: 1 if
   // the sender may be silent (Link::announce_silence).
   uint64_t bytes = 0;
-  uint64_t address = 0;  // kAnnounce; shm: offset in the backing; verbs: remote address
+  // kAnnounce: the region's address (verbs), or its offset in the backing file (shm).
+  uint64_t address = 0;
   uint64_t key = 0;      // kAnnounce; verbs: rkey
 };
 static_assert(sizeof(ControlMessage) == 40);

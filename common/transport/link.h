@@ -3,9 +3,9 @@
 //
 // Purpose. Each side owns a *window*, a block of plain memory that its peer writes. common/wire
 // lays everything else out inside the windows (command ring, reply slots, completion words,
-// flow-control credits), in the same way for every medium: shared memory writes the peer's window
-// with memcpy, verbs with RDMA write, and TCP sends {offset, bytes}, which a receiver thread
-// stores. Bulk data never goes through a window. It moves between exposed *regions*.
+// flow-control credits), in the same way for every medium. Shared memory writes the peer's window
+// with memcpy, verbs with RDMA writes. TCP sends {offset, bytes}, and a thread of the receiver
+// stores the bytes. Bulk data never goes through a window. It moves between exposed *regions*.
 //
 // Order. Puts of one Link become visible in the order in which they were issued, on any thread (the
 // Link serialises them). Within one put, the last eight bytes become visible last; the peer polls
@@ -93,9 +93,9 @@ using TransferDone = std::function<void(const Status&)>;
 //   kMany: CPU time; the write is one of many in progress.
 enum class Company : uint8_t { kAwaited, kAlone, kMany };
 
-// Called on the receiving side when `bytes` more of a write with this immediate have arrived: once
-// for each part into which the medium cuts the write, in any order, from threads of the Link. Must
-// not block.
+// Called on the receiving side when `bytes` more of a write with this immediate have arrived. The
+// medium may cut a write into parts: the function is then called once for each part, in any order.
+// Called from threads of the Link. Must not block.
 using ImmediateArrived = std::function<void(uint32_t immediate, uint64_t bytes)>;
 
 using Bytes = std::span<const std::byte>;
@@ -145,9 +145,9 @@ class Link {
   }
 
   // Sleeps until `ready` returns true, the deadline passes (kTimeout) or the Link breaks. Calls
-  // `ready` on this thread before it sleeps, after every wake-up, and once after the Link broke:
-  // the peer's last put counts if it came before that. Several threads may wait. A caller that
-  // wants to spin does so before the call. With kNotAnswers `ready` must not depend on
+  // `ready` on this thread before it sleeps, after every wake-up, and once after the Link broke,
+  // because the peer's last put may have arrived just before. Several threads may wait. A caller
+  // that wants to spin does so before the call. With kNotAnswers `ready` must not depend on
   // LinkOptions::answers.
   virtual Status wait(const std::function<bool()>& ready,
                       std::chrono::steady_clock::time_point deadline,
@@ -323,8 +323,9 @@ struct Reconnecting {
 // The arguments of make_link() (media.h). Each side has a connected stream socket, of the kind that
 // the medium's reach needs, on which the session handshake has ended. Both sides call make_link().
 // make_link() exchanges the medium's data over the socket (window sizes, memfds, ports, queue pair
-// numbers) and takes ownership of the socket, whose end later shows that the peer is gone. `server`
-// distinguishes the two sides. Blocks until the peer has done its part or the timeout has passed.
+// numbers) and takes ownership of the socket. The Link keeps the socket open: its end shows that
+// the peer is gone. `server` distinguishes the two sides. Blocks until the peer has done its part
+// or the timeout has passed.
 //
 // A medium that needs more sockets calls `open_stream` on the client and `accept_stream` on the
 // server. The daemon routes these connections to the right worker by the session's token. Both

@@ -1,9 +1,10 @@
 // LinkCore: the common parts of all media: the status that ends a Link, sleeping, and counters.
 //
-// A medium derives from it. To publish data it stores the data first and then rings doorbell_, and
-// elsewhere_ if the put is outside of LinkOptions::answers. Any thread may call fail(), any number
-// of times. The first status is kept, and logged unless the end was intended. fail() wakes every
-// waiter and calls on_broken() once, so that the medium can release its own blocked threads.
+// A medium derives from LinkCore. To publish data, the medium stores the data and then rings
+// doorbell_; for a put outside of LinkOptions::answers, it also rings elsewhere_. Any thread may
+// call fail(), any number of times. The first status is kept, and logged unless the end was
+// intended. fail() wakes every waiter and calls on_broken() once, so that the medium can release
+// its own blocked threads.
 #pragma once
 
 #include <atomic>

@@ -80,7 +80,7 @@ class Reply {
 class Channel {
  public:
   static constexpr std::chrono::milliseconds kForever = std::chrono::milliseconds::max();
-  // Capacity of one reply, without its header.
+  // The most bytes of one reply, without its header.
   static constexpr size_t kMostReplyBytes =
       ClientWindow::kLargeReplyBytes - sizeof(ReplyHeader) - sizeof(uint64_t);
 

@@ -120,7 +120,7 @@ class RingReader {
   // a frame has arrived. Other threads may read it if the owner gives them this offset.
   uint64_t next_offset() const { return layout_.ring_offset + position_; }
   // Bytes consumed since the start; identifies the position of next_offset(). A thread that sees a
-  // header cleared by try_next() also sees what the owner wrote before that call.
+  // header cleared by try_next() also sees the owner's writes before that call of try_next().
   uint64_t consumed() const { return consumed_; }
 
  private:

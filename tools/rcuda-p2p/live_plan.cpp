@@ -50,7 +50,7 @@ Result<uint64_t> allocate(Session& session, uint64_t bytes) {
   return address;
 }
 
-// Sessions on two workers, which have each other's address for copies.
+// Two sessions whose workers have each other's address for copies.
 class Pair {
  public:
   static constexpr uint32_t kLink = 1;

@@ -252,7 +252,7 @@ Result<wire::ServerStatus::Session> session_of(const Server& server, uint32_t wo
                                      " has ended: see the server's log");
 }
 
-// Parks or wakes a session, and waits until that is done or refused.
+// Parks or wakes a session, and waits until the session is parked or awake, or the server refuses.
 int park_or_wake(const std::string& name, bool parks, uint32_t worker, bool as_json) {
   const Server server = server_of(name);
   const auto answer =

@@ -54,8 +54,8 @@ class BulkStream {
  public:
   static constexpr uint64_t kMaxPieceBytes = 4u << 20;
   static constexpr size_t kMaxInFlight = 32;
-  // Up to this size, the requesting or answering thread sends by itself: the kernel takes 64 KB in
-  // about 10 us, less than waking a thread takes, so the calling thread is not delayed for long.
+  // Up to this size, the requesting or answering thread sends by itself. The kernel takes 64 KB in
+  // about 10 us, which is less than the time to wake the sending thread.
   static constexpr uint64_t kDirectBytes = 64u << 10;
 
   // A part of a transfer, on the requesting side.

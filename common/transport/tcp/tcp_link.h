@@ -134,7 +134,7 @@ class TcpLink final : public LinkCore {
   Mutex sent_mutex_;
   SentOrder sent_order_ RCUDA_GUARDED_BY(sent_mutex_);
   std::atomic<uint32_t> sent_in_order_{0};  // sent_order_'s count; raised with sent_mutex_ held
-  // The writes in order that are not yet sent, and whether new writes are accepted.
+  // The number of writes in order that are not yet sent, and whether new writes are accepted.
   int unsent_writes_ RCUDA_GUARDED_BY(end_mutex_) = 0;
   bool takes_writes_ RCUDA_GUARDED_BY(end_mutex_) = true;
   CondVar writes_sent_;

@@ -28,7 +28,7 @@ constexpr int kRun = 8;
 constexpr auto kLinger = std::chrono::microseconds(50);
 constexpr size_t kMaxPieces = kMaxPutPieces + 1;
 
-// Locks a mutex that other threads hold for less than a microsecond.
+// Locks a mutex that other threads hold for less than a microsecond. Polls before it sleeps.
 void lock_soon(MutexLock& lock) RCUDA_ACQUIRE(lock) {
   constexpr int kTries = 200;
   for (int i = 0; i < kTries; ++i) {
@@ -95,7 +95,7 @@ bool TcpSender::send(std::span<const Bytes> pieces, size_t total, Wake wake) {
   } else if ((urgent || gap >= kBurstGap) && idle()) {
     if (close) flusher_asleep_ = false;
     const bool sent = send_now(lock, pieces, total);
-    if (close) flusher_wanted_.notify_one();  // for the next puts
+    if (close) flusher_wanted_.notify_one();  // it sends the next puts
     return sent;
   }
 
