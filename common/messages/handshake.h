@@ -212,9 +212,8 @@ struct Refusal {
   std::string reason;  // one sentence that includes the remedy
 };
 
-// The payload of a MUNGE credential, which binds it to one connection: `nonce` is the
-// connection's binding (common/tls/proof.h), so a credential that is relayed on another connection
-// is invalid.
+// The payload of a MUNGE credential. It binds the credential to one connection: `nonce` is the
+// connection's binding (common/tls/proof.h). So the credential is invalid on another connection.
 enum class MungeSide : uint8_t { kClient, kServer };
 std::vector<std::byte> munge_payload(MungeSide side, const uint8_t (&nonce)[32]);
 bool is_munge_payload(const std::vector<std::byte>& payload, MungeSide side,

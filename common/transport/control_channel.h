@@ -32,8 +32,9 @@ namespace rcuda::transport {
 class ControlChannel {
  public:
   struct Callbacks {
-    // Announcements and retirements of regions. `fd` is empty although has_fd is set if this
-    // process had no free descriptor for it. An error ends the channel as a protocol violation.
+    // Called for announcements and retirements of regions. `fd` is empty although has_fd is set if
+    // this process had no free descriptor for it. If the function returns an error, the channel
+    // ends as after a protocol violation.
     std::function<Status(const ControlMessage&, UniqueFd fd)> on_message;
     // The peer sent a farewell (intended), is gone, or broke the protocol.
     std::function<void(bool intended, const std::string& why)> on_end;

@@ -217,17 +217,17 @@ class Link {
   // As put_region(), for many bytes. The bytes are not copied and must not change until `done`.
   // `done` means that this side has finished, not that the bytes have arrived. Later puts of all
   // threads become visible only after the bytes have arrived, so a write should take some
-  // milliseconds at most. Of two writes to the same place, the later write wins. Blocks as put(),
-  // and runs only this TransferDone, which must not use the Link. kUnsupported without
-  // orders_writes.
+  // milliseconds at most. Of two writes to the same place, the later write wins. Blocks as put().
+  // The call may run `done`, which must not use the Link, but no other TransferDone. kUnsupported
+  // without orders_writes.
   virtual void write_in_order(RegionId, uint64_t, const void*, size_t, TransferDone done) {
     done({Code::kUnsupported, std::string(medium()) + " does not support writes in order"});
   }
 
   // Sends the bytes that put_region() has kept on this side. Blocks no longer than one send.
   virtual void flush() {}
-  // With has_region_puts: each put and each transfer calls `first` before anything else, on its
-  // thread, which may hold locks of the caller. `first` may call put_region() and
+  // With has_region_puts: each put and each transfer calls `first` before anything else, on the
+  // calling thread, which may hold locks of its own. `first` may call put_region() and
   // write_in_order(), so its bytes arrive before the put or transfer. Call before_puts() once,
   // before other threads use the Link.
   virtual void before_puts(std::function<void()>) {}

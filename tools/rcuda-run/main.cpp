@@ -152,8 +152,9 @@ void set_settings(const Options& options) {
 }
 
 void set_libraries(const fs::path& client) {
-  // After the user's preloads: a sanitizer's runtime must come first. NCCL is preloaded as well,
-  // because PyTorch looks for it in a folder of its own (RPATH) before it looks in LD_LIBRARY_PATH.
+  // Appends to the user's preloads, because a sanitizer's runtime must come first. NCCL is
+  // preloaded as well, because PyTorch looks for it in a folder of its own (RPATH) before it looks
+  // in LD_LIBRARY_PATH.
   std::error_code error;
   std::string preloads = value_of("LD_PRELOAD");
   preloads += (preloads.empty() ? "" : ":") + client.string();

@@ -114,7 +114,7 @@ void LocalMemory::withdraw(const std::shared_ptr<Registration>& registration) {
 std::shared_ptr<Registration> LocalMemory::find(const void* local, size_t bytes) {
   const auto address = reinterpret_cast<uintptr_t>(local);
   MutexLock lock(mutex_);
-  // Regions may overlap: checks all regions that begin at or before this address and may contain it.
+  // Regions may overlap: checks all that begin at or before this address and may contain it.
   for (auto at = exposed_.upper_bound(address); at != exposed_.begin();) {
     --at;
     if (address - at->first > longest_) break;
