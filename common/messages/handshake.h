@@ -84,8 +84,8 @@ struct Hello {
   // Addresses that the worker must not allocate: the client's own, and the windows of its other
   // workers.
   std::vector<AddressWindow> taken;
-  uint32_t worker = 0;                 // index of this worker among the client's workers, from 0
-  uint32_t servers = 0;                // the number of workers that the client will have
+  uint32_t worker = 0;   // index of this worker among the client's workers, from 0
+  uint32_t servers = 0;  // the number of workers that the client will have
   // The client's devices on this server, and on its servers that have not sent a Welcome yet.
   uint32_t devices_left = 0;
   std::string p2p_strategy, p2p_path;  // RCUDA_P2P_STRATEGY and RCUDA_P2P_PATH of the client

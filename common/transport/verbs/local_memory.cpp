@@ -19,7 +19,7 @@ namespace {
 constexpr int kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
 
 // Bounds of the measured threshold. Below kMinThreshold, a registration never saves the time of its
-// system calls. Above kMaxThreshold, a copy always takes more time than a registration.
+// system calls. Above kMaxThreshold, a copy always costs more CPU time than a registration.
 constexpr size_t kMinThreshold = 16u << 10;
 constexpr size_t kMaxThreshold = 1u << 20;
 

@@ -7,8 +7,8 @@
 // turns the options into licences. The controller's prolog (rcuda-slurm) takes the devices and
 // writes them into the job's AdminComment. In slurmstepd, the plug-in sets the variables of each
 // task. For a batch script, slurmstepd queries the controller for the AdminComment. Otherwise srun
-// does, and passes the answer on to all nodes. Later steps of a job find the answer in their
-// environment.
+// queries the controller, and passes the answer on to all nodes. Later steps of a job find the
+// answer in their environment.
 //
 // Threads: those of Slurm, which calls one function at a time. Blocking: the query to the
 // controller, at most MessageTimeout. Errors: one line for the user, and the task does not start.
