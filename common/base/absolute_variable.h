@@ -1,4 +1,4 @@
-// A path that an environment variable names. Any thread, while no thread changes the environment.
+// Reads a path from an environment variable. Any thread, while no thread changes the environment.
 #pragma once
 
 #include <cstdlib>
@@ -6,8 +6,8 @@
 
 namespace rcuda {
 
-// Returns an empty text if the variable is not set or its path is not absolute: such variables are
-// ignored (XDG base directory specification).
+// Returns an empty text if the variable is not set or its path is not absolute. The XDG base
+// directory specification requires programs to ignore relative paths.
 inline std::string absolute_variable(const char* variable) {
   const char* const path = ::secure_getenv(variable);
   return path != nullptr && *path == '/' ? path : "";

@@ -134,7 +134,7 @@ class AsyncLookup {
       question = nullptr;  // destroys its captures without the mutex
       lock.lock();
       const auto found = state.answers.find(key);
-      if (found == state.answers.end()) continue;  // forgotten
+      if (found == state.answers.end()) continue;  // forget() was called
       found->second = std::move(answer);
       const uint64_t one = 1;
       [[maybe_unused]] const ssize_t written = ::write(state.event.get(), &one, sizeof one);

@@ -61,7 +61,7 @@ UniqueFd FileCache::open(const std::string& name) const {
   file = UniqueFd(::openat(folder_.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
   if (!file) return file;
   // Mappings made from this descriptor keep the file open after close(), and so they keep the lock.
-  // No links: remove_unused() removed the file before this lock was taken.
+  // A file without links was removed by remove_unused() before this lock was taken.
   struct stat status;
   const bool locked = ::flock(file.get(), LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK;
   if (!locked || ::fstat(file.get(), &status) != 0 || status.st_nlink == 0) return {};

@@ -4,9 +4,12 @@
 // complete, also after a power cut. Nothing writes it afterwards. When the folder exceeds its
 // bound, the least recently used files are removed. A file that is open or mapped in any process is
 // neither removed nor replaced: its disk blocks would stay in use, but no longer count towards the
-// bound. (A file system without flock() or without RENAME_NOREPLACE does not prevent that.) The
-// folder is opened once, so the user of later calls need not be able to reach its path. Threads:
-// any; an object has no state that changes. Blocking: open() and insert(), for the file system.
+// bound. (On a file system without flock() or RENAME_NOREPLACE, a file in use may be removed or
+// replaced.) The cache keeps the folder open, so a process can use it after switching to a user
+// that cannot reach the path.
+//
+// Threads: any; an object has no state that changes. Blocking: open() and insert(), for the file
+// system.
 #pragma once
 
 #include <cstddef>
@@ -30,8 +33,8 @@ class FileCache {
   // Opens the file for reading, which counts as a use. Returns an invalid descriptor if the file is
   // not there. The file is in use until the descriptor and the mappings made with it are closed.
   UniqueFd open(const std::string& name) const;
-  // Writes the parts one after the other. Replaces a file of that name unless it is in use. If the
-  // files in use leave no room for the new file, it is removed at once.
+  // Writes the parts one after the other. Replaces a file of the same name unless that file is in
+  // use. If the files in use leave no room for the new file, the new file is removed at once.
   Status insert(const std::string& name,
                 std::initializer_list<std::span<const std::byte>> parts) const;
 

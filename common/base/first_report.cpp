@@ -35,7 +35,7 @@ Reports* own_reports() {
   return known;
 }
 
-// Makes the list before the first child, so that the parent sees what the child has reported.
+// Maps the list before the first fork(), so that parent and child share it.
 [[maybe_unused]] const int registered =
     ::pthread_atfork([] { (void)own_reports(); }, nullptr, nullptr);
 

@@ -6,7 +6,8 @@
 
 namespace rcuda {
 
-// `start`: the hash of the text before this one, or another start value for a second hash.
+// `start`: the hash of the preceding text, to continue it; or any other value, for a second hash of
+// the same text.
 constexpr uint64_t fnv1a(std::string_view text, uint64_t start = 0xcbf29ce484222325) {
   uint64_t hash = start;
   for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;

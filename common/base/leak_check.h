@@ -6,7 +6,8 @@
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/lsan_interface.h>
 #else
-// This library is built without the sanitizer. Null unless the program has its runtime.
+// The program may contain LeakSanitizer although this library is built without it. If the program
+// does not contain it, the symbol is null.
 extern "C" __attribute__((weak)) void __lsan_register_root_region(const void*,  // NOLINT
                                                                   std::size_t);
 #endif

@@ -33,7 +33,7 @@ inline std::string comma_list(const std::vector<uint32_t>& numbers) {
   return text;
 }
 
-// Takes the item before the next `separator` from `list`, and the separator.
+// Removes the first item and the `separator` after it from `list`. Returns the item.
 inline std::string_view take_item(std::string_view* list, char separator) {
   const size_t end = std::min(list->find(separator), list->size());
   const std::string_view item = list->substr(0, end);

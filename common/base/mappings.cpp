@@ -146,7 +146,7 @@ bool each_mapping(const std::function<bool(const MappedPart&, const char* path)>
       line = newline + 1;
     }
     kept = static_cast<size_t>(text_end - line);
-    if (kept == text.size() - 1) kept = 0;  // no path is that long
+    if (kept == text.size() - 1) kept = 0;  // not a line of the kernel: no path is so long
     std::memmove(text.data(), line, kept);
   }
 }

@@ -25,8 +25,8 @@ struct MappedPart {
   void* address() const { return reinterpret_cast<void*>(begin); }
 };
 
-// The parts of mappings that lie in [begin, end), in ascending order; without /proc, those of
-// unlisted_mappings_in().
+// Returns the parts of mappings that lie in [begin, end), in ascending order. Without /proc,
+// returns the result of unlisted_mappings_in().
 std::vector<MappedPart> mappings_in(uint64_t begin, uint64_t end);
 // For use without /proc. Returns the whole range as one part, marked as writable and shared,
 // because the memory may be both. Returns no part if a page of the range is not mapped.
@@ -34,9 +34,9 @@ std::vector<MappedPart> unlisted_mappings_in(uint64_t begin, uint64_t end);
 // As mappings_in(), but reads the lines of /proc/self/maps, which is the only way before Linux
 // 6.11.
 std::vector<MappedPart> listed_mappings_in(uint64_t begin, uint64_t end);
-// Calls visit(mapping, path) for each line of /proc/self/maps, in ascending order, until it returns
-// false. The path is empty for anonymous memory. Returns false if the file cannot be opened; errno
-// says why.
+// Calls visit(mapping, path) for each line of /proc/self/maps, in ascending order, until visit()
+// returns false. The path is empty for anonymous memory. Returns false if the file cannot be
+// opened; errno says why.
 bool each_mapping(const std::function<bool(const MappedPart&, const char* path)>& visit);
 // Returns the parts of `parts` that lie in [begin, end).
 std::vector<MappedPart> parts_in(const std::vector<MappedPart>& parts, uint64_t begin,

@@ -1,8 +1,8 @@
 // Memory files (memfd) that one process makes and others map.
 //
-// RLIMIT_FSIZE (ulimit -f) also limits memory files: enlarging one beyond it raises SIGXFSZ, which
-// ends the program. A client with such a limit makes an empty file, and the peer that receives the
-// file sets its size. Threads: any. Nothing blocks.
+// RLIMIT_FSIZE (ulimit -f) also limits memory files: a process that enlarges a file beyond the
+// limit gets SIGXFSZ, which ends the program. A client with such a limit makes an empty file, and
+// the peer that receives the file sets its size. Threads: any. Nothing blocks.
 #pragma once
 
 #include <cstddef>

@@ -7,7 +7,8 @@
 
 namespace rcuda {
 
-// Returns false, and leaves *number as it is, unless the whole text is a whole number of this type.
+// Sets *number and returns true if the whole text is one integer of this type. Otherwise returns
+// false and leaves *number unchanged.
 template <typename Number>
 bool parse_number(std::string_view text, Number* number, int base = 10) {
   const char* const end = text.data() + text.size();

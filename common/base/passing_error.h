@@ -1,5 +1,5 @@
-// may_pass(): whether a later attempt may succeed after this errno, because its cause is outside of
-// the program's settings.
+// may_pass(): returns whether the cause of this errno may go away, so that a later attempt succeeds
+// without a change of the program's settings.
 #pragma once
 
 #include <cerrno>

@@ -3,8 +3,8 @@
 //
 // Call before_peer(key) before sending and after_peer(key) after receiving. `key` is any address,
 // the same in both calls, such as the connection's. It must not be the address of a mutex, or of an
-// object that begins with one: unlocking the mutex overwrites what before_peer() has noted since
-// the lock. Without ThreadSanitizer, both functions do nothing.
+// object that begins with a mutex: unlocking the mutex overwrites the order that before_peer() has
+// recorded under its lock. Without ThreadSanitizer, both functions do nothing.
 #pragma once
 
 #if defined(__SANITIZE_THREAD__)

@@ -1,8 +1,9 @@
 // Makes the kernel populate pages of memory now, on several threads.
 //
 // Page-locking populates missing pages one after the other, and meanwhile keeps every other thread
-// out of the driver: 13.5 ms for 32 MB on an H200's host, 2.4 ms if the pages exist. A kernel that
-// does not support this (before Linux 5.14) populates them when they are page-locked or written.
+// out of the driver. On an H200's host, page-locking 32 MB takes 13.5 ms, and 2.4 ms if the pages
+// exist. On kernels before Linux 5.14 the function does nothing; the pages are then populated when
+// they are page-locked or written.
 //
 // Any thread. Blocking: until the pages exist. Errors are not reported: the first write to a page
 // that could not be populated fails instead.

@@ -54,7 +54,7 @@ ssize_t Socket::recv(void* data, size_t bytes, int flags) const {
     // The next call returns the end of the stream or the error again.
     if (count <= 0) return received ? static_cast<ssize_t>(received) : count;
     received += static_cast<size_t>(count);
-    // Without further bytes, another cipher_->recv() would only be a system call more.
+    // If the cipher has no further bytes, another recv() would only cost a system call.
     if (received == bytes || peeks || (!wants_all && !cipher_->has_received())) break;
   }
   return static_cast<ssize_t>(received);

@@ -21,7 +21,7 @@ namespace rcuda {
 
 using Deadline = std::chrono::steady_clock::time_point;
 
-// Descriptors that one message may carry.
+// The most descriptors that one message may carry.
 inline constexpr size_t kMaxPassedFds = 4;
 
 // Makes the kernel end an idle connection when the peer's host has not answered for a minute.
@@ -59,12 +59,12 @@ Result<size_t> try_send_with_fd(const Socket& socket, std::span<const std::byte>
 Result<size_t> try_recv_with_fds(const Socket& socket, std::span<std::byte> bytes,
                                  std::vector<UniqueFd>& fds);
 
-// Socket::recv() on a blocking socket that polls for `spin` before it sleeps. May return fewer
-// bytes than requested, also with MSG_WAITALL.
+// Works as Socket::recv() on a blocking socket, but polls for `spin` before it sleeps. May return
+// fewer bytes than requested, also with MSG_WAITALL.
 ssize_t recv_spinning(const Socket& socket, void* data, size_t bytes, int flags,
                       std::chrono::nanoseconds spin);
 
-// The structs exchanged by handshakes are plain bytes.
+// Return the bytes of a struct that a handshake sends or receives.
 template <typename T>
 std::span<const std::byte> bytes_of(const T& value) {
   return std::as_bytes(std::span(&value, 1));

@@ -71,7 +71,7 @@ class [[nodiscard]] Result {
   const Status& status() const { return status_; }
   const Status& error() const { return status_; }
 
-  // Status::with_context() of the error.
+  // Adds context to the error, as Status::with_context() does.
   Result with_context(const std::string& outer) && {
     status_ = std::move(status_).with_context(outer);
     return std::move(*this);

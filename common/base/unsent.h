@@ -23,7 +23,8 @@ class Unsent {
     sent_ = 0;
   }
   bool empty() const { return sent_ == message_.size(); }
-  // Sends what the socket takes. Returns whether the message is done; if not, poll for POLLOUT.
+  // Sends the bytes that the socket takes now. Returns whether the message is done. If it is not,
+  // poll for POLLOUT before the next call.
   bool send(const Socket& socket) {
     while (!empty()) {
       const ssize_t sent =

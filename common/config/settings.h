@@ -150,8 +150,8 @@ class Decimal : public SettingBase {
   double min_, max_;
 };
 
-// A size (common/base/units.h). Less than `least` is most likely a forgotten unit, and is refused.
-// 0 is accepted if it is the default.
+// A size (common/base/units.h). A size below `least` is refused: most likely its unit was
+// forgotten. 0 is accepted if it is the default.
 class Bytes : public SettingBase {
  public:
   Bytes(Registry& registry, const char* variable, uint64_t initial, uint64_t least,

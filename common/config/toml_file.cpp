@@ -47,7 +47,7 @@ std::optional<std::string> joined(const toml::array& list) {
   return text;
 }
 
-// Sets kind and text. Returns false for a value that has none of the kinds.
+// Sets kind and text. Returns false for a value of another kind, such as a date.
 bool take_value(const toml::node& node, TomlItem* item) {
   using Kind = TomlItem::Kind;
   if (const auto text = node.value_exact<std::string>()) {
@@ -187,10 +187,10 @@ Result<std::string> read_text_of(const std::string& path) {
   return text;
 }
 
-// The server may load libraries that its settings name, so a server of root takes them only from a
-// file that root owns and nobody else can write. Other servers take a file of any owner, because
-// files that are mounted into a container may have any owner. The group of the server's own user
-// may write the file, because a umask of 002 makes files writable for the group.
+// The server may load libraries that its settings name. So a server of root takes settings only
+// from a file that root owns and that no other user can write. Other servers take a file of any
+// owner, because files that are mounted into a container may have any owner. The group of their
+// user may write the file, because a umask of 002 makes files writable for the group.
 Status check_writers(const std::string& path) {
   struct stat status;
   if (::stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return {};

@@ -12,7 +12,7 @@
 
 namespace rcuda::config {
 
-// A value of a file, or one of its tables, which may be empty.
+// A value or a table of a file. A table may be empty.
 struct TomlItem {
   enum class Kind { kTable, kText, kNumber, kFlag, kList };
   std::vector<std::string> keys;  // {"image_cache", "bytes"}
@@ -21,13 +21,14 @@ struct TomlItem {
   size_t line = 0;
 };
 
-// Returns the items in the order of the lines. A value that has none of the kinds is an error.
+// Returns the items in the order of the lines. A value of another kind, such as a date, is an
+// error.
 Result<std::vector<TomlItem>> read_toml_file(const std::string& path);
 
 // Sets the settings of a file. An unknown key is an error that names the nearest known key, or all
-// known keys. kDenied: other users can write the file (this user's own group may), or this process
-// is root's and root does not own the file. `others`: a top-level table that is not a part of the
-// settings and is skipped.
+// known keys. Returns kDenied if other users can write the file, or if this process is root's and
+// root does not own the file. The group of a process that is not root's may write the file.
+// `others`: a top-level table that is not a part of the settings and is skipped.
 Status load_toml_file(Registry& registry, const std::string& path, const char* others = "");
 
 }  // namespace rcuda::config

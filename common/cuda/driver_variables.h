@@ -1,5 +1,5 @@
-// The variables of the environment that change what the driver API answers. The driver reads them
-// when it starts (cuInit), so later changes of the environment have no effect.
+// The environment variables that change results of the driver API. The driver reads them when it
+// starts (cuInit), so later changes of the environment have no effect.
 #pragma once
 
 #include <cstdlib>

@@ -65,7 +65,7 @@ class ShapedLaunch {
   static constexpr size_t kMaxBytes = 32764;
 
   mutable Mutex mutex_;
-  Settings settings_ RCUDA_GUARDED_BY(mutex_);  // its member `parameters` is unused
+  Settings settings_ RCUDA_GUARDED_BY(mutex_);  // without `parameters`: see parameters_
   std::vector<std::byte> parameters_ RCUDA_GUARDED_BY(mutex_);
   size_t size_ RCUDA_GUARDED_BY(mutex_) = 0;
 };

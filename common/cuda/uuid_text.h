@@ -11,7 +11,7 @@
 
 namespace rcuda::cuda {
 
-// Recognises a MIG device by its name, because the CUDA driver shows only there that a device is a
+// Recognises a MIG device by its name: the CUDA driver reports in no other way that a device is a
 // part of a GPU.
 inline bool is_mig_name(std::string_view name) { return name.find(" MIG ") != name.npos; }
 

@@ -8,7 +8,8 @@
 // The driver reads a number with strtol() and converts it to int: white space and a sign may
 // precede the digits, text after the digits is ignored, and 4294967296 is 0. In a UUID, only the
 // hexadecimal digits and dashes count, in either case. The prefix ("GPU-" or "MIG-") and text after
-// a complete UUID are ignored. (580 on an H100; tests/programs/driver_variables.cpp)
+// a complete UUID are ignored. (Observed with driver 580 on an H100;
+// tests/programs/driver_variables.cpp)
 #pragma once
 
 #include <algorithm>

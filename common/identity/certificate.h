@@ -1,5 +1,5 @@
-// A certificate and its private key, in one PEM file that only its owner can read: a server's or a
-// client's.
+// The certificate and the private key of a server or a client, in one PEM file that only the file's
+// owner can read.
 //
 // A server without a certificate makes one: self-signed, EC P-256, without an end of validity.
 // Clients check the public key by its fingerprint, which is in their tokens (token.h), so neither

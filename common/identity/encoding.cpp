@@ -11,8 +11,8 @@ constexpr std::string_view kHexDigits = "0123456789abcdef";
 constexpr std::string_view kBase64Digits =
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-// Both encodings write the bits of the bytes from the highest down, `bits` for each digit; the last
-// digit is filled with zeros.
+// Encodes bytes as hexadecimal or base64url. Each digit encodes `bits` bits, from the highest bit
+// of the first byte on. The missing bits of the last digit are zero.
 std::string encode(std::span<const uint8_t> bytes, std::string_view digits, unsigned bits) {
   std::string text;
   uint32_t held = 0;

@@ -14,7 +14,7 @@
 namespace rcuda::identity {
 
 std::string to_hex(std::span<const uint8_t> bytes);
-// Returns false, with `bytes` undefined, unless `text` encodes exactly bytes.size() bytes.
+// Returns false if `text` does not encode exactly bytes.size() bytes; `bytes` is undefined then.
 bool from_hex(std::string_view text, std::span<uint8_t> bytes);
 
 std::string to_base64url(std::span<const uint8_t> bytes);

@@ -29,7 +29,7 @@ inline constexpr size_t kMostCredentialBytes = 16 << 10;
 
 struct Settings {
   std::string socket;                 // path of munged's socket; empty: libmunge's default
-  std::chrono::seconds lifetime{60};  // of a credential; covers the difference of two clocks, too
+  std::chrono::seconds lifetime{60};  // of a credential; must exceed the clocks' difference
 };
 
 struct Credential {

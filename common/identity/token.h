@@ -1,4 +1,5 @@
-// Token: what a client needs to use a server over TLS, in one line of text.
+// Token: the secret and the fingerprint with which a client uses a server over TLS, in one line of
+// text.
 //
 //   rcuda1.<id>.<secret>.<fingerprint>
 //
@@ -34,7 +35,7 @@ struct Token {
 bool is_token_id(std::string_view text);
 
 std::string format(const Token& token);
-// Accepts exactly what format() returns. kInvalidArgument otherwise.
+// Accepts only texts that format() returns. Returns kInvalidArgument for all others.
 Result<Token> parse_token(std::string_view text);
 
 // Returns a token with a random id and secret.

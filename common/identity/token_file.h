@@ -58,9 +58,9 @@ class TokenFile {
 // Returns the path of the token file in config_folder(); empty if config_folder() is empty.
 std::string default_token_file();
 
-// Puts a line ("node1 rcuda1.…") into the file, which is made with its folders if it is not there.
-// Replaces a line for the same server and returns true if there is one. The other lines stay as
-// they are. If processes do this at the same time, a line may be lost.
+// Puts a line ("node1 rcuda1.…") into the file. Makes the file and its folders if the file does not
+// exist. Replaces the line for the same server, if there is one, and then returns true. The other
+// lines stay as they are. If several processes do this at the same time, a line may be lost.
 Result<bool> add_token(const std::string& path, std::string_view line);
 // Removes the line for a server; empty: the line for every server. kNotFound without such a line.
 Status remove_token(const std::string& path, std::string_view server);

@@ -31,7 +31,7 @@ uint64_t plain_number(std::string_view word) {
 }
 
 // Reads an extent after its opening bracket. `[8]` is 8 elements, `<8>` is 8 variables. `[]` sets
-// `*open`: the initialiser has the number of elements.
+// `*open`: the number of elements follows from the initialiser.
 uint64_t extent(Words& words, std::string_view close, bool* open) {
   const std::string_view word = words.next();
   if (word == close) {
@@ -93,8 +93,8 @@ Result<uint64_t> elf_variable_bytes(Bytes image) {
 
 Bytes bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
 
-// Returns the bytes of variables in an entry of the container. Of the entries that the driver may
-// choose, takes the entry with the most bytes.
+// Returns the most bytes that the variables of an entry of the container take, among the entries
+// that the driver may choose.
 Result<uint64_t> container_variable_bytes(Bytes container, uint32_t sm) {
   RCUDA_ASSIGN_OR_RETURN(const std::vector<Entry> list, entries(container));
   uint64_t most = 0;
@@ -112,8 +112,9 @@ Result<uint64_t> container_variable_bytes(Bytes container, uint32_t sm) {
 
 }  // namespace
 
-// Adds up the declarations with `.global`. A declaration is never in a parameter list, and inside a
-// function it begins a statement. The `.global` of an instruction (ld.global) does neither.
+// Adds up the declarations with `.global`. The word is also a part of instructions (ld.global) and
+// of parameter lists. It is a declaration if it is outside of parentheses and, inside a function,
+// begins a statement.
 uint64_t ptx_variable_bytes(std::string_view text) {
   Words words(text);
   uint64_t bytes = 0, braces = 0, parentheses = 0;

@@ -1,10 +1,10 @@
 // The default stream that functions without a stream parameter use on this thread.
 //
-// A program compiled for per-thread default streams calls cuMemcpy_ptds and its like. These
-// generated wrappers open a PerThreadDefaultStreamScope and call the plain function, which gets its
-// stream from per_thread_default_stream(). Functions with a stream parameter do not use this: their
-// _ptsz wrappers pass CU_STREAM_PER_THREAD for stream 0. Thread-local, so any thread may call;
-// nothing blocks.
+// A program compiled for per-thread default streams calls functions such as cuMemcpy_ptds. These
+// functions are generated wrappers. They open a PerThreadDefaultStreamScope and call the plain
+// function, which asks per_thread_default_stream() for its stream. Functions with a stream
+// parameter do not use this: their _ptsz wrappers pass CU_STREAM_PER_THREAD for stream 0.
+// Thread-local, so any thread may call; nothing blocks.
 #pragma once
 
 namespace rcuda::interop {

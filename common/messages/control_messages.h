@@ -21,7 +21,7 @@ enum class ControlOperation : uint32_t {
   kEnd = 1,     // ends a session; its user may also request this
   kDrain = 2,   // accepts no new sessions, on all GPUs or on one
   kResume = 3,  // accepts sessions again, on all GPUs
-  kAsk = 4,     // changes nothing
+  kAsk = 4,     // only requests the answer
   kReload = 5,  // reads the settings again
   kPark = 6,    // begins to park a session; its user may also request this
   kWake = 7,    // begins to wake a session; its user may also request this
@@ -43,7 +43,7 @@ struct ControlAnswer {
   static constexpr char kName[] = "ControlAnswer";
   static constexpr MessageType kForm = MessageType::kControlAnswer;
   uint32_t sessions = 0;  // sessions in progress, including a session that is ending
-  std::string text;       // kReload: a line that says what has changed
+  std::string text;       // kReload: a line about the changed settings
   bool draining = false;
 };
 

@@ -1,4 +1,4 @@
-// Messages with which a worker gets an export of another worker of its owner
+// Messages by which a worker gets an export from another worker of the same owner
 // (server/names/exported_names.h, docs/isolation.md).
 //
 //   worker -> daemon   ExportQuery, over the local socket of the daemon that the name identifies

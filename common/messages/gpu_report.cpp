@@ -55,7 +55,7 @@ void fields(Visitor& visit, GpuReport& m) {
   visit.number("layout", m.layout);
   visit.text("host", m.host);
   visit.list("gpus", m.gpus, kMaxDevices);
-  // A client looks paths up by the index of the other GPU.
+  // A client looks up a path by the index of the other GPU. So a GPU has all paths or none.
   for (const GpuReport::Gpu& gpu : m.gpus) {
     visit.check(gpu.paths.empty() || gpu.paths.size() == m.gpus.size());
   }

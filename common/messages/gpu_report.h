@@ -1,4 +1,4 @@
-// GpuReport: a server's report about its GPUs, which needs no session, for client/nvml.
+// GpuReport: a server's report about its GPUs, for client/nvml. The client needs no session for it.
 //
 //   client -> daemon   after it has identified itself as for a StatusQuery: GpuQuery, empty body
 //   daemon -> client   GpuReport, and the end of the connection; or Refusal

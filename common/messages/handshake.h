@@ -12,9 +12,9 @@
 //   worker -> client   the first frame of the event ring: ReadyEvent, which names the staging
 //                      region. From now on the client may send commands
 //
-// Further sockets of a session begin with Attach in place of Hello. The daemon passes each to the
-// worker whose token it names. A socket that replaces a lost one (Welcome::reconnect_ms) is
-// answered:
+// Further sockets of a session begin with Attach in place of Hello. The daemon passes each further
+// socket to the worker of the session that the Attach names. Only a socket that replaces a lost
+// socket (Welcome::reconnect_ms) gets an answer:
 //
 //   client -> daemon   Attach
 //   worker -> client   Attached; or from the daemon Refusal, if the session has ended
@@ -32,9 +32,9 @@
 //   daemon -> client   over the local socket: Ticket, and the end of that connection; or Refusal
 //   client -> daemon   over the TCP connection: Ticket, then Hello or StatusQuery
 //
-// A client on another machine begins with a TLS handshake (common/tls/handshake.h), with a process
-// that knows no secret (server/door/door.h). Inside of it both sides prove their identity
-// (common/tls/proof.h):
+// A client on another machine begins with a TLS handshake (common/tls/handshake.h). The door, a
+// process of the server that knows no secret, makes this handshake (server/door/door.h). Over TLS,
+// client and daemon then prove their identities (common/tls/proof.h):
 //
 //   daemon -> client   Challenge: a nonce, and the server's certificate and signature
 //   client -> daemon   Authenticate: by a token, a certificate, or a MUNGE credential
@@ -84,9 +84,10 @@ struct Hello {
   // Addresses that the worker must not allocate: the client's own, and the windows of its other
   // workers.
   std::vector<AddressWindow> taken;
-  uint32_t worker = 0;                 // index of this worker among the client's workers, from 0
-  uint32_t servers = 0;                // the number of workers that the client will have
-  uint32_t devices_left = 0;           // devices on this server and on servers that welcome later
+  uint32_t worker = 0;   // index of this worker among the client's workers, from 0
+  uint32_t servers = 0;  // the number of workers that the client will have
+  // The client's devices on this server, and on its servers that have not sent a Welcome yet.
+  uint32_t devices_left = 0;
   std::string p2p_strategy, p2p_path;  // RCUDA_P2P_STRATEGY and RCUDA_P2P_PATH of the client
   // How long the client waits in the server's queue (RCUDA_WAIT). 0: it does not wait.
   uint32_t wait_ms = 0;
@@ -110,16 +111,16 @@ struct Attach {
   uint8_t session[8] = {};  // attach_name() of Welcome's token, which names the session
   uint8_t token[16] = {};   // attach_token() of Welcome's token, index and attempt
   uint32_t index = 0;
-  // 0: this is the first socket with its index. Otherwise the socket replaces a lost socket; each
-  // attempt has a higher number than those before, so its token is valid once.
+  // 0: this is the first socket with its index. Otherwise the socket replaces a lost socket. Each
+  // attempt has a higher number than the attempts before, so a token is valid once.
   uint32_t attempt = 0;
 };
 
-// A worker sends it to the daemon of another worker of its session. It names the session by a hash
-// of the session's id (session_name() of socket_keys.h), by which the daemon finds the worker and
-// passes the connection on. If the client requires it, the connection is then encrypted with a key
-// that only the session's client and servers can derive. The token that the client gave both
-// workers authorises the connection (p2p/link/authentication.h).
+// A worker sends a PeerHello to the daemon of another worker of its client. `session` is a hash of
+// the session's id (session_name() of socket_keys.h). With it the daemon finds the other worker,
+// and passes the connection on. If the client requires encryption, both workers then encrypt the
+// connection with a key that only the client and its servers can derive. The token that the client
+// gave both workers authorises the connection (p2p/link/authentication.h).
 struct PeerHello {
   static constexpr char kName[] = "PeerHello";
   uint8_t session[16] = {};  // session_name() of Hello::session
@@ -138,7 +139,8 @@ struct Endpoint {
   bool operator==(const Endpoint&) const = default;
 };
 
-// Requests a ticket for one TCP connection. Contains both ends of it as the client sees them.
+// Requests a ticket for one TCP connection. Contains the addresses of its two ends, as the client
+// sees them.
 struct TicketQuery {
   static constexpr char kName[] = "TicketQuery";
   Endpoint client, server;
@@ -166,7 +168,7 @@ struct Authenticate {
   uint8_t mac[32] = {};    // kToken: tls::token_proof()
   identity::Chain chain;   // kCertificate: the client's certificates
   std::string signature;   // kCertificate: tls::sign() of the client
-  std::string credential;  // kMunge: the payload is what munge_payload() returns
+  std::string credential;  // kMunge: a credential with the payload munge_payload()
 };
 
 struct Authenticated {
@@ -198,7 +200,7 @@ struct Welcome {
   std::vector<DeviceInfo> devices;
   // Opcodes of the client's commands that the worker lacks, or whose layout differs in the worker.
   std::vector<uint32_t> lacking;
-  std::string fell_back;  // why the session is over Hello::fallback; empty: over Hello::medium
+  std::string fell_back;  // why the session uses Hello::fallback; empty: it uses Hello::medium
   // How long a session over tcp waits for lost sockets: Hello::reconnect_ms, or less if the server
   // allows less. 0: a lost socket ends it.
   uint32_t reconnect_ms = 0;
@@ -210,9 +212,8 @@ struct Refusal {
   std::string reason;  // one sentence that includes the remedy
 };
 
-// The payload of a MUNGE credential, which binds it to one connection: `nonce` is the
-// connection's binding (common/tls/proof.h), so a credential that is relayed on another connection
-// is invalid.
+// The payload of a MUNGE credential. It binds the credential to one connection: `nonce` is the
+// connection's binding (common/tls/proof.h). So the credential is invalid on another connection.
 enum class MungeSide : uint8_t { kClient, kServer };
 std::vector<std::byte> munge_payload(MungeSide side, const uint8_t (&nonce)[32]);
 bool is_munge_payload(const std::vector<std::byte>& payload, MungeSide side,

@@ -20,13 +20,13 @@
 
 namespace rcuda::wire {
 
-// Defined in message_codec.h. The header of a message declares its instance, the source file
-// defines it.
+// message_codec.h defines these functions. A message's header declares the instance for the message
+// (extern template), and the message's source file defines it.
 template <typename Message>
 struct Codec {
   static std::vector<std::byte> encode(const Message& message);
   static Result<Message> decode(const std::vector<std::byte>& body);
-  // "ControlRequest{operation:choice(end,drain,resume,ask),worker_pid:u32}"
+  // Begins like this: "ControlRequest{operation:choice(end,drain,resume,...),worker_pid:u32,"
   static const std::string& layout();
 };
 

@@ -48,7 +48,7 @@ template <typename T>
 concept Number =
     (std::integral<T> && !std::same_as<T, bool>) || std::same_as<T, std::chrono::nanoseconds>;
 
-// Visits an item of a list, which has no name.
+// Visits an item of a list. Items have no names.
 template <typename Visitor, typename Item>
 void visit_item(Visitor& visit, Item& item) {
   if constexpr (Number<Item>) {
@@ -166,8 +166,8 @@ class MessageReader {
     make_printable(text);
     check(text.size() >= limits.least && text.size() <= limits.most);
   }
-  // The length must not exceed `limit`, nor the bytes left divided by the least size of an item, so
-  // that a short message cannot cause a large allocation.
+  // The number of items must not exceed `limit`, and so many items of the least size must fit into
+  // the bytes left. So a short message cannot cause a large allocation.
   template <typename Item>
   void list(const char* name, std::vector<Item>& items, uint32_t limit) {
     uint32_t count = 0;

@@ -25,7 +25,7 @@ struct ServerStatus {
     uint32_t ordinal = 0;
     std::string name;
     uint64_t total_bytes = 0;
-    bool draining = false;  // only this device; from a worker always false
+    bool draining = false;  // this device is drained; always false in a message of a worker
   };
   struct Session {
     std::string user, program, host;
@@ -60,12 +60,12 @@ struct ServerStatus {
     Work work{};
   };
   struct Totals {
-    std::vector<uint64_t> refused;  // clients, by the Code of the reason
+    std::vector<uint64_t> refused;  // number of refused clients, by the Code of the reason
     uint64_t worker_starts = 0, worker_failures = 0;
     uint64_t worker_start_us = 0;   // until the worker was ready; sum over all successful starts
     std::vector<UserTotals> users;  // by user and medium; at most kMaxUserTotals
-    // How often sessions were parked and woken, and the time for which the woken sessions were
-    // parked.
+    // How often sessions were parked and woken, and how long the woken sessions were parked
+    // together.
     uint64_t parks = 0, wakes = 0, parked_seconds = 0;
     // parks_for_room: the number of parks that made room for another session. room_refusals: the
     // number of allocations that failed because no session could be parked.

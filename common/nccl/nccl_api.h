@@ -34,7 +34,7 @@ struct Multimem {
   void* base;
 };
 
-inline constexpr int kUndefined = INT_MIN;  // an int of a Config that NCCL chooses
+inline constexpr int kUndefined = INT_MIN;  // in an int of a Config: NCCL chooses the value
 inline constexpr unsigned kConfigMagic = 0xcafebeef;
 inline constexpr int kNoColor = -1;          // of a split: the rank joins no new communicator
 inline constexpr int kBuiltInOperators = 5;  // ncclSum to ncclAvg
@@ -113,7 +113,7 @@ struct DeviceTeam {
 };
 static_assert(sizeof(DeviceTeam) == 32);
 
-// ncclGroupSimulateEnd() writes the estimate.
+// The result of ncclGroupSimulateEnd(): the estimated time of a group's operations.
 struct SimulationInfo {
   static constexpr unsigned kMagic = 0x74685283;
   size_t size = sizeof(SimulationInfo);

@@ -10,7 +10,8 @@
 
 namespace rcuda::nccl {
 
-// The numbers are permanent.
+// The numbers are permanent. The comments name the members of Call, and the tail, that a call uses.
+// "creates": the call makes a communicator.
 enum class Verb : uint16_t {
   kInit = 1,    // `count` ranks, `peer` this rank; the tail has the ids; creates
   kSplit = 2,   // `peer` the color, `value` the key; creates
@@ -61,7 +62,7 @@ inline constexpr bool is_answered(Verb verb) {
          verb == Verb::kRegisterWindow || verb == Verb::kCreateDevice;
 }
 
-// How the worker makes a batch (NcclCalls::grouped).
+// How the worker makes the calls of a batch (NcclCalls::grouped).
 enum class Grouping : uint32_t {
   kSingle = 0,
   kGroup = 1,
@@ -133,7 +134,7 @@ struct Answer {
 // kDeviceCommunicator. Threads of NcclCallers answer the others.
 enum class Question : uint32_t {
   kAsyncError = 1,
-  kLastError = 2,  // the text; communicator 0: of the library
+  kLastError = 2,  // the text is the error; communicator 0: the library's last error
   kMemory = 3,     // `value`: which statistic
   kUniqueId = 4,   // for ranks that will join: the text is the id
   kFirstOfThreads = 5,
@@ -190,7 +191,7 @@ struct MadeRequirement {
 };
 
 enum class ParameterType : int32_t {
-  kNone,  // only whether it exists
+  kNone,  // no value: only asks whether the parameter exists
   kI8,
   kI16,
   kI32,

@@ -44,7 +44,7 @@ enum nvmlReturn_t : unsigned {
   NVML_ERROR_UNKNOWN = 999,
 };
 
-// The capability of a pair of devices, and its status.
+// The capabilities of a pair of devices, and the status of a capability.
 enum nvmlGpuP2PCapsIndex_t : unsigned {
   NVML_P2P_CAPS_INDEX_READ = 0,
   NVML_P2P_CAPS_INDEX_WRITE = 1,

@@ -1,4 +1,5 @@
-// Sends a server a request that needs no session: its state, its GPUs, a lease.
+// Sends a server a request that needs no session, such as a query of its state or its GPUs, or the
+// request of a lease.
 //
 // Threads: any. Blocking: until the server has answered, five seconds at most. Errors name the
 // server.

@@ -71,7 +71,7 @@ void set_send_timeout(int socket, std::chrono::microseconds timeout) {
 
 // Connects a socket that accepts no descriptors, because the server is not trusted yet. Returns 0
 // or an errno. connect() waits while the server's queue of connections is full; SO_SNDTIMEO limits
-// that.
+// this wait.
 int connect_local(const LocalAddress& address, Clock::time_point deadline, UniqueFd* out) {
   using std::chrono::microseconds;
   UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));

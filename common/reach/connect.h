@@ -35,9 +35,9 @@ struct Connection {
   bool must_encrypt = false;  // RCUDA_SECURITY=tls: only media that encrypt are chosen
 };
 
-// Connects to a server. If `medium` is null, chooses a medium: the plain medium of this machine if
-// `host` is this machine and a server has a local socket for the port, otherwise the plain medium
-// of the network. Name resolution may block without limit; after it, the call blocks for `timeout`
+// Connects to a server. If `medium` is null, chooses a plain_medium() (media.h): that of this
+// machine if `host` is this machine and a server has a local socket for the port, otherwise that of
+// the network. Name resolution may block without limit; after it, the call blocks for `timeout`
 // at most. Errors name host, port and remedy. kDenied if this machine's server does not run as this
 // user, root or a user of `trusted` (RCUDA_TRUST_USER).
 Result<Connection> connect_server(const std::string& host, uint16_t port,
@@ -65,8 +65,9 @@ Result<bool> present_ticket(int socket, const std::vector<uid_t>& trusted,
 // Returns the error of a handshake with the explanation that no rcuda-server answered.
 Status no_server(const Status& status);
 
-// Requests a session and waits for the Welcome of a worker, which is then at the other end. Sets
-// the media of `hello` to the connection's. If the worker falls back, so does the connection.
+// Requests a session and waits for a worker's Welcome. From then on, the worker is at the other end
+// of the connection. Sets the media of `hello` to the connection's. If the worker chooses the
+// fallback, it becomes the connection's medium.
 // `patience`: how long the server may be silent; while the client waits, the server sends Queued
 // every second. Calls `waits` for each Queued that has the client's place in the queue
 // (Hello::wait_ms). The error of a refusal has the server's reason. Its code is kUnavailable or
@@ -92,8 +93,8 @@ Result<std::unique_ptr<transport::Link>> link_to_worker(Connection connection,
 // The local socket address of a server, for clients on the same machine. Every server has an
 // abstract Unix socket. The socket disappears with the server, but any user may take the name
 // first. So a server of root also has a socket in a folder that only root can write, and clients
-// look there first. A container sees another folder of the server in its place (kContainersFolder).
-// The server treats clients that connect through that folder as clients of another machine.
+// look there first. A container has the server's kContainersFolder at the path of root's folder.
+// The server treats clients that connect through kContainersFolder as clients of another machine.
 class LocalAddress {
  public:
   static constexpr const char* kRootsFolder = "/run/rcuda";

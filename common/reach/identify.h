@@ -52,9 +52,9 @@ struct Credentials {
 Status identify(Connection* connection, const std::string& host, uint16_t port,
                 const Credentials& credentials, std::chrono::steady_clock::time_point deadline);
 
-// Puts the id and the proof of the lease for a server, if the user has one, into the Hello for that
+// If RCUDA_LEASE has a lease for the server, puts the lease's id and proof into the Hello for the
 // server. Call this after identify(). `binding`: Connection::binding. Returns kInvalidArgument if
-// RCUDA_LEASE is not usable, or has a secret for every server.
+// RCUDA_LEASE is malformed, or if its entry without a host has a secret.
 Status present_lease(const std::string& host, uint16_t port, const Credentials& credentials,
                      const tls::Key& binding, Hello* hello);
 

@@ -1,6 +1,6 @@
-// Processes and addresses of one machine: the user at the other end of a local socket, the users
-// that a server serves there, and this machine's own addresses (of this network namespace).
-// docs/security.md gives the reasons. Any thread; nothing blocks.
+// Users and addresses of one machine: finds the user at the other end of a local socket, makes the
+// error for a user that the server does not serve, and recognises this machine's own addresses (of
+// this network namespace). docs/security.md gives the reasons. Any thread; nothing blocks.
 #pragma once
 
 #include <cstddef>

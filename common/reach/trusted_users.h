@@ -36,8 +36,9 @@ class TrustedUsers : public config::SettingBase {
   std::vector<uid_t> users_;
 };
 
-// Returns kDenied, with the remedy, unless `server` is `client` itself, root, or in `named`. The
-// rule also holds if the client is root. `what`: the server, for the error.
+// Accepts the user `server` if it is `client` itself, root, or in `named`. Otherwise returns
+// kDenied with the remedy. The rule also holds if the client is root. `what`: the server's name,
+// for the error.
 Status check_trust(const std::string& what, uid_t server, uid_t client,
                    const std::vector<uid_t>& named);
 

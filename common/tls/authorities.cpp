@@ -105,8 +105,8 @@ std::optional<Parts> split(const std::string& der) {
   return parts;
 }
 
-// Returns the certificate's common name. nullopt unless there is exactly one, without blanks and
-// control characters.
+// Returns the certificate's common name. Returns nullopt if it has none or several, or if the name
+// has blanks or control characters.
 std::optional<std::string> common_name(const X509* certificate) {
   X509_NAME* const subject = X509_get_subject_name(certificate);
   const int index = X509_NAME_get_index_by_NID(subject, NID_commonName, -1);
@@ -141,8 +141,8 @@ Result<std::shared_ptr<const Authorities>> Authorities::read(const std::string& 
   return std::shared_ptr<const Authorities>(made);
 }
 
-// Returns the certificates of the chain, the client's first. Returns none unless each certificate
-// is signed by the next certificate or by an authority.
+// Returns the certificates of the chain, the client's first. Each certificate must be signed by the
+// next certificate or by an authority. Otherwise returns no certificate.
 std::vector<Owned<X509>> Authorities::read_signed(const identity::Chain& chain) const {
   std::vector<Owned<X509>> read;
   if (chain.size() > identity::kMostCertificates) return {};

@@ -26,7 +26,8 @@ Result<Acceptor> Acceptor::create() {
       SSL_CTX_use_PrivateKey(context.get(), own.key.get()) != 1) {
     return ssl_error("OpenSSL cannot use the certificate that this server made for TLS");
   }
-  SSL_CTX_set_mode(context.get(), SSL_MODE_RELEASE_BUFFERS);  // thousands of clients may be silent
+  // Saves memory, because thousands of connections may be idle.
+  SSL_CTX_set_mode(context.get(), SSL_MODE_RELEASE_BUFFERS);
   made.context_.reset(context.release(), Free());
   return made;
 }

@@ -1,6 +1,6 @@
 // TLS connections between two ends that share a key (TLS 1.3 with an external pre-shared key and
 // a fresh Diffie-Hellman exchange): the sockets of a session's Links. A peer without the key is
-// refused. The key does not decrypt recorded traffic.
+// refused. The key alone does not suffice to decrypt recorded traffic.
 //
 // Threads: any. Blocking: until the handshake is done, or until the deadline. Errors: kDenied if
 // the peer does not have the key, kTimeout, kUnavailable.
@@ -15,8 +15,8 @@
 
 namespace rcuda::tls {
 
-// Initialises what the first encrypt() needs, which takes some milliseconds. Workers call it while
-// they are idle.
+// Makes the TLS context that the first encrypt() would make otherwise, which takes some
+// milliseconds. Workers call it while they are idle.
 void prepare();
 
 // The two ends must have different roles, and start at the same byte of the stream.

@@ -1,8 +1,9 @@
 // Proofs: how the two ends of a TLS connection (handshake.h) prove their identity to each other.
 //
 // The handshake itself proves nothing: the server's end may be another process than the one that
-// has the key (server/door/door.h). Instead, the server sends a fresh nonce, and each side proves
-// that it has a secret, for a binding of this nonce and of this connection:
+// has the key (server/door/door.h). Instead, the server sends a fresh nonce. The binding combines
+// this nonce with this connection. Each side proves that it has a secret, by a MAC or a signature
+// over the binding:
 //
 //   binding   HMAC-SHA-256 of Connection::exported(kProofLabel), with the nonce as the key
 //   server    a signature of its certificate's key (Challenge in common/messages/handshake.h)

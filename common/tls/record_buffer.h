@@ -27,16 +27,18 @@ class RecordBuffer {
   bool add(std::span<const std::byte> bytes);
   // Works as recv(2) on a non-blocking socket. Returns -1 with EPROTO beyond limit_received().
   ssize_t take(std::span<std::byte> to);
-  // With `reads_ahead`: receives bytes unless take() still has some. Returns a positive number if
-  // take() has bytes, otherwise as recv(2). Without `reads_ahead`, receives nothing, because take()
-  // receives. Then it returns a positive number, or with `wait` as recv(2) with MSG_PEEK. With
-  // `wait`, blocks until there are bytes, as recv(2) on a blocking socket; otherwise never.
+  // With `reads_ahead`: receives bytes for take(), if it has none left. Returns a positive number
+  // if take() has bytes; otherwise returns the result of recv(2). With `wait`, blocks as recv(2) on
+  // a blocking socket; otherwise never blocks.
+  //
+  // Without `reads_ahead`: receives nothing, because take() receives. With `wait`, blocks until the
+  // socket has bytes, and returns as recv(2) with MSG_PEEK. Otherwise returns a positive number.
   ssize_t fill(bool wait = false);
   // Whether take() has bytes that were received ahead.
   bool has_bytes() const { return begin_ < end_; }
   // While the sending thread is inside OpenSSL (`sealing`), take() fails with EAGAIN: the receiving
-  // thread may be in fill() at the same time. (OpenSSL reads although it sends if it has received a
-  // part of a handshake message.)
+  // thread may be in fill() at the same time. (OpenSSL also reads during a send if it has received
+  // only a part of a handshake message.)
   void set_sealing(bool sealing) { sealing_ = sealing; }
   // Limits the bytes that take() receives from now on (without `reads_ahead`).
   void limit_received(size_t most) { most_received_ = most; }

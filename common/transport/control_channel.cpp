@@ -193,8 +193,8 @@ std::string ControlChannel::poll_once(bool& intended) {
   return sent.code() == Code::kUnavailable ? std::string() : sent.context();
 }
 
-// Reads once more before it fails the peer, because this process may have been stopped since the
-// last read. Sends the reason: a stopped peer reads it when it continues.
+// Reads once more before it declares the peer lost, because this process may have been stopped
+// since the last read. Sends the reason: a stopped peer reads it when it continues.
 std::string ControlChannel::check_silence(bool& intended) {
   const Clock::time_point before = last_heard_;
   if (std::string why = receive(intended); !why.empty() || last_heard_ != before) return why;

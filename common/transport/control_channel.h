@@ -2,8 +2,8 @@
 // socket carries announcements of regions (with their descriptors), heartbeats and the farewell.
 // When it closes, the peer is gone.
 //
-// prepare() does all that can fail. After it, a side may report to its peer that it is ready,
-// because begin() cannot fail.
+// prepare() does all steps that can fail. After prepare(), a side may report to its peer that it is
+// ready, because begin() cannot fail.
 //
 // One thread sleeps in poll() on the socket and on the peer's pidfd. (The pidfd matters if the peer
 // has forked: after the parent is killed, the child still holds the socket open.) Any thread may
@@ -32,8 +32,9 @@ namespace rcuda::transport {
 class ControlChannel {
  public:
   struct Callbacks {
-    // Announcements and retirements of regions. `fd` is empty although has_fd is set if this
-    // process had no free descriptor for it. An error ends the channel as a protocol violation.
+    // Called for announcements and retirements of regions. `fd` is empty although has_fd is set if
+    // this process had no free descriptor for it. If the function returns an error, the channel
+    // ends as after a protocol violation.
     std::function<Status(const ControlMessage&, UniqueFd fd)> on_message;
     // The peer sent a farewell (intended), is gone, or broke the protocol.
     std::function<void(bool intended, const std::string& why)> on_end;

@@ -16,13 +16,14 @@ struct ControlMessage {
     kGivenUp = 6,  // a farewell to a silent peer
   };
   uint32_t kind = 0;
-  uint32_t has_fd = 0;   // kAnnounce: one descriptor travels with this message
-  uint64_t region = 0;   // kAnnounce, kRetire, kRetired
-  // kAnnounce; kGivenUp: the limit in milliseconds; kHeartbeat: 1 if the sender may be silent
-  // (Link::announce_silence)
+  uint32_t has_fd = 0;  // kAnnounce: one descriptor travels with this message
+  uint64_t region = 0;  // kAnnounce, kRetire, kRetired
+  // kAnnounce: the region's size. kGivenUp: the limit of silence in milliseconds. kHeartbeat: 1 if
+  // the sender may be silent (Link::announce_silence).
   uint64_t bytes = 0;
-  uint64_t address = 0;  // kAnnounce; shm: offset in the backing; verbs: remote address
-  uint64_t key = 0;      // kAnnounce; verbs: rkey
+  // kAnnounce: the region's address (verbs), or its offset in the backing file (shm).
+  uint64_t address = 0;
+  uint64_t key = 0;  // kAnnounce; verbs: rkey
 };
 static_assert(sizeof(ControlMessage) == 40);
 

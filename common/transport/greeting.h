@@ -18,7 +18,7 @@ struct Greeting {
   uint32_t peer_timeout_ms = 0;  // this side expects a heartbeat within this time
   uint8_t streams = 0;           // for transfers; tcp: sockets, verbs: queue pairs, shm: 1
   uint8_t streams_are_set = 0;   // 1: by a setting, not by the medium
-  uint16_t retained_blocks = 0;  // tcp: LinkOptions::retained_bytes, in kRetainedBlock
+  uint16_t retained_blocks = 0;  // tcp: LinkOptions::retained_bytes, divided by kRetainedBlock
 };
 inline constexpr size_t kRetainedBlock = 256u << 10;
 static_assert(sizeof(Greeting) == 24);

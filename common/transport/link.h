@@ -3,9 +3,9 @@
 //
 // Purpose. Each side owns a *window*, a block of plain memory that its peer writes. common/wire
 // lays everything else out inside the windows (command ring, reply slots, completion words,
-// flow-control credits), in the same way for every medium: shared memory writes the peer's window
-// with memcpy, verbs with RDMA write, and TCP sends {offset, bytes}, which a receiver thread
-// stores. Bulk data never goes through a window. It moves between exposed *regions*.
+// flow-control credits), in the same way for every medium. Shared memory writes the peer's window
+// with memcpy, verbs with RDMA writes. TCP sends {offset, bytes}, and a thread of the receiver
+// stores the bytes. Bulk data never goes through a window. It moves between exposed *regions*.
 //
 // Order. Puts of one Link become visible in the order in which they were issued, on any thread (the
 // Link serialises them). Within one put, the last eight bytes become visible last; the peer polls
@@ -93,9 +93,9 @@ using TransferDone = std::function<void(const Status&)>;
 //   kMany: CPU time; the write is one of many in progress.
 enum class Company : uint8_t { kAwaited, kAlone, kMany };
 
-// Called on the receiving side when `bytes` more of a write with this immediate have arrived: once
-// for each part into which the medium cuts the write, in any order, from threads of the Link. Must
-// not block.
+// Called on the receiving side when `bytes` more of a write with this immediate have arrived. The
+// medium may cut a write into parts: the function is then called once for each part, in any order.
+// Called from threads of the Link. Must not block.
 using ImmediateArrived = std::function<void(uint32_t immediate, uint64_t bytes)>;
 
 using Bytes = std::span<const std::byte>;
@@ -145,9 +145,9 @@ class Link {
   }
 
   // Sleeps until `ready` returns true, the deadline passes (kTimeout) or the Link breaks. Calls
-  // `ready` on this thread before it sleeps, after every wake-up, and once after the Link broke:
-  // the peer's last put counts if it came before that. Several threads may wait. A caller that
-  // wants to spin does so before the call. With kNotAnswers `ready` must not depend on
+  // `ready` on this thread before it sleeps, after every wake-up, and once after the Link broke,
+  // because the peer's last put may have arrived just before. Several threads may wait. A caller
+  // that wants to spin does so before the call. With kNotAnswers `ready` must not depend on
   // LinkOptions::answers.
   virtual Status wait(const std::function<bool()>& ready,
                       std::chrono::steady_clock::time_point deadline,
@@ -178,10 +178,10 @@ class Link {
 
   // Lends [base, base+bytes) to a Link with Reconnecting, so that the Link need not copy the
   // sources of writes in this memory. The Link reads such a source until the peer has all of its
-  // bytes, also after `done`: the source must not change before. Other sources, and those of
-  // put_region(), belong to the caller as described below. take_back(), with the same arguments,
-  // copies the bytes that the peer lacks; afterwards the Link does not read the memory. On other
-  // Links, both functions do nothing.
+  // bytes, which may be after `done`. The source must not change until then, or until take_back().
+  // Other sources, and those of put_region(), belong to the caller as described below. take_back(),
+  // with the same arguments, copies the bytes that the peer lacks; afterwards the Link does not
+  // read the memory. On other Links, both functions do nothing.
   virtual void lend(const void*, size_t) {}
   virtual void take_back(const void*, size_t) {}
 
@@ -217,17 +217,17 @@ class Link {
   // As put_region(), for many bytes. The bytes are not copied and must not change until `done`.
   // `done` means that this side has finished, not that the bytes have arrived. Later puts of all
   // threads become visible only after the bytes have arrived, so a write should take some
-  // milliseconds at most. Of two writes to the same place, the later write wins. Blocks as put(),
-  // and runs only this TransferDone, which must not use the Link. kUnsupported without
-  // orders_writes.
+  // milliseconds at most. Of two writes to the same place, the later write wins. Blocks as put().
+  // The call may run `done`, which must not use the Link, but no other TransferDone. kUnsupported
+  // without orders_writes.
   virtual void write_in_order(RegionId, uint64_t, const void*, size_t, TransferDone done) {
     done({Code::kUnsupported, std::string(medium()) + " does not support writes in order"});
   }
 
   // Sends the bytes that put_region() has kept on this side. Blocks no longer than one send.
   virtual void flush() {}
-  // With has_region_puts: each put and each transfer calls `first` before anything else, on its
-  // thread, which may hold locks of the caller. `first` may call put_region() and
+  // With has_region_puts: each put and each transfer calls `first` before anything else, on the
+  // calling thread, which may hold locks of its own. `first` may call put_region() and
   // write_in_order(), so its bytes arrive before the put or transfer. Call before_puts() once,
   // before other threads use the Link.
   virtual void before_puts(std::function<void()>) {}
@@ -323,8 +323,9 @@ struct Reconnecting {
 // The arguments of make_link() (media.h). Each side has a connected stream socket, of the kind that
 // the medium's reach needs, on which the session handshake has ended. Both sides call make_link().
 // make_link() exchanges the medium's data over the socket (window sizes, memfds, ports, queue pair
-// numbers) and takes ownership of the socket, whose end later shows that the peer is gone. `server`
-// distinguishes the two sides. Blocks until the peer has done its part or the timeout has passed.
+// numbers) and takes ownership of the socket. The Link keeps the socket open: its end shows that
+// the peer is gone. `server` distinguishes the two sides. Blocks until the peer has done its part
+// or the timeout has passed.
 //
 // A medium that needs more sockets calls `open_stream` on the client and `accept_stream` on the
 // server. The daemon routes these connections to the right worker by the session's token. Both

@@ -31,7 +31,8 @@ Status LinkCore::wait(const std::function<bool()>& ready,
                       std::chrono::steady_clock::time_point deadline, WokenBy woken_by) {
   bool satisfied = false;
   const auto look = [&] {
-    // broken() first: the peer's last put may arrive between the two calls.
+    // broken() is called first: if the peer's last put arrives between the two calls, ready() still
+    // sees it.
     const bool over = broken();
     satisfied = ready();
     if (!satisfied && !over) before_sleep();

@@ -1,9 +1,10 @@
 // LinkCore: the common parts of all media: the status that ends a Link, sleeping, and counters.
 //
-// A medium derives from it. To publish data it stores the data first and then rings doorbell_, and
-// elsewhere_ if the put is outside of LinkOptions::answers. Any thread may call fail(), any number
-// of times. The first status is kept, and logged unless the end was intended. fail() wakes every
-// waiter and calls on_broken() once, so that the medium can release its own blocked threads.
+// A medium derives from LinkCore. To publish data, the medium stores the data and then rings
+// doorbell_; for a put outside of LinkOptions::answers, it also rings elsewhere_. Any thread may
+// call fail(), any number of times. The first status is kept, and logged unless the end was
+// intended. fail() wakes every waiter and calls on_broken() once, so that the medium can release
+// its own blocked threads.
 #pragma once
 
 #include <atomic>
@@ -27,7 +28,7 @@ std::chrono::milliseconds heartbeat_interval(uint32_t timeout_ms);
 // Explains why a Link ended, on the side that was silent for longer than its peer's limit.
 std::string given_up(uint64_t limit_ms);
 
-// LinkCounters while a Link counts. Any thread, in relaxed order.
+// The counters of a Link that is in use. Any thread reads and changes them, in relaxed order.
 using LiveCounters = CountersOf<std::atomic<uint64_t>>;
 
 class LinkCore : public Link {

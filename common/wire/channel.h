@@ -34,7 +34,7 @@ namespace rcuda::wire {
 
 class Channel;
 
-// A completion word, and the sequence of a request that it answers.
+// A completion word, and the sequence number that it has when a certain request is done.
 struct Word {
   uint32_t index = 0;
   uint64_t sequence = 0;
@@ -80,7 +80,7 @@ class Reply {
 class Channel {
  public:
   static constexpr std::chrono::milliseconds kForever = std::chrono::milliseconds::max();
-  // Capacity of one reply, without its header.
+  // The most bytes of one reply, without its header.
   static constexpr size_t kMostReplyBytes =
       ClientWindow::kLargeReplyBytes - sizeof(ReplyHeader) - sizeof(uint64_t);
 

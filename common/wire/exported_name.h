@@ -2,10 +2,10 @@
 // exports (docs/isolation.md).
 //
 // The driver's handle never leaves the server. The exporting worker keeps it under the name
-// (server/names/exported_names.h), and another worker receives it only if that worker serves the
-// same user on the same client host. So a client's worker can import the exports of another process
-// of its user, if both workers run on one server host, whatever media the clients use. A name is
-// valid as long as the session that minted it.
+// (server/names/exported_names.h). Another worker receives the handle only if that worker serves
+// the same user on the same client host. So a process can import the exports of another process of
+// its user if the workers of both run on one server host. The media of the two sessions do not
+// matter. A name is valid as long as the session that minted it.
 #pragma once
 
 #include <algorithm>

@@ -90,8 +90,9 @@ struct MirrorLoan {
 };
 static_assert(sizeof(MirrorLoan) == 16);
 
-// A part of answers about a mirror. The answer's bytes include the patch `patches` (MirrorPatch)
-// and the writes of the host function of the loan `loan`. They may be newer.
+// The state of a mirror in an answer of the worker. The mirror's bytes in this answer include all
+// patches up to the number `patches` (MirrorPatch) and the writes of the host function of the loan
+// `loan`. They may also include later changes.
 struct MirrorState {
   uint64_t patches, loan;
   // The number of this answer among the answers with bytes of this mirror; the client repeats it in

@@ -21,8 +21,8 @@
 //     consumed_offset  u64  bytes taken out of the ring since the start, with padding and skipped
 //                           ends; written every quarter of the ring, or when `want` is reached
 //
-// A word that has not been written yet is zero: the reader clears what it has consumed before it
-// returns the space, so old payload is never read as a header or a stamp.
+// A word that has not been written yet is zero: the reader clears the frames that it has consumed
+// before it returns their space. So old payload is never read as a header or a stamp.
 //
 // Trust. Neither side trusts the other. The reader copies a frame out of the window before the
 // frame is used (the peer can change its bytes at any time) and checks length, sequence, stamp and
@@ -120,7 +120,7 @@ class RingReader {
   // a frame has arrived. Other threads may read it if the owner gives them this offset.
   uint64_t next_offset() const { return layout_.ring_offset + position_; }
   // Bytes consumed since the start; identifies the position of next_offset(). A thread that sees a
-  // header cleared by try_next() also sees what the owner wrote before that call.
+  // header cleared by try_next() also sees the owner's writes before that call of try_next().
   uint64_t consumed() const { return consumed_; }
 
  private:

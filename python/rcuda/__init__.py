@@ -4,7 +4,7 @@
     rcuda.connect("node1:0,node2:0")   # before torch, cupy or another CUDA library is imported
     import torch
 
-A program that is not to be changed runs as `rcuda-run --devices node1:0 -- python program.py`.
+To run a program without a change, use `rcuda-run --devices node1:0 -- python program.py`.
 """
 
 from importlib import metadata

@@ -11,7 +11,7 @@ FOLDER = os.path.dirname(os.path.abspath(__file__))
 LIBRARIES = os.path.join(FOLDER, "lib", "rcuda")
 # In this order: libcuda.so needs libcuda.so.1.
 NAMES = ("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1", "libnccl.so.2")
-# Modules that look for a driver when they are imported, or keep the result.
+# Modules that look for a CUDA driver when they are imported, or that look once and remember the result.
 CUDA_MODULES = ("torch", "cupy", "jax", "jaxlib", "numba.cuda", "cuda.bindings", "pycuda", "tensorflow", "triton",
                 "pynvml")
 
@@ -19,7 +19,7 @@ CUDA_MODULES = ("torch", "cupy", "jax", "jaxlib", "numba.cuda", "cuda.bindings",
 LOG_LINE = re.compile(r"^\S+ rcuda\[\d+\] (?:warning|error): ")
 
 _pool = None     # the pool that this process is connected to
-_devices = None  # the names of its GPUs
+_devices = None  # the names of the pool's GPUs
 
 
 class Error(RuntimeError):
@@ -30,9 +30,9 @@ def connect(devices=None):
     """Gives this process the GPUs of `devices`: "host[@port]:gpu,...", by default RCUDA_DEVICES.
 
     Must be called before a CUDA library is imported. Queries the servers once and returns the names of the GPUs in
-    the order of the list; raises Error if one cannot be reached. A session begins when the program first uses
-    CUDA. Child processes have the same GPUs. A second call with the same list does nothing. Takes as long as
-    the servers need to answer, some milliseconds.
+    the order of the list. Raises Error if a server cannot be reached. A session begins when the program first
+    uses CUDA. Child processes have the same GPUs. A second call with the same list does nothing. The call takes
+    as long as the servers need to answer, some milliseconds.
     """
     global _pool, _devices
     if devices is not None and not isinstance(devices, str):

@@ -43,9 +43,9 @@ Result<Answer> ask(const Server& server, wire::MessageType question,
   return wire::decode<Answer>(answer);
 }
 
-// Both reports of a server. ask_all() queries all servers at the same time, so that a server that
-// does not answer does not delay the others, and returns the reports in the order of `servers`. If
-// a server does not report its sessions, its GPUs are not queried.
+// A server's reports of its state and of its GPUs. ask_all() queries all servers at the same time,
+// so a server that does not answer does not delay the others. It returns the reports in the order
+// of `servers`. If a server does not report its state, its GPUs are not queried.
 struct Told {
   Result<wire::ServerStatus> status;
   Result<wire::GpuReport> gpus;

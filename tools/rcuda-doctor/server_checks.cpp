@@ -28,7 +28,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kPatience = std::chrono::seconds(5);
-// The doctor warns of a larger difference of the clocks: the server's clock ends tokens and leases.
+// The doctor warns if the clocks differ by more, because tokens and leases end by the server's
+// clock.
 constexpr std::chrono::seconds kLargestSkew{30};
 
 Finding good(const std::string& what) { return {Verdict::kGood, what, ""}; }

@@ -195,7 +195,7 @@ void Families::add_server(const std::string& server, const wire::ServerStatus& s
 }
 
 void Families::add_totals(const std::string& server, const wire::ServerStatus::Totals& totals) {
-  // A user who may not see all sessions also receives zeros.
+  // Without counts, adds no totals: a user who may not see all sessions receives only zeros.
   const bool refused = std::any_of(totals.refused.begin(), totals.refused.end(),
                                    [](uint64_t clients) { return clients != 0; });
   if (totals.worker_starts == 0 && totals.worker_failures == 0 && !refused) return;

@@ -239,7 +239,7 @@ void print_json(const std::vector<Listed>& leases) {
   std::printf("%s]\n", leases.empty() ? "" : "\n");
 }
 
-// `names_servers`: the leases may be of several servers.
+// `names_servers`: adds a column for the server, because the leases may be of several servers.
 void print_table(const std::vector<Listed>& leases, bool names_servers) {
   if (leases.empty()) return;
   size_t widest = std::strlen("SERVER");

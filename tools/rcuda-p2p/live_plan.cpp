@@ -50,15 +50,15 @@ Result<uint64_t> allocate(Session& session, uint64_t bytes) {
   return address;
 }
 
-// Sessions on two workers, which have each other's address for copies.
+// Two sessions whose workers have each other's address for copies.
 class Pair {
  public:
   static constexpr uint32_t kLink = 1;
 
   Status open(const LiveQuery& query, uint64_t most_bytes);
   std::string names() const { return gpu_of(*from_) + " to " + gpu_of(*to_); }
-  // Waits until all legs are measured; each worker has its own. kUnavailable if the two cannot
-  // connect.
+  // Waits until each worker has measured its own legs. kUnavailable if the workers cannot connect
+  // to each other.
   Status wait_until_measured();
 
   struct Forecast {

@@ -20,7 +20,7 @@ struct LiveQuery {
 // A row of the planner's table of methods (Planner::table).
 struct LiveMethod {
   std::string name;  // "host over shm"
-  std::string cost;  // with the method's best chunks; a star marks the plan; or "needs ..."
+  std::string cost;  // predicted, with the best chunks; a star marks the plan; or "needs ..."
   bool possible() const { return !cost.starts_with("needs "); }
 };
 

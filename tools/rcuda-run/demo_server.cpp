@@ -37,7 +37,7 @@ void forget_server_settings() {
   ::dup2(log, STDERR_FILENO);
   forget_server_settings();
   setenv("RCUDA_LOG", "info", 1);
-  // The server is stopped after the program has ended, and may then still be ending its session.
+  // The server is stopped at once after the program's end. It gets this time to end the session.
   setenv("RCUDA_SERVER_DRAIN_TIMEOUT", "2s", 1);
   const std::string ready_text = std::to_string(ready);
   ::execl(binary.c_str(), binary.c_str(), "--config", "/dev/null", "--port", "0", "--pool", "1",

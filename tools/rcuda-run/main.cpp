@@ -152,8 +152,9 @@ void set_settings(const Options& options) {
 }
 
 void set_libraries(const fs::path& client) {
-  // After the user's preloads: a sanitizer's runtime must come first. NCCL is preloaded as well,
-  // because PyTorch looks for it in a folder of its own (RPATH) before it looks in LD_LIBRARY_PATH.
+  // Appends to the user's preloads, because a sanitizer's runtime must come first. NCCL is
+  // preloaded as well, because PyTorch looks for it in a folder of its own (RPATH) before it looks
+  // in LD_LIBRARY_PATH.
   std::error_code error;
   std::string preloads = value_of("LD_PRELOAD");
   preloads += (preloads.empty() ? "" : ":") + client.string();
@@ -162,7 +163,7 @@ void set_libraries(const fs::path& client) {
   }
   setenv("LD_PRELOAD", preloads.c_str(), 1);
   // By default AddressSanitizer's runtime ends a program if another library precedes it. The client
-  // library sets this option too, but a program may override that (docs/sanitizers.md).
+  // library sets this option too, by a function that a program may replace (docs/sanitizers.md).
   const std::string asan = value_of("ASAN_OPTIONS");
   setenv("ASAN_OPTIONS", ("verify_asan_link_order=0" + (asan.empty() ? "" : ":" + asan)).c_str(),
          1);
@@ -257,7 +258,7 @@ int run(int argc, char** argv) {
   if (!options.devices.empty()) setenv("RCUDA_DEVICES", options.devices.c_str(), 1);
   if (!has_pool()) {
     if (options.demo) return run_on_own_server(options, client);
-    // When a program runs, its client library reports unknown variables.
+    // Reported here because no program is executed, whose client library would report them.
     config::report_unknown_variables("rcuda-run");
     return fail("no GPUs are named; write --devices host:gpu,... or set RCUDA_DEVICES", 2);
   }

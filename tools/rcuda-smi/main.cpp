@@ -69,9 +69,9 @@ Status check_server(const std::string& name) { return tools::parse_server(name).
 // `name`: accepted by check_server().
 Server server_of(const std::string& name) { return tools::parse_server(name).value(); }
 
-// Fails if a word is neither a command nor a host. Such a word has no address, and is the only word
-// or similar to a command. Any other word without an address counts as a host: show() prints the
-// error of this host.
+// Returns an error for a word that is probably a misspelt command: it has no address, and is the
+// only word or similar to a command. Any other word without an address counts as a host, whose
+// error show() prints.
 Status check_hosts(const std::vector<std::string>& words,
                    const std::vector<std::string>& commands) {
   for (const std::string& word : words) {
@@ -252,7 +252,7 @@ Result<wire::ServerStatus::Session> session_of(const Server& server, uint32_t wo
                                      " has ended: see the server's log");
 }
 
-// Parks or wakes a session, and waits until that is done or refused.
+// Parks or wakes a session, and waits until the session is parked or awake, or the server refuses.
 int park_or_wake(const std::string& name, bool parks, uint32_t worker, bool as_json) {
   const Server server = server_of(name);
   const auto answer =
@@ -281,7 +281,7 @@ int park_or_wake(const std::string& name, bool parks, uint32_t worker, bool as_j
   }
 }
 
-// Parks the session if it is active. It wakes on the other GPU.
+// Parks the session if it is active, then lets it wake on another GPU.
 int move(const std::string& name, uint32_t worker, int from, int to, bool as_json) {
   const Server server = server_of(name);
   const auto session = session_of(server, worker);

@@ -5,9 +5,10 @@
 // A stream has one receiving thread and, once it is needed, one sending thread. The requesting or
 // answering thread sends small pieces and all requests for bytes at once, because waking a thread
 // takes longer than sending them. The sending thread sends large pieces, pieces of many transfers,
-// and bytes for which the socket was full. Only this thread waits for a full socket, so the two
-// directions cannot block each other. While it wakes up, the answering thread, or a requesting
-// thread that has no other work (Company::kAwaited), sends a piece until the socket is full.
+// and bytes for which the socket was full. Only the sending thread waits for a full socket, so the
+// two directions cannot block each other. While the sending thread wakes up, the answering thread,
+// or a requesting thread that has no other work (Company::kAwaited), sends a piece until the socket
+// is full.
 //
 // In each direction, a stream carries messages: a BulkHeader, then `bytes` of payload (kWrite,
 // kWriteInOrder and kData only):
@@ -53,8 +54,8 @@ class BulkStream {
  public:
   static constexpr uint64_t kMaxPieceBytes = 4u << 20;
   static constexpr size_t kMaxInFlight = 32;
-  // Up to this size, the requesting or answering thread sends by itself: the kernel takes 64 KB in
-  // about 10 us, less than waking a thread takes, so the calling thread is not delayed for long.
+  // Up to this size, the requesting or answering thread sends by itself. The kernel takes 64 KB in
+  // about 10 us, which is less than the time to wake the sending thread.
   static constexpr uint64_t kDirectBytes = 64u << 10;
 
   // A part of a transfer, on the requesting side.

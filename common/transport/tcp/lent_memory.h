@@ -1,4 +1,4 @@
-// LentMemory: the memory of Link::lend(), for a Link whose sockets outlive their connections.
+// LentMemory: the memory that was passed to Link::lend(), for a Link with Reconnecting.
 //
 // Any thread. Nothing blocks, except remove(), for microseconds (ExposedRegions::Pin).
 #pragma once

@@ -37,7 +37,7 @@ class Reconnects {
   using Clock = std::chrono::steady_clock;
 
   // The indexes of the control socket and of the socket for acknowledgements. The sockets for
-  // transfers have the lower indexes, as when they are first made.
+  // transfers keep the indexes with which they were made, which are lower.
   static constexpr uint32_t kControl = 30;
   static constexpr uint32_t kAcknowledgements = 29;
   static constexpr uint32_t kFarewell = ~0u;  // in place of an index, in an acknowledgement

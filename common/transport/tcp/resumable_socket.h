@@ -132,7 +132,8 @@ class ResumableSocket final : public SocketLayer {
   uint64_t told_ RCUDA_GUARDED_BY(mutex_) = 0;     // received_ in the last acknowledgement
   bool is_last_ RCUDA_GUARDED_BY(mutex_) = false;  // one side has announced its end
   bool shuts_down_ RCUDA_GUARDED_BY(mutex_) = false;  // shutdown(SHUT_WR) came during kResending
-  // Reconnects::lost() was called, and back() not since then. Only the stream's thread uses it.
+  // Reconnects::lost() was called, and back() has not been called since. Only the stream's thread
+  // uses this member.
   bool is_reported_ = false;
   // In kLost: no more bytes of the lost connection are received.
   bool is_drained_ RCUDA_GUARDED_BY(mutex_) = false;

@@ -161,7 +161,7 @@ bool RetainedBytes::own_next(State& state, const std::byte* begin, const std::by
   // extended it.
   const auto left =
       std::ranges::find_if(state.segments, [&](const Segment& one) { return one.end() > place; });
-  // Another thread may have copied it already, in own() of overlapping memory.
+  // Another thread may have copied this part already, in own() of overlapping memory.
   if (left == state.segments.end() || left->place >= copy.end() || left->is_own()) {
     if (copy.block != kNoBlock) drop_use_locked(state, copy.block);
     return true;

@@ -34,8 +34,8 @@ class SentOrder {
 
  private:
   // The bytes of a write wait for the bytes of an earlier write only if they overlap. The last
-  // kRecent writes are recorded. A write waits for all writes that are older than these, which have
-  // usually arrived.
+  // kRecent writes are recorded. A write waits for all earlier writes that are not recorded any
+  // more; these have usually arrived.
   static constexpr size_t kRecent = 32;
   struct Recent {
     RegionId region;

@@ -34,7 +34,7 @@ class TcpBulk {
   void join();
   void abandon() noexcept;
   void lose(const std::string& why);  // calls Socket::lose() of each stream
-  void limit_unacknowledged(std::chrono::milliseconds limit);  // of each (tcp_sockets.h)
+  void limit_unacknowledged(std::chrono::milliseconds limit);  // of each stream (tcp_sockets.h)
 
  private:
   BulkStream::Sender sender_of(const TransferRequest& what, const BulkStream::Piece& piece,

@@ -332,8 +332,8 @@ std::string TcpLink::receive_some(std::byte* data, size_t bytes, size_t* receive
     if (errno == EINTR) continue;  // this process was stopped: first read what arrived meanwhile
     if (errno != EAGAIN) return std::string("receiving from the peer: ") + std::strerror(errno);
     if (std::string why = check_peer(asked); !why.empty()) return why;
-    // Only a read that begins after the limit can fail the peer, because this process may be
-    // stopped between any two lines.
+    // Only a read that begins after the limit shows that the peer is lost, because this process may
+    // be stopped between any two lines.
     asked = Clock::now();
     flags = is_overdue(asked) ? MSG_DONTWAIT : 0;
   }
@@ -390,7 +390,7 @@ bool TcpLink::lose_connections(const std::string& why) {
 }
 
 std::string TcpLink::fill() {
-  // Keep whole headers and buffered puts contiguous.
+  // Moves the unread bytes to the front, so that headers and buffered puts are contiguous.
   if (begin_ != 0) {
     std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
     end_ -= begin_;
@@ -436,7 +436,7 @@ std::string TcpLink::take_puts() {
       continue;
     }
     if (kind == kEndOfWrite) {
-      ring();  // the write may take long to arrive
+      ring();  // wakes waiters now, because the write may take long to arrive
       bool whole = false;
       why = take_end_of_write(header, &whole);
       if (!whole) break;
@@ -452,7 +452,7 @@ std::string TcpLink::take_puts() {
     }
     after_peer(order_.for_sanitizer());  // the put follows transfers whose end the peer has seen
     if (header.bytes > kBufferedPut) {
-      ring();  // the rest may take long to arrive
+      ring();  // wakes waiters now, because the rest may take long to arrive
       why = take_large_put(header);
     } else {
       if (end_ - begin_ < sizeof header + header.bytes) break;

@@ -33,9 +33,9 @@
 
 namespace rcuda::transport {
 
-// How often the receiving thread checks the peer. If `peer_timeout` is zero, the peer may be
-// silent, and only its host is checked. This check is more frequent with `reconnects`, because a
-// loss does not end such a Link.
+// Returns the time between two checks of the peer by the receiving thread. If `peer_timeout` is
+// zero, the peer may be silent, and only its host is checked. With `reconnects`, the host is
+// checked more often, because the loss of a connection does not end such a Link.
 std::chrono::milliseconds silence_checks(std::chrono::milliseconds peer_timeout, bool reconnects);
 
 class TcpLink final : public LinkCore {
@@ -129,12 +129,12 @@ class TcpLink final : public LinkCore {
   LentMemory lent_;
   SocketOrder order_;  // counts the messages that this side receives
   // Held while a put into a region, or the end of a write in order, is counted and enters the
-  // control stream. sent_in_order_ is raised only after that, so messages that wait for the count
-  // are sent later.
+  // control stream. sent_in_order_ is raised only after that, so a message that waits for the new
+  // count is sent after the counted message.
   Mutex sent_mutex_;
   SentOrder sent_order_ RCUDA_GUARDED_BY(sent_mutex_);
   std::atomic<uint32_t> sent_in_order_{0};  // sent_order_'s count; raised with sent_mutex_ held
-  // The writes in order that are not yet sent, and whether new writes are accepted.
+  // The number of writes in order that are not yet sent, and whether new writes are accepted.
   int unsent_writes_ RCUDA_GUARDED_BY(end_mutex_) = 0;
   bool takes_writes_ RCUDA_GUARDED_BY(end_mutex_) = true;
   CondVar writes_sent_;

@@ -88,7 +88,7 @@ struct BulkHeader {
   uint64_t bytes = 0;       // not in kDone
   uint32_t immediate = 0;   // kWrite: reported to the receiver with the piece, unless 0;
                             // kWriteInOrder: the write's number
-  uint32_t after_puts = 0;  // not in kData, kDone: the SentOrder count that it waits for
+  uint32_t after_puts = 0;  // not in kData, kDone: the SentOrder count that the message waits for
 };
 static_assert(sizeof(BulkHeader) == 48);
 

@@ -18,7 +18,8 @@ namespace rcuda::transport {
 namespace {
 
 // Puts that follow each other within this time are a burst. A send costs 3 to 10 us, so gathering
-// always wins within this time. The answer to a call takes longer to arrive.
+// the puts of a burst always saves time. Two calls of a thread that waits for the answers are
+// further apart.
 constexpr auto kBurstGap = std::chrono::microseconds(10);
 // After this number of puts without Wake::kNow, each within `hand_over` of the previous put, waking
 // the flusher pays off. A wake-up may cost as much as five sends.
@@ -27,7 +28,7 @@ constexpr int kRun = 8;
 constexpr auto kLinger = std::chrono::microseconds(50);
 constexpr size_t kMaxPieces = kMaxPutPieces + 1;
 
-// Locks a mutex that other threads hold for less than a microsecond.
+// Locks a mutex that other threads hold for less than a microsecond. Polls before it sleeps.
 void lock_soon(MutexLock& lock) RCUDA_ACQUIRE(lock) {
   constexpr int kTries = 200;
   for (int i = 0; i < kTries; ++i) {
@@ -94,7 +95,7 @@ bool TcpSender::send(std::span<const Bytes> pieces, size_t total, Wake wake) {
   } else if ((urgent || gap >= kBurstGap) && idle()) {
     if (close) flusher_asleep_ = false;
     const bool sent = send_now(lock, pieces, total);
-    if (close) flusher_wanted_.notify_one();  // for the next puts
+    if (close) flusher_wanted_.notify_one();  // it sends the next puts
     return sent;
   }
 

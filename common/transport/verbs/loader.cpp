@@ -40,7 +40,7 @@ std::vector<std::string> folders() {
   // The dynamic linker gives a path only for libraries, and a program's argv[0] is not reliable.
   if (map->l_name[0] != '\0') return {folder_of(map->l_name) + "/rcuda"};
   const std::string tree = folder_of(executable_path()) + "/..";
-  return {tree + "/" RCUDA_LIBDIR "/rcuda", tree + "/lib/rcuda"};  // installed, built
+  return {tree + "/" RCUDA_LIBDIR "/rcuda", tree + "/lib/rcuda"};  // installed tree, build tree
 }
 
 Result<const VerbsPlugin*> load() {

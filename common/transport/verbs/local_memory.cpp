@@ -18,8 +18,8 @@ namespace {
 
 constexpr int kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
 
-// Bounds of the measured threshold. Below the lower one, a registration never pays for its system
-// calls; above the upper one, a copy never pays for its CPU time.
+// Bounds of the measured threshold. Below kMinThreshold, a registration never saves the time of its
+// system calls. Above kMaxThreshold, a copy always costs more CPU time than a registration.
 constexpr size_t kMinThreshold = 16u << 10;
 constexpr size_t kMaxThreshold = 1u << 20;
 
@@ -114,7 +114,7 @@ void LocalMemory::withdraw(const std::shared_ptr<Registration>& registration) {
 std::shared_ptr<Registration> LocalMemory::find(const void* local, size_t bytes) {
   const auto address = reinterpret_cast<uintptr_t>(local);
   MutexLock lock(mutex_);
-  // Regions may overlap: check all that may begin before this address and contain it.
+  // Regions may overlap: checks all that begin at or before this address and may contain it.
   for (auto at = exposed_.upper_bound(address); at != exposed_.begin();) {
     --at;
     if (address - at->first > longest_) break;

@@ -8,7 +8,7 @@
 namespace rcuda::transport {
 namespace {
 
-// Root in a container often lacks this capability.
+// Checks the capability, not the user: root in a container often lacks it.
 bool has_ipc_lock() {
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
   __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {};

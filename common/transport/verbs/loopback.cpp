@@ -54,7 +54,7 @@ Status connect_with_itself(ibv_qp* qp, const rdma_cm_id& id, const Address& loca
 
   attributes = {};
   attributes.qp_state = IBV_QPS_RTS;
-  attributes.timeout = 14;  // 67 ms: no packet leaves the adapter
+  attributes.timeout = 14;  // 67 ms, which is enough because no packet leaves the adapter
   attributes.retry_cnt = kRetries;
   attributes.rnr_retry = 7;
   attributes.max_rd_atomic = 1;

@@ -43,8 +43,9 @@ class Loss {
   Clock::time_point due() const;
 
   std::string reason() const;
-  // The reason to report when the control socket has ended because of `what`: `what`, or the cause
-  // if it is on this side.
+  // Returns the reason to report when the control socket has ended because of `what`. If the cause
+  // is on this side (the adapter, a queue pair or the port), the reason is that cause; otherwise it
+  // is `what`.
   std::string reason_behind(const std::string& what) const;
 
  private:

@@ -9,8 +9,9 @@ namespace rcuda::transport::verbs {
 // Checks that the plug-in can be loaded, and that the socket's local address belongs to an RDMA
 // device (or that RCUDA_VERBS_DEVICE names one). Otherwise returns kUnsupported with the reason.
 Status usable_by_plugin(int control_socket);
-// Returns kUnsupported with the reason if this host has no RDMA adapter, or limits the memory that
-// this process may lock: allocations of page-locked memory could then fail, unlike over TCP.
+// Returns kUnsupported with the reason if this host has no RDMA adapter, or if it limits the memory
+// that this process may lock. With such a limit, allocations of page-locked memory that work over
+// TCP could fail over verbs.
 Status fit_host();
 // Makes a Link with the plug-in librcuda-verbs.so. The first call loads it: from RCUDA_PLUGIN_DIR
 // if that is set, otherwise from rcuda/ next to the calling library, or from the lib folder of the

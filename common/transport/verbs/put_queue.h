@@ -3,8 +3,9 @@
 // Small puts are sent inline; others are copied into a registered staging ring. (A put larger than
 // a quarter of the ring is split; the queue pair's order keeps its last word last.) One thread at a
 // time posts. Requests that other threads add meanwhile are then posted as one list, with one
-// doorbell. Of the puts, only one per quarter of the queue, or of the ring, is signalled. Only the
-// immediates of the wake protocol consume receives of the peer; verbs_link.cpp bounds their number.
+// doorbell. Only one put per quarter of the queue, or of the ring, requests a completion (is
+// signalled). Only the immediates of the wake protocol consume receives of the peer; verbs_link.cpp
+// bounds their number.
 //
 // Within one RDMA write, bytes arrive in ascending order. InfiniBand does not guarantee this, but
 // every RC adapter does it unless relaxed ordering is requested, and the window's registration does
@@ -78,7 +79,7 @@ class PutQueue {
   Status add_put(MutexLock& lock, uint64_t offset, std::span<const Bytes> pieces, size_t total,
                  const std::function<bool()>& wakes, uint32_t immediate)
       RCUDA_REQUIRES(mutex_, lock);
-  // kNotWithinAPut: also waits while another put has only some of its requests added.
+  // kNotWithinAPut: also waits while another put has added only some of its requests.
   enum class Turn { kNotWithinAPut, kAnytime };
   Status wait_for_room(MutexLock& lock, size_t staged_bytes, Turn turn)
       RCUDA_REQUIRES(mutex_, lock);
@@ -105,12 +106,12 @@ class PutQueue {
   // A put of several requests is being added; other puts wait.
   bool splitting_ RCUDA_GUARDED_BY(mutex_) = false;
   bool stopped_ RCUDA_GUARDED_BY(mutex_) = false;
-  Loss::Sign sign_ RCUDA_GUARDED_BY(mutex_) = Loss::Sign::kNone;  // that error_ describes
+  Loss::Sign sign_ RCUDA_GUARDED_BY(mutex_) = Loss::Sign::kNone;  // the sign described by error_
   std::string error_ RCUDA_GUARDED_BY(mutex_);
   uint64_t added_ RCUDA_GUARDED_BY(mutex_) = 0;      // work requests so far
   uint64_t confirmed_ RCUDA_GUARDED_BY(mutex_) = 0;  // of these, confirmed by a completion
   uint64_t unsignalled_ RCUDA_GUARDED_BY(mutex_) = 0;
-  // Bytes ever staged, including ends skipped by wrapping.
+  // Bytes staged since the start, including the ends of the ring that were skipped.
   uint64_t staged_ RCUDA_GUARDED_BY(mutex_) = 0;
   uint64_t freed_ RCUDA_GUARDED_BY(mutex_) = 0;
   uint64_t staged_at_signal_ RCUDA_GUARDED_BY(mutex_) = 0;

@@ -113,7 +113,7 @@ Status VerbsLink::connect(Bootstrap bootstrap, const LinkOptions& options) {
   if (stands.ok()) stands = connect_queues(control, bootstrap.server, own, peer, deadline);
   if (stands.ok()) stands = prepare(control, peer);
   if (!stands.ok()) {
-    send_refusal(control, stands);  // the peer waits for this side, unless it has failed itself
+    send_refusal(control, stands);  // the peer may be waiting for this side
     return stands;
   }
   // Neither side may use the Link before both are ready. After send_ready() nothing may fail: the

@@ -139,7 +139,8 @@ class VerbsLink final : public LinkCore {
   // Held while bytes are put into a region of the peer, and while a region is retired: no put may
   // follow the answer kRetired.
   Mutex region_puts_mutex_;
-  std::atomic<uint64_t> last_region_put_{0};  // PutQueue's number; 0: all are confirmed
+  // PutQueue's number of the last put into a region; 0: all such puts are confirmed.
+  std::atomic<uint64_t> last_region_put_{0};
 
   Mutex regions_mutex_;
   CondVar retired_;

@@ -1,4 +1,4 @@
-"""The pool of remote GPUs that Slurm gives out, and the choice of devices for a job. Pure functions.
+"""The pool of remote GPUs that Slurm allocates to jobs, and the choice of devices for a job. Pure functions.
 
 The file (/etc/rcuda/slurm-pool) has one line for each type:
 
@@ -26,7 +26,7 @@ class Type:
 
 
 def parse_memory(text):
-    """Reads a size as settings have it: 80G, 80GiB, 1.5T. Returns MiB."""
+    """Reads a size that is written as in rcuda's settings: 80G, 80GiB, 1.5T. Returns MiB."""
     found = re.fullmatch(r"(\d+(?:\.\d{1,9})?)([KMGT])(?:i?B)?", text, re.IGNORECASE)
     size = found and int(float(found[1]) * 1024 ** ("KMGT".index(found[2].upper()) - 1))
     if not size:
@@ -140,7 +140,7 @@ def choose(one, count, used, avoided):
 
 def usable(one, jobs, away):
     """Returns the number of licences of a type that jobs have or can get now. `jobs`: {name: entry}, as State has them.
-    `away`: servers whose devices no job can get now. Of their devices, only those that jobs have count. A device whose
+    `away`: servers whose devices no job can get now; of these devices, only devices that a job has count. A device whose
     release a server has not confirmed does not count."""
     count = one.shares * sum(len(devices) for server, devices in one.servers.items() if server not in away)
     for name, entry in jobs.items():

@@ -3,12 +3,12 @@
 //
 //   plugstack.conf:  required /usr/lib/rcuda/lib/slurm/spank_rcuda.so [library=/path/librcuda.so]
 //
-// In srun, sbatch and salloc it checks the options; job_submit.lua of the controller turns them
-// into licences, and the controller's prolog takes the devices and writes them into the job's
-// AdminComment (rcuda-slurm). In slurmstepd, it sets the variables of each task. The first process
-// that needs the AdminComment queries the controller: slurmstepd for a batch script, otherwise
-// srun, which passes the answer on to all nodes. Steps within a job find the answer in their
-// environment.
+// In srun, sbatch and salloc, the plug-in checks the options. job_submit.lua of the controller
+// turns the options into licences. The controller's prolog (rcuda-slurm) takes the devices and
+// writes them into the job's AdminComment. In slurmstepd, the plug-in sets the variables of each
+// task. For a batch script, slurmstepd queries the controller for the AdminComment. Otherwise srun
+// queries the controller, and passes the answer on to all nodes. Later steps of a job find the
+// answer in their environment.
 //
 // Threads: those of Slurm, which calls one function at a time. Blocking: the query to the
 // controller, at most MessageTimeout. Errors: one line for the user, and the task does not start.
@@ -170,8 +170,8 @@ void set_libraries(spank_t spank, const std::string& library) {
   }
 }
 
-// Whether this is the script of a batch job or the shell of salloc. These see all devices of the
-// job.
+// Whether this is the script of a batch job or the shell of salloc. The script and the shell see
+// all devices of the job.
 bool is_whole_job(spank_t spank) {
   uint32_t step = 0;
   spank_get_item(spank, S_JOB_STEPID, &step);
@@ -204,8 +204,8 @@ int slurm_spank_init_post_opt(spank_t, int, char**) {
 }
 
 // Slurm calls this in srun when srun has an allocation. Queries the controller once for all nodes
-// of the step. The tasks get the variables that this function sets with the rest of srun's
-// environment.
+// of the step. srun passes its environment, with the variables that this function sets, to the
+// tasks.
 int slurm_spank_local_user_init(spank_t spank, int, char**) {
   uint32_t job = 0;
   if (!options.request || spank_get_item(spank, S_JOB_ID, &job) != ESPANK_SUCCESS) return 0;

@@ -18,7 +18,7 @@ inline constexpr uint32_t kMostDevices = 100'000;
 // The argument of --rcuda=N[:type].
 struct Request {
   uint32_t count = 0;
-  std::string type;  // empty: the pool without a type
+  std::string type;  // of the pool; empty: any type
 };
 
 // Returns nullopt on an error, with the text in `error`.
