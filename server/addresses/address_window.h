@@ -61,7 +61,7 @@ struct WindowRequest {
   uint32_t devices = 1;       // the number of these devices
   // The session's devices on this server and on its other servers that have no window yet.
   uint32_t devices_left = 1;
-  std::vector<AddressRange> free;   // closed in this process; sorted
+  std::vector<AddressRange> free;   // those that the fence keeps closed; sorted
   std::vector<AddressRange> taken;  // by the client and its other workers; any order
 };
 

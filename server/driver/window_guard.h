@@ -6,10 +6,11 @@
 // whose worker returns such an address. The guard checks each address that the driver returns to
 // the program. If the address lies outside:
 //
-//   plain and managed memory       the guard holds the piece, closes holes, and calls the driver
-//                                  again. It frees held pieces when the program next frees memory,
-//   memory of another process      is closed, and opened once more if a hole has been closed
-//   memory of another process      is closed, and opened once more if a hole was there
+//   plain and managed memory       the guard keeps the piece allocated, closes holes, and calls the
+//                                  driver again. It frees these held pieces when the program next
+//                                  frees memory
+//   memory of another process      is closed. If the guard then finds a hole and closes it, it
+//                                  opens the memory once more
 //   a reservation                  is freed and made again at a free address inside
 //   memory of pools and of graphs  is freed in stream order, or with its node
 //   a variable of code             stays with its module
@@ -64,8 +65,8 @@ class WindowGuard {
   void free_held();
 
  private:
-  // Returns false if the guard now holds too much. Holds the piece in any case: freeing it now
-  // could wait for the device.
+  // Adds the piece to the held pieces, because freeing it now could wait for the device. Returns
+  // false if the guard now holds too much to try again.
   bool hold(CUdeviceptr address, uint64_t bytes);
 
   DriverDecorator<WindowGuard> guarded_;

@@ -4,9 +4,9 @@
 //   <id> <user> <SHA-256 of the secret in hex> <created> role:<roles> <expires, or never> <label>
 //
 // Times are in UTC, 2025-01-31T12:00:00Z. A token without roles (roles.h) is for sessions. The
-// roles are not at the end of the line: so a line that has lost its end is damaged, and cannot be
-// mistaken for a token without roles. The label is the rest of the line and may be empty. A missing
-// file holds no tokens.
+// roles are not at the end of the line. So a line that has lost its end is damaged, and is not read
+// as a token without roles. The label is the rest of the line and may be empty. A missing file
+// holds no tokens.
 //
 // A file that other users can access is refused, and so is a file that has damaged lines and no
 // token. While the file is refused, no token is valid. In a file that is not refused, a damaged

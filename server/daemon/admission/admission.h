@@ -3,7 +3,7 @@
 // server.
 //
 // A client applies. It is admitted immediately if all that it needs is free; otherwise it waits in
-// a queue. Budgets count the amounts in use: one for the server, one for each user, and one for
+// a queue. Budgets count the amounts in use. The server has a budget, and so have each user and
 // each group with limits. Each budget is first come, first served: if a budget has too little left
 // for an applicant, the applicant holds back later applicants of this budget, and no other
 // applicants. An applicant whose devices are leased to others keeps its place in the queue, and
@@ -164,8 +164,8 @@ class Admission {
   using Lost = std::function<std::vector<LostSession>()>;
   // Sets the function that lists these sessions. Before this call, there are none.
   void set_lost(Lost lost) { lost_ = std::move(lost); }
-  // A session that must end now, because an applicant needs its places in the budgets. The listed
-  // sessions, together with sessions that are ending already, free enough places.
+  // A session that must end now, because an applicant needs its places in the budgets. The sessions
+  // that in_the_way() returns free enough places, together with sessions that are ending already.
   struct InTheWay {
     uint32_t worker = 0;
     std::string user;  // of the applicant

@@ -41,7 +41,7 @@ std::string lost_text(const LostClient& lost) {
          lost.command() + ")";
 }
 
-// The user of a lease, to be compared with that of a session.
+// The user of a lease as an Identity, for same_user().
 Identity identity_of(const Lease& lease) {
   Identity identity;
   identity.uid = lease.uid;

@@ -59,7 +59,7 @@ class Closer {
   bool say_closed();
 
   UniqueFd socket_;
-  std::deque<std::pair<uid_t, UniqueFd>> waiting_;  // the helper does not read for now
+  std::deque<std::pair<uid_t, UniqueFd>> waiting_;  // to be passed when the helper reads again
   size_t unsaid_ = 0;  // closed connections that are not reported to the helper yet
 };
 

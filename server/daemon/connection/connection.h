@@ -76,8 +76,8 @@ class Connection {
   // appears by number.
   static constexpr std::chrono::milliseconds kLongestWaitForName{100};
   // A client that does not wait stays in the queue for this time, and longer while ending sessions
-  // hold the places that it needs. A user who runs one program after the other needs one place
-  // only: a worker notices within this time that its program has exited, even on a loaded machine.
+  // hold the places that it needs. Within this time a worker notices that its program has exited,
+  // even on a loaded machine. So a user who runs one program after the other needs only one place.
   static constexpr std::chrono::milliseconds kNoticesExit{500};
 
   // The services outlive the connection.
@@ -191,7 +191,7 @@ class Connection {
   std::optional<Proof> proof_;             // in Held and Proving
   std::optional<Identity> identity_;       // once it is known
   wire::PartialMessage received_{kMostIntroduction};
-  // In Naming: the server does not serve the user; the refusal has the name.
+  // In Naming: the server does not serve the user, and waits only for the name in the refusal.
   bool is_refused_ = false;
   // In Naming: the request that waits for the user's name; none: a Hello waits.
   std::optional<std::pair<wire::MessageType, std::vector<std::byte>>> request_;

@@ -46,7 +46,8 @@ class Control {
   // Executes a ControlRequest of `who`.
   Result<wire::ControlAnswer> handle(const std::vector<std::byte>& body, const Identity& who);
   bool draining() const { return draining_; }
-  // Reports whether the server drains, and which of the devices that the status already lists.
+  // Sets in `status` whether the server drains, and for each device that it already lists, whether
+  // that device drains.
   void report(wire::ServerStatus* status) const;
   // For a successor (successor.h).
   void carry(CarriedState* state) const;

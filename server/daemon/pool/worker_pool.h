@@ -198,7 +198,8 @@ class WorkerPool {
   std::vector<Leases::Use> uses() const;
   // The sessions with a permit whose clients are disconnected, or that are ending.
   std::vector<Admission::LostSession> lost() const;
-  // worker_pool_report.cpp: adds the work of the sessions under a lease, until end_leased().
+  // worker_pool_report.cpp: adds the work of the sessions under a lease. Sessions that end after
+  // end_leased() do not count any more.
   void report(wire::LeaseInfo* lease) const;
 
   size_t sessions() const { return count(WorkerState::kBusy); }
@@ -263,8 +264,8 @@ class WorkerPool {
     Clock::time_point awake_at{};             // when the session last woke
     uint64_t tried_at = kNeverTried;          // WorkPage::used_at() when park_after last tried
     std::optional<Clock::time_point> try_at;  // when park_after tries again
-    Clock::time_point room_asked;             // only later samples of NVML count
-    bool keeps_room = false;                  // other sessions leave room (keep_room())
+    Clock::time_point room_asked;             // only samples of NVML after this time count
+    bool keeps_room = false;                  // others must leave it room to wake (keep_room())
     bool is_broken = false;                   // a park or wake failed, so the session ends
     // A permutation: where the memory of each GPU goes when the session wakes. Empty: it stays.
     std::map<uint32_t, uint32_t> moves;

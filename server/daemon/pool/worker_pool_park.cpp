@@ -245,7 +245,7 @@ bool WorkerPool::find_bytes(Worker& worker, GpuMonitor& monitor) const {
 
 // Checks that the GPU memory of these sessions fits into the host's memory.
 Status WorkerPool::check_host_memory(const std::vector<Worker*>& members) const {
-  uint64_t needs = 0, moved = 0, others = 0;  // `others`: other sessions are about to take it
+  uint64_t needs = 0, moved = 0, others = 0;  // `others`: for parks in progress
   for (const Worker* const member : members) {
     needs += more_host_bytes(member->park);
     moved += sum_of(member->park.bytes);
