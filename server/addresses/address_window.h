@@ -22,9 +22,8 @@
 
 namespace rcuda::server {
 
-// A base: the addresses in which a worker's driver starts. The bases of the least size
-// (wire::kBaseBytes) lie one after the other. So do the bases of each doubled size, in the same
-// range.
+// A base: the addresses in which a worker's driver starts. The least size is wire::kBaseBytes, the
+// other sizes are its doublings. The bases of each size fill the same range, one after the other.
 struct Base {
   uint32_t index = 0;      // taken modulo the number of bases of this size
   uint32_t doublings = 0;  // the size is wire::kBaseBytes << doublings; at most kMostDoublings

@@ -159,7 +159,7 @@ class Connection {
   void answer_gpu_query();
   void report_status();
   Result<UniqueFd> duplicate_socket() const;
-  // Sends the last message to a client, of any length. The client has some time to read it.
+  // Sends the client its last message, of any length. The client has some time to read it.
   void send_answer(wire::MessageType type, const std::vector<std::byte>& body);
 
   // waiting.cpp
@@ -187,7 +187,7 @@ class Connection {
   // When to read again: poll() would report the bytes that stay in the socket.
   std::optional<Clock::time_point> look_at_;
   std::optional<Doors::Passage> passage_;  // of a client that speaks TLS
-  tls::Key binding_{}, session_key_{};     // of the TLS, after its handshake
+  tls::Key binding_{}, session_key_{};     // of the TLS connection, after its handshake
   std::optional<Proof> proof_;             // in Held and Proving
   std::optional<Identity> identity_;       // once it is known
   wire::PartialMessage received_{kMostIntroduction};

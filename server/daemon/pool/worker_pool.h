@@ -528,8 +528,8 @@ class WorkerPool {
     uint32_t sm_percent = 0;
   };
   std::optional<LastingFailure> lasting_;
-  // The first crash (end without a report) of a worker with these devices since a worker last
-  // became ready.
+  // The first crash since a worker last became ready, and the devices of the worker that crashed. A
+  // crash is an end without a report.
   struct Crash {
     DeviceSets::Key devices;
     Clock::time_point at;

@@ -15,8 +15,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// How long a session that is to make room may take to come to rest. Its worker may itself be in a
-// call that waits for this room.
+// How long a session that is to make room may take to come to rest. The time is short, because the
+// session's worker may itself be in a call that waits for this room.
 constexpr auto kRestPatience = 500ms;
 // How long an allocation waits for other sessions to become idle: the setting stay_awake, at most
 // kStayPatience, plus kIdlePatience.

@@ -15,8 +15,8 @@
 namespace rcuda::server {
 namespace {
 
-// How often the daemon checks whether the sessions that are parked with a session at rest still
-// exist and rest.
+// While a session is at rest: how often the daemon checks whether the other sessions of its group
+// still exist and have come to rest.
 constexpr auto kRestPause = std::chrono::milliseconds(200);
 // A session that had work in progress is tried again after the time of park_after, and not before
 // this pause has passed.

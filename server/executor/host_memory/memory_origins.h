@@ -2,7 +2,8 @@
 // may import memory of another session.
 //
 // A session may import memory of its own devices only, and of the host. Otherwise it could use a
-// device that it did not get: one that is leased to others, or one beyond its limit on devices.
+// device that it did not get: a device that is leased to others, or more devices than its limit
+// allows.
 //
 // Executor thread only. Blocking: as the driver's queries, which wait for nothing. Errors are the
 // CUresults that a program gets; the client prints the remedy (client/code/refused_import.h).

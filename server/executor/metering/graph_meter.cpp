@@ -51,7 +51,7 @@ CUresult GraphMeter::prepare(CUgraphExec executable, CUstream stream) {
   CUresult result = driver_.cuGraphUpload(executable, stream);
   if (result == CUDA_SUCCESS && !try_book()) {
     meter_.reclaim();
-    // The executable may have lost its memory as well.
+    // reclaim() may also have released the memory of this executable.
     result = driver_.cuGraphUpload(executable, stream);
     if (result == CUDA_SUCCESS && !book()) result = CUDA_ERROR_OUT_OF_MEMORY;
   }

@@ -40,8 +40,8 @@ class FilledStruct {
 // is made.
 class DeviceCommunicator {
  public:
-  // `tail` is a nccl::DeviceTail and what follows it. Returns null for bytes that no correct client
-  // sends.
+  // `tail`: a nccl::DeviceTail and the bytes that belong to it. Returns null for bytes that no
+  // correct client sends.
   static std::shared_ptr<DeviceCommunicator> read(std::span<const std::byte> tail);
 
   // The requirements are those of NCCL 2.29 or later. Earlier releases cannot read them.

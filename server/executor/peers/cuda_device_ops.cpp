@@ -40,7 +40,8 @@ CUresult cuda_error_of(const Status& status) {
       return CUDA_ERROR_INVALID_VALUE;
     case Code::kUnsupported:
       return CUDA_ERROR_NOT_SUPPORTED;
-    // "An asynchronous error has occurred in an external entity outside of CUDA": the peer is one.
+    // "An asynchronous error has occurred in an external entity outside of CUDA" (CUDA's
+    // documentation). The peer worker is such an entity.
     default:
       return CUDA_ERROR_EXTERNAL_DEVICE;
   }

@@ -67,10 +67,10 @@ class Completions {
   // client waits for it. Without `waits`, only the latest watch of an event is kept, and only until
   // the event is recorded again.
   void watch(wire::ObjectId id, WordSignal signal, bool waits);
-  // Returns the driver's event, for a command that may record it again. First moves each watch of
-  // the event that has `waits` to a private event, which completes together with the record that
-  // the watch waits for. Other watches get no private event: it needs a stream of its own, and
-  // waiting streams may block others, because a device has few queues.
+  // Returns the driver's event, for a command that may record it again. First moves each watch with
+  // `waits` of this event to a private event, which completes together with the record that the
+  // watch waits for. Other watches get no private event: it needs a stream of its own, and waiting
+  // streams may block others, because a device has few queues.
   CUresult event_for_command(wire::ObjectId id, CUevent* event);
   // Drops the watches of a client's event that is about to be recorded, or was destroyed; no thread
   // waits for its earlier record. While the event is captured, querying it would invalidate the
