@@ -104,9 +104,9 @@ struct NewToken {
 // Makes the file and its folders if they are not there. Only the returned token has the secret.
 Result<identity::Token> create_token(const std::string& path, const NewToken& wanted, Seconds now);
 
-// Revokes the tokens with these ids, and those of the user unless `user` is empty. Returns the
-// revoked tokens. Revokes none and returns kNotFound if the file lacks an id, or if the user has no
-// token. Logs damaged lines, and keeps them.
+// Revokes the tokens with these ids and, if `user` is not empty, all tokens of this user. Returns
+// the revoked tokens. Revokes none and returns kNotFound if the file lacks an id, or if the user
+// has no token. Logs damaged lines, and keeps them.
 Result<StoredTokens> revoke_tokens(const std::string& path, const std::vector<std::string>& ids,
                                    const std::string& user = {});
 

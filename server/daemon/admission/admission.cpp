@@ -103,7 +103,7 @@ struct Admission::Budget {
   uint32_t sessions = 0;
   uint64_t devices = 0;
   std::optional<Ledger> ledger;
-  std::bitset<Ledger::kSlots> slots;  // those that are taken
+  std::bitset<Ledger::kSlots> slots;  // set: the slot is taken
 
   bool lacks_session() const {
     return (limits.sessions.most != 0 && sessions >= limits.sessions.most) || slots.all();

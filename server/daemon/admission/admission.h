@@ -198,8 +198,9 @@ class Admission {
     return leases_.check_devices(devices, lease, offered_());
   }
 
-  // `devices`: the devices that the client requests. `may_wait`: the client wants to wait. For such
-  // a client, sessions may be ended (in_the_way()), and it may wait for the end of a lease.
+  // `devices`: the devices that the client requests. `may_wait`: the client wants to wait. If so,
+  // sessions may be ended for the client (in_the_way()), and the client may wait for the end of a
+  // lease.
   Result<std::unique_ptr<Applicant>> apply(const Identity& user,
                                            const std::vector<uint32_t>& devices, bool may_wait);
   // The room in a device's memory for a session that the user starts now; none without a limit.
@@ -237,7 +238,7 @@ class Admission {
   Rules rules_;
   BudgetPointer server_;
   std::map<std::string, std::weak_ptr<Budget>> budgets_;  // with sessions or applicants
-  std::list<Applicant*> queue_;                           // the first came first
+  std::list<Applicant*> queue_;                           // in the order of arrival
 };
 
 }  // namespace rcuda::server

@@ -151,7 +151,7 @@ Result<std::vector<uint32_t>> Leases::choose(const Lease& wish, uint32_t count,
                                              const std::vector<uint32_t>& offered,
                                              const std::vector<Use>& uses) const {
   std::string obstacles;
-  std::vector<std::pair<size_t, uint32_t>> free;  // with the number of leases and sessions
+  std::vector<std::pair<size_t, uint32_t>> free;  // uses (leases and sessions), device
   for (const uint32_t device : wish.devices.empty() ? offered : wish.devices) {
     if (const std::string why = obstacle(wish, device, uses); !why.empty()) {
       append_item(&obstacles, why, "; ");

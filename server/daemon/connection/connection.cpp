@@ -52,7 +52,7 @@ Status Connection::recognise(Entrance entrance) {
     proof_ = Proof{.method = kContainer, .account = user_};
     // Root of a container can act as any number of users, so all containers are one origin.
     origin_ = "containers";
-    user_ = kNobody;  // for the closer
+    user_ = kNobody;  // for the closer, all containers are one user
     enter(State::kHeld, Clock::now() + kLongestExamination);
     return {};
   }

@@ -52,7 +52,7 @@ class PoolDemand {
 
  private:
   struct Peak {
-    size_t sessions;  // whose clients came within kSpan; more than least_
+    size_t sessions;  // how many clients came within kSpan; more than least_
     Time at;
   };
 

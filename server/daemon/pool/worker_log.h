@@ -44,7 +44,7 @@ class WorkerLog {
   int descriptor(Clock::time_point now) const;
   // The time at which descriptor() changes by itself; max(): never.
   Clock::time_point resumes_at() const;
-  // Writes what has arrived, up to a bound for one call.
+  // Writes the lines that have arrived, up to a bound for one call.
   void relay(Clock::time_point now);
   // Writes the rest after the worker has ended.
   void finish(Clock::time_point now);

@@ -91,7 +91,8 @@ class WorkerPool {
   void record_in(Audit* audit) { audit_ = audit; }
 
   // From now on, handle() ends the processes that workers leave behind, if workers have no cgroups.
-  // `is_other`: whether a child of this process is neither a worker nor left behind by one.
+  // `is_other`: whether a child of this process belongs to another part of the daemon, such as a
+  // door. It is not ended.
   void adopt_orphans(std::function<bool(pid_t)> is_other);
 
   // Opens the cgroup of the settings, if it can. An error names RCUDA_SERVER_CGROUP.
@@ -191,12 +192,12 @@ class WorkerPool {
            });
   }
   bool has_helper(pid_t process) const;
-  // worker_pool_room.cpp: ends the session of that worker, whose client is disconnected, because
-  // another client needs the session's place. `by`: that client, for the log and the audit.
+  // worker_pool_room.cpp: ends the session of that worker, because another client needs its place.
+  // The session's own client is disconnected. `by`: the other client, for the log and the audit.
   void end_lost(uint32_t worker_pid, const std::string& by);
   // The running sessions and their leases.
   std::vector<Leases::Use> uses() const;
-  // The sessions with a permit whose clients are disconnected, or that are ending.
+  // Of the sessions with a permit: those that are ending, and those whose clients are disconnected.
   std::vector<Admission::LostSession> lost() const;
   // worker_pool_report.cpp: adds the work of the sessions under a lease. Sessions that end after
   // end_leased() do not count any more.

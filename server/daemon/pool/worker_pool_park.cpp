@@ -351,8 +351,8 @@ void WorkerPool::wake_waiting(GpuMonitor& monitor, Clock::time_point now) {
     return std::pair(-int64_t{priority_of(*members.front())},
                      park.wish ? park.wish->since : park.since);
   });
-  std::set<uint32_t> claimed;  // devices for which earlier sessions come first
-  std::set<uint32_t> awaited;  // devices for which earlier sessions wait, even without room
+  std::set<uint32_t> claimed;  // devices of earlier sessions that can get room
+  std::set<uint32_t> awaited;  // devices of all earlier sessions in the queue
   for (const std::vector<Worker*>& members : waiting) {
     Park& first = members.front()->park;
     std::set<uint32_t> devices;

@@ -109,7 +109,7 @@ class HostCallbacks {
   GraphKeeper& graph_keeper_;
   Mirrors& mirrors_;
   const std::shared_ptr<ArrivalGates> gates_;
-  std::shared_ptr<Function> made_;  // until it is taken
+  std::shared_ptr<Function> made_;  // by the last make(), until take()
   Mutex mutex_;
   CondVar slot_free_;
   std::vector<uint32_t> free_slots_ RCUDA_GUARDED_BY(mutex_);

@@ -29,9 +29,9 @@ class MemoryOrigins {
   CUresult of_address(CUdeviceptr address, ExportOrigin* origin) const;
   CUresult of_allocation(CUmemGenericAllocationHandle handle, ExportOrigin* origin) const;
 
-  // Returns CUDA_ERROR_INVALID_DEVICE, as a driver does in a process without the device, if the
-  // session does not have the memory's device or if the exporter has not reported the device.
-  // `device`: written for memory of a device; may be null.
+  // Returns CUDA_ERROR_INVALID_DEVICE if the session does not have the memory's device, or if the
+  // exporter has not reported the device. (A driver returns this error in a process without the
+  // device.) `device`: written for memory of a device; may be null.
   CUresult may_import(const ExportOrigin& origin, CUdevice* device = nullptr) const;
 
  private:

@@ -74,7 +74,7 @@ class BlockDigests {
   const uint64_t address_, bytes_;
   uint64_t block_bytes_ = 0, block_count_ = 0;
   void* memory_ = nullptr;    // page-locked: the digests, then a flag for each block
-  uint8_t* flags_ = nullptr;  // of the blocks
+  uint8_t* flags_ = nullptr;  // the flags in memory_: not 0 if the block has changed
 };
 
 }  // namespace rcuda::server

@@ -149,7 +149,7 @@ class MovableMemory {
   // Physical memory and the place where its bytes are while it is copied.
   struct Moved {
     std::shared_ptr<Physical> physical;
-    CUdeviceptr address = 0;  // readable by its device
+    CUdeviceptr address = 0;  // at which its device can access the memory
     bool is_scratch = false;  // `address` is a mapping for the copy only
   };
 

@@ -98,7 +98,7 @@ struct NcclStep {
   nccl::PutTail put;
   std::vector<nccl::SignalWait> waits;
   void* made = nullptr;                        // the handle of a registration
-  std::shared_ptr<DeviceCommunicator> device;  // kCreateDevice
+  std::shared_ptr<DeviceCommunicator> device;  // of a kCreateDevice call
   nccl::Answer answer;
 };
 

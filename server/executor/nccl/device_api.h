@@ -35,9 +35,9 @@ class FilledStruct {
   alignas(16) std::array<std::byte, nccl::kMostStructBytes> bytes_;
 };
 
-// A device communicator: the program's requirements, in the layout that NCCL reads, and what NCCL
-// has made. NCCL may use this object's memory until the batch that creates the device communicator
-// is made.
+// A device communicator: the program's requirements, in the layout that NCCL reads, and the struct
+// that NCCL has filled in. NCCL may use this object's memory until the batch that creates the
+// device communicator is made.
 class DeviceCommunicator {
  public:
   // `tail`: a nccl::DeviceTail and the bytes that belong to it. Returns null for bytes that no

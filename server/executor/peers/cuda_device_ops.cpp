@@ -263,7 +263,8 @@ Status CudaDeviceOps::record_event(CUstream stream, PendingPlace* pending) {
   return status_of(driver_.cuEventRecord(pending->event, stream), "cuEventRecord");
 }
 
-// The program may record its event again or destroy it, so a stream of this object waits for it.
+// The program may record its event again, or destroy it. So a stream of this object waits for the
+// event's present record.
 Status CudaDeviceOps::await_event(CUevent event, PendingPlace* pending) {
   auto& pool = spare_[pending->context].streams;
   if (pool.empty()) {
