@@ -118,7 +118,8 @@ size_t Connection::receive(std::byte* data, size_t bytes) {
   const ssize_t got = channel().recv(data, bytes, MSG_DONTWAIT);
   if (got > 0) return static_cast<size_t>(got);
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return 0;
-  // Port scanners and health checks connect and leave without sending anything.
+  // Port scanners and health checks connect and leave without sending anything, which needs no
+  // warning.
   const bool logs = have != 0 && (identity_ || services_.refusals.logs_stranger());
   RCUDA_LOG(logs ? LogLevel::kWarn : LogLevel::kDebug,
             "%s closed its connection before its request was complete", name_.c_str());

@@ -51,7 +51,7 @@ Status Reload::read(Next* next) {
   RCUDA_ASSIGN_OR_RETURN(next->rules, read_rules(next->settings.config_file));
   RCUDA_ASSIGN_OR_RETURN(next->trust, authenticator_.read(next->settings));
   next->changes = compare(settings_, next->settings);
-  // audit_.open() comes last, because it replaces the open file.
+  // audit_.open() comes last, because it replaces the open file, and no later step may fail.
   return next->settings.audit.at_origin(audit_.open(next->settings.audit.get()));
 }
 

@@ -47,6 +47,7 @@ WorkerPool::Clock::time_point WorkerPool::send_lost_ranks(Worker& worker) {
   return Clock::time_point::max();
 }
 
+// Reports the ranks of a dead worker to the workers with other ranks of the same communicators.
 // NCCL itself does not notice over NVLink that another process has died.
 void WorkerPool::report_lost_ranks(const Worker& dead) {
   if (!dead.work) return;

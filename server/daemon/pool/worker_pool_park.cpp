@@ -391,8 +391,8 @@ void WorkerPool::wake_if_room(const std::vector<Worker*>& members, GpuMonitor& m
     first.room_asked = Clock::now();
   }
   // A worker that moves its memory itself can try again. So its first try skips the query of NVML,
-  // which takes 40 ms on an H200, longer than the try. Not on an oversubscribed GPU, where a try
-  // would take room from other sessions.
+  // which takes 40 ms on an H200, longer than the try. Exception: on an oversubscribed GPU, such a
+  // try would take room from other sessions.
   const bool is_retry = first.waits_since == first.since;
   const bool tries = is_first && members.size() == 1 && first.way == ParkWay::kWorker &&
                      !is_retry && !is_oversubscribed(*members.front());
