@@ -38,7 +38,7 @@ namespace rcuda::server {
 class AddressFence {
  public:
   AddressFence() = default;  // closes nothing; contains() is true for every address
-  // For tests: closes nothing, and only these addresses are inside.
+  // For tests: closes nothing; contains() is true only for these addresses.
   explicit AddressFence(std::vector<wire::AddressWindow> inside) : inside_(std::move(inside)) {}
 
   // Makes all free addresses outside of the base inaccessible, except for addresses below

@@ -58,7 +58,8 @@ bool is_taken(const wire::Hello& hello, const wire::AddressWindow& range);
 struct WindowRequest {
   uint64_t memory_bytes = 0;  // of the session's devices on this worker
   uint32_t devices = 1;       // the number of these devices
-  // The session's devices on this server and on its other servers that have no window yet.
+  // The session's devices without a window: on this server, and on its other servers that have no
+  // window yet.
   uint32_t devices_left = 1;
   std::vector<AddressRange> free;   // those that the fence keeps closed; sorted
   std::vector<AddressRange> taken;  // by the client and its other workers; any order

@@ -138,7 +138,7 @@ class Admission {
     // A clause that names a disconnected session that could make room. `waited`: the client has
     // waited.
     std::string lost_hint(bool waited) const;
-    // Whether it would be admitted after the end of the sessions of these permits.
+    // Whether the applicant would be admitted after the end of the sessions of these permits.
     bool fits_without(const std::vector<const Permit*>& over) const;
     uint32_t count() const { return static_cast<uint32_t>(devices_.size()); }
 
@@ -162,7 +162,7 @@ class Admission {
     const Permit* permit = nullptr;
   };
   using Lost = std::function<std::vector<LostSession>()>;
-  // Sets the function that lists these sessions. Before this call, there are none.
+  // Sets the function that lists the sessions that can make room. Before this call, there are none.
   void set_lost(Lost lost) { lost_ = std::move(lost); }
   // A session that must end now, because an applicant needs its places in the budgets. The sessions
   // that in_the_way() returns free enough places, together with sessions that are ending already.

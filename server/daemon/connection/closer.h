@@ -49,8 +49,8 @@ class Closer {
   // For a successor (successor.h), which continues with the same helper.
   int descriptor() const { return socket_.get(); }
   void restore(UniqueFd helper) { socket_ = std::move(helper); }
-  // Ends the helper. Connections that it has not received stay open until this process ends,
-  // because the exit of a process does not linger.
+  // Ends the helper. Connections that the helper has not received stay open until this process
+  // ends: unlike close(), the exit of a process does not linger.
   void end();
 
  private:

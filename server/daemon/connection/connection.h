@@ -120,7 +120,7 @@ class Connection {
   // The client as the pool sees it. Only in state kAdmitted.
   WorkerPool::Waiting waiting() const;
   void refuse(const Status& status);
-  // Sends a Refusal if the client could read it, and ends.
+  // Sends a Refusal if the client could read it, and ends the connection.
   void drop(const Status& status);
 
  private:
@@ -184,7 +184,8 @@ class Connection {
   // bytes then stay in the socket until a worker takes them.
   Closer* closer_ = nullptr;
   size_t peeked_ = 0;  // the bytes of handled messages that are still in the socket
-  // When to read again: poll() would report the bytes that stay in the socket.
+  // When to read again. Set while bytes stay in the socket, because poll() would report them all
+  // the time.
   std::optional<Clock::time_point> look_at_;
   std::optional<Doors::Passage> passage_;  // of a client that speaks TLS
   tls::Key binding_{}, session_key_{};     // of the TLS connection, after its handshake

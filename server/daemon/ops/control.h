@@ -66,7 +66,7 @@ class Control {
   std::optional<Clock::time_point> drain_until() const { return drain_until_; }
 
  private:
-  // A request about one session, which its user may make as well.
+  // Carries out a request about one session, which the session's user may make too.
   Status handle_session(const wire::ControlRequest& request, const Identity& who);
   Result<uint32_t> move_session(const wire::ControlRequest& request, const Identity& who);
   Status drain_gpu(uint32_t gpu, const Identity& by);

@@ -207,8 +207,9 @@ class WorkerPool {
   // worker_pool_report.cpp: adds the idle workers and the sessions, as far as the viewer may see
   // them.
   void report(wire::ServerStatus* status, const Viewer& to) const;
-  // Adds the sessions that use a GPU, as far as the viewer may see them. `memory_of`: by worker
-  // process. Returns the room of the user's session with the least room; none without a limit.
+  // Adds the sessions that use a GPU, as far as the viewer may see them. `memory_of`: bytes in use,
+  // by worker process. Returns the room of the user's session with the least room; none without a
+  // limit.
   std::optional<Admission::Room> report(wire::GpuReport::Gpu* gpu,
                                         const std::map<uint32_t, uint64_t>& memory_of,
                                         const Viewer& to) const;
@@ -282,8 +283,8 @@ class WorkerPool {
     };
     std::optional<Wish> wish;   // the worker waits for room, in the middle of a command
     bool is_hopeless = false;   // parking all other sessions would not make enough room
-    // The worker for whose room the session is being parked. 0: none. kNewWorker: a worker that
-    // starts.
+    // The worker that needs the room for which the session is being parked. 0: none. kNewWorker: a
+    // worker that starts.
     static constexpr pid_t kNewWorker = -1;
     pid_t room_for = 0;
     bool is_preempted = false;  // the session makes room after the end of its work

@@ -89,7 +89,7 @@ class HostCallbacks {
   static void CUDA_CB run_once(void* argument);
   static void CUDA_CB run_stream_callback(CUstream stream, CUresult status, void* argument);
   CUresult queue(CUstream stream, std::unique_ptr<Once> once, bool is_stream_callback);
-  // The stream of `once` has reached the function, and waits at the gate.
+  // Called when the stream of `once` has reached the function. The stream waits at the gate.
   void reached(std::unique_ptr<Once> once);
   // The body of thread_.
   void run_reached();

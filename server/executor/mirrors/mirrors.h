@@ -94,8 +94,8 @@ class Mirrors {
   // To be called after the client has sent bytes in the current context's fetch stream: records the
   // event that await() waits for.
   CUresult sent();
-  // Makes the stream's later work wait for the bytes before the last sent() of each context. The
-  // stream must not be in capture.
+  // Makes the stream's later work wait for all bytes that precede the last sent() of each context.
+  // The stream must not be in capture.
   CUresult await(wire::ObjectId stream);
 
   // Exists during a host function. The constructor sends the bytes of all mirrors to the client's

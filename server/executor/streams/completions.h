@@ -52,7 +52,8 @@ class Completions {
   // As add(), for a thread of the client that waits for nothing else. If possible, the GPU also
   // writes the signal's sequence into the GPU-written word (u64) of the signal's completion word,
   // where client and worker see it before the driver reports the event. The GPU does not write it
-  //   - if kernels may print, or memory was freed in stream order: these also need the event;
+  //   - if kernels may print, or memory was freed in stream order: their output, or the release of
+  //     the memory, needs the driver's event as well;
   //   - in the legacy stream: PyTorch's `.item()`, which waits for the legacy stream, took longer
   //     with GPU-written words (H100);
   //   - in sessions with as many streams as a device has queues for kernels. Unlike a copy, the
