@@ -1,4 +1,5 @@
-// WindowGuard: a driver whose memory lies in the worker's own addresses, or is refused.
+// WindowGuard: a decorator of the driver. All memory that it returns lies in the worker's own
+// addresses; requests that cannot get such memory are refused.
 //
 // The fence leaves a driver no other free addresses (address_fence.h), with two exceptions:
 // addresses below the fence, which are the driver's own, and holes that appear when a mapping from
@@ -10,7 +11,7 @@
 //                                  driver again. It frees these held pieces when the program next
 //                                  frees memory
 //   memory of another process      is closed. If the guard then finds a hole and closes it, it
-//                                  opens the memory once more
+//                                  opens the memory of an IPC handle once more
 //   a reservation                  is freed and made again at a free address inside
 //   memory of pools and of graphs  is freed in stream order, or with its node
 //   a variable of code             stays with its module
