@@ -27,10 +27,10 @@ bool close_range(const AddressRange& range) {
   return false;
 }
 
-// Returns the lowest address that the kernel chooses for a mapping. With the usual layout it
-// searches from the top down to the bottom, so this is 0. With the legacy layout (setarch -L,
-// vm.legacy_va_layout) it searches upwards from a point in the middle and never below. No other
-// thread may map memory meanwhile.
+// Returns the lowest address that the kernel chooses for a mapping. With the usual layout the
+// kernel searches from the top down to the bottom, so the result is 0. With the legacy layout
+// (setarch -L, vm.legacy_va_layout) the kernel searches upwards from a point in the middle, and
+// never below this point. No other thread may map memory meanwhile.
 Result<uint64_t> lowest_choice() {
   constexpr size_t kPage = 4096;
   void* places[2];

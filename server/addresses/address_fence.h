@@ -3,16 +3,17 @@
 // The device pointers of a session's servers and the client's own host pointers share one number
 // space (common/wire/address_ranges.h). A driver allocates at free addresses of its process: plain
 // and pinned memory at addresses that the kernel chooses, from the top down; stream-ordered pools
-// and reservations from the bottom up. So raise() maps all free addresses outside of the worker's
-// base inaccessible before the driver starts. open() frees the addresses of the window when the
-// session begins. Memory that fits into neither base nor window cannot be allocated.
+// and reservations from the bottom up. So before the driver starts, raise() makes inaccessible
+// mappings at all free addresses outside of the worker's base. open() frees the addresses of the
+// window when the session begins. Memory that fits into neither base nor window cannot be
+// allocated.
 //
 // This works only if the kernel chooses addresses in the base and the window first, and addresses
-// below kFenceBegin only when base and window are full. With the usual layout of a process it does.
-// With the legacy layout the kernel never chooses addresses below its start point: raise() closes
-// these addresses too, and no window lies there. With a stack limit of terabytes, recent kernels
-// choose low addresses first. The daemon lowers such a limit before it starts workers
-// (daemon/main.cpp).
+// below kFenceBegin only when base and window are full. The usual layout of a process has this
+// property. With the legacy layout the kernel never chooses addresses below its start point:
+// raise() closes these addresses too, and no window lies there. With a stack limit of terabytes,
+// recent kernels choose low addresses first. The daemon lowers such a limit before it starts
+// workers (daemon/main.cpp).
 //
 // Rejected: raising the fence only when the session begins, around a window without a base. A
 // driver that has started keeps free space in mappings outside of the window and would allocate
@@ -36,8 +37,8 @@ namespace rcuda::server {
 
 class AddressFence {
  public:
-  AddressFence() = default;  // closes nothing, and every address is inside
-  // For tests: closes nothing, and only these addresses are inside.
+  AddressFence() = default;  // closes nothing; contains() is true for every address
+  // For tests: closes nothing; contains() is true only for these addresses.
   explicit AddressFence(std::vector<wire::AddressWindow> inside) : inside_(std::move(inside)) {}
 
   // Makes all free addresses outside of the base inaccessible, except for addresses below

@@ -22,9 +22,8 @@
 
 namespace rcuda::server {
 
-// A base: the addresses in which a worker's driver starts. The bases of the least size
-// (wire::kBaseBytes) lie one after the other. So do the bases of each doubled size, in the same
-// range.
+// A base: the addresses in which a worker's driver starts. The least size is wire::kBaseBytes, the
+// other sizes are its doublings. The bases of each size fill the same range, one after the other.
 struct Base {
   uint32_t index = 0;      // taken modulo the number of bases of this size
   uint32_t doublings = 0;  // the size is wire::kBaseBytes << doublings; at most kMostDoublings
@@ -59,9 +58,10 @@ bool is_taken(const wire::Hello& hello, const wire::AddressWindow& range);
 struct WindowRequest {
   uint64_t memory_bytes = 0;  // of the session's devices on this worker
   uint32_t devices = 1;       // the number of these devices
-  // The session's devices on this server and on its other servers that have no window yet.
+  // The session's devices without a window: on this server, and on its other servers that have no
+  // window yet.
   uint32_t devices_left = 1;
-  std::vector<AddressRange> free;   // closed in this process; sorted
+  std::vector<AddressRange> free;   // those that the fence keeps closed; sorted
   std::vector<AddressRange> taken;  // by the client and its other workers; any order
 };
 

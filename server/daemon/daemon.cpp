@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kLongestWait = std::chrono::minutes(1);  // in one poll()
 constexpr auto kSuccessorPause = std::chrono::milliseconds(20);
-constexpr auto kPassAgain = std::chrono::milliseconds(5);  // for the closer to read again
+constexpr auto kPassAgain = std::chrono::milliseconds(5);  // while the closer does not read
 
 }  // namespace
 
@@ -205,8 +205,8 @@ bool Daemon::take_signal() {
 void Daemon::accept_some(int listening, Entrance entrance) {
   const Status accepted = connections_->accept_some(listening, entrance);
   if (accepted.ok()) return;
-  // Most likely out of descriptors. Connections in the backlog are accepted when descriptors are
-  // free again.
+  // Most likely the process has no descriptor left. Connections stay in the backlog until
+  // descriptors are free again.
   RCUDA_WARN("%s", accepted.message().c_str());
   accept_from_ = Clock::now() + std::chrono::seconds(1);
 }

@@ -119,7 +119,7 @@ class Daemon {
     Clock::time_point from;
   };
   std::optional<Successor> successor_;
-  Clock::time_point accept_from_{};  // later than now after accept() has failed
+  Clock::time_point accept_from_{};  // no accept() before this time, after accept() has failed
 };
 
 }  // namespace rcuda::server

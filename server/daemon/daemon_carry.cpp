@@ -68,7 +68,7 @@ void Daemon::try_successor() {
     (void)choose_successor();
     return;
   }
-  pool_->renew_idle();  // idle workers are of this build
+  pool_->renew_idle();  // idle workers run this build, and must not serve new sessions
   doors_.end_all();
   const CarriedState state = carry();
   const Status checked = check_successor(executable_path(), start_.argv, state);

@@ -4,7 +4,8 @@
 // The check serves no clients and leaves no files, so another server may run with the same settings
 // meanwhile. If that server has the port, the check tries another port of the same address. Instead
 // of making the files of a start, the check finds out whether it could make them. Two exceptions:
-// as root, it makes the folder /run/rcuda, and local sockets in it while it runs.
+// as root, the check makes the folder /run/rcuda, and until its end the local sockets in that
+// folder.
 #pragma once
 
 #include "common/base/status.h"

@@ -45,7 +45,7 @@ constexpr size_t kRecord = 16u << 10;
 // (Connections), and 1024 that wait for a session (Admission).
 constexpr rlim_t kMostDescriptors = 2 * (2048 + 1024) + 16;
 constexpr size_t kMostTakenAtOnce = 256;
-// In each round of serve(), oldest clients first.
+// The time for handshakes in each round of serve(). The oldest clients come first.
 constexpr auto kTimeForHandshakes = std::chrono::milliseconds(10);
 // High enough that doors do not slow the daemon, and low enough that a door runs although workers
 // use all processors.

@@ -17,8 +17,8 @@
 //
 //   handshake     the door makes the TLS handshake, then sends a DoorReport through the stream
 //   to the daemon it passes two messages of the client: Authenticate, decoded and encoded again,
-// and a request. From then on the door reads nothing from the client: its next bytes
-//                 may be for a worker, which gets the daemon's descriptor of the socket
+//                 and a request. After these it reads nothing from the client, because the client's
+//                 next bytes may be for a worker, which gets the daemon's descriptor of the socket
 //   to the client it passes all that the daemon sends, until the daemon ends the stream. Then it
 //                 ends the connection without close_notify
 //

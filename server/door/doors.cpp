@@ -30,7 +30,8 @@ constexpr auto kInterval = std::chrono::seconds(10);  // between two warnings of
 // The doors that one network may start in a burst, and per second: each start blocks the daemon for
 // a millisecond.
 constexpr double kMostStarts = 64, kStartsInSecond = 32;
-constexpr auto kForgotten = std::chrono::seconds(2);  // then all kMostStarts are allowed again
+// After this time without a start, a network may start kMostStarts doors again.
+constexpr auto kForgotten = std::chrono::seconds(2);
 
 // Returns a number for the network in which one attacker may have many origins: the /24 of an IPv4
 // address, the /48 of an IPv6 address.

@@ -11,14 +11,15 @@
 //                 connection. A door has proofs only for connections that it serves
 //   the proof     a proof of another client or of an earlier connection names another nonce
 //   the identity  the daemon does not learn it from the door
-//   session key   it protects the session of a client of this door, whose bytes the door has seen
+//   session key   it protects only the session of the door's own client, whose bytes the door sees
+//                 anyway
 //   bytes         a door can read and change the messages of its own clients
 //
 // So an attacker who has taken a door over has the sessions of users that connect through it at
-// that time. If the attacker can also cut the connections of other clients, whatever their origin,
-// these clients can be made to connect through the door too: the daemon signs and examines proofs
-// for all connections of a door. In their sessions, the attacker then acts as these users towards
-// the server, and as the server towards them.
+// that time. If the attacker can also cut the connections of other clients, it can make these
+// clients connect through the door, whatever their origin: the daemon signs and examines proofs for
+// all connections of a door. In their sessions, the attacker then acts as these users towards the
+// server, and as the server towards them.
 //
 // Bounds. A known client is a client that has proved its identity. At most `most` doors are for
 // origins without a known client. A further door replaces, in this order:

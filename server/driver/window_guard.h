@@ -1,4 +1,5 @@
-// WindowGuard: a driver whose memory lies in the worker's own addresses, or is refused.
+// WindowGuard: a decorator of the driver. All memory that it returns lies in the worker's own
+// addresses; requests that cannot get such memory are refused.
 //
 // The fence leaves a driver no other free addresses (address_fence.h), with two exceptions:
 // addresses below the fence, which are the driver's own, and holes that appear when a mapping from
@@ -6,10 +7,11 @@
 // whose worker returns such an address. The guard checks each address that the driver returns to
 // the program. If the address lies outside:
 //
-//   plain and managed memory       the guard holds the piece, closes holes, and calls the driver
-//                                  again. It frees held pieces when the program next frees memory,
-//   memory of another process      is closed, and opened once more if a hole has been closed
-//   memory of another process      is closed, and opened once more if a hole was there
+//   plain and managed memory       the guard keeps the piece allocated, closes holes, and calls the
+//                                  driver again. It frees these held pieces when the program next
+//                                  frees memory
+//   memory of another process      is closed. If the guard then finds a hole and closes it, it
+//                                  opens the memory of an IPC handle once more
 //   a reservation                  is freed and made again at a free address inside
 //   memory of pools and of graphs  is freed in stream order, or with its node
 //   a variable of code             stays with its module
@@ -64,8 +66,8 @@ class WindowGuard {
   void free_held();
 
  private:
-  // Returns false if the guard now holds too much. Holds the piece in any case: freeing it now
-  // could wait for the device.
+  // Adds the piece to the held pieces, because freeing it now could wait for the device. Returns
+  // false if the guard now holds too much to try again.
   bool hold(CUdeviceptr address, uint64_t bytes);
 
   DriverDecorator<WindowGuard> guarded_;

@@ -142,7 +142,7 @@ std::string Authenticator::served_text() const {
 
 bool Authenticator::is_operator(const Identity& who) const {
   if (who.roles) return who.roles->has(Role::kOperator);
-  // Root of a container may become any user there.
+  // Root of a container may become any user there, so no user of a container is an operator.
   if (who.method == "insecure" || who.method == kContainer) return false;
   return who.uid && trust_.operators.contains(*who.uid, who.gid, who.groups);
 }
@@ -257,8 +257,8 @@ std::optional<Result<Identity>> Authenticator::identify(Proof& proof, const std:
   const std::optional<Result<Account>> account = accounts_.find(*proof.account, now);
   if (!account) return std::nullopt;
   if (!account->ok()) {
-    // A server that is not root runs every session as its own user, whether or not this machine
-    // knows the client's.
+    // A server that is not root runs every session as its own user, even if this machine does not
+    // know the client's user.
     if (account->status().code() == Code::kNotFound && proof.roles && name && ::geteuid() != 0) {
       const bool is_served = trust_.takes_all_tokens || trust_.served.serves_everybody();
       return is_served ? without_account()

@@ -4,9 +4,9 @@
 //   <id> <user> <SHA-256 of the secret in hex> <created> role:<roles> <expires, or never> <label>
 //
 // Times are in UTC, 2025-01-31T12:00:00Z. A token without roles (roles.h) is for sessions. The
-// roles are not at the end of the line: so a line that has lost its end is damaged, and cannot be
-// mistaken for a token without roles. The label is the rest of the line and may be empty. A missing
-// file holds no tokens.
+// roles are not at the end of the line. So a line that has lost its end is damaged, and is not read
+// as a token without roles. The label is the rest of the line and may be empty. A missing file
+// holds no tokens.
 //
 // A file that other users can access is refused, and so is a file that has damaged lines and no
 // token. While the file is refused, no token is valid. In a file that is not refused, a damaged
@@ -104,9 +104,9 @@ struct NewToken {
 // Makes the file and its folders if they are not there. Only the returned token has the secret.
 Result<identity::Token> create_token(const std::string& path, const NewToken& wanted, Seconds now);
 
-// Revokes the tokens with these ids, and those of the user unless `user` is empty. Returns the
-// revoked tokens. Revokes none and returns kNotFound if the file lacks an id, or if the user has no
-// token. Logs damaged lines, and keeps them.
+// Revokes the tokens with these ids and, if `user` is not empty, all tokens of this user. Returns
+// the revoked tokens. Revokes none and returns kNotFound if the file lacks an id, or if the user
+// has no token. Logs damaged lines, and keeps them.
 Result<StoredTokens> revoke_tokens(const std::string& path, const std::vector<std::string>& ids,
                                    const std::string& user = {});
 

@@ -96,7 +96,7 @@ class ExportedNames {
                                  const ExportOrigin& origin = {},
                                  std::shared_ptr<const void> keeps = {});
   // Makes a name for a handle. The same handle gets the same name, so programs can compare names.
-  // `origin` then replaces the name's origin, unless its place is unknown.
+  // `origin` replaces the origin of an existing name, unless the place in `origin` is unknown.
   Result<wire::ExportedName> add(wire::ExportKind kind, const wire::HandleBytes& handle,
                                  const ExportOrigin& origin = {}, User user = User::kProgram);
   // Ends the name of a descriptor, and releases its `keeps` on this thread. Returns false without

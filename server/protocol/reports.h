@@ -29,8 +29,8 @@ Status send_report(int pipe, const ToDaemon& message, Deadline deadline);
 // The daemon's end, for reading.
 class ReportReader {
  public:
-  // Reads what has arrived. Returns nothing if the rest of the report has not arrived yet. After an
-  // error, do not read again.
+  // Reads the bytes that have arrived. Returns nothing if the rest of the report has not arrived
+  // yet. After an error, do not read again.
   Result<std::optional<ToDaemon>> read(int pipe);
   // For a successor (server/daemon/ops/successor.h): the beginning of a report that has not arrived
   // completely. go_on() continues with it.

@@ -23,7 +23,7 @@ struct SessionGrant {
   static constexpr size_t kMostGroups = 4096;
 
   std::string user;               // for logs
-  std::string owner;              // whose exported memory the session may open
+  std::string owner;              // the session may open exports of this owner
   uint16_t port = 0;              // of the daemon, for the names of the session's exports
   wire::ExportNumber exporter{};  // of the session, for the same names
   std::optional<uint32_t> uid;    // the user that a root worker becomes

@@ -188,14 +188,15 @@ struct Settings {
   config::Bool trusted_fabric{registry, "RCUDA_SERVER_TRUSTED_FABRIC", false,
                               "the RDMA network is trusted: encrypted sessions that leave the "
                               "transport to rcuda use verbs, which does not encrypt its data"};
-  // Documented here; the code that uses these reads them from the worker's environment.
+  // These settings are only documented here. The code that uses them reads the worker's
+  // environment.
   config::String verbs_device{registry, "RCUDA_VERBS_DEVICE", "",
                               "RDMA adapter to use; empty: the adapter of the route to the peer"};
   config::String verbs_gid{registry, "RCUDA_VERBS_GID", "",
                            "index of the GID (address) of the adapter to use"};
   config::String plugin_dir{registry, "RCUDA_PLUGIN_DIR", "",
                             "folder of librcuda-verbs.so; empty: lib/rcuda"};
-  // The TOML file that has been read, whose table `limits` the daemon reads; empty: none.
+  // The TOML file that has been read; empty: none. The daemon also reads its table `limits`.
   std::string config_file;
   // The binary from which workers are started: the daemon's own, also if its file has been replaced
   // (worker_messages.h). Tests set another binary.

@@ -18,8 +18,8 @@ constexpr size_t kMostOutcomeBytes = 1024;
 // One allowance for each session, one for its user, and one for each of the user's groups.
 constexpr uint32_t kMostAllowances = 2 + SessionGrant::kMostGroups;
 
-// Takes the bytes that the daemon has peeked at. They have arrived, so this does not block. If they
-// are gone, the socket has failed, and its next user notices.
+// Takes the bytes that the daemon has peeked at. They have arrived, so this does not block. If the
+// bytes are gone, the socket has failed, and the next read of the socket reports that.
 void take_peeked(int socket, size_t bytes) {
   std::byte taken[4096];
   while (bytes > 0) {

@@ -57,11 +57,11 @@ class Ledger {
   // Makes a slot ready for a new session. Booked copies stay booked for up to 10 s.
   void clear(uint32_t slot);
 
-  // Books a copy of `bytes` after the session's earlier copies. Returns the time at which it would
-  // end; this and `now` are in nanoseconds of the monotonic clock. (This is the virtual scheduling
-  // form of the generic cell rate algorithm, ITU-T I.371.) Sessions whose copies have not ended
-  // share `bytes_per_second` equally, so a falsified page slows others no more than one session
-  // does.
+  // Books a copy of `bytes` after the session's earlier copies. Returns the time at which the copy
+  // would end. This time and `now` are in nanoseconds of the monotonic clock. (This is the virtual
+  // scheduling form of the generic cell rate algorithm, ITU-T I.371.) Sessions whose copies have
+  // not ended share `bytes_per_second` equally, so a falsified page slows others no more than one
+  // session does.
   uint64_t book_copy(uint32_t slot, uint64_t bytes, uint64_t bytes_per_second, uint64_t now);
   // Returns the time at which the session's booked copies end.
   uint64_t copies_end(uint32_t slot) const;

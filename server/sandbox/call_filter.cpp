@@ -45,7 +45,8 @@ constexpr bool kStartsPrograms = false;
 
 constexpr uint32_t kPrograms[] = {SYS_execve, SYS_execveat};
 
-// Numbers that older headers lack are the same on all architectures.
+// Calls that older headers do not name are given by number. These numbers are the same on all
+// architectures.
 constexpr uint32_t kCalls[] = {
 #ifdef SYS_fork
     SYS_fork, SYS_vfork,

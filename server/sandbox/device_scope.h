@@ -43,10 +43,10 @@ bool is_gpu_node(const std::string& name);
 
 // A /dev of the worker's own, which holds only the device nodes that the worker may use.
 //
-// A worker of root makes it in a mount namespace of its own before the driver starts. It cannot
-// change it afterwards: /dev is mounted read-only, and the worker is soon another user. /dev holds
-// the nodes that programs need (null, zero, random, shm), the RDMA adapters, the nodes that all
-// GPUs share, and the nodes of the named GPUs.
+// A worker of root makes it in a mount namespace of its own before the driver starts. The worker
+// cannot change this /dev afterwards: /dev is mounted read-only, and the worker is soon another
+// user. /dev holds the nodes that programs need (null, zero, random, shm), the RDMA adapters, the
+// nodes that all GPUs share, and the nodes of the named GPUs.
 // Rejected: the devices of a control group. Version 1 has files for them, which machines with
 // version 2 lack. Version 2 takes a BPF program, which only a process with CAP_BPF may attach and
 // which a container's kernel often forbids.

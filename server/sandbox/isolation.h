@@ -29,8 +29,8 @@ namespace rcuda::server {
 
 Status isolate_worker(const SessionGrant& grant, CallFilter filter = CallFilter::kRefuse);
 
-// While it exists, this process is dumpable. The driver's cuCheckpointProcess* reach a process by
-// its /proc/PID/fd, which processes of its user may read only if it is dumpable.
+// While a DumpableScope exists, this process is dumpable. The driver's cuCheckpointProcess* reach a
+// process by its /proc/PID/fd, which processes of its user may read only if it is dumpable.
 class DumpableScope {
  public:
   DumpableScope();

@@ -30,7 +30,8 @@ Result<pid_t> start_process(Program program) {
   ::posix_spawn_file_actions_init(&actions);
   ::posix_spawnattr_init(&attributes);
   ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDWR, 0);
-  // The copies are above all targets, so none is overwritten before it is copied.
+  // The numbers of the copies are above all targets, so no adddup2() overwrites a copy that is
+  // still needed.
   std::vector<UniqueFd> copies;
   int error = 0;
   for (const auto& [from, to] : program.descriptors) {

@@ -13,9 +13,9 @@
 namespace rcuda::server {
 namespace {
 
-// Whether the daemon still has its end of the pipe. If not, the daemon has ended. A daemon that
-// only stops this worker shuts down the worker's socket. The socket may have had no room for the
-// StopRequest.
+// Whether the daemon still has its end of the pipe, and so still runs. The end of the socket alone
+// does not show that the daemon has ended: a daemon that stops this worker shuts the socket down
+// too, even if the socket had no room for the StopRequest.
 bool is_read(int reports) {
   pollfd item{reports, 0, 0};
   return ::poll(&item, 1, 0) == 0;

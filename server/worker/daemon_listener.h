@@ -44,9 +44,9 @@ class DaemonListener {
   // server stops, or the connection that is watched has ended.
   Result<FurtherSocket> wait_for_stream(int index, Clock::time_point deadline);
 
-  // Sets the function that is called for each socket that replaces a lost socket, with the socket's
-  // index, before wait_for_stream() returns the socket. An empty function: nothing is called.
-  // Returns when the previous function cannot run any more.
+  // `function` is called when a socket arrives that replaces a lost socket, with the index of the
+  // socket, before wait_for_stream() returns the socket. It may be empty. Returns when the previous
+  // function cannot run any more.
   void on_replacement(std::function<void(int index)> function);
 
  private:

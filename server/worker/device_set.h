@@ -29,8 +29,8 @@ namespace rcuda::server {
 class DeviceSet {
  public:
   // `ordinals`: the driver's devices to use; empty: all. If `scope` has devices, these are used
-  // instead, under the scope's numbers. `full`: receives the number of the device if a device has
-  // no memory for a context.
+  // instead, under the scope's numbers. `full`: set to the number of a device that has no memory
+  // for a context.
   static Result<std::unique_ptr<DeviceSet>> prepare(const api::DriverTable& driver,
                                                     const std::vector<uint32_t>& ordinals,
                                                     std::unique_ptr<StagingMemory> staging,

@@ -28,7 +28,7 @@ constexpr char kPark[] = "park:";
 constexpr char kWake[] = "wake:";
 constexpr char kTo = '>';
 
-// The session's work has ended before the lock, so the lock takes much less time.
+// The session's work has ended before the lock, so the lock takes much less time than this limit.
 constexpr unsigned kLockTimeoutMs = 10'000;
 
 struct Checkpoints {

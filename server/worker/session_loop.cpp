@@ -119,7 +119,8 @@ Status SessionLoop::run() {
       link_.expose(resources.staging, resources.staging_bytes, resources.staging_file);
   if (!staging.ok())
     return Status(staging.status()).with_context("exposing the staging memory to the client");
-  // The bytes of a slot change only after the client has received them.
+  // The bytes of a slot change only after the client has received them, so the Link need not copy
+  // them.
   link_.lend(resources.staging, resources.staging_bytes);
   transport::Region marks;
   if (const std::span<std::byte> written = services_.completions.marks(); !written.empty()) {

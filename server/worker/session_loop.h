@@ -110,7 +110,8 @@ class SessionLoop {
   static bool has_reply_slot(const wire::CommandHeader& header);
   // Executes the next command. Returns false if there is no command, or if the command must wait.
   Result<bool> next();
-  // `ahead`: the command overtakes earlier commands; next() counts it when it reaches its frame.
+  // `ahead`: the command overtakes earlier commands; next() counts the command later, when it
+  // reaches its frame in the ring.
   Status handle(std::span<const std::byte> frame, bool ahead = false);
   // Executes waits for events before the commands that precede them, and ends the waits whose
   // events are reached.

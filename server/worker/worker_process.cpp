@@ -145,8 +145,8 @@ Result<std::optional<GrantedSession>> receive_session(int daemon) {
 }
 
 // Blocks until the daemon has sent a message. Returns an error if another client of MPS has ended
-// this worker's contexts. (MPS serves no process until every process that had such contexts has
-// ended.)
+// this worker's contexts. The worker must then end, because MPS serves no process until every
+// process with ended contexts has exited.
 Status wait_for_daemon(int daemon, const api::DriverTable& driver, const DeviceSet& devices,
                        std::chrono::nanoseconds patience) {
   constexpr int kLookMs = 1000;

@@ -149,8 +149,8 @@ void WorkerSession::report_totals(SessionTotals totals) const {
 // Encrypts a socket of the client, if the session has a key.
 Result<Socket> WorkerSession::encrypted(UniqueFd socket, uint32_t index, uint32_t attempt) const {
   if (!grant_.key) return Socket(std::move(socket));
-  // A further attempt gets less time, because it may hang (a stranger, a failed network) and the
-  // client's next attempt waits for its end.
+  // A further attempt gets less time: it may hang (a stranger, a failed network), and the client's
+  // next attempt must wait until this attempt has ended.
   constexpr std::chrono::milliseconds kAttempt{3000};
   const auto whole = worker_.settings.handshake_timeout.milliseconds();
   const auto limit = attempt == 0 ? whole : std::min(whole, kAttempt);

@@ -103,7 +103,7 @@ struct Admission::Budget {
   uint32_t sessions = 0;
   uint64_t devices = 0;
   std::optional<Ledger> ledger;
-  std::bitset<Ledger::kSlots> slots;  // those that are taken
+  std::bitset<Ledger::kSlots> slots;  // set: the slot is taken
 
   bool lacks_session() const {
     return (limits.sessions.most != 0 && sessions >= limits.sessions.most) || slots.all();
@@ -112,10 +112,11 @@ struct Admission::Budget {
     return limits.devices.most != 0 && devices + more > limits.devices.most;
   }
   bool has_room(uint32_t more) const { return !lacks_session() && !lacks_devices(more); }
-  // Whether there would be room if the sessions of `user`, which are all in this budget, were
-  // over.
+  // Whether there would be room if all sessions of the budget `user` were over. They are in this
+  // budget too.
   bool has_room_without(const Budget& user, uint32_t more) const {
-    // A reload may have added this budget while the user had sessions, which it does not count.
+    // A budget that a reload has added does not count sessions from before the reload, so it may
+    // count fewer sessions than `user`.
     const uint32_t others = sessions - std::min(sessions, user.sessions);
     const uint64_t others_devices = devices - std::min(devices, user.devices);
     return (limits.sessions.most == 0 || others < limits.sessions.most) &&

@@ -3,15 +3,15 @@
 // server.
 //
 // A client applies. It is admitted immediately if all that it needs is free; otherwise it waits in
-// a queue. Budgets count the amounts in use: one for the server, one for each user, and one for
+// a queue. Budgets count the amounts in use. The server has a budget, and so have each user and
 // each group with limits. Each budget is first come, first served: if a budget has too little left
 // for an applicant, the applicant holds back later applicants of this budget, and no other
 // applicants. An applicant whose devices are leased to others keeps its place in the queue, and
 // holds back no other applicant.
 //
-// A client that does not want to wait is in the queue for a moment only (Connection), because the
-// session of a program that has just exited may still hold its places in the budgets. Such a client
-// holds back no other applicant.
+// A client that does not want to wait is also put into the queue, but only for a moment
+// (Connection): the session of a program that has just exited may still hold its places in the
+// budgets. Such a client holds back no other applicant.
 //
 // An admitted client has a Permit. The Permit names what the client's session may use, and holds
 // the session's places in the budgets. The WorkerPool keeps it until the session's worker has
@@ -138,7 +138,7 @@ class Admission {
     // A clause that names a disconnected session that could make room. `waited`: the client has
     // waited.
     std::string lost_hint(bool waited) const;
-    // Whether it would be admitted after the end of the sessions of these permits.
+    // Whether the applicant would be admitted after the end of the sessions of these permits.
     bool fits_without(const std::vector<const Permit*>& over) const;
     uint32_t count() const { return static_cast<uint32_t>(devices_.size()); }
 
@@ -162,10 +162,10 @@ class Admission {
     const Permit* permit = nullptr;
   };
   using Lost = std::function<std::vector<LostSession>()>;
-  // Sets the function that lists these sessions. Before this call, there are none.
+  // Sets the function that lists the sessions that can make room. Before this call, there are none.
   void set_lost(Lost lost) { lost_ = std::move(lost); }
-  // A session that must end now, because an applicant needs its places in the budgets. The listed
-  // sessions, together with sessions that are ending already, free enough places.
+  // A session that must end now, because an applicant needs its places in the budgets. The sessions
+  // that in_the_way() returns free enough places, together with sessions that are ending already.
   struct InTheWay {
     uint32_t worker = 0;
     std::string user;  // of the applicant
@@ -198,8 +198,9 @@ class Admission {
     return leases_.check_devices(devices, lease, offered_());
   }
 
-  // `devices`: the devices that the client requests. `may_wait`: the client wants to wait. For such
-  // a client, sessions may be ended (in_the_way()), and it may wait for the end of a lease.
+  // `devices`: the devices that the client requests. `may_wait`: the client wants to wait. If so,
+  // sessions may be ended for the client (in_the_way()), and the client may wait for the end of a
+  // lease.
   Result<std::unique_ptr<Applicant>> apply(const Identity& user,
                                            const std::vector<uint32_t>& devices, bool may_wait);
   // The room in a device's memory for a session that the user starts now; none without a limit.
@@ -237,7 +238,7 @@ class Admission {
   Rules rules_;
   BudgetPointer server_;
   std::map<std::string, std::weak_ptr<Budget>> budgets_;  // with sessions or applicants
-  std::list<Applicant*> queue_;                           // the first came first
+  std::list<Applicant*> queue_;                           // in the order of arrival
 };
 
 }  // namespace rcuda::server

@@ -60,7 +60,7 @@ class Audit {
   void lease(std::string_view what, const Lease& lease, const std::optional<Identity>& by);
   // `what`: "end", "park", "wake", "move", "drain", "resume" or "reload". `by`: none for a signal,
   // or if the daemon parks or wakes a session by itself. `worker`: the worker of the session, for
-  // the first four.
+  // "end", "park", "wake" and "move".
   void control(std::string_view what, const std::optional<Identity>& by,
                std::optional<uint32_t> worker);
 

@@ -41,7 +41,7 @@ std::string lost_text(const LostClient& lost) {
          lost.command() + ")";
 }
 
-// The user of a lease, to be compared with that of a session.
+// The user of a lease as an Identity, for same_user().
 Identity identity_of(const Lease& lease) {
   Identity identity;
   identity.uid = lease.uid;
@@ -151,7 +151,7 @@ Result<std::vector<uint32_t>> Leases::choose(const Lease& wish, uint32_t count,
                                              const std::vector<uint32_t>& offered,
                                              const std::vector<Use>& uses) const {
   std::string obstacles;
-  std::vector<std::pair<size_t, uint32_t>> free;  // with the number of leases and sessions
+  std::vector<std::pair<size_t, uint32_t>> free;  // uses (leases and sessions), device
   for (const uint32_t device : wish.devices.empty() ? offered : wish.devices) {
     if (const std::string why = obstacle(wish, device, uses); !why.empty()) {
       append_item(&obstacles, why, "; ");

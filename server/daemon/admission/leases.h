@@ -6,8 +6,8 @@
 // use that lease's devices only. The key of a lease is its public id and a secret; a lease with a
 // user is for that user only.
 //
-// Times are of the wall clock, because leases outlive the daemon (lease_file.h). The object does
-// not know the sessions: callers pass them in. Threads: the daemon's only thread. Blocking: none.
+// Times are of the wall clock, because leases outlive the daemon (lease_file.h). Leases does not
+// know the sessions: callers pass them to it. Threads: the daemon's only thread. Blocking: none.
 // Errors name the lease or the devices and the remedy; none contains a secret. Only errors of
 // take() name other users, and only operators see these errors.
 #pragma once
@@ -65,7 +65,7 @@ class Leases {
   struct Use {
     Identity who;
     std::vector<uint32_t> devices;
-    std::optional<LostClient> lost{};  // if the session makes room
+    std::optional<LostClient> lost{};  // set if the session may end to make room
   };
   struct Taken {
     Lease lease;

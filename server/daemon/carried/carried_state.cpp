@@ -21,7 +21,7 @@ namespace rcuda::server {
 namespace {
 
 constexpr uint32_t kMany = 1'000'000;
-constexpr uint32_t kMostBytes = 1u << 20;  // of a message that is encoded as a string
+constexpr uint32_t kMostBytes = 1u << 20;  // of an encoded message in a string field
 
 }  // namespace
 

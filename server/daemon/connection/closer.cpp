@@ -24,8 +24,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A message with this number instead of a user reports that the daemon has closed its descriptor of
-// the oldest passed connection that is not reported yet. No user has this number.
+// A message with this number in place of a user reports that the daemon has closed its descriptor
+// of one passed connection. The reports come in the order in which the connections were passed. No
+// user has this number.
 constexpr uint32_t kClosed = ~uint32_t{0};
 constexpr size_t kMostWaiting = 1024;  // connections that wait in the daemon
 constexpr size_t kMostHeld = 4096;     // connections in the helper; at most half of its descriptors

@@ -5,10 +5,10 @@
 // daemon's only thread. So the daemon passes the connection to a helper process, closes its own
 // descriptor, and then reports this to the helper. The daemon's close is therefore never the last.
 // The helper then forks a child for each batch of connections of one user, and closes its own
-// descriptors of them. The child exits after that, so the child's close is the last. The child
-// calls no close(), which may linger (SO_LINGER): the exit of a process does not linger. A child
-// that does not end is killed after kPatience. One user has at most kMostChildren children; further
-// connections of that user stay open in the helper until a child has ended.
+// descriptors of them. After that the child exits, and its exit closes the last descriptors. The
+// child calls no close(), because close() may linger (SO_LINGER) and the exit of a process does
+// not. A child that does not end is killed after kPatience. One user has at most kMostChildren
+// children; further connections of that user stay open in the helper until a child has ended.
 //
 // The helper is an orphan without privileges, and ends when the daemon does. If the helper has
 // died, the daemon closes connections itself.
@@ -49,8 +49,8 @@ class Closer {
   // For a successor (successor.h), which continues with the same helper.
   int descriptor() const { return socket_.get(); }
   void restore(UniqueFd helper) { socket_ = std::move(helper); }
-  // Ends the helper. Connections that it has not received stay open until this process ends,
-  // because the exit of a process does not linger.
+  // Ends the helper. Connections that the helper has not received stay open until this process
+  // ends: unlike close(), the exit of a process does not linger.
   void end();
 
  private:
@@ -59,7 +59,7 @@ class Closer {
   bool say_closed();
 
   UniqueFd socket_;
-  std::deque<std::pair<uid_t, UniqueFd>> waiting_;  // the helper does not read for now
+  std::deque<std::pair<uid_t, UniqueFd>> waiting_;  // to be passed when the helper reads again
   size_t unsaid_ = 0;  // closed connections that are not reported to the helper yet
 };
 

@@ -52,14 +52,14 @@ Status Connection::recognise(Entrance entrance) {
     proof_ = Proof{.method = kContainer, .account = user_};
     // Root of a container can act as any number of users, so all containers are one origin.
     origin_ = "containers";
-    user_ = kNobody;  // for the closer
+    user_ = kNobody;  // for the closer, all containers are one user
     enter(State::kHeld, Clock::now() + kLongestExamination);
     return {};
   }
   identity_ = std::move(identity);
-  // The server may serve this user by a token only. The workers of such a user's sessions connect
-  // here to look up exports.
   (void)find_account();  // begins the look-up
+  // runs_as(): a user that the server serves only by tokens may have sessions. Their workers
+  // connect here to look up exports.
   if (is_served() || services_.pool.runs_as(user_)) return {};
   if (find_account()) return not_served();
   is_refused_ = true;
@@ -107,7 +107,7 @@ Connection::Clock::time_point Connection::next_deadline() const {
   Clock::time_point next = deadline_;
   if (look_at_ && reads(state_)) next = std::min(next, *look_at_);
   if (waits(state_)) next = std::min(next, report_at_);
-  // Admission has decided after advance() had asked in this round: advance() runs again now.
+  // If the admission has decided after this round's advance(), the next round begins immediately.
   if (is(State::kQueued) && applicant_->is_decided()) next = Clock::now();
   return next;
 }
@@ -115,7 +115,8 @@ Connection::Clock::time_point Connection::next_deadline() const {
 void Connection::handle(short events, Clock::time_point now) {
   if ((events != 0 || looks(now)) && reads(state_)) {
     read();
-    // The client's bytes stay in the socket, so only poll() reports that it has left.
+    // With closer_, the client's bytes stay in the socket. Then read() does not notice that the
+    // client has left; only poll() reports it.
     const bool gone = closer_ && (events & (POLLRDHUP | POLLHUP)) != 0;
     if (gone && reads(state_)) enter(State::kEnded);
   } else if (events != 0 && is(State::kAnswering)) {

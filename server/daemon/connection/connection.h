@@ -76,8 +76,8 @@ class Connection {
   // appears by number.
   static constexpr std::chrono::milliseconds kLongestWaitForName{100};
   // A client that does not wait stays in the queue for this time, and longer while ending sessions
-  // hold the places that it needs. A user who runs one program after the other needs one place
-  // only: a worker notices within this time that its program has exited, even on a loaded machine.
+  // hold the places that it needs. Within this time a worker notices that its program has exited,
+  // even on a loaded machine. So a user who runs one program after the other needs only one place.
   static constexpr std::chrono::milliseconds kNoticesExit{500};
 
   // The services outlive the connection.
@@ -120,7 +120,7 @@ class Connection {
   // The client as the pool sees it. Only in state kAdmitted.
   WorkerPool::Waiting waiting() const;
   void refuse(const Status& status);
-  // Sends a Refusal if the client could read it, and ends.
+  // Sends a Refusal if the client could read it, and ends the connection.
   void drop(const Status& status);
 
  private:
@@ -159,7 +159,7 @@ class Connection {
   void answer_gpu_query();
   void report_status();
   Result<UniqueFd> duplicate_socket() const;
-  // Sends the last message to a client, of any length. The client has some time to read it.
+  // Sends the client its last message, of any length. The client has some time to read it.
   void send_answer(wire::MessageType type, const std::vector<std::byte>& body);
 
   // waiting.cpp
@@ -184,14 +184,15 @@ class Connection {
   // bytes then stay in the socket until a worker takes them.
   Closer* closer_ = nullptr;
   size_t peeked_ = 0;  // the bytes of handled messages that are still in the socket
-  // When to read again: poll() would report the bytes that stay in the socket.
+  // When to read again. Set while bytes stay in the socket, because poll() would report them all
+  // the time.
   std::optional<Clock::time_point> look_at_;
   std::optional<Doors::Passage> passage_;  // of a client that speaks TLS
-  tls::Key binding_{}, session_key_{};     // of the TLS, after its handshake
+  tls::Key binding_{}, session_key_{};     // of the TLS connection, after its handshake
   std::optional<Proof> proof_;             // in Held and Proving
   std::optional<Identity> identity_;       // once it is known
   wire::PartialMessage received_{kMostIntroduction};
-  // In Naming: the server does not serve the user; the refusal has the name.
+  // In Naming: the server does not serve the user, and waits only for the name in the refusal.
   bool is_refused_ = false;
   // In Naming: the request that waits for the user's name; none: a Hello waits.
   std::optional<std::pair<wire::MessageType, std::vector<std::byte>>> request_;

@@ -15,8 +15,8 @@ namespace {
 using State = ConnectionState;
 
 // kMostNewcomers bounds the connections that have not introduced themselves. kMostAcceptedAtOnce
-// bounds the connections that are accepted in one round: it is so small that a new connection is
-// read before enough later connections can replace it.
+// bounds the connections that are accepted in one round. It is small, so that the daemon reads from
+// a new connection before later connections can replace it.
 constexpr rlim_t kMostNewcomers = 2048;
 constexpr size_t kMostAcceptedAtOnce = 256;
 constexpr auto kCrowdedInterval = std::chrono::seconds(10);

@@ -37,8 +37,8 @@ constexpr auto kLongestWaitForGroups = Connection::kLongestExamination;
 constexpr auto kLongestLookUp = std::chrono::seconds(4);  // of the user of a lease
 
 // kLookAgain: the pause before the daemon reads again, while bytes of an incomplete message stay in
-// the socket. kAskAgain: the pause before it asks for a door again. Up to 2048 clients may wait for
-// a door.
+// the socket. kAskAgain: the pause before it asks for a door again. It is not shorter, because up
+// to 2048 clients may wait for a door.
 constexpr auto kLookAgain = std::chrono::milliseconds(10);
 constexpr auto kAskAgain = std::chrono::milliseconds(20);
 
@@ -118,7 +118,8 @@ size_t Connection::receive(std::byte* data, size_t bytes) {
   const ssize_t got = channel().recv(data, bytes, MSG_DONTWAIT);
   if (got > 0) return static_cast<size_t>(got);
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return 0;
-  // Port scanners and health checks connect and leave without sending anything.
+  // Port scanners and health checks connect and leave without sending anything, which needs no
+  // warning.
   const bool logs = have != 0 && (identity_ || services_.refusals.logs_stranger());
   RCUDA_LOG(logs ? LogLevel::kWarn : LogLevel::kDebug,
             "%s closed its connection before its request was complete", name_.c_str());
@@ -331,7 +332,7 @@ Status Connection::check_sender(MessageType type) {
 }
 
 Status Connection::take_hello(const std::vector<std::byte>& body) {
-  // If the hash differs, the rest may have another layout.
+  // If the hash differs, the rest of the Hello may have another layout.
   RCUDA_ASSIGN_OR_RETURN(const uint64_t protocol, wire::protocol_hash_of_hello(body));
   if (protocol != wire::protocol_hash()) {
     return Status(Code::kProtocol,

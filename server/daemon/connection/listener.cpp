@@ -92,7 +92,7 @@ bool Listener::is_at(const wire::Endpoint& server) const {
   if (server.port != port) return false;
   const wire::Endpoint any_v6, v4 = wire::is_ipv4(endpoint) ? endpoint : wire::Endpoint();
   if (std::equal(std::begin(endpoint.address), std::end(endpoint.address), any_v6.address)) {
-    return true;  // of both families
+    return true;  // it listens at all addresses, of IPv4 too
   }
   const bool any_v4 = wire::is_ipv4(v4) && std::all_of(v4.address + 12, v4.address + 16,
                                                        [](uint8_t byte) { return byte == 0; });

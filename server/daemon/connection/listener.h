@@ -33,8 +33,8 @@ struct Listener {
   bool is_private = true;  // loopback, or an address that is not routed on the internet
 };
 
-// Opens the local sockets of a server of root with paths (`roots`, `containers`). Warns if one of
-// these or the abstract socket is missing. Fails if both the abstract socket and `roots` are
+// Opens the local sockets that have paths (`roots`, `containers`), for a server of root. Warns if
+// one of these or the abstract socket is missing. Fails if both the abstract socket and `roots` are
 // missing.
 Status listen_as_root(Listener* listener, std::optional<gid_t> only_group);
 

@@ -46,7 +46,8 @@ class Control {
   // Executes a ControlRequest of `who`.
   Result<wire::ControlAnswer> handle(const std::vector<std::byte>& body, const Identity& who);
   bool draining() const { return draining_; }
-  // Reports whether the server drains, and which of the devices that the status already lists.
+  // Sets in `status` whether the server drains, and for each device that it already lists, whether
+  // that device drains.
   void report(wire::ServerStatus* status) const;
   // For a successor (successor.h).
   void carry(CarriedState* state) const;
@@ -65,7 +66,7 @@ class Control {
   std::optional<Clock::time_point> drain_until() const { return drain_until_; }
 
  private:
-  // A request about one session, which its user may make as well.
+  // Carries out a request about one session, which the session's user may make too.
   Status handle_session(const wire::ControlRequest& request, const Identity& who);
   Result<uint32_t> move_session(const wire::ControlRequest& request, const Identity& who);
   Status drain_gpu(uint32_t gpu, const Identity& by);

@@ -1,6 +1,6 @@
 // The daemon's answer to a GpuQuery, which needs no session: the GPUs as NVML and the first worker
-// report them, with the processes that the viewer may see and its quota. The daemon's only thread;
-// nothing blocks.
+// report them, with the viewer's quota and the processes that the viewer may see. The daemon's only
+// thread; nothing blocks.
 #pragma once
 
 #include <chrono>

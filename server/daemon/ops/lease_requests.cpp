@@ -30,8 +30,8 @@ std::optional<Leases::Time> end_after(uint64_t seconds) {
          std::chrono::seconds(seconds);
 }
 
-// The creator's name, or only the number of the user if the name is not known. The file of leases
-// allows no spaces here.
+// The creator's name, or only the number of the user if the name is not known: the file of leases
+// allows no spaces in this field, and user_text() has a space.
 std::string creator_of(const Identity& who) {
   return who.uid && who.user == user_text(*who.uid) ? std::to_string(*who.uid) : who.user;
 }
@@ -221,7 +221,7 @@ Status LeaseRequests::change(const wire::LeaseRequest& request, const Identity& 
   }
   const std::optional<Lease> lease = admission_.leases().revoke(request.id, request.job);
   if (!lease) {
-    // An epilog may run twice, or after the lease has expired.
+    // Not an error: the epilog of a job may run twice, or after the lease has expired.
     answer->message = "there is no lease " +
                       (request.id.empty() ? "of " + request.job : request.id) +
                       ", so nothing was revoked";

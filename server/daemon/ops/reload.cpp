@@ -51,7 +51,7 @@ Status Reload::read(Next* next) {
   RCUDA_ASSIGN_OR_RETURN(next->rules, read_rules(next->settings.config_file));
   RCUDA_ASSIGN_OR_RETURN(next->trust, authenticator_.read(next->settings));
   next->changes = compare(settings_, next->settings);
-  // audit_.open() comes last, because it replaces the open file.
+  // audit_.open() comes last, because it replaces the open file, and no later step may fail.
   return next->settings.audit.at_origin(audit_.open(next->settings.audit.get()));
 }
 
@@ -79,7 +79,7 @@ Result<std::string> Reload::run_now(const std::optional<Identity>& by) {
   const std::string why = by ? "as " + by->user + " requested" : "after SIGHUP";
   Next next;
   if (Status status = read(&next); !status.ok()) {
-    // The caller logs the refusal of an operator.
+    // If an operator has asked, the caller logs the error.
     if (by)
       return std::move(status).with_context("the settings are not reloaded, and keep their values");
     RCUDA_ERROR("the settings are not reloaded, %s, and keep their values: %s", why.c_str(),

@@ -6,7 +6,8 @@
 //               state that the old build carries (carried_state.h), and reports whether it
 //               understands both
 //               waits until no client connects or waits for a session
-//               check_successor() again, execute_successor(); queries of other threads are lost
+//               check_successor() again, execute_successor(); look-ups that other threads make are
+//               lost
 //   new build   take_carried() at its start; the daemon restores what it has carried
 //
 // Threads: the daemon's only thread. Blocking: check_successor(), until the new build has read its

@@ -30,8 +30,8 @@ class PoolDemand {
   // How long a session is young.
   static constexpr auto kYoung = std::chrono::seconds(3);
 
-  // `least`: the idle workers without demand; 0: never any. `most`: the upper bound, if it is not
-  // below `least`. `keep`: how long the pool stays large.
+  // `least`: the number of idle workers without demand; 0: the pool never has idle workers. `most`:
+  // their highest number, unless it is below `least`. `keep`: how long the pool stays large.
   PoolDemand(size_t least, size_t most, std::chrono::nanoseconds keep)
       : least_(least), most_(least ? std::max(least, most) : 0), keep_(keep) {}
 
@@ -52,7 +52,7 @@ class PoolDemand {
 
  private:
   struct Peak {
-    size_t sessions;  // whose clients came within kSpan; more than least_
+    size_t sessions;  // how many clients came within kSpan; more than least_
     Time at;
   };
 

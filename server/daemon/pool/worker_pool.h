@@ -91,7 +91,8 @@ class WorkerPool {
   void record_in(Audit* audit) { audit_ = audit; }
 
   // From now on, handle() ends the processes that workers leave behind, if workers have no cgroups.
-  // `is_other`: whether a child of this process is neither a worker nor left behind by one.
+  // `is_other`: whether a child of this process belongs to another part of the daemon, such as a
+  // door. It is not ended.
   void adopt_orphans(std::function<bool(pid_t)> is_other);
 
   // Opens the cgroup of the settings, if it can. An error names RCUDA_SERVER_CGROUP.
@@ -191,22 +192,24 @@ class WorkerPool {
            });
   }
   bool has_helper(pid_t process) const;
-  // worker_pool_room.cpp: ends the session of that worker, whose client is disconnected, because
-  // another client needs the session's place. `by`: that client, for the log and the audit.
+  // worker_pool_room.cpp: ends the session of that worker, because another client needs its place.
+  // The session's own client is disconnected. `by`: the other client, for the log and the audit.
   void end_lost(uint32_t worker_pid, const std::string& by);
   // The running sessions and their leases.
   std::vector<Leases::Use> uses() const;
-  // The sessions with a permit whose clients are disconnected, or that are ending.
+  // Of the sessions with a permit: those that are ending, and those whose clients are disconnected.
   std::vector<Admission::LostSession> lost() const;
-  // worker_pool_report.cpp: adds the work of the sessions under a lease, until end_leased().
+  // worker_pool_report.cpp: adds the work of the sessions under a lease. Sessions that end after
+  // end_leased() do not count any more.
   void report(wire::LeaseInfo* lease) const;
 
   size_t sessions() const { return count(WorkerState::kBusy); }
   // worker_pool_report.cpp: adds the idle workers and the sessions, as far as the viewer may see
   // them.
   void report(wire::ServerStatus* status, const Viewer& to) const;
-  // Adds the sessions that use a GPU, as far as the viewer may see them. `memory_of`: by worker
-  // process. Returns the room of the user's session with the least room; none without a limit.
+  // Adds the sessions that use a GPU, as far as the viewer may see them. `memory_of`: bytes in use,
+  // by worker process. Returns the room of the user's session with the least room; none without a
+  // limit.
   std::optional<Admission::Room> report(wire::GpuReport::Gpu* gpu,
                                         const std::map<uint32_t, uint64_t>& memory_of,
                                         const Viewer& to) const;
@@ -263,8 +266,8 @@ class WorkerPool {
     Clock::time_point awake_at{};             // when the session last woke
     uint64_t tried_at = kNeverTried;          // WorkPage::used_at() when park_after last tried
     std::optional<Clock::time_point> try_at;  // when park_after tries again
-    Clock::time_point room_asked;             // only later samples of NVML count
-    bool keeps_room = false;                  // other sessions leave room (keep_room())
+    Clock::time_point room_asked;             // only samples of NVML after this time count
+    bool keeps_room = false;                  // others must leave it room to wake (keep_room())
     bool is_broken = false;                   // a park or wake failed, so the session ends
     // A permutation: where the memory of each GPU goes when the session wakes. Empty: it stays.
     std::map<uint32_t, uint32_t> moves;
@@ -280,8 +283,8 @@ class WorkerPool {
     };
     std::optional<Wish> wish;   // the worker waits for room, in the middle of a command
     bool is_hopeless = false;   // parking all other sessions would not make enough room
-    // The worker for whose room the session is being parked. 0: none. kNewWorker: a worker that
-    // starts.
+    // The worker that needs the room for which the session is being parked. 0: none. kNewWorker: a
+    // worker that starts.
     static constexpr pid_t kNewWorker = -1;
     pid_t room_for = 0;
     bool is_preempted = false;  // the session makes room after the end of its work
@@ -527,8 +530,8 @@ class WorkerPool {
     uint32_t sm_percent = 0;
   };
   std::optional<LastingFailure> lasting_;
-  // The first crash (end without a report) of a worker with these devices since a worker last
-  // became ready.
+  // The first crash since a worker last became ready, and the devices of the worker that crashed. A
+  // crash is an end without a report.
   struct Crash {
     DeviceSets::Key devices;
     Clock::time_point at;

@@ -24,8 +24,9 @@ constexpr auto kStuckPause = std::chrono::milliseconds(1000);
 
 }  // namespace
 
-// A single crash may have a temporary cause, such as a shortage of memory. Crashes of workers that
-// started before it may have the same cause, and do not count.
+// A single crash may have a temporary cause, such as a shortage of memory. So a second crash is
+// needed, of a worker that started after the first crash: workers that started earlier may have
+// crashed for the same cause.
 bool WorkerPool::ends_again(const Worker& worker, std::optional<int> status) {
   const bool killed = !status || (WIFSIGNALED(*status) &&
                                   (WTERMSIG(*status) == SIGKILL || WTERMSIG(*status) == SIGTERM));
@@ -46,6 +47,7 @@ WorkerPool::Clock::time_point WorkerPool::send_lost_ranks(Worker& worker) {
   return Clock::time_point::max();
 }
 
+// Reports the ranks of a dead worker to the workers with other ranks of the same communicators.
 // NCCL itself does not notice over NVLink that another process has died.
 void WorkerPool::report_lost_ranks(const Worker& dead) {
   if (!dead.work) return;
@@ -53,7 +55,7 @@ void WorkerPool::report_lost_ranks(const Worker& dead) {
   if (lost.empty()) return;
   for (Worker& worker : workers_) {
     if (&worker == &dead || !worker.is(State::kBusy) || !worker.work) continue;
-    // Workers write their tags themselves: a user must not end the ranks of another user.
+    // A worker may write tags of other users, but must not end their ranks.
     if (!same_user(worker.identity, dead.identity)) continue;
     std::vector<uint64_t>& tags = worker.lost_ranks;
     for (const uint64_t tag : worker.work->communicators()) {
@@ -110,8 +112,9 @@ Status WorkerPool::lasting_failure(const Waiting& client) const {
   return Status(last_failure_).with_context("the server cannot start a worker");
 }
 
-// The worker ends its session itself, and has some time for that (EndWatch). The worker's clock
-// starts only when the client has connected, so the grace includes handshake_timeout.
+// Normally the worker itself ends a session that exceeds a limit (SessionTime, EndWatch). So the
+// daemon kills the worker only after a grace. The worker's clock starts only when the client has
+// connected, so the grace includes handshake_timeout.
 WorkerPool::Clock::time_point WorkerPool::enforce_time(Worker& worker, Clock::time_point now) {
   if (!worker.is(State::kBusy) || !worker.permit || worker.kill_at) return Clock::time_point::max();
   const SessionLimits& limits = worker.permit->limits();
@@ -145,9 +148,11 @@ WorkerPool::Clock::time_point WorkerPool::enforce_time(Worker& worker, Clock::ti
 
 void WorkerPool::adopt_orphans(std::function<bool(pid_t)> is_other) {
   is_other_ = std::move(is_other);
-  // As process 1 of a container, this process also inherits orphans that are not of workers.
+  // As process 1 of a container, this process also inherits orphans that are not of workers. So it
+  // ends no orphans.
   if (cgroups_ || ::getpid() == 1) return;
-  // If there are workers, an earlier build has carried them over, with not_of_workers_.
+  // If there are workers already, an earlier build has carried over both the workers and
+  // not_of_workers_.
   std::ifstream children("/proc/thread-self/children");
   for (pid_t child = 0; workers_.empty() && children >> child;) not_of_workers_.insert(child);
   adopts_ = ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0;

@@ -197,7 +197,8 @@ Status WorkerPool::start(const Base& base, const DeviceSets::Key& devices, uint3
   return {};
 }
 
-// Opens the pidfd of a process that has just been started, and puts it into a cgroup of its own.
+// Opens the pidfd of a process that has just been started, and puts the process into a cgroup of
+// its own.
 Status WorkerPool::hold(Worker* worker) {
   // glibc 2.36 declares pidfd_open() without C linkage.
   worker->process.reset(static_cast<int>(::syscall(SYS_pidfd_open, worker->pid, 0)));

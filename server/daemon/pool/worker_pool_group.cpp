@@ -1,6 +1,7 @@
 // Sessions that are parked together: sessions that share memory or events, and sessions with ranks
-// of one NCCL communicator. Each takes a step of parking only when all can, and one helper moves
-// the memory of all. If one of these sessions cannot be parked, no session of the group is parked.
+// of one NCCL communicator. Each session takes a step of parking only when all sessions can, and
+// one helper moves the memory of all sessions. If one of these sessions cannot be parked, no
+// session of the group is parked.
 #include <algorithm>
 #include <string>
 #include <utility>

@@ -15,14 +15,16 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// How long a session that is to make room may take to come to rest. Its worker may itself be in a
-// call that waits for this room.
+// How long a session that is to make room may take to come to rest. The time is short, because the
+// session's worker may itself be in a call that waits for this room.
 constexpr auto kRestPatience = 500ms;
 // How long an allocation waits for other sessions to become idle: the setting stay_awake, at most
 // kStayPatience, plus kIdlePatience.
 constexpr auto kIdlePatience = 1s;
 constexpr std::chrono::nanoseconds kStayPatience = 10s;
-// A worker reports the memory of its session only some time after it has answered the program.
+// A worker reports the memory of its session only some time after it has answered the program. So a
+// wish for room is not refused before this time: another session may hold memory that is not
+// reported yet.
 constexpr auto kReportTime = 100ms;
 // The least time between two messages of a worker about room.
 constexpr auto kAskPause = 1ms;
@@ -87,7 +89,7 @@ void WorkerPool::read_room(Worker& worker, const ParkAnswer& answer) {
                   .since = Clock::now(),
                   .room_changes = room_changes_,
                   .seen_changes = room_changes_};
-  if (park.wish) wish.since = park.wish->since;  // the room was too small: it keeps its place
+  if (park.wish) wish.since = park.wish->since;  // the room was too small: the wish keeps its place
   park.wish = wish;
 }
 
@@ -219,8 +221,8 @@ void WorkerPool::look_later(const std::vector<Worker*>& members, Clock::time_poi
   next_room_ = std::min(next_room_.value_or(at), at);
 }
 
-// Whether the members have room. If not, parks other sessions where it may, and lets the members
-// look again later.
+// Whether the members have room. If not, parks other sessions if `may_displace` is true, and lets
+// the members look again later.
 bool WorkerPool::has_room(const std::vector<Worker*>& members, GpuMonitor& monitor,
                           Clock::time_point now, bool may_displace) {
   Park& first = members.front()->park;

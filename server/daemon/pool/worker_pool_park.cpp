@@ -15,8 +15,8 @@
 namespace rcuda::server {
 namespace {
 
-// How often the daemon checks whether the sessions that are parked with a session at rest still
-// exist and rest.
+// While a session is at rest: how often the daemon checks whether the other sessions of its group
+// still exist and have come to rest.
 constexpr auto kRestPause = std::chrono::milliseconds(200);
 // A session that had work in progress is tried again after the time of park_after, and not before
 // this pause has passed.
@@ -245,7 +245,7 @@ bool WorkerPool::find_bytes(Worker& worker, GpuMonitor& monitor) const {
 
 // Checks that the GPU memory of these sessions fits into the host's memory.
 Status WorkerPool::check_host_memory(const std::vector<Worker*>& members) const {
-  uint64_t needs = 0, moved = 0, others = 0;  // `others`: other sessions are about to take it
+  uint64_t needs = 0, moved = 0, others = 0;  // `others`: for parks in progress
   for (const Worker* const member : members) {
     needs += more_host_bytes(member->park);
     moved += sum_of(member->park.bytes);
@@ -351,8 +351,8 @@ void WorkerPool::wake_waiting(GpuMonitor& monitor, Clock::time_point now) {
     return std::pair(-int64_t{priority_of(*members.front())},
                      park.wish ? park.wish->since : park.since);
   });
-  std::set<uint32_t> claimed;  // devices for which earlier sessions come first
-  std::set<uint32_t> awaited;  // devices for which earlier sessions wait, even without room
+  std::set<uint32_t> claimed;  // devices of earlier sessions that can get room
+  std::set<uint32_t> awaited;  // devices of all earlier sessions in the queue
   for (const std::vector<Worker*>& members : waiting) {
     Park& first = members.front()->park;
     std::set<uint32_t> devices;
@@ -391,8 +391,8 @@ void WorkerPool::wake_if_room(const std::vector<Worker*>& members, GpuMonitor& m
     first.room_asked = Clock::now();
   }
   // A worker that moves its memory itself can try again. So its first try skips the query of NVML,
-  // which takes 40 ms on an H200, longer than the try. Not on an oversubscribed GPU, where a try
-  // would take room from other sessions.
+  // which takes 40 ms on an H200, longer than the try. Exception: on an oversubscribed GPU, such a
+  // try would take room from other sessions.
   const bool is_retry = first.waits_since == first.since;
   const bool tries = is_first && members.size() == 1 && first.way == ParkWay::kWorker &&
                      !is_retry && !is_oversubscribed(*members.front());

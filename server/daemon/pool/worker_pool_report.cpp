@@ -11,7 +11,8 @@ namespace rcuda::server {
 
 namespace {
 
-// Clients bring the names of users, so their number is bounded: further users are counted as one.
+// Clients bring the names of users, so the number of counted users is bounded: all further users
+// count as one.
 wire::ServerStatus::UserTotals& totals_of(wire::ServerStatus::Totals* totals,
                                           const std::string& user, const std::string& medium) {
   std::vector<wire::ServerStatus::UserTotals>& users = totals->users;

@@ -47,9 +47,9 @@ bool CommandScheduler::may_start_with_peers(std::span<const std::byte> frame) {
   return true;
 }
 
-// Whether the command's stream may get work: with one stream more, the device would still not have
-// too many streams with work. The command's stream counts as this additional stream even if it has
-// work already. The driver is queried only if the first count is too high.
+// Whether one more stream of the device may get work. The command's stream counts as one more
+// stream even if it has work already. The driver is queried only if the count without a query is
+// too high.
 bool CommandScheduler::has_room(wire::ObjectId id) {
   const size_t most = services_.resources.most_streams;
   ContextState* context = most > 0 ? services_.objects.find_context(id) : nullptr;

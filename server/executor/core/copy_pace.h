@@ -41,8 +41,8 @@ class CopyPace {
   // To be called after a command with copies was accepted.
   void book(uint16_t opcode, std::span<const std::byte> body, uint64_t now);
 
-  // The bytes that the command moves between the client, or another server, and a device. 0 for all
-  // other commands and for malformed ones.
+  // The bytes of the command that count: those that it moves between the client and a device, or
+  // between another server and a device. 0 for other commands, and for malformed commands.
   uint64_t bytes_of(uint16_t opcode, std::span<const std::byte> body) const;
 
  private:

@@ -1,9 +1,9 @@
 // Executor: owns the components of a session, and the services through which handlers use them.
 //
-// Members are declared in the order of construction: each uses only those above it, and is
-// destroyed before them. Apart from tests, only the session loop, dispatch.cpp and the generated
-// api/server_commands.cpp include this header; other code knows the type by name only. A component
-// gets everything it needs in its constructor. A handler gets the services of its family
+// Members are declared in the order of construction: each member uses only the members above it,
+// and is destroyed before them. Apart from tests, only the session loop, dispatch.cpp and the
+// generated api/server_commands.cpp include this header; other code knows the type by name only. A
+// component gets everything it needs in its constructor. A handler gets the services of its family
 // (services.h).
 //
 // Threads: everything runs on the executor thread (server/worker/session_loop.h), except where a

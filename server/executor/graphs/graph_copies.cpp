@@ -15,7 +15,7 @@ namespace {
 // The work that one side of a copy needs.
 struct SideWork {
   std::shared_ptr<Transfers::Transfer> transfer;  // null: no bytes have to move over the Link
-  Transfers::Piece first;                         // of `transfer`
+  Transfers::Piece first;                         // the first piece of `transfer`
   std::shared_ptr<ClientResource> client;  // of a stand-in; null: the memory is not a stand-in
   bool empty() const { return !transfer && !client; }
 };

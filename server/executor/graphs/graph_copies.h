@@ -94,7 +94,7 @@ class GraphCopies {
   void instantiated(CUgraphExec executable, const Dressing& dressing);
   void updated(CUgraphExec executable, const Dressing& dressing);
   void forget(CUgraphExec executable) { executables_.erase(executable); }
-  // To be called after the driver has given a copy of the executable new parameters.
+  // To be called after the driver has set new parameters for a copy node of the executable.
   void changed(CUgraphExec executable, CUgraphNode node, const CUDA_MEMCPY3D& copy);
   // CUDA_ERROR_NOT_SUPPORTED if the stream is captured and copies need work around the launch.
   CUresult launch(CUgraphExec executable, CUstream stream);

@@ -43,7 +43,8 @@ void GraphKeeper::retain_for(CUgraphExec executable, CUgraphNode node, Resource 
   Resource& place = executables_[executable][node];
   if (place) waiting_.push_back(std::move(place));
   place = std::move(resource);
-  // A program may change a node before each launch and never destroy the executable.
+  // A program may change a node before each launch and never destroy the executable. So the number
+  // of waiting resources needs a limit.
   constexpr size_t kMaxWaiting = 16;
   if (waiting_.size() >= kMaxWaiting) drop_waiting();
 }

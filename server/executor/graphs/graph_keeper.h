@@ -89,7 +89,8 @@ class GraphKeeper {
   std::unordered_map<CUgraphNode, std::vector<CUgraph>> bodies_;
   std::vector<Resource> for_session_;
   std::unordered_map<CUgraphExec, std::unordered_map<CUgraphNode, Resource>> executables_;
-  // Resources to drop when the device is idle. During a capture the device cannot be queried.
+  // Resources to drop when the device is idle. During a capture the device cannot be queried, so
+  // the resources stay here until a later call.
   std::vector<Resource> waiting_;
   // User objects by the client's number. Erased on a thread of the driver when the last reference
   // is released.

@@ -89,7 +89,7 @@ class HostCallbacks {
   static void CUDA_CB run_once(void* argument);
   static void CUDA_CB run_stream_callback(CUstream stream, CUresult status, void* argument);
   CUresult queue(CUstream stream, std::unique_ptr<Once> once, bool is_stream_callback);
-  // The stream of `once` has reached the function, and waits at the gate.
+  // Called when the stream of `once` has reached the function. The stream waits at the gate.
   void reached(std::unique_ptr<Once> once);
   // The body of thread_.
   void run_reached();
@@ -109,7 +109,7 @@ class HostCallbacks {
   GraphKeeper& graph_keeper_;
   Mirrors& mirrors_;
   const std::shared_ptr<ArrivalGates> gates_;
-  std::shared_ptr<Function> made_;  // until it is taken
+  std::shared_ptr<Function> made_;  // by the last make(), until take()
   Mutex mutex_;
   CondVar slot_free_;
   std::vector<uint32_t> free_slots_ RCUDA_GUARDED_BY(mutex_);

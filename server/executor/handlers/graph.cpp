@@ -59,8 +59,8 @@ struct CheckedCopy {
 
 // Finds the kernel of a library that a function belongs to. The driver made the function at the
 // launch, so it has no id. Candidates are the kernels of the same name (all kernels, if the driver
-// gives no name). The driver reports the function of each candidate; the one with this function
-// matches.
+// gives no name). The driver reports the function of each candidate; the candidate with this
+// function is the kernel.
 CUkernel kernel_behind(GraphServices& services, CUfunction function) {
   const api::DriverTable& driver = services.driver;
   const char* name = nullptr;

@@ -226,8 +226,8 @@ HandlerResult function_info(LaunchServices& services, const Command& command,
   void* owner = nullptr;
   CUresult result = services.objects.find_handle(
       is_kernel ? wire::Kind::kLibrary : wire::Kind::kModule, body.owner, &owner);
-  // The client may send this query together with the load of the owner, which fails if the worker
-  // lacks an image.
+  // The client may send this query together with the load of the owner. If the worker lacks an
+  // image, the load has failed, and the owner does not exist.
   if (result != CUDA_SUCCESS || !owner) return CUDA_ERROR_NOT_READY;
   void* handle = nullptr;
   if (is_kernel) {

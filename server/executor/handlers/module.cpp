@@ -164,7 +164,7 @@ CUresult unload_when_idle(ModuleServices& services, CUresult (*unload)(Code), Co
                     generation = context->generation, unload, code, loaded = std::move(loaded)] {
     const ContextState* const state = objects.find_context(id);
     const bool ended = !state || state->generation != generation;
-    // A module ends with its context. A library belongs to none.
+    // A module ends with its context. A library belongs to no context.
     if (ended && std::is_same_v<Code, CUmodule>) return;
     if (objects.make_current(id) != CUDA_SUCCESS) objects.forget_current();
     if (CUresult result = unload(code); result != CUDA_SUCCESS) answers.latch(result);

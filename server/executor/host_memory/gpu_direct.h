@@ -33,8 +33,8 @@ enum class Registered : uint8_t { kAsDmaBuf, kByAddress };  // by address: nvidi
 // registration proves nothing, so a pattern goes through the adapter into GPU memory and back, and
 // is compared with the bytes that the driver sees there. Tries kAsDmaBuf, then kByAddress; with
 // `only`, tries only this way. Also returns nullopt for GPUs that may start kernels before an
-// adapter's writes are visible. Logs one line. The device's primary context is current. Blocks for
-// milliseconds, but for up to a second per copy while other work occupies the device's queues.
+// adapter's writes are visible. Logs one line. The device's primary context must be current. Blocks
+// for milliseconds, but for up to a second per copy while other work occupies the device's queues.
 // `memory`: the probe's own memory and stream, which the next probe uses again. Freeing them may
 // wait for the work of the device, so the caller chooses when.
 std::optional<Registered> prove_gpudirect(const api::DriverTable& driver, transport::Link& link,

@@ -35,7 +35,8 @@ CUresult not_moved(const Status& why) {
 
 Status move_now(transport::Link& link, bool to_client, transport::RegionId region, uint64_t offset,
                 void* local, uint64_t bytes) {
-  // Shared: the Link's thread may still use it when the waiting thread goes on.
+  // The promise is shared, because the Link's thread may still use it when the waiting thread goes
+  // on.
   const auto outcome = std::make_shared<std::promise<Status>>();
   auto done = [outcome](const Status& status) { outcome->set_value(status); };
   if (to_client) {

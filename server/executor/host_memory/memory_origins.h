@@ -2,7 +2,8 @@
 // may import memory of another session.
 //
 // A session may import memory of its own devices only, and of the host. Otherwise it could use a
-// device that it did not get: one that is leased to others, or one beyond its limit on devices.
+// device that it did not get: a device that is leased to others, or more devices than its limit
+// allows.
 //
 // Executor thread only. Blocking: as the driver's queries, which wait for nothing. Errors are the
 // CUresults that a program gets; the client prints the remedy (client/code/refused_import.h).
@@ -28,9 +29,9 @@ class MemoryOrigins {
   CUresult of_address(CUdeviceptr address, ExportOrigin* origin) const;
   CUresult of_allocation(CUmemGenericAllocationHandle handle, ExportOrigin* origin) const;
 
-  // Returns CUDA_ERROR_INVALID_DEVICE, as a driver does in a process without the device, if the
-  // session does not have the memory's device or if the exporter has not reported the device.
-  // `device`: written for memory of a device; may be null.
+  // Returns CUDA_ERROR_INVALID_DEVICE if the session does not have the memory's device, or if the
+  // exporter has not reported the device. (A driver returns this error in a process without the
+  // device.) `device`: written for memory of a device; may be null.
   CUresult may_import(const ExportOrigin& origin, CUdevice* device = nullptr) const;
 
  private:

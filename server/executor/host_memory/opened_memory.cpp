@@ -9,7 +9,7 @@ namespace rcuda::server {
 OpenedMemory::OpenedMemory(Meters& meters, const std::vector<SessionDevice>& devices)
     : meters_(meters), devices_(devices) {}
 
-// The driver refuses access of a device that cannot reach the memory.
+// Leaves out devices that cannot reach the memory, because the driver refuses their access.
 std::vector<CUmemAccessDesc> OpenedMemory::access_to(CUdevice device) const {
   std::vector<CUmemAccessDesc> access;
   for (const SessionDevice& from : devices_) {

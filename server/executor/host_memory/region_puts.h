@@ -75,8 +75,8 @@ class RegionPuts : public std::enable_shared_from_this<RegionPuts> {
   // region. The stream must not be in capture.
   bool put_when_reached(const SessionStream& stream, transport::RegionId region, uint64_t offset,
                         transport::Bytes bytes);
-  // Passes the bytes of all copies whose word the GPU has written to the Link, which sends the
-  // bytes with the next put, transfer or flush().
+  // Looks for copies whose words the GPU has written, and passes the bytes of these copies to the
+  // Link. The Link sends the bytes with the next put, transfer or flush().
   void deliver();
   void flush();
   // Calls deliver(), then waits until the Link has read these bytes.
@@ -135,7 +135,7 @@ class RegionPuts : public std::enable_shared_from_this<RegionPuts> {
   std::vector<Marked> marked_ RCUDA_GUARDED_BY(mutex_);  // the oldest first
   // Regions into which something was put.
   std::set<transport::RegionId> known_ RCUDA_GUARDED_BY(mutex_);
-  Status failed_ RCUDA_GUARDED_BY(mutex_);  // of deliver(); reached() latches it
+  Status failed_ RCUDA_GUARDED_BY(mutex_);  // an error of deliver(), until reached() latches it
   // Region and offset of the latest put, and the number of puts so far.
   std::optional<std::pair<transport::RegionId, uint64_t>> last_ RCUDA_GUARDED_BY(mutex_);
   uint64_t puts_ RCUDA_GUARDED_BY(mutex_) = 0;

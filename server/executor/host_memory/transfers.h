@@ -68,8 +68,8 @@ class Transfers {
   // Delays the stream's later work until the bytes that the client writes with this immediate have
   // arrived.
   CUresult await_write(const SessionStream& stream, uint32_t immediate, uint64_t bytes);
-  // As await_write(), for a copy that the worker refuses: for all writes that the client has
-  // started for it. Does nothing for a source outside of the shadows.
+  // As await_write(), for all writes that the client has started for a copy that the worker
+  // refuses. Does nothing if the source of the copy is in no shadow.
   void await_writes(const SessionStream& stream, const wire::CopyBody& body);
 
   // A transfer of pieces. It can be carried out any number of times, one after the other.

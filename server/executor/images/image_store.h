@@ -3,9 +3,9 @@
 // The client queries an image by its hash. An image that is not in the cache is assembled from
 // chunks, checked against its hash when complete, and passed to the cache. The mapping of an
 // image's file lasts as long as the session: it takes address space, and keeps the file in the
-// cache. An image without a file takes memory that no quota counts. Of those that no module or
-// library uses any more, only the most recently used images are kept, up to `most_unused` bytes.
-// The client sends a dropped image again when it needs it. One limit (kMaxUnloadedBytes) applies to
+// cache. An image without a file takes memory that no quota counts. So when no module or library
+// uses such images any more, only the most recently used are kept, up to `most_unused` bytes. The
+// client sends a dropped image again when it needs it. One limit (kMaxUnloadedBytes) applies to
 // incomplete images together with complete images that were not loaded since the last query.
 // Executor thread only. Blocking: the last chunk, for hashing the image (about 1 GB/s) and writing
 // it to disk. Errors: the CUresults that a program gets.

@@ -22,8 +22,8 @@ class JitOptions {
   JitOptions(const JitOptions&) = delete;
   JitOptions& operator=(const JitOptions&) = delete;
 
-  // Ignores options whose value is a pointer, because it is an address of the client. The driver
-  // writes the value of CU_JIT_WALL_TIME.
+  // Ignores options whose value is a pointer, because the pointer is an address of the client. The
+  // driver writes the value of CU_JIT_WALL_TIME.
   void add(CUjit_option option, uint64_t value);
   unsigned count() const { return static_cast<unsigned>(names_.size()); }
   CUjit_option* names() { return names_.data(); }

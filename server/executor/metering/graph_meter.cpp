@@ -18,7 +18,8 @@ uint64_t GraphMeter::size_of(CUdevice device, uint64_t otherwise) const {
              : otherwise;
 }
 
-// Also returns true if a query fails, and for conditional nodes, whose bodies it does not search.
+// Whether the graph may allocate memory. The bodies of conditional nodes are not searched, so a
+// graph with such nodes counts as allocating. So does a graph whose query fails.
 bool GraphMeter::allocates(CUgraph graph) const {
   size_t count = 0;
   if (driver_.cuGraphGetNodes(graph, nullptr, &count) != CUDA_SUCCESS) return true;
@@ -51,7 +52,7 @@ CUresult GraphMeter::prepare(CUgraphExec executable, CUstream stream) {
   CUresult result = driver_.cuGraphUpload(executable, stream);
   if (result == CUDA_SUCCESS && !try_book()) {
     meter_.reclaim();
-    // The executable may have lost its memory as well.
+    // reclaim() may also have released the memory of this executable.
     result = driver_.cuGraphUpload(executable, stream);
     if (result == CUDA_SUCCESS && !book()) result = CUDA_ERROR_OUT_OF_MEMORY;
   }

@@ -18,7 +18,7 @@ uint32_t architecture_of(const api::DriverTable& driver, CUdevice device) {
   return static_cast<uint32_t>(major * 10 + minor);
 }
 
-// The bytes of the variables of code on devices of an architecture.
+// The bytes that the variables of the image take on a device of this architecture.
 Result<uint64_t> held_by_variables(const image::Image& image, uint32_t architecture) {
   const Result<uint64_t> bytes = image::variable_bytes(image, architecture);
   return bytes.ok() && *bytes ? held_by(*bytes) : bytes;
@@ -46,7 +46,8 @@ CUresult load_booked(Meters& meters, const void* code, const CUmodule* module, L
 
 Result<LibraryMeter::Sizes> library_sizes(const Meters& meters, const void* code) {
   RCUDA_ASSIGN_OR_RETURN(const image::Image image, image::measure(code));
-  // By architecture: code is read once for each architecture, because large code takes long.
+  // The bytes by architecture. The code is read only once for each architecture, because reading
+  // large code takes long.
   std::map<uint32_t, uint64_t> known;
   return meters.libraries.measure([&](CUdevice device) -> Result<uint64_t> {
     const uint32_t architecture = architecture_of(meters.driver, device);

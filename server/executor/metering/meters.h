@@ -1,8 +1,8 @@
 // Meters: the bookings of a session, by the kind of memory, and a driver table whose functions make
 // them. Functions that allocate memory for the program book it with the session's Quota, and fail
-// with CUDA_ERROR_OUT_OF_MEMORY if it does not fit. cuMemGetInfo reports the quota. Priorities
-// above the session's limit are lowered to it, as the driver lowers those above its own limit. Most
-// overrides are rows of api/table/driver_overrides.toml, the others are in metered_*.cpp.
+// with CUDA_ERROR_OUT_OF_MEMORY if it does not fit. cuMemGetInfo reports the quota. A priority
+// above the session's limit is lowered to this limit; the driver does the same with its own limit.
+// Most overrides are rows of api/table/driver_overrides.toml, the others are in metered_*.cpp.
 //
 // The program's calls go through table(). The worker's own memory comes from the plain table, and
 // is not counted. Without a limit on the session's memory, contexts and the variables of modules
@@ -77,8 +77,8 @@ struct Meters {
   Bookings modules;
   LibraryMeter libraries;
   Bookings contexts;
-  Bookings heaps;           // of contexts
-  Bookings printf_buffers;  // of contexts
+  Bookings heaps;           // of malloc() in kernels, by context
+  Bookings printf_buffers;  // of printf() in kernels, by context
   PoolMeter pools;
   StreamFrees stream_frees;
   PhysicalMeter physical;
@@ -86,8 +86,8 @@ struct Meters {
   // The highest priority of the session, in levels above the lowest priority. Valid if the session
   // has a limit on priorities.
   uint32_t priorities = 0;
-  // Called before pools and graphs are trimmed. Makes the driver notice completed frees, because it
-  // trims only memory whose free it has noticed (pool_frees.h). Returns false if nothing may be
+  // Called before pools and graphs are trimmed. Makes the driver notice completed frees, because a
+  // trim does not release other freed memory (pool_frees.h). Returns false if nothing may be
   // trimmed now, because that could wait for the device.
   std::function<bool()> before_trimming;
   std::optional<DriverDecorator<Meters>> metered;

@@ -47,8 +47,8 @@ class BlockDigests {
   // Records that the client has only zeros. Does not read the memory.
   CUresult note_zeros(const SessionStream& stream);
   // Records that the client has, or is about to get, the bytes of [offset, offset + bytes). A block
-  // that lies only partly in the range counts as changed until a later note covers it. The last
-  // block may end at the end of the memory.
+  // that lies only partly in the range counts as changed until a later note covers it. Exception: a
+  // range that reaches the end of the memory covers the last block, even if this block is shorter.
   CUresult note(const SessionStream& stream, uint64_t offset, uint64_t bytes);
   // Records that the client has blocks of kLeastBlockBytes with these digests, beginning with the
   // block that contains the offset. (If the blocks of this object are larger, they count as
@@ -74,7 +74,7 @@ class BlockDigests {
   const uint64_t address_, bytes_;
   uint64_t block_bytes_ = 0, block_count_ = 0;
   void* memory_ = nullptr;    // page-locked: the digests, then a flag for each block
-  uint8_t* flags_ = nullptr;  // of the blocks
+  uint8_t* flags_ = nullptr;  // the flags in memory_: not 0 if the block has changed
 };
 
 }  // namespace rcuda::server

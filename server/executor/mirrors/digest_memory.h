@@ -31,7 +31,8 @@ class DigestMemory {
   // `context` and `bytes` are those of take(). If `is_unused` is false, kernels may still write to
   // the memory. It is then not kept, and the driver frees it when these kernels have ended.
   void give(wire::ObjectId context, void* memory, uint64_t bytes, bool is_unused);
-  // To be called before the context ends. All memory that was taken in it ends with it.
+  // To be called before the context ends. All memory that was taken in the context ends with the
+  // context.
   void forget_context(wire::ObjectId context);
 
  private:

@@ -232,7 +232,8 @@ CUresult Mirrors::begin(std::shared_ptr<Fetch> fetch) {
   completions_.add(stream, [this, by_driver, fetch](CUresult result) {
     if (result == CUDA_SUCCESS && !by_driver) read(*fetch);
     if (result == CUDA_SUCCESS && !fetch->ok) result = CUDA_ERROR_INVALID_VALUE;
-    // After an error a thread of the driver may still be writing to `fetch`.
+    // After an error the bytes of `fetch` are not used, because a thread of the driver may still be
+    // writing to them.
     if (result != CUDA_SUCCESS) return answers_.reply(fetch->target, result, {});
     answer(fetch->target, result, fetch->state, fetch->bytes);
   });

@@ -69,11 +69,12 @@ class Mirrors {
   bool any() const;
   // Sends the bytes to the client, and replies with a wire::MirrorState when they have arrived.
   HandlerResult fetch(uint64_t address, const ReplyTarget& target);
-  // Fetches that the client requests together with a wait, so that both are one round trip. They
-  // are made when the wait's completion word is signalled. fetch_after() fetches in the context
-  // that is current now, and replies with a wire::MirrorState and the bytes. news_after() replies,
-  // for each mirror in `news`, with a wire::MirrorNewsHead and the bytes that the client lacks.
-  // Both return CUDA_ERROR_OUT_OF_MEMORY if there are more requests than a client has reply slots.
+  // Fetches that the client requests together with a wait, so that wait and fetch take one round
+  // trip. They are made when the wait's completion word is signalled. fetch_after() fetches in the
+  // context that is current now, and replies with a wire::MirrorState and the bytes. news_after()
+  // replies, for each mirror in `news`, with a wire::MirrorNewsHead and the bytes that the client
+  // lacks. Both return CUDA_ERROR_OUT_OF_MEMORY if there are more requests than a client has reply
+  // slots.
   HandlerResult fetch_after(const wire::MirrorFetchBehindBody& body, const ReplyTarget& target);
   HandlerResult news_after(WordSignal wait, std::vector<wire::MirrorKnown> news,
                            const ReplyTarget& target);
@@ -93,8 +94,8 @@ class Mirrors {
   // To be called after the client has sent bytes in the current context's fetch stream: records the
   // event that await() waits for.
   CUresult sent();
-  // Makes the stream's later work wait for the bytes before the last sent() of each context. The
-  // stream must not be in capture.
+  // Makes the stream's later work wait for all bytes that precede the last sent() of each context.
+  // The stream must not be in capture.
   CUresult await(wire::ObjectId stream);
 
   // Exists during a host function. The constructor sends the bytes of all mirrors to the client's

@@ -14,7 +14,8 @@ namespace {
 
 // The granularity of physical memory, and the smallest size of an allocation that can move.
 constexpr uint64_t kUnit = 2u << 20;
-// Handles of the program. No handle of the driver, which is an address, is as large.
+// The first handle that the program can get. The driver's handles are addresses, so they are
+// smaller.
 constexpr CUmemGenericAllocationHandle kFirstHandle = 0xf000'0000'0000'0000;
 
 int attribute(const api::DriverTable& driver, CUdevice_attribute which, CUdevice device) {

@@ -61,8 +61,8 @@ class MovableMemory {
 
   // Whether the address lies in memory of cuMemAlloc that can move.
   bool is_allocation(CUdeviceptr address) const;
-  // Exports such memory under a name, which ends with the memory. From now on the memory stays on
-  // its device. Another call for the same memory returns the same name.
+  // Exports memory of is_allocation() under a name, which ends with the memory. From now on the
+  // memory stays on its device. Another call for the same memory returns the same name.
   Result<wire::ExportedName> export_allocation(CUdeviceptr address, ExportOrigin origin);
   // Whether the name belongs to memory that this session has exported.
   bool has_exported(const wire::ExportedName& name) const;
@@ -123,7 +123,8 @@ class MovableMemory {
   void end_freed();
   // To be called after the end or the reset of the context.
   void end_context(CUcontext context);
-  // Frees the host memory. To be called before a primary context is reset, which may unlock it.
+  // Frees the host memory. To be called before a primary context is reset, because the reset may
+  // unlock this memory.
   void forget_copy() { copy_.keep(0, primary_of(devices_.front().device)); }
   CUcontext primary_of(CUdevice device) const;
 
@@ -149,7 +150,7 @@ class MovableMemory {
   // Physical memory and the place where its bytes are while it is copied.
   struct Moved {
     std::shared_ptr<Physical> physical;
-    CUdeviceptr address = 0;  // readable by its device
+    CUdeviceptr address = 0;  // at which its device can access the memory
     bool is_scratch = false;  // `address` is a mapping for the copy only
   };
 

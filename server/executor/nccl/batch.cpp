@@ -13,7 +13,7 @@ namespace {
 using nccl::Functions;
 using nccl::Verb;
 
-// The release that introduced ncclGroupSimulateEnd(): the struct is of this release.
+// NCCL 2.22, which introduced ncclGroupSimulateEnd(). The struct has the layout of this release.
 constexpr unsigned kSimulationVersion = 22200;
 constexpr auto kPoll = std::chrono::microseconds(20);
 

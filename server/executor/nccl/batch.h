@@ -1,4 +1,4 @@
-// A batch of NCCL's calls: the calls of a group of the program, or a single one.
+// A batch of NCCL's calls: the calls of a group of the program, or a single call.
 //
 // make() may wait for other ranks, so it runs on a thread of NcclCallers, or on the executor thread
 // for operations whose connections exist. A batch belongs to the thread that makes it.
@@ -25,8 +25,9 @@ namespace rcuda::server {
 // One communicator of the session. Shared, because a thread may still be in a call on it.
 struct NcclCommunicator {
   std::atomic<void*> handle{nullptr};  // null until NCCL has made it
-  // NCCL writes the handle here, perhaps as late as in an abort, which waits for NCCL's own
-  // threads. The batch that creates the communicator may have ended before that.
+  // NCCL writes the handle here, in the worst case during an abort, which waits for NCCL's own
+  // threads. The batch that creates the communicator may have ended by then. So this member is not
+  // in the batch.
   void* made = nullptr;
   CUcontext context = nullptr;  // in which it was created
   bool blocking = true;
@@ -97,7 +98,7 @@ struct NcclStep {
   nccl::PutTail put;
   std::vector<nccl::SignalWait> waits;
   void* made = nullptr;                        // the handle of a registration
-  std::shared_ptr<DeviceCommunicator> device;  // kCreateDevice
+  std::shared_ptr<DeviceCommunicator> device;  // of a kCreateDevice call
   nccl::Answer answer;
 };
 
@@ -105,7 +106,7 @@ struct NcclBatch {
   std::vector<NcclStep> steps;
   nccl::Grouping grouping{};
   float microseconds = 0;  // the estimate of a simulated group
-  // The reason, as one line for the program, for which make() makes no calls. Empty: it makes them.
+  // Why make() must make no calls, as one line for the program. Empty: make() makes the calls.
   std::string refusal;
   std::atomic<bool> is_made{false};  // the caller of make() sets it afterwards
   // Another thread is about to revoke the communicators. The next call on them must wait until they

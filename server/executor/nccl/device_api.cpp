@@ -9,7 +9,8 @@ namespace {
 
 using nccl::Functions;
 
-// Never 0x00 or 0xff, the most frequent values of a last byte.
+// The pattern is never 0x00 or 0xff, because these are the most frequent values of the last byte
+// that NCCL writes.
 std::byte pattern_at(size_t index) { return static_cast<std::byte>(index * 167 % 254 + 1); }
 
 template <typename T>
@@ -139,8 +140,8 @@ NcclAnswer window_address(const Functions& f, void* communicator, const wire::Nc
   return answer;
 }
 
-// NCCL fills in the program's handle and the resource that belongs to it, without a communicator
-// except for kGinBarrier.
+// NCCL fills in the program's handle and the resource that belongs to the handle. Only kGinBarrier
+// needs a communicator.
 NcclAnswer requirement(const Functions& f, void* communicator, const wire::NcclAskBody& body,
                        std::span<const std::byte> tail) {
   NcclAnswer answer;

@@ -35,13 +35,13 @@ class FilledStruct {
   alignas(16) std::array<std::byte, nccl::kMostStructBytes> bytes_;
 };
 
-// A device communicator: the program's requirements, in the layout that NCCL reads, and what NCCL
-// has made. NCCL may use this object's memory until the batch that creates the device communicator
-// is made.
+// A device communicator: the program's requirements, in the layout that NCCL reads, and the struct
+// that NCCL has filled in. NCCL may use this object's memory until the batch that creates the
+// device communicator is made.
 class DeviceCommunicator {
  public:
-  // `tail` is a nccl::DeviceTail and what follows it. Returns null for bytes that no correct client
-  // sends.
+  // `tail`: a nccl::DeviceTail and the bytes that belong to it. Returns null for bytes that no
+  // correct client sends.
   static std::shared_ptr<DeviceCommunicator> read(std::span<const std::byte> tail);
 
   // The requirements are those of NCCL 2.29 or later. Earlier releases cannot read them.

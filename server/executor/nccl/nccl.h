@@ -73,7 +73,7 @@ class Nccl {
   // Makes the batch on another thread. Then, on the executor thread, calls `then`. If run() returns
   // false, calls forget_created() and returns false.
   bool start(std::shared_ptr<NcclBatch> batch, std::function<void(nccl::ResultCode)> then);
-  // Makes the batch on this thread, whose current context it changes.
+  // Makes the batch on this thread, and changes the thread's current context.
   nccl::ResultCode make_here(NcclBatch& batch);
 
   // suspend() releases the memory of the communicators before the session is parked

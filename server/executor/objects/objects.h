@@ -93,9 +93,9 @@ class SessionObjects {
   void forget_current() { current_ = nullptr; }
 
   // Id 0 is the legacy default stream of the current context. wire::kFetchStream is the context's
-  // stream for fetches, which the first use creates. Counts as a use of the stream.
+  // stream for fetches, which the first use creates. The call counts as a use of the stream.
   CUresult use_stream(wire::ObjectId id, SessionStream* stream);
-  // The driver's handle; null for id 0. Counts as a use if it is a stream.
+  // The driver's handle; null for id 0. For a stream, the call counts as a use.
   CUresult find_handle(wire::Kind kind, wire::ObjectId id, void** handle);
   // Returns false if the id is in use or may not be minted by a client.
   bool bind(wire::Kind kind, wire::ObjectId id, void* handle);

@@ -40,7 +40,8 @@ CUresult cuda_error_of(const Status& status) {
       return CUDA_ERROR_INVALID_VALUE;
     case Code::kUnsupported:
       return CUDA_ERROR_NOT_SUPPORTED;
-    // "An asynchronous error has occurred in an external entity outside of CUDA": the peer is one.
+    // "An asynchronous error has occurred in an external entity outside of CUDA" (CUDA's
+    // documentation). The peer worker is such an entity.
     default:
       return CUDA_ERROR_EXTERNAL_DEVICE;
   }
@@ -262,7 +263,8 @@ Status CudaDeviceOps::record_event(CUstream stream, PendingPlace* pending) {
   return status_of(driver_.cuEventRecord(pending->event, stream), "cuEventRecord");
 }
 
-// The program may record its event again or destroy it, so a stream of this object waits for it.
+// The program may record its event again, or destroy it. So a stream of this object waits for the
+// event's present record.
 Status CudaDeviceOps::await_event(CUevent event, PendingPlace* pending) {
   auto& pool = spare_[pending->context].streams;
   if (pool.empty()) {

@@ -65,8 +65,9 @@ class CudaDeviceOps final : public p2p::DeviceOps {
     // The names under which memory is exported to peers; outlives this object. Null: peers can map
     // no memory.
     ExportedNames* names = nullptr;
-    // RegionPuts::client_has(). A place counts as reached only when the client has the bytes of
-    // earlier copies to its memory, because the other worker may read them there from then on.
+    // RegionPuts::client_has(). Earlier copies of the stream may write to memory of the client,
+    // which the other worker may read as soon as a place is reached. So a place counts as reached
+    // only when the client has the bytes of these copies.
     std::function<bool(uint64_t*)> client_has{};
   };
   static Result<std::unique_ptr<CudaDeviceOps>> create(const api::DriverTable& driver,

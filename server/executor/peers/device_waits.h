@@ -32,10 +32,12 @@ class DeviceWaits {
     // Whether the driver waits for the work in the context. If not, the call is delayed only until
     // no stream is held.
     bool waits_for_work = true;
-    // If set: called when the work is done. It calls its argument, at once or later.
+    // If set: called when the work is done, before `run`. It must call its argument, at once or
+    // later; the call then goes on.
     std::function<void(Action)> before;
-    // Makes the call. Runs in a job (Jobs), never in the handler of another command, whose context
-    // and reply must not be changed. The context need not be current, and may have ended.
+    // Makes the call. Runs in a job (Jobs), never in the handler of another command, because that
+    // command's context and reply must not change. The context need not be current, and may have
+    // ended.
     Action run;
   };
   void postpone(Call call) { postpone(std::move(call), 0); }

@@ -248,9 +248,9 @@ Result<std::unique_ptr<transport::Link>> PeerHub::connect_peer(Attempt& attempt)
   const transport::Medium* const wanted = options_.planner.medium;
   auto link = connect_peer(attempt, wanted);
   if (wanted) return link;
-  // There are three cases: the other worker cannot use this medium; no Link could be made over it;
-  // or the other server on this machine belongs to another user, and its local socket refuses this
-  // worker. TCP is possible in each case, because a server accepts the session's id there.
+  // TCP is the fallback in three cases: the other worker cannot use this medium; no Link could be
+  // made over it; or the other server on this machine belongs to another user, and its local socket
+  // refuses this worker. Over TCP that server accepts the session's id instead.
   if (link.status().code() == Code::kUnsupported || link.status().code() == Code::kDenied) {
     const transport::Medium& plain = transport::plain_medium(Reach::kNetwork);
     RCUDA_INFO("peer-to-peer with worker %u falls back to %s: %s", attempt.introduction.worker,

@@ -63,7 +63,7 @@ class PeerHub {
   };
   PeerHub(const api::DriverTable& driver, Options options);
   ~PeerHub();
-  // CudaDeviceOps::Options::client_has. Call it before introduce().
+  // Sets CudaDeviceOps::Options::client_has. Call it before introduce().
   void wait_for_client(std::function<bool(uint64_t*)> client_has) {
     client_has_ = std::move(client_has);
   }
@@ -112,7 +112,8 @@ class PeerHub {
   // thread. The engine's thread reads it.
   using Outcome = std::shared_ptr<Status>;
   Outcome make_outcome(uint64_t copy) { return outcomes_[copy] = std::make_shared<Status>(); }
-  // Called for the signal of the copy. Returns null if there is no such copy.
+  // Removes and returns the Outcome of the copy, for its signal. Returns null if there is no such
+  // copy.
   Outcome take_outcome(uint64_t copy) {
     auto found = outcomes_.extract(copy);
     return found ? std::move(found.mapped()) : nullptr;

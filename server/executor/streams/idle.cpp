@@ -64,7 +64,8 @@ size_t IdleCheck::count_busy_streams(CUdevice device, bool ask) {
 
 bool IdleCheck::known_idle(ContextState& context) {
   constexpr size_t kMostAsked = 4;
-  // Querying the driver takes longer than any other step of a small command.
+  // Querying the driver takes longer than any other step of a small command. So no query is made if
+  // no work was queued since the last result.
   if (context.idle_at == work_.all()) return true;
   ContextState* const before = objects_.current_context();
   const std::vector<SessionStream> streams = streams_to_check(context);
@@ -145,7 +146,8 @@ void IdleCheck::when_idle(ContextState& context, WhenDone when_done) {
     WhenDone when_done;
   };
   (void)any_departed(context);
-  // A later peer copy must not extend a hold that precedes these events: they would wait for it.
+  // A later peer copy must not extend a hold that precedes these events, because the events would
+  // then wait for that copy.
   work_.note();
   auto outstanding = std::make_shared<Outstanding>(
       Outstanding{streams.size() + context.departed.size(), CUDA_SUCCESS, std::move(when_done)});

@@ -1,5 +1,6 @@
-// WorkCount: counts the commands that may have queued work on a GPU. So what the worker has found
-// out about the streams stays valid as long as the count stays the same. Executor thread only.
+// WorkCount: counts the commands that may have queued work on a GPU. While the count stays the
+// same, facts that the worker has found out stay valid: that a stream is idle, or that an address
+// is device memory. Executor thread only.
 #pragma once
 
 #include <cstdint>
