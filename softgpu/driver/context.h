@@ -5,8 +5,8 @@
 // layer), its sticky error and its limits. Allocations and modules name their context and are
 // released with it. A CUcontext is the Context's address; from_handle() checks it. A primary
 // context keeps its handle for the life of the process: release and reset tear it down, retain
-// starts it again. Any thread. Destruction waits for running kernels to stop; nothing else here
-// blocks, except synchronize().
+// starts it again. Any thread. Blocking: synchronize(), and destruction, which waits until running
+// kernels have stopped.
 //
 // context_api.cpp defines cuCtx*, except cuCtxRecordEvent, cuCtxWaitEvent and
 // cuCtxGetStreamPriorityRange, which belong to the stream layer.

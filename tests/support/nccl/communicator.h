@@ -116,7 +116,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void leave();
 
   ncclResult_t state() const { return state_.load(); }
-  // Why a call has failed. An abort leaves no reason in the state.
+  // The result of a call that has failed: the state, or ncclInternalError if the state has no error
+  // (after an abort).
   ncclResult_t failure() const;
   void set_state(ncclResult_t state);
   // Prints the line, makes it the last error and, if `lasting`, the communicator's state.
