@@ -238,7 +238,7 @@ class Server:
 PROTOCOL_VERSION = 2
 
 UNUSABLE_SETTINGS = 78  # the exit status of a server that does not start because of its settings
-WRONG_OPTIONS = 2       # the same, of every program
+WRONG_OPTIONS = 2       # the exit status of every program of rcuda whose command line is wrong
 
 # The runtime of the sanitizer with which the libraries are built; it is preloaded before them.
 PRELOAD = ""
