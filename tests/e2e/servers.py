@@ -168,7 +168,7 @@ class Server:
         return "\n".join(reports)
 
     def text(self):
-        # Opened again, because the daemon writes at the position of the descriptor that it shares.
+        # Opened again: a read through self.log would move the position at which the daemon writes.
         with open(f"/proc/self/fd/{self.log}", errors="replace") as log:
             return log.read()
 
