@@ -51,7 +51,7 @@ class CuttingProxy:
     clients that know only the proxy's port get none. Without tickets, the server takes the clients for clients on
     another machine, so they must use TLS. `keeps`: keeps the first bytes of each connection, for began_with()."""
 
-    # The least number in a session: the control socket, four sockets for copies, and the one for acknowledgements.
+    # The least number of sockets of a session: the control socket, four for copies, and one for acknowledgements.
     SOCKETS = 6
 
     def __init__(self, port, seconds=0.1, tickets=True, keeps=False, seed=None):
