@@ -58,8 +58,8 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
   // Keeps or releases the block of a freed allocation, which has been removed from the registry.
   void recycle(Allocation& allocation);
   void trim(size_t keep_bytes);
-  // Called after the wait of a synchronising call: memory whose free has executed may now return
-  // to the device, and memory beyond the release threshold does.
+  // Called after the wait of a synchronising call. From now on, memory whose free has executed may
+  // return to the device. Returns the part of it that exceeds the release threshold.
   void observe_frees();
   // The pool is destroyed: its free blocks are released now, the others when they are freed.
   void retire();

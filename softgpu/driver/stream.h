@@ -7,13 +7,13 @@
 // for is reached. A stream that must wait returns its thread, and the point's timeline wakes it
 // later.
 //
-// A StreamSet is the streams of a context and the rules between them: work in the legacy default
-// stream waits for all earlier work in the context's blocking streams, and later work in these
-// waits for it. Submissions to these streams take one mutex per context, so that two streams can
-// never wait for each other. Non-blocking streams do not take part.
+// A StreamSet has the streams of a context, and orders them. Work in the legacy default stream
+// waits for all earlier work in the context's blocking streams. Later work in the blocking streams
+// waits for the work in the legacy stream. Submissions to all of these streams take one mutex per
+// context, so that two streams can never wait for each other. Non-blocking streams do not take part.
 //
-// On a GPU, streams beyond a certain number share its queues, whatever their priorities: work does
-// not begin before earlier work in its queue has finished. With SOFTGPU_CONNECTIONS a device's
+// A GPU has a limited number of queues, which its streams share, whatever their priorities. Work
+// does not begin before earlier work in its queue has finished. With SOFTGPU_CONNECTIONS a device's
 // streams share that many queues. As observed on an H200 (docs/p2p_measurements.md), a stream with
 // unfinished work stays in its queue; any other stream takes an empty queue if there is one.
 //

@@ -66,9 +66,10 @@ struct Leg {
 
 class Communicator;
 
-// An operation is, in its stream: a copy from the device, a host function, a wait for `word`, a
-// copy to the device. The host function hands the operation to the communicator's thread. So a
-// graph may contain an operation, and no thread of the driver blocks.
+// An operation consists of four commands in its stream: a copy from the device, a host function, a
+// wait for the word in `staging`, a copy to the device. The host function passes the operation to
+// the communicator's thread, which writes the word at the end. So a graph may contain an operation,
+// and no thread of the driver blocks.
 struct Operation {
   std::shared_ptr<Communicator> owner;
   Kind kind;
