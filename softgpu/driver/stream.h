@@ -10,7 +10,7 @@
 // A StreamSet has the streams of a context, and orders them. Work in the legacy default stream
 // waits for all earlier work in the context's blocking streams. Later work in the blocking streams
 // waits for the work in the legacy stream. Submissions to all of these streams take one mutex per
-// context, so that two streams can never wait for each other. Non-blocking streams do not take part.
+// context, so that two streams can never wait for each other. Non-blocking streams are not ordered.
 //
 // A GPU has a limited number of queues, which its streams share, whatever their priorities. Work
 // does not begin before earlier work in its queue has finished. With SOFTGPU_CONNECTIONS a device's

@@ -27,7 +27,7 @@ struct GridContext {
   uint32_t parameter_bytes = 0;
   uint32_t static_shared_bytes = 0;  // of the kernel's declared variables
   uint32_t shared_bytes = 0;         // size of shared memory, including dynamic
-  uint64_t workspace = 0;            // of grid-wide barriers; 0 unless the launch is cooperative
+  uint64_t workspace = 0;            // memory of the grid-wide barrier; 0: not a cooperative launch
   const std::atomic<bool>* cancelled = nullptr;
 };
 
