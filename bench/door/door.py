@@ -9,7 +9,7 @@ commit, which is measured in turn, with the methods that it supports. --old-kern
 kernel before 6.16, without SO_PASSRIGHTS: a helper process closes its local connections (docs/security.md,
 "Descriptors").
 The second table, which --strangers 0 leaves out, has the same time over TCP while strangers hold connections to
-the server's port: silent connections, incomplete introductions, garbage, and TLS handshakes that do not go on. A
+the server's port: silent connections, incomplete introductions, garbage, and TLS handshakes that stop halfway. A
 stranger that is dropped connects again at once.
 """
 

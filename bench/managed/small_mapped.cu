@@ -3,9 +3,9 @@
 // every wait must find out what the GPU has changed.
 //
 // `small_mapped [ALLOCATIONS[xBYTES]...]` prints medians in microseconds: for each number of
-// allocations of BYTES bytes (4), with a kernel that writes to none, one or all of them. For many,
-// it also prints their median distance, and the time of a plain loop that compares all of them with
-// a copy: client and worker cannot do less.
+// allocations of BYTES bytes (4), with a kernel that writes to none, one or all of them. For many
+// allocations, it also prints their median distance, and the time of a plain loop that compares all
+// of them with a copy. Client and worker cannot be faster than this loop.
 #include <algorithm>
 #include <cstring>
 #include <set>

@@ -1,7 +1,7 @@
 // The cost of threads that poll for a thread that works: rcuda's threads poll for some microseconds
 // before they sleep. Prints the milliseconds of a piece of work for each kind and number of polling
-// threads: the median and, in brackets, the range of the middle three quarters, which shows how
-// much the machine's own speed changes.
+// threads: the median and, in brackets, the range of the middle three quarters. This range shows
+// how much the machine's own speed changes.
 #include <algorithm>
 #include <atomic>
 #include <chrono>

@@ -10,7 +10,8 @@ ratio to native, above 1 where remote is faster.
 
 A second table has, for each program, the least squares fit of  step = base + trips x round trip  over the
 round trips: `trips` is how many round trips a step waits for. A step stays within 5 % of native if
-trips x round trip <= 1.05 x native - base. Bytes of a step are counted likewise, from the slowest rate.
+trips x round trip <= 1.05 x native - base. The last column has the bytes of a step, from the additional time of a step
+at the slowest rate.
 Needs an NVIDIA GPU, PyTorch, and a few idle cores.
 """
 

@@ -48,15 +48,15 @@ class Driver:
         return call
 
     def make(self, name, *arguments):
-        """Calls a function whose first parameter is where the handle or address goes."""
+        """Calls a function that writes a handle or an address through its first parameter. Returns this number."""
         made = ctypes.c_uint64()
         getattr(self, name)(ctypes.byref(made), *arguments)
         return made.value
 
 
 def calls(driver):
-    """Returns {name: a function to time}; a function that queues work, to call before each; and a pair of a block of
-    memory, which must stay alive, and a function that waits."""
+    """Returns three things: {name: a function to time}; a function that queues work, to be called before each function to
+    time; and a pair: memory that must stay alive, and a function that waits."""
     driver.cuInit(0)
     driver.cuCtxSetCurrent(driver.make("cuDevicePrimaryCtxRetain", 0))
     stream, event = driver.make("cuStreamCreate", 1), driver.make("cuEventCreate", 2)

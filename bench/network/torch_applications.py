@@ -87,7 +87,8 @@ def milliseconds(step, warm_up, count):
 
 
 def decode(measure=milliseconds, sequences=1):
-    """A token of the last of `sequences` sequences of equal length. cuDNN prepares its kernels in the first one."""
+    """Times a token of the last of `sequences` sequences of equal length. cuDNN prepares its kernels in the first
+    sequence."""
     model = Gpt2().cuda().half().eval()
     with torch.inference_mode():
         prompt = torch.randint(0, 50257, (1, 64), device="cuda")

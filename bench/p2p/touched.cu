@@ -5,10 +5,10 @@
 //   touched [--threads 4] [--rounds 100]
 //
 // Prints the median of one transfer in microseconds, from the call until an event after it has been
-// seen: out (to memory that no thread touches, or that threads have read since the last time, as
-// send() does) and in (from memory that no thread touches, or that threads have just written, as
-// recv() does). Each transfer uses the next part of 32 MB, so the threads' caches do not always
-// hold the same few lines.
+// seen. Out: to memory that no thread touches, or that threads have read since its last transfer,
+// as send() does. In: from memory that no thread touches, or that threads have just written, as
+// recv() does. Each transfer uses the next part of 32 MB, so the threads' caches do not always hold
+// the same few lines.
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>

@@ -7,12 +7,13 @@
                         [--torch [PART ...]]
 
 Starts an rcuda-server on this machine, runs bench/remote_vs_native/figures natively and over every
-transport in turn, and prints the median of each figure and its ratio to native: above 1 is better than
-native, for latencies as for bandwidths; the spread is native's largest value divided by its smallest, and
-"best" the ratio of the best rounds: a machine that others use, too, may run a process at half its speed. If
+transport in turn, and prints the median of each figure and its ratio to native. Above 1 is better than
+native, for latencies as for bandwidths. The spread is native's largest value divided by its smallest. "best" is
+the ratio of the best rounds, because a machine that others use, too, may run a process at half its speed. If
 PyTorch is installed, the first --torch-rounds rounds also run torch_figures.py, and a second table shows the
-CPU time of its threads and the workers'. --torch runs nothing else (all its parts, or those named). With tcp, a
-third table has the time of a step whose copy to the device is as fast as plain sockets, and all else as natively.
+CPU time of its threads and of the workers' threads. --torch runs only torch_figures.py: all its parts, or the named
+parts. With tcp, a third table has the least time of a step over TCP: the native time, but with the copy to the device
+at the speed of plain sockets.
 The transport "tls" is tcp with a token and encryption, as a client of another machine has it; "reconnecting" is tcp
 with RCUDA_RECONNECT; "movable" is shm to a server with movable_memory (docs/parking.md).
 --before names the build folder of another commit, which then runs in turn as well. A second table has
@@ -25,7 +26,7 @@ is the least time of any forwarding over shared memory. --copies runs copies ins
 sockets and OpenSSL's streams for tls, one thread's memcpy into shared memory for shm. Tables show the ratio to the best
 number of streams at each size. With softgpu, "copy" is the same with the copy that softgpu makes of the received bytes.
 --cores binds the server (and the receiving end of sockets) to processors, the clients (and the sending end) to the same
-or others: "0-3", "0/1". Everything is measured for each of them.
+or others: "0-3", "0/1". Everything is measured for each argument.
 --budget prevents rounds that would end after this time.
 Needs an NVIDIA GPU; with --driver softgpu the first transport takes the place of native.
 """

@@ -3,8 +3,8 @@
 Prints "name value" lines: microseconds of a call, milliseconds of a step and of what it copies to the device, GB/s of a
 copy. "python_us" is a loop of Python alone, without CUDA, which shows the current speed of the machine. A line
 "bytes:PROGRAM" has the number of bytes that a step copies. A line "cpu:PROGRAM:SIDE:THREAD" has the milliseconds of CPU
-that all threads of this name used for a step (for 20 of small_training), on the client's side (this process) or the
-server's (workers on this machine). Python's own thread and those of autograd are "python3" or "pt_autograd_*";
+that all threads of this name used for a step (of small_training: for 20 steps), on the client's side (this process) or
+the server's (workers on this machine). Python's own thread and those of autograd are "python3" or "pt_autograd_*";
 "cuda-EvtHandlr" is the driver's.
 """
 

@@ -32,7 +32,7 @@ inline constexpr uint64_t kArenaFileBytes = uint64_t{1} << 46;
 
 using exec::round_up;
 
-// Allocates offsets from 0 to size first-fit; free neighbours merge.
+// Allocates ranges of offsets below the size, first-fit. Merges adjacent free ranges.
 class FreeRanges {
  public:
   explicit FreeRanges(uint64_t size) : free_{{0, size}} {}

@@ -6,11 +6,11 @@
 // the device memory into anonymous host memory and unmaps its pages: its addresses stay reserved,
 // and an access faults. restore() maps the pages again, with their contents.
 //
-// As in NVIDIA's driver, neither a process with managed memory nor a client of MPS can be
-// checkpointed: CUDA_ERROR_NOT_SUPPORTED, and the process stays LOCKED. The same holds for a
-// process with imported memory; but from CUDA 13.3 on (driver 610), that process can be
-// checkpointed if the caller has locked several processes: softgpu assumes that these share the
-// memory. Memory that is exported by a descriptor stays where it is.
+// As in NVIDIA's driver, checkpoint() returns CUDA_ERROR_NOT_SUPPORTED for a process with managed
+// memory and for a client of MPS; the process stays LOCKED. Before CUDA 13.3 (driver 610), a
+// process with imported memory gets this error, too. From 13.3 on, it gets the error only if the
+// caller has locked no other process: softgpu assumes that the locked processes share the memory.
+// Memory that is exported by a descriptor stays where it is.
 //
 // Threads: only one thread at a time may call these functions. Blocking: lock(), for at most its
 // timeout.

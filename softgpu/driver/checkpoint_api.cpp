@@ -90,9 +90,9 @@ std::optional<LookupServer::Item> carry_out(uint32_t action, const LookupKey& ar
 
 // NVIDIA's driver reaches a process by pipes that it has made there, through /proc/PID/fd. If the
 // process is dumpable, other processes of its user may read this folder; otherwise only processes
-// with CAP_SYS_PTRACE may. A pipe can be opened by the user that it belongs to: the user of the
-// process when the driver made it, unless fchown() has changed that (driver 580.159). The pipes
-// that the driver makes are those with both ends in the process.
+// with CAP_SYS_PTRACE may. The owner of a pipe can open it. The owner is the user of the process
+// at the time when the driver made the pipe, unless fchown() has changed it (driver 580.159). This
+// function recognises the driver's pipes by their ends: the process has both.
 bool may_reach(int pid) {
   const std::string folder = "/proc/" + std::to_string(pid) + "/fd";
   const std::unique_ptr<DIR, int (*)(DIR*)> opened(::opendir(folder.c_str()), ::closedir);
@@ -163,8 +163,7 @@ bool any_set(const cuuint64_t (&reserved)[kCount]) {
 }  // namespace
 
 void serve() {
-  // may_reach() looks for a pipe in this process, as NVIDIA's driver makes. It stays open until the
-  // exit.
+  // Makes a pipe, as NVIDIA's driver does: may_reach() looks for it. It stays open until the exit.
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0)
     RCUDA_DEBUG("this process cannot be checkpointed: pipe2 failed: %m");

@@ -62,7 +62,7 @@ struct Configuration {
   double peer_bytes_per_ns = 0;
   int connections = 0;  // 0: not shared
   int threads = 0;      // 0: one per core
-  int nvlinks = 0;      // as many as NVML reports
+  int nvlinks = 0;      // per device, as NVML reports them
   int nvlink_end = 2;   // the kind of the NVLinks' other end
   int mps = 0;          // 1: MPS serves the devices
   int mps_percent = 100;

@@ -5,8 +5,8 @@
 // layer), its sticky error and its limits. Allocations and modules name their context and are
 // released with it. A CUcontext is the Context's address; from_handle() checks it. A primary
 // context keeps its handle for the life of the process: release and reset tear it down, retain
-// starts it again. Any thread. Destruction waits for running kernels to stop; nothing else here
-// blocks, except synchronize().
+// starts it again. Any thread. Blocking: synchronize(), and destruction, which waits until running
+// kernels have stopped.
 //
 // context_api.cpp defines cuCtx*, except cuCtxRecordEvent, cuCtxWaitEvent and
 // cuCtxGetStreamPriorityRange, which belong to the stream layer.
@@ -51,9 +51,9 @@ class StreamHub {
 };
 // Defined by the stream layer. `context` outlives the hub.
 std::unique_ptr<StreamHub> make_stream_hub(Context& context);
-// Defined by the stream layer. CUDA_SUCCESS, or CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED (which
-// invalidates the captures) if a capture is in progress and the calling thread's capture mode
-// forbids a potentially unsafe call such as cuMemAlloc.
+// Defined by the stream layer. For potentially unsafe calls, such as cuMemAlloc. If a capture in
+// progress forbids such calls to this thread (capture.h), invalidates the capture and returns
+// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED. Otherwise returns CUDA_SUCCESS.
 CUresult check_unsafe_call();
 
 class Context : public std::enable_shared_from_this<Context> {
@@ -165,10 +165,11 @@ class Context : public std::enable_shared_from_this<Context> {
 // The calling thread's current context, or nullptr. The context may be dead (see alive()).
 Context* current_context();
 std::shared_ptr<Context> current_context_shared();
-// The living context of the handle; the current one for null. CUDA_ERROR_INVALID_CONTEXT or
-// _CONTEXT_IS_DESTROYED otherwise.
+// The living context of the handle; if the handle is null, the current context. Otherwise
+// CUDA_ERROR_INVALID_CONTEXT or _CONTEXT_IS_DESTROYED.
 CUresult find_context(CUcontext handle, std::shared_ptr<Context>* context);
-// Replaces the top of the calling thread's stack (pushes if the stack is empty). nullptr pops it.
+// Replaces the top of the calling thread's stack, or pushes the context if the stack is empty.
+// nullptr: pops the top.
 void set_current_context(std::shared_ptr<Context> context);
 void push_current_context(std::shared_ptr<Context> context);
 

@@ -169,7 +169,7 @@ void copy_rows(const Layout& to, const Layout& from, size_t width, size_t height
 // A sleep ends late by up to a timer slack, so the last part is spent spinning.
 constexpr auto kTimerSlack = std::chrono::microseconds(80);
 
-// The longest time that the end of a context may wait for a copy that only waits for its link.
+// How often a copy that waits for the end of its modelled transfer checks whether its context ends.
 constexpr auto kStopLatency = std::chrono::milliseconds(20);
 
 // Waits until `when`, the end of the modelled transfer. False if the context ends first.
@@ -343,9 +343,9 @@ CUresult execute_copy(Context& context, const CopyOperation& operation) {
   const End destination = destination_of(shape);
   Layout from, to;
   if (operation.staged) source.address = reinterpret_cast<uint64_t>(operation.staged->data());
-  // A queued copy holds its memory unless a free of the memory was already queued. Memory that is
-  // not held, and the memory of a graph's copies, may no longer exist, or smaller memory may now be
-  // at the address.
+  // A queued copy holds its memory unless a free of the memory was already queued; a copy of a
+  // graph holds no memory. Memory that is not held may no longer exist, or smaller memory may now
+  // be at its address.
   CopyOperation held;
   const bool unheld = (!operation.source_memory && !operation.staged &&
                        shape.srcMemoryType != CU_MEMORYTYPE_HOST) ||

@@ -96,7 +96,8 @@ class Device {
   const size_t total_bytes_;
   CUuuid uuid_{};
   std::atomic<size_t> used_bytes_{0};
-  std::atomic<int> place_;  // the device whose account is charged: another after restore()
+  // The number of the device whose account is charged. A restore to another GPU changes it.
+  std::atomic<int> place_;
   exec::MemoryMap memory_;
   CopyEngine host_to_device_, device_to_host_, peer_out_;
   std::unique_ptr<Connections> connections_;

@@ -15,7 +15,7 @@ namespace softgpu::driver {
 CUresult find_edges(const Graph& graph, const CUgraphNode* nodes, const CUgraphEdgeData* data,
                     size_t count, std::vector<GraphEdge>* edges);
 
-// Whether the edge expresses only an order.
+// Whether the edge is a plain dependency: from the end of a node, and not programmatic.
 bool is_default(const CUgraphEdgeData& data);
 bool has_duplicates(const std::vector<GraphEdge>& edges);
 

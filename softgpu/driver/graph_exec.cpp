@@ -113,8 +113,8 @@ CUgraphExecUpdateResult GraphExec::match(const Graph& mine, const Graph& theirs,
   if (mine.nodes().size() != theirs.nodes().size()) {
     return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
   }
-  // Nodes are paired in the order of a walk over both graphs, from their roots along their edges,
-  // in the order in which the edges were made.
+  // Pairs the nodes of the two graphs by their position in topological_order(), which depends on
+  // the order in which nodes and edges were made.
   const std::vector<GraphNode*> my_order = mine.topological_order();
   const std::vector<GraphNode*> their_order = theirs.topological_order();
   if (my_order.size() != their_order.size()) return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;

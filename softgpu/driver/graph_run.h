@@ -102,7 +102,7 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   // begins the recording.
   uint64_t interprocess_recording(uint32_t index, const Event& event);
 
-  std::shared_ptr<const GraphPlan> plan_;  // until the last node has finished
+  std::shared_ptr<const GraphPlan> plan_;  // null once the last node has finished
   Context& context_;                       // the stream's, for nodes without a context
   const std::shared_ptr<Timeline> done_ = std::make_shared<Timeline>();
   std::vector<std::atomic<uint32_t>> pending_;  // unfinished predecessors by node

@@ -42,7 +42,7 @@ class InterprocessEvent : public std::enable_shared_from_this<InterprocessEvent>
   struct Shared;
   InterprocessEvent(rcuda::UniqueFd file, Shared* shared);
 
-  const uint64_t id_;  // for exports
+  const uint64_t id_;  // the id of the event's export (exports.h)
   const rcuda::UniqueFd file_;
   Shared* const shared_;
 };

@@ -1,7 +1,7 @@
 // LocalLookup: a process keeps a few bytes, and perhaps a descriptor, under a secret key. Other
 // processes of the same user on the same machine look them up. A server may also serve root.
 //
-// The process that keeps them has a LookupServer, with one thread and an abstract Unix socket.
+// The process that keeps the bytes has a LookupServer, with one thread and an abstract Unix socket.
 // Every user can read the names of such sockets (/proc/net/unix) and may bind a free name. So both
 // sides check that the other process belongs to their own user, and only the key gives access.
 // The caller cannot distinguish the failures that the other process causes: all are kNotFound.

@@ -56,7 +56,7 @@ CUresult advise(CUdeviceptr address, size_t bytes, CUmem_advise advice,
   if (CUresult result = enter(&context)) return result;
   std::shared_ptr<Allocation> allocation;
   if (CUresult result = find_managed(address, bytes, &allocation)) return result;
-  // Unlike a prefetch, advice for a device that does not exist is an invalid value.
+  // For a device that does not exist, a prefetch returns CUDA_ERROR_INVALID_DEVICE instead.
   if (!rcuda::cuda::is_known(location.type) || (rcuda::cuda::ManagedAdvice::uses_location(advice) &&
                                                 check_location(location) != CUDA_SUCCESS)) {
     return CUDA_ERROR_INVALID_VALUE;

@@ -57,7 +57,7 @@ struct Allocation {
   std::atomic<bool> sync_memops{false};
   // A stream-ordered free is queued. kGraph: also true while no launch has allocated the memory.
   std::atomic<bool> freeing{false};
-  // kGraph: its graph has been destroyed; the memory is released when the memory is freed
+  // kGraph: the graph has been destroyed. The next free of the memory also releases it.
   std::atomic<bool> abandoned{false};
   Arena::Block block;                        // kDevice, kModule, kHeap, kPool, kGraph
   std::shared_ptr<Arena> arena;              // the arena of `block`

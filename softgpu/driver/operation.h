@@ -74,7 +74,7 @@ struct HostOperation {
 struct EventRecordOperation {
   std::shared_ptr<Event> event;
   std::shared_ptr<EventRecord> record;
-  uint64_t interprocess_value = 0;  // for events shared between processes
+  uint64_t interprocess_value = 0;  // the recording's number, for an event that processes share
 };
 // Only in graphs. cuStreamWaitEvent on a stream takes Points at the time of the call instead.
 struct EventWaitOperation {

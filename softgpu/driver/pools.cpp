@@ -151,7 +151,8 @@ CUresult MemoryPool::allocate(Context& context, size_t bytes, CUstream stream,
 void MemoryPool::free_queued(const std::shared_ptr<Allocation>& allocation, Context& context,
                              CUstream stream) {
   std::lock_guard lock(mutex_);
-  allocation->owner = &context;  // if its end drops the free, it releases the allocation itself
+  // If the context ends before the free has executed, release_memory_of() releases the allocation.
+  allocation->owner = &context;
   account_use_locked(-static_cast<int64_t>(allocation->bytes));
   queued_.push_back({allocation, stream});
 }
@@ -378,7 +379,7 @@ void abandon_graph_memory(CUdeviceptr address) {
   std::shared_ptr<Allocation> allocation = memory_registry().find_base(address);
   if (!allocation || allocation->kind != MemoryKind::kGraph) return;
   allocation->abandoned = true;
-  if (!allocation->freeing) return;  // still in use; goes when it is freed
+  if (!allocation->freeing) return;  // still in use: execute_free() releases it
   if (std::shared_ptr<Allocation> gone = memory_registry().remove(
           address, [&](const Allocation& a) { return &a == allocation.get(); })) {
     release_memory(*gone);

@@ -2,8 +2,8 @@
 //
 // A pool allocates blocks of its arena and keeps freed blocks for reuse, up to its release
 // threshold. cuMemAllocAsync allocates at the call, because the address must be known, and makes
-// the memory visible to kernels at once. cuMemFreeAsync queues a FreeOperation; the memory becomes
-// invalid when that executes. A block whose free is queued on a stream can be reused at once for an
+// the memory visible to kernels at once. cuMemFreeAsync queues a FreeOperation; its execution makes
+// the memory invalid. A block whose free is queued on a stream can be reused at once for an
 // allocation of the same size on that stream, because stream order allows it. When memory runs out,
 // the pool first releases the blocks it keeps, then waits for queued frees, then fails.
 //
@@ -58,7 +58,8 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
   // Keeps or releases the block of a freed allocation, which has been removed from the registry.
   void recycle(Allocation& allocation);
   void trim(size_t keep_bytes);
-  // A synchronising call has seen all frees that have executed.
+  // Called after the wait of a synchronising call. From now on, memory whose free has executed may
+  // return to the device. Returns the part of it that exceeds the release threshold.
   void observe_frees();
   // The pool is destroyed: its free blocks are released now, the others when they are freed.
   void retire();
@@ -113,8 +114,8 @@ void set_current_pool(Device& device, std::shared_ptr<MemoryPool> pool);
 // ordinal) while it is allocated. Counted in CU_GRAPH_MEM_ATTR_*.
 CUresult reserve_graph_memory(Context& context, size_t bytes, uint32_t access,
                               CUdeviceptr* address);
-// For when the node's graph has ended: releases the memory, now or, if it is in use, when it is
-// freed.
+// Called when the node's graph has ended. Releases the memory now, or, if a launch has allocated
+// it, when it is freed.
 void abandon_graph_memory(CUdeviceptr address);
 // cuMemFree of graph memory that a launch has allocated: waits for the context's work. A later
 // launch allocates it again.

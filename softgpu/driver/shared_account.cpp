@@ -14,7 +14,7 @@ namespace softgpu::driver {
 namespace {
 
 constexpr int kSlots = 256;
-constexpr int kWhole = kSlots;  // the place of the lock of the whole account
+constexpr int kWhole = kSlots;  // the byte of the file whose lock protects the whole account
 
 }  // namespace
 

@@ -26,7 +26,7 @@ namespace {
 struct TileMapping {
   uint64_t address = 0;
   std::shared_ptr<PhysicalMemory> memory;
-  uint64_t offset = 0;  // in the memory
+  uint64_t offset = 0;  // of the tile in `memory`
 };
 
 struct Batch {

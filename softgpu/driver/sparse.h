@@ -28,7 +28,7 @@ inline constexpr size_t kTileBytes = size_t{64} << 10;
 // The tiles of an array or a mipmapped array.
 struct Tiles {
   CUDA_ARRAY_SPARSE_PROPERTIES properties{};
-  size_t tail_at = 0;  // from the array's first byte
+  size_t tail_at = 0;  // offset of the mip tail from the array's first byte
   std::mutex mutex;
   std::map<uint64_t, std::shared_ptr<PhysicalMemory>> mapped;  // by address; holds the memory
 };

@@ -1,4 +1,4 @@
-// Streams: queues of operations. Each is executed in order, by one borrowed thread at a time.
+// Streams: queues of operations. One borrowed thread at a time executes a queue, in order.
 //
 // A Stream has no thread of its own. When work arrives, it borrows one (worker_threads.h), its
 // runner, keeps it for some microseconds after its queue is empty, and returns it. A thread that
@@ -7,13 +7,13 @@
 // for is reached. A stream that must wait returns its thread, and the point's timeline wakes it
 // later.
 //
-// A StreamSet is the streams of a context and the rules between them: work in the legacy default
-// stream waits for all earlier work in the context's blocking streams, and later work in these
-// waits for it. Submissions to these streams take one mutex per context, so that two streams can
-// never wait for each other. Non-blocking streams do not take part.
+// A StreamSet has the streams of a context, and orders them. Work in the legacy default stream
+// waits for all earlier work in the context's blocking streams. Later work in the blocking streams
+// waits for the work in the legacy stream. Submissions to all of these streams take one mutex per
+// context, so that two streams can never wait for each other. Non-blocking streams are not ordered.
 //
-// On a GPU, streams beyond a certain number share its queues, whatever their priorities: work does
-// not begin before earlier work in its queue has finished. With SOFTGPU_CONNECTIONS a device's
+// A GPU has a limited number of queues, which its streams share, whatever their priorities. Work
+// does not begin before earlier work in its queue has finished. With SOFTGPU_CONNECTIONS a device's
 // streams share that many queues. As observed on an H200 (docs/p2p_measurements.md), a stream with
 // unfinished work stays in its queue; any other stream takes an empty queue if there is one.
 //
@@ -71,8 +71,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void wait_for_room();
   CUresult enqueue_at_once(Operation operation, std::vector<Point> waits = {},
                            Point* end = nullptr);
-  // enqueue(), then waits until the operation has finished. The calling thread does the work of an
-  // idle stream.
+  // enqueue(), then waits until the operation has finished. If the stream is idle, the calling
+  // thread executes the operation.
   CUresult enqueue_and_wait(Operation operation);
 
   // Whether all work submitted so far has finished; for the legacy stream, also the work in
@@ -116,11 +116,12 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::vector<std::pair<std::shared_ptr<Stream>, uint64_t>> pending();
   CUresult enqueue_ordered(Operation operation, std::vector<Point> waits, Point* end,
                            uint64_t* runner);
-  // If the caller must run the idle stream itself, sets `*runner` and borrows no thread.
+  // With `runner`, borrows no thread for an idle stream: sets `*runner` to a new runner number, as
+  // which the caller must call run().
   CUresult push(Operation operation, std::vector<Point> waits, Point* end, uint64_t* runner);
   void post_runner(uint64_t runner);
-  // Executes tasks as runner number `runner`. Returns when that is no longer the stream's runner,
-  // when the queue is empty or the stream blocks, or when `until` is completed.
+  // Executes tasks as runner number `runner`. Returns when the stream has another runner, when the
+  // queue is empty or the stream blocks, or when `until` is completed.
   void run(uint64_t runner, uint64_t until);
   Task* next_task(uint64_t runner, uint64_t until);
   bool perform(Task& task);  // false: blocked; this thread is no longer the runner
@@ -131,8 +132,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void close();
 
   const std::shared_ptr<StreamSet> set_;
-  // Keeps the context for calls that still hold the stream when the context ends. The set drops its
-  // streams then, so the references form no cycle.
+  // Keeps the context for calls that still hold the stream when the context ends. At that end the
+  // set drops its streams, so the references form no lasting cycle.
   const std::shared_ptr<Context> context_;
   const Kind kind_;
   Connections* const connections_;  // the device's; null: the stream has its own queue

@@ -25,9 +25,9 @@ struct GridContext {
   const Function* entry = nullptr;
   const std::byte* parameters = nullptr;
   uint32_t parameter_bytes = 0;
-  uint32_t static_shared_bytes = 0;  // the kernel's declared size, as reported
+  uint32_t static_shared_bytes = 0;  // of the kernel's declared variables
   uint32_t shared_bytes = 0;         // size of shared memory, including dynamic
-  uint64_t workspace = 0;            // of grid-wide barriers; 0 unless the launch is cooperative
+  uint64_t workspace = 0;            // memory of the grid-wide barrier; 0: not a cooperative launch
   const std::atomic<bool>* cancelled = nullptr;
 };
 
@@ -56,7 +56,7 @@ class Block {
   void take_counts(uint64_t* warp_instructions, uint64_t* thread_instructions);
 
   // Barriers. arrive() counts `lanes` of a warp as arrived. If this completes the barrier, it
-  // releases all waiters, including the caller's strand if that is already marked as waiting.
+  // releases all waiting strands (warp.h), also the caller's if it is already marked as waiting.
   void arrive(uint32_t barrier, uint32_t warp, uint32_t lanes, bool has_count, uint32_t count,
               uint32_t votes);
   void lanes_exited(uint32_t count);

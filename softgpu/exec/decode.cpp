@@ -321,7 +321,8 @@ bool Decoder::assemble(const ptx::Instruction& source, Form& form, const Operand
       out->imm = -static_cast<int64_t>(window_of(form.space, !source_.is_entry));
       break;
     case Op::kIsspacep:
-      // .const memory lies among the globals, so it never needs a window.
+      // isspacep.const is false for all memory, because .const memory lies among the globals: the
+      // window of functions contains no memory.
       out->imm = form.space == Space::kConst
                      ? static_cast<int64_t>(kFunctionWindow)
                      : static_cast<int64_t>(window_of(form.space, !source_.is_entry));
@@ -359,7 +360,7 @@ bool Decoder::assemble_memory(const ptx::Instruction& source, Form& form, const 
   Space actual = form.space;
   if (!address(*operands.addresses[0], form.space, &out->a, &out->imm, &out->flags, &actual))
     return false;
-  // Constant memory is addressed like global memory, also by vectors of local variables.
+  // Constant memory is addressed like global memory.
   out->sub = static_cast<uint8_t>(actual == Space::kConst ? Space::kGlobal : actual);
 
   if (form.op == Op::kCpAsync) {

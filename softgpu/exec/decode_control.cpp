@@ -93,9 +93,9 @@ bool Decoder::decode_call(const ptx::Instruction& source, Instr* out) {
 
   out->flow = Flow::kCall;
   if (target.kind == Operand::Kind::kSymbol) {
-    // The device runtime (dynamic parallelism) is not linked in; this matters only when it is
-    // called. cnp*: functions that libcudadevrt, which nvcc adds to every -rdc=true program, needs
-    // from the driver.
+    // softgpu has no device runtime (dynamic parallelism). Only a call of one of its functions
+    // makes the instruction unsupported. cnp*: functions of the driver that libcudadevrt calls;
+    // nvcc adds this library to every -rdc=true program.
     const bool device_runtime = target.name.starts_with("cuda") ||
                                 target.name.starts_with("__cuda") || target.name.starts_with("cnp");
     if (device_runtime && linker_.find(where_.unit, target.name).kind == Symbol::Kind::kMissing)

@@ -170,8 +170,8 @@ enum class PermuteMode : uint8_t { kIndex, kF4e, kB4e, kRc8, kEcl, kEcr, kRc16 }
 
 struct Form {
   Op op = Op::kNone;
-  ptx::Type type = ptx::Type::kNone;  // of the instruction; of the destination if there are several
-  ptx::Type type2 = ptx::Type::kNone;  // of the source
+  ptx::Type type = ptx::Type::kNone;   // the instruction's first type: with two, the destination's
+  ptx::Type type2 = ptx::Type::kNone;  // the source's type, if the instruction has two types
   ptx::Space space = ptx::Space::kGeneric;
   Rounding rounding = Rounding::kNone;
   bool round_to_integer = false;  // rni, rzi, rmi, rpi

@@ -144,7 +144,7 @@ void read_texture(Lanes& x, const Instr& i) {
     for (uint32_t k = 0; k < how.values; ++k) x.at<uint32_t>(slots[k])[l] = words[k];
     return true;
   });
-  x.set_predicate(i.d, x.mask);  // also for tiles without memory, which read as zeros
+  x.set_predicate(i.d, x.mask);  // true even for tiles without memory, which read as zeros
 }
 
 // A register of `register_bytes` that holds a value of `value_bytes` in its low bits.

@@ -30,7 +30,7 @@ struct Frame {
   uint32_t lanes = 0;  // lanes in it or in calls made from it
   uint32_t depth = 0;
   uint32_t local_base = 0;
-  uint32_t stack_end = 0;  // of each lane's stack
+  uint32_t stack_end = 0;  // end of the frame in each lane's stack
   std::byte* registers = nullptr;
   AlignedBytes storage;
   uint32_t capacity = 0;  // of storage

@@ -21,7 +21,7 @@ double position_of(float coordinate, const Axis& axis) {
     if (axis.mode == Address::kMirror) at -= 2 * std::floor(at / 2);
     at = std::floor(at * kNormalisedSteps) / kNormalisedSteps * axis.size;
   }
-  if (std::isnan(at)) return 0;  // of a NaN, or of an infinite coordinate in a periodic mode
+  if (std::isnan(at)) return 0;  // the coordinate is NaN, or infinite in a periodic mode
   return std::clamp(at, -kFar, kFar);
 }
 

@@ -38,9 +38,9 @@ Footprint footprint_of(const Texture& texture, const Image& image, const Point& 
                        uint32_t weight) {
   Place place{point.at, axes_of(point.shape), slice_of(image, point.shape, point.layer)};
   std::array<Axis, 3> axes = axes_in(texture, image);
-  // As on an H100, a one-dimensional texture has a second dimension, in which it is read at 0: in
-  // border mode there, half of a filter's weight falls on the border. Layers are rows, without a
-  // border.
+  // As on an H100, a one-dimensional texture is a two-dimensional texture that is read at y = 0. If
+  // y has the border mode, half of a filter's weight falls on the border. The rows of a layered
+  // texture are its layers, without a border.
   if (point.shape == Shape::k1d) place.axes = 2;
   if (is_cube(point.shape)) {
     const FacePoint on_face = face_of(point.at[0], point.at[1], point.at[2]);

@@ -61,7 +61,7 @@ class AddressesTest(unittest.TestCase):
             self.assertIn(text, lines[0])
 
     def check_impostor(self, port, plain, encrypted, *remedies):
-        """Checks the messages about another program that listens where the list names a server: for clients
+        """Checks the messages about another program that listens where RCUDA_DEVICES names a server: for clients
         without security, with a token, and without credentials."""
         where = f"127.0.0.1:{port}"
         with tempfile.NamedTemporaryFile("w") as tokens:  # mode 600

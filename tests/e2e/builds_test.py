@@ -18,7 +18,7 @@ from servers import client_environment, local_connection, make_token, message, P
 
 BUILD = SOFTGPU = None
 
-# Prints the results of commands that the server lacks and of others, on each device.
+# Prints, for each device, the results of commands that the server lacks and of commands that it has.
 USE = """
 import ctypes
 cuda = ctypes.CDLL("libcuda.so.1")

@@ -47,11 +47,11 @@ class Pair:
 
 class CuttingProxy:
     """Forwards connections to a port of this machine. From the beginning of the session on, cuts some of them after
-    each pause of up to twice `seconds`. `tickets`: fetches a ticket for each connection, because its clients do not
-    know that port; without, its clients are on another machine to the server, and they use TLS. `keeps`: keeps the
-    first bytes of each connection, for began_with()."""
+    each pause of up to twice `seconds`. `tickets`: the proxy sends the server a ticket on each connection, because
+    clients that know only the proxy's port get none. Without tickets, the server takes the clients for clients on
+    another machine, so they must use TLS. `keeps`: keeps the first bytes of each connection, for began_with()."""
 
-    # The least number in a session: the control socket, four sockets for copies, and the one for acknowledgements.
+    # The least number of sockets of a session: the control socket, four for copies, and one for acknowledgements.
     SOCKETS = 6
 
     def __init__(self, port, seconds=0.1, tickets=True, keeps=False, seed=None):

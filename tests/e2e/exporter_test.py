@@ -209,7 +209,7 @@ class ExporterTest(unittest.TestCase):
         worker = self.server.sessions(BUILD)[program.pid]
         self.assertEqual(self.values(text, "rcuda_session_gpu_memory_bytes", worker=worker, user=user, gpu="0"),
                          self.values(text, "rcuda_user_gpu_memory_bytes", gpu="0"))
-        # The memory of the GPU is not the quota.
+        # The GPU's memory and the quota are different metrics.
         own = self.value(text, "rcuda_user_gpu_memory_bytes", gpu="0")
         self.assertGreater(self.value(text, "rcuda_gpu_memory_total_bytes"), 1 << 30)
         self.assertGreaterEqual(self.value(text, "rcuda_gpu_memory_used_bytes"), 3 << 20)

@@ -20,8 +20,8 @@ HANG_SECONDS = 120
 
 class Proxy:
     """Forwards TCP connections to a port of this machine. Once the network is lost, it keeps the
-    connections and forwards nothing. Fetches a ticket for each connection, because its clients do
-    not know that port."""
+    connections and forwards nothing. Sends the server a ticket on each connection, because clients
+    that know only the proxy's port get none."""
 
     def __init__(self, port):
         self.port_behind = int(port)

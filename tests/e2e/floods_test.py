@@ -88,7 +88,7 @@ def threads():
         threading.Thread(target=use, daemon=True).start()
         yield held
 
-# It is stopped in the middle of this.
+# The test stops this process while its threads wait for answers.
 def answers():
     address = allocate(4096)
     there = ctypes.create_string_buffer(4096)

@@ -34,7 +34,7 @@ EVERYWHERE = {
     "pageable_down": (1, 1),
     "pinned_down": (1, 1),
     "memset_synchronize": (2, 1),
-    # Since the wait that the copy implies, nothing was queued.
+    # Two copies. Each waits itself, and nothing is queued after it, so the synchronization sends nothing.
     "pageable_down_synchronize": (2, 2),
     "synchronize": (0, 0),
     "synchronize_device": (0, 0),
@@ -43,17 +43,18 @@ EVERYWHERE = {
     # sent again.
     "load_kernel_again": (4, 3),
     "load_one_of_many": (4, 3),
-    # The client has the answer already.
+    # The client keeps the answer to the first call.
     "active_clusters": (0, 0),
     "active_clusters_with_attributes": (0, 0),
     "launch_with_attributes": (1, 0),
 }
-# Over TCP, the client sends a kernel that the server lacks together with the question for it, and then the load and the
-# question for the function. Over shared memory, it first sends the load and the question for the function without the
-# kernel, which fails, and again after the kernel. Over TCP, if an image has few functions, the client asks for all of
-# them while the server loads the image. The bytes of page-locked memory that cannot be shared travel with the command,
-# and the wait is a separate command. A copy of 64 KB takes two answers, which the client requests together. What the
-# host has written to memory of kernels is sent before launches that may use it.
+# An image that the server lacks, over TCP: the client sends the question whether the server has it together with the
+# image, then the load together with the question for the function. Over shared memory: the client first sends the load
+# and the question for the function without the image. They fail, and the client sends them again after the image. Over
+# TCP, if an image has few functions, the client asks for all of them while the server loads the image. Over TCP, the bytes
+# of page-locked memory travel with the command, and the wait is a separate command. A copy of 64 KB takes two answers,
+# which the client requests together. What the host has written to memory of kernels is sent before launches that may use
+# it.
 BY_MEDIUM = {
     "shm": {"pinned_up": (1, 1), "pinned_down_64k": (1, 1), "memset_pinned_up_beside_mapped": (2, 1),
             "load_new_kernel": (7, 5), "load_new_and_known_kernel": (11, 8), "load_one_of_three": (4, 3),
@@ -63,7 +64,7 @@ BY_MEDIUM = {
             "launch_in_structure": (2, 0), "launch_beside_structure": (1, 0), "launch_beside_pointer": (2, 0)},
 }
 # After this many places in a stream's queue, the client posts a mark, to find out how far the stream is
-# (client/session/timeline.cpp). A call takes one place, except if its bytes follow it.
+# (client/session/timeline.cpp). A call takes one place, or more if its bytes travel separately (PLACES).
 BETWEEN_MARKS = 252
 PLACES = {"tcp": {"pinned_down_async": 3, "pinned_up_async_4m": 9}}
 

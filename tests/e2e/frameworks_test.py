@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The harness of tests/gpu/frameworks: it reports crashes, hangs and differences, each as what it is,
-and nothing else. Also runs the harness's programs that need no framework, remotely on softgpu.
+"""The harness of tests/gpu/frameworks distinguishes crashes, hangs and differences, and reports nothing
+else. Also runs the harness's programs that need no framework, remotely on softgpu.
 
     frameworks_test.py --build FOLDER [unittest arguments]
 """

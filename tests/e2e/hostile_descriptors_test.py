@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A hostile local user sends descriptors whose close() blocks to a server of root, takes the server's name before it
-starts, or asks for memory that others have exported. The server still serves everybody else.
+"""A hostile local user sends a server of root descriptors whose close() blocks, takes the server's name before the
+server starts, or asks for memory that others have exported. The server still serves everybody else.
 
     hostile_descriptors_test.py --build FOLDER --programs FOLDER [unittest arguments]
 

@@ -27,7 +27,8 @@ class InterprocessServersTest(unittest.TestCase):
                     CUDA_VISIBLE_DEVICES=visible, LD_LIBRARY_PATH=os.path.join(BUILD, "lib/rcuda"))
 
     def results_of(self, importer, visible="1,0"):
-        """The results and the messages of an importer on that server that opens memory of the first server's GPU 0."""
+        """Opens memory of the first server's GPU 0 in a process that uses the server `importer`. Returns the results and
+        the messages of this process."""
         with subprocess.Popen([sys.executable, "-c", EXPORTER], env=self.environment(self.servers[0], "0"), text=True,
                               stdin=subprocess.PIPE, stdout=subprocess.PIPE) as exporter:
             name = exporter.stdout.readline().strip()

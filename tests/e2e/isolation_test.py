@@ -205,7 +205,7 @@ class IsolationTest(unittest.TestCase):
                 path = os.path.join(cache, kind, str(user["user"]))
                 status = os.stat(path)
                 self.assertEqual((status.st_uid, stat.S_IMODE(status.st_mode)), (user["user"], 0o700))
-                # Not even its owner can reach it, because others have no access to the folder above.
+                # Not even the folder's owner can reach it by its path: only the server's user may enter the folder above.
                 self.assertNotEqual(subprocess.run(["ls", path], capture_output=True, cwd="/", **user).returncode, 0)
 
     def test_a_worker_sees_the_servers_device_nodes_only(self):

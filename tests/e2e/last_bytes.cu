@@ -1,6 +1,6 @@
-// Calls that wait for the GPU themselves, so that a program that has not waited before sees the
-// results: after cudaHostUnregister, the last bytes of the memory; and of a pool, the memory that
-// was freed in stream order.
+// Calls that wait for the GPU themselves, in a program that makes no other wait. After
+// cudaHostUnregister, the host has the bytes that the GPU wrote last. After cudaStreamSynchronize,
+// a pool has returned the memory that was freed in stream order.
 #include <cuda.h>
 
 #include "../programs/program.h"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Of managed memory, only the bytes that one side has changed travel.
+"""Only changed bytes of managed memory travel between client and worker.
 
     managed_bytes_test.py --build FOLDER [unittest arguments]
 """
@@ -13,7 +13,7 @@ from servers import audit_lines, Server, client_environment, load_trace, run_tes
 
 BUILD = None
 ALL = 16 << 20
-# The limit for what else may travel: five rounds of commands, and pages in one block with written pages.
+# The limit for all other bytes: five rounds of commands, and unchanged pages that share a block with changed pages.
 LITTLE = 1 << 20
 
 

@@ -97,7 +97,8 @@ class MediaTest(unittest.TestCase):
         self.assert_over("tcp", result, "falling back to tcp: cannot connect over fickle")
 
     def test_the_worker_of_a_client_that_is_gone_is_free(self):
-        # Otherwise the worker would wait for an hour for another connection, or a quarter of an hour for this one.
+        # With this handshake timeout, a worker that does not notice the end of its client would wait for an hour for the
+        # client's next connection, or for a quarter of an hour for the Link over fickle.
         for fickle in ("fails", "works"):
             with self.subTest(server=fickle):
                 server, proxy = self.server(fickle, RCUDA_SERVER_HANDSHAKE_TIMEOUT="60m")

@@ -193,7 +193,7 @@ class LoadingTest(unittest.TestCase):
     def test_simulation_ends_its_group(self):
         self.start({})
         result = self.run_remotely(sys.executable, "-c", textwrap.dedent(SIMULATED))
-        # ncclInvalidUsage: the group is not of operations only, and then no group is open.
+        # ncclInvalidUsage twice: the group does not consist of operations only; after the simulation no group is open.
         self.assertEqual(result.stdout, "5 5\n", result.stderr)
 
     def test_tools_show_it(self):

@@ -176,7 +176,8 @@ class NvmlTest(unittest.TestCase):
         internal, node, system = 0, 40, 50
         self.assertEqual(seen["paths"], [[internal, system, node], [system, internal, system],
                                          [node, system, internal]])
-        # A device of each server has the same address, so the domain of the later one is changed, as in CUDA.
+        # The first devices of the two servers have the same address, so the client changes the domain of the second
+        # server's device, as in CUDA.
         self.assertEqual([device["address"] for device in seen["devices"]],
                          ["00000000:10:00.0", "00000001:10:00.0", "00000000:11:00.0"])
 

@@ -34,7 +34,7 @@ print(result, flush=True)
 """
 
 
-# Asks NVML for the number of GPUs, and again until it answers after a line of the input.
+# Asks NVML for the number of GPUs, which must fail. After a line of the input, asks again until NVML answers.
 NVML_TWICE = """
 import ctypes, sys, time
 nvml, count = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_uint()

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """In a process that never calls CUDA, the preloaded library makes no connection, thread, descriptor or output
-and uses no address space, although the environment configures all of it.
+and uses no address space, although rcuda's variables are set.
 
     quiet_test.py --build FOLDER [unittest arguments]
 """

@@ -26,7 +26,7 @@ class ReconnectTest(AuthCase):
         return proxy
 
     def environment(self, proxy, **settings):
-        # If the proxy sends a ticket, that identifies the client, so the client must not identify itself as well.
+        # If the proxy sends a ticket, the ticket identifies the client, so the client must not identify itself as well.
         security = {"RCUDA_SECURITY": "none"} if proxy.tickets else {}
         return dict(client_environment(self.build, [], "tcp", **security, **settings), RCUDA_DEVICES=proxy.address())
 

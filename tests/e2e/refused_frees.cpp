@@ -1,6 +1,6 @@
-// A refused call changes nothing. This includes calls that CUDA does not refuse or whose result it
-// leaves undefined: with destroyed streams, child graphs, and graphs into which a capture records.
-// Also frees memory in a stream of another device, which may belong to another server.
+// A refused call changes nothing: calls with destroyed streams, child graphs, and graphs into which
+// a capture records. (Some of these calls CUDA does not refuse, or it leaves their result
+// undefined.) Also frees memory in a stream of another device, which may belong to another server.
 #include <cstdio>
 #include <cstdlib>
 #include <initializer_list>

@@ -168,7 +168,7 @@ class Server:
         return "\n".join(reports)
 
     def text(self):
-        # Opened again, because the daemon writes at the position of the descriptor that it shares.
+        # Opened again: a read through self.log would move the position at which the daemon writes.
         with open(f"/proc/self/fd/{self.log}", errors="replace") as log:
             return log.read()
 
@@ -238,7 +238,7 @@ class Server:
 PROTOCOL_VERSION = 2
 
 UNUSABLE_SETTINGS = 78  # the exit status of a server that does not start because of its settings
-WRONG_OPTIONS = 2       # the same, of every program
+WRONG_OPTIONS = 2       # the exit status of every program of rcuda whose command line is wrong
 
 # The runtime of the sanitizer with which the libraries are built; it is preloaded before them.
 PRELOAD = ""

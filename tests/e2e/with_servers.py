@@ -32,8 +32,9 @@ LONGEST_STOP = 3  # the most seconds that PROGRAM is stopped before a session is
 
 
 def run_with_stops(program, environment, servers, most_stops):
-    """The exit code of the program, which is stopped until its sessions are parked, or for a moment if they are not. It is 1 if
-    no session was parked, although the program was stopped during one and nothing permanent prevented a park."""
+    """Stops the program repeatedly: each time until its sessions are parked, or for a moment if they are not parked. Returns
+    the program's exit code. Returns 1 if no session was parked, although the program was stopped during a session and nothing
+    permanent prevented a park."""
     process, stops, stood = subprocess.Popen(program, env=environment), 0, False
     said = lambda text: sum(server.text().count(text) for server in servers)
     parks = lambda: said(") is parked, ")

@@ -46,7 +46,7 @@ def library_of_pytorch():
 
 
 class Way:
-    """How ranks run: natively, or through servers. `hosts`: 2 if each rank is on a host of its own."""
+    """How ranks run: natively, or through servers. `hosts`: 1 or 2; two hosts have half of the ranks each."""
 
     def __init__(self, name, hosts, transport="", visible=False):
         self.name, self.hosts, self.transport, self.visible = name, hosts, transport, visible

@@ -34,7 +34,7 @@ class ThreadedDevices final : public p2p::DeviceOps {
   void allow_pauses(p2p::Pause strongest) { strongest_pause_ = strongest; }
   // Number of requests for a pause so far.
   size_t pauses_asked() const { return pauses_asked_; }
-  // Number of blocks of host memory that were not unregistered by the thread that registered them.
+  // Number of blocks of host memory that one thread registered and another thread unregistered.
   size_t given_back_elsewhere();
 
   std::vector<p2p::EngineDevice> devices() override { return {{"GPU-" + name_, ""}}; }

@@ -117,8 +117,9 @@ template <>
 inline constexpr bool kMayBecomeNormal<Div> = true;
 
 // Applies Op with .ftz. A result is flushed if it is subnormal after rounding to 24 bits, not to
-// the spacing of subnormal numbers. To find that value, the operation is repeated with a and c
-// scaled by 2^32. Operands that can have such a result do not overflow there.
+// the spacing of subnormal numbers. To find the result that is rounded to 24 bits, the operation is
+// repeated with a and c scaled by 2^32. If the result is near the subnormal numbers, the scaled
+// operation does not overflow.
 template <class Op, int kOperands>
 SOFTGPU_INLINE float apply_flushing(float a, float b, float c) {
   const float result = apply<Op, kOperands>(a, b, c);

@@ -80,7 +80,7 @@ bool Communicator::join(const Id& id, Lane which) {
   }
   Bytes hello;
   put(hello, Hello{id.key, ranks_, rank_, which});
-  Message welcome;  // from now on this rank receives failures
+  Message welcome;  // once the hub has sent it, the hub also sends failures to this rank
   return channel->send(Kind::kHello, hello) && receive(which, &welcome);
 }
 

@@ -66,9 +66,10 @@ struct Leg {
 
 class Communicator;
 
-// An operation is, in its stream: a copy from the device, a host function, a wait for `word`, a
-// copy to the device. The host function hands the operation to the communicator's thread. So a
-// graph may contain an operation, and no thread of the driver blocks.
+// An operation consists of four commands in its stream: a copy from the device, a host function, a
+// wait for the word in `staging`, a copy to the device. The host function passes the operation to
+// the communicator's thread, which writes the word at the end. So a graph may contain an operation,
+// and no thread of the driver blocks.
 struct Operation {
   std::shared_ptr<Communicator> owner;
   Kind kind;
@@ -116,7 +117,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void leave();
 
   ncclResult_t state() const { return state_.load(); }
-  // Why a call has failed. An abort leaves no reason in the state.
+  // The result of a call that has failed: the state, or ncclInternalError if the state has no error
+  // (after an abort).
   ncclResult_t failure() const;
   void set_state(ncclResult_t state);
   // Prints the line, makes it the last error and, if `lasting`, the communicator's state.

@@ -30,7 +30,7 @@ CommunicatorPtr use(ncclComm_t handle, ncclResult_t* result, bool also_failed = 
 struct Setup {
   std::function<ncclResult_t()> run;
   CommunicatorPtr made;  // nullptr if none
-  ncclComm_t* handle;    // of `made`
+  ncclComm_t* handle;    // the program's variable with the handle of `made`
 };
 
 void add(Setup setup);

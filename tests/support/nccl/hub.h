@@ -40,7 +40,8 @@ Bytes pack(const Failure& failure);
 Failure unpack_failure(const Bytes& body);
 
 // A communicator and the number of collectives that it has begun. With a collective, each rank
-// sends this for the other communicators of its device.
+// sends this for the other communicators of its device. So the hub finds ranks that call the
+// collectives of two communicators in different orders.
 struct Order {
   uint64_t communicator;
   uint64_t begun;

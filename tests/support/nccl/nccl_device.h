@@ -1,6 +1,6 @@
-// The part of NCCL's device API that the tests use, with structs of the strict library. A kernel
-// reads windows and device communicators, so their layouts belong to the interface; NVIDIA's have
-// others. The structs of the host side have the layouts of NCCL 2.30.
+// The part of NCCL's device API that the tests use. Kernels read windows and device communicators,
+// so the layouts of these structs belong to the interface. They are those of the tests' own library
+// (this folder), not of NVIDIA's. The structs of the host side have the layouts of NCCL 2.30.
 #pragma once
 
 #include "nccl_api.h"

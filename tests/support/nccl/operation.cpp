@@ -6,7 +6,7 @@
 namespace testnccl {
 namespace {
 
-constexpr size_t kHead = 64;  // of the staging memory: the word, and the factor at 8
+constexpr size_t kHead = 64;  // bytes of staging before the data: the word at 0, the factor at 8
 
 // Whether this is a default stream (legacy or per thread): these have numbers instead of handles.
 bool is_default(CUstream stream) { return reinterpret_cast<uintptr_t>(stream) <= 2; }
