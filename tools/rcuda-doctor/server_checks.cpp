@@ -102,7 +102,7 @@ Result<wire::ServerStatus> ask_status(const wire::Connection& connection,
   if (answer.first != wire::MessageType::kStatus) {
     return Status(Code::kProtocol, "the server answered the status query with a message of type " +
                                        std::to_string(static_cast<uint32_t>(answer.first)) +
-                                       ": install the same rcuda build on both");
+                                       ": install the same rcuda build on both machines");
   }
   return wire::decode<wire::ServerStatus>(answer.second);
 }

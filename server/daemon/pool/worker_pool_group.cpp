@@ -90,9 +90,13 @@ Status WorkerPool::begin_park(Worker& worker, const std::optional<Identity>& by,
   for (const Worker* const member : members) {
     const std::string who =
         "the session of worker " + std::to_string(member->pid) +
-        (member == &worker ? "" : ", with which it shares memory or NCCL ranks,");
+        (member == &worker ? ""
+                           : " (it shares memory or NCCL ranks with the session of worker " +
+                                 std::to_string(worker.pid) + ")");
     if (member->shares_outside) {
-      return {Code::kUnavailable, who + " shares memory or events with sessions of other servers"};
+      return {
+          Code::kUnavailable,
+          who + " shares memory or events with sessions of other servers, so it cannot be parked"};
     }
     if (member->park.state != ParkState::kActive) {
       return {Code::kUnavailable,

@@ -101,8 +101,8 @@ TEST(AdmissionTest, TheMembersOfAGroupShareItsLimits) {
   ASSERT_TRUE(ada);
   const std::string why = hall.refusal(user("bob", {'s'}), {2, 3});
   EXPECT_TRUE(has(why,
-                  "the sessions of group students have 2 devices, this one asks for 2, and "
-                  "together they may have 3 (devices of [limits.groups.students]"))
+                  "the sessions of group students have 2 devices, this session asks for 2, "
+                  "and together they may have 3 (devices of [limits.groups.students]"))
       << why;
   const Permit bob = hall.session(user("bob", {'s'}), {2});
   ASSERT_TRUE(bob);
@@ -197,9 +197,9 @@ TEST(AdmissionTest, ManyDevicesAreNotStarvedByFew) {
   const Applicant many = hall.wait(user("ada"), {0, 1}), few = hall.wait(user("ada"), {0});
   EXPECT_FALSE(few->is_decided());
   EXPECT_EQ(few->place(), 2u);
-  EXPECT_TRUE(
-      has(few->reason(),
-          "programs that are earlier in the queue wait for devices within the limit of user ada"))
+  EXPECT_TRUE(has(few->reason(), "the limit of user ada (devices of [limits.user]"))
+      << few->reason();
+  EXPECT_TRUE(has(few->reason(), "has room, but programs that are earlier in the queue come first"))
       << few->reason();
   running.reset();
   EXPECT_TRUE(many->is_decided());
