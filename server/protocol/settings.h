@@ -112,9 +112,9 @@ struct Settings {
                                100000,   "most sessions at the same time"};
   config::Bytes staging_bytes{registry, "RCUDA_SERVER_STAGING_BYTES", 64ull << 20, 2u << 20,
                               "page-locked memory of each worker for copies"};
-  config::String image_cache{
-      registry, "RCUDA_SERVER_IMAGE_CACHE", "auto",
-      "folder that keeps module images and compiled PTX between sessions; none: no folder"};
+  config::String image_cache{registry, "RCUDA_SERVER_IMAGE_CACHE", "auto",
+                             "folder that keeps module images and compiled PTX between sessions; "
+                             "auto: ~/.cache/rcuda or the service's cache folder; none: no folder"};
   config::Bytes image_cache_bytes{registry, "RCUDA_SERVER_IMAGE_CACHE_BYTES", 4ull << 30, 1u << 20,
                                   "disk space that the module images may take"};
   config::Duration handshake_timeout{registry, "RCUDA_SERVER_HANDSHAKE_TIMEOUT",
@@ -174,7 +174,7 @@ struct Settings {
       "connects again"};
   config::Duration spin{registry, "RCUDA_SERVER_SPIN", std::chrono::nanoseconds(0),
                         "how long a worker polls for the next command or peer copy before "
-                        "sleeping; 0: a time that depends on the number of its processors"};
+                        "sleeping; 0: a time that depends on the server's processors"};
   config::Integer bulk_streams{
       registry,
       "RCUDA_SERVER_BULK_STREAMS",

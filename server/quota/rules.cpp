@@ -68,7 +68,7 @@ const Rules::KeyInfo Rules::kKeys[] = {
     {Key::kIdleTime, "idle_time", Unit::kTime, true, false, 0, kLongestTimeNs,
      "a time up to 100 years, such as \"30m\"; 0: no limit"},
     {Key::kPriorities, "priorities", Unit::kCount, true, false, 0, 1000,
-     "the number of priorities above the lowest, up to 1000; 0: only the lowest"},
+     "the number of stream priorities above the lowest, up to 1000; 0: only the lowest"},
     {Key::kSmPercent, "sm_percent", Unit::kCount, true, false, 0, 100,
      "a whole number up to 100; 0: no limit"},
     {Key::kPriority, "priority", Unit::kCount, true, false, 0, 1000,
