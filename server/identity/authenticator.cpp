@@ -191,7 +191,7 @@ Result<Proof> Authenticator::examine(const wire::Authenticate& message, const tl
       if (!trust_.authorities) {
         return Status(Code::kDenied,
                       "this server accepts no certificates of users: use a token or MUNGE, or name "
-                      "their authorities in its setting client_authorities");
+                      "the users' authorities in the server's setting client_authorities");
       }
       RCUDA_ASSIGN_OR_RETURN(proof.account, trust_.authorities->check_client(
                                                 message.chain, message.signature, binding));
@@ -204,7 +204,9 @@ Result<Proof> Authenticator::examine(const wire::Authenticate& message, const tl
       return proof;
     }
   }
-  return Status(Code::kProtocol, "the client names an unknown method of authentication");
+  return Status(Code::kProtocol,
+                "the client names an unknown method of authentication: install the same build of "
+                "rcuda on client and server");
 }
 
 Result<Proof> Authenticator::examine_token(const wire::Authenticate& message,

@@ -156,7 +156,7 @@ struct Settings {
       "memory: idle sessions are parked when others need memory; 1: only what the device has"};
   config::Duration stay_awake{
       registry, "RCUDA_SERVER_STAY_AWAKE", std::chrono::seconds(1),
-      "time after its wake-up in which a session is not parked to free memory for others"};
+      "time after a wake-up in which a session is not parked to free memory for other sessions"};
   config::Bool preempt{
       registry, "RCUDA_SERVER_PREEMPT", false,
       "to free memory for a session of higher priority, also park sessions that have work"};

@@ -121,7 +121,7 @@ Findings describe_server(const wire::ServerStatus& status, const std::string& ow
   } else {
     findings.push_back({Verdict::kWarning,
                         "build: the server runs " + build + ", this machine has " + own_version,
-                        "install the same version on both"});
+                        "install the same version on both machines"});
   }
   const bool ahead = status.clock_ms > clock_ms;
   const std::chrono::milliseconds skew(ahead ? status.clock_ms - clock_ms

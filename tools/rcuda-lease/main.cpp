@@ -345,7 +345,8 @@ int start(int argc, char** argv) {
         .type_name("TIME")
         .check(check_life);
   }
-  taking.option("--user", &options.user, "the user of the lease (default: everyone with its key)")
+  taking
+      .option("--user", &options.user, "the user of the lease (default: everyone with its secret)")
       .type_name("NAME");
   taking
       .option("--id", &options.id,

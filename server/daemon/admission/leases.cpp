@@ -140,7 +140,7 @@ std::string Leases::obstacle(const Lease& wish, uint32_t device,
         !wish.user.empty() && use.who.lease.empty() && same_user(identity_of(wish), use.who);
     if (contains(use.devices, device) && !own) {
       return name + " has a session of " + use.who.user +
-             (use.who.lease.empty() ? "" : ", which ends with its lease") +
+             (use.who.lease.empty() ? "" : ", which ends when its lease ends") +
              (use.lost ? lost_text(*use.lost) : "");
     }
   }

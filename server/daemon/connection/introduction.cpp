@@ -338,7 +338,7 @@ Status Connection::take_hello(const std::vector<std::byte>& body) {
   RCUDA_ASSIGN_OR_RETURN(const uint64_t protocol, wire::protocol_hash_of_hello(body));
   if (protocol != wire::protocol_hash()) {
     return Status(Code::kProtocol,
-                  "client and server are of versions of rcuda that do not understand each other: "
+                  "client and server have incompatible versions of rcuda: "
                   "install the same build on both");
   }
   RCUDA_ASSIGN_OR_RETURN(wire::Hello hello, wire::decode<wire::Hello>(body));

@@ -152,8 +152,8 @@ void WorkerPool::advance_rest(Worker& worker) {
   }
   if (suspend.tags.size() > ParkStep::kMostTags) {
     return refuse_group(worker,
-                        "it and the sessions that it shares NCCL communicators with "
-                        "have more than " +
+                        "it and the sessions that share its NCCL communicators "
+                        "together have more than " +
                             std::to_string(ParkStep::kMostTags) + " ranks");
   }
   for (Worker* const member : members) {
