@@ -530,7 +530,7 @@ class AuthTest(AuthCase):
             with socket.create_connection(("127.0.0.1", int(server.port)), timeout=60) as connection:
                 connection.sendall(body)
                 answer = connection.recv(1 << 16)
-                self.assertTrue(answer == b"" or b"no worker of that session" in answer or
+                self.assertTrue(answer == b"" or b"does not have that session" in answer or
                                 b"the session has ended" in answer, answer)
 
 

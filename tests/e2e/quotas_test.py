@@ -346,7 +346,7 @@ class QuotasTest(unittest.TestCase):
                 self.assertNotEqual(process.wait(timeout=120), 0)
                 said = self.said(process)
                 self.assertIn("this session ends in 200ms: the server limits sessions to 2s (session_time)", said)
-                self.assertRegex(said, "is lost: .*the server ends a session after 2s .*administrator")
+                self.assertRegex(said, "is lost: .*the server ends this session: it has lasted 2s.*administrator")
                 self.assertEqual(said.count(" is lost: "), 1)
                 self.assertTrue(eventually(lambda: audit_lines(self.path("audit-" + transport), "session")))
                 self.assertIn("session_time", audit_lines(self.path("audit-" + transport), "session")[0]["end"])

@@ -77,7 +77,7 @@ class TokenTest(unittest.TestCase):
         revoked = self.run_tool("revoke", first[1])
         self.assertEqual((revoked.returncode, revoked.stdout), (0, ""))
         self.assertIn(f"revoked token {first[1]} of ", revoked.stderr)
-        self.assertIn("sessions that run go on", revoked.stderr)
+        self.assertIn("running sessions go on", revoked.stderr)
         self.assertEqual(set(self.rows()), {"ID", second[1]})
 
     def test_all_tokens_of_a_user_are_revoked(self):

@@ -136,7 +136,7 @@ TEST_F(LeasesTest, AnExclusiveLeaseWaitsForSessionsOfOthers) {
   of_another_job.lease = "00000000";
   const Status status = take(for_ada, {{of_another_job, {0}}, {of_another_job, {1}}}).status();
   EXPECT_EQ(status.code(), Code::kUnavailable);
-  EXPECT_TRUE(contains(status, "ends with its lease")) << status.message();
+  EXPECT_TRUE(contains(status, "ends when its lease ends")) << status.message();
 }
 
 TEST_F(LeasesTest, NamedDevicesAreTheseOrNone) {
