@@ -36,7 +36,8 @@ Result<uint64_t> lowest_choice() {
   void* places[2];
   for (void*& place : places) {
     place = ::mmap(nullptr, kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (place == MAP_FAILED) return Status::from_errno(errno, "mapping a page as a probe");
+    if (place == MAP_FAILED)
+      return Status::from_errno(errno, "probing the worker's address space with a page");
   }
   for (void* place : places) ::munmap(place, kPage);
   return places[1] > places[0] ? reinterpret_cast<uint64_t>(places[0]) : 0;
@@ -62,7 +63,7 @@ Result<AddressFence> AddressFence::raise(const wire::AddressWindow& base) {
   const std::vector<AddressRange> free = gaps(mappings, own.begin, own.end);
   if (free.size() != 1 || free[0].begin != own.begin || free[0].end != own.end) {
     return Status(Code::kUnavailable,
-                  "another mapping of the worker lies in the addresses of its driver (its base)");
+                  "the worker uses addresses that are reserved for its driver (its base)");
   }
   AddressFence fence;
   fence.inside_ = {base};

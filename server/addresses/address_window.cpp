@@ -125,8 +125,8 @@ Result<wire::AddressWindow> choose_window(WindowRequest request) {
     return Status(Code::kInvalidArgument,
                   "the servers of this program do not fit into its address space: this server "
                   "needs " +
-                      bytes_text(least) + " of addresses for devices of " + bytes_text(memory) +
-                      ", and the largest free range has " + bytes_text(largest) +
+                      bytes_text(least) + " of addresses for devices with " + bytes_text(memory) +
+                      " of memory, and the largest free range has " + bytes_text(largest) +
                       "; name fewer servers or devices in RCUDA_DEVICES");
   }
   // Assumes that the session's other servers have as many devices as this one.

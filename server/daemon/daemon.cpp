@@ -123,8 +123,9 @@ void Daemon::close(const std::string& why) {
   listener_ = {};
   if (connections_) {
     connections_->refuse_all(Status(
-        Code::kUnavailable, why + ": try again when it has started again (RCUDA_WAIT=60s does), or "
-                                  "name another server"));
+        Code::kUnavailable, why +
+                                ": try again when the server runs again (RCUDA_WAIT=60s waits for "
+                                "it), or name another server"));
   }
   connections_.reset();
   closer_.end();

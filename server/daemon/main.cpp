@@ -132,8 +132,8 @@ void raise_file_limit() {
   limit.rlim_cur = limit.rlim_max;
   (void)::setrlimit(RLIMIT_FSIZE, &limit);
   RCUDA_WARN(
-      "files of this server are limited to %s, and so is each piece of memory that a session "
-      "shares with its client: start the server without that limit (ulimit -f unlimited)",
+      "files of this server are limited to %s (ulimit -f). The limit also applies to each piece of "
+      "memory that a session shares with its client: start the server with ulimit -f unlimited",
       bytes_text(limit.rlim_max).c_str());
 }
 
@@ -209,8 +209,8 @@ void add_options(CommandLine* line, Settings* settings, Options* options) {
   line->option("--ready-fd", &options->ready,
                "file descriptor to which the server writes its port when it serves clients");
   line->flag("--check-config", &options->check_config,
-             "report whether a start would succeed: do what a start does up to the first worker's "
-             "driver, but serve no client and change nothing");
+             "check whether a start would succeed: do all steps of a start until a worker has "
+             "initialised the driver, but serve no client and change nothing");
   line->flag("--list-settings", &options->list_settings,
              "print every setting and where it came from");
   line->option("--worker", &options->worker_base).hide_from_help();

@@ -65,7 +65,7 @@ Status enter_sandbox(pid_t daemon) {
   };
   if (::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0 || !limit(RLIMIT_CORE, 0) ||
       !limit(RLIMIT_AS, kMostMemory) || !limit(RLIMIT_NOFILE, kMostDescriptors)) {
-    return Status::from_errno(errno, "limits");
+    return Status::from_errno(errno, "limiting the resources of the process that speaks TLS");
   }
   return filter_calls(CallFilter::kStreamsOnly);
 }

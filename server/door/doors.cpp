@@ -73,13 +73,15 @@ void Doors::end_all() {
 Result<std::shared_ptr<Doors::Door>> Doors::start() {
   int control[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, control) != 0) {
-    return Status::from_errno(errno, "socketpair");
+    return Status::from_errno(errno, "making sockets for the process that speaks TLS");
   }
   auto door = std::make_shared<Door>();
   door->control.reset(control[0]);
   const UniqueFd its(control[1]);
   // From now on the door's sends fail, so it queues no descriptors here.
-  if (::shutdown(door->control.get(), SHUT_RD) != 0) return Status::from_errno(errno, "shutdown");
+  if (::shutdown(door->control.get(), SHUT_RD) != 0)
+    return Status::from_errno(errno,
+                              "closing a direction of a socket to the process that speaks TLS");
   RCUDA_ASSIGN_OR_RETURN(door->pid, spawn_(its.get()));
   doors_.push_back(door);
   return door;
@@ -146,8 +148,8 @@ Status Doors::make_room(const std::string& origin, uint64_t network) {
   }
   if (chosen->use_count() > 1 && now >= say_crowded_from_) {
     RCUDA_WARN(
-        "clients of more than %zu addresses use TLS before they are identified: the server "
-        "closes those of %s to accept %s",
+        "unidentified clients of more than %zu addresses use TLS at once: the server closes the "
+        "connections of %s to accept %s",
         most_, (*chosen)->origin.c_str(), origin.c_str());
     say_crowded_from_ = now + kInterval;
   }
@@ -158,7 +160,7 @@ Status Doors::make_room(const std::string& origin, uint64_t network) {
 Status Doors::check() {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
-    return Status::from_errno(errno, "socketpair");
+    return Status::from_errno(errno, "making sockets for the process that speaks TLS");
   }
   const UniqueFd client(ends[0]);
   UniqueFd(ends[1]).reset();
@@ -170,8 +172,8 @@ Status Doors::check() {
     return {};
   }
   return {Code::kUnavailable,
-          "the server cannot speak TLS, by which clients of other machines identify themselves: "
-          "the process that speaks TLS does not start (see the lines before), or takes too long"};
+          "the server cannot speak TLS, which clients of other machines need: the process that "
+          "speaks TLS does not start (see the lines before), or takes too long"};
 }
 
 Result<Doors::Passage> Doors::open(const std::string& origin, int client) {
@@ -181,7 +183,7 @@ Result<Doors::Passage> Doors::open(const std::string& origin, int client) {
   if (Clock::now() < door->full_until) return busy;
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
-    return Status::from_errno(errno, "socketpair");
+    return Status::from_errno(errno, "making sockets for the process that speaks TLS");
   }
   UniqueFd stream(ends[0]);
   const UniqueFd its(ends[1]);
@@ -227,7 +229,7 @@ void Doors::refill(bool wanted) {
     if (ended) {
       RCUDA_LOG(now >= say_ended_from_ ? LogLevel::kWarn : LogLevel::kDebug,
                 "the process that speaks TLS with %s has ended, and %ld connection(s) with it",
-                door.origin.empty() ? "its first client" : door.origin.c_str(),
+                door.origin.empty() ? "the next new client" : door.origin.c_str(),
                 one->use_count() - 1);
       if (now >= say_ended_from_) say_ended_from_ = now + kInterval;
       if (door.origin.empty()) start_from_ = broken_until_ = now + kStartAgain;

@@ -96,8 +96,8 @@ Status Authenticator::find_certificate(const Settings& settings, MissingKey miss
     if (trust_.certificate) {
       return Status(Code::kInvalidArgument,
                     "there is no file " + path +
-                        " any more; restore it, or restart the server, which then makes a new key, "
-                        "so that all present tokens become invalid");
+                        " any more; restore it, or restart the server: it then makes a new key, "
+                        "and all present tokens become invalid");
     }
     if (!is_needed) return {};
     if (missing == MissingKey::kIsLeft) return identity::check_can_make(path);
@@ -149,18 +149,18 @@ bool Authenticator::is_operator(const Identity& who) const {
 
 Status Authenticator::not_operator(const Identity& who, const std::string& what) const {
   const std::string named =
-      "the server's own user and root may, and so may users that its setting operators names "
-      "(RCUDA_SERVER_OPERATORS)";
+      ": only the server's own user, root and users in its setting operators "
+      "(RCUDA_SERVER_OPERATORS) may";
   const std::string makes_token = "\"rcuda-token create --user " + who.user +
-                                  " --role operator\" on the server's machine makes one";
-  std::string why = ": " + named;
+                                  " --role operator\" on the server's machine makes ";
+  std::string why = named;
   if (who.roles) {
-    why = ", because its token has the role " + who.roles->text() +
-          ", not operator: " + makes_token +
-          "; with a token of another role, even a user of the setting operators may not";
+    why = ": the role of the client's token is " + who.roles->text() + ", not operator; " +
+          makes_token +
+          "such a token. The role of a token also limits users in the setting operators";
   } else if (who.method != "local socket" && who.method != "ticket") {
     // A client on the server's own machine needs no token.
-    why += " and holders of a token of the role operator (" + makes_token + ")";
+    why += ", or the holder of a token with the role operator (" + makes_token + "one)";
   }
   return Status(Code::kDenied, "user " + who.user + " may not " + what + why);
 }
@@ -191,7 +191,7 @@ Result<Proof> Authenticator::examine(const wire::Authenticate& message, const tl
       if (!trust_.authorities) {
         return Status(Code::kDenied,
                       "this server accepts no certificates of users: use a token or MUNGE, or name "
-                      "their authorities in its setting client_authorities");
+                      "the users' authorities in the server's setting client_authorities");
       }
       RCUDA_ASSIGN_OR_RETURN(proof.account, trust_.authorities->check_client(
                                                 message.chain, message.signature, binding));
@@ -204,7 +204,9 @@ Result<Proof> Authenticator::examine(const wire::Authenticate& message, const tl
       return proof;
     }
   }
-  return Status(Code::kProtocol, "the client names an unknown method of authentication");
+  return Status(Code::kProtocol,
+                "the client names an unknown method of authentication: install the same build of "
+                "rcuda on client and server");
 }
 
 Result<Proof> Authenticator::examine_token(const wire::Authenticate& message,
@@ -271,15 +273,14 @@ std::optional<Result<Identity>> Authenticator::identify(Proof& proof, const std:
   if (user.uid == 0 && ::geteuid() == 0 && !trust_.served.names_root()) {
     return Result<Identity>(
         Status(Code::kDenied,
-               "root of another machine is not root here, nor is root of a "
-               "container: run the program as another user, or add root to the "
-               "server's setting \"users\" (--users root), if the root of every "
-               "client may be root here"));
+               "root of another machine or of a container is not root on the server's machine: run "
+               "the program as another user, or add root to the server's setting \"users\" "
+               "(--users root) if root of every client may be root there"));
   }
   const bool suffices = proof.roles && trust_.takes_all_tokens;
   if (!suffices && !trust_.served.contains(user.uid, user.gid, user.groups)) {
     return not_named(user.user, "ask its administrator to add " + user.user +
-                                    " there, or to a group that it names");
+                                    " to the setting, or to a group that the setting names");
   }
   Identity identity{user.uid, user.gid, user.user, user.groups, proof.method, from};
   identity.roles = proof.roles;

@@ -21,12 +21,11 @@ Status check_role(const Identity& who, wire::MessageType type) {
   if (is_question || who.may(Role::kSession) || (!is_session && who.may(Role::kOperator))) {
     return {};
   }
-  const char* const needed = is_session ? "session, which is needed for sessions"
-                                        : "operator, which is needed for changes and leases";
-  return Status(Code::kDenied,
-                "its token (" + who.roles->text() + ") lacks the role " + needed +
-                    ": \"rcuda-token create --role\" on the server makes a token with "
-                    "another role");
+  const std::string role = is_session ? "session" : "operator";
+  return Status(Code::kDenied, "the role of the client's token is " + who.roles->text() + ", but " +
+                                   (is_session ? "sessions" : "changes and leases") +
+                                   " need the role " + role + ": \"rcuda-token create --role " +
+                                   role + "\" on the server's machine makes such a token");
 }
 
 bool same_user(const Identity& one, const Identity& other) {

@@ -236,8 +236,9 @@ Result<Token> create_token(const std::string& path, const NewToken& wanted, Seco
   tokens.push_back({token.id, wanted.user, hash, now, wanted.expires, wanted.label, wanted.roles});
   if (!can_be_stored(tokens.back())) {
     return Status(Code::kInvalidArgument,
-                  "a user's name may have no spaces, a label no control characters nor \"role:\" "
-                  "at its beginning, and a token may not expire after the year 9999");
+                  "the token cannot be stored: its user may have no spaces, its label may have no "
+                  "control characters and may not begin with \"role:\", and it may not expire "
+                  "after the year 9999");
   }
   RCUDA_RETURN_IF_ERROR(identity::replace_private_file(path, format_tokens(tokens)));
   return token;

@@ -26,11 +26,11 @@ struct Settings {
   config::String users{registry, "RCUDA_SERVER_USERS", "",
                        "users to serve besides the server's own and root: names or numbers "
                        "separated by commas, @group, or *; root of other machines only if root "
-                       "is named; if no user is named, also all users with tokens"};
+                       "is named; empty: also all users with tokens"};
   config::String operators{registry, "RCUDA_SERVER_OPERATORS", "",
-                           "users who are served and may also end any session, drain and reload "
-                           "the server and lease devices, besides the server's own and root: as in "
-                           "users"};
+                           "further users to serve, who may also end any session, drain and reload "
+                           "the server, and lease devices; the server's own user and root always "
+                           "may; written as for RCUDA_SERVER_USERS"};
   config::Bool require_lease{registry, "RCUDA_SERVER_REQUIRE_LEASE", false,
                              "serve only sessions that have a lease (rcuda-lease)"};
   config::String leases{registry, "RCUDA_SERVER_LEASES", "auto",
@@ -71,10 +71,10 @@ struct Settings {
   config::Choice device_isolation{registry,
                                   "RCUDA_SERVER_DEVICE_ISOLATION",
                                   {"server", kIsolateSessions, "commands"},
-                                  "the devices that a worker of a server of root sees: those that "
-                                  "the server offers (server); those of the session, for which it "
-                                  "is started (session); all, and the server only checks commands "
-                                  "(commands)"};
+                                  "devices that a worker sees if the server runs as root (server: "
+                                  "those that the server offers; session: those of its session, "
+                                  "for which the worker is started; commands: all, so only checks "
+                                  "of commands separate sessions)"};
   config::Choice call_filter{registry,
                              "RCUDA_SERVER_CALL_FILTER",
                              {"refuse", kLogCalls},
@@ -107,14 +107,14 @@ struct Settings {
                             8,        0,
                             64,       "most workers kept ready after many programs came at once"};
   config::Duration pool_time{registry, "RCUDA_SERVER_POOL_TIME", std::chrono::seconds(30),
-                             "how long workers beyond the usual ones are kept ready"};
+                             "how long workers beyond RCUDA_SERVER_POOL are kept ready"};
   config::Integer max_sessions{registry, "RCUDA_SERVER_MAX_SESSIONS",     256, 1,
                                100000,   "most sessions at the same time"};
   config::Bytes staging_bytes{registry, "RCUDA_SERVER_STAGING_BYTES", 64ull << 20, 2u << 20,
                               "page-locked memory of each worker for copies"};
-  config::String image_cache{
-      registry, "RCUDA_SERVER_IMAGE_CACHE", "auto",
-      "folder that keeps module images and compiled PTX between sessions; none: no folder"};
+  config::String image_cache{registry, "RCUDA_SERVER_IMAGE_CACHE", "auto",
+                             "folder that keeps module images and compiled PTX between sessions; "
+                             "auto: ~/.cache/rcuda or the service's cache folder; none: no folder"};
   config::Bytes image_cache_bytes{registry, "RCUDA_SERVER_IMAGE_CACHE_BYTES", 4ull << 30, 1u << 20,
                                   "disk space that the module images may take"};
   config::Duration handshake_timeout{registry, "RCUDA_SERVER_HANDSHAKE_TIMEOUT",
@@ -156,14 +156,14 @@ struct Settings {
       "memory: idle sessions are parked when others need memory; 1: only what the device has"};
   config::Duration stay_awake{
       registry, "RCUDA_SERVER_STAY_AWAKE", std::chrono::seconds(1),
-      "how long a session that woke is not parked to free memory for others"};
+      "time after a wake-up in which a session is not parked to free memory for other sessions"};
   config::Bool preempt{
       registry, "RCUDA_SERVER_PREEMPT", false,
       "to free memory for a session of higher priority, also park sessions that have work"};
   config::Duration preempt_wait{
       registry, "RCUDA_SERVER_PREEMPT_WAIT", std::chrono::seconds(5),
-      "how long preempt waits for such work to end; the session then goes "
-      "on without being parked"};
+      "how long preempt waits for the work of a session to end; after this time, the session goes "
+      "on and is not parked"};
   config::Duration reconnect_timeout{
       registry, "RCUDA_SERVER_RECONNECT_TIMEOUT", std::chrono::minutes(2),
       "the longest time that a session over tcp waits for its client to connect again, if the "
@@ -174,7 +174,7 @@ struct Settings {
       "connects again"};
   config::Duration spin{registry, "RCUDA_SERVER_SPIN", std::chrono::nanoseconds(0),
                         "how long a worker polls for the next command or peer copy before "
-                        "sleeping; 0: a time that depends on the number of its processors"};
+                        "sleeping; 0: a time that depends on the server's processors"};
   config::Integer bulk_streams{
       registry,
       "RCUDA_SERVER_BULK_STREAMS",
@@ -184,10 +184,10 @@ struct Settings {
       "queue pairs (verbs) or sockets (tcp) of a connection for copies; 0: four queue pairs; "
       "4 to 12 sockets by the server's processors, 4 if the client has fewer than 8 processors"};
   config::Bool gpudirect{registry, "RCUDA_SERVER_GPUDIRECT", true,
-                         "let the RDMA adapter reach GPU memory where a probe transfer proves it"};
+                         "let the RDMA adapter access GPU memory if a probe transfer succeeds"};
   config::Bool trusted_fabric{registry, "RCUDA_SERVER_TRUSTED_FABRIC", false,
-                              "the RDMA network is trusted: encrypted sessions that leave the "
-                              "transport to rcuda use verbs, which does not encrypt its data"};
+                              "the RDMA network is trusted: encrypted sessions whose client has "
+                              "not chosen a transport use verbs, which does not encrypt its data"};
   // These settings are only documented here. The code that uses them reads the worker's
   // environment.
   config::String verbs_device{registry, "RCUDA_VERBS_DEVICE", "",

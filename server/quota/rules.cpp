@@ -68,7 +68,7 @@ const Rules::KeyInfo Rules::kKeys[] = {
     {Key::kIdleTime, "idle_time", Unit::kTime, true, false, 0, kLongestTimeNs,
      "a time up to 100 years, such as \"30m\"; 0: no limit"},
     {Key::kPriorities, "priorities", Unit::kCount, true, false, 0, 1000,
-     "the number of priorities above the lowest, up to 1000; 0: only the lowest"},
+     "the number of stream priorities above the lowest, up to 1000; 0: only the lowest"},
     {Key::kSmPercent, "sm_percent", Unit::kCount, true, false, 0, 100,
      "a whole number up to 100; 0: no limit"},
     {Key::kPriority, "priority", Unit::kCount, true, false, 0, 1000,
@@ -135,7 +135,8 @@ Result<Rules::Tables*> Rules::user_tables(const std::string& name, const Names& 
   }
   RCUDA_ASSIGN_OR_RETURN(const uid_t uid, names.user(name));
   const auto [found, is_new] = users_.try_emplace(uid);
-  if (!is_new) return wrong("is the same user as [limits.users." + found->second.name + "]");
+  if (!is_new)
+    return wrong("the user is also in [limits.users." + found->second.name + "]: keep one table");
   found->second.name = name;
   return &found->second;
 }
@@ -146,7 +147,8 @@ Result<Rules::Tables*> Rules::group_tables(const std::string& name, const Names&
   }
   RCUDA_ASSIGN_OR_RETURN(const gid_t gid, names.group(name));
   for (const Group& group : groups_) {
-    if (group.gid == gid) return wrong("is the same group as [limits.groups." + group.name + "]");
+    if (group.gid == gid)
+      return wrong("the group is also in [limits.groups." + group.name + "]: keep one table");
   }
   Group& group = groups_.emplace_back();
   group.name = name;

@@ -84,7 +84,7 @@ Status DeviceSet::add(uint32_t ordinal, uint32_t number, std::optional<uint32_t>
   device.ordinal = number;
   if (CUresult result = driver_.cuDeviceGet(&device.device, static_cast<int>(ordinal));
       result != CUDA_SUCCESS) {
-    return Status::from_cuda(result, "device " + std::to_string(ordinal));
+    return Status::from_cuda(result, "opening device " + std::to_string(ordinal));
   }
   if (CUresult result = driver_.cuDevicePrimaryCtxRetain(&device.primary, device.device);
       result != CUDA_SUCCESS) {

@@ -92,7 +92,7 @@ uint64_t SessionLoop::now() const { return options_.now ? options_.now() : monot
 
 Status SessionLoop::over() const {
   if (now() < time_.last_end()) return {};
-  return {Code::kUnavailable, "the session has reached its limit session time"};
+  return {Code::kUnavailable, "the session has reached its limit (session_time)"};
 }
 
 void SessionLoop::stop(std::string why) {

@@ -38,7 +38,7 @@ constexpr uint64_t kSmallPart = 16;
 // Returns why the session cannot rest. kBusy is temporary.
 std::optional<ParkAnswer> SessionLoop::obstacle() {
   const auto cannot = [](const char* why) { return ParkAnswer{What::kCannot, why}; };
-  if (contexts_.watches()) return cannot("its GPU is shared by NVIDIA's MPS");
+  if (contexts_.watches()) return cannot("programs share its GPU through NVIDIA's MPS");
   if (services_.peers.active()) return cannot("it has connections to workers of other servers");
   if (executor_.names.are_of_other_servers()) {
     return cannot("it shares memory or events with sessions of other servers");

@@ -44,13 +44,14 @@ uint64_t SessionTime::due() const {
 std::optional<SessionTime::Notice> SessionTime::poll(uint64_t now,
                                                      const std::function<bool()>& works) {
   if (session_ != 0 && now >= begin_ + session_) {
-    return Notice{true, "the server ends a session after " + text(session_) +
-                            " (limit session time; the server's administrator sets it)"};
+    return Notice{true, "the server ends this session: it has lasted " + text(session_) +
+                            ", the limit of the server's administrator (session_time)"};
   }
   if (session_ != 0 && !session_warned_ && now >= begin_ + session_ - lead(session_)) {
     session_warned_ = true;
     return Notice{false, "this session ends in " + text(lead(session_)) +
-                             ": the server allows it " + text(session_) + " (limit session time)"};
+                             ": the server limits sessions to " + text(session_) +
+                             " (session_time)"};
   }
   if (idle_ == 0 || now < last_use_ + idle_ - lead(idle_)) return std::nullopt;
   const bool work = works();
@@ -60,14 +61,14 @@ std::optional<SessionTime::Notice> SessionTime::poll(uint64_t now,
     return std::nullopt;
   }
   if (now >= last_use_ + idle_) {
-    return Notice{true, "the server ends a session that is idle for " + text(idle_) +
-                            " (limit idle time; the server's administrator sets it)"};
+    return Notice{true, "the server ends this session: it has been idle for " + text(idle_) +
+                            ", the limit of the server's administrator (idle_time)"};
   }
   if (idle_warned_) return std::nullopt;
   idle_warned_ = true;
   return Notice{false, "this session ends in " + text(lead(idle_)) +
-                           " if it stays idle: the server allows it " + text(idle_) +
-                           " without work (limit idle time)"};
+                           " if it stays idle: the server allows " + text(idle_) +
+                           " without work (idle_time)"};
 }
 
 }  // namespace rcuda::server

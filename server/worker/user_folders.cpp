@@ -53,7 +53,7 @@ Result<UniqueFd> open_user_folder(int own, const std::string& cache, const std::
     }
   }
   if ((status.st_mode & 077) != 0) {
-    return Status(Code::kInvalidArgument, whole + " is open to other users: chmod 700");
+    return Status(Code::kInvalidArgument, whole + " is open to other users: run chmod 700 on it");
   }
   return folder;
 }

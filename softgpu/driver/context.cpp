@@ -73,8 +73,8 @@ void Context::fail(CUresult error, const std::string& why) {
     RCUDA_ERROR("context %llu of device %d is lost with CUDA error %d: %s",
                 static_cast<unsigned long long>(id()), device_.ordinal(), error, why.c_str());
   } else {
-    RCUDA_DEBUG("context %llu, which is lost or being destroyed: CUDA error %d: %s",
-                static_cast<unsigned long long>(id()), error, why.c_str());
+    RCUDA_DEBUG("CUDA error %d in context %llu, which is already lost or being destroyed: %s",
+                error, static_cast<unsigned long long>(id()), why.c_str());
   }
 }
 

@@ -113,7 +113,7 @@ void device_call(Block& block, Warp& warp, const CallSite& site, Lanes& x) {
         const uint64_t address = call.argument<uint64_t>(0);
         if (address != 0 && environment.heap_release && !environment.heap_release(address)) {
           x.fault_at(lane, CUDA_ERROR_ILLEGAL_ADDRESS, address,
-                     "free of memory that malloc did not return");
+                     "free() of an address that is not from malloc():");
         }
         break;
       }

@@ -63,10 +63,10 @@ class Finder {
     const Object* object = look_up(handle);
     if (object == nullptr) {
       x_.fault_at(lane, CUDA_ERROR_ILLEGAL_ADDRESS, handle,
-                  "the handle is not a texture or surface object");
+                  "no texture or surface object has the handle");
     } else if (!x_.memory->covers(object->begin, object->end, write_)) {
       x_.fault_at(lane, CUDA_ERROR_ILLEGAL_ADDRESS, object->begin,
-                  "the memory of a texture or surface object is not accessible");
+                  "inaccessible memory in a texture or surface object:");
     } else {
       handle_ = handle;
       found_ = object;
@@ -172,9 +172,10 @@ void access_surface(Lanes& x, const Instr& i) {
     const texture::SurfaceAccess access = texture::locate(
         *surface, surface_point(how, Operands(x, slots + how.values, l)), bytes, how.bounds);
     if (access.outcome == Outcome::kOutside) {
-      x.fault_at(l, CUDA_ERROR_ILLEGAL_ADDRESS, surface->begin, "access outside a surface");
+      x.fault_at(l, CUDA_ERROR_ILLEGAL_ADDRESS, surface->begin, "access outside of the surface at");
     } else if (access.outcome == Outcome::kMisaligned) {
-      x.fault_at(l, CUDA_ERROR_MISALIGNED_ADDRESS, surface->begin, "misaligned surface coordinate");
+      x.fault_at(l, CUDA_ERROR_MISALIGNED_ADDRESS, surface->begin,
+                 "misaligned coordinate in the surface at");
     }
     if (x.faulted) return false;
     for (uint32_t k = 0; k < how.values; ++k) {

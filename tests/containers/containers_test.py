@@ -129,7 +129,7 @@ class ContainersTest(unittest.TestCase):
         result = self.run_image("--user=nobody", IMAGE, DEMO, network="none")
         self.assertIn(" on 1 device, 0 wrong", result.stdout, result.stderr + server.text())
         result = self.run_image(IMAGE, DEMO, network="none")
-        self.assertIn("nor is root of a container", result.stderr)
+        self.assertIn("root of another machine or of a container is not root", result.stderr)
 
     def test_a_network_of_its_own(self):
         """The container has a network of its own, so to the server it is another machine, and it needs a token."""

@@ -161,7 +161,7 @@ class AuthTest(AuthCase):
                     self.assertRegex(outcome.stderr, refusal)
 
         done = attempt("observer")
-        check(done, {"status"}, r"its token \(observer\) lacks the role (session|operator).*rcuda-token create --role")
+        check(done, {"status"}, r"token is observer, but .* need the role (session|operator): .rcuda-token create --role")
         self.assertIn(f"worker {worker}", done["status"].stdout)
         self.assertIsNone(client.poll())
         # The server is root's, and to another user it shows no session of root.
@@ -172,13 +172,13 @@ class AuthTest(AuthCase):
         user = "nobody" if other else pwd.getpwuid(os.geteuid()).pw_name
         for name, what in (("resume", "drain this server, reload its settings or move sessions"),
                            ("take", "lease devices of this server")):
-            self.assertIn(f"user {user} may not {what}, because its token has the role session, not operator: "
+            self.assertIn(f"user {user} may not {what}: the role of the client's token is session, not operator; "
                           f'"rcuda-token create --user {user} --role operator" on the server', done[name].stderr)
         self.assertNotIn(worker if other else "no session", done["status"].stdout)
         if other:
             self.assertIsNone(client.poll())
             done = attempt("operator")
-            check(done, {"status", "resume", "list", "take", "end"}, r"its token \(operator\) lacks the role session")
+            check(done, {"status", "resume", "list", "take", "end"}, "token is operator, but sessions need the role session")
             self.assertIn(f"worker {worker}", done["status"].stdout)
             self.assertTrue(eventually(lambda: client.poll() is not None))
 
@@ -187,7 +187,7 @@ class AuthTest(AuthCase):
         server = self.server(RCUDA_SERVER_USERS="*")
         proxy = self.proxy(server)
         token = self.token_file(self.make_token(server))
-        refused = "root of another machine is not root here", "--users root"
+        refused = "root of another machine or of a container is not root on the server's machine", "--users root"
         self.assert_refused(self.run_program([proxy.address()], RCUDA_TOKEN_FILE=token), *refused)
         asked = self.run_tool("rcuda-smi", f"127.0.0.1:{proxy.port}", RCUDA_TOKEN_FILE=token)
         self.assertIn(refused[0], asked.stderr)
@@ -217,7 +217,7 @@ class AuthTest(AuthCase):
                     continue
                 self.assert_refused(result, "the server does not serve user nobody: its setting \"users\" lists only "
                                     "others, and also applies to tokens; ask its administrator to add nobody "
-                                    "there, or to a group")
+                                    "to the setting, or to a group")
                 # A token whose role gives no sessions works also for a user that the setting does not list.
                 observer = self.token_file(self.make_token(server, "--user", "nobody", "--role", "observer"))
                 asked = self.run_tool("rcuda-smi", at.rsplit(":", 1)[0], RCUDA_TOKEN_FILE=observer)
@@ -530,7 +530,7 @@ class AuthTest(AuthCase):
             with socket.create_connection(("127.0.0.1", int(server.port)), timeout=60) as connection:
                 connection.sendall(body)
                 answer = connection.recv(1 << 16)
-                self.assertTrue(answer == b"" or b"no worker of that session" in answer or
+                self.assertTrue(answer == b"" or b"does not have that session" in answer or
                                 b"the session has ended" in answer, answer)
 
 

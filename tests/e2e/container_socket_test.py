@@ -57,7 +57,7 @@ class ContainerSocketTest(unittest.TestCase):
         server = self.server("--users", "*")
         refused = self.program(server, ROOT)
         self.assertNotEqual(refused.returncode, 0)
-        self.assertIn("nor is root of a container", refused.stderr, server.text())
+        self.assertIn("root of another machine or of a container is not root", refused.stderr, server.text())
         self.assertIn("--users root", refused.stderr)
         self.assertEqual(server.sessions(BUILD), {})
 

@@ -343,7 +343,7 @@ class LeasesTest(unittest.TestCase):
                                 capture_output=True, timeout=60,
                                 env=dict(os.environ, RCUDA_SERVER_LEASES=self.path("leases")))
         self.assertEqual(result.returncode, UNUSABLE_SETTINGS, result.stdout)
-        self.assertIn(f"{self.path('leases')}: line 1 is not a lease", result.stderr)
+        self.assertIn(f"{self.path('leases')}: line 1 is damaged", result.stderr)
 
     def test_a_long_list_comes_in_parts(self):
         server = self.server()

@@ -73,13 +73,13 @@ class MediaTest(unittest.TestCase):
         self.check("fickle", "over fickle: both ends support it", "works", "works")
 
     def test_the_clients_host_is_not_fit(self):
-        self.check("late-tcp", "over late-tcp: this host is not fit for fickle", "works", None)
+        self.check("late-tcp", "over late-tcp: this host cannot use fickle", "works", None)
 
     def test_the_client_cannot_use_it(self):
         self.check("late-tcp", "over late-tcp: fickle is not usable here", "works", "unusable")
 
     def test_the_servers_host_is_not_fit(self):
-        self.check("tcp", "over tcp: the server: this host is not fit for fickle", None, "works")
+        self.check("tcp", "over tcp: the server: this host cannot use fickle", None, "works")
 
     def test_the_server_cannot_use_it(self):
         self.check("tcp", "over tcp: the server: fickle is not usable here", "unusable", "works")

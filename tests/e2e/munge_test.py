@@ -93,9 +93,9 @@ class MungeTest(AuthCase):
         server = self.server(RCUDA_MUNGE_SOCKET=munge, RCUDA_SERVER_USERS="*")
         proxy = self.proxy(server)
         self.assert_refused(self.run_program([proxy.address()], RCUDA_MUNGE_SOCKET=munge),
-                            "root of another machine is not root here")
+                            "root of another machine or of a container is not root on the server's machine")
         asked = self.run_tool("rcuda-smi", "drain", f"127.0.0.1:{proxy.port}", RCUDA_MUNGE_SOCKET=munge)
-        self.assertIn("root of another machine is not root here", asked.stderr)
+        self.assertIn("root of another machine or of a container is not root on the server's machine", asked.stderr)
 
     def silent_munged(self):
         """A socket at which nobody accepts connections, with room for one: further clients hang in

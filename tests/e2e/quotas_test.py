@@ -345,11 +345,11 @@ class QuotasTest(unittest.TestCase):
                 process = self.start_session(server, transport)
                 self.assertNotEqual(process.wait(timeout=120), 0)
                 said = self.said(process)
-                self.assertIn("this session ends in 200ms: the server allows it 2s (limit session time)", said)
-                self.assertRegex(said, "is lost: .*the server ends a session after 2s .*administrator")
+                self.assertIn("this session ends in 200ms: the server limits sessions to 2s (session_time)", said)
+                self.assertRegex(said, "is lost: .*the server ends this session: it has lasted 2s.*administrator")
                 self.assertEqual(said.count(" is lost: "), 1)
                 self.assertTrue(eventually(lambda: audit_lines(self.path("audit-" + transport), "session")))
-                self.assertIn("limit session time", audit_lines(self.path("audit-" + transport), "session")[0]["end"])
+                self.assertIn("session_time", audit_lines(self.path("audit-" + transport), "session")[0]["end"])
 
     def test_the_server_ends_what_a_worker_does_not_end(self):
         for limit in ("session_time", "idle_time"):
@@ -360,7 +360,7 @@ class QuotasTest(unittest.TestCase):
             (worker,) = server.sessions(BUILD).values()
             os.kill(worker, signal.SIGSTOP)  # like a worker over which a hostile program has control: it does not end the session
             self.assertTrue(eventually(lambda: not server.sessions(BUILD)), server.text())
-            self.assertIn(f"worker {worker} has not ended a session that exceeds its limit {limit.replace('_', ' ')}",
+            self.assertIn(f"worker {worker} has not ended a session that exceeds its limit ({limit})",
                           server.text())
             self.end(process)
 

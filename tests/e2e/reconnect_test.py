@@ -169,8 +169,8 @@ class ReconnectTest(AuthCase):
         worker = server.sessions(self.build)[run.pid]
         result = self.run_program([server.address()])
         self.assertEqual(result.returncode, 1)
-        self.assertRegex(result.stderr, f"the session with worker {worker} has been disconnected for .* and holds a "
-                         f"place: .*RCUDA_WAIT=60s.* rcuda-smi end SERVER {worker}")
+        self.assertRegex(result.stderr, f"the session with worker {worker} has been disconnected for .* and counts against this "
+                         f"limit: .*RCUDA_WAIT=60s.* rcuda-smi end SERVER {worker}")
         self.assertIn(run.pid, server.sessions(self.build))
         waited = self.run_program([server.address()], RCUDA_WAIT="60s")
         self.assert_works(waited)

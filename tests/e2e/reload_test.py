@@ -131,7 +131,7 @@ class ReloadTest(unittest.TestCase):
                                  ('nonsense = 5\n', None, "nonsense")):
             with self.subTest(text):
                 self.write(text)
-                said = self.hang_up(server, "the settings are not reloaded, after SIGHUP, and keep their values")
+                said = self.hang_up(server, "cannot reload the settings after SIGHUP; they keep their values")
                 before = len(server.text())
                 asked = self.smi(server, "reload")
                 self.assertEqual(asked.returncode, 1)
@@ -143,7 +143,7 @@ class ReloadTest(unittest.TestCase):
                     if line:
                         self.assertIn(f"{self.config}:{line}", answer)
         os.unlink(self.config)
-        self.hang_up(server, "the settings are not reloaded")
+        self.hang_up(server, "cannot reload the settings")
         self.assertIn("1 of 256 sessions", server.status(BUILD))
         self.assertIn("as many as it may have", self.refusal(server))
         self.use(first)
@@ -204,7 +204,7 @@ class ReloadTest(unittest.TestCase):
                                        capture_output=True, text=True, timeout=120,
                                        env=dict(os.environ, RCUDA_SECURITY="tls", RCUDA_TOKEN_FILE=folder + "/token"))
                 self.assertEqual(asked.returncode, 0 if is_operator else 1, asked.stderr)
-                self.assertIn("changed: max_sessions" if is_operator else "lacks the role operator",
+                self.assertIn("changed: max_sessions" if is_operator else "need the role operator",
                               asked.stdout + asked.stderr)
 
     def test_workers_and_doors_ignore_the_signal(self):

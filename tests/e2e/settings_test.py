@@ -227,7 +227,7 @@ class SettingsTest(unittest.TestCase):
         server = Server(BUILD, options=("--listen", "0.0.0.0"), environment=dict(XDG_CONFIG_HOME=self.folder), user=user)
         os.unlink(self.path("rcuda/server.pem"))  # a reload makes no new key, because that would make all tokens invalid
         server.process.send_signal(signal.SIGHUP)
-        self.assertTrue(eventually(lambda: "the settings are not reloaded" in server.text()), server.text())
+        self.assertTrue(eventually(lambda: "cannot reload the settings" in server.text()), server.text())
         self.assertIn("server.pem any more; restore it, or restart the server", server.text())
         self.assertFalse(os.path.exists(self.path("rcuda/server.pem")))
         self.assertEqual(server.stop(), 0, server.text())

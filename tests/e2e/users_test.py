@@ -143,8 +143,8 @@ class UsersTest(unittest.TestCase):
         for command in (("drain", at), ("resume", at)):
             denied = self.control(server, NOBODY, *command)
             self.assertEqual(denied.returncode, 1)
-            self.assertIn("user nobody may not drain this server, reload its settings or move sessions: the server's own user and "
-                          "root may, and so may users that its setting operators names (RCUDA_SERVER_OPERATORS)", denied.stderr)
+            self.assertIn("user nobody may not drain this server, reload its settings or move sessions: only the server's own "
+                          "user, root and users in its setting operators (RCUDA_SERVER_OPERATORS) may", denied.stderr)
             self.assertNotIn("rcuda-token", denied.stderr)  # the server's own machine needs no token
         self.assertRegex(self.control(server, OTHER, "end", at, worker).stderr,
                          "no session of yours .*; only operators may end sessions of other users")

@@ -19,7 +19,7 @@ std::string behaviour() {
 }  // namespace
 
 Status fickle_host() {
-  if (behaviour().empty()) return {Code::kUnsupported, "this host is not fit for fickle"};
+  if (behaviour().empty()) return {Code::kUnsupported, "this host cannot use fickle"};
   return {};
 }
 

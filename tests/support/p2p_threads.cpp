@@ -106,7 +106,8 @@ Result<StreamPlace> ThreadedDevices::enter(p2p::StreamRef stream, bool) {
 Result<bool> ThreadedDevices::reached(StreamPlace place) {
   std::lock_guard lock(mutex_);
   const auto found = places_.find(static_cast<uint64_t>(place));
-  if (found == places_.end()) return Status(Code::kInternal, "a place after its release");
+  if (found == places_.end())
+    return Status(Code::kInternal, "a stream place was queried after its release");
   return !held_back_.contains(found->second);
 }
 

@@ -103,7 +103,7 @@ Result<wire::ServerStatus> ask_status(const wire::Connection& connection,
   if (answer.first != wire::MessageType::kStatus) {
     return Status(Code::kProtocol, "the server answered the status query with a message of type " +
                                        std::to_string(static_cast<uint32_t>(answer.first)) +
-                                       ": install the same rcuda build on both");
+                                       ": install the same rcuda build on both machines");
   }
   return wire::decode<wire::ServerStatus>(answer.second);
 }
@@ -122,7 +122,7 @@ Findings describe_server(const wire::ServerStatus& status, const std::string& ow
   } else {
     findings.push_back({Verdict::kWarning,
                         "build: the server runs " + build + ", this machine has " + own_version,
-                        "install the same version on both"});
+                        "install the same version on both machines"});
   }
   const bool ahead = status.clock_ms > clock_ms;
   const std::chrono::milliseconds skew(ahead ? status.clock_ms - clock_ms

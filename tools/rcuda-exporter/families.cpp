@@ -37,7 +37,7 @@ constexpr std::array kMetrics{
     Described{"rcuda_parked_seconds_total", MetricType::Counter,
               "Total parked time of the sessions that have woken"},
     Described{"rcuda_parks_for_room_total", MetricType::Counter,
-              "How often sessions were parked because others needed their GPU memory"},
+              "How often sessions were parked because other sessions needed GPU memory"},
     Described{"rcuda_room_refusals_total", MetricType::Counter,
               "Allocations that failed because no session could be parked for them"},
     Described{"rcuda_session_seconds", MetricType::Gauge, "Age of the oldest session"},

@@ -48,7 +48,8 @@ lease's devices. When a lease ends, so do its sessions.
 "take" prints two lines for the environment of the program:
     RCUDA_DEVICES=node1:0,node1:3
     RCUDA_LEASE=node1=1a2b3c4d:...
-The second holds a secret. Entries of several servers are joined by commas in both.
+The second line holds a secret. To use leases of several servers, join their entries with commas in
+each of the two variables.
 
 The user whom a lease is for (--user) needs no secret: RCUDA_LEASE=node1=1a2b3c4d suffices.
 
@@ -192,7 +193,7 @@ Status take(const Options& options, const tools::Server& server, wire::LeaseRequ
   if (answer->leases.size() != 1 || !wire::is_lease_id(answer->leases.front().id)) {
     return Status(Code::kProtocol, server.text() +
                                        " sent an answer without a valid lease: install the same "
-                                       "rcuda build on both");
+                                       "rcuda build on both machines");
   }
   print_message(server, *answer);
   const wire::LeaseInfo& lease = answer->leases.front();
@@ -344,7 +345,8 @@ int start(int argc, char** argv) {
         .type_name("TIME")
         .check(check_life);
   }
-  taking.option("--user", &options.user, "the user of the lease (default: everyone with its key)")
+  taking
+      .option("--user", &options.user, "the user of the lease (default: everyone with its secret)")
       .type_name("NAME");
   taking
       .option("--id", &options.id,

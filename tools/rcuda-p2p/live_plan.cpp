@@ -127,11 +127,11 @@ Status Pair::introduce(const client::DeviceAddress& to) {
   body.connects = 1;
   const auto host = std::as_bytes(std::span(to.host));
   RCUDA_RETURN_IF_ERROR(status_of(from_->post(route_in(*from_), {body, host}),
-                                  "introducing the destination's worker to the source's"));
+                                  "introducing the destination's worker to the source's worker"));
   body.worker = 0;
   body.connects = 0;
   return status_of(to_->post(route_in(*to_), {body, host}),
-                   "introducing the source's worker to the destination's");
+                   "introducing the source's worker to the destination's worker");
 }
 
 Result<Pair::Forecast> Pair::forecast(Session& session, uint64_t bytes) {

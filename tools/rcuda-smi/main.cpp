@@ -374,7 +374,8 @@ Commands add_commands(config::CommandLine& line, Arguments* to) {
         .type_name("");
   }
   commands.move.option("--to", &to->to,
-                       "the GPU, by the server's number (default: the server chooses)");
+                       "the GPU on which the session wakes, as the server numbers it (default: the "
+                       "server chooses)");
   commands.move.option("--from", &to->from, "the GPU that the session leaves, if it has several");
   commands.drain.flag("--no-wait", &to->no_wait, "do not wait until the server has stopped");
   commands.drain.option("--gpu", &to->gpu,

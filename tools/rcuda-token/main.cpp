@@ -50,26 +50,27 @@ namespace rcuda {
 namespace {
 
 constexpr const char* kFooter =
-    R"(On the server, create prints a line with a name of the server and a token:
+    R"(On the server, "create" prints a line with a name of the server and a token:
     node1 rcuda1.1a2b3c4d....
-On the client machine, add reads such lines, of one or several servers, and puts them into the
-user's file. There, a line is for the server that RCUDA_DEVICES names in the same way, on any port
-or on one (node1:9000); a line that only has a token is for every other server. A new line replaces
-the one for the same server. remove takes the line of a server that is gone out of the file.
+On the client machine, "add" reads such lines, of one or several servers, and puts them into the
+user's file. RCUDA_DEVICES must name the server as its line does. A line for node1 is for servers on
+all ports of node1, a line for node1:9000 only for the server on this port. A line with only a token
+is for all servers that have no line. A new line replaces the old line for the same server. "remove"
+removes the line of a server that no longer exists.
 
 The holder of a token may use the server as ROLE says, and recognises the server by the fingerprint
 of the server's key, which is the last part of the token.
 
 Roles:
-    session   sessions as USER, which must be a user of this machine if the server is root's
+    session   sessions as USER; if the server runs as root, USER must exist on its machine
     observer  shows all sessions and GPUs (rcuda-smi, rcuda-exporter), and changes nothing
-    operator  the same, and takes leases, ends and parks sessions, drains and reloads the server
+    operator  as observer; also takes leases, ends and parks sessions, drains and reloads servers
 
 A server of root accepts sessions of root from other machines only if its setting `users` names root.
 
 The server keeps only a hash of the secret. A token that is lost cannot be shown again: revoke it
-and make another. A running server notices every change. Sessions that run continue: rcuda-smi ends
-them.
+and make another. A running server notices every change. Running sessions continue until "rcuda-smi
+end" ends them.
 
 Files, for root in /etc/rcuda, else in $XDG_CONFIG_HOME/rcuda or ~/.config/rcuda:
     tokens       the server's tokens
@@ -130,8 +131,8 @@ Result<std::string> choose_user(const std::string& wanted, const server::Roles& 
   if (own == 0 || uid == own) return identity::user_name(uid);
   return Status(Code::kDenied, "only root can make a token for " + wanted + ": a server of " +
                                    identity::user_name(own) +
-                                   " runs everything as that user and cannot act for " +
-                                   "another; run \"sudo rcuda-token create --user " + wanted +
+                                   " runs all sessions as that user and cannot act for " +
+                                   "another user; run \"sudo rcuda-token create --user " + wanted +
                                    "\" for a server that runs as root");
 }
 
@@ -170,7 +171,7 @@ void note_if_not_served(const Options& options, const std::string& user) {
     return;
   }
   // Root makes tokens only for users that this machine knows.
-  const std::string remedy = is_known ? "add " + user + " there, or to a group that it names"
+  const std::string remedy = is_known ? "add " + user + " to users, or to a group that users names"
                                       : "this machine does not know " + user +
                                             ", so users = \"*\" or users = \"\" is needed";
   std::fprintf(
@@ -350,10 +351,11 @@ Status revoke(const Options& options) {
     std::fprintf(stderr, "rcuda-token: revoked token %s of %s\n", token.id.c_str(),
                  token.user.c_str());
   }
-  std::fprintf(stderr,
-               "rcuda-token: no new session begins with %s; sessions that run go on until "
-               "\"rcuda-smi end\" ends them\n",
-               revoked.size() == 1 ? "it" : "these");
+  std::fprintf(
+      stderr,
+      "rcuda-token: no new session begins with the revoked token%s; running sessions go on "
+      "until \"rcuda-smi end\" ends them\n",
+      revoked.size() == 1 ? "" : "s");
   return {};
 }
 

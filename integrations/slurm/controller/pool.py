@@ -60,7 +60,7 @@ def expand(host):
 
 def parse_line(words):
     if len(words) < 3:
-        raise ValueError("a line has a type, the memory of a GPU, and servers with their devices (gpu1:0-7)")
+        raise ValueError("write a type, the memory of a GPU, and servers with their devices (h100 80G gpu1:0-7)")
     name, memory, *rest = words
     if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
         raise ValueError(f"{name} is not the name of a type: use letters, digits, - and _")

@@ -98,10 +98,10 @@ spank_option option_table[] = {
     {text("rcuda"), text("N[:type]"),
      text("number of the job's remote GPUs, of any type or of one type of the pool"), 1, 0,
      take_request},
-    {text("rcuda-mem"), text("size"), text("memory that each remote GPU must have (20G)"), 1, 0,
-     take_memory},
+    {text("rcuda-mem"), text("size"), text("memory that each remote GPU must have, such as 20G"), 1,
+     0, take_memory},
     {text("rcuda-bind"), text("node|task|job"),
-     text("how a step divides the job's remote GPUs (node)"), 1, 0, take_bind},
+     text("how a step divides the job's remote GPUs (default: node)"), 1, 0, take_bind},
 };
 
 std::string environment(spank_t spank, const char* name) {
@@ -133,8 +133,9 @@ std::optional<Grant> ask_controller(uint32_t job, std::string* error) {
   slurm_free_job_info_msg(answer);
   if (!found) {
     *error =
-        "the job has no remote GPUs: ask for them when it is submitted (sbatch, salloc or srun "
-        "--rcuda=N); if that was done, slurm.conf does not run rcuda-slurmctld as PrologSlurmctld";
+        "the job has no remote GPUs: submit the job with --rcuda=N (sbatch, salloc or srun); if it "
+        "was "
+        "submitted so, make rcuda-slurmctld the PrologSlurmctld of slurm.conf";
   }
   return found;
 }

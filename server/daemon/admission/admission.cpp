@@ -138,14 +138,14 @@ std::string Admission::Budget::shortage(uint32_t more) const {
   if (who.empty()) return "all " + std::to_string(sessions) + " sessions of the server are taken";
   if (slots.all()) {
     return who + " has " + counted(sessions, "session") +
-           ", as many as the server can count together";
+           ", the most to which the server can apply one shared limit";
   }
   if (lacks_session()) {
     return who + " has " + counted(sessions, "session") + ", as many as it may have (" +
            limits.sessions.rule + ")";
   }
-  return "the sessions of " + who + " have " + counted(devices, "device") + ", this one asks for " +
-         std::to_string(more) + ", and together they may have " +
+  return "the sessions of " + who + " have " + counted(devices, "device") +
+         ", this session asks for " + std::to_string(more) + ", and together they may have " +
          std::to_string(limits.devices.most) + " (" + limits.devices.rule + ")";
 }
 
@@ -213,8 +213,8 @@ Result<std::unique_ptr<Admission::Permit>> Admission::Applicant::take() {
 std::string Admission::Applicant::reason() const {
   if (!obstacle_.ok()) return obstacle_.context();
   if (!behind_) return lacks_->shortage(count());
-  return "programs that are earlier in the queue wait for devices within the limit of " +
-         lacks_->limits.allowance.of + " (" + lacks_->limits.devices.rule + ")";
+  return "the limit of " + lacks_->limits.allowance.of + " (" + lacks_->limits.devices.rule +
+         ") has room, but programs that are earlier in the queue come first";
 }
 
 std::string Admission::Applicant::remedy() const {
@@ -239,7 +239,7 @@ Status Admission::Applicant::timeout(std::chrono::milliseconds waited) const {
   if (!may_wait_ && !obstacle_.ok()) return obstacle_;
   if (!may_wait_) {
     return Status(Code::kUnavailable, reason() +
-                                          ": wait for a session to end (RCUDA_WAIT=60s does), or " +
+                                          ": wait for a session to end (RCUDA_WAIT=60s), or " +
                                           remedy() + lost_hint(false));
   }
   std::string text =
@@ -377,10 +377,10 @@ Status Admission::check_queue(const Applicant& applicant) const {
   const size_t all = waiting();
   const size_t most_of_user = (most_waiting_ + 3) / 4;
   if (all <= most_waiting_ && static_cast<size_t>(of_user) <= most_of_user) return {};
-  return Status(Code::kUnavailable, applicant.reason() + ", and " + std::to_string(all - 1) +
-                                        " programs already wait in the queue, " +
-                                        std::to_string(of_user - 1) +
-                                        " of them of this user: try again when there are fewer");
+  return Status(Code::kUnavailable,
+                applicant.reason() + ", and " + std::to_string(all - 1) +
+                    " programs already wait in the queue, " + std::to_string(of_user - 1) +
+                    " of them of this user: try again when fewer programs wait");
 }
 
 void Admission::review() {
@@ -503,7 +503,8 @@ Result<std::unique_ptr<Admission::Permit>> Admission::restore(const CarriedPermi
   for (const CarriedPermit::Place& place : carried.places) {
     const BudgetPointer budget = place.budget.empty() ? server_ : budgets_[place.budget].lock();
     if (!budget)
-      return Status(Code::kInternal, "the earlier server's state lacks a budget that it refers to");
+      return Status(Code::kInternal,
+                    "the earlier server's state is damaged: it lacks a budget of a session");
     ++budget->sessions;
     budget->devices += carried.devices;
     if (place.slot) budget->slots.set(*place.slot);

@@ -20,7 +20,7 @@ std::string Admission::Applicant::lost_hint(bool waited) const {
     if (!lost.permit->has_place_in(*lacks_)) continue;
     if (!first || rank(lost) > rank(*first)) first = std::move(lost);
   }
-  return first ? hint_of(first->client, same_user(first->who, user_), waited, "a place") : "";
+  return first ? hint_of(first->client, same_user(first->who, user_), waited, "this limit") : "";
 }
 
 // Decides as in_the_way() will when the sessions are no longer spared (LostClient::kSpared).

@@ -77,8 +77,8 @@ Result<std::vector<Lease>> parse_leases(std::string_view text) {
     Lease lease;
     if (!parse_line(line, &lease)) {
       return Status(Code::kInvalidArgument, "line " + std::to_string(number) +
-                                                " is not a lease: remove the line (its lease "
-                                                "ends), or the file (all leases end)");
+                                                " is damaged: remove the line to end its lease, "
+                                                "or the file to end all leases");
     }
     leases.push_back(std::move(lease));
   }

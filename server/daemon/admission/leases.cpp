@@ -36,9 +36,8 @@ std::string end_text(const Lease& lease) {
 std::string lost_text(const LostClient& lost) {
   const std::string worker = " (worker " + std::to_string(lost.worker);
   if (lost.ends) return worker + ", ends now)";
-  return worker + ", disconnected for " + rounded_time_text(lost.lost_for) +
-         ": rcuda-lease take --wait 60s ends that session" + lost.when() + ", and so does " +
-         lost.command() + ")";
+  return worker + ", disconnected for " + rounded_time_text(lost.lost_for) + ": " + lost.command() +
+         " ends that session now, and rcuda-lease take --wait 60s ends it" + lost.when() + ")";
 }
 
 // The user of a lease as an Identity, for same_user().
@@ -57,8 +56,9 @@ Status check(const Lease& wish, uint32_t count, const std::vector<uint32_t>& off
   const std::string names = wish.user + wish.creator;
   if (!is_usable(wish.job) || !is_usable(names) || names.find(' ') != std::string::npos) {
     return Status(Code::kInvalidArgument,
-                  "a job's id may have at most " + std::to_string(wire::kMostLeaseText) +
-                      " characters and no control characters, and a user's name no spaces");
+                  "the job or the user is not usable: both may have at most " +
+                      std::to_string(wire::kMostLeaseText) +
+                      " characters and no control characters, and a user may have no spaces");
   }
   if (wish.devices.empty() && count == 0) {
     return Status(Code::kInvalidArgument,
@@ -71,7 +71,7 @@ Status check(const Lease& wish, uint32_t count, const std::vector<uint32_t>& off
   if (wish.devices.empty() && offered.empty()) {
     return Status(Code::kUnavailable,
                   "the server does not know its devices before its first worker has started: name "
-                  "devices, or let it keep workers ready (--pool)");
+                  "devices, or let the server keep workers ready (--pool)");
   }
   for (const uint32_t device : wish.devices) {
     if (!offered.empty() && !contains(offered, device)) {
@@ -140,7 +140,7 @@ std::string Leases::obstacle(const Lease& wish, uint32_t device,
         !wish.user.empty() && use.who.lease.empty() && same_user(identity_of(wish), use.who);
     if (contains(use.devices, device) && !own) {
       return name + " has a session of " + use.who.user +
-             (use.who.lease.empty() ? "" : ", which ends with its lease") +
+             (use.who.lease.empty() ? "" : ", which ends when its lease ends") +
              (use.lost ? lost_text(*use.lost) : "");
     }
   }
@@ -195,11 +195,12 @@ Result<Leases::Taken> Leases::again(const Lease& lease, const Lease& wish, uint3
     return Status(Code::kInvalidArgument,
                   "the lease id " + lease.id + " belongs to another lease: request another id");
   return Status(Code::kInvalidArgument, wish.job + " already has lease " + lease.id + ": " +
-                                            (lease.exclusive ? "exclusively " : "shared, ") +
+                                            (lease.exclusive ? "exclusive, " : "shared, ") +
                                             (lease.oversubscribes ? "oversubscribed, " : "") +
                                             devices_text(lease.devices) +
                                             (lease.user.empty() ? "" : " for user " + lease.user) +
-                                            ". Revoke that lease first, or request the same");
+                                            ". Revoke that lease first, or request the same "
+                                            "devices for the same user");
 }
 
 Result<Leases::Taken> Leases::take(Lease wish, uint32_t count, const std::vector<uint32_t>& offered,

@@ -9,10 +9,11 @@ std::string LostClient::when() const {
 }
 
 std::string hint_of(const LostClient& lost, bool own, bool waited, const std::string& what) {
-  if (lost.ends) return "; a disconnected session that holds " + what + " is ending";
+  if (lost.ends) return "; a disconnected session that counts against " + what + " is ending";
   std::string text = own ? "; the session with worker " + std::to_string(lost.worker)
                          : "; a session of another user";
-  text += " has been disconnected for " + rounded_time_text(lost.lost_for) + " and holds " + what;
+  text += " has been disconnected for " + rounded_time_text(lost.lost_for) +
+          " and counts against " + what;
   if (!waited) {
     text += ": set RCUDA_WAIT=60s to end that session" + lost.when();
   }

@@ -34,9 +34,8 @@ struct LostClient {
   std::string command() const { return "rcuda-smi end SERVER " + std::to_string(worker); }
 };
 
-// The clause for a refusal of a client that lacks `what`, such as "a place". `own`: the session
-// belongs to the client's user. `waited`: the client has waited, so the clause does not advise it
-// to wait.
+// The clause for a refusal by `what`, such as "this limit". `own`: the session belongs to the
+// client's user. `waited`: the client has waited, so the clause does not advise it to wait.
 std::string hint_of(const LostClient& lost, bool own, bool waited, const std::string& what);
 
 }  // namespace rcuda::server

@@ -148,7 +148,7 @@ class Helper {
 Status Closer::start() {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
-    return Status::from_errno(errno, "socketpair");
+    return Status::from_errno(errno, "making sockets for the process that closes connections");
   }
   UniqueFd ours(ends[0]), theirs(ends[1]);
   const pid_t pid = ::fork();
@@ -173,8 +173,8 @@ bool Closer::pass(uid_t user, UniqueFd* connection) {
   if (sent.code() == Code::kTimeout || sent.code() == Code::kSystem) return false;
   if (!sent.ok()) {
     RCUDA_ERROR(
-        "the process that closes local connections has ended (%s): restart rcuda-server, because a "
-        "local user could now block it",
+        "the process that closes local connections has ended (%s): restart rcuda-server; until "
+        "then, a local user could block the server",
         sent.message().c_str());
     socket_.reset();
   }

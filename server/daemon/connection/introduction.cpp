@@ -92,7 +92,8 @@ Status Connection::finish_tls() {
   const ssize_t got = channel().recv(&report, sizeof report, MSG_DONTWAIT);
   if (got != sizeof report) {
     return {Code::kUnavailable,
-            "the server's process that speaks TLS has closed the connection, or has ended"};
+            "the server's process that speaks TLS has closed the connection, or has ended: try "
+            "again"};
   }
   report.failure[sizeof report.failure - 1] = '\0';
   // The client has received TLS's own alert, so it needs no Refusal.
@@ -153,7 +154,7 @@ Status Connection::handle_message(MessageType type, const std::vector<std::byte>
       return Status(Code::kProtocol, "the client began with a message of type " +
                                          std::to_string(static_cast<uint32_t>(type)) +
                                          ", which cannot begin a connection: install the same "
-                                         "build of rcuda on both");
+                                         "build of rcuda on client and server");
   }
 }
 
@@ -194,7 +195,9 @@ Status Connection::carry_out() {
 // then demands a proof of the session's key.
 Status Connection::pass_on(MessageType type, const std::vector<std::byte>& body) {
   if (passage_) {
-    return Status(Code::kProtocol, "the client opened a further socket of a session with TLS");
+    return Status(Code::kProtocol,
+                  "the client used TLS for a further socket of its session: only the first "
+                  "connection uses TLS");
   }
   RCUDA_ASSIGN_OR_RETURN(UniqueFd socket, duplicate_socket());
   if (type == MessageType::kAttach) {
@@ -212,8 +215,8 @@ Status Connection::pass_on(MessageType type, const std::vector<std::byte>& body)
     if (!services_.pool.pass_on(hello, peeked_, &socket)) {
       return Status(
           hello.attempt == 0 ? Code::kUnavailable : Code::kNotFound,
-          "this server has no worker of that session: the session has ended, or the address "
-          "is another server's");
+          "this server does not have that session: the session has ended, or this is the address "
+          "of another server");
     }
   }
   enter(State::kEnded);
@@ -324,11 +327,11 @@ Status Connection::check_sender(MessageType type) {
                   "(docs/security.md)");
   }
   return Status(Code::kDenied,
-                "the client connects by TCP from the server's own machine and brings no ticket "
-                "from the local socket @rcuda-" +
+                "a client that connects by TCP from the server's own machine must identify its "
+                "user with a ticket from the local socket @rcuda-" +
                     std::to_string(services_.listener.port) +
-                    ", which would prove its user: connect to the server itself, not through a "
-                    "tunnel or a proxy, and from the server's network namespace; or use a token");
+                    ", and this client brings no ticket: connect to the server itself, not through "
+                    "a tunnel or a proxy, and from the server's network namespace; or use a token");
 }
 
 Status Connection::take_hello(const std::vector<std::byte>& body) {
@@ -336,7 +339,7 @@ Status Connection::take_hello(const std::vector<std::byte>& body) {
   RCUDA_ASSIGN_OR_RETURN(const uint64_t protocol, wire::protocol_hash_of_hello(body));
   if (protocol != wire::protocol_hash()) {
     return Status(Code::kProtocol,
-                  "client and server are of versions of rcuda that do not understand each other: "
+                  "client and server have incompatible versions of rcuda: "
                   "install the same build on both");
   }
   RCUDA_ASSIGN_OR_RETURN(wire::Hello hello, wire::decode<wire::Hello>(body));

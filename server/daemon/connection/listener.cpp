@@ -46,7 +46,7 @@ Result<UniqueFd> listen_tcp(const std::string& host, uint16_t port) {
   }
   const AddressList list(found, &::freeaddrinfo);
   UniqueFd socket(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!socket) return Status::from_errno(errno, "socket");
+  if (!socket) return Status::from_errno(errno, "making the socket that listens");
   const int on = 1;
   ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   // An IPv6 socket listens for IPv4 too. is_at() and the daemon's tickets rely on this: with the
@@ -61,7 +61,7 @@ Result<UniqueFd> listen_tcp(const std::string& host, uint16_t port) {
     if (errno == EADDRINUSE) {
       return Status(Code::kUnavailable, "port " + std::to_string(port) +
                                             " is taken, perhaps by another rcuda-server: choose "
-                                            "one with --port");
+                                            "another port with --port");
     }
     return Status(
         may_pass(errno) ? Code::kUnavailable : Code::kInvalidArgument,
@@ -137,7 +137,8 @@ Status listen_as_root(Listener* listener, std::optional<gid_t> only_group) {
   if (!listener->local) {
     return Status(roots.status())
         .with_context("another process has taken the socket name " + abstract +
-                      " (ss -xlp shows which)");
+                      " (ss -xlp shows which), and the server cannot listen in " +
+                      wire::LocalAddress::kRootsFolder + " either");
   }
   RCUDA_WARN(
       "no local socket in %s (%s): clients of this machine find this server only at %s, a name "
@@ -184,7 +185,7 @@ Result<Accepted> accept_from(int listening, bool local) {
     if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR || errno == ECONNABORTED) {
       return accepted;
     }
-    return Status::from_errno(errno, "accept");
+    return Status::from_errno(errno, "accepting a connection");
   }
   const int socket = accepted.socket.get();
   if (local) {

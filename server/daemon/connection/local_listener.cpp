@@ -15,7 +15,7 @@ namespace {
 
 Result<UniqueFd> bound(const wire::LocalAddress& address) {
   UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!socket) return Status::from_errno(errno, "socket");
+  if (!socket) return Status::from_errno(errno, "making the local socket " + address.text());
   if (::bind(socket.get(), address.get(), address.bytes()) != 0) {
     return Status::from_errno(errno, "listening on the local socket " + address.text());
   }

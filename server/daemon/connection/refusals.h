@@ -29,7 +29,7 @@ class Refusals {
               const Status& why) {
     ++counts_[static_cast<size_t>(why.code())];
     if (!served && !logs_stranger()) return;
-    RCUDA_WARN("%s refused: %s", name.c_str(), why.message().c_str());
+    RCUDA_WARN("%s is refused: %s", name.c_str(), why.message().c_str());
     audit_.refused(identity ? identity->from : name, identity, why.message());
   }
 

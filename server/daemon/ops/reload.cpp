@@ -81,8 +81,8 @@ Result<std::string> Reload::run_now(const std::optional<Identity>& by) {
   if (Status status = read(&next); !status.ok()) {
     // If an operator has asked, the caller logs the error.
     if (by)
-      return std::move(status).with_context("the settings are not reloaded, and keep their values");
-    RCUDA_ERROR("the settings are not reloaded, %s, and keep their values: %s", why.c_str(),
+      return std::move(status).with_context("cannot reload the settings, which keep their values");
+    RCUDA_ERROR("cannot reload the settings %s; they keep their values: %s", why.c_str(),
                 status.context().c_str());
     return status;
   }

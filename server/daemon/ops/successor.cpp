@@ -75,7 +75,8 @@ Status check_successor(const std::string& binary, char* const* argv, const Carri
                                     "build: drain this server (rcuda-smi drain) and start it "
                                     "again"};
   }
-  return {Code::kUnavailable, binary + " does not start with these settings (see the line before)"};
+  return {Code::kUnavailable,
+          binary + " does not start with these settings: the server's log has its error"};
 }
 
 Status execute_successor(const std::string& binary, char* const* argv, const CarriedState& state) {

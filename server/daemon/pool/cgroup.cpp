@@ -167,10 +167,11 @@ Status Cgroups::find_controllers() {
 
 Status Cgroups::check_empty() const {
   if (read_text(path_ + "/cgroup.procs").empty()) return {};
-  return Status(Code::kInvalidArgument,
-                "the cgroup " + path_ +
-                    " contains processes, but a cgroup whose children have limits must have none: "
-                    "name an empty cgroup");
+  return Status(
+      Code::kInvalidArgument,
+      "the cgroup " + path_ +
+          " contains processes, but no process may be in a cgroup whose children have limits: "
+          "name an empty cgroup");
 }
 
 std::unique_ptr<Cgroups> Cgroups::restore(const CarriedCgroups& carried) {

@@ -83,7 +83,7 @@ Status WorkerPool::prepare() {
   const bool limited = settings_.session_memory.get() || settings_.session_processes.get();
   RCUDA_LOG(limited || ::geteuid() == 0 ? LogLevel::kWarn : LogLevel::kDebug,
             "no cgroup is delegated to this server (%s): limits of memory and processes apply to "
-            "the worker's process only (setrlimit). With systemd, set Delegate=yes; "
+            "each worker's process only (setrlimit). With systemd, set Delegate=yes; "
             "RCUDA_SERVER_CGROUP=none turns this message off",
             cgroups.status().message().c_str());
   return {};

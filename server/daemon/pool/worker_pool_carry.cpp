@@ -116,11 +116,13 @@ Result<WorkerPool::Worker> WorkerPool::restore(const CarriedWorker& carried) {
   RCUDA_ASSIGN_OR_RETURN(const ToWorker message, decode_message<ToWorker>(worker.start));
   const auto* const start = std::get_if<SessionStart>(&message);
   if (!start)
-    return Status(Code::kInternal, "the earlier server's state lacks the session of a worker");
+    return Status(Code::kInternal,
+                  "the earlier server's state is damaged: it lacks the session of a worker");
   set_session(worker, *start, carried.identity);
   if (carried.attempts.size() != worker.attempts.size()) {
     return Status(Code::kInternal,
-                  "the earlier server's state has another number of sockets of a session");
+                  "the earlier server's state is damaged: the number of a session's sockets is "
+                  "wrong");
   }
   std::ranges::copy(carried.attempts, worker.attempts.begin());
   if (carried.work >= 0) {

@@ -120,9 +120,10 @@ WorkerPool::Clock::time_point WorkerPool::enforce_time(Worker& worker, Clock::ti
   const SessionLimits& limits = worker.permit->limits();
   const auto grace = 2 * settings_.stop_timeout.get() + settings_.handshake_timeout.get();
   const auto overdue = [&](const char* limit) {
-    worker.ended_by = std::string("the server ended the session, because it exceeded its limit ") +
-                      limit + " and its worker did not end it";
-    RCUDA_WARN("worker %d has not ended a session that exceeds its limit %s, and is killed",
+    worker.ended_by =
+        std::string("the server killed the worker: the session exceeded its limit (") + limit +
+        "), and the worker did not end the session";
+    RCUDA_WARN("worker %d has not ended a session that exceeds its limit (%s), and is killed",
                worker.pid, limit);
     worker.kill_at = now;
     return Clock::time_point::max();
@@ -130,7 +131,7 @@ WorkerPool::Clock::time_point WorkerPool::enforce_time(Worker& worker, Clock::ti
   Clock::time_point next = Clock::time_point::max();
   if (limits.session_time.count() != 0) {
     const auto end = worker.since + limits.session_time + grace;
-    if (now >= end) return overdue("session time");
+    if (now >= end) return overdue("session_time");
     next = end;
   }
   if (limits.idle_time.count() == 0 || !worker.work) return next;
@@ -142,7 +143,7 @@ WorkerPool::Clock::time_point WorkerPool::enforce_time(Worker& worker, Clock::ti
     return std::min(next, now + limits.idle_time);
   }
   const auto end = Clock::time_point(std::chrono::nanoseconds(says)) + grace;
-  if (now >= end) return overdue("idle time");
+  if (now >= end) return overdue("idle_time");
   return std::min(next, end);
 }
 

@@ -154,11 +154,12 @@ void WorkerPool::stop_worker(Worker& worker, const std::string& why) {
 Status WorkerPool::start(const Base& base, const DeviceSets::Key& devices, uint32_t sm_percent) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
-    return Status::from_errno(errno, "socketpair");
+    return Status::from_errno(errno, "making sockets for a worker");
   }
   UniqueFd ours(ends[0]), theirs(ends[1]);
   // A worker could send a descriptor whose close blocks. So this end receives and queues nothing.
-  if (::shutdown(ours.get(), SHUT_RD) != 0) return Status::from_errno(errno, "shutdown");
+  if (::shutdown(ours.get(), SHUT_RD) != 0)
+    return Status::from_errno(errno, "closing the worker's direction of its socket");
   int pipe[2];
   if (::pipe2(pipe, O_CLOEXEC | O_NONBLOCK) != 0) {
     return Status::from_errno(errno, "making a pipe for the reports of a worker");

@@ -91,9 +91,13 @@ Status WorkerPool::begin_park(Worker& worker, const std::optional<Identity>& by,
   for (const Worker* const member : members) {
     const std::string who =
         "the session of worker " + std::to_string(member->pid) +
-        (member == &worker ? "" : ", with which it shares memory or NCCL ranks,");
+        (member == &worker ? ""
+                           : " (it shares memory or NCCL ranks with the session of worker " +
+                                 std::to_string(worker.pid) + ")");
     if (member->shares_outside) {
-      return {Code::kUnavailable, who + " shares memory or events with sessions of other servers"};
+      return {
+          Code::kUnavailable,
+          who + " shares memory or events with sessions of other servers, so it cannot be parked"};
     }
     if (member->park.state != ParkState::kActive) {
       return {Code::kUnavailable,
@@ -149,8 +153,8 @@ void WorkerPool::advance_rest(Worker& worker) {
   }
   if (suspend.tags.size() > ParkStep::kMostTags) {
     return refuse_group(worker,
-                        "it and the sessions that it shares NCCL communicators with "
-                        "have more than " +
+                        "it and the sessions that share its NCCL communicators "
+                        "together have more than " +
                             std::to_string(ParkStep::kMostTags) + " ranks");
   }
   for (Worker* const member : members) {

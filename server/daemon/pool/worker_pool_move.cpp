@@ -90,7 +90,7 @@ Status WorkerPool::check_move(const Worker& worker, uint32_t from, uint32_t to) 
   if (source->name != target->name || source->total_bytes != target->total_bytes) {
     return {Code::kInvalidArgument, "GPU " + std::to_string(to) + " (" + target->name +
                                         ") is of another kind than GPU " + std::to_string(from) +
-                                        " (" + source->name + "): name one of the same kind"};
+                                        " (" + source->name + "): name a GPU of the same kind"};
   }
   if (!worker.identity.lease.empty()) {
     return {Code::kInvalidArgument, who + " runs under a lease, so it stays on the leased GPUs"};
@@ -114,7 +114,7 @@ Status WorkerPool::check_move(const Worker& worker, uint32_t from, uint32_t to) 
   }
   if (worker.park.way == ParkWay::kWorker) {
     return {Code::kUnavailable, who +
-                                    " is parked by its worker, whose context stays on its GPU: "
+                                    " is parked by its worker, which keeps its context on the GPU: "
                                     "only a server without movable_memory can move sessions"};
   }
   if (group_of(worker).size() > 1) {

@@ -276,7 +276,7 @@ void WorkerPool::serve_wish(Worker& worker, Clock::time_point now, bool may_disp
   if (left_of(wish.device) < wish.bytes) {
     return refuse_wish(
         worker, "the sessions together would hold more than the setting oversubscribe permits (" +
-                    settings_.oversubscribe.text() + " times the GPU)");
+                    settings_.oversubscribe.text() + " times the GPU's memory)");
   }
   if (!wish.refuse_at) {
     wish.refuse_at = now + std::min(settings_.stay_awake.get(), kStayPatience) + kIdlePatience;

@@ -40,7 +40,7 @@ void write_id(const Id& id, ncclUniqueId* written) {
 ncclResult_t make_id(ncclUniqueId* id) {
   if (!id) return refuse(ncclInvalidArgument, "the address for the unique id is null");
   const auto hub = Hub::start(Hub::Life::kOnce);
-  if (!hub) return refuse(ncclSystemError, "cannot listen");
+  if (!hub) return refuse(ncclSystemError, "cannot listen for the ranks of a communicator");
   write_id(hub->id(), id);
   return ncclSuccess;
 }
@@ -66,7 +66,9 @@ CommunicatorPtr make(ncclComm_t* handle, int ranks, int rank, bool blocking) {
 ncclResult_t meet(Communicator& made, const Id& id) {
   const char* const fault = std::getenv("TESTNCCL_INIT");
   if (fault && std::strcmp(fault, "dies") == 0) (void)std::raise(SIGKILL);
-  if (fault) return made.fail(ncclSystemError, "TESTNCCL_INIT says that it fails", true);
+  if (fault)
+    return made.fail(ncclSystemError, "the initialisation fails because TESTNCCL_INIT is set",
+                     true);
   return made.meet(id);
 }
 
@@ -75,14 +77,15 @@ ncclResult_t init(ncclComm_t* comm, int ranks, const ncclUniqueId& unique, int r
   bool blocking = true;
   if (!comm || ranks < 1 || rank < 0 || rank >= ranks) {
     return refuse(ncclInvalidArgument,
-                  "rank " + std::to_string(rank) + " of " + std::to_string(ranks));
+                  "rank " + std::to_string(rank) + " of " + std::to_string(ranks) + " is invalid");
   }
   const Id id = read_id(unique);
-  if (id.address.sin_family != AF_INET) return refuse(ncclInvalidArgument, "not a unique id");
+  if (id.address.sin_family != AF_INET)
+    return refuse(ncclInvalidArgument, "the unique id is invalid");
   if (const ncclResult_t result = read_config(config, &blocking); result != ncclSuccess)
     return result;
   const CommunicatorPtr made = make(comm, ranks, rank, blocking);
-  if (!made) return refuse(ncclUnhandledCudaError, "there is no context");
+  if (!made) return refuse(ncclUnhandledCudaError, "the calling thread has no CUDA context");
   add({[made, id] { return meet(*made, id); }, made, comm});
   return ncclSuccess;
 }
@@ -124,7 +127,8 @@ struct Choice {
 
 ncclResult_t split(const CommunicatorPtr& parent, const CommunicatorPtr& made, int color, int key) {
   const auto hub = Hub::start(Hub::Life::kOnce);
-  if (!hub) return parent->fail(ncclSystemError, "cannot listen", true);
+  if (!hub)
+    return parent->fail(ncclSystemError, "cannot listen for the ranks of a communicator", true);
   Bytes mine;
   put(mine, Choice{color, key, hub->id()});
   const Bytes all = parent->exchange(mine);
@@ -332,7 +336,7 @@ ncclResult_t ncclCommInitRank(ncclComm_t* comm, int ranks, ncclUniqueId id, int 
 
 ncclResult_t ncclCommInitRankScalable(ncclComm_t* comm, int ranks, int rank, int ids,
                                       ncclUniqueId* id, ncclConfig_t* config) {
-  if (ids < 1 || !id) return refuse(ncclInvalidArgument, "no unique id");
+  if (ids < 1 || !id) return refuse(ncclInvalidArgument, "the call has no unique id");
   return ncclCommInitRankConfig(comm, ranks, id[0], rank, config);
 }
 
@@ -472,8 +476,9 @@ ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags) {
 
 ncclResult_t ncclCommSuspend(ncclComm_t comm, int flags) {
   constexpr int kMemory = 1;
-  return flags == kMemory ? suspend_or_resume(comm, true)
-                          : refuse(ncclInvalidArgument, "ncclCommSuspend: flags");
+  return flags == kMemory
+             ? suspend_or_resume(comm, true)
+             : refuse(ncclInvalidArgument, "ncclCommSuspend: the flags are not supported");
 }
 
 ncclResult_t ncclCommResume(ncclComm_t comm) { return suspend_or_resume(comm, false); }

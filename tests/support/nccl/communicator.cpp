@@ -147,8 +147,8 @@ ncclResult_t Communicator::check_members() {
       const std::string pair = "ranks " + std::to_string(b) + " and " + std::to_string(a);
       if (first.version != second.version) {
         return fail(ncclInvalidUsage,
-                    pair + " have versions " + std::to_string(first.version) + " and " +
-                        std::to_string(second.version),
+                    pair + " have different versions of NCCL: " + std::to_string(first.version) +
+                        " and " + std::to_string(second.version),
                     true);
       }
       if (first.host == second.host &&

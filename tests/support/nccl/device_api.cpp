@@ -203,7 +203,8 @@ ncclResult_t ncclDevCommCreate(ncclComm_t comm, const ncclDevCommRequirements_t*
 }
 
 ncclResult_t ncclDevCommDestroy(ncclComm_t comm, const ncclDevComm_t* made) {
-  if (made->magic != kNcclMagic) return refuse(ncclInvalidArgument, "no device communicator");
+  if (made->magic != kNcclMagic)
+    return refuse(ncclInvalidArgument, "this is not a device communicator");
   return end_window(comm, made->resourceWindow);
 }
 
@@ -212,7 +213,8 @@ ncclResult_t ncclGetLsaDevicePointer(ncclWindow_t window, size_t offset, int lsa
   ncclWindow_vidmem content{};
   {
     const std::lock_guard lock(windows_mutex);
-    if (!windows().contains(window)) return refuse(ncclInvalidArgument, "no such window");
+    if (!windows().contains(window))
+      return refuse(ncclInvalidArgument, "the window does not exist");
   }
   if (cuMemcpyDtoH(&content, reinterpret_cast<CUdeviceptr>(window), sizeof content) !=
       CUDA_SUCCESS) {

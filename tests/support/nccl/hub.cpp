@@ -102,8 +102,10 @@ void Hub::serve(std::shared_ptr<Channel> channel) {
 
 bool Hub::admit(const Hello& hello, const std::shared_ptr<Channel>& channel) {
   if (hello.key != id_.key) {
-    (void)channel->send(Kind::kFailure, pack({ncclInvalidArgument,
-                                              "the unique id has another key than its address"}));
+    (void)channel->send(
+        Kind::kFailure,
+        pack({ncclInvalidArgument,
+              "the key in the unique id is not the key of the listener at its address"}));
     return false;
   }
   if (members_.empty()) members_.resize(static_cast<size_t>(hello.ranks));

@@ -63,7 +63,7 @@ TEST(MediaTest, TheChoiceSaysWhyItIsNoBetterMedium) {
   EXPECT_EQ(choice.medium, find_medium("late-tcp"));
   EXPECT_EQ(choice.why, "fickle is not usable here");
   ::unsetenv("RCUDA_TEST_FICKLE");
-  EXPECT_EQ(best_medium(Reach::kNetwork, -1, "").why, "this host is not fit for fickle");
+  EXPECT_EQ(best_medium(Reach::kNetwork, -1, "").why, "this host cannot use fickle");
 }
 
 TEST(MediaTest, ALinkHasTheTraitsOfTheTable) {

@@ -337,15 +337,15 @@ TEST_F(LimitsTest, ASessionEndsAfterItsTime) {
   EXPECT_TRUE(ping());
   set_clock(940 * kSecond);
   EXPECT_EQ(next_notice(0),
-            "this session ends in 1m: the server allows it 1000s (limit session time)");
+            "this session ends in 1m: the server limits sessions to 1000s (session_time)");
   EXPECT_TRUE(ping());
   set_clock(1000 * kSecond);
   EXPECT_EQ(next_notice(1),
-            "the server ends a session after 1000s (limit session time; the server's administrator "
-            "sets it)");
+            "the server ends this session: it has lasted 1000s, the limit of the server's "
+            "administrator (session_time)");
   const Status ended = close_and_wait();
   EXPECT_EQ(ended.code(), Code::kUnavailable);
-  EXPECT_NE(ended.context().find("session time"), std::string::npos) << ended.message();
+  EXPECT_NE(ended.context().find("session_time"), std::string::npos) << ended.message();
 }
 
 // The end must not depend on the executor thread, which may be blocked in a call of the driver.
@@ -361,8 +361,8 @@ TEST_F(LimitsTest, AnIdleSessionIsWarnedAndEnds) {
   EXPECT_TRUE(ping());
   set_clock(90 * kSecond);
   EXPECT_EQ(next_notice(0),
-            "this session ends in 10s if it stays idle: the server allows it 100s without work "
-            "(limit idle time)");
+            "this session ends in 10s if it stays idle: the server allows 100s without work "
+            "(idle_time)");
   EXPECT_TRUE(ping());  // used: the time starts again
   set_clock(179 * kSecond);
   let_worker_look();
@@ -370,9 +370,9 @@ TEST_F(LimitsTest, AnIdleSessionIsWarnedAndEnds) {
   next_notice(0);
   set_clock(190 * kSecond);
   EXPECT_EQ(next_notice(1),
-            "the server ends a session that is idle for 100s (limit idle time; the server's "
-            "administrator sets it)");
-  EXPECT_NE(close_and_wait().context().find("idle time"), std::string::npos);
+            "the server ends this session: it has been idle for 100s, the limit of the server's "
+            "administrator (idle_time)");
+  EXPECT_NE(close_and_wait().context().find("idle_time"), std::string::npos);
 }
 
 TEST_F(LimitsTest, ASessionThatComputesIsNotIdle) {

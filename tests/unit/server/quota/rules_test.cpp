@@ -178,7 +178,7 @@ TEST(RulesTest, ABadFileIsRefusedWithThePlaceAndWhatIsAccepted) {
       {"[limits.users.ada.session.x]", {"[limits.users.ada.session.x]"}},
       {"[limits.users.eve]\nsessions = 1", {":1: ", "[limits.users.eve]", "does not know \"eve\""}},
       {"[limits.groups.ada]", {":1: ", "[limits.groups.ada]", "does not know \"ada\""}},
-      {"[limits.users.ada]\n[limits.users.1000]", {":2: ", "same user as [limits.users.ada]"}},
+      {"[limits.users.ada]\n[limits.users.1000]", {":2: ", "also in [limits.users.ada]"}},
       {"[[limits.user]]\nsessions = 1", {":1: ", "limits.user"}},
       {"[limits.user\n", {":1: "}},
   };

@@ -77,7 +77,7 @@ class TokenTest(unittest.TestCase):
         revoked = self.run_tool("revoke", first[1])
         self.assertEqual((revoked.returncode, revoked.stdout), (0, ""))
         self.assertIn(f"revoked token {first[1]} of ", revoked.stderr)
-        self.assertIn("sessions that run go on", revoked.stderr)
+        self.assertIn("running sessions go on", revoked.stderr)
         self.assertEqual(set(self.rows()), {"ID", second[1]})
 
     def test_all_tokens_of_a_user_are_revoked(self):
@@ -200,7 +200,7 @@ class TokenTest(unittest.TestCase):
                                     capture_output=True, text=True, cwd="/")
             self.assertEqual(result.returncode, 0, result.stderr)
             self.assertEqual(f'users = "{users}" in /etc/rcuda/server.toml does not name nobody, so the token gives no session: '
-                             "add nobody there" in result.stderr, noted, (users, role, result.stderr))
+                             "add nobody to users" in result.stderr, noted, (users, role, result.stderr))
         # The note is printed only for the server's own file of tokens.
         for file, noted in (("/etc/rcuda/other", True), ("/etc/rcuda/third", False)):
             result = subprocess.run([*inside, 'root"\ntokens = "/etc/rcuda/other', self.program, "create", "--user", "nobody",

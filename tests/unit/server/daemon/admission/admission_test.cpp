@@ -101,8 +101,8 @@ TEST(AdmissionTest, TheMembersOfAGroupShareItsLimits) {
   ASSERT_TRUE(ada);
   const std::string why = hall.refusal(user("bob", {'s'}), {2, 3});
   EXPECT_TRUE(has(why,
-                  "the sessions of group students have 2 devices, this one asks for 2, and "
-                  "together they may have 3 (devices of [limits.groups.students]"))
+                  "the sessions of group students have 2 devices, this session asks for 2, "
+                  "and together they may have 3 (devices of [limits.groups.students]"))
       << why;
   const Permit bob = hall.session(user("bob", {'s'}), {2});
   ASSERT_TRUE(bob);
@@ -197,9 +197,9 @@ TEST(AdmissionTest, ManyDevicesAreNotStarvedByFew) {
   const Applicant many = hall.wait(user("ada"), {0, 1}), few = hall.wait(user("ada"), {0});
   EXPECT_FALSE(few->is_decided());
   EXPECT_EQ(few->place(), 2u);
-  EXPECT_TRUE(
-      has(few->reason(),
-          "programs that are earlier in the queue wait for devices within the limit of user ada"))
+  EXPECT_TRUE(has(few->reason(), "the limit of user ada (devices of [limits.user]"))
+      << few->reason();
+  EXPECT_TRUE(has(few->reason(), "has room, but programs that are earlier in the queue come first"))
       << few->reason();
   running.reset();
   EXPECT_TRUE(many->is_decided());
@@ -561,8 +561,8 @@ TEST(AdmissionTest, ASessionThatEndsForAnotherReasonIsWaitedFor) {
   LostHall hall("", 2);
   const Permit ada = hall.lose(user("ada"), 1, 0), bob = hall.lose(user("bob"), 2, 100);
   hall.lost[0].client.ends = true;
-  EXPECT_TRUE(
-      has(hall.refusal(user("cleo")), "; a disconnected session that holds a place is ending"));
+  EXPECT_TRUE(has(hall.refusal(user("cleo")),
+                  "; a disconnected session that counts against this limit is ending"));
   const Applicant waits = hall.wait(user("cleo"));
   EXPECT_TRUE(hall.ends().empty());
 }
@@ -593,22 +593,24 @@ TEST(AdmissionTest, ARefusalNamesTheDisconnectedSessionAndItsEnd) {
   EXPECT_TRUE(hall.refusal(user("ada")).empty());
   const Permit running = hall.lose(user("ada"), 77, 40);
   const std::string own = hall.refusal(user("ada"));
-  EXPECT_TRUE(has(own,
-                  "; the session with worker 77 has been disconnected for 40s and holds a "
-                  "place: set RCUDA_WAIT=60s to end that session, or run rcuda-smi end SERVER 77"))
+  EXPECT_TRUE(
+      has(own,
+          "; the session with worker 77 has been disconnected for 40s and counts against "
+          "this limit: set RCUDA_WAIT=60s to end that session, or run rcuda-smi end SERVER 77"))
       << own;
   const std::string other = hall.refusal(user("bob"));
   EXPECT_TRUE(has(other,
-                  "; a session of another user has been disconnected for 40s and holds a "
-                  "place: set RCUDA_WAIT=60s to end that session"))
+                  "; a session of another user has been disconnected for 40s and counts against "
+                  "this limit: set RCUDA_WAIT=60s to end that session"))
       << other;
   EXPECT_FALSE(has(other, "77")) << other;
   EXPECT_FALSE(has(other, "rcuda-smi end")) << other;
   const Applicant waits = hall.wait(user("ada"));
   const std::string late = waits->timeout(std::chrono::seconds(2)).message();
-  EXPECT_TRUE(has(late,
-                  "has been disconnected for 40s and holds a place: rcuda-smi end SERVER 77 ends "
-                  "that session"))
+  EXPECT_TRUE(
+      has(late,
+          "has been disconnected for 40s and counts against this limit: rcuda-smi end SERVER "
+          "77 ends that session"))
       << late;
   EXPECT_FALSE(has(late, "RCUDA_WAIT=60s")) << "it has waited: " << late;
   hall.lost[0].client.lost_for = std::chrono::seconds(5);

@@ -136,7 +136,7 @@ TEST_F(LeasesTest, AnExclusiveLeaseWaitsForSessionsOfOthers) {
   of_another_job.lease = "00000000";
   const Status status = take(for_ada, {{of_another_job, {0}}, {of_another_job, {1}}}).status();
   EXPECT_EQ(status.code(), Code::kUnavailable);
-  EXPECT_TRUE(contains(status, "ends with its lease")) << status.message();
+  EXPECT_TRUE(contains(status, "ends when its lease ends")) << status.message();
 }
 
 TEST_F(LeasesTest, NamedDevicesAreTheseOrNone) {
@@ -407,8 +407,8 @@ TEST_F(LeasesTest, ARefusalNamesTheDisconnectedSession) {
   const Status refused = take(wanted, uses).status();
   EXPECT_TRUE(
       contains(refused,
-               "device 0 has a session of bob (worker 77, disconnected for 40s: rcuda-lease "
-               "take --wait 60s ends that session, and so does rcuda-smi end SERVER 77)"))
+               "device 0 has a session of bob (worker 77, disconnected for 40s: rcuda-smi "
+               "end SERVER 77 ends that session now, and rcuda-lease take --wait 60s ends it)"))
       << refused.message();
   uses[0].lost->ends = true;
   EXPECT_TRUE(contains(take(wanted, uses).status(), "(worker 77, ends now)"));

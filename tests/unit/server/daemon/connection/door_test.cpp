@@ -189,7 +189,7 @@ TEST(DoorTest, ASecretOfASessionIsNoGuess) {
   ASSERT_TRUE(
       send(caller.get(), MessageType::kPeerHello, wire::encode(wire::PeerHello{.medium = "tcp"}))
           .ok());
-  EXPECT_NE(refusal(caller.get()).find("no worker of that session"), std::string::npos);
+  EXPECT_NE(refusal(caller.get()).find("does not have that session"), std::string::npos);
   const UniqueFd local = server.connect_local(), distant = server.connect_tcp();
   for (const int asking : {local.get(), distant.get()}) {
     ASSERT_TRUE(send(asking, MessageType::kExportQuery,
