@@ -58,9 +58,9 @@ HandlerResult peer_introduce(PeerServices& services, const Command& command,
   if (!status.ok() && services.peers.says_refusal()) {
     RCUDA_ERROR("this session cannot copy to and from worker %u: %s", body.worker,
                 status.message().c_str());
-    (void)services.answers.events().output(true, "rcuda: copies with worker " +
-                                                     std::to_string(body.worker) +
-                                                     " will fail: " + status.context() + "\n");
+    (void)services.answers.events().output(
+        true, "rcuda: copies with " + PeerHub::other_server(introduction) +
+                  " will fail: " + status.context() + "\n");
   }
   return {};
 }
