@@ -133,8 +133,8 @@ Result<Certificate> parse_certificate(std::string_view pem) {
   }
   if (!parsed.key) {
     return openssl_error(Code::kInvalidArgument,
-                         "the file has no usable private key: add it in PEM format, without a "
-                         "password");
+                         "the file has no private key that OpenSSL can read: add the key in PEM "
+                         "format, without a password");
   }
   if (X509_check_private_key(parsed.x509.get(), parsed.key.get()) != 1) {
     return openssl_error(Code::kInvalidArgument,

@@ -40,10 +40,9 @@ Result<uid_t> peer_user(int local_socket) {
 Status not_served(uint16_t port, const std::string& server, const std::string& client) {
   return Status(Code::kDenied, "the rcuda-server for port " + std::to_string(port) + " runs as " +
                                    server + " and does not serve " + client +
-                                   ": run the program as " + server +
-                                   ", ask the server's administrator to add you to the setting "
-                                   "\"users\" (--users), or start your own server: rcuda-server "
-                                   "--port PORT");
+                                   ": run the program as the server's user, ask its administrator "
+                                   "to add you to the setting \"users\" (--users), or start your "
+                                   "own server: rcuda-server --port PORT");
 }
 
 Endpoint endpoint_of(const sockaddr* address) {
