@@ -146,8 +146,7 @@ Status identify_under_tls(Connection* connection, const std::string& host, uint1
   Result<tls::Key> binding = check_challenge(connection->socket, exported, plan.check, deadline);
   if (plan.token && binding.status().code() == Code::kDenied) {
     return Status(binding.status())
-        .with_context("checking " + host_and_port(host, port) + ", by the token " +
-                      plan.token->id + " (" +
+        .with_context("checking the server by the token " + plan.token->id + " (" +
                       identity::describe_tokens(credentials.token_file.get()) + ")");
   }
   RCUDA_RETURN_IF_ERROR(binding.status());
