@@ -104,8 +104,8 @@ Status no_such_device(const std::string& device) {
   if ((", " + names + ",").find(", " + device + ",") != std::string::npos) {
     return {Code::kUnsupported,
             what +
-                "this device has no network address; add one to its interface ('rdma link' "
-                "names it; ip addr add ADDRESS/24 dev DEV)"};
+                "this device has no network address; add an address to its interface, which "
+                "'rdma link' names ('ip addr add ADDRESS/24 dev INTERFACE')"};
   }
   return {Code::kUnsupported,
           what + "there is no such RDMA device; " +

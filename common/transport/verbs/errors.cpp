@@ -58,7 +58,7 @@ std::string completion_problem(ibv_wc_status status, const std::string& what) {
     case IBV_WC_REM_ACCESS_ERR:
     case IBV_WC_REM_OP_ERR:
     case IBV_WC_REM_INV_REQ_ERR:
-      remedy = "the peer's adapter refused it: see the log and 'dmesg' of the peer's host";
+      remedy = "the peer's adapter refused the request: see the log and 'dmesg' of the peer's host";
       break;
     default:
       remedy = "this host's adapter stopped the request: see 'dmesg' and 'rdma res show qp'";

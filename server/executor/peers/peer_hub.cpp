@@ -121,7 +121,8 @@ Status PeerHub::check_introduction(const Introduction& introduction) {
   }
   if (known == addresses_.end() && addresses_.size() >= kMostPeers) {
     return {Code::kInvalidArgument,
-            "a session has at most " + std::to_string(kMostPeers) + " other workers"};
+            "a worker connects with at most " + std::to_string(kMostPeers) +
+                " other workers: name fewer servers in RCUDA_DEVICES"};
   }
   if (attempts() >= kMostAttempts) {
     return {Code::kUnavailable,
