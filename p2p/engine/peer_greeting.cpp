@@ -126,7 +126,7 @@ Status Peer::open_link() {
   const OfferMessage& message = link_->offer;
   RCUDA_RETURN_IF_ERROR(link_->make_sending_side());
   link_->open = true;
-  RCUDA_INFO("peer-to-peer with peer %u on %s over %s: inbox of %s here, of %s at the peer", id_,
+  RCUDA_INFO("peer-to-peer with peer %u on %s over %s: inboxes of %s (here) and %s (peer)", id_,
              get_text(message.name).c_str(), link_->link->medium(),
              bytes_text(link_->inbox.bytes).c_str(), bytes_text(message.inbox_bytes).c_str());
   RCUDA_RETURN_IF_ERROR(map_probe_memory());
