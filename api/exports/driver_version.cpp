@@ -14,7 +14,7 @@ CUresult lacking(const char* name, int version) {
   std::lock_guard lock(mutex);
   if (logged->insert(name).second) {
     RCUDA_WARN(
-        "%s was introduced in CUDA %d.%d, but the driver has CUDA %d.%d: it returns "
+        "%s needs CUDA %d.%d, but the driver has CUDA %d.%d: the call returns "
         "CUDA_ERROR_NOT_SUPPORTED; install a newer driver, or a CUDA of the driver's version",
         name, version / 1000, version % 1000 / 10, driver / 1000, driver % 1000 / 10);
   }

@@ -55,7 +55,7 @@ def emit_checks(function):
     lines = []
     for a in function.arguments:
         if a.form == "null":
-            lines.append(f"  call.unsupported_unless(({a.name}) == nullptr, \"{a.name}\");\n")
+            lines.append(f"  call.unsupported_unless(({a.name}) == nullptr, \"{a.name} of {function.name}\");\n")
         elif a.form in ("in", "out", "inout", "create", "named", "string", "blob") and not a.nullable:
             if a.count and not a.count_from:
                 lines.append(f"  call.require({a.name} != nullptr || ({a.count}) == 0);\n")

@@ -108,8 +108,8 @@ void tell_window(const Session& session, size_t bytes) {
   uint64_t room = 0;
   for (const auto& window : session.welcome().windows) room += window.bytes;
   RCUDA_WARN(
-      "%s cannot reserve %s of addresses: this program has %s there for memory, pools "
-      "and reservations together; free some, or name fewer servers in RCUDA_DEVICES",
+      "%s cannot reserve %s of addresses: memory, pools and reservations of this program share "
+      "%s of addresses on this server; free some of them, or name fewer servers in RCUDA_DEVICES",
       session.name().c_str(), bytes_text(bytes).c_str(), bytes_text(room).c_str());
 }
 

@@ -127,7 +127,7 @@ CUresult cuLinkComplete(CUlinkState handle, void** image, size_t* bytes) {
   // image must not exceed the image.
   const auto inspected = rcuda::image::inspect(state->image);
   if (!inspected.ok()) {
-    RCUDA_ERROR("%s returned a malformed linked image, cuLinkComplete fails: %s",
+    RCUDA_ERROR("cuLinkComplete fails, because %s returned a malformed image: %s",
                 state->session->name().c_str(), inspected.status().message().c_str());
     return CUDA_ERROR_UNKNOWN;
   }

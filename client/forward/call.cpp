@@ -36,8 +36,7 @@ CUresult devices_to_wire(unsigned& mask, Call& call) {
 void Call::unsupported_unless(bool holds, const char* parameter) {
   if (holds || failed()) return;
   RCUDA_WARN(
-      "a CUDA call uses its parameter \"%s\", which rcuda does not support: the call returns "
-      "CUDA_ERROR_NOT_SUPPORTED",
+      "rcuda does not support the parameter %s: the call returns CUDA_ERROR_NOT_SUPPORTED",
       parameter);
   fix(CUDA_ERROR_NOT_SUPPORTED);
 }

@@ -48,6 +48,7 @@ class Call {
   void require(bool holds) {
     if (!holds) fix(CUDA_ERROR_INVALID_VALUE);
   }
+  // `parameter`: for the log, as "hStream of cuLaunchKernel".
   void unsupported_unless(bool holds, const char* parameter);
 
   // Routing: the first of these functions that names a worker decides the route.

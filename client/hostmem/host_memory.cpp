@@ -483,7 +483,8 @@ CUresult register_host(void* address, size_t bytes, unsigned flags) {
                exact_bytes_text(bytes).c_str(),
                refused == CUDA_ERROR_OUT_OF_MEMORY
                    ? "a server has no memory for it"
-                   : "a server uses these addresses, or the program has since remapped them");
+                   : "a server uses these addresses, or the program has remapped pages that an "
+                     "earlier call registered");
   }
   const CUresult result = route.session->lost() ? kSessionLost
                                                 : record(route, address, bytes,

@@ -37,8 +37,9 @@ bool is_usable(const UniqueFd& backing, size_t bytes) {
   }
   if (has_size(backing.get(), bytes)) return true;
   RCUDA_ERROR(
-      "a shared memory file of %s is not usable: the server did not set its size within 10 s, and "
-      "this program may not make files of this size: raise its limit (ulimit -f)",
+      "a shared memory file of %s is not usable: the server did not set the file's size within "
+      "10 s, and this program may not make files of this size: raise the program's limit of file "
+      "size (ulimit -f)",
       exact_bytes_text(bytes).c_str());
   return false;
 }

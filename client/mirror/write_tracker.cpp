@@ -49,8 +49,8 @@ WriteTracker* WriteTracker::open() {
   if (settings().managed.get() == "compared") return nullptr;
   const auto refused = [](const char* what) -> WriteTracker* {
     RCUDA_DEBUG(
-        "the program's writes to managed memory are found by comparing its bytes, which is "
-        "slower, because %s is not available: %s",
+        "%s is not available (%s): the program's writes to managed memory are found by comparing "
+        "bytes, which is slower",
         what, std::strerror(errno));
     return nullptr;
   };

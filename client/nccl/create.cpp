@@ -88,9 +88,9 @@ UniqueId without_mark(UniqueId id, const Session& session) {
   if (mark.magic != IdMark::kMagic) {
     if (first_report("nccl id")) {
       RCUDA_WARN(
-          "an ncclUniqueId was not made by NCCL on a server of rcuda, or its NCCL overwrites "
-          "rcuda's mark in it: the communicator may fail. All ranks must run NCCL on servers "
-          "(RCUDA_NCCL=server)");
+          "an ncclUniqueId lacks rcuda's mark, so the communicator may fail: the rank that made "
+          "the id does not run NCCL on a server, or that server's NCCL overwrites the mark. Set "
+          "RCUDA_NCCL=server for all ranks");
     }
     return id;
   }

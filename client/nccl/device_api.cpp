@@ -134,7 +134,7 @@ Team ask_team(void* comm, TeamOf which, int mode = 0) {
   size_t at = 0;
   if (asked.result != kSuccess || !read(asked.text, &at, &team)) {
     if (first_report("nccl team")) {
-      RCUDA_ERROR("%s returned no team of a communicator (%d: %s): the program gets an empty team",
+      RCUDA_ERROR("%s cannot return a team of a communicator, so the team is empty: error %d (%s)",
                   communicator->session->name().c_str(), asked.result,
                   ncclGetErrorString(asked.result));
     }
@@ -263,7 +263,7 @@ int ncclDevCommCreate(void* comm, const void* requirements, void* created) {
     const Asked asked = ask(*session, Question::kDeviceCommunicator, body);
     std::vector<std::byte> bytes = write_created(asked.text, targets);
     if (bytes.empty()) {
-      RCUDA_ERROR("%s did not return the device communicator that its NCCL has made (result %d)",
+      RCUDA_ERROR("ncclDevCommCreate fails: %s did not return the new communicator (result %d)",
                   session->name().c_str(), asked.result);
       return asked.result == kSuccess ? int{kInternalError} : asked.result;
     }

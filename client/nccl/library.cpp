@@ -121,8 +121,8 @@ const Functions* use_local(const std::string& why, bool is_chosen) {
   const char* const path = library->path.c_str();
   if (is_notable) {
     RCUDA_WARN(
-        "the program's own NCCL (%s) is used, so ranks on different servers cannot join one "
-        "communicator: %s",
+        "ranks on different servers cannot join one communicator, because the program's own NCCL "
+        "(%s) is used: %s",
         path, why.c_str());
   } else {
     RCUDA_INFO("the program's own NCCL (%s) is used: %s", path, why.c_str());
@@ -138,7 +138,7 @@ const Functions* choose() {
   if (ready != CUDA_SUCCESS) return use_local("rcuda has no device", true);
   const Status opened = open_library();
   if (opened.ok()) {
-    RCUDA_INFO("NCCL runs on the servers (the lowest version there is %d)", library_version());
+    RCUDA_INFO("NCCL runs on the servers (lowest version: %d)", library_version());
     return &kFunctions;
   }
   if (choice == "auto") return use_local(opened.context(), false);

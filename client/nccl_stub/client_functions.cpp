@@ -38,7 +38,7 @@ const rcuda::nccl::Functions* find_client() {
   const char* const why = ::dlerror();
   std::fprintf(
       stderr, "rcuda: libnccl.so.2 of rcuda cannot load librcuda.so: %s\n",
-      why ? why : "the loaded library is of another build; install the same build of both");
+      why ? why : "librcuda.so is of another build; install the same build of both libraries");
   return nullptr;
 }
 

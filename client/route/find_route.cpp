@@ -254,7 +254,7 @@ CUresult post(const Route& route, const wire::Command& command, bool* refused) {
 CUresult malformed_reply(const Route& route, uint16_t opcode) {
   RCUDA_ERROR(
       "%s sent a malformed reply to %s: the call returns CUDA_ERROR_UNKNOWN; install the same "
-      "build of rcuda on both",
+      "build of rcuda on both sides",
       route.session->name().c_str(), api::opcode_name(opcode));
   return CUDA_ERROR_UNKNOWN;
 }

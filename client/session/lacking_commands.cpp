@@ -25,8 +25,7 @@ Status LackingCommands::set(const std::vector<uint32_t>& opcodes) {
       return Status(Code::kUnsupported,
                     std::string("the server runs another build of rcuda without a compatible ") +
                         api::opcode_name(opcode) +
-                        ", which every program needs; install the same build on "
-                        "both");
+                        ", which every program needs; install the same build on both sides");
     }
     opcodes_[opcode] = true;
   }
@@ -40,7 +39,7 @@ CUresult LackingCommands::refuse(uint16_t opcode, const std::string& server) {
     logged_[opcode] = true;
     RCUDA_WARN(
         "%s runs another build of rcuda without a compatible %s: the call returns "
-        "CUDA_ERROR_NOT_SUPPORTED; install the same build on both",
+        "CUDA_ERROR_NOT_SUPPORTED; install the same build on both sides",
         server.c_str(), api::opcode_name(opcode));
   }
   return CUDA_ERROR_NOT_SUPPORTED;

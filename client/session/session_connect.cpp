@@ -188,7 +188,7 @@ Status Session::keep_welcome(wire::Welcome welcome, const std::vector<wire::Addr
     // No warning: under such a limit, the program's own mappings are too few to reach the windows.
     RCUDA_INFO(
         "cannot reserve the device addresses of %s: the address space is limited (ulimit -v); the "
-        "session works without that",
+        "session works without the reservation",
         address.c_str());
   }
   return {};
@@ -227,7 +227,7 @@ Status Session::link_up(Approach approach, const SessionOptions& options) {
                       std::to_string(link_->peer_window_bytes()) + " (worker) and " +
                       std::to_string(link_->window().size()) +
                       " bytes (client), which are too small: install the same build of rcuda on "
-                      "both");
+                      "both sides");
   }
   channel_.emplace(*link_, spin_time(traits_));
   return {};

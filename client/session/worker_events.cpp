@@ -288,7 +288,7 @@ void WorkerEvents::handle(std::span<const std::byte> frame) {
   }
   RCUDA_WARN(
       "the worker sent an unknown or malformed event (kind %u, %zu bytes), which is ignored; "
-      "install the same build of rcuda on both",
+      "install the same build of rcuda on both sides",
       static_cast<unsigned>(header.event), frame.size());
 }
 

@@ -36,8 +36,8 @@ struct Settings {
   config::Choice p2p{registry,
                      "RCUDA_P2P",
                      {"auto", "eager", "lazy"},
-                     "connect servers to each other at once (eager), at their first copy (lazy), "
-                     "or by their number (auto)"};
+                     "when servers connect to each other: at the start (eager), at their first "
+                     "copy (lazy), or at the start if they are few (auto)"};
   config::String p2p_path{registry, "RCUDA_P2P_PATH", "",
                           "path of copies between servers: auto, ipc, shm, tcp or verbs"};
   config::String p2p_strategy{registry, "RCUDA_P2P_STRATEGY", "",
@@ -47,8 +47,9 @@ struct Settings {
   config::Choice nccl{registry,
                       "RCUDA_NCCL",
                       {"auto", "server", "client"},
-                      "whose NCCL runs collectives: the servers', the program's own, or the "
-                      "servers' if all have one (auto)"};
+                      "whose NCCL runs collectives: the servers' (server), the program's own "
+                      "(client), or the servers' if every server has NCCL, else the program's own "
+                      "(auto)"};
   config::Choice managed{registry,
                          "RCUDA_MANAGED",
                          {"tracked", "compared"},

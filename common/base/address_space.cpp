@@ -36,7 +36,7 @@ Result<std::vector<AddressRange>> own_mappings() {
     }
     return true;
   });
-  if (!opened) return Status::from_errno(errno, proc_self("maps"));
+  if (!opened) return Status::from_errno(errno, "cannot read " + proc_self("maps"));
   sort_by_begin(&mappings);
   return mappings;
 }

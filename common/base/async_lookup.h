@@ -53,8 +53,9 @@ class AsyncLookup {
   Status ask(const Key& key, Question question) {
     if (!state_->event) {
       return Status(Code::kOutOfMemory,
-                    "no file descriptor was free for the answers of look-ups: raise the limit of "
-                    "open files (ulimit -n) and start the process again");
+                    "this process cannot receive answers of look-ups, because it had no free file "
+                    "descriptor at its start: raise the limit of open files (ulimit -n) and start "
+                    "the process again");
     }
     MutexLock lock(state_->mutex);
     if (state_->threads < state_->most_at_once) {

@@ -133,7 +133,8 @@ Result<Certificate> parse_certificate(std::string_view pem) {
   }
   if (!parsed.key) {
     return openssl_error(Code::kInvalidArgument,
-                         "the file has no private key in PEM format without a password");
+                         "the file has no private key that OpenSSL can read: add the key in PEM "
+                         "format, without a password");
   }
   if (X509_check_private_key(parsed.x509.get(), parsed.key.get()) != 1) {
     return openssl_error(Code::kInvalidArgument,
@@ -149,8 +150,8 @@ Result<Certificate> load_certificate(const std::string& path) {
   if (parsed.ok()) return parsed;
   return Status(parsed.status())
       .with_context(path +
-                    " is not usable; put a certificate and its key there (a server without this "
-                    "file makes a new certificate, which needs new tokens)");
+                    " is not usable; put a certificate and its key there (without this file, a "
+                    "server makes a new certificate, and its clients need new tokens)");
 }
 
 Result<Certificate> make_certificate(const std::string& host) {

@@ -82,8 +82,8 @@ const char* meaning_of(Error error) {
       return "the credential was made in the future: the clocks of the two machines differ; check "
              "NTP on both (timedatectl)";
     case Error::kReplayed:
-      return "the credential was used before, and each is valid once: somebody may have copied it; "
-             "start the program again to make a new credential";
+      return "the credential was used before, and a credential is valid once: somebody may have "
+             "copied it; start the program again to make a new credential";
     case Error::kBadCredential:
       return "the credential is malformed";
     case Error::kBadVersion:
@@ -112,7 +112,7 @@ Status refused(const Library& library, Context* context, Error error) {
       return Status(Code::kDenied,
                     "MUNGE: the credential was made for another user than uid " +
                         std::to_string(::geteuid()) +
-                        ", which decodes it: the client expected a server of that other user");
+                        ", this process's user: the peer expected a process of another user");
     default:
       break;
   }

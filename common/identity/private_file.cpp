@@ -111,7 +111,7 @@ Result<std::string> read_to_end(int file, const std::string& path, size_t most_b
   }
   if (text.size() <= most_bytes) return text;
   return Status(Code::kInvalidArgument, path + " is larger than " + exact_bytes_text(most_bytes) +
-                                            ", too large for a file of this kind");
+                                            ", the limit for this file");
 }
 
 Result<std::string> read_private_file(const std::string& path, size_t most_bytes) {
@@ -159,7 +159,8 @@ Status check_can_make(const std::string& path) {
   }
   if (::access(folder.c_str(), W_OK | X_OK) == 0) return {};
   return Status(Code::kInvalidArgument,
-                "cannot make " + path + ": " + folder + ": " + std::strerror(errno));
+                "cannot make " + path + ": cannot write to the folder " + folder + ": " +
+                    std::strerror(errno));
 }
 
 }  // namespace rcuda::identity

@@ -31,8 +31,8 @@ std::string format(const Token& token) {
 
 Result<Token> parse_token(std::string_view text) {
   if (!text.starts_with(kPrefix)) {
-    return text.starts_with("rcuda") ? refused("or one of another version of rcuda")
-                                     : refused("which begins with rcuda1.");
+    return text.starts_with("rcuda") ? refused("or a token of another version of rcuda")
+                                     : refused("as it does not begin with rcuda1.");
   }
   text.remove_prefix(kPrefix.size());
   const size_t id_end = text.find('.');

@@ -32,9 +32,11 @@ std::vector<std::string_view> words_of(std::string_view line) {
 }  // namespace
 
 Result<TokenFile::Line> TokenFile::parse_line(const std::vector<std::string_view>& words) {
-  if (words.empty()) return refused("a comment without a token: give a line with a token");
+  if (words.empty()) {
+    return refused("the line has a comment and no token: give a line with a token");
+  }
   if (words.size() > 2)
-    return refused("more than a server and its token; write one token per line");
+    return refused("the line has more than a server and its token; write one token per line");
   Result<Token> token = parse_token(words.back());
   if (!token.ok()) {
     return words.size() == 2 ? Status(token.status()).with_context("after the server")
@@ -42,7 +44,9 @@ Result<TokenFile::Line> TokenFile::parse_line(const std::vector<std::string_view
   }
   Line line;
   line.token = *std::move(token);
-  if (words.size() == 2 && parse_token(words[0]).ok()) return refused("two tokens in one line");
+  if (words.size() == 2 && parse_token(words[0]).ok()) {
+    return refused("the line has two tokens; write one token per line");
+  }
   if (words.size() == 2 && !parse_host_port(words[0], ":@", &line.host, &line.port)) {
     return refused(
         "the word before the token is not a server: write host, host:port or [address]:port");
@@ -151,9 +155,9 @@ Status remove_token(const std::string& path, std::string_view server) {
   RCUDA_ASSIGN_OR_RETURN(const std::string kept,
                          TokenFile::without(path, lower(host), port, &found));
   if (found) return replace_private_file(path, kept);
-  return {Code::kNotFound, "there is no token for " +
-                               (server.empty() ? "every server" : std::string(server)) + ": " +
-                               describe_tokens(path)};
+  return {Code::kNotFound, (server.empty() ? "no token is valid for every server"
+                                           : "there is no token for " + std::string(server)) +
+                               ": " + describe_tokens(path)};
 }
 
 std::string describe_tokens(const std::string& named_file) {

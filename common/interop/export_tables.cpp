@@ -89,7 +89,7 @@ CUresult load_fatbin(CUmodule* module, const void* wrapper, const char** names, 
                      uint32_t count) {
   if (count != 0 && names && addresses) {
     RCUDA_WARN(
-        "cannot load a module with %u variables in host memory, the first is %s: rcuda does "
+        "cannot load a module with %u variables in host memory (the first is %s): rcuda does "
         "not support such variables",
         count, names[0]);
     return CUDA_ERROR_NOT_SUPPORTED;

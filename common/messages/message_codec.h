@@ -282,8 +282,8 @@ class MessageLayout {
 
 inline Status malformed(const char* message) {
   return Status(Code::kProtocol, std::string("the peer sent a malformed ") + message +
-                                     " message: it is not rcuda, or another build of rcuda; "
-                                     "install the same build on both");
+                                     " message: the peer is not rcuda, or another build of rcuda; "
+                                     "install the same build on both sides");
 }
 
 // Messages with a form (forms.h) have a constant kForm.

@@ -26,7 +26,7 @@ Status check_header(const MessageHeader& header) {
     return Status(Code::kProtocol, "the peer speaks protocol version " +
                                        std::to_string(header.version) + ", this side version " +
                                        std::to_string(kProtocolVersion) +
-                                       ": install the same release of rcuda on both");
+                                       ": install the same release of rcuda on both sides");
   }
   const auto type = static_cast<uint32_t>(header.type);
   if (type < static_cast<uint32_t>(MessageType::kHello) ||

@@ -41,7 +41,7 @@ Result<std::vector<std::byte>> ask(const std::string& host, uint16_t port, Messa
     return Status(Code::kProtocol, server + " answered a query with message type " +
                                        std::to_string(static_cast<uint32_t>(answer->first)) +
                                        ", not " + std::to_string(static_cast<uint32_t>(wanted)) +
-                                       ": install the same build of rcuda on both");
+                                       ": install the same build of rcuda on both sides");
   }
   MessageReader in(answer->second);
   if (form_of(wanted) != 0) RCUDA_RETURN_IF_ERROR(read_form(in, wanted).with_context(server));

@@ -131,8 +131,8 @@ Result<UniqueFd> connect_any(const addrinfo* addresses, const std::string& where
   std::string remedy = "check host and port, and that rcuda-server runs there";
   if (error == ECONNREFUSED) {
     remedy =
-        "nothing listens there: start rcuda-server (--listen for other hosts), or name its port: "
-        "its log has the port (\"serving ... on\")";
+        "nothing listens there: start rcuda-server (--listen for other hosts), or correct the "
+        "port: the server's log has its port (\"serving ... on\")";
   }
   if (error == ETIMEDOUT) remedy = "no answer: check the host, the network and its firewall";
   if (*limit_remedy(error)) remedy = limit_remedy(error) + 2;  // without "; "
@@ -144,7 +144,7 @@ Status unexpected(const char* request, MessageType type) {
   return Status(Code::kProtocol, std::string("the server answered ") + request +
                                      " with the unexpected message type " +
                                      std::to_string(static_cast<uint32_t>(type)) +
-                                     ": install the same build of rcuda on both");
+                                     ": install the same build of rcuda on both sides");
 }
 
 // Encrypts the connection, which now leads to a worker, if the session has a key.
@@ -372,8 +372,7 @@ Result<Welcome> request_session(Connection* connection, Hello hello,
         if (queued.place != 0 && Clock::now() >= wait_ends) {
           return Status(
               Code::kTimeout,
-              "the server did not end the program's wait for a session after RCUDA_WAIT: see the "
-              "server's log");
+              "the server neither granted nor refused a session within RCUDA_WAIT: see its log");
         }
         if (queued.place != 0 && waits) waits(queued);
         continue;

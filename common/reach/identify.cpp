@@ -41,14 +41,15 @@ Result<std::vector<std::byte>> read_answer(const Socket& socket, MessageType wan
   auto answer = read_message(socket, deadline);
   if (!answer) return no_server(answer.status());
   if (answer->first == MessageType::kRefusal) {
-    return refusal_error(answer->second, "the server refused", Code::kDenied);
+    return refusal_error(answer->second, "the server refused this connection", Code::kDenied);
   }
   if (answer->first != wanted) {
     return Status(Code::kProtocol,
                   "the server sent message type " +
                       std::to_string(static_cast<uint32_t>(answer->first)) + " instead of " +
                       std::to_string(static_cast<uint32_t>(wanted)) +
-                      " while it identified this user: install the same build of rcuda on both");
+                      " while it identified this user: install the same build of rcuda on both "
+                      "sides");
   }
   return std::move(answer->second);
 }
@@ -145,7 +146,7 @@ Status identify_under_tls(Connection* connection, const std::string& host, uint1
   Result<tls::Key> binding = check_challenge(connection->socket, exported, plan.check, deadline);
   if (plan.token && binding.status().code() == Code::kDenied) {
     return Status(binding.status())
-        .with_context(host_and_port(host, port) + ", by the token " + plan.token->id + " (" +
+        .with_context("checking the server by the token " + plan.token->id + " (" +
                       identity::describe_tokens(credentials.token_file.get()) + ")");
   }
   RCUDA_RETURN_IF_ERROR(binding.status());

@@ -31,8 +31,8 @@ struct Credentials {
   config::Choice security{registry,
                           "RCUDA_SECURITY",
                           {"auto", "tls", "none"},
-                          "auto (a ticket on the server's own machine, else tls), tls, or none (a "
-                          "server with --insecure)"};
+                          "protection of connections: auto (a ticket on the server's own machine, "
+                          "else tls), tls, or none (for servers with --insecure)"};
   config::String token_file{registry, "RCUDA_TOKEN_FILE", "",
                             "file with this user's tokens; empty: ~/.config/rcuda/token"};
   config::String certificate{registry, "RCUDA_TLS_CERTIFICATE", "",

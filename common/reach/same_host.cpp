@@ -39,12 +39,10 @@ Result<uid_t> peer_user(int local_socket) {
 
 Status not_served(uint16_t port, const std::string& server, const std::string& client) {
   return Status(Code::kDenied, "the rcuda-server for port " + std::to_string(port) + " runs as " +
-                                   server +
-                                   " and serves that user, root and the users that its setting "
-                                   "\"users\" (--users) names, not " +
-                                   client +
-                                   ": run the program as that user, ask its administrator to add "
-                                   "you, or start your own server: rcuda-server --port PORT");
+                                   server + " and does not serve " + client +
+                                   ": run the program as the server's user, ask its administrator "
+                                   "to add you to the setting \"users\" (--users), or start your "
+                                   "own server: rcuda-server --port PORT");
 }
 
 Endpoint endpoint_of(const sockaddr* address) {

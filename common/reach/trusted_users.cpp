@@ -37,8 +37,9 @@ Status check_trust(const std::string& what, uid_t server, uid_t client,
                     identity::user_and_number(client) +
                     (client == 0 ? " uses only servers of root"
                                  : " uses only servers of its own user and of root") +
-                    ": run the program as that user, start a server of your own (rcuda-server "
-                    "--port PORT), or, if you trust that user, set RCUDA_TRUST_USER=" +
+                    ": run the program as the server's user, start a server of your own "
+                    "(rcuda-server --port PORT), or, if you trust the server's user, set "
+                    "RCUDA_TRUST_USER=" +
                     std::to_string(server));
 }
 

@@ -21,7 +21,8 @@ class TrustedUsers : public config::SettingBase {
  public:
   explicit TrustedUsers(config::Registry& registry)
       : SettingBase(registry, "RCUDA_TRUST_USER",
-                    "users whose servers to use, besides root's and those of the own user") {}
+                    "users, other than root and the program's own user, whose servers the "
+                    "program may use") {}
 
   const std::vector<uid_t>& get() const { return users_; }
   std::string text() const override;

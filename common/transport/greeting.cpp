@@ -23,9 +23,9 @@ Greeting make_greeting(uint64_t magic, const LinkOptions& options, size_t most_s
 
 Status check_greeting(const Greeting& peer, uint64_t magic, const char* protocol) {
   if (peer.magic != magic || peer.streams == 0) {
-    return {Code::kProtocol, std::string("the peer's greeting is not one of this build's ") +
-                                 protocol + " protocol (it offers " + std::to_string(peer.streams) +
-                                 " streams): install the same build of rcuda on both hosts"};
+    return {Code::kProtocol, std::string("the peer's greeting does not fit this build's ") +
+                                 protocol + " protocol (streams: " + std::to_string(peer.streams) +
+                                 "): install the same build of rcuda on both hosts"};
   }
   return check_window_bytes(peer.window_bytes, "the peer's");
 }

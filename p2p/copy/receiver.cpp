@@ -90,8 +90,8 @@ Status Receiver::on_chunk(const ChunkMessage& message, const PeerLink& link) {
     return violation(message.copy, "a second Chunk, although the copy has 0 bytes");
   }
   if (arrived_ >= most_arrived(link)) {
-    return violation(message.copy, "a Chunk although " + std::to_string(arrived_) +
-                                       " chunks already wait in the inbox, its limit");
+    return violation(message.copy, "a Chunk although the inbox already has its limit of " +
+                                       std::to_string(arrived_) + " waiting chunks");
   }
   ++arrived_;
   copy.next = end;

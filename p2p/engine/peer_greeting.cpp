@@ -46,8 +46,8 @@ Status Peer::on_proof(const ProofMessage& message) {
   }
   if (!proof_holds(make_proof(token_, !connected_, *peer_nonce_, own_nonce_), message.proof)) {
     return {Code::kUnavailable,
-            "the peer worker's Proof is wrong: it does not belong to this program's session, and "
-            "gets no access to its memory"};
+            "the peer worker's Proof is wrong: that worker does not belong to this program, and "
+            "gets no access to the program's memory"};
   }
   authenticated_ = true;
   due_ = Due::kOffer;
@@ -126,7 +126,7 @@ Status Peer::open_link() {
   const OfferMessage& message = link_->offer;
   RCUDA_RETURN_IF_ERROR(link_->make_sending_side());
   link_->open = true;
-  RCUDA_INFO("peer-to-peer with peer %u on %s over %s: inbox of %s here, of %s at the peer", id_,
+  RCUDA_INFO("peer-to-peer with peer %u on %s over %s: inboxes of %s (here) and %s (peer)", id_,
              get_text(message.name).c_str(), link_->link->medium(),
              bytes_text(link_->inbox.bytes).c_str(), bytes_text(message.inbox_bytes).c_str());
   RCUDA_RETURN_IF_ERROR(map_probe_memory());
@@ -163,8 +163,8 @@ Status Peer::map_probe_memory() {
       } else {
         if (mapped) environment_.ops.close(static_cast<int>(own), mapped->base);
         RCUDA_INFO(
-            "peer %u's device %u cannot be mapped for device %zu: copies between them go "
-            "through host memory: %s",
+            "memory of peer %u's device %u cannot be mapped on device %zu: copies between these "
+            "devices go through host memory: %s",
             id_, theirs, own,
             mapped ? "its probe memory is too small" : mapped.status().message().c_str());
       }
@@ -179,8 +179,8 @@ Status Peer::on_mappable(const MappableMessage& message) {
   if (!environment_.valid_device(own) || message.device >= link_->offer.device_count) {
     return peer_violation("the peer worker sent Mappable for device " +
                           std::to_string(message.sender_device) +
-                          " of this worker and its device " + std::to_string(message.device) +
-                          ", one of which does not exist");
+                          " of this worker and device " + std::to_string(message.device) +
+                          " of the peer, one of which does not exist");
   }
   if (link_->unanswered == 0) {
     return peer_violation(

@@ -42,9 +42,9 @@ Status Peer::on_leg(const LegMessage& message) {
       message.peer_device >= environment_.devices.size()) {
     return peer_violation(
         "the peer worker sent an invalid Leg: " + std::to_string(message.knot_count) +
-        " knots (at most " + std::to_string(kMaxLegKnots) + ") for its device " +
-        std::to_string(message.device) + " and device " + std::to_string(message.peer_device) +
-        " of this worker");
+        " knots (at most " + std::to_string(kMaxLegKnots) + ") for device " +
+        std::to_string(message.device) + " of the peer and device " +
+        std::to_string(message.peer_device) + " of this worker");
   }
   std::vector<LegModel::Knot> knots;
   for (uint32_t i = 0; i < message.knot_count; ++i) {

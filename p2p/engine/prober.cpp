@@ -153,8 +153,8 @@ Result<bool> Prober::start() {
   }
   const Result<DeviceAddress> scratch = environment_.scratch(job.device);
   if (!scratch) {
-    RCUDA_DEBUG("cannot measure the %s of device %d, the planner does without it: %s", job.name,
-                job.device, scratch.status().message().c_str());
+    RCUDA_DEBUG("cannot measure the %s of device %d, so the planner gets no model of it: %s",
+                job.name, job.device, scratch.status().message().c_str());
     jobs_.pop_front();
     give_back();
     return true;
@@ -244,7 +244,7 @@ void Prober::end_sample(bool good) {
   ticket_ = 0;
   give_back();
   if (!good) {
-    RCUDA_DEBUG("cannot measure the %s of device %d, the planner does without it", job.name,
+    RCUDA_DEBUG("cannot measure the %s of device %d, so the planner gets no model of it", job.name,
                 job.device);
     jobs_.pop_front();
     return;

@@ -98,8 +98,8 @@ Result<LegModel> LegModel::from_knots(std::vector<Knot> knots) {
       return Status(
           Code::kInvalidArgument,
           "knot " + std::to_string(i) +
-              " of a leg model is invalid: sizes must increase, and times must be finite, not "
-              "negative and not decrease");
+              " of a leg model is invalid: sizes must increase, and times must be finite, must not "
+              "be negative and must not decrease");
     }
   }
   LegModel model;

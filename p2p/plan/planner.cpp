@@ -174,8 +174,8 @@ Result<Plan> Planner::follow(const SizeRule& rule, const SizeRule& host_rule, ui
     if (!method) {
       return Status(
           Code::kUnavailable,
-          "no path for peer copies works on both servers: see their logs for shm, tcp and "
-          "verbs");
+          "no path for peer copies works on both servers: their logs say why shm, tcp and verbs "
+          "do not");
     }
     reason += std::string("; RCUDA_P2P_PATH=") + to_string(*options_.route) +
               " is not possible, so " + to_string(method->route) + " is used";

@@ -267,7 +267,7 @@ class IsolationTest(unittest.TestCase):
             self.assertEqual(self.run_program(server, user).returncode, 0, server.text())
         refused = self.run_program(server, dict(user=65531, group=65531, extra_groups=[]))
         self.assertEqual(refused.returncode, 1)
-        self.assertIn("not uid 65531", refused.stderr)
+        self.assertIn("does not serve uid 65531", refused.stderr)
 
     def test_settings_that_cannot_be_met_are_errors(self):
         for variables, text, status in (

@@ -81,8 +81,8 @@ class PoolsTest(unittest.TestCase):
     def test_a_token_of_another_server(self):
         self.add(self.create(HOSTS[0], "*"))
         result = self.run_program(self.both())
-        self.check_refused(result, f"{HOSTS[1]}:{self.servers[1].port}, by the token ", "has tokens for every server",
-                           "the token is another server's", "rcuda-token add")
+        self.check_refused(result, f"{HOSTS[1]}:{self.servers[1].port}: checking the server by the token ",
+                           "has tokens for every server", "the token is another server's", "rcuda-token add")
 
     def test_names_of_gpus(self):
         self.add(*(self.create(host) for host in HOSTS))

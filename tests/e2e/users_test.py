@@ -89,7 +89,7 @@ class UsersTest(unittest.TestCase):
             self.check_served(server, NOBODY)
 
     def check_refused(self, server, user, *reasons, trusted=""):
-        texts = (*reasons, "run the program as that user", "rcuda-server --port", server.port)
+        texts = (*reasons, "run the program as the server's user", "rcuda-server --port", server.port)
         for transport in ("auto", "shm", "tcp"):
             result = self.run_program(server, transport, user, trusted)
             self.assertEqual(result.returncode, 1, transport)
@@ -220,7 +220,7 @@ class UsersTest(unittest.TestCase):
         self.addCleanup(connection.close)
         kind, answer = read_message(connection)
         self.assertEqual(kind, REFUSAL)
-        for text in ("runs as root (uid 0)", f"uid {NOBODY}", "run the program as that user"):
+        for text in ("runs as root (uid 0)", f"uid {NOBODY}", "run the program as the server's user"):
             self.assertIn(text, answer)
         self.assertIn(" of nobody refused", server.text())
 

@@ -26,9 +26,9 @@ Status ShmRegions::add(uint64_t id, uint64_t bytes, uint64_t offset, bool has_ba
   if (id <= highest_ || entries_.size() >= kMaxRegions || bytes == 0) {
     return {Code::kProtocol,
             violation("the peer announced " + named(id) + " of " + std::to_string(bytes) +
-                      " bytes; the last was " + named(highest_) +
-                      ", numbers must increase, a region must not be empty, and " +
-                      std::to_string(kMaxRegions) + " regions are the limit")};
+                      " bytes after " + named(highest_) +
+                      ": numbers must increase, regions must not be empty, and the limit is " +
+                      std::to_string(kMaxRegions) + " regions")};
   }
   Entry entry;
   entry.bytes = bytes;
@@ -47,8 +47,8 @@ Status ShmRegions::add(uint64_t id, uint64_t bytes, uint64_t offset, bool has_ba
       return {Code::kProtocol,
               violation("the peer announced " + named(id) + " with " + std::to_string(bytes) +
                         " bytes at offset " + std::to_string(offset) +
-                        ", which is not inside its file, or whose file is not sealed "
-                        "against shrinking")};
+                        " of its file: the region must be inside the file, and the file must be "
+                        "sealed against shrinking")};
     }
     std::weak_ptr<UniqueFd>& known = files_[{file.st_dev, file.st_ino}];
     entry.file = known.lock();

@@ -69,9 +69,9 @@ class Streams {
       status_ =
           Status(Code::kProtocol,
                  "the peer's bulk socket with index " + std::to_string(hello.index) +
-                     " does not belong to this session: the index is used "
-                     "or not below " +
-                     std::to_string(sockets_.size()) + ", or its first message is not rcuda's");
+                     " does not belong to this session: the index must be unused and below " +
+                     std::to_string(sockets_.size()) +
+                     ", and the first message must be of rcuda");
     } else {
       sockets_[hello.index] = std::move(*stream);
     }

@@ -45,10 +45,10 @@ Status BulkEngine::add_remote(uint64_t id, uint64_t bytes, uint64_t address, uin
     if (id <= highest_remote_ || bytes == 0 || remotes_.size() >= kMaxRegions) {
       return {Code::kProtocol,
               violation("the peer announced region " + std::to_string(id) + " of " +
-                        std::to_string(bytes) + " bytes; the last was region " +
+                        std::to_string(bytes) + " bytes after region " +
                         std::to_string(highest_remote_) +
-                        ", numbers must increase, a region must not be empty, and " +
-                        std::to_string(kMaxRegions) + " regions are the limit")};
+                        ": numbers must increase, regions must not be empty, and the limit is " +
+                        std::to_string(kMaxRegions) + " regions")};
     }
     highest_remote_ = id;
     remotes_[id] =

@@ -104,8 +104,8 @@ Status no_such_device(const std::string& device) {
   if ((", " + names + ",").find(", " + device + ",") != std::string::npos) {
     return {Code::kUnsupported,
             what +
-                "this device has no network address; add one to its interface ('rdma link' "
-                "names it; ip addr add ADDRESS/24 dev DEV)"};
+                "this device has no network address; add an address to its interface, which "
+                "'rdma link' names ('ip addr add ADDRESS/24 dev INTERFACE')"};
   }
   return {Code::kUnsupported,
           what + "there is no such RDMA device; " +
@@ -130,8 +130,9 @@ Result<Address> address_of_device(const std::string& device, const char* wanted_
   if (!device_seen) return no_such_device(device);
   return Status{Code::kUnsupported, "RCUDA_VERBS_GID=" + std::string(wanted_gid) +
                                         ": no RoCE v2 GID of " + device +
-                                        " with an address has this index; " +
-                                        (gids.empty() ? "it has none" : "it has " + gids)};
+                                        " has this index and an IP address; " +
+                                        (gids.empty() ? "no GID of the device has an IP address"
+                                                      : "choose one of " + gids)};
 }
 
 std::span<const uint8_t> raw_bytes(const Address& address) {

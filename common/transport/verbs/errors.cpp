@@ -10,7 +10,7 @@
 namespace rcuda::transport::verbs {
 namespace {
 
-// Returns the network interface of a RoCE port, or "its interface" if it is unknown.
+// Returns the network interface of a RoCE port; empty if it is unknown.
 std::string interface_of(ibv_context* context, uint8_t port, int gids) {
   for (int i = 0; i < gids; ++i) {
     ibv_gid_entry entry{};
@@ -20,7 +20,7 @@ std::string interface_of(ibv_context* context, uint8_t port, int gids) {
       return name;
     }
   }
-  return "its interface";
+  return {};
 }
 
 }  // namespace
@@ -58,7 +58,7 @@ std::string completion_problem(ibv_wc_status status, const std::string& what) {
     case IBV_WC_REM_ACCESS_ERR:
     case IBV_WC_REM_OP_ERR:
     case IBV_WC_REM_INV_REQ_ERR:
-      remedy = "the peer's adapter refused it: see the log and 'dmesg' of the peer's host";
+      remedy = "the peer's adapter refused the request: see the log and 'dmesg' of the peer's host";
       break;
     default:
       remedy = "this host's adapter stopped the request: see 'dmesg' and 'rdma res show qp'";
@@ -82,7 +82,8 @@ std::string port_problem(ibv_context* context, uint8_t port) {
     return text + ": check cable, switch and subnet manager ('ibstat')";
   }
   const std::string interface = interface_of(context, port, attributes.gid_tbl_len);
-  return text + ": bring " + interface + " up ('ip link set " + interface +
+  return text + ": bring " + (interface.empty() ? "its interface" : interface) +
+         " up ('ip link set " + (interface.empty() ? "DEV" : interface) +
          " up'), check cable and switch";
 }
 

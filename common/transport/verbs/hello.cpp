@@ -20,7 +20,7 @@ Status receive_magic(const Socket& control, uint64_t expected, Deadline deadline
   if (magic == expected) return {};
   if (magic != kRefusalMagic) {
     return {Code::kProtocol,
-            "the peer's message is not one of this build's verbs protocol: install the same build "
+            "the peer's message does not fit this build's verbs protocol: install the same build "
             "of rcuda on both hosts"};
   }
   Refusal refusal;

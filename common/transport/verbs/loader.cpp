@@ -61,8 +61,8 @@ Result<const VerbsPlugin*> load() {
     const VerbsPlugin* plugin = entry != nullptr ? entry() : nullptr;
     if (plugin == nullptr || std::strcmp(plugin->version, kVerbsPluginVersion) != 0) {
       why = path +
-            " is of another build of rcuda than this process: install the same build of both, or, "
-            "after an upgrade of both, end this process and start it again";
+            " is of another build of rcuda than this process: install the same build of rcuda and "
+            "rcuda-verbs. After an upgrade, end this process and start it again";
       continue;
     }
     return plugin;
@@ -91,7 +91,8 @@ Status verbs::fit_host() {
   const LockedMemoryLimit limit = locked_memory_limit();
   if (limit.none) return {};
   return {Code::kUnsupported, "locked memory is limited to " + bytes_text(limit.bytes) +
-                                  " on this host, but verbs needs no limit (ulimit -l unlimited)"};
+                                  " in this process, but verbs needs unlimited locked memory: "
+                                  "raise the limit (ulimit -l unlimited)"};
 }
 
 Status verbs::usable_by_plugin(int control_socket) {

@@ -60,8 +60,8 @@ size_t measure_threshold(ibv_pd* pd) {
               : std::clamp(static_cast<size_t>(std::min<double>(even, kMaxThreshold)),
                            kMinThreshold, kMaxThreshold);
   RCUDA_INFO(
-      "verbs: a transfer of %s or more of pageable memory registers the memory, a smaller one "
-      "copies it (measured: a copy takes %s per MiB, a registration %s plus %s per MiB)",
+      "verbs: pageable memory is registered for transfers of %s or more, and copied for smaller "
+      "ones (measured: a copy takes %s per MiB, a registration %s plus %s per MiB)",
       bytes_text(threshold).c_str(), microseconds_text(copy_us * (1u << 20)).c_str(),
       microseconds_text(fixed_us).c_str(), microseconds_text(page_us * (1u << 20)).c_str());
   return threshold;

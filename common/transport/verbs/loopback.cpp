@@ -112,7 +112,7 @@ Status loop_back(ibv_pd* pd, const rdma_cm_id& id, const Address& local, Span to
     }
     std::this_thread::yield();
   }
-  if (count < 0) return Status::from_errno(-count, "a test of the adapter (ibv_poll_cq)");
+  if (count < 0) return Status::from_errno(-count, "a test of the adapter: ibv_poll_cq failed");
   if (completion.status == IBV_WC_SUCCESS) return {};
   return {Code::kSystem, std::string("the adapter's transfer to itself failed: ") +
                              ibv_wc_status_str(completion.status)};

@@ -126,7 +126,7 @@ size_t nearest_adapter(const fs::path& root, const std::string& gpu,
     best = i;
   }
   if (differ || best != 0) {
-    *why = "of " + std::to_string(adapters.size()) + " adapters it is the nearest to GPU " +
+    *why = "it is the nearest of " + std::to_string(adapters.size()) + " adapters to GPU " +
            target->address + ", " + describe(least->level);
   }
   return least ? best : 0;

@@ -54,7 +54,7 @@ Status VerbsLink::make_queues() {
   }
   for (ibv_cq* const queue : {receive_cq_.get(), bulk_cq_.get()}) {
     if (const int error = ibv_req_notify_cq(queue, 0); error != 0) {
-      return Status::from_errno(error, "RDMA connection: ibv_req_notify_cq");
+      return Status::from_errno(error, "RDMA connection: ibv_req_notify_cq failed");
     }
   }
   return put_queue_.open(connection_.pd());

@@ -36,7 +36,9 @@ Result<std::unique_ptr<OutputCapture>> OutputCapture::start() {
   // stdio buffers whole blocks for a pipe. The text must be in the pipe when the driver returns.
   std::setvbuf(stdout, nullptr, _IONBF, 0);
   capture->stop_event_.reset(::eventfd(0, EFD_CLOEXEC));
-  if (!capture->stop_event_) return Status::from_errno(errno, "eventfd");
+  if (!capture->stop_event_) {
+    return Status::from_errno(errno, "making an eventfd for kernel output");
+  }
   RCUDA_RETURN_IF_ERROR(start_thread(&capture->thread_, [raw = capture.get()] { raw->run(); }));
   return capture;
 }

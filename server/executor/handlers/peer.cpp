@@ -56,11 +56,11 @@ HandlerResult peer_introduce(PeerServices& services, const Command& command,
   if (status.code() == Code::kProtocol) return kMalformed;
   // The command itself does not fail: a program that never copies between servers needs no peer.
   if (!status.ok() && services.peers.says_refusal()) {
-    RCUDA_ERROR("this session cannot copy to and from worker %u: %s", body.worker,
+    const std::string other = PeerHub::other_server(introduction);
+    RCUDA_ERROR("this session cannot copy to and from %s: %s", other.c_str(),
                 status.message().c_str());
-    (void)services.answers.events().output(true, "rcuda: copies with worker " +
-                                                     std::to_string(body.worker) +
-                                                     " will fail: " + status.context() + "\n");
+    (void)services.answers.events().output(
+        true, "rcuda: copies with " + other + " will fail: " + status.context() + "\n");
   }
   return {};
 }

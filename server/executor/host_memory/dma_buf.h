@@ -21,6 +21,6 @@ Result<p2p::DmaBuf> export_dma_buf(const api::DriverTable& driver, CUdeviceptr a
 // this work sees the written data.
 bool orders_adapter_writes(const api::DriverTable& driver, CUdevice device);
 inline constexpr char kWritesOutOfOrder[] =
-    "this GPU does not order an adapter's writes before its kernels";
+    "kernels of this GPU may start before an adapter's earlier writes are visible";
 
 }  // namespace rcuda::server

@@ -181,8 +181,10 @@ std::unique_ptr<BlockDigests> BlockDigests::make(const api::DriverTable& driver,
   const uint64_t needed = made->memory_bytes();
   if (result == CUDA_SUCCESS) made->memory_ = memory.take(context.id, needed, &result);
   if (result != CUDA_SUCCESS) {
-    RCUDA_WARN("cannot detect which blocks the GPU changes in mirrored memory of %s: CUDA error %d",
-               exact_bytes_text(bytes).c_str(), static_cast<int>(result));
+    RCUDA_WARN(
+        "cannot detect which blocks the GPU changes in mirrored memory of %s: CUDA error %d; the "
+        "memory is not mirrored",
+        exact_bytes_text(bytes).c_str(), static_cast<int>(result));
     return nullptr;
   }
   std::memset(made->memory_, 0xff, needed);

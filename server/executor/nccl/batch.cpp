@@ -255,7 +255,7 @@ std::string find_misfit(const Functions& functions, const NcclBatch& batch) {
     const Row* const row = row_of(step.call.verb);
     if (!row) {
       return "the worker does not know the NCCL function that the client called: install the same "
-             "build of rcuda on both";
+             "build of rcuda on both sides";
     }
     if (!row->exists(functions, step)) return lacking_text(row->name);
     if (step.ids.size() > 1 && !functions.ncclCommInitRankScalable)

@@ -213,7 +213,7 @@ std::string Nccl::check_id(const nccl::UniqueId& id) const {
     return std::string("an ncclUniqueId names ") + host + ", to which the server " + host_name() +
            " does not connect: add its network to nccl_networks in server.toml";
   }
-  return names_address ? "" : "an ncclUniqueId names no address: NCCL has not made it";
+  return names_address ? "" : "an ncclUniqueId has no address: use an id from ncclGetUniqueId";
 }
 
 void Nccl::forget(uint32_t id) {
@@ -234,7 +234,7 @@ void Nccl::lose_now(const std::vector<uint64_t>& tags) {
   for (const auto& [id, communicator] : communicators_) {
     if (std::ranges::find(tags, communicator->tag) == tags.end()) continue;
     if (communicator->is_lost.exchange(true)) continue;
-    RCUDA_WARN("the worker of another rank of an NCCL communicator has died: calls fail");
+    RCUDA_WARN("calls on an NCCL communicator fail: the worker of another of its ranks has died");
     lost.push_back(communicator.get());
   }
   const auto is_new = [&](const NcclStep& step) {
@@ -258,7 +258,9 @@ void Nccl::lose_now(const std::vector<uint64_t>& tags) {
         [] {}, true);
     if (started) continue;
     batch->is_being_revoked = false;
-    RCUDA_ERROR("cannot start a thread to end an NCCL call that waits for a lost rank");
+    RCUDA_ERROR(
+        "cannot start a thread to end an NCCL call that waits for a lost rank: abort the "
+        "communicator, or end the program");
   }
 }
 

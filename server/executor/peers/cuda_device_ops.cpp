@@ -222,7 +222,7 @@ Result<Ticket> CudaDeviceOps::finished(int device, Lane lane) {
       // The later copies of this lane fail as well.
       for (const Running& other : state.running) state.free_events.push_back(other.event);
       state.running.clear();
-      return Status::from_cuda(result, "a copy in a stream of the peer-to-peer engine");
+      return Status::from_cuda(result, "a copy in a stream of the peer-to-peer engine failed");
     }
     state.finished = oldest.ticket;
   }
@@ -317,14 +317,14 @@ bool CudaDeviceOps::join(p2p::StreamRef ref, PendingPlace* pending) {
 Result<bool> CudaDeviceOps::is_passed(const PendingPlace& pending) {
   if (!pending.context) {
     if (pending.ended == CUDA_SUCCESS) return true;
-    return Status::from_cuda(pending.ended, "work in the stream of a peer copy");
+    return Status::from_cuda(pending.ended, "work in the stream of a peer copy failed");
   }
   if (pending.behind != 0) return !places_.contains(pending.behind);
   if (!pending.event) return true;
   const CUresult result = driver_.cuEventQuery(pending.event);
   if (result == CUDA_SUCCESS) return true;
   if (result == CUDA_ERROR_NOT_READY) return false;
-  return Status::from_cuda(result, "work in the stream of a peer copy");
+  return Status::from_cuda(result, "work in the stream of a peer copy failed");
 }
 
 Result<StreamPlace> CudaDeviceOps::enter(p2p::StreamRef ref, bool hold_it) {

@@ -121,7 +121,8 @@ Status PeerHub::check_introduction(const Introduction& introduction) {
   }
   if (known == addresses_.end() && addresses_.size() >= kMostPeers) {
     return {Code::kInvalidArgument,
-            "a session has at most " + std::to_string(kMostPeers) + " other workers"};
+            "a worker connects with at most " + std::to_string(kMostPeers) +
+                " other workers: name fewer servers in RCUDA_DEVICES"};
   }
   if (attempts() >= kMostAttempts) {
     return {Code::kUnavailable,
@@ -194,7 +195,7 @@ Status PeerHub::no_connection() const {
 }
 
 void PeerHub::log_lost(const Introduction& introduction, const Status& why) {
-  RCUDA_WARN("no peer-to-peer connection with worker %u: %s", introduction.worker,
+  RCUDA_WARN("no peer-to-peer connection with %s: %s", other_server(introduction).c_str(),
              why.message().c_str());
 }
 
@@ -253,8 +254,9 @@ Result<std::unique_ptr<transport::Link>> PeerHub::connect_peer(Attempt& attempt)
   // refuses this worker. Over TCP that server accepts the session's id instead.
   if (link.status().code() == Code::kUnsupported || link.status().code() == Code::kDenied) {
     const transport::Medium& plain = transport::plain_medium(Reach::kNetwork);
-    RCUDA_INFO("peer-to-peer with worker %u falls back to %s: %s", attempt.introduction.worker,
-               plain.name(), link.status().message().c_str());
+    RCUDA_INFO("peer-to-peer with %s falls back to %s: %s",
+               other_server(attempt.introduction).c_str(), plain.name(),
+               link.status().message().c_str());
     return connect_peer(attempt, &plain);
   }
   return link;
@@ -301,7 +303,8 @@ Result<std::unique_ptr<transport::Link>> PeerHub::connect_peer(Attempt& attempt,
   }
   if (answer->first != wire::MessageType::kPeerWelcome) {
     return Status(Code::kProtocol, "the other worker answered PeerHello with a message of type " +
-                                       std::to_string(static_cast<uint32_t>(answer->first)));
+                                       std::to_string(static_cast<uint32_t>(answer->first)) +
+                                       ": install the same build of rcuda on both servers");
   }
   attempt.welcomed = true;
   transport::Bootstrap bootstrap;
@@ -340,8 +343,9 @@ Result<std::unique_ptr<transport::Link>> PeerHub::await_peer(Attempt& attempt, s
   const auto deadline = Clock::now() + options_.handshake_timeout;
   const transport::Medium* const medium = transport::find_medium(name);
   const Status usable = !medium ? Status(Code::kUnsupported,
-                                         "the other worker chose a transport that this "
-                                         "build does not know")
+                                         "the other worker chose a transport that this build "
+                                         "does not know: install the same build of rcuda on both "
+                                         "servers")
                         : options_.planner.medium
                             ? medium->usable(stream.fd())
                             : medium->suits(stream.fd(), encrypts_because(attempt.introduction));
@@ -368,7 +372,7 @@ Result<std::unique_ptr<transport::Link>> PeerHub::await_peer(Attempt& attempt, s
   }
   auto link = link_over(*medium, std::move(bootstrap));
   if (link || !may_fall_back(*medium) || tries == 0) return link;
-  RCUDA_INFO("cannot connect with worker %u over %s: %s", attempt.introduction.worker,
+  RCUDA_INFO("cannot connect with %s over %s: %s", other_server(attempt.introduction).c_str(),
              medium->name(), link.status().message().c_str());
   return await_peer(attempt, tries - 1);
 }
@@ -435,8 +439,8 @@ Result<Socket> PeerHub::take_caller(Attempt& attempt, uint32_t stream, std::stri
                                     tls::Role::kServer, patience);
     if (medium) *medium = caller.hello.medium;
     if (socket || Clock::now() >= deadline) return socket;
-    RCUDA_WARN("a connection in the name of worker %u is closed: %s", attempt.introduction.worker,
-               socket.status().message().c_str());
+    RCUDA_WARN("a connection in the name of %s is closed: %s",
+               other_server(attempt.introduction).c_str(), socket.status().message().c_str());
   }
 }
 

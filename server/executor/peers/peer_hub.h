@@ -80,6 +80,9 @@ class PeerHub {
     uint16_t port = 0;
     std::chrono::milliseconds reconnect{0};  // how long the connection may be lost
   };
+  // Returns the other worker's server as messages name it: "node1:8308", or "worker 1" if this side
+  // does not know the address.
+  static std::string other_server(const Introduction& introduction);
   // `devices`: in the client's order. Returns kProtocol if the introduction has values that no
   // correct client sends, kInvalidArgument if the link is already known or the session has too many
   // workers, and kUnavailable if too many connections are in progress or have just failed.
@@ -176,7 +179,6 @@ class PeerHub {
   // Describes the Link for PeerReturns. `hello`: of the Link's control socket.
   PeerReturns::PeerLinkName returning(const Introduction& introduction,
                                       const wire::PeerHello& hello) const;
-  static std::string other_server(const Introduction& introduction);
   // Encrypts a socket between the two workers, if the client has said so.
   Result<Socket> secured(const Introduction& introduction, uint32_t stream, UniqueFd socket,
                          tls::Role role, Clock::time_point deadline) const;

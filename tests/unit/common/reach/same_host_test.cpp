@@ -56,7 +56,7 @@ TEST(SameHostTest, ARefusalNamesBothUsersAndTheRemedy) {
   const Status status = not_served(8308, "ada (uid 1000)", "uid 1001");
   EXPECT_EQ(status.code(), Code::kDenied);
   for (const char* text :
-       {"8308", "runs as ada (uid 1000)", "not uid 1001", "run the program as"}) {
+       {"8308", "runs as ada (uid 1000)", "does not serve uid 1001", "run the program as"}) {
     EXPECT_NE(status.context().find(text), std::string::npos) << text;
   }
 }

@@ -65,7 +65,7 @@ TEST_F(PciDistanceTest, AddressesAsCudaWritesThem) {
 TEST_F(PciDistanceTest, TheNearestIsChosenAndSaidWhy) {
   EXPECT_EQ(nearest({"far", "root_port", "beside", "deeper"}), 2u);
   EXPECT_EQ(why_,
-            "of 4 adapters it is the nearest to GPU 0000:03:00.0, behind the same PCIe switch");
+            "it is the nearest of 4 adapters to GPU 0000:03:00.0, behind the same PCIe switch");
   EXPECT_EQ(nearest({"far", "same_node"}), 1u);
 }
 
