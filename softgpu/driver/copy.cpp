@@ -5,6 +5,7 @@
 #include <cstring>
 #include <thread>
 
+#include "common/base/copy_once.h"
 #include "common/base/cpu_pause.h"
 #include "softgpu/driver/array.h"
 #include "softgpu/driver/config.h"
@@ -144,6 +145,25 @@ CUresult resolve_end(const End& end, size_t width, size_t height, size_t depth,
   return CUDA_SUCCESS;
 }
 
+namespace {
+
+// Up to this size, each byte is written once, because programs poll small copies. memmove() is
+// faster for larger copies.
+constexpr size_t kMostPolled = 64u << 10;
+
+void copy_row(uint64_t to, uint64_t from, size_t bytes) {
+  auto* const there = reinterpret_cast<std::byte*>(to);
+  const auto* const here = reinterpret_cast<const std::byte*>(from);
+  const bool overlap = to < from + bytes && from < to + bytes;
+  if (bytes <= kMostPolled && !overlap) {
+    rcuda::copy_once(there, here, bytes);
+  } else {
+    std::memmove(there, here, bytes);
+  }
+}
+
+}  // namespace
+
 void copy_rows(const Layout& to, const Layout& from, size_t width, size_t height, size_t depth) {
   // Contiguous on both sides: use fewer, longer rows.
   if (to.pitch_bytes == width && from.pitch_bytes == width && height > 1) {
@@ -158,10 +178,8 @@ void copy_rows(const Layout& to, const Layout& from, size_t width, size_t height
   }
   for (size_t z = 0; z < depth; ++z) {
     for (size_t y = 0; y < height; ++y) {
-      std::memmove(
-          reinterpret_cast<void*>(to.first + z * to.slice_bytes + y * to.pitch_bytes),
-          reinterpret_cast<const void*>(from.first + z * from.slice_bytes + y * from.pitch_bytes),
-          width);
+      copy_row(to.first + z * to.slice_bytes + y * to.pitch_bytes,
+               from.first + z * from.slice_bytes + y * from.pitch_bytes, width);
     }
   }
 }

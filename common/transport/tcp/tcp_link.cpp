@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <sys/socket.h>
 
+#include "common/base/copy_once.h"
 #include "common/base/log.h"
 #include "common/base/peer_order.h"
 #include "common/base/socket_io.h"
@@ -491,7 +492,8 @@ std::string TcpLink::take_region_put(const PutHeader& header, bool* whole) {
   begin_put();
   if (entry.ok()) {
     const ExposedRegions::Pin pin(**entry);
-    if (pin) std::memcpy((*entry)->base + place.offset, message + sizeof place, bytes);
+    // Threads of the program may poll the memory, and write to it when they see these bytes.
+    if (pin) copy_once((*entry)->base + place.offset, message + sizeof place, bytes);
   }
   order_.count_put();
   begin_ += sizeof header + header.bytes;
