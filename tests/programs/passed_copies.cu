@@ -176,7 +176,8 @@ void CUDART_CB pass(void* argument) {
   while (!static_cast<Gate*>(argument)->open) std::this_thread::yield();
 }
 
-// A held stream has as many waiting copies as a driver's queue can hold. Other streams continue.
+// A held stream has as many waiting copies as a driver's queue can hold. Other streams continue: the
+// function that holds the stream waits for a copy that another stream gets after many of these.
 void behind_a_gate() {
   constexpr int kCopies = 600;
   std::vector<unsigned> numbers(kCopies);
@@ -189,9 +190,10 @@ void behind_a_gate() {
   CUDA(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
   CUDA(cudaMemcpyAsync(pinned, device.get(), 4, cudaMemcpyDeviceToHost, stream));
   CUDA(cudaStreamSynchronize(stream));
-  Gate gate;
+  Gate gate, many;
   CUDA(cudaLaunchHostFunc(stream, pass, &gate));
   std::thread opens([&] {
+    pass(&many);
     unsigned* const last = pinned + kCopies;
     CUDA(cudaMemcpyAsync(last, device.get() + 6, 4, cudaMemcpyDeviceToHost, other));
     CUDA(cudaStreamSynchronize(other));
@@ -200,6 +202,7 @@ void behind_a_gate() {
   });
   for (int i = 0; i < kCopies; ++i) {
     CUDA(cudaMemcpyAsync(pinned + i, device.get() + i, 4, cudaMemcpyDeviceToHost, stream));
+    if (i == kCopies / 2) many.open = true;
   }
   opens.join();
   CUDA(cudaStreamSynchronize(stream));
@@ -218,12 +221,12 @@ void to_one_place() {
   cudaStream_t stream;
   CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   volatile unsigned* const word = pinned;
-  for (int time = 0; time < 200; ++time) {
+  for (int time = 0; time < 2000; ++time) {
     *word = 0;
     CUDA(cudaMemcpyAsync(pinned, values.get(), 4, cudaMemcpyDeviceToHost, stream));
     CUDA(cudaMemcpyAsync(pinned, values.get() + 1, 4, cudaMemcpyDeviceToHost, stream));
     while (*word != 2) std::this_thread::yield();
-    *word = 0;
+    *word = 0;  // nothing writes the bytes a second time
     CUDA(cudaStreamSynchronize(stream));
     CHECK(*word == 0);
   }

@@ -50,12 +50,11 @@ bool RegionPuts::takes(uint64_t bytes) const {
 bool RegionPuts::put_when_reached(const SessionStream& stream, transport::RegionId region,
                                   uint64_t offset, transport::Bytes bytes) {
   if (!takes(bytes.size())) return false;
-  Marked marked{0, 0, region, offset, bytes};
+  Marked marked{0, 0, stream.key, region, offset, bytes};
   {
     MutexLock lock(mutex_);
-    if (!puts_locked() || free_places_.empty() || !known_.contains(region)) return false;
-    marked.place = free_places_.back();
-    free_places_.pop_back();
+    if (!puts_locked() || !known_.contains(region)) return false;
+    if (!take_place_locked(stream.key, &marked.place)) return false;
     if (++last_ticket_ == 0) ++last_ticket_;
     marked.ticket = last_ticket_;
     marked_.push_back(marked);
@@ -76,15 +75,38 @@ bool RegionPuts::put_when_reached(const SessionStream& stream, transport::Region
   return true;
 }
 
+// Returns false if all words are in use by other streams.
+bool RegionPuts::take_place_locked(uint64_t stream, uint32_t* index) {
+  auto known = places_.find(stream);
+  if (known == places_.end()) {
+    if (free_places_.empty()) return false;
+    known = places_.emplace(stream, Place{free_places_.back(), 0}).first;
+    free_places_.pop_back();
+    std::atomic_ref(marks_[known->second.index]).store(last_ticket_);
+  }
+  ++known->second.copies;
+  *index = known->second.index;
+  return true;
+}
+
+void RegionPuts::release_place_locked(const Marked& marked) {
+  const auto known = places_.find(marked.stream);
+  if (--known->second.copies != 0) return;
+  free_places_.push_back(known->second.index);
+  places_.erase(known);
+}
+
+// Later copies of the stream write higher tickets. A word that a stream takes has a lower one.
 bool RegionPuts::is_there(const Marked& marked) const {
-  return std::atomic_ref(marks_[marked.place]).load(std::memory_order_acquire) == marked.ticket;
+  const uint32_t written = std::atomic_ref(marks_[marked.place]).load(std::memory_order_acquire);
+  return static_cast<int32_t>(written - marked.ticket) >= 0;
 }
 
 void RegionPuts::drop(uint32_t ticket) {
   MutexLock lock(mutex_);
   std::erase_if(marked_, [&](const Marked& marked) RCUDA_REQUIRES(mutex_) {
     if (marked.ticket != ticket) return false;
-    free_places_.push_back(marked.place);
+    release_place_locked(marked);
     if (marked.in_order()) in_order_ -= marked.bytes.size();
     return true;
   });
@@ -111,7 +133,7 @@ void RegionPuts::deliver() {
   std::erase_if(marked_, [&](const Marked& marked) RCUDA_REQUIRES(mutex_) {
     if (!is_there(marked)) return false;
     send_locked(marked);
-    free_places_.push_back(marked.place);
+    release_place_locked(marked);
     return true;
   });
   waiting_.store(marked_.size(), std::memory_order_release);

@@ -9,6 +9,11 @@
 // on any thread, and so does the executor. So when a thread of the client learns that a stream has
 // passed the copy, the client has the bytes.
 //
+// All copies of a stream share one GPU-written word, to which the GPU writes the number of the
+// latest copy that is over. So a stream with hundreds of waiting copies leaves words to other
+// streams. Without a word, a copy needs a host function, and the driver may run it only after a
+// host function of the program that waits for this very copy.
+//
 // This order covers only messages of this worker, so there are two exceptions. Another worker that
 // waits for a stream of this worker could learn of the copy's end before the client has the bytes.
 // So this worker sends a signal to another worker only after client_has() has returned true. A
@@ -60,8 +65,8 @@ class RegionPuts : public std::enable_shared_from_this<RegionPuts> {
   // 1 Gb/s.
   static constexpr size_t kMostInOrder = 4u << 20;
 
-  // `marks`: the GPU-written words: page-locked zeros, one u32 for each copy in progress. The
-  // references are not used after end(), except `link` by client_has().
+  // `marks`: the GPU-written words: page-locked zeros, one u32 for each stream with copies in
+  // progress. The references are not used after end(), except `link` by client_has().
   RegionPuts(const api::DriverTable& driver, transport::Link& link, Answers& answers,
              Completions& completions, const ExportedNames& names, std::span<std::byte> marks);
 
@@ -101,15 +106,24 @@ class RegionPuts : public std::enable_shared_from_this<RegionPuts> {
  private:
   // A copy whose bytes are sent when the GPU has written its word.
   struct Marked {
-    uint32_t ticket;  // the word's value when the stream has reached this point
+    uint32_t ticket;  // the GPU writes it to the word when the stream has reached this point
     uint32_t place;   // the word's index in marks_
+    uint64_t stream;  // SessionStream::key
     transport::RegionId region;
     uint64_t offset;
     transport::Bytes bytes;
     bool in_order() const { return bytes.size() > kMostBytes; }
   };
 
+  // The word of a stream.
+  struct Place {
+    uint32_t index = 0;   // in marks_
+    uint32_t copies = 0;  // of the stream, in marked_
+  };
+
   bool is_there(const Marked& marked) const;
+  bool take_place_locked(uint64_t stream, uint32_t* index) RCUDA_REQUIRES(mutex_);
+  void release_place_locked(const Marked& marked) RCUDA_REQUIRES(mutex_);
   bool puts_locked() const RCUDA_REQUIRES(mutex_);
   void reached(uint32_t ticket, CUresult result);
   void drop(uint32_t ticket);
@@ -132,7 +146,8 @@ class RegionPuts : public std::enable_shared_from_this<RegionPuts> {
   bool over_ RCUDA_GUARDED_BY(mutex_) = false;
   uint32_t last_ticket_ RCUDA_GUARDED_BY(mutex_) = 0;
   std::vector<uint32_t> free_places_ RCUDA_GUARDED_BY(mutex_);
-  std::vector<Marked> marked_ RCUDA_GUARDED_BY(mutex_);  // the oldest first
+  std::map<uint64_t, Place> places_ RCUDA_GUARDED_BY(mutex_);  // by SessionStream::key
+  std::vector<Marked> marked_ RCUDA_GUARDED_BY(mutex_);        // the oldest first
   // Regions into which something was put.
   std::set<transport::RegionId> known_ RCUDA_GUARDED_BY(mutex_);
   Status failed_ RCUDA_GUARDED_BY(mutex_);  // an error of deliver(), until reached() latches it
