@@ -75,6 +75,7 @@ Result<wire::ExportedName> ExportedNames::add(wire::ExportKind kind, UniqueFd de
                                               const ExportOrigin& origin,
                                               std::shared_ptr<const void> keeps) {
   use();
+  if (kind != wire::ExportKind::kMovable) exported_.store(true, std::memory_order_release);
   MutexLock lock(mutex_);
   return mint_locked({kind,
                       {},
@@ -86,7 +87,10 @@ Result<wire::ExportedName> ExportedNames::add(wire::ExportKind kind, UniqueFd de
 Result<wire::ExportedName> ExportedNames::add(wire::ExportKind kind,
                                               const wire::HandleBytes& handle,
                                               const ExportOrigin& origin, User user) {
-  if (user == User::kProgram) use();
+  if (user == User::kProgram) {
+    use();
+    exported_.store(true, std::memory_order_release);
+  }
   MutexLock lock(mutex_);
   if (const auto known = by_handle_.find({kind, handle}); known != by_handle_.end()) {
     if (origin.place != ExportOrigin::Place::kUnknown) kept_[known->second].origin = origin;

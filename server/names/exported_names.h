@@ -82,6 +82,8 @@ class ExportedNames {
   // Whether the program has exported or imported anything. Once true, it stays true: another
   // process may then observe how far the session's streams are, through an event or through memory.
   bool are_used() const { return used_.load(std::memory_order_acquire); }
+  // Whether the program has exported a handle or a descriptor of the driver.
+  bool has_exported() const { return exported_.load(std::memory_order_acquire); }
   // Whether the session has imported from a worker of another server.
   bool are_of_other_servers() const { return foreign_.load(std::memory_order_acquire); }
   // `call` runs before are_used() becomes true. It runs twice if two threads use names for the
@@ -107,8 +109,7 @@ class ExportedNames {
   // checked the name's kind. `origin` may be null.
   Result<UniqueFd> find_descriptor(const wire::ExportedName& name, ExportOrigin* origin = nullptr);
   Result<wire::HandleBytes> find_handle(const wire::ExportedName& name,
-                                        ExportOrigin* origin = nullptr,
-                                        User user = User::kProgram);
+                                        ExportOrigin* origin = nullptr, User user = User::kProgram);
 
   // Answers another worker, whose connection the daemon has passed on. Does not block.
   void answer(const wire::ExportQuery& query, UniqueFd connection);
@@ -131,7 +132,7 @@ class ExportedNames {
   const Exporter self_;
   const Ask ask_;
   std::function<void()> before_first_use_;
-  std::atomic<bool> used_{false}, foreign_{false};
+  std::atomic<bool> used_{false}, exported_{false}, foreign_{false};
   Mutex mutex_;
   std::map<wire::ExportNumber, Kept> kept_ RCUDA_GUARDED_BY(mutex_);
   std::map<HandleKey, wire::ExportNumber> by_handle_ RCUDA_GUARDED_BY(mutex_);

@@ -32,6 +32,9 @@ constexpr SteadyTime kLongestWait = std::chrono::hours(1);
 // everything.
 constexpr uint64_t kSmallRest = 256u << 20;
 constexpr uint64_t kSmallPart = 16;
+// The first version of CUDA whose driver (610) restores exports. A handle that an earlier driver
+// made before a park cannot be opened after it (seen with 580: CUDA_ERROR_INVALID_HANDLE).
+constexpr int kRestoresExportsFrom = 13030;
 
 }  // namespace
 
@@ -42,6 +45,14 @@ std::optional<ParkAnswer> SessionLoop::obstacle() {
   if (services_.peers.active()) return cannot("it has connections to workers of other servers");
   if (executor_.names.are_of_other_servers()) {
     return cannot("it shares memory or events with sessions of other servers");
+  }
+  int version = 0;
+  if (executor_.names.has_exported() && movable_bytes().empty() &&
+      services_.driver.cuDriverGetVersion(&version) == CUDA_SUCCESS &&
+      version < kRestoresExportsFrom) {
+    return cannot(
+        "it has exported memory or events to other processes, and this driver does not restore "
+        "exports (driver 610 does)");
   }
   const bool any_command = !held_back_.empty() || ring_.pending();
   if ((any_command && !rest_until_) || services_.jobs.any() || services_.device_waits.any() ||

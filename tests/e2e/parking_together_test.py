@@ -113,13 +113,22 @@ class TogetherTest(parking_test.Parking):
     def test_an_older_driver_refuses_imported_memory_and_both_go_on(self):
         server, exporter, importer = self.sharing()
         for program, other in ((importer, exporter), (exporter, importer)):
-            self.check_refusal(server, program, "memory of another process", [other])
+            self.check_refusal(server, program, "does not restore exports (driver 610 does)", [other])
         self.do(importer, "fill_shared 6")
         self.assertEqual(self.do(importer, "get_shared"), "6")  # waits for the fill
         self.assertEqual(self.do(exporter, "get"), "6")
 
-    def test_a_session_that_only_offers_memory_is_parked_and_wakes_for_another_that_opens_it(self):
+    def test_an_older_driver_does_not_restore_exports(self):
         server = self.server()
+        exporter, importer = self.program(server), self.program(server)
+        self.do(exporter, "fill 7")
+        name = self.do(exporter, "share")
+        self.check_refusal(server, exporter, "does not restore exports (driver 610 does)", [importer])
+        self.assertEqual(self.do(importer, "open_shared " + name), "None")
+        self.assertEqual(self.do(importer, "get_shared"), "7")
+
+    def test_a_session_that_only_offers_memory_is_parked_and_wakes_for_another_that_opens_it(self):
+        server = self.server(**MANY)
         exporter, importer = self.program(server), self.program(server)
         self.do(exporter, "fill 7")
         name = self.do(exporter, "share")

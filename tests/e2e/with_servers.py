@@ -86,7 +86,7 @@ def main():
     if arguments.devices:
         node = {"SOFTGPU_NODE": "shared", "SOFTGPU_DEVICES": str(1 + max(map(int, gpus)))}
     if arguments.parks:
-        node["RCUDA_SERVER_PARK_AFTER"] = "1ms"
+        node["RCUDA_SERVER_PARK_AFTER"] = os.environ.get("RCUDA_SERVER_PARK_AFTER", "1ms")
     nodes = [dict(node) for _ in range(arguments.servers)]
     for each, version in zip(nodes, filter(None, arguments.driver_versions.split(","))):
         each["SOFTGPU_DRIVER_VERSION"] = version
