@@ -14,6 +14,7 @@
 #include "client/process/process.h"
 #include "client/route/capture.h"
 #include "client/session/calls_in_flight.h"
+#include "client/session/reached_place.h"
 #include "client/session/staging.h"
 #include "client/session/timeline.h"
 #include "client/session/wait.h"
@@ -48,8 +49,22 @@ AddressRange memory_of_copy(uint64_t address, size_t bytes) {
 // Whether no work in progress can write to this page-locked memory any more. Returns false for
 // mirrored memory, because kernels can write to it.
 bool source_is_settled(uint64_t source, size_t bytes) {
-  return !Timeline::may_write(memory_of_copy(source, bytes)) &&
-         mirrored_in(source, bytes).empty();
+  return !Timeline::may_write(memory_of_copy(source, bytes)) && mirrored_in(source, bytes).empty();
+}
+
+// Sends the source of a copy to the device as soon as a stream of another server has written it, if
+// the copy's stream waits for that stream (reached_places.h). Returns the immediate of the writes,
+// or 0 if nothing is sent.
+uint32_t send_when_written(const Route& route, uint64_t source, size_t bytes) {
+  if (!route.timeline || !mirrored_in(source, bytes).empty()) return 0;
+  const std::shared_ptr<ReachedPlace> place =
+      route.timeline->place_after_writes(memory_of_copy(source, bytes));
+  if (!place) return 0;
+  Session& session = *route.session;
+  ShadowRegions::Later later =
+      session.shadows().send_later(session.link(), source, bytes, transport::Company::kAlone);
+  if (later.immediate != 0) place->call(std::move(later.begin));
+  return later.immediate;
 }
 
 wire::CopyBody body_of(const LinearCopy& copy, const CopyStream& stream,
@@ -76,12 +91,17 @@ CUresult copy_in_worker(const CopyStream& stream, wire::CopyBody body, const Cop
   Session& session = *stream.route.session;
   // kSourceReady allows the worker to fetch the source early. Where pages are shared, it fetches
   // nothing.
-  if (!session.traits().shares_pages && source_is_settled(body.source, body.bytes)) {
-    body.flags |= wire::kSourceReady;
-    if (!plan.captures && !plan.mirrored) {
-      body.immediate = session.shadows().send(
-          session.link(), body.source, body.bytes,
-          plan.waits ? transport::Company::kAwaited : transport::Company::kAlone);
+  if (!session.traits().shares_pages) {
+    if (source_is_settled(body.source, body.bytes)) {
+      body.flags |= wire::kSourceReady;
+      if (!plan.captures && !plan.mirrored) {
+        body.immediate = session.shadows().send(
+            session.link(), body.source, body.bytes,
+            plan.waits ? transport::Company::kAwaited : transport::Company::kAlone);
+      }
+    } else if (!plan.captures && !plan.mirrored) {
+      body.immediate = send_when_written(stream.route, body.source, body.bytes);
+      if (body.immediate != 0) body.flags |= wire::kSourceReady;
     }
   }
   return plan.waits ? Wait(stream.route).run(body) : post(stream.route, body);

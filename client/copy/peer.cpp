@@ -14,6 +14,7 @@
 #include "client/process/process.h"
 #include "client/route/capture.h"
 #include "client/session/news.h"
+#include "client/session/reached_places.h"
 #include "client/session/wait.h"
 #include "common/base/mutex.h"
 #include "common/cuda/return_if_error.h"
@@ -175,6 +176,18 @@ CUresult signal_then_await(const Earlier& earlier, const StreamRoute& later) {
   return either(signalled, awaited);
 }
 
+// Lets copies from page-locked memory in `later` follow the event's stream (reached_places.h), if
+// copies before the event write page-locked memory.
+void follow_writes(const StreamRoute& later, Event& event) {
+  const transport::MediumTraits& traits = later.session->traits();
+  if (!later.timeline || traits.shares_pages || !traits.copies_by_cpu) return;
+  const EventState::Place place = event.state.place();
+  if (!place.timeline || !place.timeline->may_write_until(place.position)) return;
+  std::shared_ptr<ReachedPlace> watched = event.session->reached_places().watch(
+      {route_of(event), event.id, place.timeline, place.position, place.command});
+  if (watched) later.timeline->follows(std::move(watched));
+}
+
 // Returns this library's stream in the owner's context. Copies issued in a third server's streams
 // are ordered in this stream, so they run in the order of their calls. The additional order is
 // allowed, because unrelated streams may run in any order.
@@ -266,13 +279,14 @@ CUresult copy_between_servers(const CopyBetweenServers& copy, CUstream stream, b
 }
 
 CUresult wait_across_servers(CUstream handle, const StreamRoute& stream, CUevent event_handle,
-                             const Event& event) {
+                             Event& event) {
   if (any_capture() &&
       (may_capture(handle) || forward_cuEventQuery(event_handle) == CUDA_ERROR_CAPTURED_EVENT)) {
     // A capture cannot span servers.
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   }
   pace(stream);
+  follow_writes(stream, event);
   RCUDA_RETURN_IF_CUDA_ERROR(signal_then_await({route_of(event), event.id, true}, stream));
   return take_errors({stream.session, event.session});
 }

@@ -42,6 +42,6 @@ void copy_between_servers_now(const CopyBetweenServers& copy);
 // Implements cuStreamWaitEvent for a stream and an event of different servers. `stream`: the route
 // of `handle`.
 CUresult wait_across_servers(CUstream handle, const StreamRoute& stream, CUevent event_handle,
-                             const Event& event);
+                             Event& event);
 
 }  // namespace rcuda::client

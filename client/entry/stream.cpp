@@ -355,7 +355,7 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
 
 CUresult cuStreamWaitEvent(CUstream stream, CUevent handle, unsigned flags) {
   RCUDA_ASSIGN_OR_RETURN(const StreamRoute view, view_stream(stream));
-  const auto* event = find<Event>(handle);
+  auto* event = find<Event>(handle);
   if (!event) return CUDA_ERROR_INVALID_HANDLE;
   if (flags & ~unsigned{CU_EVENT_WAIT_EXTERNAL}) return CUDA_ERROR_INVALID_VALUE;
   // An external wait exists only as a graph node.

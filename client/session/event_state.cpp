@@ -94,13 +94,21 @@ void EventState::release_word() {
 
 EventState::~EventState() { release_word(); }
 
+EventState::Place EventState::place() {
+  MutexLock lock(mutex_);
+  return left_to_worker_ ? Place() : place_;
+}
+
 CUresult EventState::wait() {
-  const auto [record, command] = [this] {
+  const auto [record, place] = [this] {
     MutexLock lock(mutex_);
-    return std::pair(record_, place_.timeline && !left_to_worker_ ? place_.command : 0);
+    return std::pair(record_, left_to_worker_ ? Place() : place_);
   }();
+  const uint64_t command = place.timeline ? place.command : 0;
+  Wait wait(route_);
+  wait.covers(place.timeline, place.position);
   // A separate word: the event's own word is reused for later records, perhaps on another stream.
-  const CUresult result = Wait(route_).run(wire::WatchEventBody{event_, 0, 0, command, 1, 0});
+  const CUresult result = wait.run(wire::WatchEventBody{event_, 0, 0, command, 1, 0});
   if (result == CUDA_SUCCESS) found_done(record);
   return result;
 }

@@ -27,6 +27,7 @@
 namespace rcuda::client {
 
 class EventState {
+ public:
   // The position of a record in the timeline of its stream. If `timeline` is null, only the worker
   // knows the position.
   struct Place {
@@ -35,7 +36,6 @@ class EventState {
     uint64_t command = 0;  // the number of the record's command (SentCommand)
   };
 
- public:
   // `route`: the event's worker and context. `event`: its id in the worker.
   EventState(const Route& route, wire::ObjectId event) : route_(route), event_(event) {}
   ~EventState();  // releases its completion word
@@ -81,6 +81,9 @@ class EventState {
   // Blocks until the record that is the latest at the time of the call is done. Later records of
   // other threads do not matter.
   CUresult wait();
+  // Returns the place of the latest record. Its timeline is null if only the worker knows the
+  // place.
+  Place place();
 
  private:
   Session& session() const { return *route_.session; }

@@ -58,6 +58,7 @@
 
 namespace rcuda::client {
 
+class ReachedPlaces;
 class Staging;
 
 // The place of a command among all commands of its session, and in its timeline.
@@ -195,6 +196,7 @@ class Session final : public TimelineHost {
   uint64_t commands() { return channel_->commands(); }  // number of commands sent
   Timelines& timelines() { return timelines_; }
   MirrorSync& mirrors() { return mirrors_; }
+  ReachedPlaces& reached_places() { return *reached_places_; }
   // Blocks until `ready` returns true, or returns kSessionLost. `ready` is called again whenever
   // the worker has written something, and after Link::interrupt().
   CUresult wait_for(const std::function<bool()>& ready);
@@ -271,6 +273,7 @@ class Session final : public TimelineHost {
   std::optional<wire::Channel> channel_;
   std::unique_ptr<WorkerEvents> events_;
   std::unique_ptr<Staging> staging_;
+  std::unique_ptr<ReachedPlaces> reached_places_;
   Ids ids_;
 
   Mutex image_mutex_;

@@ -11,6 +11,7 @@
 
 #include "api/command_hashes.h"
 #include "client/pool/retries.h"
+#include "client/session/reached_places.h"
 #include "client/session/session.h"
 #include "client/session/staging.h"
 #include "client/trace/trace.h"
@@ -270,6 +271,7 @@ Result<std::unique_ptr<Session>> Session::begin(std::unique_ptr<Session> session
                              .with_context(session->name_));
   RCUDA_ASSIGN_OR_RETURN(session->staging_,
                          Staging::open(*session, ready).with_context(session->name_));
+  session->reached_places_ = std::make_unique<ReachedPlaces>(*session);
   RCUDA_RETURN_IF_ERROR(session->channel_->map_marks(ready).with_context(session->name_));
   if (trace::on()) session->trace();
   session->state_.move(SessionEvent::kReady, session->name_);
@@ -322,6 +324,7 @@ void Session::end() {
 }
 
 Session::~Session() {
+  reached_places_.reset();
   events_.reset();
   staging_.reset();
 }

@@ -45,18 +45,23 @@ std::shared_ptr<ShadowRegions::Shadow> ShadowRegions::begin_writes(uint64_t addr
   return shadow;
 }
 
-uint32_t ShadowRegions::send(transport::Link& link, uint64_t address, uint64_t bytes,
-                             transport::Company company) {
-  if (sending_.load(std::memory_order_relaxed) + bytes > kMostBytes) return 0;
-  uint64_t base = 0;
-  const std::shared_ptr<Shadow> shadow = begin_writes(address, bytes, &base);
-  if (!shadow) return 0;
+ShadowRegions::Reserved ShadowRegions::reserve(uint64_t address, uint64_t bytes) {
+  Reserved reserved{nullptr, 0, address, bytes, 0};
+  if (sending_.load(std::memory_order_relaxed) + bytes > kMostBytes) return reserved;
+  reserved.shadow = begin_writes(address, bytes, &reserved.base);
+  if (!reserved.shadow) return reserved;
   sending_.fetch_add(bytes, std::memory_order_relaxed);
+  reserved.first = take_immediates(wire::parts_of(bytes));
+  return reserved;
+}
+
+void ShadowRegions::write(transport::Link& link, const Reserved& reserved,
+                          transport::Company company) {
+  const auto& [shadow, base, address, bytes, first] = reserved;
   const uint64_t part = wire::part_bytes_of(bytes);
-  const uint32_t first = take_immediates(wire::parts_of(bytes));
   for (uint64_t at = 0; at < bytes; at += part) {
     const uint64_t length = std::min(part, bytes - at);
-    const auto sent = [this, shadow, length](const Status&) {
+    const auto sent = [this, shadow = shadow, length](const Status&) {
       sending_.fetch_sub(length, std::memory_order_relaxed);
       if (--shadow->writes == 0) shadow->writes.notify_all();
     };
@@ -64,7 +69,20 @@ uint32_t ShadowRegions::send(transport::Link& link, uint64_t address, uint64_t b
                               reinterpret_cast<const void*>(address + at), length,
                               wire::immediate_of(first, at / part), company, sent);
   }
-  return first;
+}
+
+uint32_t ShadowRegions::send(transport::Link& link, uint64_t address, uint64_t bytes,
+                             transport::Company company) {
+  const Reserved reserved = reserve(address, bytes);
+  if (reserved.shadow) write(link, reserved, company);
+  return reserved.first;
+}
+
+ShadowRegions::Later ShadowRegions::send_later(transport::Link& link, uint64_t address,
+                                               uint64_t bytes, transport::Company company) {
+  const Reserved reserved = reserve(address, bytes);
+  if (!reserved.shadow) return {};
+  return {reserved.first, [this, &link, reserved, company] { write(link, reserved, company); }};
 }
 
 uint32_t ShadowRegions::take_immediates(uint64_t count) {

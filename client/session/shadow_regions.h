@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 
@@ -33,6 +34,14 @@ class ShadowRegions {
   // in one shadow, or if more than kMostBytes would be in flight.
   uint32_t send(transport::Link& link, uint64_t address, uint64_t bytes,
                 transport::Company company);
+  // As send(), for a write that begins later: when the caller calls `begin`, exactly once.
+  // `immediate` 0: `begin` is empty.
+  struct Later {
+    uint32_t immediate = 0;
+    std::function<void()> begin;
+  };
+  Later send_later(transport::Link& link, uint64_t address, uint64_t bytes,
+                   transport::Company company);
   // Reserves `count` consecutive immediates (wire::immediate_of()). Returns the first.
   uint32_t take_immediates(uint64_t count);
 
@@ -42,6 +51,14 @@ class ShadowRegions {
     transport::RegionId region{};
     std::atomic<uint32_t> writes{0};  // in progress
   };
+  // A write whose bytes and immediates are reserved.
+  struct Reserved {
+    std::shared_ptr<Shadow> shadow;  // null: no write
+    uint64_t base = 0, address = 0, bytes = 0;
+    uint32_t first = 0;  // immediate
+  };
+  Reserved reserve(uint64_t address, uint64_t bytes);
+  void write(transport::Link& link, const Reserved& reserved, transport::Company company);
   // Returns null if the range does not lie in one shadow.
   std::shared_ptr<Shadow> begin_writes(uint64_t address, uint64_t bytes, uint64_t* base);
 

@@ -5,6 +5,7 @@
 
 #include "client/session/capture_answers.h"
 #include "client/session/news.h"
+#include "client/session/reached_place.h"
 
 namespace rcuda::client {
 namespace {
@@ -215,6 +216,37 @@ bool Timeline::may_write(AddressRange memory) {
   });
 }
 
+bool Timeline::may_write_until(uint64_t position) {
+  if (!writes_host_.load(std::memory_order_acquire)) return false;
+  MutexLock lock(host_write_mutex);
+  return std::ranges::any_of(host_writes_,
+                             [&](const SentWrite& write) { return write.position <= position; });
+}
+
+void Timeline::follows(std::shared_ptr<ReachedPlace> place) {
+  MutexLock lock(host_write_mutex);
+  std::erase_if(followed_, [&](const std::shared_ptr<ReachedPlace>& earlier) {
+    return earlier->is_reached() || earlier->is_in_stream_of(*place);
+  });
+  followed_.push_back(std::move(place));
+}
+
+std::shared_ptr<ReachedPlace> Timeline::place_after_writes(AddressRange memory) {
+  MutexLock lock(host_write_mutex);
+  const auto comes_before = [&](const std::shared_ptr<ReachedPlace>& place) {
+    return std::ranges::all_of(writers, [&](const Timeline* writer) {
+      const std::weak_ptr<const Timeline> self = writer->weak_from_this();
+      const bool begun = std::ranges::any_of(
+          writer->host_writes_begun_, [&](AddressRange range) { return overlap(range, memory); });
+      return !begun && std::ranges::all_of(writer->host_writes_, [&](const SentWrite& write) {
+        return !overlap(write.memory, memory) || place->covers(self, write.position);
+      });
+    });
+  };
+  const auto found = std::ranges::find_if(followed_, comes_before);
+  return found == followed_.end() ? nullptr : *found;
+}
+
 void Timeline::settle_host_writes() {
   MutexLock lock(host_write_mutex);
   std::erase_if(host_writes_, [&](const SentWrite& write) {
@@ -254,8 +286,8 @@ HostWrite::~HostWrite() {
   {
     MutexLock lock(host_write_mutex);
     std::vector<AddressRange>& begun = timeline_->host_writes_begun_;
-    begun.erase(std::ranges::find_if(
-        begun, [&](AddressRange one) { return are_equal(one, memory_); }));
+    begun.erase(
+        std::ranges::find_if(begun, [&](AddressRange one) { return are_equal(one, memory_); }));
     timeline_->note_host_write(memory_);
   }
   timeline_->settle_host_writes();  // the write may already be done

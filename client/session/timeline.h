@@ -54,6 +54,8 @@
 
 namespace rcuda::client {
 
+class ReachedPlace;  // reached_place.h
+
 enum class Progress { kUnknown, kPending, kDone };
 
 class Timeline : public std::enable_shared_from_this<Timeline> {
@@ -107,6 +109,15 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   static bool host_writes_pending();
   // Whether work of any timeline of the process may still write to memory that overlaps `memory`.
   static bool may_write(AddressRange memory);
+  // Whether this queue has work in progress, up to `position`, that may write to page-locked
+  // memory.
+  bool may_write_until(uint64_t position);
+
+  // Notes that later work of this queue waits for a place in a stream of another server.
+  void follows(std::shared_ptr<ReachedPlace> place);
+  // Returns a place for which later work of this queue waits, and after which no work in progress
+  // writes to memory that overlaps `memory`. Returns null if no single place is known.
+  std::shared_ptr<ReachedPlace> place_after_writes(AddressRange memory);
 
   // The last push of mirrored memory for which the queue waits. Guarded by a lock of
   // client/mirror/mirror.cpp.
@@ -143,8 +154,9 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   // Commands in progress that may write to host memory. The lock of all host writes (timeline.cpp)
   // guards these members; `writes_host_` is also read without it.
   std::vector<SentWrite> host_writes_;
-  std::vector<AddressRange> host_writes_begun_;  // of the HostWrites that exist
-  std::atomic<bool> writes_host_{false};         // whether host_writes_ has elements
+  std::vector<AddressRange> host_writes_begun_;          // of the HostWrites that exist
+  std::atomic<bool> writes_host_{false};                 // whether host_writes_ has elements
+  std::vector<std::shared_ptr<ReachedPlace>> followed_;  // guarded like host_writes_
 
   // The worker's answer that the queue still had work, for the commands sent until then. It holds
   // for later commands too, because the queue works in order.

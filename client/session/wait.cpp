@@ -60,6 +60,7 @@ CUresult Wait::run_command(const wire::Command& command) {
   if (waited == CUDA_SUCCESS) {
     if (covered_) session().timelines().waited(*std::exchange(covered_, std::nullopt));
     if (route_.timeline) route_.timeline->waited(sent.position);
+    if (event_timeline_) event_timeline_->advance(event_position_);
   }
   if (result == CUDA_SUCCESS) result = waited;
   return result == CUDA_SUCCESS ? finish() : result;

@@ -21,6 +21,7 @@
 
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "client/session/session.h"
 
@@ -32,6 +33,12 @@ class Wait {
   Wait(const Wait&) = delete;
   Wait& operator=(const Wait&) = delete;
 
+  // The wait of run() covers the work of the timeline up to this position: that of an event.
+  // `timeline` may be null.
+  void covers(std::shared_ptr<Timeline> timeline, uint64_t position) {
+    event_timeline_ = std::move(timeline);
+    event_position_ = position;
+  }
   // Sends the command and waits for its word. Sets `body.word` and `body.sequence`.
   template <typename Body>
   CUresult run(Body body) {
@@ -55,6 +62,8 @@ class Wait {
   std::unique_ptr<MirrorQuestions> asked_;  // the queries that were sent with the wait
   // The work that the wait covers in addition to the work of its own stream.
   std::optional<Timelines::Positions> covered_;
+  std::shared_ptr<Timeline> event_timeline_;
+  uint64_t event_position_ = 0;
 };
 
 // Blocks until everything posted so far on the route's stream is done. Sends nothing if other

@@ -53,6 +53,18 @@ class ShadowRegionsTest : public ::testing::Test {
   test::LinkPair links_ = test::make_link_pair(test::medium_named("tcp")).value();
 };
 
+TEST_F(ShadowRegionsTest, ALaterWriteSendsTheBytesOfItsBeginning) {
+  const auto later = shadows_.send_later(*links_.client, begin(), 5000, transport::Company::kAlone);
+  ASSERT_NE(later.immediate, 0u);
+  here_[4999] = std::byte{99};
+  later.begin();
+  EXPECT_TRUE(comes(later.immediate, 5000));
+  EXPECT_EQ(there_[4999], std::byte{99});
+  EXPECT_EQ(shadows_.send_later(*links_.client, begin() + kBytes, 1, transport::Company::kAlone)
+                .immediate,
+            0u);
+}
+
 TEST_F(ShadowRegionsTest, EachPartGoesToItsPlaceWithItsNumber) {
   constexpr uint64_t kOffset = 4099, kSent = 5u << 20;
   const uint32_t first = send(begin() + kOffset, kSent);

@@ -1,0 +1,64 @@
+// ReachedPlaces: calls functions when a stream of this session has reached a place, for work of
+// other sessions.
+//
+// The client uses it for copies from page-locked memory to a device of server B, if an earlier copy
+// from server A writes the memory, and B's stream waits for an event of A after that copy
+// (cudaStreamWaitEvent). When A's stream has reached the event, the client has the bytes and sends
+// them to B at once. (Rejected: B reads the bytes when its stream reaches the copy. B then first
+// waits for A's signal, then for a host function of its driver, then for the client's bytes: 280 us
+// instead of 100 for 128 KB on an H200.)
+//
+// Threads: any. The functions run on one thread of this object, which starts with the first watch()
+// and sleeps while no place is watched. Blocking: watch(), as Session::post(); the destructor,
+// until the thread has ended. Errors: if the session is lost, the functions are called then, so
+// that the work that waits for them ends.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "client/session/reached_place.h"
+#include "client/session/route.h"
+#include "common/base/mutex.h"
+
+namespace rcuda::client {
+
+class Session;
+
+// An event's record in a stream.
+struct EventRecord {
+  Route route;  // the event's worker and context
+  wire::ObjectId event = 0;
+  std::shared_ptr<Timeline> timeline;  // of the stream
+  uint64_t position = 0;               // in the timeline
+  uint64_t command = 0;                // the number of the record's command (SentCommand)
+};
+
+class ReachedPlaces {
+ public:
+  explicit ReachedPlaces(Session& session) : session_(session) {}
+  ~ReachedPlaces();
+  ReachedPlaces(const ReachedPlaces&) = delete;
+  ReachedPlaces& operator=(const ReachedPlaces&) = delete;
+
+  // Asks the worker to report when the stream has reached the record. The command does not wake the
+  // worker: the caller's next command to this session must wake it. Returns null if the session
+  // cannot report it: no completion word is free, or it is lost.
+  std::shared_ptr<ReachedPlace> watch(const EventRecord& record);
+
+ private:
+  void run();
+  // Removes the places that are reached, or all places of a lost session.
+  std::vector<std::shared_ptr<ReachedPlace>> take_reached();
+
+  Session& session_;
+  Mutex mutex_;
+  CondVar changed_;
+  bool stop_ RCUDA_GUARDED_BY(mutex_) = false;
+  std::vector<std::shared_ptr<ReachedPlace>> watched_ RCUDA_GUARDED_BY(mutex_);
+  std::thread thread_ RCUDA_GUARDED_BY(mutex_);
+};
+
+}  // namespace rcuda::client
