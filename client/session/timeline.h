@@ -153,8 +153,8 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   std::atomic<uint64_t> paced_from_{0};  // pace() ignores commands up to this position
   // Commands in progress that may write to host memory. The lock of all host writes (timeline.cpp)
   // guards these members; `writes_host_` is also read without it.
-  std::vector<SentWrite> host_writes_;
-  std::vector<AddressRange> host_writes_begun_;          // of the HostWrites that exist
+  std::vector<SentWrite> host_writes_;                   // by commands that have been sent
+  std::vector<AddressRange> host_writes_begun_;          // by commands that are being sent
   std::atomic<bool> writes_host_{false};                 // whether host_writes_ has elements
   std::vector<std::shared_ptr<ReachedPlace>> followed_;  // guarded like host_writes_
 

@@ -259,7 +259,8 @@ void TcpLink::write_in_order(RegionId region, uint64_t offset, const void* local
   if (bytes == 0 || offset > UINT64_MAX - bytes) {
     return done({Code::kInvalidArgument, "cannot write " + std::to_string(bytes) +
                                              " bytes in order at offset " + std::to_string(offset) +
-                                             ": the size is 0 or exceeds the largest offset"});
+                                             ": the size is 0, or the end exceeds the largest "
+                                             "offset"});
   }
   auto* const source = static_cast<std::byte*>(const_cast<void*>(local));
   TransferRequest what{true, region, offset, source, bytes, 0, Company::kAlone, true};

@@ -65,8 +65,9 @@ class RegionPuts : public std::enable_shared_from_this<RegionPuts> {
   // 1 Gb/s.
   static constexpr size_t kMostInOrder = 4u << 20;
 
-  // `marks`: the GPU-written words: page-locked zeros, one u32 for each stream with copies in
-  // progress. The references are not used after end(), except `link` by client_has().
+  // `marks`: zeroed page-locked memory for the GPU-written words. Each stream with copies in
+  // progress uses one u32 of it. After end(), the references are not used, with one exception: a
+  // client_has() in progress may still call `link`.
   RegionPuts(const api::DriverTable& driver, transport::Link& link, Answers& answers,
              Completions& completions, const ExportedNames& names, std::span<std::byte> marks);
 
