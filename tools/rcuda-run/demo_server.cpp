@@ -1,9 +1,11 @@
 #include "tools/rcuda-run/demo_server.h"
 
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -11,7 +13,6 @@
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -99,15 +100,17 @@ Result<DemoServer> DemoServer::start(const std::string& binary) {
 void DemoServer::stop() {
   if (process_ < 0) return;
   ::kill(process_, SIGTERM);
-  const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, process_, 0)));
-  pollfd item{process.get(), POLLIN, 0};
-  while (process) {
-    const int ended = ::poll(&item, 1, kEndMs);
-    if (ended < 0 && errno == EINTR) continue;
-    if (ended == 0) ::kill(process_, SIGKILL);
-    break;
-  }
-  while (::waitpid(process_, nullptr, 0) < 0 && errno == EINTR) {
+  // A loop of short waits, because pidfd_open() is missing in old kernels and some sandboxes.
+  const auto kill_at = std::chrono::steady_clock::now() + std::chrono::milliseconds(kEndMs);
+  for (bool killed = false;;) {
+    const pid_t ended = ::waitpid(process_, nullptr, killed ? 0 : WNOHANG);
+    if (ended > 0 || (ended < 0 && errno != EINTR)) break;
+    if (ended == 0 && std::chrono::steady_clock::now() >= kill_at) {
+      ::kill(process_, SIGKILL);
+      killed = true;
+    } else if (ended == 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
   }
   process_ = -1;
 }

@@ -13,6 +13,7 @@ A type is the licence rcuda_TYPE. shares=4: up to four jobs at a time on each de
 import re
 
 LICENCE = "rcuda_"
+DEFAULT_PORT = "@8308"
 RANGE = re.compile(r"\[([0-9,-]+)\]")
 
 
@@ -50,10 +51,11 @@ def parse_devices(text):
 
 
 def expand(host):
-    """Returns the names of a host such as node[01-16]. Brackets with a colon are those of an IPv6 address, and stay."""
+    """Returns the names of a host such as node[01-16]. Brackets with a colon are those of an IPv6 address, and stay. A server
+    has one name, as in rcuda-smi: in small letters, and without the default port."""
     found = RANGE.search(host)
     if not found:
-        return [host]
+        return [host.lower().removesuffix(DEFAULT_PORT)]
     return [name for number in parse_numbers(found[1])
             for name in expand(host[:found.start()] + number + host[found.end():])]
 

@@ -34,9 +34,11 @@ class PoolTest(unittest.TestCase):
         self.assertEqual([one.licences() for one in pool.values()], [12, 13, 4])
 
     def test_a_bad_line_is_named(self):
-        for line, text in (("h100 80G", "a line has"), ("h100 80 gpu1:0", "80 is not a size"), ("h100 1.G gpu1:0", "1.G is not a size"), ("h,1 80G gpu1:0", "h,1"),
+        for line, text in (("h100 80G", "write a type"), ("h100 80 gpu1:0", "80 is not a size"), ("h100 1.G gpu1:0", "1.G is not a size"), ("h,1 80G gpu1:0", "h,1"),
                            ("h100 80G gpu1", "gpu1 is not a server"), ("h100 80G gpu1:3-0", "3-0"),
                            ("h100 80G gpu1:0 gpu1:1", "gpu1 is named twice"),
+                           ("h100 80G gpu1:0 GPU1@8308:1", "gpu1 is named twice"),
+                           ("h100 80G gpu1:0\na100 80G gpu1@8308:0", "device 0 of gpu1 is in type h100 as well"),
                            ("h100 80G gpu1:0\nh100 80G gpu2:0", "twice"),
                            ("h100 80G gpu1:0\nl4 24G gpu1:0-1", "device 0 of gpu1 is in type h100")):
             with self.assertRaisesRegex(ValueError, "^line [23]: .*" + text):
