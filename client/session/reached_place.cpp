@@ -5,7 +5,7 @@
 namespace rcuda::client {
 namespace {
 
-// A template, because a conversion of a weak_ptr may take the last reference.
+// A template, because the conversion of a weak_ptr to another type calls lock(); see covers().
 template <typename One, typename Other>
 bool have_same_owner(const std::weak_ptr<One>& one, const std::weak_ptr<Other>& other) {
   return !one.owner_before(other) && !other.owner_before(one);
@@ -13,8 +13,8 @@ bool have_same_owner(const std::weak_ptr<One>& one, const std::weak_ptr<Other>& 
 
 }  // namespace
 
-// Does not call lock(): if it took the last reference, ~Timeline() would take a lock that the
-// caller holds.
+// Must not call weak_ptr::lock(): its result may be the last reference to the timeline. ~Timeline()
+// would then lock the mutex of the host writes, which the caller holds.
 bool ReachedPlace::covers(const std::weak_ptr<const Timeline>& timeline, uint64_t position) const {
   return position <= position_ && have_same_owner(timeline_, timeline);
 }

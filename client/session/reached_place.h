@@ -1,7 +1,7 @@
-// ReachedPlace: the place of an event's record in a stream, and functions that are called when the
-// stream has reached it (reached_places.h).
+// ReachedPlace: the place of an event's record in a stream, and functions to call when the stream
+// has reached the place (reached_places.h).
 //
-// Threads: any. Does not block, except for the functions that call() calls.
+// Threads: any. Does not block.
 #pragma once
 
 #include <cstdint>
@@ -28,9 +28,10 @@ class ReachedPlace {
   bool covers(const std::weak_ptr<const Timeline>& timeline, uint64_t position) const;
   // Whether both places are in the same stream.
   bool is_in_stream_of(const ReachedPlace& other) const;
+  // Places of a lost session, and places whose watch has failed, also count as reached.
   bool is_reached();
-  // Calls the function when the stream has reached the place: on the thread of ReachedPlaces, or
-  // before this call returns. The function must not block.
+  // If the place counts as reached, calls the function at once. Otherwise ReachedPlaces calls it
+  // later, on its thread. The function must not block.
   void call(std::function<void()> function);
 
  private:
@@ -39,7 +40,7 @@ class ReachedPlace {
 
   const std::weak_ptr<Timeline> timeline_;
   const uint64_t position_;
-  const Word word_;  // the worker writes it when the stream has reached the place
+  const Word word_;
   Mutex mutex_;
   bool is_reached_ RCUDA_GUARDED_BY(mutex_) = false;
   std::vector<std::function<void()>> functions_ RCUDA_GUARDED_BY(mutex_);

@@ -53,7 +53,7 @@ std::shared_ptr<ReachedPlace> ReachedPlaces::watch(const EventRecord& record) {
 }
 
 std::vector<std::shared_ptr<ReachedPlace>> ReachedPlaces::take_reached() {
-  const bool lost = session_.lost();  // before the words: the last of them may come meanwhile
+  const bool lost = session_.lost();
   MutexLock lock(mutex_);
   const auto first = std::partition(watched_.begin(), watched_.end(), [&](const auto& place) {
     CUresult ignored;

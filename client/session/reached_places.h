@@ -1,5 +1,5 @@
-// ReachedPlaces: calls functions when a stream of this session has reached a place, for work of
-// other sessions.
+// ReachedPlaces: calls functions when a stream of this session has reached an event's record. The
+// functions do work of other sessions.
 //
 // The client uses it for copies from page-locked memory to a device of server B, if an earlier copy
 // from server A writes the memory, and B's stream waits for an event of A after that copy
@@ -10,8 +10,8 @@
 //
 // Threads: any. The functions run on one thread of this object, which starts with the first watch()
 // and sleeps while no place is watched. Blocking: watch(), as Session::post(); the destructor,
-// until the thread has ended. Errors: if the session is lost, the functions are called then, so
-// that the work that waits for them ends.
+// until the thread has ended. Errors: the functions are also called if the session is lost or the
+// worker reports an error, because other work waits for them. The destructor does not call them.
 #pragma once
 
 #include <cstdint>
@@ -44,13 +44,13 @@ class ReachedPlaces {
   ReachedPlaces& operator=(const ReachedPlaces&) = delete;
 
   // Asks the worker to report when the stream has reached the record. The command does not wake the
-  // worker: the caller's next command to this session must wake it. Returns null if the session
-  // cannot report it: no completion word is free, or it is lost.
+  // worker: the caller's next command to this session must wake it. Returns null if no completion
+  // word is free, the session is lost or the thread cannot be started.
   std::shared_ptr<ReachedPlace> watch(const EventRecord& record);
 
  private:
   void run();
-  // Removes the places that are reached, or all places of a lost session.
+  // Removes the reached places from watched_, or all places if the session is lost. Returns them.
   std::vector<std::shared_ptr<ReachedPlace>> take_reached();
 
   Session& session_;

@@ -31,9 +31,10 @@ size_t chunk_bytes(const transport::MediumTraits& traits, size_t bytes) {
 constexpr size_t kFirstBytes = 64u << 10;
 
 // The last kNotLent bytes of the source of a copy to the device are not lent to the Link
-// (Link::lend()); the Link copies them when it sends them. If they were lent, take_back() would
-// copy them on the calling thread, because the worker does not have them yet when the copy ends.
-// The sending threads copy them in parallel instead, while the bytes are in their caches.
+// (Link::lend()); the Link copies them when it sends them. When to_device() returns, the worker
+// does not have these bytes yet. If they were lent, take_back() would have to copy them, on the
+// calling thread alone. The sending threads instead copy them in parallel, while the bytes are in
+// their caches.
 constexpr size_t kNotLent = 4u << 20;
 
 // Returns the chunk size of a copy whose chunks the worker writes to their destination. A chunk is

@@ -12,8 +12,8 @@
 
 namespace rcuda {
 
-// `to` and `from` must not overlap. Each aligned word of 8 bytes that lies in the range is written
-// with one store, and so is each aligned word of 4 or 2 bytes at its ends.
+// `to` and `from` must not overlap. Each aligned word of 8 bytes inside of the destination is
+// written with one store. So is each aligned word of 4 or 2 bytes at the ends of the destination.
 inline void copy_once(std::byte* to, const std::byte* from, size_t bytes) {
   const auto store = [&]<typename Word>(Word word) {
     std::memcpy(&word, from, sizeof word);

@@ -42,8 +42,9 @@ enum class Verb : uint16_t {
   kPutSignal = 27,         // `target` the window; the tail is a PutTail
   kSignal = 28,            // the tail is a PutTail
   kWaitSignal = 29,        // the tail has SignalWaits
-  kCreateDevice = 30,   // a device communicator; the tail is a DeviceTail; answers with the number
-  kDestroyDevice = 31,  // `source` the number
+  // Creates a device communicator; the tail is a DeviceTail; answers with its number.
+  kCreateDevice = 30,
+  kDestroyDevice = 31,  // `source` the device communicator's number
 };
 // Whether the call goes to a stream. The tail of kAllReduce to kScatter may be an OperationTail.
 inline constexpr bool is_operation(Verb verb) {
@@ -124,10 +125,10 @@ struct MadeResource {
 
 // The worker's answer to a call that is_answered(). Answers are in the order of their calls.
 struct Answer {
-  // Of a registration: the handle or window. kCreateDevice: the number.
+  // Of a registration: the handle or window. kCreateDevice: the device communicator's number.
   uint64_t value = 0;
-  int32_t ranks = 0;   // of a new communicator; 0: none was created
-  int32_t rank = 0;    // this worker's rank in it; kPreMulSum: the operation
+  int32_t ranks = 0;  // of a new communicator; 0: none was created
+  int32_t rank = 0;   // this worker's rank in it; kPreMulSum: the operation
 };
 
 // The questions of NcclAsk. The executor thread answers those before kFirstOfThreads and
@@ -139,16 +140,16 @@ enum class Question : uint32_t {
   kUniqueId = 4,   // for ranks that will join: the text is the id
   kFirstOfThreads = 5,
   kProperties = 5,  // the tail is the program's struct, the text the same struct filled in
-  // `value`: the number. The text: uint64_t bytes, the struct padded to 8 bytes, a MadeResource for
-  // each resource and a Multimem for each team.
+  // `value`: the device communicator's number. The text: uint64_t bytes, the struct padded to 8
+  // bytes, a MadeResource for each resource and a Multimem for each team.
   kDeviceCommunicator = 6,
   kTeam = 7,  // `value`: TeamOf, `other`: its mode; the text is a Team
   // Of `window` at `offset`: `value` is AddressOf, and the tail is a WindowTail. The answer's
   // `value` is the address, except for logical endpoints (AddressOf).
   kWindowAddress = 8,
   kRequirement = 9,  // `value`: RequirementOf; the tail is a RequirementTail; see MadeRequirement
-  kSlots = 10,          // ncclLLA2ACalcSlots(value, other); the answer's `error` is its result
-  kParameter = 11,      // `value`: ParameterType; the tail is the key
+  kSlots = 10,       // ncclLLA2ACalcSlots(value, other); the answer's `error` is its result
+  kParameter = 11,   // `value`: ParameterType; the tail is the key
   kParameterKeys = 12,  // the text: keys, each with a zero after it
   kDumpParameters = 13,
 };

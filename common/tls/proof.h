@@ -55,7 +55,8 @@ struct ServerCheck {
   std::string authorities;
   std::string host;
 };
-// Checks the server's certificate and signature. kDenied with the reason if it is not the server.
+// Checks the server's certificate and signature. Returns kDenied with the reason if the peer is not
+// this server.
 Status check_server(const identity::Chain& chain, const std::string& signature, const Key& binding,
                     const ServerCheck& check);
 

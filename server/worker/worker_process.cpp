@@ -106,7 +106,7 @@ std::string describe_nccl(const Settings& settings) {
                      std::to_string(version / 100 % 100) + "." + std::to_string(version % 100) +
                      " from " + (*library)->path + (choice == "auto" ? " (auto)" : "");
   if (settings.device_isolation.get() == kIsolateSessions) {
-    text += "; no NVLink between sessions (device_isolation is session)";
+    text += "; no NVLink between sessions (device_isolation = \"session\")";
   }
   return text;
 }

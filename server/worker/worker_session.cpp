@@ -417,7 +417,7 @@ void WorkerSession::prepare() {
   if (settings.device_isolation.get() == kIsolateSessions && ::getenv(kScopeVariable)) {
     nccl.apart = "NCCL does not use NVLink between this rank and ranks of other sessions on " +
                  host_name() +
-                 ": the server's device_isolation is session, so a session sees only its own GPUs";
+                 ": the server has device_isolation = \"session\", so a session sees only its GPUs";
   }
   // Workers of two servers of one machine cannot open each other's GPUs, so their host ids differ.
   nccl.host_id = p2p::host_identity() + ":" + std::to_string(grant_.port);

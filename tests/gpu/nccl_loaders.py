@@ -22,9 +22,12 @@ import sys
 from nccl import library_of_pytorch, NO_MULTICAST
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+# Each: the Python module (for vLLM: --vllm), the program, the number of processes.
 PROGRAMS = (("jax", "jax_sums.py", 1), ("jax", "jax_sums.py", 2), ("vllm", "vllm_sums.py", 2), ("cupy", "cupy_sums.py", 2))
+# The options of with_servers.py for each way to run a program.
 WAYS = {"natively": (), "one server": ("--gpus", "2"), "two servers": ("--servers", "2", "--devices", "0,1")}
-# XLA refuses collectives of one process whose GPUs have no peer access: "Peer access is not supported from device 0 to device 1".
+# Runs that are left out, with the text for the table. XLA refuses collectives of one process whose GPUs have no peer access: "Peer
+# access is not supported from device 0 to device 1".
 LEFT_OUT = {("jax", 1, "two servers"): "no peer access"}
 SECONDS = 100
 USES_SERVERS = "NCCL runs on the servers"
@@ -42,7 +45,8 @@ def run(arguments, way, program, processes):
                        NCCL_SOCKET_IFNAME="lo", PORT=free_port(), XLA_PYTHON_CLIENT_PREALLOCATE="false")
     # One command for all ranks, because with_servers.py runs one program.
     command = [sys.executable, os.path.join(HERE, "nccl_loaders/ranks.py"), str(processes), program, *arguments.vllm]
-    if way == "natively":  # PyTorch and JAX find their NCCL by themselves, vLLM's communicator and CuPy by the loader's path
+    if way == "natively":
+        # For vLLM's communicator and CuPy. PyTorch and JAX find NCCL without this variable.
         environment["LD_LIBRARY_PATH"] = os.path.dirname(library_of_pytorch())
     else:
         library = os.path.join(os.path.abspath(arguments.build), "lib/rcuda/libnccl.so.2")

@@ -97,7 +97,9 @@ Status WorkerPool::check_move(const Worker& worker, uint32_t from, uint32_t to) 
   }
   if (worker.devices && !worker.devices->empty()) {
     return {Code::kInvalidArgument,
-            who + " can use only its own GPUs, because the server's device_isolation is session"};
+            who +
+                " can use only its own GPUs, because the server has device_isolation = "
+                "\"session\""};
   }
   if (to >= Ledger::kDevices && worker.permit && worker.permit->device_room(from)) {
     return {Code::kInvalidArgument,

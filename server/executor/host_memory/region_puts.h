@@ -9,17 +9,18 @@
 // on any thread, and so does the executor. So when a thread of the client learns that a stream has
 // passed the copy, the client has the bytes.
 //
-// All copies of a stream share one GPU-written word, to which the GPU writes the number of the
-// latest copy that is over. So a stream with hundreds of waiting copies leaves words to other
-// streams. Without a word, a copy needs a host function, and the driver may run it only after a
-// host function of the program that waits for this very copy.
+// All copies of a stream share one GPU-written word: after each copy, the GPU writes the copy's
+// number (its ticket) to it. So a stream with hundreds of waiting copies leaves words to other
+// streams. A copy that gets no word needs a host function, which can deadlock: if a host function
+// of the program waits for this copy, the driver may run the copy's function only after it.
 //
-// This order covers only messages of this worker, so there are two exceptions. Another worker that
-// waits for a stream of this worker could learn of the copy's end before the client has the bytes.
-// So this worker sends a signal to another worker only after client_has() has returned true. A
-// process that imports memory or an event of this worker receives no messages of this worker. So
-// the first use of an exported name ends the use of GPU-written words for copies. It waits until
-// the GPU has written the words that are queued, at most one second.
+// This order covers only messages of this worker. Two other observers could learn of a copy's end
+// before the client has the bytes:
+// - Another worker that waits for a stream of this worker. So this worker sends a signal to another
+//   worker only after client_has() has returned true.
+// - A process that imports memory or an event of this worker. So the first use of an exported name
+//   ends the use of GPU-written words for copies. It waits until the GPU has written the words that
+//   are queued, at most one second.
 //
 // The bytes are read when they are sent, not when the GPU writes the word. So a later copy to the
 // same memory must not begin before they are sent. The caller of the later copy first calls

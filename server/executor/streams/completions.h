@@ -73,8 +73,9 @@ class Completions {
   // watch waits for. Other watches get no private event: it needs a stream of its own, and waiting
   // streams may block others, because a device has few queues.
   CUresult event_for_command(wire::ObjectId id, CUevent* event);
-  // Drops the watches of a client's event that is about to be recorded, or was destroyed; no thread
-  // waits for its earlier record. While the event is captured, querying it would invalidate the
+  // Drops the watches of a client's event that is about to be recorded or was destroyed. No thread
+  // waits for these watches: event_for_command() has moved the watches with `waits`. The watches
+  // must go, because the record may be captured, and querying a captured event invalidates the
   // capture.
   void forget_event(CUevent event);
 

@@ -1,4 +1,4 @@
-"""Sums, gathers and permutes arrays over two GPUs with JAX: in one process, or in two that JAX joins."""
+"""Sums, gathers and permutes arrays over two GPUs with JAX: in one process, or in two processes that JAX connects."""
 
 import functools
 import os

@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
-"""Starts PROCESSES ranks of a Python program, with RANK and RANKS in the environment, and ends with the first error.
+"""Starts a Python program in PROCESSES processes, with RANK and RANKS in the environment.
 
-    ranks.py PROCESSES PROGRAM [ARGUMENT ...]      PRELOADED: one more library to preload
+    ranks.py PROCESSES PROGRAM [ARGUMENT ...]
+
+Ends the other processes and exits with 1 as soon as a process fails. The variable PRELOADED names a library to preload into
+the processes, after those of LD_PRELOAD.
 """
 
 import os

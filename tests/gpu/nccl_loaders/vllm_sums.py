@@ -17,7 +17,7 @@ folder = os.path.join(sys.argv[1], "vllm")
 
 
 class Settings(types.ModuleType):
-    """Settings, and functions of logs: none is set, and nothing is written."""
+    """A stand-in for a module of vLLM. Names that module() was not given are None, as settings without a value are."""
 
     VLLM_NCCL_SO_PATH = os.environ.get("VLLM_NCCL_SO_PATH")
 
@@ -28,6 +28,8 @@ class Settings(types.ModuleType):
 
 
 class Log:
+    """A stand-in for a logger: writes nothing."""
+
     def __getattr__(self, name):
         return lambda *arguments, **more: None
 
@@ -56,7 +58,7 @@ module("vllm.utils.torch_utils", current_stream=torch.cuda.current_stream)
 from vllm.distributed.device_communicators.pynccl import PyNcclCommunicator  # noqa: E402
 from vllm.distributed.device_communicators.pynccl_wrapper import NCCLLibrary  # noqa: E402
 
-NCCLLibrary()  # the communicator hides why it found no library
+NCCLLibrary()  # raises the error if NCCL cannot be loaded; the communicator would only be unavailable
 
 rank, ranks = int(os.environ["RANK"]), int(os.environ["RANKS"])
 dist.init_process_group("gloo", f"tcp://127.0.0.1:{os.environ['PORT']}", rank=rank, world_size=ranks)
