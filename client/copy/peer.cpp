@@ -286,8 +286,8 @@ CUresult wait_across_servers(CUstream handle, const StreamRoute& stream, CUevent
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   }
   pace(stream);
-  follow_writes(stream, event);
   RCUDA_RETURN_IF_CUDA_ERROR(signal_then_await({route_of(event), event.id, true}, stream));
+  follow_writes(stream, event);
   return take_errors({stream.session, event.session});
 }
 

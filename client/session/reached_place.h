@@ -28,10 +28,11 @@ class ReachedPlace {
   bool covers(const std::weak_ptr<const Timeline>& timeline, uint64_t position) const;
   // Whether both places are in the same stream.
   bool is_in_stream_of(const ReachedPlace& other) const;
-  // Places of a lost session, and places whose watch has failed, also count as reached.
+  // Places of a lost session, and of a stream that has failed, also count as reached.
   bool is_reached();
   // If the place counts as reached, calls the function at once. Otherwise ReachedPlaces calls it
-  // later, on its thread. The function must not block.
+  // later, on its thread. The function must not block. It may use other sessions, because
+  // sessions live until the process ends.
   void call(std::function<void()> function);
 
  private:
@@ -40,7 +41,10 @@ class ReachedPlace {
 
   const std::weak_ptr<Timeline> timeline_;
   const uint64_t position_;
-  const Word word_;
+  // Used by the thread of ReachedPlaces only. `is_marked_`: the worker could not watch the event,
+  // and writes the word for a mark that was sent to the stream later.
+  Word word_;
+  bool is_marked_ = false;
   Mutex mutex_;
   bool is_reached_ RCUDA_GUARDED_BY(mutex_) = false;
   std::vector<std::function<void()>> functions_ RCUDA_GUARDED_BY(mutex_);

@@ -37,19 +37,20 @@ std::shared_ptr<ReachedPlace> ReachedPlaces::watch(const EventRecord& record) {
   std::optional<Word> word = session_.words().acquire_spare();
   if (!word) return nullptr;
   ++word->sequence;
-  const wire::WatchEventBody body{record.event, word->index, word->sequence, record.command, 1, 0};
-  SentCommand sent;
-  (void)session_.post(record.route, body, transport::Wake::kWithNext, &sent);
-  if (!sent.is_sent()) {
-    session_.words().release(*word);
-    return nullptr;
-  }
   auto watched = std::make_shared<ReachedPlace>(record.timeline, record.position, *word);
+  // Before the command: the thread may already sleep for another place, and only the worker's word
+  // wakes it.
   lock.lock();
   watched_.push_back(watched);
   lock.unlock();
   changed_.notify_all();
-  return watched;
+  const wire::WatchEventBody body{record.event, word->index, word->sequence, record.command, 1, 0};
+  SentCommand sent;
+  (void)session_.post(record.route, body, transport::Wake::kYes, &sent);
+  if (sent.is_sent()) return watched;
+  lock.lock();
+  if (std::erase(watched_, watched) != 0) session_.words().release(*word);
+  return nullptr;
 }
 
 std::vector<std::shared_ptr<ReachedPlace>> ReachedPlaces::take_reached() {
@@ -85,16 +86,26 @@ void ReachedPlaces::run() {
       return stop_ || !places.empty();
     });
     take();  // all places, if the session is lost
-    for (const auto& place : places) {
-      CUresult result = CUDA_SUCCESS;
-      if (session_.word_reached(place->word_, &result)) {
-        session_.words().release(place->word_);
-        const std::shared_ptr<Timeline> timeline = place->timeline_.lock();
-        if (timeline && result == CUDA_SUCCESS) timeline->advance(place->position_);
-      }
-      place->reached();
-    }
+    for (const auto& place : places) take_up(place);
   }
+}
+
+void ReachedPlaces::take_up(const std::shared_ptr<ReachedPlace>& place) {
+  CUresult result = CUDA_SUCCESS;
+  if (session_.word_reached(place->word_, &result)) {
+    const std::shared_ptr<Timeline> timeline = place->timeline_.lock();
+    if (timeline && result != CUDA_SUCCESS && !place->is_marked_) {
+      place->is_marked_ = true;
+      ++place->word_.sequence;
+      (void)session_.post_mark(*timeline, place->word_);
+      MutexLock lock(mutex_);
+      watched_.push_back(place);
+      return;
+    }
+    session_.words().release(place->word_);
+    if (timeline && result == CUDA_SUCCESS) timeline->advance(place->position_);
+  }
+  place->reached();
 }
 
 }  // namespace rcuda::client

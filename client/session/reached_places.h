@@ -43,13 +43,13 @@ class ReachedPlaces {
   ReachedPlaces(const ReachedPlaces&) = delete;
   ReachedPlaces& operator=(const ReachedPlaces&) = delete;
 
-  // Asks the worker to report when the stream has reached the record. The command does not wake the
-  // worker: the caller's next command to this session must wake it. Returns null if no completion
-  // word is free, the session is lost or the thread cannot be started.
+  // Asks the worker to report when the stream has reached the record. Returns null if no completion
+  // word is free, the command cannot be sent or the thread cannot be started.
   std::shared_ptr<ReachedPlace> watch(const EventRecord& record);
 
  private:
   void run();
+  void take_up(const std::shared_ptr<ReachedPlace>& place);
   // Removes the reached places from watched_, or all places if the session is lost. Returns them.
   std::vector<std::shared_ptr<ReachedPlace>> take_reached();
 

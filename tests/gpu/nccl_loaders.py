@@ -47,7 +47,8 @@ def run(arguments, way, program, processes):
     command = [sys.executable, os.path.join(HERE, "nccl_loaders/ranks.py"), str(processes), program, *arguments.vllm]
     if way == "natively":
         # For vLLM's communicator and CuPy. PyTorch and JAX find NCCL without this variable.
-        environment["LD_LIBRARY_PATH"] = os.path.dirname(library_of_pytorch())
+        folders = (os.path.dirname(library_of_pytorch()), os.environ.get("LD_LIBRARY_PATH"))
+        environment["LD_LIBRARY_PATH"] = ":".join(filter(None, folders))
     else:
         library = os.path.join(os.path.abspath(arguments.build), "lib/rcuda/libnccl.so.2")
         command = [sys.executable, os.path.join(HERE, "../e2e/with_servers.py"), "--build", arguments.build, "--driver", "nvidia",
@@ -69,12 +70,12 @@ def main():
     parser.add_argument("--transport", default="tcp")
     arguments = parser.parse_args()
     print("| program | processes | " + " | ".join(WAYS) + " |\n|" + "---|" * (2 + len(WAYS)))
-    failed = False
+    failed, any_ran = False, False
     for name, program, processes in PROGRAMS:
         present = arguments.vllm if name == "vllm" else importlib.util.find_spec(name)
         if not present or (arguments.only and name not in arguments.only.split(",")):
             continue
-        native, cells, failures = None, [], []
+        native, cells, failures, any_ran = None, [], [], True
         for way in WAYS:
             if (name, processes, way) in LEFT_OUT:
                 cells.append(LEFT_OUT[name, processes, way])
@@ -88,6 +89,8 @@ def main():
                 failures.append(f"=== {name}, {processes} process(es), {way}\n{output or f'{sums} instead of {native}'}")
         print("\n".join([f"| {name} | {processes} | " + " | ".join(cells) + " |", *failures]), flush=True)
         failed = failed or bool(failures)
+    if not any_ran:
+        sys.exit("nothing ran: this Python has none of the libraries, or --only names none of them")
     sys.exit(failed)
 
 

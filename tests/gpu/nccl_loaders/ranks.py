@@ -23,4 +23,5 @@ failed = any(rank.poll() for rank in ranks)
 for rank in ranks:
     if rank.poll() is None:
         rank.kill()  # it would wait for the rank that has failed
+    rank.wait()
 sys.exit(failed)

@@ -33,10 +33,7 @@ class ReachedPlacesTest : public ::testing::Test {
   std::shared_ptr<Timeline> make_timeline() { return std::make_shared<Timeline>(session(), 1, 2); }
   std::shared_ptr<ReachedPlace> watch(const std::shared_ptr<Timeline>& timeline,
                                       uint64_t position) {
-    auto place =
-        session().reached_places().watch({session().in_context(1), 9, timeline, position, 77});
-    EXPECT_EQ(session().post(session().in_context(1), wire::PingBody{}), CUDA_SUCCESS);
-    return place;
+    return session().reached_places().watch({session().in_context(1), 9, timeline, position, 77});
   }
   // The worker reports that the stream has reached the event.
   void reach() {
@@ -73,6 +70,30 @@ TEST_F(ReachedPlacesTest, FunctionsAreCalledWhenTheEventIsReached) {
   EXPECT_EQ(watched_.event, 9u);
   EXPECT_EQ(watched_.record, 77u);
   EXPECT_EQ(watched_.waits, 1u);
+}
+
+// For example, the worker has no memory for another event of the driver.
+TEST_F(ReachedPlacesTest, AMarkReplacesAWatchThatFails) {
+  std::atomic<int> marks{0};
+  std::promise<void> marked;
+  lone_.puppet.on(wire::Custom::kWatchEvent, [](const auto&) {
+    return Answer{CUDA_ERROR_OUT_OF_MEMORY, {}};
+  });
+  lone_.puppet.on(wire::Custom::kSignal, [&](const auto&) {
+    ++marks;
+    marked.get_future().wait();
+    return Answer{};
+  });
+  const auto timeline = make_timeline();
+  const auto place = watch(timeline, 5);
+  ASSERT_TRUE(place);
+  std::atomic<int> calls{0};
+  place->call([&] { ++calls; });
+  EXPECT_TRUE(eventually([&] { return marks == 1; }));
+  EXPECT_EQ(calls, 0);
+  marked.set_value();
+  EXPECT_TRUE(eventually([&] { return calls == 1; }));
+  EXPECT_TRUE(timeline->has_reached(5));
 }
 
 TEST_F(ReachedPlacesTest, FunctionsAreCalledWhenTheSessionIsLost) {
