@@ -56,6 +56,7 @@ CUresult prepare_copy(const Location& destination, const Location& source, CUstr
     plan->way = CopyWay::kOnHost;
     return synchronize(plan->stream->route);
   }
+  RCUDA_RETURN_IF_CUDA_ERROR(plan->stream->route.session->await_room());
   RCUDA_RETURN_IF_CUDA_ERROR(prepare_mirrors(destination, source, pageable, plan));
   // A copy that was issued in another session's stream runs in a stream of this session. Nothing
   // makes the other stream wait for the copy, so the caller waits.

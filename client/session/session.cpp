@@ -34,7 +34,8 @@ bool is_of_fetches(const Timeline* timeline) {
 // Whether RCUDA_WAKE_WAIT applies to a command. It applies if the command wakes a parked session
 // and its sender can return the error without side effects. Other commands wait in the ring without
 // a limit: those that end an object (its id is already free for another object), halves of copies
-// between servers, marks, and waits.
+// between servers, and those that may carry a completion word: marks, waits and copies. Before a
+// copy, its caller calls await_room().
 bool may_find_no_room(const wire::Command& command) {
   const api::CommandTraits& traits = api::traits_of(command.opcode);
   if (command.is<wire::PingBody>() || command.is<wire::SessionEndBody>() ||
@@ -118,12 +119,8 @@ CUresult Session::send(wire::CommandHeader header, Timeline* timeline, const wir
   // Refuse the command: the Link may stay open for a moment after the loss, and the worker would
   // still execute the command.
   if (state_.get() == SessionState::kLost) return kSessionLost;
-  if (wake_wait_.count() != 0) [[unlikely]] {
-    const uint64_t park_word = channel_->park_word();
-    if (park_word != 0 && may_find_no_room(command)) {
-      const auto limit = std::chrono::steady_clock::now() + wake_wait_;
-      RCUDA_RETURN_IF_CUDA_ERROR(await_wake(park_word, limit));
-    }
+  if (wake_wait_.count() != 0 && is_parked() && may_find_no_room(command)) [[unlikely]] {
+    RCUDA_RETURN_IF_CUDA_ERROR(await_room());
   }
   header.thread = thread_number();
   SentCommand counted;
@@ -151,9 +148,16 @@ CUresult Session::wake() {
   return await_wake(park_word, std::chrono::steady_clock::time_point::max());
 }
 
+CUresult Session::await_room() {
+  if (wake_wait_.count() == 0) [[likely]]
+    return CUDA_SUCCESS;
+  const uint64_t park_word = channel_->park_word();
+  if (park_word == 0) return CUDA_SUCCESS;
+  return await_wake(park_word, std::chrono::steady_clock::now() + wake_wait_);
+}
+
 // Wakes the session, then waits until it is awake. Returns CUDA_ERROR_OUT_OF_MEMORY if it is still
-// parked at `limit`. send() calls this only if RCUDA_WAKE_WAIT is set; otherwise it puts commands
-// into the ring, where they wait until the worker has woken the session.
+// parked at `limit`.
 CUresult Session::await_wake(uint64_t park_word, std::chrono::steady_clock::time_point limit) {
   const CancellationOff off;
   if (woken_.exchange(park_word) != park_word) {

@@ -146,6 +146,11 @@ class Session final : public TimelineHost {
   // If the session is parked, wakes it and waits until it is awake. Returns kSessionLost if the
   // session ends.
   CUresult wake();
+  // As wake(), but waits at most for RCUDA_WAKE_WAIT, and then returns CUDA_ERROR_OUT_OF_MEMORY.
+  // Without RCUDA_WAKE_WAIT it does nothing: commands wait in the ring. post() and call() do this
+  // for commands whose refusal has no side effects. Callers that do something before their command,
+  // such as sending its bytes, call it first.
+  CUresult await_room();
   // Whether post() of this opcode returns the command's own result. Otherwise an error that the
   // command causes in the worker is asynchronous.
   bool answers(uint16_t opcode) const;

@@ -51,6 +51,11 @@ def allocate(mib):
     more = ctypes.c_uint64()
     check(cuda.cuMemAlloc_v2(ctypes.byref(more), ctypes.c_size_t(int(mib) << 20)))
     kept.append(more)
+def within():
+    check(cuda.cuMemcpyDtoDAsync_v2(ctypes.c_uint64(memory.value + (1 << 20)), memory, ctypes.c_size_t(1 << 20), None))
+def put(value):
+    content = (ctypes.c_ubyte * bytes)(*[int(value)])
+    check(cuda.cuMemcpyHtoDAsync_v2(memory, content, ctypes.c_size_t(bytes), None))
 def release():
     check(cuda.cuMemFree_v2(kept.pop()))
 def managed():
@@ -455,7 +460,7 @@ class ParkingTest(Parking):
         self.park(server, first)
         second = self.program(server, mib=40)
         self.do(second, "fill 2")
-        for line in ("post 8", "allocate 1", "fill 9", "get"):
+        for line in ("post 8", "allocate 1", "fill 9", "get", "within", "put 8"):
             self.assertEqual(self.do(first, line), "error 2", line)
         self.assertEqual(self.do(first, "info"), str(24 * MIB))
         second.stdin.close()
