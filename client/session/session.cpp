@@ -34,7 +34,8 @@ bool is_of_fetches(const Timeline* timeline) {
 // Whether RCUDA_WAKE_WAIT applies to a command. It applies if the command wakes a parked session
 // and its sender can return the error without side effects. Other commands wait in the ring without
 // a limit: those that end an object (its id is already free for another object), halves of copies
-// between servers, marks, and waits.
+// between servers, and those that may carry a completion word, such as marks, waits, and all copies
+// except CopyInline and CopyToReply.
 bool may_find_no_room(const wire::Command& command) {
   const api::CommandTraits& traits = api::traits_of(command.opcode);
   if (command.is<wire::PingBody>() || command.is<wire::SessionEndBody>() ||
