@@ -76,6 +76,7 @@ struct FunctionInfo {
 
   cuda::ShapedLaunch shaped;  // of cuFuncSetBlockShape and cuParamSet*
 
+  // To be called for each launch in this context, for stack_changes().
   void note_launch(wire::ObjectId context) {
     if (launched_in.load(std::memory_order_relaxed) == context) [[likely]]
       return;

@@ -6,8 +6,10 @@
 // until the process ends.
 //
 // Threads: every function may be called from any thread. Commands of all threads enter one ring in
-// the order of post() and call(). The worker executes them in this order. It postpones only round
-// trips during which a driver would wait for the device.
+// the order of post() and call(). The worker executes them in this order, with three exceptions. It
+// postpones round trips during which a driver would wait for the device. Waits for events may
+// overtake launches and copies (server/worker/waits_ahead.h). Calls of NCCL that may wait for other
+// ranks run on threads of their own while later commands run (server/executor/nccl/nccl.h).
 // Blocking: post() blocks while the ring is full. With RCUDA_SYNC or during a capture it may also
 // block until the worker has answered. call() and wait_word() block until the worker has answered
 // or the Link is broken.

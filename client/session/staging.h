@@ -4,9 +4,10 @@
 // several threads fill slots (shared memory: memcpy into the mapping; other media: writes of the
 // Link from the application's memory) and post one kCopyStaged each, so that copying, transport and
 // DMA overlap. A copy to the host runs the other way. Over sockets the bytes are sent without a
-// request: the client sends bytes for the device together with the command, and the worker writes
-// bytes for the host as soon as it has them. Slot count and size: eight threads with slots of 2 MiB
-// reach 41 GB/s, where CUDA's own pageable copy reaches 9 to 18.
+// request: the client sends bytes for the device together with the command, if the stream can wait
+// for them (fills_after_command()), and the worker writes bytes for the host as soon as it has
+// them. Slot count and size: eight threads with slots of 2 MiB reach 41 GB/s, where CUDA's own
+// pageable copy reaches 9 to 18.
 //
 // Threads: any, concurrently; they share the slots. Blocking: to_device() blocks until the source
 // has been read (the DMA may still run), to_host() until the destination is written.
@@ -87,7 +88,10 @@ class Staging {
   std::optional<Slot> take(const Timeline* user, bool only_ready);
   Slot take_any();  // for a lost session: the worker writes no more words
 
-  // Whether the route's stream can wait for bytes that arrive after their command.
+  // Whether the route's stream can wait for bytes that arrive after their command: at a gate of the
+  // worker, which only streams of the first device's primary context can
+  // (server/executor/host_memory/arrival_gates.h). In other streams, the caller first waits until
+  // the bytes are in the slot.
   bool fills_after_command(const Route& route) const;
 
   Session& session_;

@@ -26,7 +26,8 @@
 //     main            starts the driver, then executes commands (session_loop.h)
 //     rcuda-daemon    listens to the daemon (daemon_listener.h)
 //     rcuda-end-watch ends a session whose client is gone, or that does not end (end_watch.h)
-//     others          kernels' output, staging, Links, copies between servers; the driver's own
+//     others          kernels' output, host functions, staging, Links, copies between servers,
+//                     calls of NCCL; the driver's own
 //
 //   park            Started by the daemon with the hidden option --park, to park or wake a
 //                   session, or several together. Calls the driver for their workers, and ends

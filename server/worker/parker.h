@@ -14,8 +14,9 @@
 //                                          kPlaced
 //   kPlaceBack  the driver could not restore the memory on these GPUs. The worker books its memory
 //               on the old GPUs
-//   kWake       a user wants to wake the session
-//                                          kWakeWanted, if it is parked
+//   kWake       a user wants to wake the session, a session of its group wakes, or a session opens
+//               its exported memory
+//                                          kWakeWanted, if it is parked and its quotas have room
 //   kAwake      the worker's GPU memory is back, and the worker goes on
 //   kMove       the worker must move its GPU memory itself
 //                                          kMoved, or kNotMoved if the memory has not moved. After

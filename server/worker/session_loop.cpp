@@ -142,7 +142,8 @@ Status SessionLoop::run() {
   ::prctl(PR_SET_TIMERSLACK, 1);
   RCUDA_RETURN_IF_ERROR(
       services_.answers.events().ready(*staging, marks, services_.transfers.gates()));
-  if (options_.sleeps_for_arrivals) {  // see idle()
+  if (options_.sleeps_for_arrivals) {
+    // Replaces the function of the Executor, which does not wake this thread; see idle().
     link_.on_immediate([this](uint32_t immediate, uint64_t bytes) {
       services_.arrivals.arrived(immediate, bytes);
       if (services_.arrivals.expected() == 0) link_.interrupt();
@@ -344,6 +345,7 @@ Status SessionLoop::idle() {
         until, now + std::clamp<Clock::duration>(quiet / kSleepFraction, least, kLongestSleep));
   }
   if (rest_until_) until = std::min(until, now + kLongestSleep);
+  // If the Link is broken, its error is returned here and ends the session.
   const Status status = link_.wait(ready, until);
   if (receives && services_.arrivals.expected() == 0) last_activity_ = Clock::now();
   // A program that continues may copy next, so the engine's thread is woken as well.

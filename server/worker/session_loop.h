@@ -149,7 +149,7 @@ class SessionLoop {
   // The next command, while the scheduler holds it back, or while the session is parked.
   std::vector<std::byte> held_back_;
   bool parked_ = false;       // the driver must not be called
-  bool wake_wanted_ = false;  // a command or a user wants the session to wake
+  bool wake_wanted_ = false;  // a command or the daemon (kWake) wants the session to wake
   uint64_t rests_ = 0;        // how often the session has come to rest
   // Set while the daemon wants the session to rest: the time at which the session's work must have
   // ended. Meanwhile no further command is carried out.

@@ -340,6 +340,9 @@ Status SessionLoop::be_parked() {
   }
 }
 
+// Returns when the session is awake or over. First books the session's memory in its quotas, and
+// again after a kPlace. Until the quotas have room, the worker does not send kWakeWanted, so the
+// daemon keeps the session in ParkState::kParked.
 Status SessionLoop::wake_up() {
   MemoryMeter& memory = services_.meters.memory;
   for (;;) {

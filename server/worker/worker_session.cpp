@@ -116,6 +116,7 @@ Status WorkerSession::serve() {
     report_totals({.outcome = "refused: " + status.context()});
     return {};
   }
+  // With a key, the client can read a Refusal only after the TLS handshake, so errors wait for it.
   status = check_request();
   Result<Socket> client = encrypted(std::move(socket), wire::kControlSocket, 0);
   if (!client.ok()) return left(client.status());

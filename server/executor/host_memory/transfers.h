@@ -65,8 +65,8 @@ class Transfers {
   // moved over the Link. Returns nullopt if no bytes have to be moved: the driver's own copy
   // suffices. The stream must not be in capture.
   std::optional<CUresult> copy(const SessionStream& stream, const wire::CopyBody& body);
-  // Delays the stream's later work until the bytes that the client writes with this immediate have
-  // arrived.
+  // For copies through the staging region: delays the stream's later work until the bytes that the
+  // client writes into the region with this immediate have arrived.
   CUresult await_write(const SessionStream& stream, uint32_t immediate, uint64_t bytes);
   // As await_write(), for all writes that the client has started for a copy that the worker
   // refuses. Does nothing if the source of the copy is in no shadow.
